@@ -1,0 +1,3 @@
+//! The native-learner binary.
+
+fn main() {}

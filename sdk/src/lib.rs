@@ -1,0 +1,9 @@
+//! Archipelago: one language model trained on many unreliable islands of compute.
+//!
+//! The method is Decoupled DiLoCo. Everything that decides anything is a pure state machine
+//! ([`diloco`]): events in, effects out, time as an argument. Sockets, clocks and engines are thin
+//! shells around it, so the server, the learner and the simulator run the same code.
+
+pub mod diloco;
+pub mod model;
+pub mod wire;

@@ -1,0 +1,1 @@
+//! The reference model in plain scalar Rust: parameter layout, forward, backward, AdamW.

@@ -1,0 +1,83 @@
+//! Names of things, each its own type so that none is passed for another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($int:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $int);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(/// A learner, for the whole run: the syncer numbers identities in the order they first came.
+    LearnerId(u32));
+id!(/// One of the `P` parts that the parameters are exchanged in.
+    FragmentId(u16));
+id!(/// A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a
+    /// fresh range, so that a version never names two contents.
+    Version(u64));
+id!(/// One collect-and-merge of one fragment; unique in a run, across restarts too.
+    Round(u64));
+id!(/// A range of training windows handed to one learner.
+    LeaseId(u64));
+id!(/// One connection, as the shell numbers them; never reused while the process lives.
+    ConnId(u64));
+id!(/// Milliseconds on the shell's monotonic clock; the origin is arbitrary.
+    Millis(u64));
+
+impl Millis {
+    /// The moment `ms` later, or the end of time.
+    #[must_use]
+    pub fn after(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// Milliseconds since `earlier`, 0 if that is later than this.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Which run a message belongs to; learners of two runs never merge. Shown as 16 hex digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub u64);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// First 8 bytes of the SHA-256 of a parameter layout and its fragments, big endian.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LayoutHash(pub u64);
+
+impl fmt::Display for LayoutHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A learner's secret name for itself: 16 random bytes it keeps. Whoever shows it is that learner.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Identity(pub [u8; 16]);
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}

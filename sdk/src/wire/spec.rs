@@ -1,0 +1,136 @@
+//! What a run is: everything a learner must know to take part, as plain data.
+
+use serde::{Deserialize, Serialize};
+
+/// The whole description of a run, sent in [`crate::wire::Welcome`] and kept in snapshots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// Shape of the model.
+    pub model: ModelSpec,
+    /// Inner optimisation.
+    pub inner: InnerSpec,
+    /// How learners and syncer exchange parameters.
+    pub exchange: ExchangeSpec,
+    /// The training tokens.
+    pub data: DataSpec,
+    /// Seed of the initial parameters and of the order of the data.
+    pub seed: u64,
+}
+
+/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention, tied embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSpec {
+    /// Size of the vocabulary, in tokens.
+    pub vocab: u32,
+    /// Width of the residual stream.
+    pub d_model: u32,
+    /// Decoder layers.
+    pub layers: u32,
+    /// Query heads; divides `d_model` into an even head width.
+    pub heads: u32,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u32,
+    /// Width of the feed-forward layer.
+    pub d_ff: u32,
+    /// Longest sequence, in tokens; also the length of a training window.
+    pub context: u32,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f32,
+    /// Added to the mean square in RMSNorm.
+    pub norm_eps: f32,
+}
+
+/// AdamW with decoupled decay, global clipping, warm-up and cosine by the run's merged tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InnerSpec {
+    /// Windows in one step of one learner.
+    pub batch: u32,
+    /// Highest learning rate.
+    pub lr_max: f32,
+    /// Lowest learning rate as a share of `lr_max`, reached at `total_tokens` and kept.
+    pub lr_min_ratio: f32,
+    /// Merged tokens over which the rate climbs from 0.
+    pub warmup_tokens: u64,
+    /// Merged tokens at which the cosine ends.
+    pub total_tokens: u64,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    /// Decoupled weight decay, on matrices only.
+    pub weight_decay: f32,
+    /// Largest global gradient norm; 0 switches clipping off.
+    pub clip_norm: f32,
+}
+
+/// How parameters travel.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExchangeSpec {
+    /// P, the number of fragments.
+    pub fragments: u16,
+    /// H: steps of the median learner between two rounds of the same fragment.
+    pub sync_every: u32,
+    /// Values that share one scale; a multiple of 8.
+    pub block: u32,
+    /// How values are coded, both ways.
+    pub code: Code,
+    /// What a learner does with a merged fragment.
+    pub apply: ApplyPolicy,
+}
+
+/// The code of one value within its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// 4 bits: −7…7 times a bfloat16 scale.
+    Int4,
+    /// 4 bits: sign and a power of two, 2⁻⁶…1 times a bfloat16 scale, or 0.
+    E3m0,
+    /// 32 bits, for comparison.
+    F32,
+}
+
+/// What a learner's parameters θ become when Θ̂ of a fragment arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApplyPolicy {
+    /// Θ̂ plus the local progress not yet merged, what the code rounded away included if `residue`.
+    Keep {
+        /// Keep what rounding took from the update that was merged.
+        residue: bool,
+    },
+    /// Θ̂, as in the paper; unmerged progress on the fragment is dropped.
+    Overwrite,
+    /// `alpha` of the kept progress, `1 − alpha` dropped (Streaming DiLoCo).
+    Blend {
+        /// Share of unmerged progress that stays, 0 to 1.
+        alpha: f32,
+    },
+}
+
+/// The training tokens, in shards; a window is `context` tokens and its shifted targets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSpec {
+    /// Bytes of a token in a shard, little endian: 2 or 4.
+    pub token_bytes: u8,
+    /// The shards, in order.
+    pub shards: Vec<ShardSpec>,
+}
+
+/// One shard of training tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardSpec {
+    /// Tokens in the shard.
+    pub tokens: u64,
+    /// SHA-256 of the shard's bytes.
+    #[serde(with = "serde_bytes")]
+    pub sha256: [u8; 32],
+}

@@ -1,0 +1,3 @@
+//! The syncer-server binary.
+
+fn main() {}

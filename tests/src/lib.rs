@@ -1,0 +1,1 @@
+//! Helpers shared by the suites that are wider than one file.

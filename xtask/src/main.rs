@@ -1,0 +1,3 @@
+//! `cargo xtask demo | test | bench | web`: the only build logic.
+
+fn main() {}
