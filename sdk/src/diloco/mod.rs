@@ -3,5 +3,7 @@
 pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, RunId, Version};
 
 mod fragment;
+mod quorum;
 
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
+pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Timing};

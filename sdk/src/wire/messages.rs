@@ -64,6 +64,8 @@ pub struct Welcome {
     /// For each fragment, the last round in which an update of this learner was merged, `[P]`.
     /// It settles what a lost connection left open.
     pub merged_rounds: Vec<Option<Round>>,
+    /// The leases that the syncer knows this learner to hold; it forgets any other.
+    pub leases: Vec<LeaseId>,
 }
 
 /// A learner's progress on one fragment since its last merged update of it.
