@@ -73,8 +73,7 @@ impl fmt::Display for LayoutHash {
 
 /// A learner's secret name for itself: 16 random bytes it keeps. Whoever shows it is that learner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Identity(pub [u8; 16]);
+pub struct Identity(#[serde(with = "serde_bytes")] pub [u8; 16]);
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

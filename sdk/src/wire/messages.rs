@@ -12,19 +12,54 @@ pub enum Message {
     /// Syncer → learner: your id and the run. The answer to `Hello`.
     Welcome(Box<Welcome>),
     /// Learner → syncer: I hold the parameters of this layout and train from now on.
-    Ready { run: RunId, layout: LayoutHash },
+    Ready {
+        /// The run.
+        run: RunId,
+        /// The layout that the learner computed from the run's description.
+        layout: LayoutHash,
+    },
     /// Syncer → learner: answer with your progress on `fragment` since version `base`.
-    Collect { run: RunId, round: Round, fragment: FragmentId, base: Version },
+    Collect {
+        /// The run.
+        run: RunId,
+        /// The round that asks.
+        round: Round,
+        /// The fragment asked for.
+        fragment: FragmentId,
+        /// The version that the answer is to be relative to.
+        base: Version,
+    },
     /// Learner → syncer: my progress on one fragment.
     Update(Update),
     /// Learner → syncer: nothing to report for this round.
-    Pass { run: RunId, round: Round, fragment: FragmentId },
+    Pass {
+        /// The run.
+        run: RunId,
+        /// The round that it answers.
+        round: Round,
+        /// The fragment that was asked for.
+        fragment: FragmentId,
+    },
     /// Syncer → learner: what became of your update. Comes before the round's `Merged`.
-    Receipt { run: RunId, round: Round, fragment: FragmentId, fate: Fate },
+    Receipt {
+        /// The run.
+        run: RunId,
+        /// The round of the update.
+        round: Round,
+        /// The fragment of the update.
+        fragment: FragmentId,
+        /// What became of it.
+        fate: Fate,
+    },
     /// Syncer → learners: the merged change of one fragment.
     Merged(Merged),
     /// Syncer → learner: windows to train on.
-    Lease { run: RunId, grant: LeaseGrant },
+    Lease {
+        /// The run.
+        run: RunId,
+        /// The windows.
+        grant: LeaseGrant,
+    },
     /// Learner → syncer: how far I am; at least every `PROGRESS_MS`.
     Progress(Progress),
     /// Either way: the last message of a connection.
@@ -116,8 +151,15 @@ pub struct Merged {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It is part of `version`, with `weight` of the whole (0 to 1) and `tokens` counted.
-    Merged { version: Version, weight: f32, tokens: u64 },
+    /// It is part of the fragment's next version.
+    Merged {
+        /// The version that it led to.
+        version: Version,
+        /// Its share of the merge, 0 to 1.
+        weight: f32,
+        /// Its tokens, as counted.
+        tokens: u64,
+    },
     /// The round had ended; the learner keeps the progress, which rides in its next update.
     Late(LateReason),
     /// It was not taken; the learner keeps the progress.

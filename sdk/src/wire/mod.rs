@@ -1,15 +1,56 @@
-//! Bytes ⇄ messages. Pure: knows nothing of sockets.
+#![doc = include_str!("WIRE.md")]
 
+mod chunk;
+mod codec;
+mod error;
+mod header;
 mod ids;
 mod messages;
+mod scan;
 mod spec;
+#[cfg(test)]
+mod tests;
 
+pub use chunk::{Assembler, frames};
+pub use codec::{decode, encode};
+pub use error::{BodyFault, DecodeError};
+pub use header::{HEADER_BYTES, MAGIC, Tag};
 pub use ids::{ConnId, FragmentId, Identity, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Version};
 pub use messages::{
     Bye, CloseCode, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Message, Progress, Refusal,
-    Update, Welcome,
+    UnknownCloseCode, Update, Welcome,
 };
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 
 /// The version spoken here. A peer with another one is refused.
 pub const VERSION: u16 = 1;
+
+/// The WebSocket subprotocol of this version.
+pub const SUBPROTOCOL: &str = "archipelago.1";
+
+/// Largest frame, in bytes, headers included; a larger message is sent in chunks.
+pub const CHUNK_BYTES: u32 = 64 << 10;
+
+/// Largest body of a message, in bytes; checked before anything is allocated.
+pub const BODY_BYTES_MAX: u32 = 64 << 20;
+
+/// Largest body that a syncer takes before `Hello`, in bytes.
+pub const GREETING_BYTES_MAX: u32 = 4 << 10;
+
+/// Most chunked messages begun and not ended on one connection, each way.
+pub const PARTIALS_MAX: u32 = 4;
+
+/// Longest name and device in [`Hello`], in bytes.
+pub const NAME_BYTES_MAX: u32 = 64;
+
+/// Longest reason in [`Bye`], in bytes.
+pub const REASON_BYTES_MAX: u32 = 512;
+
+/// Longest time between two [`Progress`] of a learner, in milliseconds.
+pub const PROGRESS_MS: u64 = 1_000;
+
+/// The longest start of `text` that has at most `bytes_max` bytes and ends between two characters.
+#[must_use]
+pub fn clip(text: &str, bytes_max: u32) -> &str {
+    &text[..text.floor_char_boundary(bytes_max as usize)]
+}

@@ -1,0 +1,179 @@
+//! The 12 bytes in front of every message and every chunk.
+
+use super::{BODY_BYTES_MAX, DecodeError, VERSION};
+
+/// The first bytes of everything we send.
+pub const MAGIC: [u8; 4] = *b"ARCH";
+
+/// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
+pub const HEADER_BYTES: usize = 12;
+
+/// What a body holds. The numbers are on the wire: never reorder them, never reuse one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Tag {
+    /// [`crate::wire::Hello`].
+    Hello = 1,
+    /// [`crate::wire::Welcome`].
+    Welcome = 2,
+    /// [`crate::wire::Message::Ready`].
+    Ready = 3,
+    /// [`crate::wire::Message::Collect`].
+    Collect = 4,
+    /// [`crate::wire::Update`].
+    Update = 5,
+    /// [`crate::wire::Message::Pass`].
+    Pass = 6,
+    /// [`crate::wire::Message::Receipt`].
+    Receipt = 7,
+    /// [`crate::wire::Merged`].
+    Merged = 8,
+    /// [`crate::wire::Message::Lease`].
+    Lease = 9,
+    /// [`crate::wire::Progress`].
+    Progress = 10,
+    /// [`crate::wire::Bye`].
+    Bye = 11,
+    /// A part of a larger message; not a message itself.
+    Chunk = 12,
+}
+
+impl Tag {
+    /// Every tag, by number.
+    pub const ALL: [Self; 12] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Ready,
+        Self::Collect,
+        Self::Update,
+        Self::Pass,
+        Self::Receipt,
+        Self::Merged,
+        Self::Lease,
+        Self::Progress,
+        Self::Bye,
+        Self::Chunk,
+    ];
+
+    /// Largest body of this kind, in bytes.
+    #[must_use]
+    pub fn body_bytes_max(self) -> u32 {
+        match self {
+            Self::Ready | Self::Collect | Self::Pass | Self::Receipt | Self::Lease => 64,
+            Self::Hello | Self::Bye => 1 << 10,
+            Self::Progress => 16 << 10,
+            Self::Chunk => super::CHUNK_BYTES - 12,
+            Self::Welcome | Self::Update | Self::Merged => BODY_BYTES_MAX,
+        }
+    }
+}
+
+/// What stands in front of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub tag: Tag,
+    pub body_bytes: u32,
+}
+
+impl Header {
+    pub fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6] = self.tag as u8;
+        bytes[8..].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header at the start of `bytes`. The body is neither looked at nor asked for.
+    ///
+    /// # Errors
+    /// `Truncated`, `Magic`, `Version`, `Tag`, `Reserved`, `BodyTooLarge`: see [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(DecodeError::Truncated { bytes: bytes.len() as u64, expected: HEADER_BYTES as u64 });
+        };
+        let [m0, m1, m2, m3, v0, v1, tag, reserved, l0, l1, l2, l3] = *header;
+        if [m0, m1, m2, m3] != MAGIC {
+            return Err(DecodeError::Magic { found: [m0, m1, m2, m3] });
+        }
+        let version = u16::from_le_bytes([v0, v1]);
+        if version != VERSION {
+            return Err(DecodeError::Version { found: version });
+        }
+        let tag =
+            Tag::ALL.into_iter().find(|known| *known as u8 == tag).ok_or(DecodeError::Tag { found: tag })?;
+        if reserved != 0 {
+            return Err(DecodeError::Reserved { found: reserved });
+        }
+        let body_bytes = u32::from_le_bytes([l0, l1, l2, l3]);
+        let bytes_max = tag.body_bytes_max();
+        if body_bytes > bytes_max {
+            return Err(DecodeError::BodyTooLarge { tag, bytes: body_bytes, bytes_max });
+        }
+        Ok(Self { tag, body_bytes })
+    }
+}
+
+/// The header and the body that it announces, which must be the rest of `bytes`.
+///
+/// # Errors
+/// Those of [`Header::decode`], `Truncated`, `Trailing`: see [`DecodeError`].
+pub(super) fn split(bytes: &[u8]) -> Result<(Tag, &[u8]), DecodeError> {
+    let Header { tag, body_bytes } = Header::decode(bytes)?;
+    let body = &bytes[HEADER_BYTES..];
+    let expected = HEADER_BYTES as u64 + u64::from(body_bytes);
+    match (body.len() as u64).cmp(&u64::from(body_bytes)) {
+        std::cmp::Ordering::Less => Err(DecodeError::Truncated { bytes: bytes.len() as u64, expected }),
+        std::cmp::Ordering::Greater => Err(DecodeError::Trailing { bytes: bytes.len() as u64, expected }),
+        std::cmp::Ordering::Equal => Ok((tag, body)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this fails, either undo the change or raise `VERSION`.
+    #[test]
+    fn bytes_are_frozen() {
+        let header = Header { tag: Tag::Update, body_bytes: 0x0102_0304 };
+        assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, 1, 0, 5, 0, 4, 3, 2, 1]);
+        let numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
+        assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn any_byte_changed_is_refused_or_means_itself() {
+        for tag in Tag::ALL {
+            let good = Header { tag, body_bytes: 60 }.encode();
+            for (place, value) in
+                (0..HEADER_BYTES).flat_map(|place| (0..=255).map(move |value| (place, value)))
+            {
+                let mut bytes = good;
+                bytes[place] = value;
+                if let Ok(header) = Header::decode(&bytes) {
+                    assert_eq!(header.encode(), bytes, "byte {place} = {value}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let good = Header { tag: Tag::Ready, body_bytes: 64 }.encode();
+        let check = |place: usize, value: u8, expected: DecodeError| {
+            let mut bytes = good;
+            bytes[place] = value;
+            assert_eq!(Header::decode(&bytes), Err(expected));
+        };
+        check(0, b'a', DecodeError::Magic { found: *b"aRCH" });
+        check(4, 2, DecodeError::Version { found: 2 });
+        check(5, 1, DecodeError::Version { found: 257 });
+        check(6, 0, DecodeError::Tag { found: 0 });
+        check(6, 13, DecodeError::Tag { found: 13 });
+        check(7, 1, DecodeError::Reserved { found: 1 });
+        check(8, 65, DecodeError::BodyTooLarge { tag: Tag::Ready, bytes: 65, bytes_max: 64 });
+        assert_eq!(Header::decode(&good[..11]), Err(DecodeError::Truncated { bytes: 11, expected: 12 }));
+    }
+}
