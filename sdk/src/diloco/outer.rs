@@ -1,0 +1,59 @@
+//! The outer optimiser: SGD with Nesterov momentum on one fragment.
+
+use serde::{Deserialize, Serialize};
+
+/// Learning rate and momentum of the outer step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OuterSpec {
+    /// Learning rate, above 0.
+    pub lr: f32,
+    /// Momentum μ, from 0 to below 1.
+    pub momentum: f32,
+}
+
+impl Default for OuterSpec {
+    fn default() -> Self {
+        Self { lr: 0.7, momentum: 0.5 }
+    }
+}
+
+/// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`; `theta`, `momentum` (v) and `delta` (Δ, where
+/// learners stand below Θ) are `[len]`.
+///
+/// The form of optax and PyTorch with `nesterov`; momentum starts at zeros.
+pub fn outer_step(spec: &OuterSpec, theta: &mut [f32], momentum: &mut [f32], delta: &[f32]) {
+    step(spec, theta, momentum, delta);
+}
+
+/// [`outer_step`], for loops compiled per instruction set.
+#[inline(always)]
+pub(super) fn step(spec: &OuterSpec, theta: &mut [f32], momentum: &mut [f32], delta: &[f32]) {
+    let OuterSpec { lr, momentum: mu } = *spec;
+    for ((theta, v), delta) in theta.iter_mut().zip(momentum).zip(delta) {
+        *v = mu * *v + delta;
+        *theta -= lr * (delta + mu * *v);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_the_formula() {
+        let spec = OuterSpec { lr: 0.5, momentum: 0.5 };
+        let (mut theta, mut v) = ([1.0, 2.0], [0.0, 4.0]);
+        outer_step(&spec, &mut theta, &mut v, &[1.0, -1.0]);
+        assert_eq!(v, [1.0, 1.0]);
+        assert_eq!(theta, [1.0 - 0.5 * 1.5, 2.0 - 0.5 * (-1.0 + 0.5)]);
+    }
+
+    #[test]
+    fn without_momentum_a_full_step_lands_on_the_learner() {
+        let spec = OuterSpec { lr: 1.0, momentum: 0.0 };
+        let (mut theta, mut v) = ([3.0], [0.0]);
+        outer_step(&spec, &mut theta, &mut v, &[2.0]);
+        assert_eq!(theta, [1.0]);
+    }
+}

@@ -1,0 +1,223 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::diloco::MergeClass;
+use crate::wire::ApplyPolicy;
+
+const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
+
+fn codec(code: Code, block: u32) -> Codec {
+    let apply = ApplyPolicy::Overwrite;
+    Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block, code, apply }).unwrap()
+}
+
+fn segments(lens: &[u32]) -> Vec<Segment> {
+    let mut start = 0;
+    let segment = |&len: &u32| {
+        start += len + 3; // what lies between segments belongs to other fragments
+        Segment { start: start - len, len, merge: MergeClass::Radial }
+    };
+    lens.iter().map(segment).collect()
+}
+
+/// Values of many sizes, among them zeros and whole blocks of zeros.
+fn values(len: usize) -> impl Strategy<Value = Vec<f32>> {
+    let value = prop_oneof![Just(0.0), -1.0_f32..1.0, -1e-6_f32..1e-6, any::<f32>().prop_map(bounded)];
+    prop::collection::vec(value, len)
+}
+
+fn bounded(x: f32) -> f32 {
+    if x.is_nan() { 0.0 } else { x.clamp(-1e17, 1e17) }
+}
+
+#[test]
+fn takes_blocks_of_whole_words_only() {
+    let block = |block| {
+        let (code, apply) = (Code::Int4, ApplyPolicy::Overwrite);
+        Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block, code, apply }).err()
+    };
+    for good in [8, 256, 65_536] {
+        assert_eq!(block(good), None);
+    }
+    for bad in [0, 4, 12, 65_544] {
+        assert_eq!(block(bad), Some(QuantError::Block { block: bad }));
+    }
+}
+
+/// If this fails, either undo the change or raise the version of the wire.
+#[test]
+fn bytes_are_frozen() {
+    let values = [7.0, -7.0, 3.4, -0.5, 0.0, 1.5, 2.5, -1.0, 6.0, 0.25, -0.125];
+    let body = |code| codec(code, 8).encode(&segments(&[9, 2]), &values);
+    // Scales 1, 6/7 rounded up, 0.25/7 rounded up; padding; 8 + 8 + 8 codes.
+    let int4 = [0x80, 0x3f, 0x5c, 0x3f, 0x13, 0x3d, 0, 0, 0x97, 0x03, 0x20, 0xf2, 7, 0, 0, 0, 0xd7, 0, 0, 0];
+    assert_eq!(body(Code::Int4), int4);
+    let e3m0 = [0xe0, 0x40, 0xc0, 0x40, 0x80, 0x3e, 0, 0, 0xf7, 0xb6, 0x50, 0xc5, 7, 0, 0, 0, 0xe7, 0, 0, 0];
+    assert_eq!(body(Code::E3m0), e3m0);
+}
+
+#[test]
+fn holds_to_four_and_a_sixteenth_bits() {
+    for len in [4_096, 65_536, 1_000_448] {
+        let bytes = codec(Code::Int4, 256).body_bytes(&segments(&[len]));
+        assert!(bytes as f64 * 8.0 <= f64::from(len) * 4.0625, "{len}: {bytes} bytes");
+    }
+    // The padding: below 4 bytes a segment, a scale for each segment's short block, 2 bytes in all.
+    let lens = [4_099, 5, 777];
+    let bytes = codec(Code::Int4, 256).body_bytes(&segments(&lens));
+    let len: u32 = lens.iter().sum();
+    assert!(bytes as f64 * 8.0 <= f64::from(len) * 4.0625 + 3.0 * (32.0 + 16.0) + 16.0, "{bytes} bytes");
+}
+
+#[test]
+fn saturates_what_no_code_stands_for() {
+    for code in CODES {
+        let codec = codec(code, 8);
+        let segments = segments(&[6]);
+        let body = codec.encode(&segments, &[f32::NAN, f32::INFINITY, f32::MIN, 1e30, 1e-40, -f32::NAN]);
+        let values = codec.decode(&segments, &body).unwrap();
+        let near = |value: f32, expected: f32| (value - expected).abs() <= expected.abs() * 0.01 + 1e-30;
+        let expected = [0.0, VALUE_ABS_MAX, -VALUE_ABS_MAX, VALUE_ABS_MAX, 0.0, 0.0];
+        assert!(values.iter().zip(expected).all(|(v, e)| near(*v, e)), "{code:?}: {values:?}");
+    }
+}
+
+#[test]
+fn refuses_what_encode_never_writes() {
+    let segments = segments(&[3]);
+    let check = |code, at: usize, bytes: &[u8], expected| {
+        let codec = codec(code, 8);
+        let mut body = codec.encode(&segments, &[1.0, 2.0, -3.0]);
+        body[at..at + bytes.len()].copy_from_slice(bytes);
+        assert_eq!(codec.norm(&segments, &body), Err(expected), "{code:?} {at} {bytes:?}");
+        assert_eq!(codec.decode(&segments, &body), Err(expected), "{code:?} {at} {bytes:?}");
+    };
+    let block = 0;
+    for code in [Code::Int4, Code::E3m0] {
+        check(code, 0, &[0xC0, 0x7F], QuantError::NotFinite { block }); // NaN
+        check(code, 0, &[0x80, 0x7F], QuantError::NotFinite { block }); // ∞
+        check(code, 0, &[0x80, 0xBF], QuantError::Range { block, value: -1.0 });
+        check(code, 0, &[0x00, 0x80], QuantError::Range { block, value: -0.0 });
+        check(code, 0, &[0x01, 0x00], QuantError::Range { block, value: f32::from_bits(1 << 16) });
+        check(code, 0, &[0x00, 0x5E], QuantError::Range { block, value: VALUE_ABS_MAX * 2.0 });
+        check(code, 0, &[0x00, 0x00], QuantError::Code { block }); // a scale of 0 over codes
+        check(code, 4, &[0x08], QuantError::Code { block });
+        check(code, 4, &[0x80], QuantError::Code { block });
+        check(code, 5, &[0x10], QuantError::Padding);
+        check(code, 7, &[0x10], QuantError::Padding);
+        check(code, 2, &[1], QuantError::Padding);
+        check(code, 3, &[1], QuantError::Padding);
+    }
+    let block = 1;
+    check(Code::F32, 4, &f32::NAN.to_le_bytes(), QuantError::NotFinite { block });
+    check(Code::F32, 4, &f32::NEG_INFINITY.to_le_bytes(), QuantError::NotFinite { block });
+    check(Code::F32, 4, &1e20_f32.to_le_bytes(), QuantError::Range { block, value: 1e20 });
+}
+
+#[test]
+fn checksum_is_the_start_of_sha_256() {
+    assert_eq!(checksum(b"abc"), 0xba78_16bf_8f01_cfea);
+}
+
+/// The distance to the nearest number of `code`, in units of `scale`; 0.5 for an end of the range.
+fn worst(code: Code, x: f32) -> f64 {
+    let x = f64::from(x.abs());
+    match code {
+        Code::Int4 => 0.5,
+        Code::E3m0 => (0..7).map(|k| 0.5_f64.powi(k)).fold(x, |best, number| best.min((x - number).abs())),
+        Code::F32 => 0.0,
+    }
+}
+
+proptest! {
+    #[test]
+    fn errs_by_half_a_step_at_most(
+        (lens, values) in prop::collection::vec(1_u32..70, 1..5)
+            .prop_flat_map(|lens| { let n = lens.iter().sum::<u32>() as usize; (Just(lens), values(n)) }),
+        block in 1_u32..5,
+    ) {
+        let segments = segments(&lens);
+        for code in CODES {
+            let codec = codec(code, block * 8);
+            let body = codec.encode(&segments, &values);
+            let decoded = codec.decode(&segments, &body).unwrap();
+            for block in codec.spans(&segments).flat_map(|span| codec.blocks(span)) {
+                let scale = if code == Code::F32 { 1.0 } else { scale(&block, &body) };
+                for i in block.values.clone() {
+                    let error = (f64::from(values[i]) - f64::from(decoded[i])).abs();
+                    let bound = if scale > 0.0 {
+                        (worst(code, values[i] / scale) + 1e-6) * f64::from(scale)
+                    } else {
+                        f64::from(SCALE_MIN) * 7.0
+                    };
+                    prop_assert!(error <= bound, "{code:?}: {} → {}, scale {scale}", values[i], decoded[i]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn coding_again_changes_nothing(
+        (lens, values) in prop::collection::vec(1_u32..70, 1..5)
+            .prop_flat_map(|lens| { let n = lens.iter().sum::<u32>() as usize; (Just(lens), values(n)) }),
+        block in 1_u32..5,
+    ) {
+        let segments = segments(&lens);
+        for code in CODES {
+            let codec = codec(code, block * 8);
+            let body = codec.encode(&segments, &values);
+            let decoded = codec.decode(&segments, &body).unwrap();
+            prop_assert_eq!(codec.encode(&segments, &decoded), body, "{:?}", code);
+        }
+    }
+
+    #[test]
+    fn norm_is_that_of_the_decoded(values in values(100), block in 1_u32..5) {
+        let segments = segments(&[33, 67]);
+        for code in CODES {
+            let codec = codec(code, block * 8);
+            let body = codec.encode(&segments, &values);
+            let decoded = codec.decode(&segments, &body).unwrap();
+            let expected = decoded.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+            let norm = codec.norm(&segments, &body).unwrap();
+            prop_assert!((norm - expected).abs() <= expected * 1e-12, "{:?}: {} {}", code, norm, expected);
+        }
+    }
+
+    #[test]
+    fn refuses_any_other_length(len in 1_u32..100, wrong in 0_usize..500) {
+        let segments = segments(&[len, 5]);
+        for code in CODES {
+            let codec = codec(code, 16);
+            let mut body = codec.encode(&segments, &vec![1.0; len as usize + 5]);
+            let expected = body.len();
+            if wrong != expected {
+                body.resize(wrong, 0);
+                let refused = Err(QuantError::Length { expected, actual: wrong });
+                prop_assert_eq!(codec.norm(&segments, &body), refused);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_stand_for_finite_values(
+        mut body in prop::collection::vec(any::<u8>(), 36),
+        plausible in any::<bool>(),
+    ) {
+        let segments = segments(&[11, 13]);
+        if plausible {
+            for (high, low) in [(1, 0), (3, 2), (5, 4), (7, 6)] {
+                body[high] = 0x10 + body[high] % 0x4D;
+                body[low] &= 0xF0;
+            }
+        }
+        for code in [Code::Int4, Code::E3m0] {
+            let codec = codec(code, 8);
+            let body = &body[..codec.body_bytes(&segments)];
+            if let Ok(values) = codec.decode(&segments, body) {
+                prop_assert!(values.iter().all(|value| value.is_finite()));
+                prop_assert!(codec.norm(&segments, body).unwrap().is_finite());
+            }
+        }
+    }
+}
