@@ -4,6 +4,7 @@
 //! ([`diloco`]): events in, effects out, time as an argument. Sockets, clocks and engines are thin
 //! shells around it, so the server, the learner and the simulator run the same code.
 
+pub mod data;
 pub mod diloco;
 pub mod model;
 pub mod wire;

@@ -1,0 +1,18 @@
+//! The training tokens: shards, the order in which an epoch visits their windows, and the built-in corpus.
+//!
+//! A *window* is `context + 1` successive tokens of a shard: `context` inputs and, shifted by one, their
+//! targets. The syncer leases ranges of windows; a learner's [`Feed`] turns them into batches.
+
+mod feed;
+pub mod grammar;
+mod order;
+pub(crate) mod rng;
+mod shard;
+mod vocab;
+
+pub use feed::{Feed, FeedError, LEASES_MAX, SHARDS_MAX};
+pub use order::{Permutation, ShardOrder, shard_order, windows};
+pub use shard::{
+    SHARD_TOKENS_MAX, ShardError, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,
+};
+pub use vocab::{BYTE_VOCAB, bytes_to_tokens, token_bytes, tokens_to_text};

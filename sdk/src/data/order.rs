@@ -1,0 +1,225 @@
+//! The order of the data in an epoch: of the shards, and of the windows in each.
+//!
+//! Every place is computed from its index alone, so a lease of a range of indices is a set of windows
+//! that syncer and learner agree on without a table.
+
+use crate::wire::ShardSpec;
+
+use super::rng::{key, mix};
+
+/// Windows of a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every epoch.
+///
+/// One is given up so that the windows can start anywhere in `0..context`. A shard of fewer than twice
+/// `context` tokens has none; so has any if `context` is 0.
+#[must_use]
+pub fn windows(tokens: u64, context: u32) -> u32 {
+    let whole = tokens.checked_div(u64::from(context)).unwrap_or(0);
+    u32::try_from(whole.saturating_sub(1)).unwrap_or(u32::MAX)
+}
+
+/// The order of all shards in `epoch`.
+#[must_use]
+pub fn shard_order(seed: u64, epoch: u32, shards: u32) -> Permutation {
+    Permutation::new(shards, key(&[seed, u64::from(epoch), Purpose::Shards as u64]))
+}
+
+/// Where the windows of one shard lie in one epoch.
+///
+/// Windows are `context` apart, so their targets do not overlap and no token is predicted twice. The
+/// first begins at an offset in `0..context` drawn for the epoch, so that the borders move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardOrder {
+    offset: u32,
+    context: u32,
+    permutation: Permutation,
+}
+
+impl ShardOrder {
+    /// The order of shard number `shard`, described by `spec`, in `epoch`.
+    #[must_use]
+    pub fn new(seed: u64, epoch: u32, shard: u32, spec: &ShardSpec, context: u32) -> Self {
+        let key = |purpose| key(&[seed, u64::from(epoch), u64::from(shard), purpose as u64]);
+        let offset = key(Purpose::Offset).checked_rem(u64::from(context)).unwrap_or(0);
+        let permutation = Permutation::new(windows(spec.tokens, context), key(Purpose::Windows));
+        Self { offset: offset as u32, context, permutation }
+    }
+
+    /// Number of windows.
+    #[must_use]
+    pub fn windows(&self) -> u32 {
+        self.permutation.len()
+    }
+
+    /// First token of the window at `index` in this order, of `context + 1` tokens that are all in the
+    /// shard; `None` if there is no such window.
+    #[must_use]
+    pub fn start(&self, index: u32) -> Option<u64> {
+        let place = self.permutation.at(index)?;
+        Some(u64::from(self.offset) + u64::from(place) * u64::from(self.context))
+    }
+}
+
+/// A seeded permutation of `0..len`, computed at any index without a table.
+///
+/// A Feistel network permutes the numbers of as many bits as `len` needs; a result outside `0..len` is
+/// permuted again until it is inside (at most once more on average, as `len` is above half the range).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permutation {
+    len: u32,
+    key: u64,
+}
+
+impl Permutation {
+    /// The permutation of `0..len` named by `key`.
+    #[must_use]
+    pub fn new(len: u32, key: u64) -> Self {
+        Self { len, key }
+    }
+
+    /// The number of indices.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where `index` goes, in `0..len`; `None` if `index` is not in it.
+    #[must_use]
+    pub fn at(&self, index: u32) -> Option<u32> {
+        if index >= self.len {
+            return None;
+        }
+        let mut place = self.network(index);
+        while place >= self.len {
+            place = self.network(place);
+        }
+        Some(place)
+    }
+
+    /// Permutes `0..2^bits`, the smallest such range that holds `0..len`. The halves may differ by a bit:
+    /// each round changes one by a function of the other, which can be undone whatever their widths.
+    fn network(&self, value: u32) -> u32 {
+        let bits = u32::BITS - (self.len - 1).leading_zeros();
+        let low_bits = bits / 2;
+        let (low_mask, high_mask) = (low_mask(low_bits), low_mask(bits - low_bits));
+        let (mut low, mut high) = (value & low_mask, value >> low_bits);
+        for round in 0..ROUNDS {
+            if round % 2 == 0 {
+                high ^= self.scatter(round, low) & high_mask;
+            } else {
+                low ^= self.scatter(round, high) & low_mask;
+            }
+        }
+        high << low_bits | low
+    }
+
+    fn scatter(&self, round: u32, half: u32) -> u32 {
+        (mix(self.key ^ (u64::from(round) << 32 | u64::from(half))) >> 32) as u32
+    }
+}
+
+/// Rounds of the network. Four suffice against statistics (Luby and Rackoff, 1988); the halves of a
+/// small range are so narrow that two more are worth their few nanoseconds.
+const ROUNDS: u32 = 6;
+
+/// What a key is for, so that no two uses share one.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Shards,
+    Windows,
+    Offset,
+}
+
+fn low_mask(bits: u32) -> u32 {
+    (1_u32 << bits) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(permutation: Permutation) -> Vec<u32> {
+        (0..permutation.len()).map(|index| permutation.at(index).unwrap()).collect()
+    }
+
+    #[test]
+    fn counts_windows() {
+        let check = |tokens, context, expected| assert_eq!(windows(tokens, context), expected);
+        check(0, 8, 0);
+        check(15, 8, 0);
+        check(16, 8, 1);
+        check(23, 8, 1);
+        check(24, 8, 2);
+        check(10, 0, 0);
+        check(u64::MAX, 1, u32::MAX);
+    }
+
+    /// If this fails, runs that are under way would meet their data in another order.
+    #[test]
+    fn order_is_frozen() {
+        assert_eq!(all(shard_order(1, 0, 8)), [4, 1, 7, 2, 0, 5, 3, 6]);
+        let spec = ShardSpec { tokens: 700, sha256: [0; 32] };
+        let order = ShardOrder::new(1, 2, 3, &spec, 100);
+        let starts: Vec<u64> = (0..6).filter_map(|index| order.start(index)).collect();
+        assert_eq!(starts, [23, 323, 423, 523, 123, 223]);
+    }
+
+    #[test]
+    fn spreads_evenly_over_places() {
+        // How often index 0 lands at each of 5 places, over keys: five standard deviations around 2,000.
+        let mut counts = [0_u32; 5];
+        for key in 0..10_000 {
+            counts[Permutation::new(5, mix(key)).at(0).unwrap() as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| count.abs_diff(2_000) < 5 * 40), "{counts:?}");
+    }
+
+    #[test]
+    fn handles_the_whole_range() {
+        let widest = Permutation::new(u32::MAX, 3);
+        assert!(widest.at(u32::MAX - 1).is_some_and(|place| place < u32::MAX));
+        assert_eq!(widest.at(u32::MAX), None);
+        assert_eq!(Permutation::new(0, 3).at(0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_permutation(len in 1_u32..3_000, key: u64) {
+            let mut places = all(Permutation::new(len, key));
+            places.sort_unstable();
+            prop_assert!(places.into_iter().eq(0..len));
+        }
+
+        #[test]
+        fn epochs_and_shards_differ(seed: u64, epoch in 0_u32..100, shard in 0_u32..100) {
+            let spec = ShardSpec { tokens: 10_000, sha256: [0; 32] };
+            let starts = |epoch, shard| {
+                let order = ShardOrder::new(seed, epoch, shard, &spec, 16);
+                (0..order.windows()).map(|i| order.start(i).unwrap()).collect::<Vec<_>>()
+            };
+            prop_assert_ne!(starts(epoch, shard), starts(epoch + 1, shard));
+            prop_assert_ne!(starts(epoch, shard), starts(epoch, shard + 1));
+        }
+
+        #[test]
+        fn windows_lie_inside_and_their_targets_apart(
+            seed: u64, epoch: u32, tokens in 0_u64..5_000, context in 1_u32..100,
+        ) {
+            let spec = ShardSpec { tokens, sha256: [0; 32] };
+            let order = ShardOrder::new(seed, epoch, 0, &spec, context);
+            prop_assert_eq!(order.windows(), windows(tokens, context));
+            let mut starts: Vec<u64> = (0..order.windows()).map(|i| order.start(i).unwrap()).collect();
+            starts.sort_unstable();
+            prop_assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == u64::from(context)));
+            prop_assert!(starts.last().is_none_or(|last| last + u64::from(context) < tokens));
+            prop_assert_eq!(order.start(order.windows()), None);
+        }
+    }
+}
