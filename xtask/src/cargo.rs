@@ -1,0 +1,54 @@
+//! Finding the workspace and calling `cargo` in it.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+
+/// The target that browsers run.
+pub const WASM: &str = "wasm32-unknown-unknown";
+
+/// The root of the workspace.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// `cargo` with the same toolchain that runs this, in the root of the workspace.
+pub fn cargo(args: &[&str]) -> Command {
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Builds with `cargo build` and `args`; the files that came out, libraries and executables alike.
+///
+/// # Errors
+/// A sentence: cargo did not start, or the build failed (cargo has then said why).
+pub fn build(args: &[&str]) -> Result<Vec<PathBuf>, String> {
+    let mut command = cargo(&["build", "--message-format=json-render-diagnostics"]);
+    command.args(args).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let output = command.output().map_err(|error| format!("cargo did not start: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("`cargo build {}` failed; its messages stand above", args.join(" ")));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let files = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact")
+        .flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default())
+        .filter_map(|file| file.as_str().map(PathBuf::from))
+        .collect();
+    Ok(files)
+}
+
+/// A command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_stem().unwrap_or_default().to_string_lossy();
+    let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
+    std::iter::once(program.into_owned()).chain(args).collect::<Vec<_>>().join(" ")
+}

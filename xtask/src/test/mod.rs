@@ -1,0 +1,83 @@
+//! `cargo xtask test`: every check of the repository, in order of cost.
+
+mod stages;
+mod tidy;
+mod wasm;
+
+use std::{process::ExitCode, time::Instant};
+
+use self::stages::{STAGES, Stage};
+
+/// What to check.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Runs only these stages (repeat, or separate by commas).
+    #[arg(long, value_name = "STAGE", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Names the stages and ends.
+    #[arg(long)]
+    list: bool,
+    /// Goes on after a stage that failed.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// How one stage ended.
+struct Ran {
+    stage: &'static Stage,
+    seconds: f64,
+    /// A remark, or what went wrong.
+    outcome: Result<String, String>,
+}
+
+/// Runs the stages; exit code 0 only if all that ran passed, 2 for a stage that does not exist.
+pub fn run(args: &Args) -> ExitCode {
+    if args.list {
+        for stage in STAGES {
+            println!("{:<12} {}", stage.name, stage.what);
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Some(unknown) = args.only.iter().find(|name| STAGES.iter().all(|stage| stage.name != **name)) {
+        eprintln!("error: there is no stage `{unknown}`; `cargo xtask test --list` names them");
+        return ExitCode::from(2);
+    }
+    let mut ran = Vec::new();
+    for stage in
+        STAGES.iter().filter(|stage| args.only.is_empty() || args.only.iter().any(|n| n == stage.name))
+    {
+        println!("── {}: {}", stage.name, stage.what);
+        let start = Instant::now();
+        let outcome = (stage.run)();
+        ran.push(Ran { stage, seconds: start.elapsed().as_secs_f64(), outcome });
+        if ran.last().is_some_and(|ran| ran.outcome.is_err()) && !args.keep_going {
+            break;
+        }
+    }
+    report(&ran)
+}
+
+/// The table at the end.
+fn report(ran: &[Ran]) -> ExitCode {
+    println!("\n{:<12} {:>8}  result", "stage", "seconds");
+    for Ran { stage, seconds, outcome } in ran {
+        let result = match outcome {
+            Ok(remark) if remark.is_empty() => "ok".to_owned(),
+            Ok(remark) => format!("ok ({remark})"),
+            Err(_) => "FAILED".to_owned(),
+        };
+        println!("{:<12} {seconds:>8.1}  {result}", stage.name);
+    }
+    println!("{:<12} {:>8.1}", "total", ran.iter().map(|ran| ran.seconds).sum::<f64>());
+    let mut code = ExitCode::SUCCESS;
+    for Ran { stage, outcome, .. } in ran {
+        if let Err(reason) = outcome {
+            eprintln!(
+                "\nerror: {}: {reason}\nrerun it with: cargo xtask test --only {}",
+                stage.name, stage.name
+            );
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}

@@ -1,0 +1,116 @@
+//! The stages. All that compile for this machine share one profile, so that dependencies build once.
+
+use std::process::Command;
+
+use crate::cargo::{WASM, cargo, root, shown};
+
+use super::{tidy, wasm};
+
+/// One check.
+pub struct Stage {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// What it does, for people.
+    pub what: &'static str,
+    /// A remark for the table, or what went wrong, in one sentence.
+    pub run: fn() -> Result<String, String>,
+}
+
+/// Every stage, cheapest first.
+pub const STAGES: &[Stage] = &[
+    Stage { name: "setup", what: "rustfmt, clippy and the wasm32 target are there", run: setup },
+    Stage { name: "tidy", what: "house rules that no compiler checks", run: || tidy::check(root()) },
+    Stage { name: "fmt", what: "the code is formatted", run: || call(cargo(&["fmt", "--all", "--check"])) },
+    Stage { name: "tree", what: "the syncer does not depend on wgpu", run: tree },
+    Stage { name: "floor", what: "the pure floor builds without any feature", run: || call(floor(None)) },
+    Stage { name: "floor-wasm", what: "and for browsers", run: || call(floor(Some(WASM))) },
+    Stage { name: "lint", what: "clippy on every target, warnings are errors", run: lint },
+    Stage { name: "lint-wasm", what: "clippy on what browsers run", run: lint_wasm },
+    Stage { name: "wasm", what: "web-demo builds, loads in Node and answers", run: wasm::check },
+    Stage { name: "build", what: "the programs the tests start", run: build },
+    Stage { name: "test", what: "every test", run: test },
+    Stage { name: "doc", what: "the documentation builds without warnings", run: doc },
+];
+
+fn floor(target: Option<&str>) -> Command {
+    let mut command = cargo(&["check", "--locked", "-p", "archipelago", "--no-default-features"]);
+    command.args(target.iter().flat_map(|target| ["--target", *target]));
+    command
+}
+
+fn lint() -> Result<String, String> {
+    call(cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn lint_wasm() -> Result<String, String> {
+    let packages = ["-p", "archipelago", "-p", "web-demo", "--no-default-features"];
+    let mut command = cargo(&["clippy", "--locked", "--target", WASM]);
+    command.args(packages).args(["--", "-D", "warnings"]);
+    call(command)
+}
+
+fn build() -> Result<String, String> {
+    call(cargo(&["build", "--locked", "--workspace", "--bins"]))
+}
+
+fn test() -> Result<String, String> {
+    call(cargo(&["test", "--locked", "--workspace", "--quiet"]))
+}
+
+fn doc() -> Result<String, String> {
+    let mut command = cargo(&["doc", "--locked", "--workspace", "--no-deps", "--quiet"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    call(command)
+}
+
+fn tree() -> Result<String, String> {
+    let output =
+        cargo(&["tree", "--locked", "-p", "syncer-server", "-e", "normal,build", "--prefix", "none"])
+            .output()
+            .map_err(|error| format!("cargo did not start: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let tree = String::from_utf8_lossy(&output.stdout);
+    match tree.lines().find(|line| line.starts_with("wgpu")) {
+        Some(line) => Err(format!("syncer-server depends on {line}; keep the GPU out of its features")),
+        None => Ok(String::new()),
+    }
+}
+
+/// Adds what is missing of the toolchain.
+fn setup() -> Result<String, String> {
+    let mut added = Vec::new();
+    for component in ["fmt", "clippy"] {
+        if cargo(&[component, "--version"]).output().is_ok_and(|output| output.status.success()) {
+            continue;
+        }
+        let name = if component == "fmt" { "rustfmt" } else { component };
+        rustup(&["component", "add", name])?;
+        added.push(name);
+    }
+    if !wasm::target_installed() {
+        rustup(&["target", "add", WASM])?;
+        added.push(WASM);
+    }
+    Ok(if added.is_empty() { String::new() } else { format!("added {}", added.join(", ")) })
+}
+
+fn rustup(args: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("rustup");
+    // In the root, so that the toolchain is the workspace's own.
+    command.args(args).current_dir(root());
+    call(command).map(drop).map_err(|reason| {
+        format!("{reason}; install it by hand: `rustup {}`, or your system's package of it", args.join(" "))
+    })
+}
+
+/// Runs `command` with its output on this terminal.
+fn call(mut command: Command) -> Result<String, String> {
+    println!("   {}", shown(&command));
+    match command.status() {
+        Ok(status) if status.success() => Ok(String::new()),
+        Ok(status) => Err(format!("`{}` ended with {status}", shown(&command))),
+        Err(error) => Err(format!("`{}` did not start: {error}", shown(&command))),
+    }
+}

@@ -1,0 +1,135 @@
+//! House rules that no compiler checks.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Lines a Rust file may have.
+const LINES_MAX: usize = 400;
+
+/// Folders that hold no code of ours.
+const SKIPPED: &[&str] = &["target", "node_modules", "runs", ".git"];
+
+/// Kinds of file that are read.
+const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
+
+/// Modules that take time, bytes and seeds as arguments.
+const PURE: &[&str] =
+    &["sdk/src/diloco/", "sdk/src/wire/", "sdk/src/model/", "sdk/src/sim/", "sdk/src/data/"];
+
+/// What a pure module never names.
+const IMPURE: &[&str] =
+    &["HashMap", "HashSet", "std::time", "std::net", "std::fs", "std::thread", "std::env", "std::process"];
+
+/// The only place that may know the target.
+const PLATFORM: &str = "sdk/src/platform/";
+
+// Split, so that this file passes its own rules.
+const TARGET_CFG: [&str; 2] = [concat!("cfg(tar", "get_"), concat!("cfg!(tar", "get_")];
+const DEBTS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+const MACHINE_PATHS: [&str; 4] =
+    [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
+
+/// Reads every file under `root`; a remark, or the broken rules, one a line.
+pub fn check(root: &Path) -> Result<String, String> {
+    let mut files = Vec::new();
+    walk(root, &mut files)?;
+    files.sort();
+    let mut broken = Vec::new();
+    for file in &files {
+        let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy().replace('\\', "/");
+        let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+        broken.extend(judge(&name, &text));
+    }
+    if broken.is_empty() { Ok(format!("{} files", files.len())) } else { Err(broken.join("\n  ")) }
+}
+
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for entry in entries {
+        let path = entry.map_err(|error| format!("{}: {error}", folder.display()))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            if !SKIPPED.contains(&name.as_ref()) {
+                walk(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|kind| READ.iter().any(|read| kind == *read)) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The rules that `text` breaks, each with the file's `name`, the line and what to do.
+fn judge(name: &str, text: &str) -> Vec<String> {
+    let mut broken = Vec::new();
+    let rust = name.ends_with(".rs");
+    let lines = text.lines().count();
+    if rust && lines > LINES_MAX {
+        broken.push(format!("{name}: {lines} lines, at most {LINES_MAX}; split it by concept"));
+    }
+    let pure = PURE.iter().any(|folder| name.starts_with(folder));
+    let mut tests = name.ends_with("/tests.rs") || name.contains("/tests/");
+    for (number, line) in text.lines().enumerate() {
+        let mut say = |what: &str| broken.push(format!("{name}:{}: {what}", number + 1));
+        tests |= line.trim() == "#[cfg(test)]";
+        if let Some(debt) =
+            DEBTS.iter().find(|debt| line.split(|c: char| !c.is_alphanumeric()).any(|w| w == **debt))
+        {
+            say(&format!("{debt}; do it now or open an issue"));
+        }
+        if MACHINE_PATHS.iter().any(|path| line.contains(path)) {
+            say("names a folder of one machine; take it as an argument");
+        }
+        if !rust || line.trim_start().starts_with("//") {
+            continue;
+        }
+        if !name.starts_with(PLATFORM) && TARGET_CFG.iter().any(|cfg| line.contains(cfg)) {
+            say("a condition on the target; only sdk/src/platform/ may have one");
+        }
+        if pure
+            && !tests
+            && let Some(impure) = IMPURE.iter().find(|impure| line.contains(**impure))
+        {
+            say(&format!("{impure} in a pure module; take what it gives as an argument"));
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `text` in the file `name` breaks `count` rules.
+    fn check_file(name: &str, text: &str, count: usize) {
+        assert_eq!(judge(name, text).len(), count, "{name}: {text:?}: {:?}", judge(name, text));
+    }
+
+    #[test]
+    fn the_repository_is_tidy() {
+        check(crate::cargo::root()).expect("house rules");
+    }
+
+    #[test]
+    fn each_rule_bites() {
+        check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX), 0);
+        check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX + 1), 1);
+        check_file("README.md", &"\n".repeat(LINES_MAX + 1), 0);
+        check_file("sdk/src/run.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 1);
+        check_file("sdk/src/platform/mod.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 0);
+        check_file("tests/a.rs", &format!("// {}: later", DEBTS[0]), 1);
+        check_file("tests/a.rs", &format!("let MAS{} = 1;", DEBTS[0]), 0);
+        check_file("README.md", &format!("see {}x", MACHINE_PATHS[0]), 1);
+    }
+
+    #[test]
+    fn pure_modules_name_nothing_impure() {
+        check_file("sdk/src/diloco/a.rs", "use std::collections::HashMap;", 1);
+        check_file("sdk/src/run.rs", "use std::collections::HashMap;", 0);
+        check_file("sdk/src/wire/a.rs", "/// Not a HashMap.", 0);
+        check_file("sdk/src/wire/a.rs", "#[cfg(test)]\nuse std::fs;", 0);
+        check_file("sdk/src/wire/a.rs", "use std::time::Instant;", 1);
+    }
+}
