@@ -7,4 +7,8 @@
 pub mod data;
 pub mod diloco;
 pub mod model;
+#[cfg(feature = "learner")]
+pub mod platform;
+#[cfg(feature = "learner")]
+pub mod run;
 pub mod wire;

@@ -1,0 +1,112 @@
+//! HTTP GET on a thread of its own.
+
+use std::future::Future;
+use std::io::Read;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use ureq::Agent;
+
+use crate::platform::{FetchError, FetchReply, FetchRequest};
+
+/// Longest wait for a connection.
+const CONNECT_S: u64 = 10;
+/// Longest wait for the head of an answer; the syncer may be busy with the fragment asked for.
+const RESPONSE_S: u64 = 30;
+/// Longest silence in the middle of an answer.
+const READ_S: u64 = 30;
+/// A fragment that moved on is answered with one redirect; more than a few are a loop.
+const REDIRECTS_MAX: u32 = 5;
+/// Bytes read between two looks at whether anybody still wants the answer.
+const READ_BYTES: usize = 64 * 1024;
+/// Of an answer that is no success, as much as a message to people may need.
+const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
+
+/// Answers `request`, in the background from this call on. Dropping the future ends the transfer.
+///
+/// # Errors
+/// - [`FetchError::Network`]: no answer, or one that broke off.
+/// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
+///
+/// An answer whose status is no success is no error; its body is cut to 4 KiB.
+pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
+    let (answer, answered) = oneshot::channel();
+    let url = request.url.clone();
+    let spawned = thread::Builder::new().name("archipelago-fetch".to_owned()).spawn(move || {
+        let result = get(&request, &|| answer.is_canceled());
+        // An error means that nobody waits for the answer any more.
+        drop(answer.send(result));
+    });
+    async move {
+        let failed = |reason: String| FetchError::Network { url, reason, status: None, partial: Vec::new() };
+        match spawned {
+            Err(error) => Err(failed(format!("no thread for the transfer: {error}"))),
+            Ok(_detached) => answered
+                .await
+                .unwrap_or_else(|_| Err(failed("the transfer ended without an answer".to_owned()))),
+        }
+    }
+}
+
+/// One agent for all transfers, so that they share connections.
+fn agent() -> &'static Agent {
+    static AGENT: OnceLock<Agent> = OnceLock::new();
+    AGENT.get_or_init(|| {
+        Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(REDIRECTS_MAX)
+            .timeout_connect(Some(Duration::from_secs(CONNECT_S)))
+            .timeout_recv_response(Some(Duration::from_secs(RESPONSE_S)))
+            .timeout_per_read(Some(Duration::from_secs(READ_S)))
+            .user_agent(concat!("archipelago/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent()
+    })
+}
+
+fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply, FetchError> {
+    let failed = |reason: String, status: Option<u16>, partial: Vec<u8>| FetchError::Network {
+        url: request.url.clone(),
+        reason,
+        status,
+        partial,
+    };
+    let mut call = agent().get(&request.url);
+    if request.start_byte > 0 {
+        call = call.header("range", format!("bytes={}-", request.start_byte));
+    }
+    let mut response = call.call().map_err(|error| failed(error.to_string(), None, Vec::new()))?;
+    let status = response.status();
+    let header =
+        response.headers().get(request.header).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let success = status.is_success();
+    let bytes_max = if success { request.body_bytes_max } else { ERROR_BODY_BYTES_MAX };
+    let announced = response.body().content_length().unwrap_or(0);
+    if success && announced > bytes_max {
+        return Err(FetchError::TooLarge { url: request.url.clone(), body_bytes_max: bytes_max });
+    }
+
+    let mut reader = response.body_mut().as_reader();
+    let mut body = Vec::with_capacity(usize::try_from(announced.min(bytes_max)).unwrap_or(0));
+    let mut chunk = vec![0; READ_BYTES];
+    loop {
+        if unwanted() {
+            return Err(failed("nobody waits for it any more".to_owned(), Some(status.as_u16()), Vec::new()));
+        }
+        let count = match reader.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) => return Err(failed(error.to_string(), Some(status.as_u16()), body)),
+        };
+        if (body.len() + count) as u64 > bytes_max {
+            if success {
+                return Err(FetchError::TooLarge { url: request.url.clone(), body_bytes_max: bytes_max });
+            }
+            break;
+        }
+        body.extend_from_slice(&chunk[..count]);
+    }
+    Ok(FetchReply { status: status.as_u16(), header, body })
+}

@@ -1,0 +1,52 @@
+//! Operating systems: threads for the network, so that a long step never makes a peer wait.
+
+mod http;
+mod socket;
+
+use std::time::{Duration, Instant};
+
+pub use http::fetch;
+pub use socket::Socket;
+
+use super::RandomError;
+use crate::wire::Millis;
+
+/// A monotonic clock; its origin is the moment of [`Clock::start`].
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// A clock that shows 0 now.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Time since the start.
+    #[must_use]
+    pub fn now(&self) -> Millis {
+        Millis(self.now_us() / 1_000)
+    }
+
+    /// Time since the start in microseconds, for measuring short spans.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Waits `ms` milliseconds. Must be polled within a Tokio runtime that has its timer on.
+pub async fn sleep(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// `N` bytes that nobody can guess, for identities and for jitter.
+///
+/// # Errors
+/// [`RandomError`]: the operating system gave none.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], RandomError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| RandomError { reason: error.to_string() })?;
+    Ok(bytes)
+}

@@ -1,0 +1,283 @@
+//! A WebSocket on a thread of its own: pings are answered and frames move while a step computes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use std::{future, thread};
+
+use futures::{Sink, SinkExt, Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
+
+use crate::platform::{SendError, SocketBytes, SocketEvent, SocketLimits};
+
+/// Longest wait for a connection, the handshake included.
+const CONNECT_MS: u64 = 10_000;
+/// A ping goes out this often, so that routers in between keep the connection.
+const PING_MS: u64 = 15_000;
+/// Without a byte from the peer for so long the connection counts as lost.
+const SILENT_MS: u64 = 60_000;
+/// Longest wait for the last frames and the peer's farewell.
+const CLOSE_MS: u64 = 2_000;
+/// Incoming frames that wait for a step to end; when full, the peer has to wait.
+const EVENTS_MAX: usize = 1_024;
+
+/// One connection. Dropping it ends the connection without a farewell.
+#[derive(Debug)]
+pub struct Socket {
+    events: mpsc::Receiver<SocketEvent>,
+    control: mpsc::UnboundedSender<Outgoing>,
+    bulk: mpsc::UnboundedSender<Vec<u8>>,
+    counters: Arc<Counters>,
+    queue_bytes_max: usize,
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    Frame(Vec<u8>),
+    Close(u16, String),
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    queued_bytes: AtomicUsize,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl Socket {
+    /// Starts to connect to `url` (`ws` or `wss`) with the given subprotocol; how it went comes as
+    /// an event.
+    #[must_use]
+    pub fn connect(url: &str, subprotocol: &str, limits: SocketLimits) -> Self {
+        let (events_in, events) = mpsc::channel(EVENTS_MAX);
+        let (control, control_out) = mpsc::unbounded_channel();
+        let (bulk, bulk_out) = mpsc::unbounded_channel();
+        let counters = Arc::new(Counters::default());
+        let wire = Wire {
+            events: events_in.clone(),
+            control: control_out,
+            bulk: bulk_out,
+            counters: Arc::clone(&counters),
+            frame_bytes_max: limits.frame_bytes_max,
+        };
+        let (url, subprotocol) = (url.to_owned(), subprotocol.to_owned());
+        let spawned = thread::Builder::new().name("archipelago-socket".to_owned()).spawn(move || {
+            let events = wire.events.clone();
+            let closed = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(wire.live(&url, &subprotocol)),
+                Err(error) => lost(format!("no runtime for the connection: {error}")),
+            };
+            // An error means that the handle is gone.
+            drop(events.blocking_send(closed));
+        });
+        if let Err(error) = spawned {
+            // The channel is empty, so there is room.
+            drop(events_in.try_send(lost(format!("no thread for the connection: {error}"))));
+        }
+        Self { events, control, bulk, counters, queue_bytes_max: limits.queue_bytes_max }
+    }
+
+    /// The next event, if one is there.
+    pub fn try_recv(&mut self) -> Option<SocketEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// The next event; waits for ever after [`SocketEvent::Closed`]. Dropping the future loses nothing.
+    pub async fn recv(&mut self) -> SocketEvent {
+        match self.events.recv().await {
+            Some(event) => event,
+            None => future::pending().await,
+        }
+    }
+
+    /// Queues one frame. Frames that are not `bulk` go ahead of those that are.
+    ///
+    /// # Errors
+    /// - [`SendError::Closed`]: the connection is gone.
+    /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
+    pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
+        let frame_bytes = frame.len();
+        let queued_bytes = self.counters.queued_bytes.load(Relaxed);
+        let queue_bytes_max = self.queue_bytes_max;
+        if queued_bytes + frame_bytes > queue_bytes_max {
+            return Err(SendError::QueueFull { queued_bytes, frame_bytes, queue_bytes_max });
+        }
+        self.counters.queued_bytes.fetch_add(frame_bytes, Relaxed);
+        if bulk {
+            self.bulk.send(frame).map_err(|_| SendError::Closed)
+        } else {
+            self.control.send(Outgoing::Frame(frame)).map_err(|_| SendError::Closed)
+        }
+    }
+
+    /// Says farewell after the control frames queued so far; bulk frames that still wait are
+    /// dropped. [`SocketEvent::Closed`] follows within seconds.
+    pub fn close(&mut self, code: u16, reason: &str) {
+        // A close frame holds at most 123 bytes of text.
+        let end = (0..=reason.len().min(120)).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
+        // An error means that it is closed already.
+        drop(self.control.send(Outgoing::Close(code, reason[..end].to_owned())));
+    }
+
+    /// Bytes that wait to be sent.
+    #[must_use]
+    pub fn queued_bytes(&self) -> usize {
+        self.counters.queued_bytes.load(Relaxed)
+    }
+
+    /// What crossed the socket so far.
+    #[must_use]
+    pub fn bytes(&self) -> SocketBytes {
+        SocketBytes {
+            sent: self.counters.sent_bytes.load(Relaxed),
+            received: self.counters.received_bytes.load(Relaxed),
+        }
+    }
+}
+
+/// The thread's side of a [`Socket`].
+struct Wire {
+    events: mpsc::Sender<SocketEvent>,
+    control: mpsc::UnboundedReceiver<Outgoing>,
+    bulk: mpsc::UnboundedReceiver<Vec<u8>>,
+    counters: Arc<Counters>,
+    frame_bytes_max: usize,
+}
+
+impl Wire {
+    /// Connects and moves frames until the connection ends; says how it ended.
+    async fn live(self, url: &str, subprotocol: &str) -> SocketEvent {
+        let uri = match url.parse() {
+            Ok(uri) => uri,
+            Err(error) => return lost(format!("{url} is no address: {error}")),
+        };
+        let request = ClientRequestBuilder::new(uri).with_sub_protocol(subprotocol);
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(self.frame_bytes_max))
+            .max_frame_size(Some(self.frame_bytes_max))
+            .write_buffer_size(0);
+        let connecting = tokio_tungstenite::connect_async_with_config(request, Some(config), true);
+        let gone = self.events.clone();
+        let connected = tokio::select! {
+            connected = timeout(Duration::from_millis(CONNECT_MS), connecting) => connected,
+            () = gone.closed() => return lost("given up".to_owned()),
+        };
+        let stream = match connected {
+            Ok(Ok((stream, _response))) => stream,
+            Ok(Err(error)) => return lost(explain(&error)),
+            Err(_elapsed) => return lost(format!("no connection within {} s", CONNECT_MS / 1_000)),
+        };
+        if self.events.send(SocketEvent::Opened).await.is_err() {
+            return lost("given up".to_owned());
+        }
+        let (sink, stream) = stream.split();
+        let Self { events, control, bulk, counters, .. } = self;
+        // Both ways apart: a peer that does not read must not keep us from reading.
+        tokio::select! {
+            closed = read(stream, events, &counters) => closed,
+            closed = write(sink, control, bulk, &counters) => closed,
+        }
+    }
+}
+
+/// Hands on what comes in until the peer closes.
+async fn read<S>(mut stream: S, events: mpsc::Sender<SocketEvent>, counters: &Counters) -> SocketEvent
+where
+    S: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
+{
+    loop {
+        let message = match timeout(Duration::from_millis(SILENT_MS), stream.next()).await {
+            Ok(Some(Ok(message))) => message,
+            Ok(Some(Err(error))) => return lost(explain(&error)),
+            Ok(None) => return lost("the connection ended".to_owned()),
+            Err(_elapsed) => return lost(format!("not a byte for {} s", SILENT_MS / 1_000)),
+        };
+        match message {
+            Message::Binary(frame) => {
+                counters.received_bytes.fetch_add(frame.len() as u64, Relaxed);
+                if events.send(SocketEvent::Frame(frame.into())).await.is_err() {
+                    return lost("given up".to_owned());
+                }
+            }
+            Message::Close(farewell) => {
+                // One more turn lets the library answer the farewell.
+                drop(timeout(Duration::from_millis(CLOSE_MS), stream.next()).await);
+                return match farewell {
+                    Some(CloseFrame { code, reason }) => {
+                        SocketEvent::Closed { code: Some(code.into()), reason: reason.to_string() }
+                    }
+                    None => lost("closed without a reason".to_owned()),
+                };
+            }
+            // Pings are answered by the library; pongs only show that the peer is there.
+            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Text(_) | Message::Frame(_) => {
+                return lost("the peer sent text where bytes belong".to_owned());
+            }
+        }
+    }
+}
+
+/// Sends what is queued, control ahead of bulk, until told to close or until nobody holds the handle.
+async fn write<S>(
+    mut sink: S,
+    mut control: mpsc::UnboundedReceiver<Outgoing>,
+    mut bulk: mpsc::UnboundedReceiver<Vec<u8>>,
+    counters: &Counters,
+) -> SocketEvent
+where
+    S: Sink<Message, Error = tungstenite::Error> + Unpin,
+{
+    let period = Duration::from_millis(PING_MS);
+    let mut pings = interval(period);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pings.reset_at(Instant::now() + period);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            outgoing = control.recv() => match outgoing {
+                Some(Outgoing::Frame(frame)) => frame,
+                Some(Outgoing::Close(code, reason)) => {
+                    let farewell = CloseFrame { code: code.into(), reason: reason.into() };
+                    drop(timeout(Duration::from_millis(CLOSE_MS), sink.send(Message::Close(Some(farewell)))).await);
+                    // The peer's own farewell ends `read`, and with it the connection.
+                    tokio::time::sleep(Duration::from_millis(CLOSE_MS)).await;
+                    return lost("the peer did not answer our farewell".to_owned());
+                }
+                None => return lost("given up".to_owned()),
+            },
+            Some(frame) = bulk.recv() => frame,
+            _ = pings.tick() => {
+                if let Err(error) = sink.send(Message::Ping(Vec::new().into())).await {
+                    return lost(explain(&error));
+                }
+                continue;
+            }
+        };
+        let frame_bytes = frame.len();
+        let sent = sink.send(Message::Binary(frame.into())).await;
+        counters.queued_bytes.fetch_sub(frame_bytes, Relaxed);
+        counters.sent_bytes.fetch_add(frame_bytes as u64, Relaxed);
+        if let Err(error) = sent {
+            return lost(explain(&error));
+        }
+    }
+}
+
+fn lost(reason: String) -> SocketEvent {
+    SocketEvent::Closed { code: None, reason }
+}
+
+/// An error in words that help whoever reads them.
+fn explain(error: &tungstenite::Error) -> String {
+    match error {
+        tungstenite::Error::Http(response) => {
+            format!("answered HTTP status {} instead of opening a WebSocket", response.status().as_u16())
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,164 @@
+//! Where a syncer is: one address as people type it, two as the learner uses it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Path of the WebSocket, see `WIRE.md`.
+const SOCKET_PATH: &str = "/v1/ws";
+
+/// The address of a syncer: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address {
+    secure: bool,
+    /// Host, port if given, and path without a slash at its end.
+    place: String,
+}
+
+/// Why a text is no address of a syncer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// There is nothing.
+    #[error("the syncer's address is empty: give one such as ws://192.0.2.7:7700")]
+    Empty,
+    /// The scheme is none of the four.
+    #[error("{scheme}:// is no way to reach a syncer: use ws://, wss://, http:// or https://")]
+    Scheme {
+        /// The scheme given.
+        scheme: String,
+    },
+    /// Without a scheme the port must be given.
+    #[error("{text:?} names no port: write host:port, or put http:// or https:// before it")]
+    NoPort {
+        /// The text given.
+        text: String,
+    },
+    /// The port is no number from 1 to 65535.
+    #[error("{port:?} is no port: it is a number from 1 to 65535")]
+    Port {
+        /// The port given.
+        port: String,
+    },
+    /// There is no host, or there are characters that no address has.
+    #[error("{text:?} is no address: give host:port or a link to the syncer")]
+    Host {
+        /// The text given.
+        text: String,
+    },
+}
+
+impl Address {
+    /// The WebSocket's address.
+    #[must_use]
+    pub fn socket_url(&self) -> String {
+        format!("{}://{}{SOCKET_PATH}", if self.secure { "wss" } else { "ws" }, self.place)
+    }
+
+    /// The address of an HTTP route; `path` begins with a slash.
+    #[must_use]
+    pub fn http_url(&self, path: &str) -> String {
+        format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.secure { "wss" } else { "ws" }, self.place)
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(AddressError::Empty);
+        }
+        let (scheme, rest) = match text.split_once("://") {
+            Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
+            None => (None, text),
+        };
+        let secure = match scheme.as_deref() {
+            None | Some("ws" | "http") => false,
+            Some("wss" | "https") => true,
+            Some(scheme) => return Err(AddressError::Scheme { scheme: scheme.to_owned() }),
+        };
+        // A link from a browser may carry a fragment; it is never sent to a server.
+        let rest = rest.split('#').next().unwrap_or_default().trim_end_matches('/');
+        let rest = rest.strip_suffix(SOCKET_PATH).unwrap_or(rest).trim_end_matches('/');
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let wrong = || AddressError::Host { text: text.to_owned() };
+        let (host, port) = split_port(authority).ok_or_else(wrong)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:[]/%".contains(c);
+        if host.is_empty() || !rest.chars().all(plain) {
+            return Err(wrong());
+        }
+        match port {
+            None if scheme.is_none() => return Err(AddressError::NoPort { text: text.to_owned() }),
+            Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => {
+                return Err(AddressError::Port { port: port.to_owned() });
+            }
+            _ => {}
+        }
+        Ok(Self { secure, place: format!("{}{path}", authority.to_ascii_lowercase()) })
+    }
+}
+
+/// Host and port; the host may be an IPv6 address in brackets.
+fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
+    if authority.starts_with('[') {
+        let (host, rest) = authority.split_at(authority.find(']')? + 1);
+        return match rest.strip_prefix(':') {
+            Some(port) => Some((host, Some(port))),
+            None => rest.is_empty().then_some((host, None)),
+        };
+    }
+    match authority.split_once(':') {
+        Some((_, port)) if port.contains(':') => None,
+        Some((host, port)) => Some((host, Some(port))),
+        None => Some((authority, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, socket: &str, http: &str) {
+        let address: Address = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(address.socket_url(), socket, "{text}");
+        assert_eq!(address.http_url("/v1/x"), http, "{text}");
+    }
+
+    #[test]
+    fn takes_what_people_type() {
+        for text in [
+            "ws://host:7700",
+            "http://host:7700/",
+            "host:7700",
+            "  HOST:7700 ",
+            "ws://host:7700/v1/ws",
+            "http://host:7700/#invite",
+        ] {
+            check(text, "ws://host:7700/v1/ws", "http://host:7700/v1/x");
+        }
+        check("https://a.example", "wss://a.example/v1/ws", "https://a.example/v1/x");
+        check("wss://a.example/run/", "wss://a.example/run/v1/ws", "https://a.example/run/v1/x");
+        check("[::1]:80", "ws://[::1]:80/v1/ws", "http://[::1]:80/v1/x");
+        check("http://[::1]", "ws://[::1]/v1/ws", "http://[::1]/v1/x");
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let refused = |text: &str| text.parse::<Address>().expect_err(text);
+        assert_eq!(refused(" "), AddressError::Empty);
+        assert_eq!(refused("ftp://a:1"), AddressError::Scheme { scheme: "ftp".to_owned() });
+        assert_eq!(refused("host"), AddressError::NoPort { text: "host".to_owned() });
+        assert_eq!(refused("host:0"), AddressError::Port { port: "0".to_owned() });
+        assert_eq!(refused("host:65536"), AddressError::Port { port: "65536".to_owned() });
+        assert_eq!(refused("host:"), AddressError::Port { port: String::new() });
+        for text in ["ws://", "ws://:1", "a b:1", "::1:80", "me@host:1", "ws://host:1?token=1", "[::1"] {
+            assert_eq!(refused(text), AddressError::Host { text: text.to_owned() }, "{text}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The owner's hand on a learner that runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// Pauses, throttles and ends a run; from any thread, at any time. Copies steer the same run.
+#[derive(Clone, Debug)]
+pub struct Control(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    paused: AtomicBool,
+    stopped: AtomicBool,
+    duty_permille: AtomicU32,
+}
+
+/// A share of time that is none.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a duty cycle of {0} makes no sense: it is the share of time to compute, above 0 and at most 1")]
+pub struct DutyError(pub f64);
+
+impl Control {
+    /// Not paused, not stopped, all of the time.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Shared {
+            paused: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            duty_permille: AtomicU32::new(1_000),
+        }))
+    }
+
+    /// Stops training after the step under way; the connection stays.
+    pub fn pause(&self) {
+        self.0.paused.store(true, Relaxed);
+    }
+
+    /// Trains again.
+    pub fn resume(&self) {
+        self.0.paused.store(false, Relaxed);
+    }
+
+    /// Ends the run politely after the step under way.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Relaxed);
+    }
+
+    /// Computes for `share` of the time, sleeping between steps; kept in thousandths.
+    ///
+    /// # Errors
+    /// [`DutyError`]: `share` is not above 0 and at most 1.
+    pub fn set_duty_cycle(&self, share: f64) -> Result<(), DutyError> {
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(DutyError(share));
+        }
+        self.0.duty_permille.store(((share * 1_000.0).round() as u32).max(1), Relaxed);
+        Ok(())
+    }
+
+    /// Whether the owner paused it.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.0.paused.load(Relaxed)
+    }
+
+    /// Whether it is to end.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.stopped.load(Relaxed)
+    }
+
+    /// Rest owed for `busy_us` of computing, in microseconds.
+    #[must_use]
+    pub fn rest_us(&self, busy_us: u64) -> u64 {
+        let permille = u64::from(self.0.duty_permille.load(Relaxed));
+        busy_us.saturating_mul(1_000 - permille) / permille
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rest_and_work_make_the_duty_cycle() {
+        let control = Control::new();
+        assert_eq!(control.rest_us(7_000), 0);
+        control.set_duty_cycle(0.25).unwrap();
+        assert_eq!(control.rest_us(1_000), 3_000);
+        for share in [0.0, -1.0, 1.1, f64::NAN] {
+            assert!(control.set_duty_cycle(share).is_err(), "{share}");
+        }
+        assert_eq!(control.rest_us(1_000), 3_000, "a refused share changes nothing");
+    }
+}
