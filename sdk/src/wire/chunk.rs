@@ -187,3 +187,162 @@ impl Partial {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tests::{samples, update};
+    use super::super::{CloseCode, GREETING_BYTES_MAX, encode};
+    use super::*;
+
+    fn bulk(body_bytes: usize) -> Message {
+        Message::Update(update((0..body_bytes).map(|i| (i / 7) as u8).collect()))
+    }
+
+    /// Frames of a message that takes several.
+    fn chunks(number: u32) -> Vec<Vec<u8>> {
+        frames(encode(&bulk(150_000)), number).collect()
+    }
+
+    fn assembler() -> Assembler {
+        Assembler::new(BODY_BYTES_MAX)
+    }
+
+    fn with(mut frame: Vec<u8>, at: usize, value: u32) -> Vec<u8> {
+        frame[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        frame
+    }
+
+    #[test]
+    fn messages_of_every_size_come_back() {
+        let share = SHARE_BYTES;
+        let mut sizes = vec![0, 1, 200_000];
+        // The framing of these is 45 bytes.
+        sizes.extend([CHUNK_BYTES as usize, share, 2 * share, 3 * share].map(|border| border - 45));
+        for size in sizes.into_iter().flat_map(|size| [size.saturating_sub(1), size, size + 1]) {
+            let message = bulk(size);
+            let encoded = encode(&message);
+            let whole = encoded.len();
+            let frames: Vec<Vec<u8>> = frames(encoded, 5).collect();
+            assert!(frames.iter().all(|frame| frame.len() <= CHUNK_BYTES as usize), "{size}");
+            let expected = if whole <= CHUNK_BYTES as usize { 1 } else { whole.div_ceil(share) };
+            assert_eq!(frames.len(), expected, "{size}");
+
+            let mut assembler = assembler();
+            let (last, first) = frames.split_last().unwrap();
+            for frame in first {
+                assert_eq!(assembler.push(frame), Ok(None), "{size}");
+            }
+            assert_eq!(assembler.push(last), Ok(Some(message)), "{size}");
+            assert_eq!(assembler.held_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn others_go_between() {
+        let mut assembler = assembler();
+        let (first, second) = (chunks(1), chunks(2));
+        let mut whole = 0;
+        for (a, b) in first.iter().zip(&second) {
+            whole += u32::from(assembler.push(a).unwrap().is_some());
+            for (name, message) in samples() {
+                assert!(assembler.push(&encode(&message)).unwrap().is_some(), "{name}");
+            }
+            whole += u32::from(assembler.push(b).unwrap().is_some());
+        }
+        assert_eq!(whole, 2);
+    }
+
+    #[test]
+    fn takes_little_before_the_greeting() {
+        let mut assembler = Assembler::new(GREETING_BYTES_MAX);
+        let refused = |bytes| {
+            let tag = Tag::Update;
+            Err(DecodeError::BodyTooLarge { tag, bytes, bytes_max: GREETING_BYTES_MAX })
+        };
+        assert_eq!(assembler.push(&encode(&bulk(5_000))), refused(5_031));
+        assert_eq!(assembler.push(&chunks(1)[0]), refused(150_033));
+        assert_eq!(assembler.held_bytes(), 0);
+        assembler.set_body_bytes_max(BODY_BYTES_MAX);
+        assert_eq!(assembler.push(&chunks(1)[0]), Ok(None));
+    }
+
+    #[test]
+    fn refuses_chunks_that_do_not_fit() {
+        let chunks = chunks(1);
+        let total = 12 + 150_033;
+        let check = |before: &[&[u8]], frame: &[u8], expected: DecodeError| {
+            let mut assembler = assembler();
+            for frame in before {
+                assembler.push(frame).unwrap();
+            }
+            assert_eq!(assembler.push(frame), Err(expected));
+        };
+        let order = |found, expected| DecodeError::ChunkOrder { number: 1, found, expected };
+        check(&[], &chunks[1], order(1, 0));
+        check(&[&chunks[0]], &chunks[0], order(0, 1));
+        check(&[&chunks[0]], &chunks[2], order(2, 1));
+
+        let wrong = |found, expected| DecodeError::ChunkTotal { number: 1, found, expected };
+        check(&[], &with(chunks[0].clone(), 20, total + 1), wrong(total + 1, u64::from(total)));
+        check(&[], &with(chunks[0].clone(), 20, 9), wrong(9, u64::from(CHUNK_BYTES) + 1));
+        check(&[&chunks[0]], &with(chunks[1].clone(), 20, total - 1), wrong(total - 1, u64::from(total)));
+
+        let short = |frame: &[u8], bytes: usize| with(frame[..bytes].to_vec(), 8, bytes as u32 - 12);
+        let (bytes, expected) = (65_511, SHARE_BYTES as u64);
+        let error = DecodeError::ChunkBytes { number: 1, index: 1, bytes, expected };
+        check(&[&chunks[0]], &short(&chunks[1], CHUNK_BYTES as usize - 1), error);
+        check(&[], &short(&chunks[0], 20), DecodeError::Truncated { bytes: 20, expected: 24 });
+        check(&[], &short(&chunks[0], 30), DecodeError::Truncated { bytes: 6, expected: 12 });
+
+        let mut nested = chunks[0].clone();
+        nested.splice(24.., chunks[1][..64].to_vec());
+        check(&[], &short(&nested, 80), DecodeError::StrayChunk);
+        assert_eq!(decode(&chunks[0]), Err(DecodeError::StrayChunk));
+        let bytes = u64::from(CHUNK_BYTES) + 1;
+        check(&[], &vec![0; bytes as usize], DecodeError::FrameTooLarge { bytes });
+    }
+
+    #[test]
+    fn what_is_in_flight_is_bounded() {
+        let mut assembler = assembler();
+        for number in 0..PARTIALS_MAX {
+            assembler.push(&chunks(number)[0]).unwrap();
+        }
+        let error = DecodeError::TooManyPartials { partials_max: PARTIALS_MAX };
+        assert_eq!(assembler.push(&chunks(9)[0]), Err(error));
+
+        // Two whose totals are above the limit together, though each is below it.
+        let mut assembler = Assembler::new(200_000);
+        assembler.push(&chunks(0)[0]).unwrap();
+        let refused = assembler.push(&chunks(1)[0]).unwrap_err();
+        let bytes_max = 200_000 - (12 + 150_033);
+        assert_eq!(refused, DecodeError::BodyTooLarge { tag: Tag::Update, bytes: 150_033, bytes_max });
+        assert_eq!(refused.close_code(), CloseCode::TooLarge);
+    }
+
+    proptest! {
+        #[test]
+        fn no_frames_panic_or_hold_more_than_came(
+            frames in prop::collection::vec((0_usize..3, any::<[u16; 2]>(), any::<u8>(), any::<bool>()), 1..12),
+        ) {
+            let good = chunks(1);
+            let mut assembler = Assembler::new(200_000);
+            let mut came = 0;
+            for (index, [place, length], value, whole) in frames {
+                let mut frame = good[index].clone();
+                if !whole {
+                    frame.truncate(usize::from(length));
+                    let place = usize::from(place) % 40;
+                    if place < frame.len() {
+                        frame[place] = value;
+                    }
+                }
+                came += frame.len() as u64;
+                let _ = assembler.push(&frame);
+                prop_assert!(assembler.held_bytes() <= came.min(200_012));
+            }
+        }
+    }
+}

@@ -32,6 +32,9 @@ impl Message {
     }
 }
 
+/// Room for the other fields of a message with parameters.
+const FIELDS_BYTES: usize = 64;
+
 /// One whole message, header and body.
 ///
 /// The limits of `WIRE.md` are the caller's to keep ([`crate::wire::clip`] does it for texts): a
@@ -46,13 +49,13 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Ready { run, layout } => write(&mut bytes, &(run, layout)),
         Message::Collect { run, round, fragment, base } => write(&mut bytes, &(run, round, fragment, base)),
         Message::Update(update) => {
-            bytes.reserve(update.body.len() + 72);
+            bytes.reserve(update.body.len() + FIELDS_BYTES);
             write(&mut bytes, update);
         }
         Message::Pass { run, round, fragment } => write(&mut bytes, &(run, round, fragment)),
         Message::Receipt { run, round, fragment, fate } => write(&mut bytes, &(run, round, fragment, fate)),
         Message::Merged(merged) => {
-            bytes.reserve(merged.body.len() + 72);
+            bytes.reserve(merged.body.len() + FIELDS_BYTES);
             write(&mut bytes, merged);
         }
         Message::Lease { run, grant } => write(&mut bytes, &(run, grant)),
@@ -73,6 +76,9 @@ pub fn encode(message: &Message) -> Vec<u8> {
 /// - `StrayChunk`: a part of a message; [`crate::wire::Assembler`] takes those.
 pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
     let (tag, body) = split(bytes)?;
+    if tag == Tag::Chunk {
+        return Err(DecodeError::StrayChunk);
+    }
     scan(body).map_err(|(at, fault)| DecodeError::Body { tag, at: at as u64, fault })?;
     let message = match tag {
         Tag::Hello => Message::Hello(read(tag, body)?),
@@ -101,7 +107,7 @@ pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         }
         Tag::Progress => Message::Progress(read(tag, body)?),
         Tag::Bye => Message::Bye(read(tag, body)?),
-        Tag::Chunk => return Err(DecodeError::StrayChunk),
+        Tag::Chunk => unreachable!("refused above"),
     };
     check_texts(&message)?;
     Ok(message)

@@ -6,7 +6,6 @@ use super::{FragmentId, Identity, LayoutHash, LearnerId, LeaseId, Round, RunId, 
 
 /// Everything that crosses the socket. The tag of each is fixed in the codec.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields mean what they mean in the structs below")]
 pub enum Message {
     /// Learner → syncer: who I am. The first message of a connection.
     Hello(Hello),
@@ -151,7 +150,6 @@ pub struct Merged {
 /// What became of an update. Every update meets exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the fields mean what they mean in the variants' own lines")]
 pub enum Fate {
     /// It is part of the fragment's next version.
     Merged {
