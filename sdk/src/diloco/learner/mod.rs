@@ -1,0 +1,317 @@
+//! The learner: one island of a run, as a state machine.
+//!
+//! The same three kinds of methods as the syncer's: [`Learner::handle`] takes in what happened,
+//! [`Learner::poll`] gives what to do, [`Learner::deadline`] says when to wake it. The shell trains
+//! whenever [`Learner::can_train`] and it has windows, connected or not, and drains `poll` between steps:
+//! nothing here ever waits for the network.
+
+mod io;
+mod join;
+mod meter;
+mod track;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use io::{Input, Output, Step};
+
+use super::Fragments;
+use super::checksum;
+use crate::wire::{
+    ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Identity, LayoutHash, LearnerId, LearnerState, Merged,
+    Message, Millis, PROGRESS_MS, Round, RunId, Update, Version,
+};
+use meter::Meter;
+use track::{Fetch, Track};
+
+/// Who a learner says it is.
+#[derive(Clone, Debug)]
+pub struct LearnerConfig {
+    /// Its secret, the same at each start.
+    pub identity: Identity,
+    /// Its name for people.
+    pub name: String,
+    /// What it computes with, for people.
+    pub device: String,
+}
+
+/// One learner's state and the rules by which it changes.
+pub struct Learner {
+    config: LearnerConfig,
+    connected: bool,
+    paused: bool,
+    hidden: bool,
+    starved: bool,
+    part: Option<Part>,
+    meter: Meter,
+    out: VecDeque<Output>,
+}
+
+/// Its part in a run.
+struct Part {
+    run: RunId,
+    learner: LearnerId,
+    layout: LayoutHash,
+    policy: ApplyPolicy,
+    tracks: Vec<Track>,
+    /// `None` until the model is built.
+    fragments: Option<Arc<Fragments>>,
+    /// The run's merged tokens as last heard, and own tokens since then.
+    clock_tokens: u64,
+    own_tokens: u64,
+    /// It told this connection that it is ready.
+    ready: bool,
+}
+
+impl Learner {
+    /// A learner that has not joined anything.
+    #[must_use]
+    pub fn new(config: LearnerConfig) -> Self {
+        Self {
+            config,
+            connected: false,
+            paused: false,
+            hidden: false,
+            starved: false,
+            part: None,
+            meter: Meter::default(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Takes in what happened at `now`, which never goes back.
+    pub fn handle(&mut self, now: Millis, input: Input) {
+        match input {
+            Input::Connected => self.on_connected(),
+            Input::Disconnected => self.on_disconnected(),
+            Input::Message(message) => self.on_message(now, message),
+            Input::Built(fragments) => self.on_built(now, fragments),
+            Input::Fetched { fragment, version, values } => self.on_fetched(now, fragment, version, values),
+            Input::FetchFailed { fragment } => self.on_fetch_failed(now, fragment),
+            Input::Encoded { round, fragment, body } => self.on_encoded(round, fragment, body),
+            Input::Stepped(step) => self.on_stepped(now, step),
+            Input::Paused(paused) => {
+                self.paused = paused;
+                self.report(now);
+            }
+            Input::Hidden(hidden) => {
+                self.hidden = hidden;
+                self.report(now);
+            }
+            Input::Timeout => self.on_timeout(now),
+        }
+    }
+
+    /// The next thing to do; call until `None` after every [`Self::handle`].
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// When to handle [`Input::Timeout`], if nothing else happens before; always after `now`.
+    #[must_use]
+    pub fn deadline(&self, now: Millis) -> Option<Millis> {
+        let part = self.part.as_ref()?;
+        let retries = part.tracks.iter().filter_map(|track| match track.fetch {
+            Fetch::RetryAt(_, at) => Some(at),
+            Fetch::Idle | Fetch::Running(_) => None,
+        });
+        let report = (self.connected && part.ready).then(|| self.report_at(now));
+        retries.chain(report).min().map(|at| at.max(now.after(1)))
+    }
+
+    /// Whether there are parameters to train and nobody has paused it.
+    #[must_use]
+    pub fn can_train(&self) -> bool {
+        !self.paused && self.part.as_ref().is_some_and(Part::is_loaded)
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn state(&self) -> LearnerState {
+        match self {
+            Self { paused: true, .. } => LearnerState::Paused,
+            _ if !self.can_train() => LearnerState::Joining,
+            Self { starved: true, .. } => LearnerState::Starved,
+            Self { hidden: true, .. } => LearnerState::Hidden,
+            _ => LearnerState::Training,
+        }
+    }
+
+    /// Says whether there are no windows to train on. The syncer hears of it at once.
+    pub fn set_starved(&mut self, now: Millis, starved: bool) {
+        if self.starved != starved {
+            self.starved = starved;
+            if starved {
+                self.report(now);
+            }
+        }
+    }
+
+    /// The run and the learner's id in it, once welcomed.
+    #[must_use]
+    pub fn run(&self) -> Option<(RunId, LearnerId)> {
+        self.part.as_ref().map(|part| (part.run, part.learner))
+    }
+
+    /// The inner schedule's clock: the run's merged tokens as last heard, and own tokens since.
+    #[must_use]
+    pub fn clock_tokens(&self) -> u64 {
+        self.part.as_ref().map_or(0, |part| part.clock_tokens.saturating_add(part.own_tokens))
+    }
+
+    /// The version of each fragment held, `[P]`; empty before the first `Welcome`.
+    pub fn versions(&self) -> impl Iterator<Item = Option<Version>> {
+        self.part.iter().flat_map(|part| part.tracks.iter().map(|track| track.version))
+    }
+
+    /// Reports a last time and says goodbye.
+    pub fn leave(&mut self, now: Millis) {
+        self.report(now);
+        let reason = "the learner was stopped by its owner".into();
+        self.out.push_back(Output::Send(Message::Bye(Bye { code: CloseCode::Done, reason })));
+    }
+
+    fn on_message(&mut self, now: Millis, message: Message) {
+        match message {
+            Message::Welcome(welcome) => self.on_welcome(now, welcome),
+            Message::Bye(bye) => self.out.push_back(match bye.code {
+                CloseCode::Restart
+                | CloseCode::Silent
+                | CloseCode::SlowReader
+                | CloseCode::Full
+                | CloseCode::Malformed
+                | CloseCode::TooLarge
+                | CloseCode::Protocol => Output::Reconnect(bye),
+                CloseCode::Done
+                | CloseCode::Version
+                | CloseCode::WrongRun
+                | CloseCode::Layout
+                | CloseCode::Replaced
+                | CloseCode::Untrusted => Output::Stop(bye),
+            }),
+            Message::Collect { run, round, fragment, base } if self.is_part_of(run) => {
+                self.on_collect(round, fragment, base);
+            }
+            Message::Receipt { run, round, fragment, fate } if self.is_part_of(run) => {
+                self.on_receipt(round, fragment, &fate);
+            }
+            Message::Merged(merged) if self.is_part_of(merged.run) => self.on_merged(merged),
+            Message::Lease { run, grant } if self.is_part_of(run) => self.out.push_back(Output::Grant(grant)),
+            other => {
+                let reason = format!("a syncer must not send message {} here", other.tag() as u8);
+                self.out.push_back(Output::Reconnect(Bye { code: CloseCode::Protocol, reason }));
+            }
+        }
+    }
+
+    fn on_collect(&mut self, round: Round, fragment: FragmentId, base: Version) {
+        let Some(part) = &mut self.part else { return };
+        let run = part.run;
+        let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
+        if track.version != Some(base) {
+            track.deferred = Some((round, base));
+        } else if track.has_progress() {
+            track.send(round);
+            self.out.push_back(Output::Encode { round, fragment });
+        } else {
+            self.out.push_back(Output::Send(Message::Pass { run, round, fragment }));
+        }
+    }
+
+    fn on_encoded(&mut self, round: Round, fragment: FragmentId, body: Vec<u8>) {
+        let Some(part) = &self.part else { return };
+        let Some(track) = part.tracks.get(usize::from(fragment.0)) else { return };
+        let (Some((steps, tokens)), Some(base)) = (track.sent(round), track.version) else { return };
+        let checksum = checksum(&body);
+        let update = Update { run: part.run, round, fragment, base, steps, tokens, body, checksum };
+        self.out.push_back(Output::Send(Message::Update(update)));
+    }
+
+    fn on_receipt(&mut self, round: Round, fragment: FragmentId, fate: &Fate) {
+        let part = self.part.as_mut();
+        if let Some(track) = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0))) {
+            track.receipt(round, fate);
+        }
+    }
+
+    fn on_merged(&mut self, merged: Merged) {
+        let Some(part) = &mut self.part else { return };
+        part.tick(merged.clock_tokens);
+        let fragment = merged.fragment;
+        let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
+        if track.version == Some(merged.version) {
+            return;
+        }
+        let wanted = merged.version;
+        if checksum(&merged.body) == merged.checksum {
+            track.queue(merged);
+        }
+        if track.fetch == Fetch::Idle && track.version.is_some() {
+            self.catch_up(fragment, Some(wanted));
+        }
+    }
+
+    fn on_stepped(&mut self, now: Millis, step: Step) {
+        let Some(part) = &mut self.part else { return };
+        for track in &mut part.tracks {
+            track.step(step.tokens);
+        }
+        part.own_tokens = part.own_tokens.saturating_add(step.tokens);
+        self.meter.step(step);
+        // The second step is the first whose time says anything.
+        if now >= self.report_at(now) || self.meter.steps == 2 {
+            self.report(now);
+        }
+    }
+
+    fn on_timeout(&mut self, now: Millis) {
+        self.fetch_due(now);
+        if now >= self.report_at(now) {
+            self.report(now);
+        }
+    }
+
+    /// Applies what is queued for `fragment`, fetches Θ̂ if there is a gap before `wanted`, and answers
+    /// a `Collect` that waited.
+    fn catch_up(&mut self, fragment: FragmentId, wanted: Option<Version>) {
+        let Some(part) = &mut self.part else { return };
+        let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
+        while let Some(merged) = track.next_queued() {
+            let included = track.advance(merged.version, part.policy);
+            self.out.push_back(Output::Apply { fragment, body: merged.body, included });
+        }
+        let missing =
+            track.gap().or(wanted.filter(|&wanted| track.version.is_none_or(|version| version < wanted)));
+        if let Some(version) = missing {
+            track.fetch = Fetch::Running(version);
+            self.out.push_back(Output::Fetch { fragment, version });
+        } else if let Some((round, base)) = track.deferred.take_if(|(_, base)| track.version == Some(*base)) {
+            self.on_collect(round, fragment, base);
+        }
+    }
+
+    fn report_at(&self, now: Millis) -> Millis {
+        self.meter.reported.map_or(now, |reported| reported.after(PROGRESS_MS))
+    }
+
+    fn report(&mut self, now: Millis) {
+        let state = self.state();
+        let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else { return };
+        let progress = self.meter.report(now, part.run, state);
+        self.out.push_back(Output::Send(Message::Progress(progress)));
+    }
+
+    fn is_part_of(&self, run: RunId) -> bool {
+        self.part.as_ref().is_some_and(|part| part.run == run)
+    }
+}
+
+impl Part {
+    fn is_loaded(&self) -> bool {
+        self.fragments.is_some() && self.tracks.iter().all(|track| track.version.is_some())
+    }
+
+    fn tick(&mut self, clock_tokens: u64) {
+        (self.clock_tokens, self.own_tokens) = (clock_tokens, 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a learner knows of one fragment.
+
+use std::collections::VecDeque;
+
+use crate::wire::{ApplyPolicy, Fate, Merged, Millis, Round, Version};
+
+/// Merged changes kept while Θ̂ is being fetched; after more of them it is fetched again.
+const QUEUE_MAX: usize = 8;
+
+/// One fragment, from the learner's side.
+#[derive(Debug, Default)]
+pub(super) struct Track {
+    /// Of the Θ̂ held; `None` until one is.
+    pub(super) version: Option<Version>,
+    /// Steps and tokens since the position that was last merged: what the next update reports.
+    steps: u32,
+    tokens: u64,
+    /// The update that was coded last, until its fate is sealed by a new version.
+    sent: Option<Sent>,
+    /// A `Collect` that came ahead of the version it asks about.
+    pub(super) deferred: Option<(Round, Version)>,
+    pub(super) fetch: Fetch,
+    queue: VecDeque<Merged>,
+}
+
+/// Whether a fetch of Θ̂ is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Fetch {
+    #[default]
+    Idle,
+    /// Asked for this version.
+    Running(Version),
+    /// Failed; ask again then.
+    RetryAt(Version, Millis),
+}
+
+#[derive(Debug)]
+struct Sent {
+    round: Round,
+    steps: u32,
+    tokens: u64,
+    /// The version that it became part of, once a receipt or a `Welcome` says so.
+    merged: Option<Version>,
+}
+
+impl Track {
+    /// A fragment to be fetched at once.
+    pub(super) fn wanting(version: Version, now: Millis) -> Self {
+        Self { fetch: Fetch::RetryAt(version, now), ..Self::default() }
+    }
+
+    pub(super) fn step(&mut self, tokens: u64) {
+        self.steps = self.steps.saturating_add(1);
+        self.tokens = self.tokens.saturating_add(tokens);
+    }
+
+    pub(super) fn has_progress(&self) -> bool {
+        self.steps > 0 && self.tokens > 0
+    }
+
+    /// The progress so far is being coded for `round`.
+    pub(super) fn send(&mut self, round: Round) {
+        self.sent = Some(Sent { round, steps: self.steps, tokens: self.tokens, merged: None });
+    }
+
+    /// Steps and tokens of the update for `round`.
+    pub(super) fn sent(&self, round: Round) -> Option<(u32, u64)> {
+        self.sent.as_ref().filter(|sent| sent.round == round).map(|sent| (sent.steps, sent.tokens))
+    }
+
+    pub(super) fn receipt(&mut self, round: Round, fate: &Fate) {
+        if let (Some(sent), Fate::Merged { version, .. }) = (&mut self.sent, fate)
+            && sent.round == round
+        {
+            sent.merged = Some(*version);
+        }
+    }
+
+    /// What a `Welcome` says of the time without a connection: the syncer's version now, and the last
+    /// round in which this learner was merged. True if Θ̂ must be fetched.
+    pub(super) fn welcome(&mut self, version: Version, merged_round: Option<Round>) -> bool {
+        self.deferred = None;
+        self.queue.clear();
+        self.fetch = Fetch::Idle;
+        match &mut self.sent {
+            Some(sent) if Some(sent.round) == merged_round => sent.merged = Some(version),
+            sent => *sent = None,
+        }
+        self.version != Some(version)
+    }
+
+    /// Whether the update coded last is part of `version`; from here on its fate is sealed.
+    ///
+    /// What it reported is then no longer to be reported. A policy that drops local progress drops
+    /// its tokens too: they are trained, never merged.
+    pub(super) fn advance(&mut self, version: Version, policy: ApplyPolicy) -> bool {
+        self.version = Some(version);
+        let merged = self.sent.as_ref().and_then(|sent| sent.merged).is_some_and(|merged| merged <= version);
+        let sealed = self.sent.take_if(|sent| sent.merged.is_none_or(|merged| merged <= version));
+        if let Some(sent) = sealed.filter(|_| merged) {
+            self.steps -= sent.steps.min(self.steps);
+            self.tokens -= sent.tokens.min(self.tokens);
+        }
+        match policy {
+            ApplyPolicy::Keep { .. } => {}
+            ApplyPolicy::Overwrite => (self.steps, self.tokens) = (0, 0),
+            ApplyPolicy::Blend { alpha } => {
+                self.steps = (f64::from(self.steps) * f64::from(alpha)).ceil() as u32;
+                self.tokens = (self.tokens as f64 * f64::from(alpha)).ceil() as u64;
+            }
+        }
+        merged
+    }
+
+    /// Keeps `merged` until Θ̂ is there.
+    pub(super) fn queue(&mut self, merged: Merged) {
+        if self.queue.len() == QUEUE_MAX {
+            self.queue.clear();
+        }
+        self.queue.push_back(merged);
+    }
+
+    /// The queued change that follows the version held, if there is one.
+    pub(super) fn next_queued(&mut self) -> Option<Merged> {
+        let version = self.version?;
+        while let Some(merged) = self.queue.pop_front() {
+            if merged.base == version {
+                return Some(merged);
+            }
+            if merged.version > version {
+                self.queue.push_front(merged);
+                return None;
+            }
+        }
+        None
+    }
+
+    /// A version that the queue says exists but that cannot be reached through it.
+    pub(super) fn gap(&self) -> Option<Version> {
+        self.queue.back().map(|merged| merged.version)
+    }
+}

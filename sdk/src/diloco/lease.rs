@@ -1,0 +1,283 @@
+//! Handing out the training windows, each once an epoch unless a lease is lost.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LearnerId, LeaseId, Millis};
+use crate::wire::LeaseGrant;
+
+/// Which windows are free, held and done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeasePool {
+    /// Windows of each shard in an epoch.
+    windows: Vec<u32>,
+    epoch: u32,
+    /// First window of each shard that nobody has had in this epoch.
+    cursors: Vec<u32>,
+    /// What came back, oldest first; granted before anything new.
+    returned: Vec<Piece>,
+    held: BTreeMap<LeaseId, Held>,
+    next: u64,
+    /// Windows that were granted a second time because their lease was lost.
+    regranted_windows: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Piece {
+    epoch: u32,
+    shard: u32,
+    start: u32,
+    windows: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Held {
+    learner: LearnerId,
+    piece: Piece,
+    done: u32,
+    /// Unknown after a restart: the time allowed then starts anew.
+    #[serde(skip)]
+    expires: Option<Millis>,
+}
+
+/// A lease that ended unfinished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// Who held it.
+    pub learner: LearnerId,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Windows not known to be done.
+    pub windows: u32,
+}
+
+/// Why there is nothing to lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// No shard holds a single window.
+    #[error("the data holds no window of the context's length: give more text or a shorter context")]
+    NoWindows,
+}
+
+impl LeasePool {
+    /// A pool over shards of so many `windows` each.
+    ///
+    /// # Errors
+    /// [`LeaseError::NoWindows`]: all shards are empty.
+    pub fn new(windows: Vec<u32>) -> Result<Self, LeaseError> {
+        if windows.iter().all(|&count| count == 0) {
+            return Err(LeaseError::NoWindows);
+        }
+        let cursors = vec![0; windows.len()];
+        Ok(Self {
+            windows,
+            epoch: 0,
+            cursors,
+            returned: Vec::new(),
+            held: BTreeMap::new(),
+            next: 0,
+            regranted_windows: 0,
+        })
+    }
+
+    /// Grants `learner` up to `windows` windows of one shard until `expires`.
+    ///
+    /// What came back goes first. Otherwise the learner stays on the shard that it has, so that it
+    /// need not fetch another, or gets the shard that the fewest learners are on.
+    pub fn grant(&mut self, learner: LearnerId, windows: u32, expires: Millis) -> LeaseGrant {
+        let windows = windows.max(1);
+        let piece = match self.returned.first_mut() {
+            Some(first) if first.windows > windows => {
+                let piece = Piece { windows, ..*first };
+                first.start += windows;
+                first.windows -= windows;
+                self.regranted_windows += u64::from(windows);
+                piece
+            }
+            Some(_) => {
+                let piece = self.returned.remove(0);
+                self.regranted_windows += u64::from(piece.windows);
+                piece
+            }
+            None => self.fresh(learner, windows),
+        };
+        let lease = LeaseId(self.next);
+        self.next += 1;
+        self.held.insert(lease, Held { learner, piece, done: 0, expires: Some(expires) });
+        let Piece { epoch, shard, start, windows } = piece;
+        LeaseGrant { lease, epoch, shard, start, windows }
+    }
+
+    /// Notes that `done` windows of `lease` are trained, and allows it until `expires`.
+    /// A lease that is not this learner's (any more) is left alone.
+    pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) {
+        let Some(held) = self.held.get_mut(&lease).filter(|held| held.learner == learner) else { return };
+        held.done = held.done.max(done.min(held.piece.windows));
+        held.expires = Some(expires);
+        if held.done == held.piece.windows {
+            self.held.remove(&lease);
+        }
+    }
+
+    /// Takes back what expired at `now`; leases of before a restart are allowed until `fresh`.
+    pub fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
+        for held in self.held.values_mut() {
+            held.expires.get_or_insert(fresh);
+        }
+        self.take_back(|held| held.expires.is_some_and(|expires| expires <= now))
+    }
+
+    /// Takes back all that `learner` holds.
+    pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
+        self.take_back(|held| held.learner == learner)
+    }
+
+    /// When the next lease expires.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Millis> {
+        self.held.values().filter_map(|held| held.expires).min()
+    }
+
+    /// Windows that `learner` holds and has not reported done.
+    #[must_use]
+    pub fn remaining(&self, learner: LearnerId) -> u32 {
+        self.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
+    }
+
+    /// The leases of `learner`.
+    #[must_use]
+    pub fn leases(&self, learner: LearnerId) -> Vec<LeaseId> {
+        self.of(learner).map(|(lease, _)| *lease).collect()
+    }
+
+    /// Windows in one pass over the data.
+    #[must_use]
+    pub fn epoch_windows(&self) -> u64 {
+        self.windows.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// The pass over the data that is being granted, from 0.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Windows that were granted a second time because their lease was lost.
+    #[must_use]
+    pub fn regranted_windows(&self) -> u64 {
+        self.regranted_windows
+    }
+
+    fn of(&self, learner: LearnerId) -> impl Iterator<Item = (&LeaseId, &Held)> {
+        self.held.iter().filter(move |(_, held)| held.learner == learner)
+    }
+
+    fn fresh(&mut self, learner: LearnerId, windows: u32) -> Piece {
+        if self.cursors == self.windows {
+            self.epoch += 1;
+            self.cursors.fill(0);
+        }
+        let mine = self.of(learner).last().map(|(_, held)| held.piece.shard);
+        let crowd = |shard: u32| self.held.values().filter(|held| held.piece.shard == shard).count();
+        let (shard, _) = (0_u32..)
+            .zip(self.windows.iter().zip(&self.cursors))
+            .filter(|(_, (count, cursor))| cursor < count)
+            .min_by_key(|(shard, _)| (Some(*shard) != mine, crowd(*shard), *shard))
+            .expect("a new epoch has windows, as `new` checked");
+        let cursor = &mut self.cursors[shard as usize];
+        let start = *cursor;
+        let windows = windows.min(self.windows[shard as usize] - start);
+        *cursor += windows;
+        Piece { epoch: self.epoch, shard, start, windows }
+    }
+
+    fn take_back(&mut self, ended: impl Fn(&Held) -> bool) -> Vec<Returned> {
+        let mut taken = Vec::new();
+        self.held.retain(|lease, held| {
+            let back = ended(held);
+            if back {
+                let Piece { start, windows, .. } = held.piece;
+                let left = windows - held.done;
+                self.returned.push(Piece { start: start + held.done, windows: left, ..held.piece });
+                taken.push(Returned { learner: held.learner, lease: *lease, windows: left });
+            }
+            !back
+        });
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const ANNE: LearnerId = LearnerId(1);
+    const BERT: LearnerId = LearnerId(2);
+    const END: Millis = Millis(100);
+
+    fn windows(grant: LeaseGrant) -> impl Iterator<Item = (u32, u32, u32)> {
+        (grant.start..grant.start + grant.windows).map(move |w| (grant.epoch, grant.shard, w))
+    }
+
+    #[test]
+    fn grants_each_window_once_an_epoch() {
+        let mut pool = LeasePool::new(vec![7, 0, 5]).unwrap();
+        let mut seen = BTreeSet::new();
+        while seen.len() < 24 {
+            for window in windows(pool.grant(ANNE, 3, END)) {
+                assert!(seen.insert(window), "{window:?} granted twice");
+            }
+        }
+        assert_eq!(seen.iter().filter(|(epoch, ..)| *epoch == 0).count(), 12);
+        assert_eq!(pool.epoch(), 1);
+        assert_eq!(pool.regranted_windows(), 0);
+    }
+
+    #[test]
+    fn a_lost_lease_goes_to_another_without_its_done_part() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let lost = pool.grant(ANNE, 10, END);
+        pool.progress(ANNE, lost.lease, 4, END);
+        assert_eq!(pool.expire(Millis(99), END), vec![]);
+        let back = pool.expire(Millis(100), END);
+        assert_eq!(back, vec![Returned { learner: ANNE, lease: lost.lease, windows: 6 }]);
+
+        let again = pool.grant(BERT, 4, END);
+        assert_eq!((again.start, again.windows), (4, 4));
+        let rest = pool.grant(BERT, 4, END);
+        assert_eq!((rest.start, rest.windows), (8, 2));
+        assert_eq!(pool.regranted_windows(), 6);
+        assert_eq!(pool.grant(BERT, 4, END).start, 10);
+    }
+
+    #[test]
+    fn a_stranger_cannot_finish_a_lease() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let grant = pool.grant(ANNE, 10, END);
+        pool.progress(BERT, grant.lease, 10, Millis(1_000));
+        assert_eq!(pool.remaining(ANNE), 10);
+        assert_eq!(pool.deadline(), Some(END));
+        pool.progress(ANNE, grant.lease, u32::MAX, END);
+        assert_eq!(pool.remaining(ANNE), 0);
+        assert_eq!(pool.deadline(), None);
+    }
+
+    #[test]
+    fn learners_spread_over_shards_and_stay() {
+        let mut pool = LeasePool::new(vec![100, 100]).unwrap();
+        assert_eq!(pool.grant(ANNE, 5, END).shard, 0);
+        assert_eq!(pool.grant(BERT, 5, END).shard, 1);
+        assert_eq!(pool.grant(ANNE, 5, END).shard, 0);
+        assert_eq!(pool.grant(BERT, 5, END).shard, 1);
+    }
+
+    #[test]
+    fn no_windows_is_an_error() {
+        assert_eq!(LeasePool::new(vec![]), Err(LeaseError::NoWindows));
+        assert_eq!(LeasePool::new(vec![0, 0]), Err(LeaseError::NoWindows));
+    }
+}

@@ -1,0 +1,303 @@
+//! The contribution ledger: every update meets one fate, every token is counted once.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{FragmentId, LearnerId, Round};
+use crate::wire::{Fate, Identity, LateReason, Refusal};
+
+/// All that the run knows of its learners, past and present.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ledger {
+    /// Values in each fragment, `[P]`: the weights of [`Self::merged_tokens`].
+    fragment_lens: Vec<u32>,
+    accounts: BTreeMap<LearnerId, Account>,
+}
+
+/// One learner's account.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Account {
+    /// First 16 bytes of the SHA-256 of its identity: a snapshot gives no secret away.
+    identity: [u8; 16],
+    /// Its name for people.
+    pub name: String,
+    /// What it computes with, for people.
+    pub device: String,
+    /// Tokens that it says it trained on.
+    pub trained_tokens: u64,
+    /// What its present process said of that.
+    reported_tokens: u64,
+    /// Tokens that were ever leased to it.
+    pub leased_tokens: u64,
+    /// Tokens merged, by fragment, `[P]`.
+    pub merged_tokens: Vec<u64>,
+    /// The last round in which it was merged, by fragment, `[P]`.
+    pub merged_rounds: Vec<Option<Round>>,
+    /// Updates taken in, whatever became of them.
+    pub updates: u64,
+    /// What became of them.
+    pub fates: FateCounts,
+    /// Refusals since the last update that was not refused.
+    pub refused_in_a_row: u32,
+}
+
+/// How many updates met which fate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FateCounts {
+    /// Merged.
+    pub merged: u64,
+    /// Late, by reason.
+    pub late: BTreeMap<LateReason, u64>,
+    /// Refused, by reason.
+    pub refused: BTreeMap<Refusal, u64>,
+}
+
+impl FateCounts {
+    /// All updates with a fate.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.merged + self.late.values().sum::<u64>() + self.refused.values().sum::<u64>()
+    }
+
+    /// Adds the counts of `other`.
+    pub fn add_all(&mut self, other: &Self) {
+        self.merged += other.merged;
+        for (reason, count) in &other.late {
+            *self.late.entry(*reason).or_default() += count;
+        }
+        for (reason, count) in &other.refused {
+            *self.refused.entry(*reason).or_default() += count;
+        }
+    }
+
+    fn add(&mut self, fate: &Fate) {
+        *match fate {
+            Fate::Merged { .. } => &mut self.merged,
+            Fate::Late(reason) => self.late.entry(*reason).or_default(),
+            Fate::Refused(reason) => self.refused.entry(*reason).or_default(),
+        } += 1;
+    }
+}
+
+impl Ledger {
+    /// An empty ledger for fragments of so many values.
+    #[must_use]
+    pub fn new(fragment_lens: Vec<u32>) -> Self {
+        Self { fragment_lens, accounts: BTreeMap::new() }
+    }
+
+    /// The learner with this identity, and whether it was known before.
+    pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
+        let hash = hash(identity);
+        let known = self.accounts.iter_mut().find(|(_, account)| account.identity == hash);
+        if let Some((&learner, account)) = known {
+            (account.name, account.device) = (name.into(), device.into());
+            return (learner, true);
+        }
+        let learner = LearnerId(self.accounts.last_key_value().map_or(1, |(last, _)| last.0 + 1));
+        let fragments = self.fragment_lens.len();
+        self.accounts.insert(
+            learner,
+            Account {
+                identity: hash,
+                name: name.into(),
+                device: device.into(),
+                trained_tokens: 0,
+                reported_tokens: 0,
+                leased_tokens: 0,
+                merged_tokens: vec![0; fragments],
+                merged_rounds: vec![None; fragments],
+                updates: 0,
+                fates: FateCounts::default(),
+                refused_in_a_row: 0,
+            },
+        );
+        (learner, false)
+    }
+
+    /// The account of `learner`.
+    #[must_use]
+    pub fn account(&self, learner: LearnerId) -> Option<&Account> {
+        self.accounts.get(&learner)
+    }
+
+    /// The account of `learner`, to change.
+    pub(super) fn account_mut(&mut self, learner: LearnerId) -> Option<&mut Account> {
+        self.accounts.get_mut(&learner)
+    }
+
+    /// All accounts, by id.
+    pub fn accounts(&self) -> impl Iterator<Item = (LearnerId, &Account)> {
+        self.accounts.iter().map(|(learner, account)| (*learner, account))
+    }
+
+    /// Notes what became of an update of `learner` on `fragment`.
+    pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, round: Round, fate: &Fate) {
+        let Some(account) = self.accounts.get_mut(&learner) else { return };
+        account.fates.add(fate);
+        match fate {
+            Fate::Merged { tokens, .. } => {
+                let p = usize::from(fragment.0);
+                account.merged_tokens[p] += tokens;
+                account.merged_rounds[p] = Some(round);
+                account.refused_in_a_row = 0;
+            }
+            Fate::Late(_) => account.refused_in_a_row = 0,
+            Fate::Refused(_) => account.refused_in_a_row += 1,
+        }
+    }
+
+    /// Notes that a new process of `learner` counts its tokens from 0.
+    pub(super) fn restart(&mut self, learner: LearnerId) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            account.reported_tokens = 0;
+        }
+    }
+
+    /// Notes that the present process of `learner` has trained on `tokens` so far.
+    pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            let more = tokens.saturating_sub(account.reported_tokens);
+            account.trained_tokens = account.trained_tokens.saturating_add(more);
+            account.reported_tokens = account.reported_tokens.max(tokens);
+        }
+    }
+
+    /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their
+    /// learners keep, and lets each learner count so many tokens more than were leased to it.
+    pub(super) fn reopen(&mut self, tokens: u64) {
+        for account in self.accounts.values_mut() {
+            account.updates = account.fates.total();
+            account.leased_tokens = account.leased_tokens.saturating_add(tokens);
+        }
+    }
+
+    /// How many of `tokens` on `fragment` this learner can have trained on: no more than were leased
+    /// to it and are not merged yet.
+    #[must_use]
+    pub fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
+        self.account(learner).map_or(0, |account| {
+            let merged = account.merged_tokens[usize::from(fragment.0)];
+            tokens.min(account.leased_tokens.saturating_sub(merged))
+        })
+    }
+
+    /// Tokens of `account` that are merged: the mean over fragments, weighted by their sizes.
+    #[must_use]
+    pub fn merged_tokens(&self, account: &Account) -> u64 {
+        self.mean(&account.merged_tokens)
+    }
+
+    /// Tokens of the whole run that are merged; the clock of the inner schedule.
+    #[must_use]
+    pub fn clock_tokens(&self) -> u64 {
+        let sum = |p: usize| self.accounts.values().map(|account| account.merged_tokens[p]).sum();
+        let by_fragment: Vec<u64> = (0..self.fragment_lens.len()).map(sum).collect();
+        self.mean(&by_fragment)
+    }
+
+    /// Tokens of the whole run that were trained on.
+    #[must_use]
+    pub fn trained_tokens(&self) -> u64 {
+        self.accounts.values().map(Account::trained).sum()
+    }
+
+    /// Tokens merged of tokens trained on, 0 to 1; 1 before the first.
+    #[must_use]
+    pub fn participation(&self) -> f64 {
+        match self.trained_tokens() {
+            0 => 1.0,
+            trained => self.clock_tokens() as f64 / trained as f64,
+        }
+    }
+
+    fn mean(&self, by_fragment: &[u64]) -> u64 {
+        let total: u128 = self.fragment_lens.iter().map(|&len| u128::from(len)).sum();
+        let sum: u128 = self
+            .fragment_lens
+            .iter()
+            .zip(by_fragment)
+            .map(|(&len, &n)| u128::from(len) * u128::from(n))
+            .sum();
+        u64::try_from(sum / total.max(1)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Account {
+    /// Tokens trained on: what it said, or what was merged where its word is not in yet.
+    #[must_use]
+    pub fn trained(&self) -> u64 {
+        self.merged_tokens.iter().copied().fold(self.trained_tokens, u64::max)
+    }
+}
+
+fn hash(identity: &Identity) -> [u8; 16] {
+    Sha256::digest(identity.0)[..16].try_into().expect("SHA-256 has 32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Version;
+
+    fn merged(tokens: u64) -> Fate {
+        Fate::Merged { version: Version(1), weight: 1.0, tokens }
+    }
+
+    #[test]
+    fn an_identity_keeps_its_number() {
+        let mut ledger = Ledger::new(vec![1]);
+        let first = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+        let second = ledger.enrol(&Identity([2; 16]), "b", "cpu");
+        assert_eq!((first, second), ((LearnerId(1), false), (LearnerId(2), false)));
+        assert_eq!(ledger.enrol(&Identity([1; 16]), "c", "gpu"), (LearnerId(1), true));
+        assert_eq!(ledger.account(LearnerId(1)).map(|a| a.name.as_str()), Some("c"));
+    }
+
+    #[test]
+    fn merged_tokens_are_weighted_by_fragment() {
+        let mut ledger = Ledger::new(vec![30, 10]);
+        let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+        ledger.settle(learner, FragmentId(0), Round(1), &merged(100));
+        assert_eq!(ledger.clock_tokens(), 75);
+        ledger.settle(learner, FragmentId(1), Round(2), &merged(100));
+        assert_eq!(ledger.clock_tokens(), 100);
+        assert_eq!(ledger.trained_tokens(), 100, "merged tokens were trained on, whatever was said");
+        ledger.account_mut(learner).unwrap().trained_tokens = 200;
+        assert!((ledger.participation() - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn tokens_count_up_to_the_lease() {
+        let mut ledger = Ledger::new(vec![1, 1]);
+        let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+        assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
+        ledger.account_mut(learner).unwrap().leased_tokens = 100;
+        ledger.settle(learner, FragmentId(0), Round(1), &merged(70));
+        assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
+        assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
+        assert_eq!(ledger.countable(LearnerId(9), FragmentId(1), 50), 0);
+    }
+
+    #[test]
+    fn each_fate_is_counted() {
+        let mut ledger = Ledger::new(vec![1]);
+        let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+        let fates = [
+            merged(1),
+            Fate::Late(LateReason::RoundOver),
+            Fate::Refused(Refusal::Norm),
+            Fate::Refused(Refusal::Shape),
+        ];
+        for fate in &fates {
+            ledger.settle(learner, FragmentId(0), Round(1), fate);
+        }
+        let account = ledger.account(learner).unwrap();
+        assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
+    }
+}

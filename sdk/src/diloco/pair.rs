@@ -1,0 +1,305 @@
+//! Both cores against each other, without a network: each output is at once the other's input.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use super::learner::{self, Learner, LearnerConfig, Step};
+use super::syncer::{self, Event, Syncer, SyncerConfig};
+use super::{Codec, Fragments, Layout, MergeClass, Replica, Tensor};
+use crate::wire::{
+    ApplyPolicy, Code, ConnId, DataSpec, ExchangeSpec, Identity, InnerSpec, LeaseGrant, Message, Millis,
+    ModelSpec, RunId, RunSpec, ShardSpec,
+};
+
+const STEP_MS: u64 = 10;
+const STEP_TOKENS: u64 = 8;
+const FRAGMENTS: u16 = 3;
+
+/// One learner with its parameters; training is a step towards `target`.
+struct Island {
+    conn: ConnId,
+    core: Learner,
+    theta: Vec<f32>,
+    replica: Option<Replica>,
+    target: f32,
+    connected: bool,
+    leases: Vec<LeaseGrant>,
+}
+
+struct Pair {
+    now: Millis,
+    layout: Layout,
+    fragments: Arc<Fragments>,
+    syncer: Syncer,
+    islands: Vec<Island>,
+    events: Vec<Event>,
+    finished: bool,
+    next_conn: u64,
+}
+
+fn layout() -> Layout {
+    let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
+    Layout::new(vec![
+        tensor("embed", 4, MergeClass::Mean),
+        tensor("a", 6, MergeClass::Radial),
+        tensor("b", 5, MergeClass::Radial),
+    ])
+    .unwrap()
+}
+
+fn spec() -> RunSpec {
+    let model = ModelSpec {
+        vocab: 256,
+        d_model: 8,
+        layers: 1,
+        heads: 1,
+        kv_heads: 1,
+        d_ff: 8,
+        context: 4,
+        rope_theta: 1e4,
+        norm_eps: 1e-5,
+    };
+    let inner = InnerSpec {
+        batch: 2,
+        lr_max: 1.0,
+        lr_min_ratio: 1.0,
+        warmup_tokens: 0,
+        total_tokens: 1,
+        beta1: 0.9,
+        beta2: 0.9,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        clip_norm: 0.0,
+    };
+    let exchange = ExchangeSpec {
+        fragments: FRAGMENTS,
+        sync_every: 6,
+        block: 8,
+        code: Code::Int4,
+        apply: ApplyPolicy::Keep { residue: true },
+    };
+    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }] };
+    RunSpec { model, inner, exchange, data, seed: 1 }
+}
+
+impl Pair {
+    fn new(targets: &[f32]) -> Self {
+        let (layout, spec) = (layout(), spec());
+        let theta = vec![0.0; layout.len()];
+        let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
+        let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(FRAGMENTS).unwrap()));
+        let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
+            conn: ConnId(0),
+            core: Learner::new(LearnerConfig {
+                identity: Identity([i; 16]),
+                name: i.to_string(),
+                device: String::new(),
+            }),
+            theta: theta.clone(),
+            replica: None,
+            target,
+            connected: false,
+            leases: Vec::new(),
+        });
+        let islands = islands.collect();
+        let mut pair = Self {
+            now: Millis(0),
+            layout,
+            fragments,
+            syncer,
+            islands,
+            events: vec![],
+            finished: false,
+            next_conn: 1,
+        };
+        for i in 0..targets.len() {
+            pair.connect(i);
+        }
+        pair
+    }
+
+    fn connect(&mut self, i: usize) {
+        self.islands[i].conn = ConnId(self.next_conn);
+        self.islands[i].connected = true;
+        self.next_conn += 1;
+        self.learner(i, learner::Input::Connected);
+    }
+
+    fn disconnect(&mut self, i: usize) {
+        self.islands[i].connected = false;
+        self.learner(i, learner::Input::Disconnected);
+        self.syncer(syncer::Input::Disconnected(self.islands[i].conn));
+    }
+
+    fn learner(&mut self, i: usize, input: learner::Input) {
+        self.islands[i].core.handle(self.now, input);
+        while let Some(output) = self.islands[i].core.poll() {
+            self.obey_learner(i, output);
+        }
+    }
+
+    fn obey_learner(&mut self, i: usize, output: learner::Output) {
+        use learner::{Input, Output};
+        let island = &mut self.islands[i];
+        match output {
+            Output::Send(message) if island.connected => {
+                let conn = island.conn;
+                self.syncer(syncer::Input::Message(conn, message));
+            }
+            Output::Send(_) => {}
+            Output::Build(welcome) => {
+                let codec = Codec::new(&welcome.spec.exchange).unwrap();
+                island.replica =
+                    Some(Replica::new(self.fragments.clone(), codec, welcome.spec.exchange.apply));
+                self.learner(i, Input::Built(self.fragments.clone()));
+            }
+            Output::Fetch { fragment, .. } => {
+                let (version, hat) = self.syncer.hat(fragment).unwrap();
+                self.learner(i, Input::Fetched { fragment, version, values: hat.to_vec() });
+            }
+            Output::Encode { round, fragment } => {
+                let body = island.replica.as_mut().unwrap().encode(fragment, &island.theta).unwrap();
+                self.learner(i, Input::Encoded { round, fragment, body });
+            }
+            Output::Apply { fragment, body, included } => {
+                island.replica.as_mut().unwrap().apply(fragment, &body, included, &mut island.theta).unwrap();
+            }
+            Output::Load { fragment, values, keep, included } => {
+                let replica = island.replica.as_mut().unwrap();
+                replica.load(fragment, &values, keep, included, &mut island.theta).unwrap();
+            }
+            Output::Grant(grant) => island.leases.push(grant),
+            Output::RetainLeases(known) => island.leases.retain(|grant| known.contains(&grant.lease)),
+            Output::Reconnect(_) | Output::Stop(_) => island.connected = false,
+        }
+    }
+
+    fn syncer(&mut self, input: syncer::Input) {
+        self.syncer.handle(self.now, input);
+        while let Some(output) = self.syncer.poll() {
+            match output {
+                syncer::Output::Send(conn, message) => self.deliver(conn, message),
+                syncer::Output::Broadcast(conns, message) => {
+                    for conn in conns {
+                        self.deliver(conn, message.clone());
+                    }
+                }
+                syncer::Output::Close(conn, bye) => self.deliver(conn, Message::Bye(bye)),
+                syncer::Output::Merge(job) => {
+                    let outcome = job.run().map_err(|(_, error)| error).unwrap();
+                    self.syncer(syncer::Input::MergeDone(Box::new(outcome)));
+                }
+                syncer::Output::Event(event) => self.events.push(event),
+                syncer::Output::Finished => self.finished = true,
+            }
+        }
+    }
+
+    fn deliver(&mut self, conn: ConnId, message: Message) {
+        if let Some(i) = self.islands.iter().position(|island| island.conn == conn && island.connected) {
+            self.learner(i, learner::Input::Message(message));
+        }
+    }
+
+    fn steps(&mut self, count: u32) {
+        for _ in 0..count {
+            self.now = self.now.after(STEP_MS);
+            for i in 0..self.islands.len() {
+                let island = &mut self.islands[i];
+                if island.core.can_train() {
+                    for value in &mut island.theta {
+                        *value += 0.01 * (island.target - *value);
+                    }
+                    let step =
+                        Step { tokens: STEP_TOKENS, loss: 1.0, step_ms: STEP_MS as f32, leases: vec![] };
+                    self.learner(i, learner::Input::Stepped(step));
+                }
+            }
+            if self.syncer.deadline(self.now).is_some_and(|at| at <= self.now.after(STEP_MS)) {
+                self.syncer(syncer::Input::Timeout);
+            }
+        }
+    }
+
+    fn merged(&self) -> BTreeMap<u32, u64> {
+        self.syncer.ledger().accounts().map(|(m, account)| (m.0, account.fates.merged)).collect()
+    }
+}
+
+#[test]
+fn two_learners_meet_in_the_middle() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(1_000);
+    let theta = pair.syncer.theta().unwrap();
+    assert_eq!(theta.len(), pair.layout.len());
+    assert!(theta.iter().all(|value| (1.8..2.2).contains(value)), "{theta:?}");
+
+    let status = pair.syncer.status();
+    assert!(status.rounds > 300, "{} rounds", status.rounds);
+    assert!(status.participation > 0.98, "{}", status.participation);
+    assert_eq!(status.updates, status.fates.total() + status.updates_pending);
+    for island in &pair.islands {
+        let hat = island.replica.as_ref().unwrap().hat();
+        for p in pair.fragments.ids() {
+            assert_eq!(pair.fragments.gather(p, hat), *pair.syncer.hat(p).unwrap().1);
+        }
+    }
+}
+
+#[test]
+fn a_lost_learner_is_not_missed_and_is_merged_again() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    pair.disconnect(1);
+    let before = pair.merged();
+    pair.steps(100);
+    let during = pair.merged();
+    assert!(during[&1] >= before[&1] + 40, "{before:?} → {during:?}");
+    assert_eq!(during[&2], before[&2]);
+
+    pair.connect(1);
+    pair.steps(100);
+    let after = pair.merged();
+    assert!(after[&2] >= during[&2] + 40, "{during:?} → {after:?}");
+    // It trained on alone, and what it did then was merged too.
+    let status = pair.syncer.status();
+    assert!(status.participation > 0.95, "{}", status.participation);
+}
+
+#[test]
+fn a_restart_goes_on_with_momentum_and_versions() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    let record = pair.syncer.record().unwrap();
+    let states: Vec<_> = pair.syncer.states().cloned().collect();
+    pair.steps(50);
+    pair.disconnect(0);
+    pair.disconnect(1);
+    pair.syncer =
+        Syncer::restore(record.clone(), &pair.layout, SyncerConfig::default(), states.clone()).unwrap();
+    assert!(states.iter().any(|state| state.momentum.iter().any(|value| *value != 0.0)));
+    assert_eq!(pair.syncer.states().cloned().collect::<Vec<_>>(), states);
+    assert_eq!(pair.syncer.status().rounds, record.rounds_merged);
+
+    pair.connect(0);
+    pair.connect(1);
+    let before = pair.merged();
+    pair.steps(100);
+    let after = pair.merged();
+    assert!(after.iter().all(|(m, count)| *count > before[m] + 40), "{before:?} → {after:?}");
+    let fates = pair.syncer.status().fates;
+    assert!(fates.refused.is_empty(), "{fates:?}");
+}
+
+#[test]
+fn finishing_collects_everything_and_ends() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(50);
+    pair.syncer(syncer::Input::Finish);
+    pair.steps(1);
+    assert!(pair.finished);
+    let status = pair.syncer.status();
+    assert_eq!((status.connected, status.rounds_open, status.updates_pending), (0, 0, 0));
+    assert!(status.participation > 0.999, "{}", status.participation);
+}

@@ -1,0 +1,99 @@
+//! What goes into the syncer and what comes out.
+
+use serde::Serialize;
+
+use crate::diloco::Decision;
+use crate::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome};
+use crate::wire::{Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Version};
+
+/// Something that happened.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
+pub enum Input {
+    /// A message came in on a connection. The first one on a connection must be `Hello`.
+    Message(ConnId, Message),
+    /// The peer showed a sign of life below the level of messages (a pong, a part of a large message).
+    Heard(ConnId),
+    /// The connection is gone, for whatever reason.
+    Disconnected(ConnId),
+    /// A job from [`Output::Merge`] is done.
+    MergeDone(Box<MergeOutcome>),
+    /// A job from [`Output::Merge`] failed; its state comes back.
+    MergeFailed { fragment: FragmentId, state: Box<FragmentState>, error: MergeError },
+    /// Collect everyone's last progress on every fragment, then say goodbye.
+    Finish,
+    /// [`super::Syncer::deadline`] has come.
+    Timeout,
+}
+
+/// Something to do.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
+pub enum Output {
+    /// Send `message` on one connection.
+    Send(ConnId, Message),
+    /// Send `message` on several connections; encode it once.
+    Broadcast(Vec<ConnId>, Message),
+    /// Send the goodbye, then close the connection. No `Disconnected` is expected, one does no harm.
+    Close(ConnId, Bye),
+    /// Run the job, here or elsewhere, and bring the result back as an input.
+    Merge(Box<MergeJob>),
+    /// For logs, the dashboard and tests.
+    Event(Event),
+    /// The run is complete: everyone has been told, nothing more will come.
+    Finished,
+}
+
+/// What the syncer did and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+#[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
+pub enum Event {
+    /// A learner introduced itself.
+    Joined { learner: LearnerId, name: String, device: String, returning: bool },
+    /// A learner holds the parameters and trains.
+    Live { learner: LearnerId },
+    /// A learner is gone.
+    Left { learner: LearnerId, why: LeaveCause },
+    /// A learner's state changed.
+    State { learner: LearnerId, state: LearnerState },
+    /// A round began.
+    Launched { round: Round, fragment: FragmentId, invited: u32, step_ms: f64 },
+    /// What was decided about a round, each time it changes.
+    Decided { round: Round, fragment: FragmentId, decision: Decision },
+    /// What became of an update.
+    Settled { round: Round, fragment: FragmentId, learner: LearnerId, tokens: u64, fate: Fate },
+    /// A round ended in a new version.
+    Merged {
+        round: Round,
+        fragment: FragmentId,
+        version: Version,
+        updates: u32,
+        tokens: u64,
+        norm: f64,
+        clock_tokens: u64,
+        collect_ms: u64,
+        sync_ms: u64,
+    },
+    /// A merge failed; the fragment is as before.
+    MergeFailed { round: Round, fragment: FragmentId, error: String },
+    /// A lease ran out or was given back; its `windows` left go to others.
+    LeaseReturned { learner: LearnerId, lease: LeaseId, windows: u32, expired: bool },
+}
+
+/// Why a learner is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "cause")]
+pub enum LeaveCause {
+    /// It said goodbye.
+    Polite,
+    /// Its connection broke.
+    Lost,
+    /// We closed the connection.
+    Closed {
+        /// The close code.
+        code: u16,
+        /// What we told it.
+        reason: String,
+    },
+}

@@ -1,0 +1,377 @@
+//! Rounds: launch, collect, merge, settle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+
+use super::{Event, Output, Syncer};
+use crate::diloco::checksum;
+use crate::diloco::{Decision, QuorumPolicy, RoundView};
+use crate::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome, Weighted};
+use crate::wire::{
+    CloseCode, ConnId, Fate, FragmentId, LateReason, LearnerId, Merged, Message, Millis, Refusal, Round,
+    Update, Version,
+};
+
+/// Weight of the newest value in the moving averages of times.
+const TIMING_WEIGHT: f64 = 0.5;
+
+/// A round that collects.
+pub(super) struct Open {
+    round: Round,
+    base: Version,
+    launched: Millis,
+    invited: BTreeSet<LearnerId>,
+    answered: BTreeSet<LearnerId>,
+    taken: BTreeMap<LearnerId, Taken>,
+    quorum_at: Option<Millis>,
+    /// The last of a finishing run waits for everyone.
+    last: bool,
+    said: Option<Decision>,
+}
+
+/// An update that passed every check.
+struct Taken {
+    steps: u32,
+    /// As far as they count.
+    tokens: u64,
+    body: Vec<u8>,
+}
+
+/// A round that is being merged.
+pub(super) struct Closed {
+    round: Round,
+    shares: Vec<Share>,
+    began: Millis,
+    collect_ms: u64,
+}
+
+struct Share {
+    learner: LearnerId,
+    weight: f32,
+    tokens: u64,
+}
+
+impl Syncer {
+    /// Launches what is due: at most τ in flight, at least `H · ξ_step / P` apart.
+    pub(super) fn launch_due(&mut self, now: Millis) {
+        while self.launch_at().is_some_and(|at| at <= now) {
+            let fragment = self.next_fragment;
+            self.next_fragment = FragmentId((fragment.0 + 1) % self.fragments.count());
+            let invited = self.cohort();
+            self.launch(now, fragment, invited, false);
+        }
+    }
+
+    /// When the next round may be launched; `None` if only an arrival can bring that about.
+    pub(super) fn launch_at(&self) -> Option<Millis> {
+        let in_flight = self.open.len() + self.closed.len();
+        let busy = |p: &FragmentId| self.open.contains_key(p) || self.closed.contains_key(p);
+        let live = self.sessions.values().filter(|session| session.live).count();
+        // Once a run has begun, whoever is there carries it on.
+        let needed = match self.launched {
+            None => self.config.learners_start.max(1) as usize,
+            Some(_) => 1,
+        };
+        let measured = self.sessions.values().any(|session| session.live && session.step_ms > 0.0);
+        let full = in_flight >= self.config.quorum.rounds_in_flight.max(1) as usize;
+        if self.finishing.is_some() || full || busy(&self.next_fragment) || live < needed || !measured {
+            return None;
+        }
+        let Some(launched) = self.launched else { return Some(Millis(0)) };
+        let exchange = &self.spec.exchange;
+        let floor_ms =
+            f64::from(exchange.sync_every) * self.timing.step_ms / f64::from(self.fragments.count());
+        Some(launched.after(floor_ms.ceil() as u64))
+    }
+
+    /// Launches the last round of each fragment that is free.
+    pub(super) fn launch_last(&mut self, now: Millis) {
+        let live: BTreeSet<_> = self.live().collect();
+        let Some(finishing) = self.finishing.as_mut() else { return };
+        let (open, closed) = (&self.open, &self.closed);
+        let (busy, free): (Vec<_>, Vec<_>) = std::mem::take(&mut finishing.todo)
+            .into_iter()
+            .partition(|p| open.contains_key(p) || closed.contains_key(p));
+        finishing.todo = busy;
+        if live.is_empty() {
+            return;
+        }
+        for fragment in free {
+            self.launch(now, fragment, live.clone(), true);
+        }
+    }
+
+    /// Ends the rounds whose time has come.
+    pub(super) fn close_rounds(&mut self, now: Millis) {
+        for fragment in self.open.keys().copied().collect::<Vec<_>>() {
+            let Some((view, policy)) = self.view(fragment) else { continue };
+            if policy.is_quorate(&view) && view.quorum_at.is_none() {
+                self.reach_quorum(now, fragment);
+            }
+            let Some((view, policy)) = self.view(fragment) else { continue };
+            let decision = policy.decide(&self.timing, now, &view);
+            let Some(open) = self.open.get_mut(&fragment) else { continue };
+            let round = open.round;
+            let changed =
+                open.said.as_ref().map(std::mem::discriminant) != Some(std::mem::discriminant(&decision));
+            open.said = Some(decision);
+            if changed {
+                self.event(Event::Decided { round, fragment, decision });
+            }
+            match decision {
+                Decision::Merge { .. } => self.merge(now, fragment),
+                Decision::Abandon { .. } => {
+                    self.open.remove(&fragment);
+                    self.rounds_abandoned += 1;
+                }
+                Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {}
+            }
+        }
+    }
+
+    /// When `open` ends if nobody answers any more.
+    pub(super) fn ends_at(&self, now: Millis, open: &Open) -> Option<Millis> {
+        match self.policy(open).decide(&self.timing, now, &self.view_of(open)) {
+            Decision::AwaitQuorum { until, .. } | Decision::AwaitGrace { until, .. } => Some(until),
+            Decision::Merge { .. } | Decision::Abandon { .. } => Some(now),
+        }
+    }
+
+    pub(super) fn on_pass(&mut self, conn: ConnId, round: Round, fragment: FragmentId) {
+        let Some(learner) = self.sessions.get(&conn).map(|session| session.learner) else { return };
+        if let Some(open) = self.open.get_mut(&fragment).filter(|open| open.round == round) {
+            open.answered.insert(learner);
+        }
+    }
+
+    pub(super) fn on_update(&mut self, conn: ConnId, update: Update) {
+        let Some(learner) = self.sessions.get(&conn).map(|session| session.learner) else { return };
+        if usize::from(update.fragment.0) >= self.states.len() {
+            let reason = format!("there is no fragment {}", update.fragment);
+            return self.refuse(conn, CloseCode::Protocol, reason);
+        }
+        if let Some(account) = self.ledger.account_mut(learner) {
+            account.updates += 1;
+        }
+        let (round, fragment, tokens) = (update.round, update.fragment, update.tokens);
+        let fate = match self.check(learner, &update) {
+            Ok((tokens, norm)) => {
+                self.norms[usize::from(fragment.0)].note(norm, update.steps);
+                let taken = Taken { steps: update.steps, tokens, body: update.body };
+                let open = self.open.get_mut(&fragment).expect("`check` found the round");
+                open.answered.insert(learner);
+                open.taken.insert(learner, taken);
+                return;
+            }
+            Err(fate) => fate,
+        };
+        let invited = |open: &&mut Open| open.round == round && open.invited.contains(&learner);
+        if let Some(open) = self.open.get_mut(&fragment).filter(invited) {
+            open.answered.insert(learner);
+        }
+        self.settle(round, fragment, learner, tokens, fate);
+        let refusals = self.ledger.account(learner).map_or(0, |account| account.refused_in_a_row);
+        if refusals >= self.config.refusals_max {
+            let reason =
+                format!("{refusals} updates in a row were refused: start again with fresh parameters");
+            self.refuse(conn, CloseCode::Untrusted, reason);
+        }
+    }
+
+    pub(super) fn on_merge_done(&mut self, now: Millis, outcome: MergeOutcome) {
+        let MergeOutcome { round, fragment, state, body, norm } = outcome;
+        let closed = self.closed.remove(&fragment).filter(|closed| closed.round == round);
+        let Some(closed) = closed else { return };
+        let p = usize::from(fragment.0);
+        let (base, version) = (self.versions[p], state.version);
+        self.versions[p] = version;
+        self.states[p] = Some(state);
+        self.rounds_merged += 1;
+        let sync_ms = now.since(closed.began);
+        self.timing.sync_ms = average(self.timing.sync_ms, sync_ms as f64);
+
+        let (updates, mut tokens) = (closed.shares.len() as u32, 0);
+        for Share { learner, weight, tokens: counted } in closed.shares {
+            tokens += counted;
+            let fate = Fate::Merged { version, weight, tokens: counted };
+            self.settle(round, fragment, learner, counted, fate);
+        }
+        let clock_tokens = self.ledger.clock_tokens();
+        let checksum = checksum(&body);
+        let run = self.run;
+        let merged = Merged { run, round, fragment, base, version, clock_tokens, body, checksum };
+        let everyone = self.sessions.keys().copied().collect();
+        self.out.push_back(Output::Broadcast(everyone, Message::Merged(merged)));
+        let collect_ms = closed.collect_ms;
+        self.event(Event::Merged {
+            round,
+            fragment,
+            version,
+            updates,
+            tokens,
+            norm,
+            clock_tokens,
+            collect_ms,
+            sync_ms,
+        });
+    }
+
+    pub(super) fn on_merge_failed(&mut self, fragment: FragmentId, state: FragmentState, error: &MergeError) {
+        let Some(closed) = self.closed.remove(&fragment) else { return };
+        let round = closed.round;
+        self.states[usize::from(fragment.0)] = Some(state);
+        self.rounds_abandoned += 1;
+        for share in closed.shares {
+            let fate = Fate::Late(LateReason::RoundOver);
+            self.settle(round, fragment, share.learner, share.tokens, fate);
+        }
+        self.event(Event::MergeFailed { round, fragment, error: error.to_string() });
+    }
+
+    fn launch(&mut self, now: Millis, fragment: FragmentId, invited: BTreeSet<LearnerId>, last: bool) {
+        let round = Round(self.next_round);
+        self.next_round += 1;
+        self.launched = Some(now);
+        let base = self.versions[usize::from(fragment.0)];
+        let collect = Message::Collect { run: self.run, round, fragment, base };
+        let conns = invited.iter().filter_map(|learner| self.connections.get(learner).copied()).collect();
+        self.out.push_back(Output::Broadcast(conns, collect));
+        let count = invited.len() as u32;
+        self.event(Event::Launched { round, fragment, invited: count, step_ms: self.timing.step_ms });
+        let open = Open {
+            round,
+            base,
+            launched: now,
+            invited,
+            answered: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            quorum_at: None,
+            last,
+            said: None,
+        };
+        self.open.insert(fragment, open);
+    }
+
+    /// The live learners, or a fair sample that rotates with the rounds.
+    fn cohort(&self) -> BTreeSet<LearnerId> {
+        let live: BTreeSet<_> = self.live().collect();
+        let size = (self.config.cohort_max.max(1) as usize).min(live.len());
+        let skip = (self.next_round as usize).wrapping_mul(size) % live.len().max(1);
+        live.iter().cycle().skip(skip).take(size).copied().collect()
+    }
+
+    fn live(&self) -> impl Iterator<Item = LearnerId> {
+        self.sessions.values().filter(|session| session.live).map(|session| session.learner)
+    }
+
+    fn view(&self, fragment: FragmentId) -> Option<(RoundView, QuorumPolicy)> {
+        let open = self.open.get(&fragment)?;
+        Some((self.view_of(open), self.policy(open)))
+    }
+
+    fn view_of(&self, open: &Open) -> RoundView {
+        let alive = |learner: &&LearnerId| {
+            let session = self.connections.get(*learner).and_then(|conn| self.sessions.get(conn));
+            session.is_some_and(|session| session.live)
+        };
+        let pending = open.invited.difference(&open.answered).filter(alive).count() as u32;
+        let updates = open.taken.len() as u32;
+        RoundView { launched: open.launched, updates, pending, quorum_at: open.quorum_at }
+    }
+
+    fn policy(&self, open: &Open) -> QuorumPolicy {
+        match open.last {
+            true => QuorumPolicy { updates_min: NonZeroU32::MAX, ..self.config.quorum },
+            false => self.config.quorum,
+        }
+    }
+
+    fn reach_quorum(&mut self, now: Millis, fragment: FragmentId) {
+        let Some(open) = self.open.get_mut(&fragment) else { return };
+        open.quorum_at = Some(now);
+        self.timing.quorum_ms = average(self.timing.quorum_ms, now.since(open.launched) as f64);
+    }
+
+    /// Everything an update must stand: countable tokens and norm, or its fate.
+    fn check(&self, learner: LearnerId, update: &Update) -> Result<(u64, f64), Fate> {
+        let p = usize::from(update.fragment.0);
+        let open = match self.open.get(&update.fragment) {
+            Some(open) if open.round == update.round => open,
+            _ if update.round.0 < self.next_round => return Err(Fate::Late(LateReason::RoundOver)),
+            _ => return Err(Fate::Refused(Refusal::NotInvited)),
+        };
+        if !open.invited.contains(&learner) || open.answered.contains(&learner) {
+            return Err(Fate::Refused(Refusal::NotInvited));
+        }
+        if update.base != open.base {
+            return Err(Fate::Late(LateReason::StaleBase));
+        }
+        if update.steps == 0 || update.tokens == 0 {
+            return Err(Fate::Refused(Refusal::Empty));
+        }
+        let segments = self.fragments.segments(update.fragment).unwrap_or_default();
+        if update.body.len() != self.codec.body_bytes(segments) {
+            return Err(Fate::Refused(Refusal::Shape));
+        }
+        if checksum(&update.body) != update.checksum {
+            return Err(Fate::Refused(Refusal::Checksum));
+        }
+        let norm = self.codec.norm(segments, &update.body);
+        let norm = norm.ok().filter(|norm| norm.is_finite()).ok_or(Fate::Refused(Refusal::NotFinite))?;
+        if !self.norms[p].admits(norm, update.steps, self.config.norm_ratio_max) {
+            return Err(Fate::Refused(Refusal::Norm));
+        }
+        match self.ledger.countable(learner, update.fragment, update.tokens) {
+            0 => Err(Fate::Refused(Refusal::Unleased)),
+            tokens => Ok((tokens, norm)),
+        }
+    }
+
+    /// Hands what was collected on `fragment` to a merge job.
+    fn merge(&mut self, now: Millis, fragment: FragmentId) {
+        let p = usize::from(fragment.0);
+        let Some(open) = self.open.remove(&fragment) else { return };
+        let state = self.states[p].take().expect("no other round on this fragment is in flight");
+        let mut updates = Vec::with_capacity(open.taken.len());
+        let mut shares = Vec::with_capacity(open.taken.len());
+        let total: f64 = open.taken.values().map(weight).sum();
+        for (learner, taken) in open.taken {
+            let weight = weight(&taken);
+            shares.push(Share { learner, weight: (weight / total) as f32, tokens: taken.tokens });
+            updates.push(Weighted { learner, weight, body: taken.body });
+        }
+        let (round, collect_ms) = (open.round, now.since(open.launched));
+        self.closed.insert(fragment, Closed { round, shares, began: now, collect_ms });
+        self.out.push_back(Output::Merge(Box::new(MergeJob {
+            round,
+            fragment,
+            state,
+            updates,
+            segments: self.fragments.segments(fragment).unwrap_or_default().to_vec(),
+            codec: self.codec,
+            rule: self.config.merge,
+            outer: self.config.outer,
+            next: Version(round.0),
+        })));
+    }
+
+    /// Records the fate of an update and tells its learner.
+    fn settle(&mut self, round: Round, fragment: FragmentId, learner: LearnerId, tokens: u64, fate: Fate) {
+        self.ledger.settle(learner, fragment, round, &fate);
+        if let Some(&conn) = self.connections.get(&learner) {
+            let receipt = Message::Receipt { run: self.run, round, fragment, fate };
+            self.out.push_back(Output::Send(conn, receipt));
+        }
+        self.event(Event::Settled { round, fragment, learner, tokens, fate });
+    }
+}
+
+/// `w = tokens · tokens / steps`: quantity times quality.
+fn weight(taken: &Taken) -> f64 {
+    let tokens = taken.tokens as f64;
+    tokens * tokens / f64::from(taken.steps)
+}
+
+fn average(old: f64, new: f64) -> f64 {
+    if old == 0.0 { new } else { old + TIMING_WEIGHT * (new - old) }
+}

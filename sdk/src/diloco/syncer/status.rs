@@ -1,0 +1,145 @@
+//! The state of a run for people and dashboards.
+
+use serde::Serialize;
+
+use super::Syncer;
+use crate::diloco::FateCounts;
+use crate::diloco::Timing;
+use crate::wire::{FragmentId, LearnerId, LearnerState, Version};
+
+/// A run at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// The run, as 16 hex digits.
+    pub run: String,
+    /// Its layout, as 16 hex digits.
+    pub layout: String,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Connections with a learner behind them.
+    pub connected: u32,
+    /// Those that hold the parameters and take part in rounds.
+    pub live: u32,
+    /// Learners ever seen.
+    pub learners_total: u32,
+    /// Tokens trained on, by everyone.
+    pub tokens_trained: u64,
+    /// Tokens merged; also the clock of the inner schedule.
+    pub tokens_merged: u64,
+    /// Merged of trained, 0 to 1.
+    pub participation: f64,
+    /// Rounds that led to a version.
+    pub rounds: u64,
+    /// Rounds that led to nothing.
+    pub rounds_abandoned: u64,
+    /// Rounds in flight.
+    pub rounds_open: u32,
+    /// Updates taken in.
+    pub updates: u64,
+    /// Updates in rounds that are still in flight, whose fate is yet to come.
+    pub updates_pending: u64,
+    /// What became of all others.
+    pub fates: FateCounts,
+    /// The pass over the data, from 0.
+    pub epoch: u32,
+    /// Windows trained twice because their lease was lost, at most.
+    pub regranted_windows: u64,
+    /// Measured times.
+    pub timing: Timing,
+    /// The longest wait after quorum at present, in milliseconds.
+    pub grace_ms: u64,
+    /// Mean of the connected learners' last training losses, in nats per token.
+    pub train_loss: Option<f32>,
+    /// Each fragment's version and the size of it.
+    pub fragments: Vec<(FragmentId, Version, u64)>,
+    /// Everyone ever seen.
+    pub learners: Vec<LearnerStatus>,
+    /// Whether the last collection has begun.
+    pub finishing: bool,
+}
+
+/// One learner at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LearnerStatus {
+    /// Its id in the run.
+    pub learner: LearnerId,
+    /// Its name for people.
+    pub name: String,
+    /// What it computes with.
+    pub device: String,
+    /// What it is doing; `None` while it is away.
+    pub state: Option<LearnerState>,
+    /// Whether it takes part in rounds.
+    pub live: bool,
+    /// Its time of a step, in milliseconds, 0 if unknown.
+    pub step_ms: f64,
+    /// Its last training loss.
+    pub loss: Option<f32>,
+    /// Tokens it trained on.
+    pub tokens_trained: u64,
+    /// Its tokens that are merged.
+    pub tokens_merged: u64,
+    /// Its updates and what became of them.
+    pub updates: u64,
+    /// By fate.
+    pub fates: FateCounts,
+}
+
+impl Syncer {
+    /// The state of the run.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let learners: Vec<_> = self.learner_statuses().collect();
+        let losses: Vec<f32> = learners.iter().filter_map(|learner| learner.loss).collect();
+        let mut fates = FateCounts::default();
+        for learner in &learners {
+            fates.add_all(&learner.fates);
+        }
+        let updates = learners.iter().map(|learner| learner.updates).sum::<u64>();
+        let size = |p| self.fragments.len(p) as u64;
+        Status {
+            run: self.run.to_string(),
+            layout: self.fragments.hash().to_string(),
+            params: self.fragments.ids().map(size).sum(),
+            connected: self.sessions.len() as u32,
+            live: self.sessions.values().filter(|session| session.live).count() as u32,
+            learners_total: learners.len() as u32,
+            tokens_trained: self.ledger.trained_tokens(),
+            tokens_merged: self.ledger.clock_tokens(),
+            participation: self.ledger.participation(),
+            rounds: self.rounds_merged,
+            rounds_abandoned: self.rounds_abandoned,
+            rounds_open: (self.open.len() + self.closed.len()) as u32,
+            updates,
+            updates_pending: updates - fates.total(),
+            fates,
+            epoch: self.leases.epoch(),
+            regranted_windows: self.leases.regranted_windows(),
+            timing: self.timing,
+            grace_ms: self.config.quorum.grace_ms(&self.timing),
+            train_loss: (!losses.is_empty()).then(|| losses.iter().sum::<f32>() / losses.len() as f32),
+            fragments: self.fragments.ids().zip(&self.versions).map(|(p, v)| (p, *v, size(p))).collect(),
+            learners,
+            finishing: self.finishing.is_some(),
+        }
+    }
+
+    fn learner_statuses(&self) -> impl Iterator<Item = LearnerStatus> {
+        self.ledger.accounts().map(|(learner, account)| {
+            let session = self.connections.get(&learner).and_then(|conn| self.sessions.get(conn));
+            LearnerStatus {
+                learner,
+                name: account.name.clone(),
+                device: account.device.clone(),
+                state: session.map(|session| session.state),
+                live: session.is_some_and(|session| session.live),
+                step_ms: session.map_or(0.0, |session| session.step_ms),
+                loss: session.map(|session| session.loss).filter(|loss| loss.is_finite()),
+                tokens_trained: account.trained(),
+                tokens_merged: self.ledger.merged_tokens(account),
+                updates: account.updates,
+                fates: account.fates.clone(),
+            }
+        })
+    }
+}
