@@ -6,6 +6,7 @@
 
 pub mod data;
 pub mod diloco;
+pub mod engine;
 pub mod model;
 #[cfg(feature = "learner")]
 pub mod platform;

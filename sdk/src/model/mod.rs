@@ -1,1 +1,60 @@
-//! The reference model in plain scalar Rust: parameter layout, forward, backward, AdamW.
+//! The model in plain scalar Rust: presets, parameter layout, initial values, schedule, AdamW, and a
+//! reference forward and backward pass that the engines are tested against.
+//!
+//! A Llama-shaped decoder. Letters, here and in the engines:
+//!
+//! | letter | meaning | | letter | meaning |
+//! |---|---|---|---|---|
+//! | B | windows in a batch | | H | query heads |
+//! | T | tokens in a window | | K | key and value heads |
+//! | C | width of the residual stream | | D | width of a head, C / H |
+//! | V | vocabulary | | F | width of the feed-forward layer |
+
+mod adamw;
+mod error;
+mod init;
+mod layout;
+mod preset;
+mod reference;
+mod schedule;
+
+pub use adamw::{AdamW, Adjust, adjust};
+pub use error::ModelError;
+pub(crate) use init::SplitMix;
+pub use init::init;
+pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
+pub(crate) use layout::{Dims, LayerSlots, Slots};
+pub use preset::{Preset, UnknownPreset};
+pub use reference::{reference_logits, reference_loss_and_grad};
+pub use schedule::learning_rate;
+
+pub use crate::wire::{InnerSpec, ModelSpec};
+
+/// Splits `tokens`, `[n, context + 1]`, into its `n` windows.
+///
+/// # Errors
+/// - [`ModelError::Tokens`]: the length is 0 or no multiple of `context + 1`.
+/// - [`ModelError::Token`]: a token is not below `vocab`.
+pub(crate) fn windows(tokens: &[u32], dims: &Dims) -> Result<usize, ModelError> {
+    let window = dims.context + 1;
+    if tokens.is_empty() || !tokens.len().is_multiple_of(window) {
+        return Err(ModelError::Tokens { found: tokens.len(), window });
+    }
+    check_vocab(tokens, dims)?;
+    Ok(tokens.len() / window)
+}
+
+/// # Errors
+/// - [`ModelError::Token`]: a token is not below `vocab`.
+pub(crate) fn check_vocab(tokens: &[u32], dims: &Dims) -> Result<(), ModelError> {
+    match tokens.iter().find(|&&token| token as usize >= dims.vocab) {
+        Some(&token) => Err(ModelError::Token { token, vocab: dims.vocab }),
+        None => Ok(()),
+    }
+}
+
+/// # Errors
+/// - [`ModelError::Params`]: `found` is not the number of parameters.
+pub(crate) fn check_len(found: usize, slots: &Slots) -> Result<(), ModelError> {
+    if found == slots.len { Ok(()) } else { Err(ModelError::Params { found, expected: slots.len }) }
+}

@@ -1,0 +1,77 @@
+use crate::diloco::LayoutError;
+
+/// Why a model cannot be built or run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    /// A size is 0 or above its limit.
+    #[error("{field} is {value}; it must be between {min} and {max}")]
+    Size {
+        /// Name of the field in [`crate::wire::ModelSpec`].
+        field: &'static str,
+        /// What it was set to.
+        value: u32,
+        /// Smallest value allowed.
+        min: u32,
+        /// Largest value allowed.
+        max: u32,
+    },
+    /// The heads do not divide the width into even parts.
+    #[error("d_model {d_model} does not divide into {heads} heads of even width")]
+    Heads {
+        /// Width of the residual stream.
+        d_model: u32,
+        /// Query heads.
+        heads: u32,
+    },
+    /// The query heads do not fall into groups of equal size.
+    #[error("{kv_heads} key and value heads do not divide {heads} query heads")]
+    KvHeads {
+        /// Query heads.
+        heads: u32,
+        /// Key and value heads.
+        kv_heads: u32,
+    },
+    /// A number that must be positive and finite is not.
+    #[error("{field} is {value}; it must be positive and finite")]
+    Number {
+        /// Name of the field.
+        field: &'static str,
+        /// What it was set to.
+        value: f32,
+    },
+    /// The tensors make no layout: too many parameters.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The flat vector has another length than the layout.
+    #[error("{found} parameters given, the layout has {expected}")]
+    Params {
+        /// Length given.
+        found: usize,
+        /// Length of the layout.
+        expected: usize,
+    },
+    /// The tokens are no whole number of windows, or none.
+    #[error("{found} tokens are no whole number of windows of context + 1 = {window}")]
+    Tokens {
+        /// Number given.
+        found: usize,
+        /// Tokens in a window with its shifted targets.
+        window: usize,
+    },
+    /// A sequence is empty or longer than the context.
+    #[error("a sequence of {found} tokens given; it must have 1 to {context}")]
+    Sequence {
+        /// Number given.
+        found: usize,
+        /// Longest sequence allowed.
+        context: usize,
+    },
+    /// A token outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+}

@@ -1,0 +1,103 @@
+use super::{Dims, ModelError, Slots, layout};
+use crate::wire::ModelSpec;
+
+/// Standard deviation of the initial matrices.
+const STD: f64 = 0.02;
+
+/// Initial parameters, flat, `[len]`: the same bits on every machine.
+///
+/// Norms are 1, matrices normal with standard deviation 0.02, and the two that write to the residual
+/// stream `1/√(2 layers)` of that (GPT-2). "Normal" is the sum of 12 uniform numbers (Irwin–Hall), which
+/// needs no logarithm or cosine, whose last bits differ between platforms.
+///
+/// # Errors
+/// As [`layout`].
+pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
+    layout(spec)?;
+    let slots = Slots::new(&Dims::new(spec));
+    let mut rng = SplitMix(seed);
+    let mut params = vec![1.0; slots.len];
+    let residual = STD / f64::from(2 * spec.layers).sqrt();
+    let mut fill = |range: std::ops::Range<usize>, std: f64| {
+        for value in &mut params[range] {
+            *value = (rng.normal() * std) as f32;
+        }
+    };
+    fill(slots.embed, STD);
+    for layer in slots.layers {
+        fill(layer.qkv, STD);
+        fill(layer.out, residual);
+        fill(layer.gate_up, STD);
+        fill(layer.down, residual);
+    }
+    Ok(params)
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+pub(crate) struct SplitMix(pub u64);
+
+impl SplitMix {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// At least 0, below 1.
+    pub fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Mean 0, variance 1, within ±6: the sum of 12 uniform 16-bit numbers, exact in `f64`.
+    fn normal(&mut self) -> f64 {
+        let mut sum = 0_u64;
+        for _ in 0..3 {
+            let bits = self.next();
+            sum += (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum::<u64>();
+        }
+        // Each number is uniform on 0..2¹⁶, with mean (2¹⁶ − 1) / 2.
+        (sum as f64 - 6.0 * 65_535.0) / 65_536.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Preset;
+
+    #[test]
+    fn has_the_promised_moments() {
+        let spec = Preset::Small.model(256);
+        let params = init(&spec, 7).unwrap();
+        let slots = Slots::new(&Dims::new(&spec));
+        let check = |range: std::ops::Range<usize>, std: f64| {
+            let values: Vec<f64> = params[range].iter().map(|&x| f64::from(x)).collect();
+            let n = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / n;
+            let var = values.iter().map(|x| x * x).sum::<f64>() / n;
+            assert!(mean.abs() < 4.0 * std / n.sqrt(), "mean {mean}");
+            assert!((var.sqrt() / std - 1.0).abs() < 0.02, "std {}", var.sqrt());
+        };
+        check(slots.embed, 0.02);
+        check(slots.layers[1].qkv.clone(), 0.02);
+        check(slots.layers[1].down.clone(), 0.02 / 8_f64.sqrt());
+        assert!(params[slots.norm].iter().all(|&x| x == 1.0));
+    }
+
+    #[test]
+    fn follows_the_seed() {
+        let spec = Preset::Tiny.model(64);
+        assert_eq!(init(&spec, 1).unwrap(), init(&spec, 1).unwrap());
+        assert_ne!(init(&spec, 1).unwrap(), init(&spec, 2).unwrap());
+    }
+
+    /// If this fails, learners of two versions start apart: raise the wire version.
+    #[test]
+    fn bits_are_frozen() {
+        let params = init(&Preset::Tiny.model(64), 1).unwrap();
+        let bits: Vec<u32> = params[..4].iter().map(|x| x.to_bits()).collect();
+        assert_eq!(bits, [1_019_354_972, 1_005_763_953, 3_155_242_844, 3_152_014_868]);
+    }
+}

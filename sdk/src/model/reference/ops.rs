@@ -1,0 +1,272 @@
+//! Each operation forwards, then backwards. Plain loops over `f64`; nothing here is meant to be fast.
+//!
+//! Backward functions add to the gradients of weights and of inputs, and never set them.
+
+/// `y[r, o] = Σ_i x[r, i] · w[o, i]`; x `[rows, ins]`, w `[outs, ins]`, y `[rows, outs]`.
+pub fn linear(x: &[f64], w: &[f64], ins: usize) -> Vec<f64> {
+    x.chunks(ins).flat_map(|row| w.chunks(ins).map(|w| dot(row, w))).collect()
+}
+
+/// Adds `dyᵀ x` to dw, and returns `dx = dy w`, `[rows, ins]`.
+pub fn linear_backward(dy: &[f64], x: &[f64], w: &[f64], dw: &mut [f64], ins: usize) -> Vec<f64> {
+    let outs = w.len() / ins;
+    let mut dx = vec![0.0; x.len()];
+    for ((dx, x), dy) in dx.chunks_mut(ins).zip(x.chunks(ins)).zip(dy.chunks(outs)) {
+        for ((&dy, w), dw) in dy.iter().zip(w.chunks(ins)).zip(dw.chunks_mut(ins)) {
+            for i in 0..ins {
+                dx[i] += dy * w[i];
+                dw[i] += dy * x[i];
+            }
+        }
+    }
+    dx
+}
+
+/// RMSNorm: `y = x / √(mean(x²) + eps) · w`; x and y `[rows, C]`, w `[C]`.
+pub fn norm(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
+    let normed = |row| {
+        let scale = inverse_rms(row, eps);
+        row.iter().zip(w).map(move |(x, w)| x * scale * w)
+    };
+    x.chunks(w.len()).flat_map(normed).collect()
+}
+
+/// Adds to dw, and returns dx, `[rows, C]`.
+///
+/// With `s = 1 / rms` and `g = dy ∘ w`: `dx = s g − s³ x · mean(g ∘ x)`, `dw = Σ_rows dy ∘ x s`.
+pub fn norm_backward(dy: &[f64], x: &[f64], w: &[f64], dw: &mut [f64], eps: f64) -> Vec<f64> {
+    let width = w.len();
+    let mut dx = Vec::with_capacity(x.len());
+    for (dy, x) in dy.chunks(width).zip(x.chunks(width)) {
+        let s = inverse_rms(x, eps);
+        let mean = (0..width).map(|i| dy[i] * w[i] * x[i]).sum::<f64>() / width as f64;
+        for i in 0..width {
+            dw[i] += dy[i] * x[i] * s;
+            dx.push(s * dy[i] * w[i] - s * s * s * x[i] * mean);
+        }
+    }
+    dx
+}
+
+fn inverse_rms(row: &[f64], eps: f64) -> f64 {
+    1.0 / (dot(row, row) / row.len() as f64 + eps).sqrt()
+}
+
+/// Turns x `[T, heads · D]` in place by the angle `t / theta^(2i/D)`, values i and i + D/2 of a head as
+/// one pair (the order of Hugging Face). `direction` is 1 forwards; the backward pass is the same with −1.
+pub fn rotate(x: &mut [f64], width: usize, head: usize, theta: f64, direction: f64) {
+    for (t, row) in x.chunks_mut(width).enumerate() {
+        for pair in row.chunks_mut(head) {
+            for i in 0..head / 2 {
+                let angle = direction * t as f64 / theta.powf(2.0 * i as f64 / head as f64);
+                let (sin, cos) = angle.sin_cos();
+                let (a, b) = (pair[i], pair[i + head / 2]);
+                pair[i] = a * cos - b * sin;
+                pair[i + head / 2] = b * cos + a * sin;
+            }
+        }
+    }
+}
+
+/// Sizes of an attention: q `[T, H · D]`, k and v `[T, K · D]`.
+#[derive(Clone, Copy)]
+pub struct Heads {
+    /// H.
+    pub heads: usize,
+    /// K.
+    pub kv_heads: usize,
+    /// D.
+    pub head: usize,
+}
+
+impl Heads {
+    /// Columns of query head `h`, and of the key head that it shares.
+    fn columns(self, h: usize) -> (usize, usize) {
+        (h * self.head, h / (self.heads / self.kv_heads) * self.head)
+    }
+
+    /// `softmax_s(q_t · k_s / √D)` over `s ≤ t`, for query head `h`.
+    fn weights(self, q: &[f64], k: &[f64], h: usize, t: usize) -> Vec<f64> {
+        let (at, kv) = self.columns(h);
+        let q = &q[t * self.heads * self.head + at..][..self.head];
+        let stride = self.kv_heads * self.head;
+        let scale = 1.0 / (self.head as f64).sqrt();
+        softmax((0..=t).map(|s| dot(q, &k[s * stride + kv..][..self.head]) * scale).collect())
+    }
+}
+
+/// Causal attention: `y_t = Σ_{s ≤ t} softmax_s(q_t · k_s / √D) v_s`, head by head; y `[T, H · D]`.
+pub fn attention(q: &[f64], k: &[f64], v: &[f64], heads: Heads) -> Vec<f64> {
+    let (width, stride) = (heads.heads * heads.head, heads.kv_heads * heads.head);
+    let mut y = vec![0.0; q.len()];
+    for (t, y) in y.chunks_mut(width).enumerate() {
+        for h in 0..heads.heads {
+            let (at, kv) = heads.columns(h);
+            for (s, p) in heads.weights(q, k, h, t).into_iter().enumerate() {
+                for i in 0..heads.head {
+                    y[at + i] += p * v[s * stride + kv + i];
+                }
+            }
+        }
+    }
+    y
+}
+
+/// Returns dq, dk and dv, shaped as q, k and v.
+///
+/// With weights p: `dp_s = dy · v_s`, `ds = p ∘ (dp − Σ p dp)`, then through the scaled dot product.
+pub fn attention_backward(
+    dy: &[f64],
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    heads: Heads,
+) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let (width, stride) = (heads.heads * heads.head, heads.kv_heads * heads.head);
+    let scale = 1.0 / (heads.head as f64).sqrt();
+    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
+    for t in 0..q.len() / width {
+        for h in 0..heads.heads {
+            let (at, kv) = heads.columns(h);
+            let row = t * width + at;
+            let dy = &dy[row..][..heads.head];
+            let p = heads.weights(q, k, h, t);
+            let dp: Vec<f64> = (0..=t).map(|s| dot(dy, &v[s * stride + kv..][..heads.head])).collect();
+            let mean = dot(&p, &dp);
+            for s in 0..=t {
+                let column = s * stride + kv;
+                let ds = p[s] * (dp[s] - mean) * scale;
+                for i in 0..heads.head {
+                    dq[row + i] += ds * k[column + i];
+                    dk[column + i] += ds * q[row + i];
+                    dv[column + i] += p[s] * dy[i];
+                }
+            }
+        }
+    }
+    (dq, dk, dv)
+}
+
+/// `y = gate · σ(gate) · up`, value by value.
+pub fn swiglu(gate: &[f64], up: &[f64]) -> Vec<f64> {
+    gate.iter().zip(up).map(|(g, u)| g * sigmoid(*g) * u).collect()
+}
+
+/// Returns dgate and dup.
+pub fn swiglu_backward(dy: &[f64], gate: &[f64], up: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let each = dy.iter().zip(gate).zip(up).map(|((dy, g), u)| {
+        let s = sigmoid(*g);
+        (dy * u * s * (1.0 + g * (1.0 - s)), dy * g * s)
+    });
+    each.unzip()
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Sum of `−ln softmax(logits_t)[target_t]` over the rows of logits `[T, V]`, and its gradient, `[T, V]`.
+pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec<f64>) {
+    let mut loss = 0.0;
+    let mut dlogits = Vec::with_capacity(logits.len());
+    for (row, &target) in logits.chunks(vocab).zip(targets) {
+        let mut p = softmax(row.to_vec());
+        loss -= p[target as usize].ln();
+        p[target as usize] -= 1.0;
+        dlogits.extend(p);
+    }
+    (loss, dlogits)
+}
+
+fn softmax(mut row: Vec<f64>) -> Vec<f64> {
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    row.iter_mut().for_each(|x| *x = (*x - max).exp());
+    let sum: f64 = row.iter().sum();
+    row.iter_mut().for_each(|x| *x /= sum);
+    row
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::init::SplitMix;
+
+    fn noise(seed: u64, len: usize) -> Vec<f64> {
+        let mut rng = SplitMix(seed);
+        (0..len).map(|_| 2.0 * rng.uniform() - 1.0).collect()
+    }
+
+    /// Compares `gradient` with the central difference of `⟨y(x), dy⟩` in each value of x.
+    fn check(name: &str, x: &[f64], gradient: &[f64], dy: &[f64], y: impl Fn(&[f64]) -> Vec<f64>) {
+        assert_eq!(x.len(), gradient.len(), "{name}");
+        let step = 1e-5;
+        for i in 0..x.len() {
+            let at = |offset| {
+                let mut x = x.to_vec();
+                x[i] += offset;
+                dot(&y(&x), dy)
+            };
+            let expected = (at(step) - at(-step)) / (2.0 * step);
+            let error = (gradient[i] - expected).abs();
+            assert!(error < 1e-8, "{name}[{i}]: {} instead of {expected}", gradient[i]);
+        }
+    }
+
+    #[test]
+    fn linear_differentiates() {
+        let (x, w, dy) = (noise(1, 3 * 5), noise(2, 4 * 5), noise(3, 3 * 4));
+        let mut dw = vec![0.0; w.len()];
+        let dx = linear_backward(&dy, &x, &w, &mut dw, 5);
+        check("dx", &x, &dx, &dy, |x| linear(x, &w, 5));
+        check("dw", &w, &dw, &dy, |w| linear(&x, w, 5));
+    }
+
+    #[test]
+    fn norm_differentiates() {
+        let (x, w, dy) = (noise(1, 3 * 6), noise(2, 6), noise(3, 3 * 6));
+        let mut dw = vec![0.0; w.len()];
+        let dx = norm_backward(&dy, &x, &w, &mut dw, 1e-2);
+        check("dx", &x, &dx, &dy, |x| norm(x, &w, 1e-2));
+        check("dw", &w, &dw, &dy, |w| norm(&x, w, 1e-2));
+    }
+
+    #[test]
+    fn rotation_differentiates() {
+        let (x, dy) = (noise(1, 5 * 12), noise(2, 5 * 12));
+        let turned = |x: &[f64], direction| {
+            let mut x = x.to_vec();
+            rotate(&mut x, 12, 6, 100.0, direction);
+            x
+        };
+        check("dx", &x, &turned(&dy, -1.0), &dy, |x| turned(x, 1.0));
+    }
+
+    #[test]
+    fn attention_differentiates() {
+        let heads = Heads { heads: 4, kv_heads: 2, head: 3 };
+        let (q, k, v, dy) = (noise(1, 5 * 12), noise(2, 5 * 6), noise(3, 5 * 6), noise(4, 5 * 12));
+        let (dq, dk, dv) = attention_backward(&dy, &q, &k, &v, heads);
+        check("dq", &q, &dq, &dy, |q| attention(q, &k, &v, heads));
+        check("dk", &k, &dk, &dy, |k| attention(&q, k, &v, heads));
+        check("dv", &v, &dv, &dy, |v| attention(&q, &k, v, heads));
+    }
+
+    #[test]
+    fn swiglu_differentiates() {
+        let (gate, up, dy) = (noise(1, 9), noise(2, 9), noise(3, 9));
+        let (dgate, dup) = swiglu_backward(&dy, &gate, &up);
+        check("dgate", &gate, &dgate, &dy, |gate| swiglu(gate, &up));
+        check("dup", &up, &dup, &dy, |up| swiglu(&gate, up));
+    }
+
+    #[test]
+    fn cross_entropy_differentiates() {
+        let (logits, targets) = (noise(1, 3 * 7), [6, 0, 2]);
+        let (_, dlogits) = cross_entropy(&logits, &targets, 7);
+        check("dlogits", &logits, &dlogits, &[1.0], |x| vec![cross_entropy(x, &targets, 7).0]);
+    }
+}
