@@ -34,7 +34,8 @@ pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
-pub(crate) struct SplitMix(pub u64);
+#[derive(Clone, Debug)]
+pub(super) struct SplitMix(pub u64);
 
 impl SplitMix {
     pub fn next(&mut self) -> u64 {

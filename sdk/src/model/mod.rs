@@ -16,16 +16,17 @@ mod init;
 mod layout;
 mod preset;
 mod reference;
+mod sampler;
 mod schedule;
 
 pub use adamw::{AdamW, Adjust, adjust};
 pub use error::ModelError;
-pub(crate) use init::SplitMix;
 pub use init::init;
 pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
 pub(crate) use layout::{Dims, LayerSlots, Slots};
 pub use preset::{Preset, UnknownPreset};
 pub use reference::{reference_logits, reference_loss_and_grad};
+pub use sampler::Sampler;
 pub use schedule::learning_rate;
 
 pub use crate::wire::{InnerSpec, ModelSpec};

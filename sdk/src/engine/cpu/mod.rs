@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use super::{BATCH_MAX, EngineError, StepStats, Trainer};
 use crate::diloco::Layout;
 use crate::model::{
-    AdamW, Dims, InnerSpec, ModelError, ModelSpec, init, layout, reference_logits, reference_loss_and_grad,
+    AdamW, InnerSpec, ModelSpec, Sampler, init, layout, reference_logits, reference_loss_and_grad,
 };
 
 /// Trains a model on the processor.
@@ -106,26 +106,13 @@ impl CpuModel {
         temperature: f32,
         seed: u64,
     ) -> Result<Vec<u32>, EngineError> {
-        let vocab = self.spec.vocab as usize;
-        let context = Dims::new(&self.spec).context;
+        let (vocab, context) = (self.spec.vocab as usize, self.spec.context as usize);
+        let mut sampler = Sampler::new(temperature, seed);
         let mut tokens = prompt.to_vec();
-        let mut rng = crate::model::SplitMix(seed);
         for _ in 0..count {
             let window = &tokens[tokens.len().saturating_sub(context)..];
             let logits = self.logits(params, window)?;
-            let last = &logits[logits.len() - vocab..];
-            let max = last.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let weights: Vec<f64> =
-                last.iter().map(|x| f64::from((x - max) / temperature.max(1e-3)).exp()).collect();
-            let mut left = rng.uniform() * weights.iter().sum::<f64>();
-            let chosen = weights.iter().position(|w| {
-                left -= w;
-                left < 0.0
-            });
-            tokens.push(chosen.unwrap_or(vocab - 1) as u32);
-        }
-        if tokens.is_empty() {
-            return Err(ModelError::Sequence { found: 0, context }.into());
+            tokens.push(sampler.choose(&logits[logits.len() - vocab..]));
         }
         Ok(tokens.split_off(prompt.len()))
     }
