@@ -12,4 +12,5 @@ pub mod model;
 pub mod platform;
 #[cfg(feature = "learner")]
 pub mod run;
+pub mod sim;
 pub mod wire;

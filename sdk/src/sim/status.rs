@@ -1,0 +1,45 @@
+//! What is true of a machine, for tests and pictures.
+
+use serde::Serialize;
+
+use super::machine::Machine;
+
+/// One machine at one moment, whatever the syncer knows of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MachineStatus {
+    /// A learner's process runs.
+    pub running: bool,
+    /// It stands still.
+    pub frozen: bool,
+    /// It is cut off from the syncer.
+    pub partitioned: bool,
+    /// It has a connection, as far as it knows.
+    pub connected: bool,
+    /// A step is being computed.
+    pub training: bool,
+    /// Why its learner stays away for good, if it does.
+    pub stopped: Option<String>,
+    /// Steps of all its processes so far.
+    pub steps: u64,
+    /// Tokens of those steps.
+    pub tokens: u64,
+    /// Training loss of the last step.
+    pub loss: Option<f32>,
+}
+
+impl MachineStatus {
+    pub(super) fn of(machine: &Machine) -> Self {
+        let process = machine.process.as_ref();
+        Self {
+            running: process.is_some(),
+            frozen: machine.frozen,
+            partitioned: machine.cut,
+            connected: process.is_some_and(|process| process.conn.is_some()),
+            training: process.is_some_and(|process| process.is_stepping()),
+            stopped: process.and_then(|process| process.stopped.as_ref()).map(|bye| bye.reason.clone()),
+            steps: machine.steps(),
+            tokens: machine.tokens(),
+            loss: process.map(|process| process.loss).filter(|loss| loss.is_finite()),
+        }
+    }
+}
