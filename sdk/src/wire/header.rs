@@ -63,7 +63,9 @@ impl Tag {
             Self::Hello | Self::Bye => 1 << 10,
             Self::Progress => 16 << 10,
             Self::Chunk => super::CHUNK_BYTES - 12,
-            Self::Welcome | Self::Update | Self::Merged => BODY_BYTES_MAX,
+            // Room for 70,000 shards. Its lists grow up to 16-fold in memory, unlike the bodies below.
+            Self::Welcome => 4 << 20,
+            Self::Update | Self::Merged => BODY_BYTES_MAX,
         }
     }
 }
