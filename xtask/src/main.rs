@@ -4,13 +4,16 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 
 mod cargo;
+mod demo;
+mod measure;
+mod process;
 mod test;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Builds, tests and shows Archipelago.
+/// Shows, tests and measures Archipelago.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -20,12 +23,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Trains on this machine: a syncer and learners as processes, over WebSockets.
+    #[command(after_help = demo::EXIT_CODES)]
+    Demo(demo::Args),
     /// Runs every check, cheapest first; stops at the first that fails.
     Test(test::Args),
+    /// Measures this machine: learner, merge, codec, wire, memory.
+    Bench(measure::Args),
+    /// Starts a program that ends with this process.
+    #[command(hide = true)]
+    Guard(process::guard::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().verb {
+        Verb::Demo(args) => demo::run(&args),
         Verb::Test(args) => test::run(&args),
+        Verb::Bench(args) => measure::run(&args),
+        Verb::Guard(args) => process::guard::run(&args),
     }
 }

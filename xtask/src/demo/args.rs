@@ -1,0 +1,81 @@
+//! The demo's flags.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+/// Trains on this machine: a syncer and learners as processes of their own, over WebSockets.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// Text to train on, a UTF-8 file or a folder of them [default: text of a built-in grammar].
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Learners, each a process; they share the cores.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub learners: u32,
+    /// Size of the model: tiny, small, medium or base.
+    #[arg(long, value_name = "NAME", default_value = "tiny")]
+    pub preset: String,
+    /// Writes the model as a Hugging Face folder at the end.
+    #[arg(long, value_name = "FOLDER")]
+    pub export: Option<PathBuf>,
+    /// Trains for so long, from the first trained token on; the learning rate is planned for it.
+    #[arg(long = "for", value_name = "TIME", value_parser = Span::from_str)]
+    pub span: Option<Span>,
+    /// Trains until the held-out loss is at most so many nats per token.
+    #[arg(long, value_name = "LOSS")]
+    pub until_loss: Option<f64>,
+    /// Plain lines and no question asked; runs 60 s unless told otherwise.
+    #[arg(long)]
+    pub headless: bool,
+    /// Prints one JSON object as the last line.
+    #[arg(long)]
+    pub json: bool,
+    /// Kills one learner without warning mid-run and starts it again later.
+    #[arg(long)]
+    pub kill_one: bool,
+    /// Seed of the parameters and of the order of the data.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Port of the page on 127.0.0.1; 0 takes a free one.
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+}
+
+/// A length of time as people write it: `90`, `90s`, `1.5m`, `2h`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || format!("`{text}` is no length of time; write 60s, 1.5m or 2h");
+        let number = text.trim_end_matches(|unit: char| unit.is_ascii_lowercase());
+        let unit = match &text[number.len()..] {
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            _ => return Err(refused()),
+        };
+        let seconds = number.parse::<f64>().map_err(|_| refused())? * unit;
+        let span = Duration::try_from_secs_f64(seconds).map_err(|_| refused())?;
+        if span.is_zero() { Err(refused()) } else { Ok(Self(span)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_lengths_of_time() {
+        let check =
+            |text: &str, seconds| assert_eq!(text.parse(), Ok(Span(Duration::from_secs(seconds))), "{text}");
+        check("60", 60);
+        check("60s", 60);
+        check("1.5m", 90);
+        check("2h", 7_200);
+        for bad in ["", "s", "0s", "-1s", "nan", "inf", "5d", "1e99h"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! `--kill-one`: a learner dies mid-run, without a word, and comes back.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::{error::DemoError, history::History, programs::Programs, status::Status};
+use crate::process::Process;
+
+/// Length that the plan assumes for a run without one, in seconds.
+const RUN_S: f64 = 60.0;
+
+/// The plan, and what came of it. Times are seconds since the run began.
+pub struct Kill {
+    /// Whose turn it is.
+    pub name: String,
+    killed: f64,
+    restarted: f64,
+    merged_tokens_at_restart: u64,
+    merged_again: Option<f64>,
+    stage: Stage,
+}
+
+#[derive(PartialEq)]
+enum Stage {
+    Waiting,
+    Dead,
+    Back,
+}
+
+impl Kill {
+    /// Kills `name` after a third of the run and starts it again after half of it.
+    pub fn new(name: &str, run_s: Option<f64>) -> Self {
+        let run_s = run_s.unwrap_or(RUN_S);
+        Self {
+            name: name.to_owned(),
+            killed: run_s / 3.0,
+            restarted: run_s / 2.0,
+            merged_tokens_at_restart: 0,
+            merged_again: None,
+            stage: Stage::Waiting,
+        }
+    }
+
+    /// Does what is due at `now`; a sentence about it, for people.
+    ///
+    /// # Errors
+    /// [`DemoError::System`]: the learner could not be started again.
+    pub fn step(
+        &mut self,
+        now: f64,
+        status: &Status,
+        process: &mut Process,
+        programs: &Programs,
+        address: SocketAddr,
+    ) -> Result<Option<String>, DemoError> {
+        match self.stage {
+            Stage::Waiting if now >= self.killed => {
+                process.kill();
+                (self.killed, self.stage) = (now, Stage::Dead);
+                Ok(Some(format!("{} killed (SIGKILL)", self.name)))
+            }
+            Stage::Dead if now >= self.restarted => {
+                self.merged_tokens_at_restart = self.merged_tokens(status);
+                *process = programs.start_learner(&self.name, address)?;
+                (self.restarted, self.stage) = (now, Stage::Back);
+                Ok(Some(format!("{} started again", self.name)))
+            }
+            Stage::Back
+                if self.merged_again.is_none()
+                    && self.merged_tokens(status) > self.merged_tokens_at_restart =>
+            {
+                let seconds = now - self.restarted;
+                self.merged_again = Some(seconds);
+                Ok(Some(format!("{} merged again {seconds:.1} s after its restart", self.name)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether its process is meant to be gone.
+    pub fn is_dead(&self) -> bool {
+        self.stage == Stage::Dead
+    }
+
+    /// Whether it was killed, came back and was merged.
+    pub fn survived(&self) -> bool {
+        self.merged_again.is_some()
+    }
+
+    /// The figures. The others' speed is taken over the same length before the kill and after it.
+    pub fn report(&self, history: &History) -> Value {
+        let others = |name: &str| name != self.name;
+        let dead_s = self.restarted - self.killed;
+        let before = history.tokens_per_s(self.killed - dead_s, self.killed, others);
+        let after = history.tokens_per_s(self.killed, self.restarted, others);
+        json!({
+            "learner": self.name,
+            "killed_s": self.killed,
+            "restarted_s": self.restarted,
+            "others_tokens_per_s_before": before,
+            "others_tokens_per_s_after": after,
+            "others_ratio": after / before,
+            "merged_again_after_s": self.merged_again,
+        })
+    }
+
+    fn merged_tokens(&self, status: &Status) -> u64 {
+        status
+            .learners
+            .iter()
+            .filter(|learner| learner.name == self.name)
+            .map(|learner| learner.tokens_merged)
+            .sum()
+    }
+}

@@ -1,0 +1,77 @@
+//! `cargo xtask demo`: a syncer and learners as processes of their own, on this machine.
+
+mod args;
+mod error;
+mod history;
+mod kill;
+mod programs;
+mod report;
+mod session;
+mod status;
+mod view;
+
+use std::process::ExitCode;
+
+pub use args::Args;
+pub use error::EXIT_CODES;
+use programs::Programs;
+use report::Report;
+use session::Session;
+use view::View;
+
+use crate::process::interrupt::Interrupt;
+use error::DemoError;
+
+/// Share of the calibrated speed that training beside a syncer keeps.
+const SPEED_KEPT: f64 = 0.9;
+
+/// Seconds that a headless run without another end lasts.
+const HEADLESS_S: f64 = 60.0;
+
+/// Runs a demo; its exit code says whether it did what was asked.
+pub fn run(args: &Args) -> ExitCode {
+    let done = demo(args);
+    if args.json {
+        // Without a report there was no run, and the sentence below says why.
+        let last = done.as_ref().map(|(report, verdict)| report.json(verdict)).unwrap_or_default();
+        println!("{last}");
+    }
+    match done.and_then(|(_, verdict)| verdict) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// The whole run: what was measured, and whether that is what was asked.
+fn demo(args: &Args) -> Result<(Report, Result<(), DemoError>), DemoError> {
+    let interrupt = Interrupt::catch()?;
+    let mut view = View::new(args.headless);
+    let programs = Programs::build(args.learners)?;
+    let run_s = args.span.map(|span| span.0.as_secs_f64());
+    let run_s = run_s.or((args.headless && args.until_loss.is_none()).then_some(HEADLESS_S));
+    let total_tokens = match run_s {
+        Some(seconds) => Some((programs.measure(args.learners, &args.preset)? * SPEED_KEPT * seconds) as u64),
+        None => None,
+    };
+    let mut session = Session::start(args, &programs, interrupt, run_s, total_tokens)?;
+    view.say(&format!("page: http://{}/", session.address()));
+    view.say(&format!(
+        "preset {} · {} learners of {} threads · run in {} · Ctrl+C finishes, a second one stops",
+        args.preset,
+        args.learners,
+        programs.threads,
+        programs.dir.display(),
+    ));
+    let stop = session.train(&mut view)?;
+    view.say("finishing: the last updates are collected and merged");
+    let report = session.finish(args)?;
+    let verdict = report.verdict(args, stop).and_then(|()| match &args.export {
+        Some(folder) => programs.export(folder),
+        None => Ok(()),
+    });
+    view.say(&report.summary());
+    Ok((report, verdict))
+}

@@ -1,0 +1,180 @@
+//! The programs of a demo: how they are built, started and ended.
+
+use std::{
+    ffi::OsString,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{args::Args, error::DemoError};
+use crate::{
+    cargo::{build, root},
+    process::Process,
+};
+
+/// Longest wait until the syncer listens: it reads, cuts and perhaps tokenises the corpus first.
+const START_WAIT: Duration = Duration::from_secs(120);
+
+/// How long one learner's speed is measured for, in seconds.
+const BENCH_S: u32 = 3;
+
+/// The built programs and the folder of this run.
+pub struct Programs {
+    syncer: PathBuf,
+    learner: PathBuf,
+    /// Logs, snapshots and the admin's token.
+    pub dir: PathBuf,
+    /// Threads of each learner.
+    pub threads: usize,
+}
+
+impl Programs {
+    /// Builds both programs and makes a folder under `runs/`.
+    ///
+    /// # Errors
+    /// [`DemoError::System`]: the build failed, or the folder cannot be made.
+    pub fn build(learners: u32) -> Result<Self, DemoError> {
+        let files = build(&["--release", "-p", "syncer-server", "-p", "native-learner", "--bins"])?;
+        let program = |name: &str| {
+            let found = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name));
+            found.cloned().ok_or_else(|| format!("the build left no {name}"))
+        };
+        let cores = thread::available_parallelism()?.get();
+        Ok(Self {
+            syncer: program("syncer-server")?,
+            learner: program("native-learner")?,
+            dir: new_folder(&root().join("runs"))?,
+            threads: (cores / learners as usize).max(1),
+        })
+    }
+
+    /// Starts the syncer; the address that it listens on.
+    ///
+    /// # Errors
+    /// - [`DemoError::Ended`]: it ended at once and says why.
+    /// - [`DemoError::Silent`]: it never named its address.
+    pub fn start_syncer(
+        &self,
+        args: &Args,
+        total_tokens: Option<u64>,
+    ) -> Result<(Process, SocketAddr), DemoError> {
+        let mut line = words(["serve", "--json", "--listen"]);
+        line.push(format!("127.0.0.1:{}", args.port).into());
+        line.extend(["--dir".into(), self.store().into()]);
+        line.extend(words(["--preset", &args.preset, "--seed", &args.seed.to_string()]));
+        line.extend(words(["--learners-start", &args.learners.to_string()]));
+        if let Some(tokens) = total_tokens {
+            line.extend(words(["--total-tokens", &tokens.to_string()]));
+        }
+        if let Some(data) = &args.data {
+            line.extend(["--data".into(), data.into()]);
+        }
+        let mut syncer = Process::spawn(&self.syncer, &line, &self.dir.join("syncer"))?;
+        let end = Instant::now() + START_WAIT;
+        while Instant::now() < end {
+            if let Some(address) = syncer.stdout().first().and_then(|line| address(line)) {
+                return Ok((syncer, address));
+            }
+            if let Some(code) = syncer.exit_code() {
+                return Err(DemoError::Ended { name: "syncer".to_owned(), code, words: syncer.last_words() });
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Err(DemoError::Silent(format!(
+            "the syncer does not listen after {} s; see its log",
+            START_WAIT.as_secs()
+        )))
+    }
+
+    /// Starts the learner `name`; the same name is the same identity.
+    ///
+    /// # Errors
+    /// [`DemoError::System`]: it could not be started.
+    pub fn start_learner(&self, name: &str, address: SocketAddr) -> Result<Process, DemoError> {
+        let mut line = words(["join", &format!("ws://{address}"), "--json", "--name", name]);
+        line.extend(words(["--threads", &self.threads.to_string()]));
+        line.extend(["--identity".into(), self.dir.join(name).with_extension("identity").into()]);
+        Ok(Process::spawn(&self.learner, &line, &self.dir.join(name))?)
+    }
+
+    /// Tokens a second of `learners` learners that train at the same time, without a syncer.
+    ///
+    /// # Errors
+    /// [`DemoError::Ended`]: one of them failed and says why.
+    pub fn measure(&self, learners: u32, preset: &str) -> Result<f64, DemoError> {
+        let mut line = words(["bench", "--json", "--preset", preset]);
+        line.extend(words(["--threads", &self.threads.to_string(), "--seconds", &BENCH_S.to_string()]));
+        let start =
+            |_| Command::new(&self.learner).args(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let benches = (0..learners).map(start).collect::<Result<Vec<_>, _>>()?;
+        let mut sum = 0.0;
+        for bench in benches {
+            let output = bench.wait_with_output()?;
+            let stdout = String::from_utf8_lossy(&output.stdout);
+            let last = stdout.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
+            let Some(speed) = last.and_then(|last| last["tokens_per_s"].as_f64()) else {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let words = said.lines().last().unwrap_or_default().to_owned();
+                let code = output.status.code().unwrap_or(1);
+                return Err(DemoError::Ended { name: "native-learner bench".to_owned(), code, words });
+            };
+            sum += speed;
+        }
+        Ok(sum)
+    }
+
+    /// Writes the newest snapshot as a Hugging Face folder.
+    ///
+    /// # Errors
+    /// [`DemoError::NoExport`]: nothing was written; the syncer has said why.
+    pub fn export(&self, folder: &Path) -> Result<(), DemoError> {
+        let mut export = Command::new(&self.syncer);
+        export.arg("export").arg("--dir").arg(self.store()).arg("--out").arg(folder).stdout(Stdio::null());
+        let written = export.status()?.success() && folder.join("model.safetensors").is_file();
+        if written { Ok(()) } else { Err(DemoError::NoExport(folder.to_owned())) }
+    }
+
+    /// The token that the syncer made for its admin.
+    ///
+    /// # Errors
+    /// [`DemoError::System`]: it is not there.
+    pub fn admin_token(&self) -> Result<String, DemoError> {
+        let file = self.store().join("admin.token");
+        let token = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        Ok(token.trim().to_owned())
+    }
+
+    /// The syncer's own folder.
+    fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+}
+
+/// The address in the syncer's first line.
+fn address(line: &str) -> Option<SocketAddr> {
+    serde_json::from_str::<Value>(line).ok()?["address"].as_str()?.parse().ok()
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+    words.into_iter().map(OsString::from).collect()
+}
+
+/// Makes `parent/demo-N` with the lowest free N.
+fn new_folder(parent: &Path) -> Result<PathBuf, DemoError> {
+    fs::create_dir_all(parent)?;
+    for number in 1.. {
+        let folder = parent.join(format!("demo-{number}"));
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(DemoError::System(format!("{}: {error}", folder.display()))),
+        }
+    }
+    unreachable!("one of 2⁶⁴ names is free")
+}

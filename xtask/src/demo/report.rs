@@ -1,0 +1,143 @@
+//! What a run came to, and whether that is what was asked.
+
+use serde_json::{Value, json};
+
+use super::{args::Args, error::DemoError, session::Stop, status::Status};
+
+/// Largest resident memory seen, in bytes; 0 where the system does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peak {
+    pub syncer_bytes: u64,
+    /// Of the largest learner.
+    pub learner_bytes: u64,
+}
+
+/// The figures of a run.
+pub struct Report {
+    pub preset: String,
+    pub learners: u32,
+    /// Of each learner.
+    pub threads: usize,
+    /// From the first trained token to the decision to stop.
+    pub seconds: f64,
+    /// Who was killed, whether it was merged again, and the figures.
+    pub kill: Option<(String, bool, Value)>,
+    pub peak: Peak,
+    /// The last word of the syncer.
+    pub status: Status,
+}
+
+impl Report {
+    /// Whether the run did what `args` asked.
+    ///
+    /// # Errors
+    /// The first thing that it did not do.
+    pub fn verdict(&self, args: &Args, stop: Stop) -> Result<(), DemoError> {
+        let (first, last) = (self.status.val_loss_first, self.status.val_loss);
+        if self.status.updates_without_fate > 0 {
+            return Err(DemoError::WithoutFate(self.status.updates_without_fate));
+        }
+        if stop == Stop::Asked && (args.span.is_some() || args.until_loss.is_some() || args.headless) {
+            return Err(DemoError::Interrupted);
+        }
+        if let Some(asked) = args.until_loss.filter(|asked| last.is_none_or(|last| last > *asked)) {
+            return Err(DemoError::LossNotReached { asked, last });
+        }
+        if !matches!((first, last), (Some(first), Some(last)) if last < first) {
+            return Err(DemoError::LossDidNotFall { first, last });
+        }
+        match &self.kill {
+            Some((name, false, _)) => Err(DemoError::NotMergedAgain(name.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The figures as one object, with the verdict's sentence if there is one.
+    pub fn json(&self, verdict: &Result<(), DemoError>) -> Value {
+        let status = &self.status;
+        json!({
+            "ok": verdict.is_ok(),
+            "error": verdict.as_ref().err().map(ToString::to_string),
+            "preset": self.preset,
+            "params": status.params,
+            "learners": self.learners,
+            "threads_per_learner": self.threads,
+            "seconds": self.seconds,
+            "rounds": status.rounds,
+            "tokens_trained": status.tokens_trained,
+            "tokens_merged": status.tokens_merged,
+            "tokens_per_s": status.tokens_trained as f64 / self.seconds,
+            "participation": status.participation,
+            "updates_without_fate": status.updates_without_fate,
+            "val_loss_first": status.val_loss_first,
+            "val_loss_last": status.val_loss,
+            "train_loss_last": status.train_loss,
+            "entropy_floor": status.entropy_floor,
+            "bytes_up": status.bytes_up,
+            "bytes_down": status.bytes_down,
+            "bits_per_param_up": status.bits_per_param_up,
+            "bits_per_param_down": status.bits_per_param_down,
+            "peak_rss_syncer_bytes": self.peak.syncer_bytes,
+            "peak_rss_learner_bytes": self.peak.learner_bytes,
+            "kill": self.kill.as_ref().map(|(_, _, figures)| figures),
+        })
+    }
+
+    /// The figures as a sentence or two.
+    pub fn summary(&self) -> String {
+        let status = &self.status;
+        let loss = |loss: Option<f64>| loss.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
+        let bits = |bits: Option<f64>| bits.map_or("-".to_owned(), |bits| format!("{bits:.2}"));
+        format!(
+            "{} rounds in {:.0} s: held-out loss {} → {} nats per token, {:.0} tokens/s, participation {:.3}, \
+             {} / {} bits per parameter up / down",
+            status.rounds,
+            self.seconds,
+            loss(status.val_loss_first),
+            loss(status.val_loss),
+            status.tokens_trained as f64 / self.seconds,
+            status.participation,
+            bits(status.bits_per_param_up),
+            bits(status.bits_per_param_down),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// The exit code of a run with these flags and this end.
+    fn check(flags: &[&str], stop: Stop, change: impl Fn(&mut Report), code: u8) {
+        let args = Cli::parse_from(["demo"].iter().chain(flags)).args;
+        let status = Status { val_loss_first: Some(5.5), val_loss: Some(2.0), ..Status::default() };
+        let (preset, peak) = (args.preset.clone(), Peak::default());
+        let mut report = Report { preset, learners: 2, threads: 1, seconds: 60.0, kill: None, peak, status };
+        change(&mut report);
+        let got = report.verdict(&args, stop).map_or_else(|error| error.exit_code(), |()| 0);
+        assert_eq!(got, code, "{flags:?} {stop:?}");
+    }
+
+    #[test]
+    fn each_thing_asked_for_has_its_code() {
+        check(&["--for", "60s"], Stop::Time, |_| {}, 0);
+        check(&[], Stop::Asked, |_| {}, 0);
+        check(&["--for", "60s"], Stop::Asked, |_| {}, 130);
+        check(&["--until-loss", "2.5"], Stop::Loss, |_| {}, 0);
+        check(&["--until-loss", "1.5"], Stop::Time, |_| {}, 22);
+        check(&[], Stop::Time, |report| report.status.val_loss = Some(5.5), 21);
+        check(&[], Stop::Time, |report| report.status.val_loss_first = None, 21);
+        check(&[], Stop::Time, |report| report.status.val_loss = Some(f64::NAN), 21);
+        check(&[], Stop::Time, |report| report.status.updates_without_fate = 1, 23);
+        check(&[], Stop::Time, |report| report.kill = Some(("a".into(), true, Value::Null)), 0);
+        check(&[], Stop::Time, |report| report.kill = Some(("a".into(), false, Value::Null)), 25);
+    }
+}

@@ -1,0 +1,244 @@
+//! One run: its processes from their start to their end.
+
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{
+    args::Args,
+    error::DemoError,
+    history::History,
+    kill::Kill,
+    programs::Programs,
+    report::{Peak, Report},
+    status::Status,
+    view::{Speed, View},
+};
+use crate::process::{Process, http, interrupt::Interrupt};
+
+/// Time between two looks at the run.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Longest silence of a syncer that still runs.
+const SILENT: Duration = Duration::from_secs(15);
+
+/// Longest wait for learners to join and train their first step.
+const JOIN_WAIT: Duration = Duration::from_secs(60);
+
+/// Longest wait for the syncer to collect, merge, measure and store the end of the run.
+const FINISH_WAIT: Duration = Duration::from_secs(60);
+
+/// Longest wait for a learner to leave after its goodbye.
+const LEAVE_WAIT: Duration = Duration::from_secs(10);
+
+/// Window of the speeds that are shown, in seconds.
+const SPEED_S: f64 = 5.0;
+
+/// Why training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Somebody asked for it.
+    Asked,
+    /// The time is over.
+    Time,
+    /// The held-out loss is low enough.
+    Loss,
+}
+
+/// A syncer and its learners.
+pub struct Session<'a> {
+    programs: &'a Programs,
+    interrupt: Interrupt,
+    syncer: Process,
+    address: SocketAddr,
+    learners: Vec<(String, Process)>,
+    run_s: Option<f64>,
+    until_loss: Option<f64>,
+    kill: Option<Kill>,
+    history: History,
+    status: Status,
+    /// When the first token had been trained.
+    began: Option<Instant>,
+    ended: Option<Instant>,
+    peak: Peak,
+}
+
+impl<'a> Session<'a> {
+    /// Starts the syncer, then the learners.
+    ///
+    /// # Errors
+    /// - [`DemoError::System`]: something could not be started.
+    /// - [`DemoError::Ended`]: the syncer refused, and says why.
+    /// - [`DemoError::Silent`]: the syncer never listened.
+    pub fn start(
+        args: &Args,
+        programs: &'a Programs,
+        interrupt: Interrupt,
+        run_s: Option<f64>,
+        total_tokens: Option<u64>,
+    ) -> Result<Self, DemoError> {
+        let (syncer, address) = programs.start_syncer(args, total_tokens)?;
+        let names = (1..=args.learners).map(|number| format!("learner-{number}"));
+        let start = |name: String| Ok((name.clone(), programs.start_learner(&name, address)?));
+        let learners = names.map(start).collect::<Result<Vec<_>, DemoError>>()?;
+        let kill = args.kill_one.then(|| learners.last().map(|(name, _)| Kill::new(name, run_s))).flatten();
+        Ok(Self {
+            programs,
+            interrupt,
+            syncer,
+            address,
+            learners,
+            run_s,
+            until_loss: args.until_loss,
+            kill,
+            history: History::default(),
+            status: Status::default(),
+            began: None,
+            ended: None,
+            peak: Peak::default(),
+        })
+    }
+
+    /// Where the page is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Trains until there is a reason to stop.
+    ///
+    /// # Errors
+    /// - [`DemoError::Ended`]: a program ended by itself.
+    /// - [`DemoError::Silent`]: the syncer stopped answering, or no learner ever trained.
+    /// - [`DemoError::System`]: the killed learner could not be started again.
+    pub fn train(&mut self, view: &mut View) -> Result<Stop, DemoError> {
+        let start = Instant::now();
+        let mut heard = start;
+        loop {
+            match self.fetch() {
+                Ok(status) => (self.status, heard) = (status, Instant::now()),
+                Err(why) if heard.elapsed() > SILENT => return Err(DemoError::Silent(why)),
+                Err(_) => {}
+            }
+            self.look_after_processes()?;
+            if self.began.is_none() && self.status.tokens_trained > 0 {
+                self.began = Some(Instant::now());
+            }
+            if self.began.is_none() && start.elapsed() > JOIN_WAIT {
+                return Err(DemoError::Silent("no learner trained a step; see their logs".to_owned()));
+            }
+            let now = self.now();
+            self.history.push(now, &self.status);
+            self.kill_if_due(now, view)?;
+            view.show(&self.status, &self.speed(now));
+            if let Some(stop) = self.stop(now) {
+                self.ended = Some(Instant::now());
+                return Ok(stop);
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Has the syncer merge what is still out, waits for everybody's end and sums up.
+    ///
+    /// # Errors
+    /// - [`DemoError::Silent`]: the syncer did not come to an end.
+    /// - [`DemoError::Ended`]: it ended with an error.
+    pub fn finish(mut self, args: &Args) -> Result<Report, DemoError> {
+        http::post(self.address, "/v1/admin/finish", &self.programs.admin_token()?)?;
+        let Some(code) = self.syncer.wait(FINISH_WAIT) else {
+            return Err(DemoError::Silent(format!(
+                "the syncer did not finish in {} s",
+                FINISH_WAIT.as_secs()
+            )));
+        };
+        if code != 0 {
+            return Err(DemoError::Ended {
+                name: "syncer".to_owned(),
+                code,
+                words: self.syncer.last_words(),
+            });
+        }
+        let last = self.syncer.stdout().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
+        if let Some(last) = last {
+            self.status = Status::read(&last)?;
+        }
+        for (_, learner) in &mut self.learners {
+            learner.wait(LEAVE_WAIT);
+        }
+        let seconds = match (self.began, self.ended) {
+            (Some(began), Some(ended)) => (ended - began).as_secs_f64(),
+            _ => 0.0,
+        };
+        Ok(Report {
+            preset: args.preset.clone(),
+            learners: args.learners,
+            threads: self.programs.threads,
+            seconds,
+            kill: self
+                .kill
+                .as_ref()
+                .map(|kill| (kill.name.clone(), kill.survived(), kill.report(&self.history))),
+            peak: self.peak,
+            status: self.status,
+        })
+    }
+
+    fn fetch(&self) -> Result<Status, String> {
+        Status::read(&http::get(self.address, "/v1/status")?)
+    }
+
+    /// Seconds since the first token, 0 before it.
+    fn now(&self) -> f64 {
+        self.began.map_or(0.0, |began| began.elapsed().as_secs_f64())
+    }
+
+    /// Memory, and whether anybody ended who should not have.
+    fn look_after_processes(&mut self) -> Result<(), DemoError> {
+        let ended = |name: &str, process: &mut Process| match process.exit_code() {
+            Some(code) => Err(DemoError::Ended { name: name.to_owned(), code, words: process.last_words() }),
+            None => Ok(()),
+        };
+        ended("syncer", &mut self.syncer)?;
+        self.peak.syncer_bytes = self.peak.syncer_bytes.max(self.syncer.rss_bytes_max());
+        for (name, learner) in &mut self.learners {
+            if self.kill.as_ref().is_some_and(|kill| kill.is_dead() && kill.name == *name) {
+                continue;
+            }
+            ended(name, learner)?;
+            self.peak.learner_bytes = self.peak.learner_bytes.max(learner.rss_bytes_max());
+        }
+        Ok(())
+    }
+
+    fn kill_if_due(&mut self, now: f64, view: &mut View) -> Result<(), DemoError> {
+        let Some(kill) = &mut self.kill else { return Ok(()) };
+        let Some((_, process)) = self.learners.iter_mut().find(|(name, _)| *name == kill.name) else {
+            return Ok(());
+        };
+        if let Some(sentence) = kill.step(now, &self.status, process, self.programs, self.address)? {
+            view.say(&sentence);
+        }
+        Ok(())
+    }
+
+    fn speed(&self, now: f64) -> Speed {
+        let of = |counts: &dyn Fn(&str) -> bool| self.history.tokens_per_s(now - SPEED_S, now, counts);
+        let each = self.status.learners.iter().map(|learner| of(&|name| name == learner.name)).collect();
+        Speed { at: now, tokens_per_s: of(&|_| true), each }
+    }
+
+    fn stop(&self, now: f64) -> Option<Stop> {
+        let low = |asked: f64| self.status.val_loss.is_some_and(|loss| loss <= asked);
+        if self.interrupt.asked() {
+            Some(Stop::Asked)
+        } else if self.until_loss.is_some_and(low) {
+            Some(Stop::Loss)
+        } else {
+            self.run_s.filter(|run_s| now >= *run_s).map(|_| Stop::Time)
+        }
+    }
+}

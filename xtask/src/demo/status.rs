@@ -1,0 +1,99 @@
+//! What the syncer says of the run, as far as the demo shows it.
+
+use serde_json::Value;
+
+/// A run at one moment. Losses are in nats per token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    pub params: u64,
+    pub rounds: u64,
+    pub tokens_trained: u64,
+    pub tokens_merged: u64,
+    pub participation: f64,
+    /// Updates whose round is over and that still have no fate; 0 in a sound run.
+    pub updates_without_fate: u64,
+    pub train_loss: Option<f64>,
+    pub val_loss_first: Option<f64>,
+    pub val_loss: Option<f64>,
+    /// The best that any model could do on the corpus, where that is known.
+    pub entropy_floor: Option<f64>,
+    /// Counted at the sockets: learners to syncer, and back.
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    pub bits_per_param_up: Option<f64>,
+    pub bits_per_param_down: Option<f64>,
+    /// In the order of their ids.
+    pub learners: Vec<Learner>,
+}
+
+/// One learner at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Learner {
+    pub name: String,
+    /// What it is doing; `None` while it is away.
+    pub state: Option<String>,
+    pub tokens_trained: u64,
+    pub tokens_merged: u64,
+    pub loss: Option<f64>,
+}
+
+impl Status {
+    /// Reads the syncer's JSON.
+    ///
+    /// # Errors
+    /// A sentence naming the field that is missing.
+    pub fn read(json: &Value) -> Result<Self, String> {
+        Ok(Self {
+            params: count(json, "/params")?,
+            rounds: count(json, "/rounds")?,
+            tokens_trained: count(json, "/tokens_trained")?,
+            tokens_merged: count(json, "/tokens_merged")?,
+            participation: number(json, "/participation")?,
+            updates_without_fate: count(json, "/updates_pending")?,
+            train_loss: known(json, "/train_loss")?,
+            val_loss_first: known(json, "/val_loss_first")?,
+            val_loss: known(json, "/val_loss_last")?,
+            entropy_floor: known(json, "/entropy_floor")?,
+            bytes_up: count(json, "/bytes_up")?,
+            bytes_down: count(json, "/bytes_down")?,
+            bits_per_param_up: known(json, "/bits_per_param_up")?,
+            bits_per_param_down: known(json, "/bits_per_param_down")?,
+            learners: field(json, "/learners")?
+                .as_array()
+                .ok_or("the syncer's status: /learners is no list")?
+                .iter()
+                .map(Learner::read)
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Learner {
+    fn read(json: &Value) -> Result<Self, String> {
+        let text = |path| field(json, path).map(|value| value.as_str().map(str::to_owned));
+        Ok(Self {
+            name: text("/name")?.unwrap_or_default(),
+            state: text("/state")?,
+            tokens_trained: count(json, "/tokens_trained")?,
+            tokens_merged: count(json, "/tokens_merged")?,
+            loss: known(json, "/loss")?,
+        })
+    }
+}
+
+fn field<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
+    json.pointer(path).ok_or_else(|| format!("the syncer's status has no {path}"))
+}
+
+fn count(json: &Value, path: &str) -> Result<u64, String> {
+    field(json, path)?.as_u64().ok_or_else(|| format!("the syncer's status: {path} is no count"))
+}
+
+fn number(json: &Value, path: &str) -> Result<f64, String> {
+    field(json, path)?.as_f64().ok_or_else(|| format!("the syncer's status: {path} is no number"))
+}
+
+/// A number that may not be known yet.
+fn known(json: &Value, path: &str) -> Result<Option<f64>, String> {
+    field(json, path).map(Value::as_f64)
+}

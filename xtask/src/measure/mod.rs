@@ -1,0 +1,89 @@
+//! `cargo xtask bench`: the figures of this machine. Never a test: shared machines are noisy.
+
+mod runs;
+mod table;
+
+use std::process::{ExitCode, Stdio};
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+use crate::cargo::cargo;
+
+/// What to measure.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One of them; without a name, all.
+    #[arg(value_enum)]
+    name: Option<Name>,
+    /// Prints one JSON object as the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// Tokens a second of one learner, by preset and threads.
+    Learner,
+    /// Merging updates, in GB/s, beside a copy of memory.
+    Merge,
+    /// Coding and decoding fragments, in GB/s, beside a copy of memory.
+    Codec,
+    /// Bits per parameter and round each way, counted at the sockets of a short run.
+    Wire,
+    /// Largest resident memory of syncer and learner, against the bars.
+    Memory,
+}
+
+/// Measures; exit code 1 if something could not be measured.
+pub fn run(args: &Args) -> ExitCode {
+    let names = args.name.map_or_else(|| Name::value_variants().to_vec(), |name| vec![name]);
+    let mut figures = Map::new();
+    for name in names {
+        println!("── {name:?}");
+        match measure(name) {
+            Ok(value) => {
+                print!("{}", table::render(&value));
+                figures.insert(format!("{name:?}").to_lowercase(), value);
+            }
+            Err(reason) => {
+                eprintln!("error: {name:?}: {reason}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    if args.json {
+        let alone = args.name.and_then(|_| figures.values().next().cloned());
+        println!("{}", alone.unwrap_or(Value::Object(figures)));
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(name: Name) -> Result<Value, String> {
+    match name {
+        Name::Learner => bench("learner"),
+        Name::Merge => bench("merge"),
+        Name::Codec => bench("codec"),
+        Name::Wire => runs::wire(),
+        Name::Memory => runs::memory(),
+    }
+}
+
+/// What the program `bench` says of `name`. It is a program of its own, so that `cargo xtask` stays
+/// quick to build.
+fn bench(name: &str) -> Result<Value, String> {
+    let mut command =
+        cargo(&["run", "--release", "--quiet", "-p", "xtask", "--features", "bench", "--bin", "bench"]);
+    command.args(["--", name]).stderr(Stdio::inherit());
+    last_line(command)
+}
+
+/// The JSON in the last line that `command` prints.
+fn last_line(mut command: std::process::Command) -> Result<Value, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let last = stdout.lines().last().unwrap_or_default();
+    serde_json::from_str(last)
+        .map_err(|_| format!("{} printed no figures ({})", crate::cargo::shown(&command), output.status))
+}

@@ -1,0 +1,76 @@
+//! `xtask guard`: starts a program and kills it when its own standard input closes.
+//!
+//! The pipe closes however the parent ends, `kill -9` included, so nothing is ever left behind.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Read, Write},
+    path::PathBuf,
+    process::{Child, Command, ExitCode, Stdio},
+    sync::mpsc::{self, TryRecvError},
+    thread,
+    time::Duration,
+};
+
+/// A program killed by a signal: 128 + SIGKILL, as shells count it.
+const KILLED: u8 = 137;
+
+/// How often the program's end is looked for.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What to guard.
+#[derive(clap::Args)]
+pub struct Args {
+    /// File that the program's standard output is added to.
+    #[arg(long)]
+    stdout: PathBuf,
+    /// File that its standard error is added to.
+    #[arg(long)]
+    stderr: PathBuf,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Prints the program's process id, then waits for its end or for the end of standard input.
+pub fn run(args: &Args) -> ExitCode {
+    match start(args).and_then(watch) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {}: {error}", args.command[0].to_string_lossy());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: &Args) -> io::Result<Child> {
+    let open = |path| File::options().append(true).create(true).open(path);
+    let child = Command::new(&args.command[0])
+        .args(&args.command[1..])
+        .stdin(Stdio::null())
+        .stdout(open(&args.stdout)?)
+        .stderr(open(&args.stderr)?)
+        .spawn()?;
+    println!("{}", child.id());
+    io::stdout().flush()?;
+    Ok(child)
+}
+
+fn watch(mut child: Child) -> io::Result<u8> {
+    let (alive, parent) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let _alive = alive;
+        // The parent never writes: this returns when the pipe closes.
+        let _ = io::stdin().read(&mut [0]);
+    });
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code().map_or(KILLED, |code| u8::try_from(code).unwrap_or(1)));
+        }
+        if parent.try_recv() == Err(TryRecvError::Disconnected) {
+            child.kill()?;
+        }
+        thread::sleep(POLL);
+    }
+}
