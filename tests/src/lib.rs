@@ -1,1 +1,3 @@
 //! Helpers shared by the suites that are wider than one file.
+
+pub mod lab;
