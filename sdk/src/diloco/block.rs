@@ -1,48 +1,46 @@
 //! The arithmetic of one block of coded values, in loops that compilers turn into vector code.
 //!
-//! Eight codes are one 32-bit word, the first in the lowest bits. Nothing here depends on the width of
-//! the vectors: each value is computed alone, sums of squares are exact integers, and sums of `f64`
-//! always run over eight lanes.
+//! Two codes are a byte, the first in the low half. Nothing here depends on the width of the vectors:
+//! each value is computed alone, sums of squares of codes are exact integers, and sums of `f64` always
+//! run over the same 32 lanes.
 
-/// What a 4-bit code stands for, in units of the scale. Nibble 0 is 0; nibble 8 is not used.
+/// Values unpacked at a time; a power of two that stays in the nearest cache.
+const TILE: usize = 256;
+/// Bytes of their codes.
+const HALF: usize = TILE / 2;
+
+/// What a 4-bit code stands for: a whole number of units, the unit being a power of two times the
+/// scale. Nibble 0 is 0; nibble 8 is not used.
 pub(super) trait Nibble {
-    /// The largest number.
+    /// The unit, in scales.
+    const UNIT: f32;
+    /// The largest number, in scales.
     const MAX: f32;
-    /// The number of `nibble`, which is below 16.
-    fn number(nibble: u32) -> f32;
-    /// The nearest nibble to `x`, halves to even, larger sizes to ±MAX, what is no number to 0.
-    fn nearest(x: f32) -> u32;
-    /// The square of the number, in units of [`Self::SQUARE_UNIT`].
-    fn square(nibble: u32) -> u32;
-    /// The unit of [`Self::square`].
-    const SQUARE_UNIT: f64;
+    /// The number of `nibble`, which is below 16, in units.
+    fn number(nibble: u8) -> i8;
+    /// The nearest nibble to `x` scales, halves to even, larger sizes to ±MAX, what is no number to 0.
+    fn nearest(x: f32) -> u8;
 }
 
 /// −7…7.
 pub(super) struct Uniform;
 
 impl Nibble for Uniform {
+    const UNIT: f32 = 1.0;
     const MAX: f32 = 7.0;
-    const SQUARE_UNIT: f64 = 1.0;
 
     #[inline(always)]
-    fn number(nibble: u32) -> f32 {
-        ((nibble << 28).cast_signed() >> 28) as f32
+    fn number(nibble: u8) -> i8 {
+        (nibble << 4).cast_signed() >> 4
     }
 
     #[inline(always)]
-    fn nearest(x: f32) -> u32 {
+    fn nearest(x: f32) -> u8 {
         // Adding 1.5 · 2²³ leaves no fraction bits: the sum is rounded to an integer, halves to even,
         // and its lowest bits are that integer in two's complement.
         const ROUND: f32 = 12_582_912.0;
         let x = if x.is_nan() { 0.0 } else { x.clamp(-7.0, 7.0) };
-        (x + ROUND).to_bits() & 15
-    }
-
-    #[inline(always)]
-    fn square(nibble: u32) -> u32 {
-        let number = (nibble << 28).cast_signed() >> 28;
-        (number * number).cast_unsigned()
+        (x + ROUND).to_bits() as u8 & 15
     }
 }
 
@@ -50,112 +48,120 @@ impl Nibble for Uniform {
 pub(super) struct PowerOfTwo;
 
 impl Nibble for PowerOfTwo {
+    const UNIT: f32 = 1.0 / 64.0;
     const MAX: f32 = 1.0;
-    const SQUARE_UNIT: f64 = 1.0 / 4096.0;
 
     #[inline(always)]
-    fn number(nibble: u32) -> f32 {
-        let level = nibble & 7;
-        let size = if level == 0 { 0 } else { (level + 120) << 23 };
-        f32::from_bits(size | (nibble & 8) << 28)
+    fn number(nibble: u8) -> i8 {
+        let size = ((1_u8 << (nibble & 7)) >> 1).cast_signed();
+        if nibble & 8 == 0 { size } else { -size }
     }
 
     #[inline(always)]
-    fn nearest(x: f32) -> u32 {
+    fn nearest(x: f32) -> u8 {
         let size = if x.is_nan() { 0.0 } else { x.abs().min(1.0) };
         // Rounds the significand away, halves to the even exponent; exponent 120 is level 0.
         let bits = size.to_bits();
         let level = ((bits + 0x3F_FFFF + (bits >> 23 & 1)) >> 23).max(121) - 120;
-        if size <= 1.0 / 128.0 { 0 } else { level | (x.to_bits() >> 28 & 8) }
-    }
-
-    #[inline(always)]
-    fn square(nibble: u32) -> u32 {
-        let level = nibble & 7;
-        if level == 0 { 0 } else { 1 << (2 * (level - 1)) }
+        let level = if size <= 1.0 / 128.0 { 0 } else { level | (x.to_bits() >> 28 & 8) };
+        level as u8
     }
 }
 
 /// The largest size among `values`; what is no number does not count.
 #[inline(always)]
 pub(super) fn abs_max(values: &[f32]) -> f32 {
-    let (chunks, rest) = values.as_chunks::<16>();
-    let mut lanes = [0.0_f32; 16];
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = if value.abs() > *lane { value.abs() } else { *lane };
-        }
+    // Without its sign a float orders as its bits do, and integers have a maximum in any order.
+    const INFINITY: u32 = f32::INFINITY.to_bits();
+    let mut max = 0;
+    for value in values {
+        let size = value.to_bits() & !(1 << 31);
+        max = max.max(if size > INFINITY { 0 } else { size });
     }
-    lanes.iter().chain(rest).fold(0.0, |max, value| if value.abs() > max { value.abs() } else { max })
+    f32::from_bits(max)
 }
 
-/// Codes `values` in units of `scale` to `codes`, whose unused nibbles stay as they are.
+/// Codes `values` in units of `scale` to `codes`, unused nibbles as 0.
 #[inline(always)]
 pub(super) fn pack<N: Nibble>(values: &[f32], scale: f32, codes: &mut [u8]) {
     let per_scale = 1.0 / scale;
-    let (chunks, rest) = values.as_chunks::<8>();
-    let (words, last) = codes.as_chunks_mut::<4>().0.split_at_mut(chunks.len());
-    for (chunk, word) in chunks.iter().zip(words) {
-        *word = pack_word::<N>(chunk, per_scale).to_le_bytes();
+    let (tiles, rest) = values.as_chunks::<TILE>();
+    let (full, last) = codes.split_at_mut(tiles.len() * HALF);
+    for (tile, codes) in tiles.iter().zip(full.as_chunks_mut::<HALF>().0) {
+        pack_tile::<N>(tile, per_scale, codes);
     }
-    if let Some(word) = last.first_mut() {
-        let mut chunk = [0.0; 8];
-        chunk[..rest.len()].copy_from_slice(rest);
-        *word = pack_word::<N>(&chunk, per_scale).to_le_bytes();
-    }
+    pack_tile::<N>(rest, per_scale, last);
 }
 
 #[inline(always)]
-fn pack_word<N: Nibble>(values: &[f32; 8], per_scale: f32) -> u32 {
-    let mut word = 0;
-    for (i, value) in values.iter().enumerate() {
-        word |= N::nearest(value * per_scale) << (4 * i);
+fn pack_tile<N: Nibble>(values: &[f32], per_scale: f32, codes: &mut [u8]) {
+    let mut nibbles = [0_u8; TILE];
+    for (nibble, value) in nibbles.iter_mut().zip(values) {
+        *nibble = N::nearest(value * per_scale);
     }
-    word
+    for (code, pair) in codes.iter_mut().zip(nibbles.as_chunks::<2>().0) {
+        let pair = u16::from_le_bytes(*pair);
+        *code = (pair | pair >> 4) as u8;
+    }
 }
 
-/// Writes number times `scale` for each code to `values`.
+/// The numbers of `codes`, at most half a tile of them, in units.
+#[inline(always)]
+fn numbers<N: Nibble>(codes: &[u8]) -> [i8; TILE] {
+    let mut numbers = [0; TILE];
+    for (pair, code) in numbers.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+        *pair = [N::number(code & 15), N::number(code >> 4)];
+    }
+    numbers
+}
+
+/// Writes number times `scale` for each code to `values`; codes beyond them are padding.
 #[inline(always)]
 pub(super) fn unpack<N: Nibble>(codes: &[u8], scale: f32, values: &mut [f32]) {
-    let (chunks, rest) = values.as_chunks_mut::<8>();
-    let (words, last) = codes.as_chunks::<4>().0.split_at(chunks.len());
-    for (chunk, word) in chunks.iter_mut().zip(words) {
-        *chunk = numbers::<N>(*word).map(|number| number * scale);
+    let unit = scale * N::UNIT;
+    let (tiles, rest) = values.as_chunks_mut::<TILE>();
+    let (full, last) = codes.split_at(tiles.len() * HALF);
+    for (tile, codes) in tiles.iter_mut().zip(full.as_chunks::<HALF>().0) {
+        *tile = numbers::<N>(codes).map(|number| f32::from(number) * unit);
     }
-    if let Some(word) = last.first() {
-        let chunk = numbers::<N>(*word).map(|number| number * scale);
-        rest.copy_from_slice(&chunk[..rest.len()]);
+    for (value, number) in rest.iter_mut().zip(numbers::<N>(last)) {
+        *value = f32::from(number) * unit;
     }
 }
 
-#[inline(always)]
-fn numbers<N: Nibble>(word: [u8; 4]) -> [f32; 8] {
-    let word = u32::from_le_bytes(word);
-    std::array::from_fn(|i| N::number(word >> (4 * i) & 15))
-}
-
-/// Adds number times `factor` for each code to `sums`, which has room for the padding.
+/// Adds number times `factor` scales for each code to `sums`; codes beyond them are padding.
 #[inline(always)]
 pub(super) fn add<N: Nibble>(codes: &[u8], factor: f64, sums: &mut [f64]) {
-    for (chunk, word) in sums.as_chunks_mut::<8>().0.iter_mut().zip(codes.as_chunks::<4>().0) {
-        let numbers = numbers::<N>(*word);
-        for (sum, number) in chunk.iter_mut().zip(numbers) {
-            *sum += factor * f64::from(number);
+    let unit = factor * f64::from(N::UNIT);
+    let (tiles, rest) = sums.as_chunks_mut::<TILE>();
+    let (full, last) = codes.split_at(tiles.len() * HALF);
+    for (tile, codes) in tiles.iter_mut().zip(full.as_chunks::<HALF>().0) {
+        for (sum, number) in tile.iter_mut().zip(&numbers::<N>(codes)) {
+            *sum += f64::from(*number) * unit;
         }
+    }
+    for (sum, number) in rest.iter_mut().zip(numbers::<N>(last)) {
+        *sum += f64::from(number) * unit;
     }
 }
 
-/// Sum of the squares of the numbers. An integer in units of [`Nibble::SQUARE_UNIT`], at most 2²⁸.
+/// Sum of the squares of the numbers, in scales squared. Exact: a block has at most 2¹⁶ values of at
+/// most 2¹² units.
 #[inline(always)]
 pub(super) fn square<N: Nibble>(codes: &[u8]) -> f64 {
-    let mut lanes = [0_u32; 8];
-    for word in codes.as_chunks::<4>().0 {
-        let word = u32::from_le_bytes(*word);
-        for (i, lane) in lanes.iter_mut().enumerate() {
-            *lane += N::square(word >> (4 * i) & 15);
-        }
+    let mut sum = 0_i32;
+    let (tiles, rest) = codes.as_chunks::<HALF>();
+    for codes in tiles {
+        sum += square_tile::<N>(codes);
     }
-    f64::from(lanes.iter().sum::<u32>()) * N::SQUARE_UNIT
+    sum += square_tile::<N>(rest);
+    f64::from(sum) * f64::from(N::UNIT * N::UNIT)
+}
+
+#[inline(always)]
+fn square_tile<N: Nibble>(codes: &[u8]) -> i32 {
+    let square = |number: &i8| i32::from(*number) * i32::from(*number);
+    numbers::<N>(codes).iter().map(square).sum()
 }
 
 /// Whether a nibble is 8, in whole words.
@@ -199,40 +205,48 @@ pub(super) fn add_f32(codes: &[u8], factor: f64, sums: &mut [f64]) {
 /// Sum of squares of values coded by [`write_f32`].
 #[inline(always)]
 pub(super) fn square_f32(codes: &[u8]) -> f64 {
-    let mut lanes = [0.0; 8];
-    for words in codes.as_chunks::<4>().0.chunks(8) {
-        for (lane, word) in lanes.iter_mut().zip(words) {
-            let value = f64::from(f32::from_le_bytes(*word));
-            *lane += value * value;
-        }
-    }
-    sum_lanes(lanes)
+    let mut lanes = Lanes::new();
+    lanes.add_squares(codes.as_chunks::<4>().0, |word| f64::from(f32::from_le_bytes(*word)));
+    lanes.sum()
 }
 
 /// The first value coded by [`write_f32`] that is above `max` in size or no number.
+#[inline(always)]
 pub(super) fn first_outside(codes: &[u8], max: f32) -> Option<(usize, f32)> {
     let values = codes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
-    values.enumerate().find(|(_, value)| value.is_nan() || value.abs() > max)
+    let outside = |value: f32| value.is_nan() || value.abs() > max;
+    let any = values.clone().fold(false, |any, value| any | outside(value));
+    if any { values.enumerate().find(|(_, value)| outside(*value)) } else { None }
 }
 
-/// Sum of the squares of `values`, over eight lanes.
-#[inline(always)]
-pub(super) fn sum_squares(values: &[f64]) -> f64 {
-    let (chunks, rest) = values.as_chunks::<8>();
-    let mut lanes = [0.0; 8];
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += value * value;
+/// A sum of `f64` in an order that does not depend on the machine: value `i` of each slice goes to lane
+/// `i mod 32`, and the lanes are added in pairs.
+pub(super) struct Lanes([f64; 32]);
+
+impl Lanes {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self([0.0; 32])
+    }
+
+    /// Adds the square of `value(item)` for each of `items`.
+    #[inline(always)]
+    pub(super) fn add_squares<T>(&mut self, items: &[T], value: impl Fn(&T) -> f64) {
+        let (chunks, rest) = items.as_chunks::<32>();
+        for items in chunks.iter().map(<[T; 32]>::as_slice).chain([rest]) {
+            for (lane, item) in self.0.iter_mut().zip(items) {
+                *lane += value(item) * value(item);
+            }
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += value * value;
-    }
-    sum_lanes(lanes)
-}
 
-#[inline(always)]
-fn sum_lanes(lanes: [f64; 8]) -> f64 {
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+    #[inline(always)]
+    pub(super) fn sum(mut self) -> f64 {
+        for width in [16, 8, 4, 2, 1] {
+            for i in 0..width {
+                self.0[i] += self.0[i + width];
+            }
+        }
+        self.0[0]
+    }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::block::Lanes;
+use super::outer;
 use super::quant::{Span, fragment_len};
 use super::{Codec, FragmentId, LearnerId, MergeClass, OuterSpec, QuantError, Round, Segment, Version};
-use super::{block, outer};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,29 +225,23 @@ fn factors<'a>(
 }
 
 /// `‖Σ factor · update‖²` on `span`.
-#[cfg_attr(
-    feature = "cpu",
-    multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))
-)]
+#[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
 fn combined_square(codec: &Codec, span: Span, updates: &[(f64, &[u8])]) -> f64 {
     let mut sums = vec![0.0; codec.block_len()];
-    let mut square = 0.0;
+    let mut square = Lanes::new();
     for block in codec.blocks(span) {
-        let sums = &mut sums[..block.values.len().next_multiple_of(8)];
+        let sums = &mut sums[..block.values.len()];
         sums.fill(0.0);
         for (factor, body) in updates {
             codec.add_block(&block, body, *factor, sums);
         }
-        square += block::sum_squares(sums);
+        square.add_squares(sums, |sum| *sum);
     }
-    square
+    square.sum()
 }
 
 /// Merges `updates` on `span`, steps, codes into `body`; gives `‖Δ‖²`.
-#[cfg_attr(
-    feature = "cpu",
-    multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))
-)]
+#[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
 fn advance(
     codec: &Codec,
     span: Span,
@@ -258,15 +253,15 @@ fn advance(
     let hat = Arc::make_mut(&mut state.hat);
     let mut sums = vec![0.0; codec.block_len()];
     let mut scratch = vec![0.0; codec.block_len()];
-    let mut square = 0.0;
+    let mut square = Lanes::new();
     for block in codec.blocks(span) {
         let len = block.values.len();
-        let sums = &mut sums[..len.next_multiple_of(8)];
+        let sums = &mut sums[..len];
         sums.fill(0.0);
         for (factor, update) in updates {
             codec.add_block(&block, update, *factor, sums);
         }
-        square += block::sum_squares(sums);
+        square.add_squares(sums, |sum| *sum);
 
         let scratch = &mut scratch[..len];
         for (delta, sum) in scratch.iter_mut().zip(&*sums) {
@@ -285,5 +280,8 @@ fn advance(
             *hat += sent;
         }
     }
-    square
+    square.sum()
 }
+
+#[cfg(test)]
+mod tests;

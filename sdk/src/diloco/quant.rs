@@ -134,8 +134,8 @@ impl Codec {
     pub fn encode(&self, segments: &[Segment], values: &[f32]) -> Vec<u8> {
         assert_eq!(values.len(), fragment_len(segments), "one value per parameter of the fragment");
         let mut body = vec![0; self.body_bytes(segments)];
-        for block in self.spans(segments).flat_map(|span| self.blocks(span)) {
-            self.encode_block(&block, &values[block.values.clone()], &mut body);
+        for span in self.spans(segments) {
+            encode_span(self, span, values, &mut body);
         }
         body
     }
@@ -165,8 +165,8 @@ impl Codec {
     ) -> Result<(), QuantError> {
         assert_eq!(values.len(), fragment_len(segments), "one value per parameter of the fragment");
         self.squares(segments, body)?;
-        for block in self.spans(segments).flat_map(|span| self.blocks(span)) {
-            self.decode_block(&block, body, &mut values[block.values.clone()]);
+        for span in self.spans(segments) {
+            decode_span(self, span, body, values);
         }
         Ok(())
     }
@@ -227,19 +227,11 @@ impl Codec {
         if body[scales..head].iter().any(|&byte| byte != 0) {
             return Err(QuantError::Padding);
         }
-        self.spans(segments).map(|span| self.span_square(span, body)).collect()
-    }
-
-    fn span_square(&self, span: Span, body: &[u8]) -> Result<f64, QuantError> {
-        let mut sum = 0.0;
-        for block in self.blocks(span) {
-            self.check_block(&block, body)?;
-            sum += self.block_square(&block, body);
-        }
-        Ok(sum)
+        self.spans(segments).map(|span| check_span(self, span, body)).collect()
     }
 
     /// Codes `values`, those of `block`, into its places in `body`, which are zero.
+    #[inline(always)]
     pub(super) fn encode_block(&self, block: &Block, values: &[f32], body: &mut [u8]) {
         let scale = match self.code {
             Code::Int4 => scale_bits(block::abs_max(values).min(VALUE_ABS_MAX) / Uniform::MAX),
@@ -259,6 +251,7 @@ impl Codec {
     }
 
     /// Writes what `block` of a checked `body` stands for to `values`.
+    #[inline(always)]
     pub(super) fn decode_block(&self, block: &Block, body: &[u8], values: &mut [f32]) {
         let codes = &body[block.codes.clone()];
         match self.code {
@@ -268,8 +261,8 @@ impl Codec {
         }
     }
 
-    /// Adds `factor` times what `block` of a checked `body` stands for to `sums`, which has room for
-    /// the padding.
+    /// Adds `factor` times what `block` of a checked `body` stands for to `sums`.
+    #[inline(always)]
     pub(super) fn add_block(&self, block: &Block, body: &[u8], factor: f64, sums: &mut [f64]) {
         let codes = &body[block.codes.clone()];
         match self.code {
@@ -280,6 +273,7 @@ impl Codec {
     }
 
     /// Sum of squares of what `block` of a checked `body` stands for.
+    #[inline(always)]
     pub(super) fn block_square(&self, block: &Block, body: &[u8]) -> f64 {
         let codes = &body[block.codes.clone()];
         let scale_square = |scale: f32| f64::from(scale) * f64::from(scale);
@@ -290,6 +284,7 @@ impl Codec {
         }
     }
 
+    #[inline(always)]
     fn check_block(&self, block: &Block, body: &[u8]) -> Result<(), QuantError> {
         let codes = &body[block.codes.clone()];
         if self.code == Code::F32 {
@@ -320,6 +315,7 @@ impl Codec {
     }
 
     /// Bytes of the codes of `len` values, all of one block or a number of whole blocks.
+    #[inline(always)]
     fn code_bytes(&self, len: usize) -> usize {
         match self.code {
             Code::Int4 | Code::E3m0 => len.div_ceil(8) * 4,
@@ -334,6 +330,34 @@ impl Codec {
             Code::F32 => 0,
         }
     }
+}
+
+// The loops over blocks are compiled per instruction set. The bits cannot differ: Rust never fuses a
+// multiplication and an addition, and never reorders floating-point sums.
+
+#[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
+fn encode_span(codec: &Codec, span: Span, values: &[f32], body: &mut [u8]) {
+    for block in codec.blocks(span) {
+        codec.encode_block(&block, &values[block.values.clone()], body);
+    }
+}
+
+#[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
+fn decode_span(codec: &Codec, span: Span, body: &[u8], values: &mut [f32]) {
+    for block in codec.blocks(span) {
+        codec.decode_block(&block, body, &mut values[block.values.clone()]);
+    }
+}
+
+/// Checks the codes of `span` and gives their sum of squares.
+#[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
+fn check_span(codec: &Codec, span: Span, body: &[u8]) -> Result<f64, QuantError> {
+    let mut sum = 0.0;
+    for block in codec.blocks(span) {
+        codec.check_block(&block, body)?;
+        sum += codec.block_square(&block, body);
+    }
+    Ok(sum)
 }
 
 /// What [`crate::wire::Update::checksum`] holds: the first 8 bytes of the SHA-256 of `body`, big endian.
@@ -352,14 +376,17 @@ const SCALE_MIN: f32 = 1.0 / (1_u128 << 100) as f32;
 const SCALE_MAX: f32 = (1_u64 << 60) as f32;
 
 /// The smallest bfloat16 that is at least `scale`, 0 below [`SCALE_MIN`].
+#[inline(always)]
 fn scale_bits(scale: f32) -> u16 {
     if scale < SCALE_MIN { 0 } else { ((scale.to_bits() + 0xFFFF) >> 16) as u16 }
 }
 
+#[inline(always)]
 fn scale_value(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
+#[inline(always)]
 fn scale(block: &Block, body: &[u8]) -> f32 {
     scale_value(u16::from_le_bytes([body[block.index * 2], body[block.index * 2 + 1]]))
 }

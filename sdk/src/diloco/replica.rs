@@ -215,3 +215,6 @@ fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaError> 
         Some(index) => Err(ReplicaError::NotFinite { fragment, index }),
     }
 }
+
+#[cfg(test)]
+mod tests;

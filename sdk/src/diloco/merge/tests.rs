@@ -1,0 +1,217 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::diloco::checksum;
+use crate::wire::{ApplyPolicy, Code, ExchangeSpec};
+
+fn codec(code: Code) -> Codec {
+    let apply = ApplyPolicy::Overwrite;
+    Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code, apply }).unwrap()
+}
+
+fn segments(parts: &[(u32, MergeClass)]) -> Vec<Segment> {
+    let mut start = 0;
+    let segment = |&(len, merge): &(u32, MergeClass)| {
+        start += len;
+        Segment { start: start - len, len, merge }
+    };
+    parts.iter().map(segment).collect()
+}
+
+/// A merge into zeros with lr 1 and no momentum, so that Θ becomes −Δ.
+fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) -> MergeJob {
+    let (segments, codec) = (segments(parts), codec(code));
+    let zeros = vec![0.0; fragment_len(&segments)];
+    let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
+        learner: LearnerId(learner),
+        weight,
+        body: codec.encode(&segments, values),
+    };
+    MergeJob {
+        round: Round(3),
+        fragment: FragmentId(1),
+        state: FragmentState {
+            version: Version(7),
+            theta: zeros.clone(),
+            hat: Arc::new(zeros.clone()),
+            momentum: zeros,
+        },
+        updates: updates.iter().map(update).collect(),
+        segments,
+        codec,
+        rule: MergeRule::Radial,
+        outer: OuterSpec { lr: 1.0, momentum: 0.0 },
+        next: Version(8),
+    }
+}
+
+fn delta(job: MergeJob) -> Vec<f32> {
+    job.run().unwrap().state.theta.iter().map(|theta| 0.0 - theta).collect()
+}
+
+fn check(parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])], expected: &[f32]) {
+    let merged = delta(job(Code::F32, parts, updates));
+    let near = merged.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(near && merged.len() == expected.len(), "{merged:?}, not {expected:?}");
+}
+
+/// About uniform in −1…1.
+fn noise(seed: &mut u64) -> f32 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+fn noisy_job(seed: u64, code: Code, learners: u32) -> MergeJob {
+    let mut seed = seed;
+    let parts = [(33, MergeClass::Radial), (7, MergeClass::Mean), (300, MergeClass::Radial)];
+    let updates: Vec<Vec<f32>> =
+        (0..learners).map(|_| (0..340).map(|_| noise(&mut seed)).collect()).collect();
+    let weighted = |(learner, values): (u32, &Vec<f32>)| (learner, 1.5 + f64::from(learner), values.clone());
+    let weighted: Vec<(u32, f64, Vec<f32>)> = (0..).zip(&updates).map(weighted).collect();
+    let updates: Vec<(u32, f64, &[f32])> = weighted.iter().map(|(l, w, v)| (*l, *w, v.as_slice())).collect();
+    let mut job = job(code, &parts, &updates);
+    job.state.theta.iter_mut().for_each(|theta| *theta = noise(&mut seed));
+    job.state.hat = Arc::new(job.state.theta.iter().map(|theta| theta + 0.01 * noise(&mut seed)).collect());
+    job.state.momentum.iter_mut().for_each(|v| *v = noise(&mut seed));
+    job.outer = OuterSpec::default();
+    job
+}
+
+#[test]
+fn merges_as_the_class_says() {
+    use MergeClass::{Mean, Radial};
+    // Orthogonal updates of length 2 give length 2 on the diagonal; their mean is shorter.
+    let (a, b): (&[f32], &[f32]) = (&[2.0, 0.0], &[0.0, 2.0]);
+    let half = 2.0_f32.sqrt();
+    check(&[(2, Radial)], &[(0, 1.0, a), (1, 1.0, b)], &[half, half]);
+    check(&[(2, Mean)], &[(0, 1.0, a), (1, 1.0, b)], &[1.0, 1.0]);
+    check(&[(2, Mean)], &[(0, 3.0, a), (1, 1.0, b)], &[1.5, 0.5]);
+    // Lengths 3 and 1 with weights 1 and 3: 1.5 along (1, 3)/√10.
+    let unit = 10.0_f32.sqrt().recip();
+    check(&[(2, Radial)], &[(0, 1.0, &[3.0, 0.0]), (1, 3.0, &[0.0, 1.0])], &[1.5 * unit, 4.5 * unit]);
+    // Each segment by itself.
+    let (a, b): (&[f32], &[f32]) = (&[2.0, 0.0, 2.0, 0.0], &[0.0, 2.0, 0.0, 2.0]);
+    check(&[(2, Radial), (2, Mean)], &[(0, 1.0, a), (1, 1.0, b)], &[half, half, 1.0, 1.0]);
+    // What has no length adds none but counts in the mean of lengths.
+    check(&[(2, Radial)], &[(0, 1.0, &[2.0, 0.0]), (1, 1.0, &[0.0, 0.0])], &[1.0, 0.0]);
+    check(&[(2, Radial)], &[(0, 1.0, &[0.0, 0.0]), (1, 1.0, &[0.0, 0.0])], &[0.0, 0.0]);
+    // What cancels out has no direction: the mean, which is not zero here.
+    check(&[(2, Radial)], &[(0, 1.0, &[3.0, 0.0]), (1, 1.0, &[-1.0, 0.0])], &[1.0, 0.0]);
+}
+
+#[test]
+fn the_rule_can_make_all_means() {
+    let mut job = job(Code::F32, &[(2, MergeClass::Radial)], &[(0, 1.0, &[2.0, 0.0]), (1, 1.0, &[0.0, 2.0])]);
+    job.rule = MergeRule::Mean;
+    assert_eq!(delta(job), [1.0, 1.0]);
+}
+
+#[test]
+fn one_learner_is_its_own_merge() {
+    let values: Vec<f32> = (0_u16..40).map(|i| f32::from(i).sin()).collect();
+    for code in [Code::Int4, Code::E3m0, Code::F32] {
+        let job = job(code, &[(40, MergeClass::Radial)], &[(5, 0.3, &values)]);
+        let decoded = job.codec.decode(&job.segments, &job.updates[0].body).unwrap();
+        assert_eq!(delta(job), decoded, "{code:?}");
+    }
+}
+
+#[test]
+fn ignores_arrival_order() {
+    // 1e18 swallows 1 unless the two large ones cancel first, so order shows.
+    let updates: [(u32, f64, &[f32]); 3] = [(0, 1.0, &[1.0]), (1, 1.0, &[1e18]), (2, 1.0, &[-1e18])];
+    let mut backwards = updates;
+    backwards.reverse();
+    let parts = [(1, MergeClass::Mean)];
+    let outcome = job(Code::F32, &parts, &updates).run().unwrap();
+    assert_eq!(outcome, job(Code::F32, &parts, &backwards).run().unwrap());
+}
+
+/// If this fails on one machine only, its sums run in another order; if on all, the arithmetic changed.
+#[test]
+fn bits_are_frozen() {
+    let bits = |code| {
+        let outcome = noisy_job(1, code, 3).run().unwrap();
+        let values = outcome.state.theta.iter().chain(&*outcome.state.hat).chain(&outcome.state.momentum);
+        let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        (checksum(&bytes), checksum(&outcome.body), outcome.norm.to_bits())
+    };
+    let frozen = [
+        (0xdd64_8b8d_ef46_22e4, 0xe515_ffba_361d_a247, 0x4025_59e3_1d8c_25c1),
+        (0x13df_2f2f_5d0a_f06d, 0x2155_e2dd_668d_c7bc, 0x4025_b993_1a77_0cba),
+        (0x7702_2c8c_e308_642e, 0x2ee7_356e_832c_2350, 0x4025_5014_3bc0_53fb),
+    ];
+    assert_eq!([Code::Int4, Code::E3m0, Code::F32].map(bits), frozen);
+}
+
+#[test]
+fn a_shared_hat_stays_as_it_was() {
+    let job = job(Code::F32, &[(1, MergeClass::Mean)], &[(0, 1.0, &[2.0])]);
+    let served = Arc::clone(&job.state.hat);
+    let outcome = job.run().unwrap();
+    assert_eq!((served[0], outcome.state.hat[0]), (0.0, -2.0));
+    assert_eq!((outcome.state.version, outcome.norm), (Version(8), 2.0));
+}
+
+#[test]
+fn refuses_and_gives_the_state_back() {
+    let check = |spoil: &dyn Fn(&mut MergeJob), expected: MergeError| {
+        let mut job = noisy_job(1, Code::Int4, 3);
+        spoil(&mut job);
+        let state = job.state.clone();
+        assert_eq!(job.run(), Err((state, expected)));
+    };
+    let learner = LearnerId(1);
+    check(&|job| job.updates.clear(), MergeError::Empty);
+    check(&|job| job.updates[2].learner = learner, MergeError::Duplicate { learner });
+    for weight in [0.0, -1.0, f64::INFINITY] {
+        check(&|job| job.updates[1].weight = weight, MergeError::Weight { learner, weight });
+    }
+    let weight = f64::MAX;
+    check(&|job| (0..2).for_each(|i| job.updates[i].weight = weight), MergeError::Weight { learner, weight });
+    check(&|job| job.state.theta.truncate(339), MergeError::State { expected: 340, actual: 339 });
+    check(&|job| job.state.momentum.push(0.0), MergeError::State { expected: 340, actual: 341 });
+    for (lr, momentum) in [(0.0, 0.5), (f32::INFINITY, 0.5), (0.7, 1.0), (0.7, -0.1)] {
+        let spec = OuterSpec { lr, momentum };
+        check(&|job| job.outer = spec, MergeError::Outer { spec });
+    }
+    let bytes = noisy_job(1, Code::Int4, 1).updates[0].body.len();
+    let source = QuantError::Length { expected: bytes, actual: bytes - 1 };
+    check(&|job| job.updates[1].body.truncate(bytes - 1), MergeError::Body { learner, source });
+
+    let mut job = noisy_job(1, Code::Int4, 2);
+    job.updates[0].weight = f64::NAN;
+    assert!(matches!(job.run(), Err((_, MergeError::Weight { .. }))));
+}
+
+proptest! {
+    #[test]
+    fn any_order_gives_the_same_bits(seed in any::<u64>(), swaps in prop::collection::vec((0_usize..5, 0_usize..5), 5)) {
+        let job = noisy_job(seed, Code::Int4, 5);
+        let mut other = job.clone();
+        for (a, b) in swaps {
+            other.updates.swap(a, b);
+        }
+        prop_assert_eq!(job.run().unwrap(), other.run().unwrap());
+    }
+
+    #[test]
+    fn what_is_left_over_never_exceeds_half_a_step(seed in any::<u64>(), e3m0 in any::<bool>()) {
+        let code = if e3m0 { Code::E3m0 } else { Code::Int4 };
+        let mut state = None;
+        for round in 0..20 {
+            let mut job = noisy_job(seed.wrapping_add(round), code, 3);
+            job.state = state.take().unwrap_or(job.state);
+            let hat = Arc::clone(&job.state.hat);
+            let outcome = job.run().unwrap();
+            let now = outcome.state;
+            let size = |of: &dyn Fn(usize) -> f32| (0..340).fold(0.0_f32, |max, i| max.max(of(i).abs()));
+            let lack = size(&|i| now.theta[i] - hat[i]);
+            let left = size(&|i| now.theta[i] - now.hat[i]);
+            // Int4: half of a seventh; E3M0: half of the widest gap; and the scale's rounding.
+            let share = if e3m0 { 0.25 } else { 1.0 / 14.0 };
+            prop_assert!(left <= lack * share * 1.01 + 1e-6, "round {round}: {left} left of {lack}");
+            state = Some(now);
+        }
+    }
+}

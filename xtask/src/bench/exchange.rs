@@ -1,0 +1,244 @@
+//! Speed of the exchange: coding fragments and merging them, beside a plain copy of memory.
+//!
+//! One thread. Each figure is the median of [`RUNS`] runs; the cases take turns, so that a noisy
+//! moment of a shared machine hits all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago::diloco::{
+    Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec, Round, Segment,
+    Version, Weighted,
+};
+use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec};
+use serde_json::{Value, json};
+
+const RUNS: usize = 7;
+/// Shortest time that a figure is taken from; shorter work is repeated.
+const TIMED_MIN: Duration = Duration::from_millis(20);
+const COPY_BYTES: usize = 256 << 20;
+/// A large tensor's piece; a fragment has several.
+const SEGMENT_VALUES: usize = 1 << 20;
+const BLOCK: u32 = 256;
+const FRAGMENT_VALUES: [usize; 3] = [100_000, 1_000_000, 15_000_000];
+
+/// Merging M updates of one fragment (int4, radial), in GB/s of the inputs and the state touched:
+/// M bodies in, Θ, Θ̂ and momentum in and out, one body out. `ratio` is against copying 256 MB, read
+/// and written bytes counted.
+pub fn merge() -> Value {
+    let mut copy = Copy::new();
+    let mut cases: Vec<Merge> = FRAGMENT_VALUES
+        .into_iter()
+        .flat_map(|values| [2, 4, 8].map(|updates| Merge::new(updates, values)))
+        .collect();
+    for _ in 0..RUNS {
+        copy.run();
+        for case in &mut cases {
+            case.run();
+        }
+    }
+    let copy_rate = median(&mut copy.gb_per_s);
+    let rows = cases.iter_mut().map(|case| {
+        let rate = median(&mut case.gb_per_s);
+        json!({
+            "updates": case.updates.len(),
+            "values": case.state.theta.len(),
+            "gb_per_s": rate,
+            "ratio": rate / copy_rate,
+        })
+    });
+    json!({ "copy_gb_per_s": copy_rate, "merge": rows.collect::<Vec<_>>() })
+}
+
+/// Coding and decoding one fragment, in GB/s of values and body together, beside a copy of 256 MB.
+pub fn codec() -> Value {
+    let mut copy = Copy::new();
+    let mut cases: Vec<Coding> = [Code::Int4, Code::E3m0, Code::F32]
+        .into_iter()
+        .flat_map(|code| FRAGMENT_VALUES.map(|values| Coding::new(code, values)))
+        .collect();
+    for _ in 0..RUNS {
+        copy.run();
+        for case in &mut cases {
+            case.run();
+        }
+    }
+    let copy_rate = median(&mut copy.gb_per_s);
+    let rows = cases.iter_mut().map(|case| {
+        let values = case.values.len() as f64;
+        let gigabytes = (case.values.len() * 4 + case.body.len()) as f64 / 1e9;
+        let (encode_s, decode_s) = (median(&mut case.encode_s), median(&mut case.decode_s));
+        json!({
+            "code": case.code,
+            "values": case.values.len(),
+            "bits_per_value": case.body.len() as f64 * 8.0 / values,
+            "encode_gb_per_s": gigabytes / encode_s,
+            "decode_gb_per_s": gigabytes / decode_s,
+            "encode_values_per_s": values / encode_s,
+            "decode_values_per_s": values / decode_s,
+            "encode_ratio": gigabytes / encode_s / copy_rate,
+            "decode_ratio": gigabytes / decode_s / copy_rate,
+        })
+    });
+    json!({ "copy_gb_per_s": copy_rate, "block": BLOCK, "codec": rows.collect::<Vec<_>>() })
+}
+
+/// Copying from one buffer to another.
+struct Copy {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    gb_per_s: Vec<f64>,
+}
+
+impl Copy {
+    fn new() -> Self {
+        Self { from: vec![1; COPY_BYTES], to: vec![2; COPY_BYTES], gb_per_s: Vec::new() }
+    }
+
+    fn run(&mut self) {
+        let seconds = seconds_each(|| {
+            self.to.copy_from_slice(std::hint::black_box(&self.from));
+            std::hint::black_box(&self.to);
+        });
+        self.gb_per_s.push(2.0 * COPY_BYTES as f64 / 1e9 / seconds);
+    }
+}
+
+/// Merging the same updates into one state, again and again.
+struct Merge {
+    segments: Vec<Segment>,
+    updates: Vec<Weighted>,
+    state: FragmentState,
+    gb_per_s: Vec<f64>,
+}
+
+impl Merge {
+    fn new(updates: u32, values: usize) -> Self {
+        let segments = segments(values);
+        let update = |learner: u32| Weighted {
+            learner: LearnerId(learner),
+            weight: 1.0 + f64::from(learner),
+            body: codec_of(Code::Int4).encode(&segments, &noise(learner, values)),
+        };
+        let updates = (0..updates).map(update).collect();
+        let state = FragmentState {
+            version: Version(0),
+            theta: vec![0.0; values],
+            hat: Arc::new(vec![0.0; values]),
+            momentum: vec![0.0; values],
+        };
+        Self { segments, updates, state, gb_per_s: Vec::new() }
+    }
+
+    fn run(&mut self) {
+        let mut body_bytes = 0;
+        let mut seconds = 0.0;
+        let mut merges = 0;
+        while seconds < TIMED_MIN.as_secs_f64() {
+            let job = self.job();
+            let (merged, took) = timed(|| job.run());
+            let outcome = merged.unwrap_or_else(|(_, error)| panic!("the updates are ours: {error}"));
+            body_bytes = outcome.body.len();
+            self.state = outcome.state;
+            seconds += took.as_secs_f64();
+            merges += 1;
+        }
+        let bytes = (self.updates.len() + 1) * body_bytes + 3 * 2 * 4 * self.state.theta.len();
+        self.gb_per_s.push(bytes as f64 * f64::from(merges) / 1e9 / seconds);
+    }
+
+    /// A job with the state; what it needs beyond that is copied here, outside the timing.
+    fn job(&mut self) -> MergeJob {
+        let empty = FragmentState {
+            version: Version(0),
+            theta: Vec::new(),
+            hat: Arc::new(Vec::new()),
+            momentum: Vec::new(),
+        };
+        MergeJob {
+            round: Round(0),
+            fragment: FragmentId(0),
+            state: std::mem::replace(&mut self.state, empty),
+            updates: self.updates.clone(),
+            segments: self.segments.clone(),
+            codec: codec_of(Code::Int4),
+            rule: MergeRule::Radial,
+            outer: OuterSpec::default(),
+            next: Version(0),
+        }
+    }
+}
+
+/// Coding one fragment and back.
+struct Coding {
+    code: Code,
+    segments: Vec<Segment>,
+    values: Vec<f32>,
+    body: Vec<u8>,
+    decoded: Vec<f32>,
+    encode_s: Vec<f64>,
+    decode_s: Vec<f64>,
+}
+
+impl Coding {
+    fn new(code: Code, values: usize) -> Self {
+        let (segments, values) = (segments(values), noise(0, values));
+        let decoded = vec![0.0; values.len()];
+        Self { code, segments, values, body: Vec::new(), decoded, encode_s: Vec::new(), decode_s: Vec::new() }
+    }
+
+    fn run(&mut self) {
+        let codec = codec_of(self.code);
+        self.encode_s.push(seconds_each(|| self.body = codec.encode(&self.segments, &self.values)));
+        self.decode_s.push(seconds_each(|| {
+            codec.decode_into(&self.segments, &self.body, &mut self.decoded).expect("coded just now");
+        }));
+    }
+}
+
+fn codec_of(code: Code) -> Codec {
+    let apply = ApplyPolicy::Keep { residue: false };
+    Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block: BLOCK, code, apply })
+        .expect("a good block")
+}
+
+fn segments(values: usize) -> Vec<Segment> {
+    let segment = |start: usize| Segment {
+        start: u32::try_from(start).expect("far below 2³²"),
+        len: u32::try_from(SEGMENT_VALUES.min(values - start)).expect("far below 2³²"),
+        merge: MergeClass::Radial,
+    };
+    (0..values).step_by(SEGMENT_VALUES).map(segment).collect()
+}
+
+/// Sums of four uniform numbers, about normal, of size 1e-3.
+fn noise(seed: u32, len: usize) -> Vec<f32> {
+    let mut state = u64::from(seed) + 1;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..len).map(|_| (uniform() + uniform() + uniform() + uniform()) * 1e-3).collect()
+}
+
+/// Seconds that `work` takes, repeated for at least [`TIMED_MIN`].
+fn seconds_each(mut work: impl FnMut()) -> f64 {
+    let (mut seconds, mut times) = (0.0, 0);
+    while seconds < TIMED_MIN.as_secs_f64() {
+        seconds += timed(&mut work).1.as_secs_f64();
+        times += 1;
+    }
+    seconds / f64::from(times)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = std::time::Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
