@@ -91,8 +91,8 @@ fn a_joiner_takes_all() {
 #[test]
 fn refuses_and_changes_nothing() {
     let (replica, theta) = single(KEEP, Code::F32);
-    let check = |expected: ReplicaError,
-                 act: &dyn Fn(&mut Replica, &mut Vec<f32>) -> Result<(), ReplicaError>| {
+    type Act<'a> = &'a dyn Fn(&mut Replica, &mut Vec<f32>) -> Result<(), ReplicaError>;
+    let check = |expected: ReplicaError, act: Act| {
         let (mut replica, mut after) = (replica.clone(), theta.clone());
         assert_eq!(act(&mut replica, &mut after), Err(expected));
         assert_eq!((&replica.hat, &after), (&vec![10.0], &theta));
