@@ -1,3 +1,7 @@
-//! The native-learner binary.
+//! The `native-learner` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    native_learner::main()
+}

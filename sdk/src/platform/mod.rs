@@ -8,6 +8,9 @@ mod native;
 #[cfg(not(target_family = "wasm"))]
 use native as sys;
 
+/// What only operating systems have.
+#[cfg(not(target_family = "wasm"))]
+pub use native::{interrupted, open_private};
 pub use sys::{Clock, Socket, fetch, random_bytes, sleep};
 
 /// What a [`Socket`] reports, in the order in which it happened.

@@ -1,9 +1,132 @@
-//! The learner's loop: platform → [`crate::diloco`] → engine.
+//! The learner's loop: platform → [`crate::diloco`] → engine, as one future on one thread.
+//!
+//! It trains whenever there are parameters and data, and never waits for the network then: sockets and
+//! transfers live on threads of their own, and between two steps it takes what they have brought. It
+//! goes on training while the connection is down, and comes back as the same learner.
 
 mod address;
 mod backoff;
 mod control;
+mod downloads;
+mod effects;
+mod engine;
+mod event;
+mod link;
+mod meter;
+mod session;
+
+use std::future::poll_fn;
+use std::task::Poll;
 
 pub use address::{Address, AddressError};
 pub use backoff::Backoff;
 pub use control::{Control, DutyError};
+pub use engine::{BuildError, HostEngine};
+pub use event::{Doing, Event, Offline, Report};
+
+use crate::engine::{EngineError, Trainer};
+use crate::platform::RandomError;
+use crate::wire::{CloseCode, Identity, RunSpec};
+use session::Session;
+
+/// What a learner needs to know to take part.
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// Where the syncer is.
+    pub address: Address,
+    /// The learner's secret, the same at each start.
+    pub identity: Identity,
+    /// Its name for people; cut to 64 bytes.
+    pub name: String,
+    /// What it computes with, for people; cut to 64 bytes.
+    pub device: String,
+    /// How long to try to be taken in for the first time, in milliseconds.
+    pub contact_ms_max: u64,
+    /// How long to try to be taken in again, in milliseconds; `None` for ever.
+    pub reconnect_ms_max: Option<u64>,
+    /// Leave after this time, in milliseconds; `None` for never.
+    pub run_ms_max: Option<u64>,
+}
+
+/// Why a run ended otherwise than by the owner's wish or its own end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The syncer did not take this learner in, for too long.
+    #[error(
+        "{address} did not take this learner in for {waited_s} s: {reason}; see that the syncer runs and the address is right"
+    )]
+    Unreachable {
+        /// The syncer.
+        address: Address,
+        /// How long it was tried, in seconds.
+        waited_s: u64,
+        /// What came of the last attempt.
+        reason: String,
+    },
+    /// The syncer will not have this learner, now or later.
+    #[error("the syncer refused this learner: {reason}")]
+    Refused {
+        /// Why, as a number.
+        code: CloseCode,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The run cannot be trained here.
+    #[error("this machine cannot take part in the run: {0}")]
+    Build(#[from] BuildError),
+    /// The engine gave up.
+    #[error("training failed: {0}")]
+    Engine(#[from] EngineError),
+    /// There is no randomness for the retries.
+    #[error(transparent)]
+    Random(#[from] RandomError),
+}
+
+/// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
+///
+/// `build` makes the trainer of a run, with whatever parameters; they are overwritten. `observe` hears
+/// of everything worth showing and should return at once. Natively this must be polled within a Tokio
+/// runtime that has its timer on; a step blocks the thread.
+///
+/// # Errors
+/// - [`RunError::Unreachable`]: not taken in within `contact_ms_max`, or again within `reconnect_ms_max`.
+/// - [`RunError::Refused`]: the syncer will not have this learner.
+/// - [`RunError::Build`], [`RunError::Engine`]: the run cannot be trained here.
+/// - [`RunError::Random`]: the operating system gives no random bytes.
+pub async fn run<T, B, O>(
+    config: RunConfig,
+    control: &Control,
+    build: B,
+    observe: O,
+) -> Result<Report, RunError>
+where
+    T: Trainer,
+    B: FnMut(&RunSpec) -> Result<T, BuildError>,
+    O: FnMut(&Event),
+{
+    let mut session = Session::new(config, control, build, observe)?;
+    while session.turn()? {
+        match session.next_batch()? {
+            Some(tokens) => {
+                session.step(&tokens)?;
+                yield_now().await;
+            }
+            None => session.wait().await?,
+        }
+    }
+    session.leave().await
+}
+
+/// Lets others on this thread have their turn.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,11 +1,13 @@
 //! Operating systems: threads for the network, so that a long step never makes a peer wait.
 
 mod http;
+mod process;
 mod socket;
 
 use std::time::{Duration, Instant};
 
 pub use http::fetch;
+pub use process::{interrupted, open_private};
 pub use socket::Socket;
 
 use super::RandomError;

@@ -1,0 +1,110 @@
+//! Flags, each with its twin in the environment.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{exit, parse_duration_ms};
+
+/// Lends this machine to a run that trains one language model on many learners.
+#[derive(Debug, Parser)]
+#[command(name = "native-learner", version, after_help = exit::HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Takes part in the run of a syncer until told to stop
+    #[command(after_help = exit::HELP)]
+    Join(JoinArgs),
+    /// Measures how fast this machine trains
+    #[command(after_help = exit::HELP)]
+    Bench(BenchArgs),
+    /// Looks at this machine, and at a syncer if one is named
+    #[command(after_help = exit::HELP)]
+    Doctor(DoctorArgs),
+}
+
+impl Verb {
+    /// Whether output is for programs.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Self::Join(args) => args.json,
+            Self::Bench(args) => args.json,
+            Self::Doctor(args) => args.json,
+        }
+    }
+}
+
+/// A flag wins over its environment variable, that over the configuration file.
+#[derive(Debug, Default, Args)]
+pub(crate) struct JoinArgs {
+    /// The syncer: ws://HOST:PORT, a link to its page, or HOST:PORT
+    #[arg(env = "ARCHIPELAGO_SYNCER")]
+    pub(crate) syncer: Option<String>,
+    /// TOML file with any of these settings, named like the flags
+    #[arg(long, value_name = "FILE", env = "ARCHIPELAGO_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Threads to compute with [default: all cores]
+    #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Share of the time to compute, above 0 and at most 1; it sleeps between steps [default: 1]
+    #[arg(long, value_name = "SHARE", env = "ARCHIPELAGO_DUTY_CYCLE")]
+    pub(crate) duty_cycle: Option<f64>,
+    /// A name for people, at most 64 bytes [default: the name of this machine]
+    #[arg(long, env = "ARCHIPELAGO_NAME")]
+    pub(crate) name: Option<String>,
+    /// The one file that holds this learner's identity; made if it is not there
+    #[arg(long, value_name = "FILE", env = "ARCHIPELAGO_IDENTITY", conflicts_with = "identity_dir")]
+    pub(crate) identity: Option<PathBuf>,
+    /// Folder of identities, one for each learner of this machine [default: in the XDG state folder]
+    #[arg(long, value_name = "FOLDER", env = "ARCHIPELAGO_IDENTITY_DIR")]
+    pub(crate) identity_dir: Option<PathBuf>,
+    /// Leave after this time: 90s, 5m, 2h [default: never]
+    #[arg(long = "for", value_name = "DURATION", env = "ARCHIPELAGO_FOR", value_parser = parse_duration_ms)]
+    pub(crate) for_ms: Option<u64>,
+    /// How long to try to come back to a syncer that went away [default: for ever]
+    #[arg(long, value_name = "DURATION", env = "ARCHIPELAGO_MAX_RECONNECT", value_parser = parse_duration_ms)]
+    pub(crate) max_reconnect: Option<u64>,
+    /// How long to try to reach the syncer the first time [default: 30s]
+    #[arg(long, value_name = "DURATION", env = "ARCHIPELAGO_MAX_CONTACT", value_parser = parse_duration_ms)]
+    pub(crate) max_contact: Option<u64>,
+    /// Print one JSON object a line
+    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    pub(crate) json: bool,
+    /// Print errors only
+    #[arg(long, short, env = "ARCHIPELAGO_QUIET", conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Print what becomes of every update too
+    #[arg(long, short, env = "ARCHIPELAGO_VERBOSE")]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// The model: tiny, small, medium or base
+    #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_PRESET", default_value = "small")]
+    pub(crate) preset: String,
+    /// Threads to compute with [default: all cores]
+    #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// How long to measure, after one step to warm up
+    #[arg(long, value_name = "SECONDS", env = "ARCHIPELAGO_SECONDS", default_value_t = 10.0)]
+    pub(crate) seconds: f64,
+    /// Print one JSON object
+    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The syncer to try: ws://HOST:PORT, a link to its page, or HOST:PORT
+    #[arg(env = "ARCHIPELAGO_SYNCER")]
+    pub(crate) syncer: Option<String>,
+    /// Print one JSON object
+    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,256 @@
+//! What comes in from the network, and what the protocol core wants done.
+
+use crate::data::Feed;
+use crate::diloco::ReplicaError;
+use crate::diloco::learner::{Input, Output};
+use crate::engine::Trainer;
+use crate::wire::{Bye, CloseCode, Fate, Message, RunSpec, Welcome};
+
+use super::downloads::Download;
+use super::event::Event;
+use super::link::{LinkEvent, bye};
+use super::session::{Part, Session, newcomer};
+use super::{BuildError, HostEngine, RunError};
+
+impl<T, B, O> Session<'_, T, B, O>
+where
+    T: Trainer,
+    B: FnMut(&RunSpec) -> Result<T, BuildError>,
+    O: FnMut(&Event),
+{
+    /// Tells the core what happened and does what it wants.
+    pub(super) fn handle(&mut self, input: Input) -> Result<(), RunError> {
+        self.learner.handle(self.clock.now(), input);
+        self.drain()
+    }
+
+    /// Does what the core wants, in its order.
+    pub(super) fn drain(&mut self) -> Result<(), RunError> {
+        while let Some(output) = self.learner.poll() {
+            self.act(output)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_link(&mut self, event: LinkEvent) -> Result<(), RunError> {
+        match event {
+            LinkEvent::Opened => self.handle(Input::Connected),
+            LinkEvent::Message(message) => {
+                self.note(&message);
+                self.handle(Input::Message(message))
+            }
+            LinkEvent::Closed { code, reason } => {
+                let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.ending);
+                match code {
+                    // Its goodbye was lost, but not the reason.
+                    Some(code) => self.handle(Input::Message(Message::Bye(Bye { code, reason }))),
+                    None => {
+                        self.disconnect(&reason);
+                        self.drain()
+                    }
+                }
+            }
+            LinkEvent::Garbled(error) => {
+                let (code, reason) = (error.close_code(), error.to_string());
+                // If even this cannot be sent, the close code says it.
+                let _sent = self.link.send(&bye(code, &reason));
+                self.link.close(code, &reason);
+                if code == CloseCode::Version {
+                    return Err(RunError::Refused { code, reason });
+                }
+                self.disconnect(&reason);
+                self.drain()
+            }
+        }
+    }
+
+    pub(super) fn on_download(&mut self, download: Download) -> Result<(), RunError> {
+        match download {
+            Download::Fragment { fragment, result: Ok((version, values)) } => {
+                self.handle(Input::Fetched { fragment, version, values })
+            }
+            Download::Fragment { fragment, result: Err(reason) } => {
+                self.trouble(format!("fragment {fragment} did not come: {reason}"));
+                self.handle(Input::FetchFailed { fragment })
+            }
+            Download::Shard { shard, result } => {
+                let Some(part) = &mut self.part else { return Ok(()) };
+                let body_bytes = part.shard_bytes(shard);
+                let checked = result.map(|bytes| part.feed.add_shard(shard, bytes));
+                match checked {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        self.downloads.reject_shard(self.clock.now_us(), shard, body_bytes);
+                        self.trouble(format!("what came is no use: {error}"));
+                    }
+                    Err(reason) => self.trouble(format!("data did not come: {reason}")),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn act(&mut self, output: Output) -> Result<(), RunError> {
+        match output {
+            Output::Send(message) => self.send(&message),
+            Output::Build(welcome) => self.build(&welcome)?,
+            Output::Fetch { fragment, version } => {
+                if let (Some(part), Some((run, _))) = (&self.part, self.learner.run()) {
+                    let len = part.engine.fragments().len(fragment);
+                    self.downloads.fragment(run, fragment, version, len);
+                }
+            }
+            Output::Encode { round, fragment } => {
+                let Some(part) = &mut self.part else { return Ok(()) };
+                match part.engine.encode(fragment) {
+                    Ok(body) => {
+                        self.learner.handle(self.clock.now(), Input::Encoded { round, fragment, body });
+                    }
+                    Err(error) => self.spoilt(&error),
+                }
+            }
+            Output::Apply { fragment, body, included } => {
+                let Some(part) = &mut self.part else { return Ok(()) };
+                if let Err(error) = part.engine.apply(fragment, &body, included) {
+                    self.spoilt(&error);
+                }
+            }
+            Output::Load { fragment, values, keep, included } => {
+                let Some(part) = &mut self.part else { return Ok(()) };
+                if let Err(error) = part.engine.load(fragment, &values, keep, included) {
+                    self.spoilt(&error);
+                }
+            }
+            Output::Grant(grant) => {
+                let granted = self.part.as_mut().map(|part| part.feed.grant(grant));
+                if let Some(Err(error)) = granted {
+                    self.trouble(error.to_string());
+                }
+            }
+            Output::RetainLeases(leases) => {
+                if let Some(part) = &mut self.part {
+                    part.feed.retain(&leases);
+                }
+            }
+            Output::Reconnect(Bye { code, reason }) => {
+                self.link.close(code, &reason);
+                self.disconnect(&reason);
+            }
+            Output::Stop(bye) => return self.stop(bye),
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, Bye { code, reason }: Bye) -> Result<(), RunError> {
+        self.link.close(code, &reason);
+        match code {
+            CloseCode::Done => {
+                self.disconnect(&reason);
+                self.ending = true;
+                Ok(())
+            }
+            CloseCode::WrongRun => {
+                self.afresh(&reason);
+                Ok(())
+            }
+            _ => Err(RunError::Refused { code, reason }),
+        }
+    }
+
+    /// Builds the engine of a run, or keeps that of before.
+    fn build(&mut self, welcome: &Welcome) -> Result<(), RunError> {
+        let same = |part: &Part<T>| part.engine.run() == welcome.run && part.spec == welcome.spec;
+        if !self.part.as_ref().is_some_and(same) {
+            // The old engine goes first: the two may not fit into memory together.
+            self.part = None;
+            let spec = welcome.spec.clone();
+            let engine = HostEngine::new(welcome.run, &spec, (self.build)(&spec)?)?;
+            let feed = Feed::new(&spec);
+            self.part = Some(Part { spec, engine, feed });
+        }
+        let Some(part) = &self.part else { return Ok(()) };
+        (self.observe)(&Event::Welcomed {
+            run: welcome.run.to_string(),
+            learner: welcome.learner,
+            params: part.engine.trainer().layout().len() as u64,
+            device: part.engine.trainer().describe(),
+        });
+        let fragments = part.engine.fragments().clone();
+        self.learner.handle(self.clock.now(), Input::Built(fragments));
+        Ok(())
+    }
+
+    fn send(&mut self, message: &Message) {
+        if !self.link.is_open() {
+            return;
+        }
+        if let Err(error) = self.link.send(message) {
+            return self.disconnect(&error.to_string());
+        }
+        if let (Message::Progress(progress), Some(part)) = (message, &mut self.part) {
+            part.feed.reported(&progress.leases);
+        }
+    }
+
+    /// Looks at a message on its way to the core.
+    fn note(&mut self, message: &Message) {
+        match message {
+            Message::Welcome(_) => {
+                self.welcomed = true;
+                self.offline_us = None;
+            }
+            Message::Receipt { round, fragment, fate, .. } => {
+                match fate {
+                    Fate::Merged { tokens, .. } => {
+                        self.tally.updates_merged += 1;
+                        self.tally.tokens_merged += tokens;
+                    }
+                    Fate::Late(_) => self.tally.updates_late += 1,
+                    Fate::Refused(_) => self.tally.updates_refused += 1,
+                }
+                (self.observe)(&Event::Receipt { round: *round, fragment: *fragment, fate: *fate });
+            }
+            Message::Merged(merged) => {
+                (self.observe)(&Event::Merged { fragment: merged.fragment, version: merged.version });
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives up the connection; the core hears of it with the next [`Self::drain`].
+    fn disconnect(&mut self, reason: &str) {
+        if self.link.retry_us().is_some() {
+            return;
+        }
+        let now_us = self.clock.now_us();
+        let retry_ms = self.link.drop_connection(now_us, reason);
+        self.offline_us.get_or_insert(now_us);
+        self.downloads.clear_fragments();
+        if !self.ending {
+            (self.observe)(&Event::Disconnected { reason: reason.to_owned(), retry_ms });
+        }
+        self.learner.handle(self.clock.now(), Input::Disconnected);
+    }
+
+    /// The parameters here are no use any more.
+    fn spoilt(&mut self, error: &ReplicaError) {
+        self.link.close(CloseCode::Done, "the learner starts afresh");
+        self.afresh(&error.to_string());
+    }
+
+    /// Gives up everything but the identity, and joins as a newcomer does.
+    pub(super) fn afresh(&mut self, reason: &str) {
+        (self.observe)(&Event::Afresh { reason: reason.to_owned() });
+        self.disconnect(reason);
+        self.learner = newcomer(&self.config);
+        if self.paused {
+            self.learner.handle(self.clock.now(), Input::Paused(true));
+        }
+        self.part = None;
+        self.downloads.clear_shard();
+    }
+
+    fn trouble(&mut self, reason: String) {
+        (self.observe)(&Event::Trouble { reason });
+    }
+}

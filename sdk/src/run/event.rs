@@ -1,0 +1,162 @@
+//! What a run tells those who watch it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::wire::{Fate, FragmentId, LearnerId, Round, Version};
+
+/// Something that a watcher may want to show. As JSON each has its name under `event`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A connection is being made.
+    Connecting {
+        /// Where to.
+        address: String,
+    },
+    /// The syncer took this learner in.
+    Welcomed {
+        /// The run, as 16 hex digits.
+        run: String,
+        /// This learner's id in it.
+        learner: LearnerId,
+        /// Parameters of the model.
+        params: u64,
+        /// What it is computed with.
+        device: String,
+    },
+    /// The first step of all is done.
+    FirstStep {
+        /// Time since the run began, in milliseconds.
+        elapsed_ms: u64,
+    },
+    /// The connection is gone.
+    Disconnected {
+        /// Why.
+        reason: String,
+        /// When the next attempt is, in milliseconds from now.
+        retry_ms: u64,
+    },
+    /// All that was held is given up, and the run joined as by a newcomer.
+    Afresh {
+        /// Why.
+        reason: String,
+    },
+    /// What became of an update.
+    Receipt {
+        /// The round that it answered.
+        round: Round,
+        /// The fragment.
+        fragment: FragmentId,
+        /// What became of it.
+        fate: Fate,
+    },
+    /// A merged change was taken in.
+    Merged {
+        /// The fragment.
+        fragment: FragmentId,
+        /// Its version from now on.
+        version: Version,
+    },
+    /// Something went wrong that is dealt with: a transfer failed and is tried again, say.
+    Trouble {
+        /// What and why.
+        reason: String,
+    },
+    /// How things stand; comes about twice a second, and last of all.
+    Progress(Box<Report>),
+}
+
+/// How things stand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Time since the run began, in milliseconds.
+    pub elapsed_ms: u64,
+    /// What it is doing.
+    pub doing: Doing,
+    /// Why there is no connection, if there is none.
+    pub offline: Option<Offline>,
+    /// Steps done.
+    pub steps: u64,
+    /// Tokens trained on.
+    pub tokens_trained: u64,
+    /// Tokens that receipts said were merged.
+    pub tokens_merged: u64,
+    /// Updates merged, by receipt.
+    pub updates_merged: u64,
+    /// Updates that came late, by receipt.
+    pub updates_late: u64,
+    /// Updates refused, by receipt.
+    pub updates_refused: u64,
+    /// Merged tokens of the whole run, as last heard.
+    pub clock_tokens: u64,
+    /// Mean loss of the steps since the last report, in nats per token; none without a step.
+    pub loss: Option<f32>,
+    /// Learning rate of the last step.
+    pub learning_rate: f32,
+    /// Tokens per second over the last 10 s, pauses included.
+    pub tokens_per_s: f64,
+    /// Time of the last step, in milliseconds.
+    pub step_ms: f32,
+    /// Time spent on exchange or without data, as a share of that and training; from the first step on.
+    pub sync_ratio: f64,
+    /// Time in steps, in milliseconds.
+    pub train_ms: u64,
+    /// Time spent on messages and on coding and taking in parameters after the first step, in milliseconds.
+    pub exchange_ms: u64,
+    /// Time without data after the first step, in milliseconds.
+    pub starved_ms: u64,
+    /// Payload bytes sent on sockets.
+    pub sent_bytes: u64,
+    /// Payload bytes received on sockets.
+    pub received_bytes: u64,
+}
+
+/// What a learner is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doing {
+    /// It has yet to reach the syncer.
+    Connecting,
+    /// It fetches the parameters.
+    Joining,
+    /// It has no data to train on.
+    Starved,
+    /// It trains.
+    Training,
+    /// Its owner paused it.
+    Paused,
+    /// It says farewell.
+    Leaving,
+}
+
+/// Why there is no connection, and when there may be one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Offline {
+    /// Why.
+    pub reason: String,
+    /// Time to the next attempt, in milliseconds; 0 while one is under way.
+    pub retry_ms: u64,
+}
+
+/// One sentence without its full stop.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.doing {
+            Doing::Connecting => "connecting",
+            Doing::Joining => "joining: fetching the parameters",
+            Doing::Starved => "waiting for data to train on",
+            Doing::Training => "training",
+            Doing::Paused => "paused",
+            Doing::Leaving => "leaving",
+        })?;
+        match &self.offline {
+            None => Ok(()),
+            Some(Offline { reason, retry_ms: 0 }) => write!(f, ", reconnecting now because {reason}"),
+            Some(Offline { reason, retry_ms }) => {
+                write!(f, ", reconnecting in {} s because {reason}", retry_ms.div_ceil(1_000))
+            }
+        }
+    }
+}

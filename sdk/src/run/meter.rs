@@ -1,0 +1,120 @@
+//! Where the time goes, and how fast the tokens do.
+
+use std::collections::VecDeque;
+
+/// Span over which the token rate is averaged, in microseconds.
+const RATE_US: u64 = 10_000_000;
+
+/// What a learner spends time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spent {
+    /// In a step.
+    Training,
+    /// On messages, coding and taking in.
+    Exchange,
+    /// Waiting, with nothing to train on.
+    Starved,
+    /// Before the first step, or asleep by the owner's wish.
+    Other,
+}
+
+/// Adds up time and tokens.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    pub(super) train_us: u64,
+    pub(super) exchange_us: u64,
+    pub(super) starved_us: u64,
+    pub(super) steps: u64,
+    pub(super) tokens: u64,
+    pub(super) step_us: u64,
+    loss_sum: f64,
+    loss_count: u32,
+    /// When steps ended and the tokens of each, in microseconds.
+    recent: VecDeque<(u64, u64)>,
+    first_step_us: Option<u64>,
+}
+
+impl Meter {
+    /// Books a span of time. Before the first step only training counts.
+    pub(super) fn spend(&mut self, on: Spent, us: u64) {
+        match on {
+            Spent::Training => self.train_us += us,
+            Spent::Exchange if self.steps > 0 => self.exchange_us += us,
+            Spent::Starved if self.steps > 0 => self.starved_us += us,
+            Spent::Exchange | Spent::Starved | Spent::Other => {}
+        }
+    }
+
+    /// Books a step of `step_us` that ended at `now_us`.
+    pub(super) fn step(&mut self, now_us: u64, step_us: u64, tokens: u64, loss: f32) {
+        self.spend(Spent::Training, step_us);
+        self.first_step_us.get_or_insert(now_us.saturating_sub(step_us));
+        self.steps += 1;
+        self.tokens += tokens;
+        self.step_us = step_us;
+        self.loss_sum += f64::from(loss);
+        self.loss_count += 1;
+        self.recent.push_back((now_us, tokens));
+        self.forget(now_us);
+    }
+
+    /// Mean loss since the last call, none without a step.
+    pub(super) fn take_loss(&mut self) -> Option<f32> {
+        let mean = (self.loss_count > 0).then(|| (self.loss_sum / f64::from(self.loss_count)) as f32);
+        (self.loss_sum, self.loss_count) = (0.0, 0);
+        mean
+    }
+
+    /// Tokens per second over the last 10 s, or since the first step began.
+    pub(super) fn tokens_per_s(&mut self, now_us: u64) -> f64 {
+        self.forget(now_us);
+        let Some(first_us) = self.first_step_us else { return 0.0 };
+        let span_us = now_us.saturating_sub(first_us).clamp(1, RATE_US);
+        let tokens: u64 = self.recent.iter().map(|(_, tokens)| tokens).sum();
+        tokens as f64 * 1e6 / span_us as f64
+    }
+
+    /// Exchange and starvation as a share of them and training, 0 before the first step.
+    pub(super) fn sync_ratio(&self) -> f64 {
+        let lost_us = self.exchange_us + self.starved_us;
+        let all_us = lost_us + self.train_us;
+        if all_us == 0 { 0.0 } else { lost_us as f64 / all_us as f64 }
+    }
+
+    fn forget(&mut self, now_us: u64) {
+        while self.recent.front().is_some_and(|(at_us, _)| at_us + RATE_US < now_us) {
+            self.recent.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_covers_the_last_ten_seconds() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.tokens_per_s(5), 0.0);
+        for second in 1..=20 {
+            meter.step(second * 1_000_000, 1_000_000, 100, 1.0);
+        }
+        assert!((meter.tokens_per_s(20_000_000) - 110.0).abs() < 1e-9, "eleven ends of steps lie in 10 s");
+        assert!((meter.tokens_per_s(26_000_000) - 50.0).abs() < 1e-9);
+        assert_eq!(meter.tokens_per_s(40_000_000), 0.0);
+    }
+
+    #[test]
+    fn joining_is_no_exchange() {
+        let mut meter = Meter::default();
+        meter.spend(Spent::Exchange, 900);
+        meter.spend(Spent::Starved, 900);
+        assert_eq!(meter.sync_ratio(), 0.0);
+        meter.step(2_000, 980, 1, 0.5);
+        meter.spend(Spent::Exchange, 15);
+        meter.spend(Spent::Starved, 5);
+        meter.spend(Spent::Other, 500);
+        assert!((meter.sync_ratio() - 0.02).abs() < 1e-12);
+        assert_eq!((meter.take_loss(), meter.take_loss()), (Some(0.5), None));
+    }
+}
