@@ -1,3 +1,137 @@
-//! The syncer-server binary.
+//! The syncer-server binary: reads settings, runs a verb, gives its exit code.
 
-fn main() {}
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use serde_json::json;
+use syncer_server::config::{Cli, CliError, ExportArgs, ServeConfig, Verb, parse};
+use syncer_server::errors::{EXIT_STOPPED, ServerError};
+use syncer_server::{bind, doctor, export, prepare, serve};
+use tracing_subscriber::EnvFilter;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = match parse(std::env::args_os().collect::<Vec<OsString>>()) {
+        Ok(cli) => cli,
+        Err(CliError::Usage(error)) => error.exit(),
+        Err(CliError::File(error)) => return fail(&error),
+    };
+    match run(cli).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), ServerError> {
+    match cli.verb {
+        Verb::Serve(config) => start(*config).await,
+        Verb::Export(args) => take_home(&args),
+        Verb::Validate(config) => validate(&config),
+        Verb::Doctor(config) => examine(&config).await,
+    }
+}
+
+async fn start(config: ServeConfig) -> Result<(), ServerError> {
+    log(&config);
+    let settings = serde_json::to_string(&config).expect("plain data");
+    tracing::info!(settings, "effective settings");
+    let listener = bind(&config).await?;
+    let address = listener.local_addr();
+    let address =
+        address.map_err(|source| ServerError::Address { address: config.listen.clone(), source })?;
+    let json = config.json;
+    let (url, socket) = (format!("http://{address}/"), format!("ws://{address}/v1/ws"));
+    match json {
+        true => {
+            say(&json!({ "event": "listening", "address": address.to_string(), "url": url, "join": socket }))
+        }
+        false => say(&format!("listening on {url} (learners join {socket})")),
+    }
+    let status = serve(listener, config, signalled()).await?;
+    match json {
+        true => say(&serde_json::to_string(&status).expect("plain data")),
+        false => say(&format!(
+            "stopped after {} rounds, {} tokens merged, participation {:.3}, held-out loss {}",
+            status.core.rounds,
+            status.core.tokens_merged,
+            status.core.participation,
+            status.val_loss_last.map_or_else(|| "not measured".into(), |loss| format!("{loss:.4}")),
+        )),
+    }
+    Ok(())
+}
+
+fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
+    let exported = export::export(&args.dir, &args.out)?;
+    match args.json {
+        true => say(&serde_json::to_string(&exported).expect("plain data")),
+        false => say(&format!("wrote {} parameters to {}", exported.params, exported.out.display())),
+    }
+    Ok(())
+}
+
+fn validate(config: &ServeConfig) -> Result<(), ServerError> {
+    let checked = prepare::check(config)?;
+    let (params, tokens, held_out) = (checked.params, checked.tokens, checked.held_out);
+    match config.json {
+        true => say(&json!({
+            "valid": true, "params": params, "tokens": tokens, "held_out": held_out, "resumes": checked.resumes,
+        })),
+        false => say(&format!(
+            "valid: {params} parameters, {tokens} tokens to train on, {held_out} held out, {}",
+            if checked.resumes { "goes on with the run in its folder" } else { "a new run" },
+        )),
+    }
+    Ok(())
+}
+
+async fn examine(config: &ServeConfig) -> Result<(), ServerError> {
+    let findings = doctor::examine(config).await;
+    for finding in &findings {
+        match config.json {
+            true => say(&serde_json::to_string(finding).expect("plain data")),
+            false => say(&format!(
+                "{} {:8} {}",
+                if finding.works { "ok  " } else { "FAIL" },
+                finding.what,
+                finding.found
+            )),
+        }
+    }
+    doctor::judge(&findings)
+}
+
+/// Resolves at the first signal to stop; a second one stops the process at once.
+async fn signalled() {
+    interrupted().await;
+    tracing::info!("stopping: learners are told and the run is saved; once more to stop at once");
+    tokio::spawn(async {
+        interrupted().await;
+        std::process::exit(EXIT_STOPPED.into());
+    });
+}
+
+async fn interrupted() {
+    if let Err(error) = tokio::signal::ctrl_c().await {
+        tracing::warn!(%error, "signals cannot be heard here: stop through /v1/admin/finish");
+        std::future::pending::<()>().await;
+    }
+}
+
+fn log(config: &ServeConfig) {
+    let level = if config.quiet { "warn" } else { "info" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).init();
+}
+
+fn fail(error: &ServerError) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(error.exit_code())
+}
+
+#[expect(clippy::print_stdout, reason = "the one place that answers on standard output")]
+fn say(line: &impl std::fmt::Display) {
+    println!("{line}");
+}

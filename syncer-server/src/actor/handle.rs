@@ -1,0 +1,110 @@
+//! Talking to the actor.
+
+use std::sync::Arc;
+
+use archipelago::diloco::syncer::Input;
+use archipelago::diloco::{ConnId, FragmentId, Version};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use crate::evaluate::{Evaluation, Subject};
+use crate::outbox::Outbox;
+use crate::status::ServerStatus;
+
+/// Commands waiting for the actor, at most; a reader that finds it full stops reading its socket.
+const COMMANDS_MAX: usize = 1_024;
+
+/// Events that a subscriber may lag behind.
+const EVENTS_MAX: usize = 1_024;
+
+/// What the actor can be told and asked.
+#[derive(Debug)]
+pub enum Command {
+    /// A connection stands; its messages follow.
+    Open(ConnId, Outbox),
+    /// Something for the core.
+    Input(Input),
+    /// What is Θ̂ of this fragment?
+    Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
+    /// What is Θ?
+    Subject(oneshot::Sender<Subject>),
+    /// How does the run stand?
+    Status(oneshot::Sender<Box<ServerStatus>>),
+    /// The held-out loss was measured.
+    Evaluated(Evaluation, String),
+}
+
+/// The way to the actor, for everyone.
+#[derive(Clone, Debug)]
+pub struct ActorHandle {
+    commands: mpsc::Sender<Command>,
+    events: broadcast::Sender<Arc<str>>,
+    status: watch::Receiver<Arc<str>>,
+}
+
+/// The actor's ends of an [`ActorHandle`].
+#[derive(Debug)]
+pub struct Mailbox {
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) events: broadcast::Sender<Arc<str>>,
+    pub(super) status: watch::Sender<Arc<str>>,
+}
+
+impl ActorHandle {
+    /// A handle and the mailbox that it leads to.
+    #[must_use]
+    pub fn new() -> (Self, Mailbox) {
+        let (commands, commands_queue) = mpsc::channel(COMMANDS_MAX);
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let (status, status_watch) = watch::channel(Arc::from("{}"));
+        let mailbox = Mailbox { commands: commands_queue, events: events.clone(), status };
+        (Self { commands, events, status: status_watch }, mailbox)
+    }
+
+    /// Tells the actor; false if it has ended.
+    pub async fn tell(&self, command: Command) -> bool {
+        self.commands.send(command).await.is_ok()
+    }
+
+    /// Θ̂ of `fragment` and its version; `None` if the actor has ended or there is no such fragment.
+    pub async fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
+        self.ask(|reply| Command::Hat(fragment, reply)).await
+    }
+
+    /// Θ and where the run stands; `None` if the actor has ended.
+    pub async fn subject(&self) -> Option<Subject> {
+        self.ask(Command::Subject).await
+    }
+
+    /// How the run stands; `None` if the actor has ended.
+    pub async fn status(&self) -> Option<Box<ServerStatus>> {
+        self.ask(Command::Status).await
+    }
+
+    /// Hands in a measurement.
+    pub async fn evaluated(&self, evaluation: Evaluation, sample: String) {
+        self.tell(Command::Evaluated(evaluation, sample)).await;
+    }
+
+    /// Events as JSON, from now on.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Arc<str>> {
+        self.events.subscribe()
+    }
+
+    /// The status as JSON, renewed every second or so.
+    #[must_use]
+    pub fn status_watch(&self) -> watch::Receiver<Arc<str>> {
+        self.status.clone()
+    }
+
+    /// Waits for the actor's end.
+    pub async fn closed(&self) {
+        self.commands.closed().await;
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}

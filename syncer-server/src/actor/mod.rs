@@ -1,0 +1,7 @@
+//! The one task that owns the [`Syncer`]; everybody else talks to it through a bounded channel.
+
+mod handle;
+mod shell;
+
+pub use handle::{ActorHandle, Command};
+pub use shell::{Actor, Ended, Final};

@@ -1,0 +1,314 @@
+//! One WebSocket ⇄ messages: caps, timeouts, order of sending, typed goodbyes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago::diloco::syncer::Input;
+use archipelago::wire::{
+    Assembler, Bye, CHUNK_BYTES, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX, Message, clip, encode,
+};
+use axum::body::Bytes;
+use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use tokio::time::{interval, sleep, timeout, timeout_at};
+
+use crate::actor::{ActorHandle, Command};
+use crate::meters::{Meters, Phase};
+use crate::outbox::{Outbox, Outgoing, Queues};
+
+/// Time for a peer to introduce itself.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Time between our pings.
+const PING_EVERY: Duration = Duration::from_secs(10);
+/// Time between two reports to the core that a peer is alive, at least.
+const HEARD_EVERY: Duration = Duration::from_secs(1);
+/// Time for a goodbye to get through, and then for the peer to close its side.
+const BYE_WITHIN: Duration = Duration::from_secs(2);
+/// Longest reason in a close frame, in bytes (RFC 6455, section 5.5).
+const CLOSE_REASON_BYTES_MAX: u32 = 123;
+/// Buffer that each socket reads into; thousands of idle ones must not cost much.
+const READ_BUFFER_BYTES: usize = 8 << 10;
+
+/// What every connection needs.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The way to the actor.
+    pub actor: ActorHandle,
+    /// What crosses the sockets.
+    pub meters: Arc<Meters>,
+    /// Values in each fragment.
+    pub fragment_lens: Arc<[u64]>,
+    /// Largest body that a learner of this run has reason to send.
+    pub body_bytes_max: u32,
+}
+
+/// Sets the limits of a socket before it opens. Larger frames are refused before they are read.
+pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+    upgrade
+        .max_frame_size(CHUNK_BYTES as usize)
+        .max_message_size(CHUNK_BYTES as usize)
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(0)
+        .max_write_buffer_size(4 * CHUNK_BYTES as usize)
+}
+
+/// Serves one open socket until either side ends it.
+pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
+    let (sink, mut stream) = socket.split();
+    let (outbox, queues, bye) = Outbox::new(u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX));
+    if !context.actor.tell(Command::Open(conn, outbox)).await {
+        return;
+    }
+    let writer = Writer { sink, meters: Arc::clone(&context.meters) };
+    let mut writing = tokio::spawn(writer.run(queues));
+    let mut reader = Reader { conn, context: context.clone(), ready: false };
+    let fault = tokio::select! {
+        fault = reader.run(&mut stream) => fault,
+        // The actor, or the socket, ended it.
+        _ = &mut writing => None,
+    };
+    context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
+    if let Some(fault) = fault {
+        tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
+        // Full means that the actor said goodbye first.
+        let _ = bye.try_send(fault);
+    }
+    if !writing.is_finished() {
+        // Ends soon: it has a goodbye to send, or its queue's other end is gone.
+        let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
+        writing.abort();
+    }
+    drain(&mut stream).await;
+}
+
+/// Waits for the peer to close its side: if we closed with its bytes unread, the system would reset the
+/// connection, and the goodbye could be lost.
+async fn drain(stream: &mut SplitStream<WebSocket>) {
+    let last = async {
+        while let Some(frame) = stream.next().await {
+            if frame.is_err() {
+                // Nothing can be read any more; leave the goodbye some time to be.
+                sleep(BYE_WITHIN / 4).await;
+                return;
+            }
+        }
+    };
+    let _ = timeout(BYE_WITHIN, last).await;
+}
+
+/// The half that reads.
+struct Reader {
+    conn: ConnId,
+    context: Context,
+    /// Whether the learner trains: its bytes then belong to the run.
+    ready: bool,
+}
+
+impl Reader {
+    /// Reads until the peer is gone or must be refused; then says why.
+    async fn run(&mut self, stream: &mut SplitStream<WebSocket>) -> Option<Bye> {
+        let mut assembler = Assembler::new(GREETING_BYTES_MAX);
+        let mut greeted = false;
+        let hello_until = tokio::time::Instant::now() + HELLO_WITHIN;
+        let mut heard = tokio::time::Instant::now();
+        loop {
+            let frame = if greeted {
+                stream.next().await
+            } else {
+                match timeout_at(hello_until, stream.next()).await {
+                    Ok(frame) => frame,
+                    Err(_) => {
+                        let seconds = HELLO_WITHIN.as_secs();
+                        return Some(bye(
+                            CloseCode::Silent,
+                            format!("no Hello within {seconds} s: connect again"),
+                        ));
+                    }
+                }
+            };
+            let message = match frame? {
+                Err(error) => return refusal(error),
+                Ok(ws::Message::Binary(payload)) => match self.take(&mut assembler, &payload) {
+                    Ok(message) => message,
+                    Err(error) => return Some(bye(error.close_code(), error.to_string())),
+                },
+                Ok(ws::Message::Text(_)) => {
+                    return Some(bye(
+                        CloseCode::Malformed,
+                        "text frames mean nothing here: send binary ones".into(),
+                    ));
+                }
+                Ok(ws::Message::Ping(payload) | ws::Message::Pong(payload)) => {
+                    self.count(payload.len());
+                    None
+                }
+                Ok(ws::Message::Close(_)) => return None,
+            };
+            let input = match message {
+                Some(message) => {
+                    if !greeted {
+                        greeted = true;
+                        assembler.set_body_bytes_max(self.context.body_bytes_max);
+                    }
+                    Input::Message(self.conn, message)
+                }
+                None if greeted && heard.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
+                None => continue,
+            };
+            heard = tokio::time::Instant::now();
+            if !self.context.actor.tell(Command::Input(input)).await {
+                return None;
+            }
+        }
+    }
+
+    /// Counts a frame and gives the message that it completes, if any.
+    fn take(&mut self, assembler: &mut Assembler, payload: &[u8]) -> Result<Option<Message>, DecodeError> {
+        self.count(payload.len());
+        let message = assembler.push(payload)?;
+        match &message {
+            Some(Message::Ready { .. }) => self.ready = true,
+            Some(Message::Update(update)) => {
+                let lens = &self.context.fragment_lens;
+                let values = lens.get(usize::from(update.fragment.0)).copied().unwrap_or(0);
+                self.context.meters.values_up(values);
+            }
+            _ => {}
+        }
+        Ok(message)
+    }
+
+    fn count(&self, payload_bytes: usize) {
+        let phase = if self.ready { Phase::Run } else { Phase::Join };
+        self.context.meters.up(phase, payload_bytes);
+    }
+}
+
+/// What to tell a peer whose bytes are no WebSocket of ours; nothing if it is simply gone.
+fn refusal(error: axum::Error) -> Option<Bye> {
+    match error.into_inner().downcast_ref::<tungstenite::Error>() {
+        Some(tungstenite::Error::Capacity(_)) => {
+            let reason = format!("a frame has more than {CHUNK_BYTES} bytes: send larger messages in chunks");
+            Some(bye(CloseCode::TooLarge, reason))
+        }
+        Some(tungstenite::Error::Protocol(
+            tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+        )) => None,
+        Some(tungstenite::Error::Protocol(_) | tungstenite::Error::Utf8(_)) => {
+            Some(bye(CloseCode::Malformed, "the frames break the WebSocket protocol".into()))
+        }
+        _ => None,
+    }
+}
+
+fn bye(code: CloseCode, reason: String) -> Bye {
+    Bye { code, reason }
+}
+
+/// The half that writes.
+struct Writer {
+    sink: SplitSink<WebSocket, ws::Message>,
+    meters: Arc<Meters>,
+}
+
+/// Why nothing more is sent.
+enum Stop {
+    /// Say this first.
+    Bye(Bye),
+    /// The socket takes nothing more.
+    Broken,
+}
+
+impl Writer {
+    async fn run(mut self, mut queues: Queues) {
+        if let Stop::Bye(bye) = self.pump(&mut queues).await {
+            // A peer that takes nothing cannot be told; the time limit ends it.
+            let _ = timeout(BYE_WITHIN, self.say(bye)).await;
+        }
+    }
+
+    /// Sends what is queued: goodbyes first, then short messages, then parameters, frame by frame.
+    async fn pump(&mut self, queues: &mut Queues) -> Stop {
+        let mut ping = interval(PING_EVERY);
+        ping.reset();
+        let mut bulk: Option<(Outgoing, usize)> = None;
+        loop {
+            let sent = tokio::select! {
+                biased;
+                Some(bye) = queues.bye.recv() => return Stop::Bye(bye),
+                control = queues.control.recv() => match control {
+                    Some(outgoing) => self.send_all(&outgoing, queues).await,
+                    // The actor dropped its end.
+                    None => return goodbye_or(queues),
+                },
+                _ = ping.tick() => self.send(ws::Message::Ping(Bytes::new()), queues).await.map(|()| {
+                    self.meters.down(Phase::Run, 0);
+                }),
+                Some(outgoing) = queues.bulk.recv(), if bulk.is_none() => {
+                    bulk = Some((outgoing, 0));
+                    Ok(())
+                }
+                () = std::future::ready(()), if bulk.is_some() => {
+                    let (outgoing, index) = bulk.take().expect("checked by the branch");
+                    let sent = self.send_frame(&outgoing, index, queues).await;
+                    bulk = (index + 1 < outgoing.frames.len()).then_some((outgoing, index + 1));
+                    sent
+                }
+            };
+            if let Err(stop) = sent {
+                return stop;
+            }
+        }
+    }
+
+    async fn send_all(&mut self, outgoing: &Outgoing, queues: &mut Queues) -> Result<(), Stop> {
+        for index in 0..outgoing.frames.len() {
+            self.send_frame(outgoing, index, queues).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_frame(
+        &mut self,
+        outgoing: &Outgoing,
+        index: usize,
+        queues: &mut Queues,
+    ) -> Result<(), Stop> {
+        let frame = outgoing.frames[index].clone();
+        let bytes = frame.len();
+        self.send(ws::Message::Binary(frame), queues).await?;
+        self.meters.down(outgoing.phase, bytes);
+        if index + 1 == outgoing.frames.len() {
+            self.meters.values_down(outgoing.values);
+        }
+        Ok(())
+    }
+
+    /// Sends one frame; a goodbye does not wait for it.
+    async fn send(&mut self, frame: ws::Message, queues: &mut Queues) -> Result<(), Stop> {
+        tokio::select! {
+            biased;
+            sent = self.sink.send(frame) => sent.map_err(|_| Stop::Broken),
+            Some(bye) = queues.bye.recv() => Err(Stop::Bye(bye)),
+        }
+    }
+
+    async fn say(&mut self, bye: Bye) -> Result<(), axum::Error> {
+        let reason = clip(&bye.reason, CLOSE_REASON_BYTES_MAX).to_owned();
+        let code = u16::from(bye.code);
+        let reason_clipped = clip(&bye.reason, archipelago::wire::REASON_BYTES_MAX).to_owned();
+        let encoded = encode(&Message::Bye(Bye { code: bye.code, reason: reason_clipped }));
+        self.sink.feed(ws::Message::Binary(encoded.into())).await?;
+        self.sink.feed(ws::Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;
+        self.sink.flush().await
+    }
+}
+
+/// A goodbye that is already queued, or the end.
+fn goodbye_or(queues: &mut Queues) -> Stop {
+    match queues.bye.try_recv() {
+        Ok(bye) => Stop::Bye(bye),
+        Err(_) => Stop::Broken,
+    }
+}

@@ -1,0 +1,139 @@
+//! The text of a run: read, turned to tokens, cut into shards, a part of it held out.
+
+mod read;
+mod vocabulary;
+
+use std::path::Path;
+
+use archipelago::data::{self, SHARD_TOKENS_MAX};
+use archipelago::wire::DataSpec;
+use axum::body::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::config::ServeConfig;
+use crate::errors::ServerError;
+
+pub use read::{Text, read};
+pub use vocabulary::Vocabulary;
+
+/// Everything a run needs of its text.
+pub struct Corpus {
+    /// Text ⇄ tokens.
+    pub vocabulary: Vocabulary,
+    /// What learners are told of the shards.
+    pub spec: DataSpec,
+    /// The shards' bytes, in order; [`DataSpec`] describes them.
+    pub shards: Vec<Bytes>,
+    /// Tokens of the held-out text; nobody trains on them.
+    pub held_out: Vec<u32>,
+    /// Bytes of text behind one held-out token, on average.
+    pub bytes_per_token: f64,
+    /// Loss in nats per byte that no model can beat, where the text's source is known.
+    pub entropy_floor: Option<f64>,
+    /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
+    pub hash: String,
+}
+
+impl Corpus {
+    /// Reads and prepares the text that `config` names. `kept` is the tokenizer of an earlier start of
+    /// the same run, taken instead of training one again.
+    ///
+    /// # Errors
+    /// - `DataUnreadable`, `DataEmpty`, `DataBinary`: the text cannot be used.
+    /// - `Tokenizer`: the tokenizer cannot be read, trained or used.
+    /// - `Config`: the held-out share is out of range.
+    pub fn load(config: &ServeConfig, kept: Option<&Path>) -> Result<Self, ServerError> {
+        let text = read(config)?;
+        let hash = hash(config, &text)?;
+        let (train, held_out) = split_text(&text.text, config.held_out)?;
+        let vocabulary = Vocabulary::load(config, train, kept)?;
+
+        let tokens = vocabulary.encode(train)?;
+        let token_bytes = data::token_bytes(vocabulary.size());
+        let split = data::split(&tokens, 0.0, SHARD_TOKENS_MAX);
+        let split = split.map_err(|_| ServerError::DataTooSmall { tokens: 0, tokens_min: 1 })?;
+        let mut spec = DataSpec { token_bytes, shards: Vec::new() };
+        let mut shards = Vec::new();
+        for shard in split.shards {
+            let bytes = data::encode_shard(shard, token_bytes).map_err(internal)?;
+            spec.shards.push(data::shard_spec(&bytes, token_bytes).map_err(internal)?);
+            shards.push(Bytes::from(bytes));
+        }
+        let held_out_bytes = held_out.len() as f64;
+        let held_out = vocabulary.encode(held_out)?;
+        let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
+        Ok(Self {
+            vocabulary,
+            spec,
+            shards,
+            held_out,
+            bytes_per_token,
+            entropy_floor: text.entropy_floor,
+            hash,
+        })
+    }
+
+    /// Tokens to train on.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.spec.shards.iter().map(|shard| shard.tokens).sum()
+    }
+
+    /// Checks that there is text enough for windows of `context` tokens and batches of `batch` windows,
+    /// and for one held-out window.
+    ///
+    /// # Errors
+    /// `DataTooSmall`.
+    pub fn check_size(&self, context: u32, batch: u32) -> Result<(), ServerError> {
+        let windows: u64 =
+            self.spec.shards.iter().map(|shard| u64::from(data::windows(shard.tokens, context))).sum();
+        let (tokens, held_out) = (self.tokens(), self.held_out.len() as u64);
+        if windows < u64::from(batch) || held_out <= u64::from(context) {
+            // One window is lost to the epoch's offset, one makes up for rounding.
+            let train_min = u64::from(context) * (u64::from(batch) + 2);
+            let share = held_out as f64 / (tokens + held_out).max(1) as f64;
+            let by_held_out = (f64::from(context + 2) / share.max(1e-3)) as u64;
+            let tokens_min = (train_min + u64::from(context) + 2).max(by_held_out);
+            return Err(ServerError::DataTooSmall { tokens: tokens + held_out, tokens_min });
+        }
+        Ok(())
+    }
+}
+
+/// The text to train on and, after it, the text to hold out.
+fn split_text(text: &str, held_out_ratio: f64) -> Result<(&str, &str), ServerError> {
+    if !(0.0..1.0).contains(&held_out_ratio) {
+        let why = format!("--held-out {held_out_ratio} is out of range: give a share from 0 to below 1");
+        return Err(ServerError::Config { why });
+    }
+    let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
+    Ok(text.split_at(text.floor_char_boundary(at)))
+}
+
+fn hash(config: &ServeConfig, text: &Text) -> Result<String, ServerError> {
+    let mut sha = Sha256::new();
+    sha.update(Sha256::digest(text.text.as_bytes()));
+    sha.update(format!("held-out {} vocab {:?}\n", config.held_out, config.vocab));
+    if let Some(path) = &config.tokenizer {
+        sha.update(vocabulary::read_tokenizer(path)?);
+    }
+    Ok(sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn internal(error: impl std::fmt::Display) -> ServerError {
+    ServerError::Internal { what: format!("the corpus could not be cut into shards: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_between_characters() {
+        let text = "aéé";
+        assert_eq!(split_text(text, 0.0).unwrap(), ("aéé", ""));
+        assert_eq!(split_text(text, 0.2).unwrap(), ("aé", "é"));
+        assert!(split_text(text, 1.0).is_err());
+        assert!(split_text(text, f64::NAN).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! What works on this machine, one line each.
+
+use std::fs;
+use std::path::Path;
+
+use crate::config::ServeConfig;
+use crate::errors::ServerError;
+use crate::units::Bytes;
+use crate::{bind, corpus};
+
+/// One thing looked at.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: &'static str,
+    /// Whether a run can do with it.
+    pub works: bool,
+    /// What was found.
+    pub found: String,
+}
+
+/// Looks at everything that `serve` with these settings needs.
+pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
+    vec![cores(), memory(), address(config).await, data(config), disk(&config.dir)]
+}
+
+/// All of them, as an error if one fails.
+///
+/// # Errors
+/// `Unhealthy`.
+pub fn judge(findings: &[Finding]) -> Result<(), ServerError> {
+    let failed = findings.iter().filter(|finding| !finding.works).count() as u32;
+    match failed {
+        0 => Ok(()),
+        _ => Err(ServerError::Unhealthy { failed, checks: findings.len() as u32 }),
+    }
+}
+
+fn cores() -> Finding {
+    let cores = std::thread::available_parallelism();
+    let found = cores.map_or_else(|error| format!("unknown ({error})"), |cores| cores.to_string());
+    Finding { what: "cores", works: true, found }
+}
+
+fn memory() -> Finding {
+    // Where there is no such file, the system does not tell this way, which is no failure.
+    let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    match available {
+        Some(kib) => {
+            let found = format!("{} available", Bytes(kib * 1024));
+            Finding { what: "memory", works: kib >= 64 << 10, found }
+        }
+        None => Finding { what: "memory", works: true, found: "unknown on this system".into() },
+    }
+}
+
+async fn address(config: &ServeConfig) -> Finding {
+    finding("address", bind(config).await.map(|_| format!("{} is free", config.listen)))
+}
+
+fn data(config: &ServeConfig) -> Finding {
+    let found = corpus::read(config).map(|text| format!("{} of text", Bytes(text.text.len() as u64)));
+    finding("data", found)
+}
+
+fn disk(dir: &Path) -> Finding {
+    let probe = || {
+        // The folder itself may not be there yet; its nearest ancestor that is decides.
+        let parent = dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
+        tempfile::NamedTempFile::new_in(parent).map_err(crate::store::disk("write", parent))?;
+        Ok(format!("{} can be written", dir.display()))
+    };
+    finding("disk", probe())
+}
+
+fn finding(what: &'static str, found: Result<String, ServerError>) -> Finding {
+    match found {
+        Ok(found) => Finding { what, works: true, found },
+        Err(error) => Finding { what, works: false, found: error.to_string() },
+    }
+}

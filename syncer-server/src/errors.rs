@@ -1,0 +1,209 @@
+//! What can go wrong from the outside, each with its exit code.
+
+use std::path::PathBuf;
+
+use crate::units::Bytes;
+
+/// Exit code after a second signal: stopped at once, as shells count it (128 + SIGINT).
+pub const EXIT_STOPPED: u8 = 130;
+
+/// Why a verb failed. One sentence each: what is wrong, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The operating system failed us in a way that has no variant of its own.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A part of the program failed that should not: a bug, or a machine in trouble.
+    #[error("{what}")]
+    Internal {
+        /// What happened.
+        what: String,
+    },
+    /// The configuration file cannot be read or holds something it should not.
+    #[error("configuration file {}: {why}", .file.display())]
+    ConfigFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// Settings that exclude each other or are out of range.
+    #[error("{why}")]
+    Config {
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// The data is not there or may not be read.
+    #[error("cannot read data {}: {source}; give --data a UTF-8 text file or a folder of them", .path.display())]
+    DataUnreadable {
+        /// File or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The data has no text.
+    #[error("data {} is empty: give --data a file or folder with text in it", .path.display())]
+    DataEmpty {
+        /// File or folder.
+        path: PathBuf,
+    },
+    /// The data is not text.
+    #[error("data {} is not UTF-8 text (byte {offset} {why}): convert it to UTF-8 or leave it out", .path.display())]
+    DataBinary {
+        /// The file.
+        path: PathBuf,
+        /// First byte that is not text.
+        offset: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Too little text to train on.
+    #[error(
+        "the data has {tokens} tokens, training needs at least {tokens_min}: give more text or a preset with a shorter context"
+    )]
+    DataTooSmall {
+        /// Tokens there.
+        tokens: u64,
+        /// Tokens needed.
+        tokens_min: u64,
+    },
+    /// No such preset.
+    #[error("{why}")]
+    Preset {
+        /// Which one was asked for and which there are.
+        why: String,
+    },
+    /// The tokenizer cannot be used.
+    #[error("tokenizer: {why}")]
+    Tokenizer {
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// Somebody else listens there.
+    #[error(
+        "{address} is in use: stop what listens there, or give --listen another port (port 0 takes a free one)"
+    )]
+    AddressInUse {
+        /// The address asked for.
+        address: String,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; give --listen an address of this machine")]
+    Address {
+        /// The address asked for.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The run directory belongs to another run.
+    #[error("{} holds another run ({difference}): give --dir another folder, or the settings of that run", .dir.display())]
+    OtherRun {
+        /// The run directory.
+        dir: PathBuf,
+        /// What differs.
+        difference: String,
+    },
+    /// Another process works in the run directory.
+    #[error("{} is in use by another syncer-server: stop that one, or give --dir another folder", .dir.display())]
+    DirInUse {
+        /// The run directory.
+        dir: PathBuf,
+    },
+    /// The run directory cannot be made sense of.
+    #[error("{}: {why}", .path.display())]
+    DirCorrupt {
+        /// File or folder.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// The run directory cannot be written or read.
+    #[error("cannot {what} {}: {source}; check space and permissions, or give another folder", .path.display())]
+    Disk {
+        /// The verb.
+        what: &'static str,
+        /// File or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// There is nothing to export.
+    #[error("{} has no snapshot yet: run `syncer-server serve --dir {}` first", .dir.display(), .dir.display())]
+    NoSnapshot {
+        /// The run directory.
+        dir: PathBuf,
+    },
+    /// `doctor` found something that will not work.
+    #[error("{failed} of {checks} checks failed: see above")]
+    Unhealthy {
+        /// Checks that failed.
+        failed: u32,
+        /// Checks made.
+        checks: u32,
+    },
+    /// The model or data is beyond what the machine has.
+    #[error(
+        "the run needs about {needed} of memory, this machine has {available} free: take a smaller preset or less data"
+    )]
+    Memory {
+        /// Bytes needed.
+        needed: Bytes,
+        /// Bytes free.
+        available: Bytes,
+    },
+}
+
+/// The exit codes as `--help` shows them.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+    0  the verb did what it was asked
+    1  the system or the program failed
+    2  a flag is unknown or malformed
+    3  the configuration file or a combination of settings is wrong
+    4  the data cannot be read
+    5  the data is empty
+    6  the data is not UTF-8 text
+    7  the data is too small
+    8  no such preset
+    9  the tokenizer cannot be used
+   10  the address is in use
+   11  the address cannot be listened on
+   12  the run directory holds another run
+   13  the run directory is in use
+   14  the run directory is corrupt
+   15  the disk cannot be written or read
+   16  there is no snapshot to export
+   17  doctor found a failure
+   18  not enough memory
+  130  stopped at once by a second signal";
+
+impl ServerError {
+    /// The process's exit code; [`EXIT_CODES`] lists them.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::System { .. } | Self::Internal { .. } => 1,
+            Self::ConfigFile { .. } | Self::Config { .. } => 3,
+            Self::DataUnreadable { .. } => 4,
+            Self::DataEmpty { .. } => 5,
+            Self::DataBinary { .. } => 6,
+            Self::DataTooSmall { .. } => 7,
+            Self::Preset { .. } => 8,
+            Self::Tokenizer { .. } => 9,
+            Self::AddressInUse { .. } => 10,
+            Self::Address { .. } => 11,
+            Self::OtherRun { .. } => 12,
+            Self::DirInUse { .. } => 13,
+            Self::DirCorrupt { .. } => 14,
+            Self::Disk { .. } => 15,
+            Self::NoSnapshot { .. } => 16,
+            Self::Unhealthy { .. } => 17,
+            Self::Memory { .. } => 18,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Held-out loss of Θ and a text sample, measured in the background at low duty.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use archipelago::diloco::Millis;
+use archipelago::engine::cpu::CpuModel;
+use archipelago::wire::ModelSpec;
+use serde::{Deserialize, Serialize};
+
+use crate::actor::ActorHandle;
+use crate::clock::Clock;
+use crate::corpus::Corpus;
+use crate::errors::ServerError;
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evaluation {
+    /// Tokens merged into the parameters measured.
+    pub tokens_merged: u64,
+    /// Rounds merged into them.
+    pub rounds: u64,
+    /// Mean loss in nats per token.
+    pub loss: f32,
+}
+
+/// The measurements of a run: the first, the newest, and of those between as many as fit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct History {
+    /// Oldest first.
+    pub evaluations: Vec<Evaluation>,
+    /// Text that the newest parameters wrote.
+    pub sample: String,
+}
+
+/// Measurements kept.
+const HISTORY_MAX: usize = 512;
+
+impl History {
+    /// Adds a measurement. When full, every second one is dropped, so that all of the run stays in view.
+    pub fn push(&mut self, evaluation: Evaluation, sample: Option<String>) {
+        if self.evaluations.len() >= HISTORY_MAX {
+            let mut index = 0;
+            self.evaluations.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        self.evaluations.push(evaluation);
+        self.sample = sample.unwrap_or_else(|| std::mem::take(&mut self.sample));
+    }
+
+    /// The first loss, in nats per token.
+    #[must_use]
+    pub fn first(&self) -> Option<f32> {
+        self.evaluations.first().map(|evaluation| evaluation.loss)
+    }
+
+    /// The newest loss, in nats per token.
+    #[must_use]
+    pub fn last(&self) -> Option<f32> {
+        self.evaluations.last().map(|evaluation| evaluation.loss)
+    }
+}
+
+/// Tokens of held-out text that one measurement looks at, about.
+const EVAL_TOKENS: usize = 8_192;
+
+/// Windows measured at once; bounds the memory of activations.
+const WINDOWS_AT_ONCE: usize = 8;
+
+/// Floating-point operations that a text sample may cost, about.
+const SAMPLE_FLOPS: u64 = 40_000_000_000;
+
+/// Tokens of a prompt and of a sample at least and at most.
+const PROMPT_TOKENS: usize = 16;
+const SAMPLE_TOKENS: (u64, u64) = (16, 160);
+
+/// Share of one core's time that measuring may take.
+const DUTY: f64 = 0.05;
+
+/// Parameters to measure, and where the run stood.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Θ, flat.
+    pub theta: Vec<f32>,
+    /// Tokens merged into it.
+    pub tokens_merged: u64,
+    /// Rounds merged into it.
+    pub rounds: u64,
+}
+
+/// Measures parameters on a fixed part of the held-out text.
+pub struct Evaluator {
+    model: CpuModel,
+    /// `[n, context + 1]`.
+    windows: Vec<u32>,
+    window: usize,
+    prompt: Vec<u32>,
+    sample_tokens: usize,
+    seed: u64,
+}
+
+impl Evaluator {
+    /// An evaluator of models like `spec` on the held-out text of `corpus`; `None` if that is shorter
+    /// than one window.
+    ///
+    /// # Errors
+    /// `Internal`: the engine cannot be built.
+    pub fn new(
+        spec: &ModelSpec,
+        params: u64,
+        corpus: &Corpus,
+        seed: u64,
+    ) -> Result<Option<Self>, ServerError> {
+        let window = spec.context as usize + 1;
+        let available = corpus.held_out.len() / window;
+        let count = EVAL_TOKENS.div_ceil(window).min(available);
+        if count == 0 {
+            return Ok(None);
+        }
+        // Spread over the held-out text, always the same ones.
+        let stride = available / count * window;
+        let windows = (0..count).flat_map(|i| &corpus.held_out[i * stride..][..window]).copied().collect();
+        let cost = 2 * params.max(1) * u64::from(spec.context);
+        let (least, most) = SAMPLE_TOKENS;
+        Ok(Some(Self {
+            model: CpuModel::new(spec, NonZeroUsize::MIN).map_err(engine)?,
+            windows,
+            window,
+            prompt: corpus.held_out[..PROMPT_TOKENS.min(corpus.held_out.len())].to_vec(),
+            sample_tokens: (SAMPLE_FLOPS / cost).clamp(least, most) as usize,
+            seed,
+        }))
+    }
+
+    /// Mean loss of `theta`, in nats per token.
+    ///
+    /// # Errors
+    /// `Internal`: the parameters do not fit the model.
+    pub fn loss(&mut self, theta: &[f32]) -> Result<f32, ServerError> {
+        let mut sum = 0.0;
+        for batch in self.windows.chunks(WINDOWS_AT_ONCE * self.window) {
+            let windows = (batch.len() / self.window) as f64;
+            sum += f64::from(self.model.loss(theta, batch).map_err(engine)?) * windows;
+        }
+        Ok((sum / (self.windows.len() / self.window) as f64) as f32)
+    }
+
+    /// Tokens that `theta` writes after a fixed prompt, the prompt included.
+    ///
+    /// # Errors
+    /// `Internal`: the parameters do not fit the model.
+    pub fn sample(&mut self, theta: &[f32]) -> Result<Vec<u32>, ServerError> {
+        let mut tokens = self.prompt.clone();
+        let written = self.model.sample(theta, &self.prompt, self.sample_tokens, 0.8, self.seed);
+        tokens.extend(written.map_err(engine)?);
+        Ok(tokens)
+    }
+}
+
+/// Measures whenever something new was merged, at most every `every` and at most [`DUTY`] of the time.
+/// Ends with the actor.
+pub async fn run(
+    mut evaluator: Evaluator,
+    actor: ActorHandle,
+    corpus: std::sync::Arc<Corpus>,
+    every: Duration,
+    clock: Clock,
+) {
+    let mut rounds_before = None;
+    loop {
+        let Some(subject) = actor.subject().await else { return };
+        let mut pause = every;
+        if rounds_before != Some(subject.rounds) {
+            rounds_before = Some(subject.rounds);
+            let began = clock.now();
+            let measured = tokio::task::spawn_blocking(move || {
+                let result = measure(&mut evaluator, &subject);
+                (evaluator, result)
+            });
+            let Ok((back, result)) = measured.await else {
+                tracing::error!("measuring the held-out loss panicked; it is not measured any more");
+                return;
+            };
+            evaluator = back;
+            match result {
+                Ok((evaluation, sample)) => {
+                    actor.evaluated(evaluation, corpus.vocabulary.decode(&sample)).await
+                }
+                Err(error) => tracing::warn!(%error, "held-out loss not measured"),
+            }
+            pause = pause.max(idle_after(began, clock.now()));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = actor.closed() => return,
+        }
+    }
+}
+
+/// One measurement and the text written.
+///
+/// # Errors
+/// As [`Evaluator::loss`].
+pub fn measure(evaluator: &mut Evaluator, subject: &Subject) -> Result<(Evaluation, Vec<u32>), ServerError> {
+    let loss = evaluator.loss(&subject.theta)?;
+    let evaluation = Evaluation { tokens_merged: subject.tokens_merged, rounds: subject.rounds, loss };
+    Ok((evaluation, evaluator.sample(&subject.theta)?))
+}
+
+fn idle_after(began: Millis, ended: Millis) -> Duration {
+    Duration::from_millis((ended.since(began) as f64 * (1.0 / DUTY - 1.0)) as u64)
+}
+
+fn engine(error: archipelago::engine::EngineError) -> ServerError {
+    ServerError::Internal { what: format!("the model cannot be evaluated: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_keeps_the_whole_run_in_view() {
+        let mut history = History::default();
+        for rounds in 0..3_000 {
+            history.push(Evaluation { tokens_merged: 0, rounds, loss: rounds as f32 }, None);
+        }
+        assert!(history.evaluations.len() <= HISTORY_MAX);
+        assert_eq!((history.first(), history.last()), (Some(0.0), Some(2_999.0)));
+        assert!(history.evaluations.is_sorted_by_key(|evaluation| evaluation.rounds));
+    }
+}

@@ -1,0 +1,149 @@
+//! Parameters and training data: immutable bytes, cacheable, in whole or in part.
+
+use std::sync::Arc;
+
+use archipelago::diloco::FragmentId;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::App;
+
+/// Names the version in an answer's body.
+const VERSION_HEADER: HeaderName = HeaderName::from_static("x-archipelago-version");
+
+/// A version, a shard, never changes under its name.
+const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+
+/// Θ̂ of one fragment as little-endian `f32`; sent on to the current version if asked for another.
+pub async fn fragment(
+    State(app): State<Arc<App>>,
+    Path((run, fragment, version)): Path<(String, u16, u64)>,
+    headers: HeaderMap,
+) -> Response {
+    if run != app.run {
+        return other_run(&app);
+    }
+    if usize::from(fragment) >= app.context.fragment_lens.len() {
+        return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
+    }
+    let Some((current, hat)) = app.context.actor.hat(FragmentId(fragment)).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
+    };
+    let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
+    if current.0 != version {
+        let location = format!("/v1/runs/{run}/fragments/{fragment}/{current}");
+        let headers = [(header::LOCATION, location), (header::CACHE_CONTROL, "no-store".into())];
+        return (StatusCode::TEMPORARY_REDIRECT, headers, version_header).into_response();
+    }
+    let bytes: Vec<u8> = hat.iter().flat_map(|value| value.to_le_bytes()).collect();
+    drop(hat);
+    let etag = format!("\"{run}-{fragment}-{version}\"");
+    let (response, sent) = file(bytes.into(), &etag, &headers);
+    app.context.meters.fetched(sent);
+    (version_header, response).into_response()
+}
+
+/// One shard of training tokens.
+pub async fn shard(
+    State(app): State<Arc<App>>,
+    Path((run, index)): Path<(String, usize)>,
+    headers: HeaderMap,
+) -> Response {
+    if run != app.run {
+        return other_run(&app);
+    }
+    let (Some(bytes), Some(spec)) = (app.corpus.shards.get(index), app.corpus.spec.shards.get(index)) else {
+        return (StatusCode::NOT_FOUND, "there is no such shard\n").into_response();
+    };
+    let sha256: String = spec.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (response, sent) = file(bytes.clone(), &format!("\"{sha256}\""), &headers);
+    app.context.meters.data(sent);
+    response
+}
+
+fn other_run(app: &App) -> Response {
+    let why = format!("this is run {}: join it afresh\n", app.run);
+    (StatusCode::NOT_FOUND, why).into_response()
+}
+
+/// Answers with `bytes`, or the range of them that `request` asks for (RFC 9110), and says how many.
+fn file(bytes: Bytes, etag: &str, request: &HeaderMap) -> (Response, u64) {
+    let etag_header = HeaderValue::from_str(etag).expect("tags are hexadecimal and digits");
+    let common = [
+        (header::ETAG, etag_header),
+        (header::CACHE_CONTROL, IMMUTABLE),
+        (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+    ];
+    let text = |name| request.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if text(header::IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag)) {
+        return ((StatusCode::NOT_MODIFIED, common).into_response(), 0);
+    }
+    // A range of something that has changed since would be of no use to the peer.
+    let range = text(header::RANGE).filter(|_| text(header::IF_RANGE).is_none_or(|tag| tag == etag));
+    let len = bytes.len() as u64;
+    match range.map_or(Range::Whole, |range| parse_range(range, len)) {
+        Range::Whole => ((StatusCode::OK, common, bytes).into_response(), len),
+        Range::Part(start, end) => {
+            let content_range = [(header::CONTENT_RANGE, format!("bytes {start}-{}/{len}", end - 1))];
+            let part = bytes.slice(start as usize..end as usize);
+            ((StatusCode::PARTIAL_CONTENT, common, content_range, part).into_response(), end - start)
+        }
+        Range::Outside => {
+            let content_range = [(header::CONTENT_RANGE, format!("bytes */{len}"))];
+            ((StatusCode::RANGE_NOT_SATISFIABLE, content_range).into_response(), 0)
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Range {
+    /// No range, or one that may be ignored.
+    Whole,
+    /// From the first to before the second.
+    Part(u64, u64),
+    /// Nothing of it exists.
+    Outside,
+}
+
+/// The one range in `text` of something `len` bytes long. Several, or another unit, may be ignored.
+fn parse_range(text: &str, len: u64) -> Range {
+    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Range::Whole;
+    };
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    match (number(first), number(last)) {
+        (Some(start), _) if start >= len => Range::Outside,
+        (Some(start), Some(last)) if last >= start => Range::Part(start, len.min(last.saturating_add(1))),
+        (Some(start), None) if last.trim().is_empty() => Range::Part(start, len),
+        (None, Some(0)) if first.trim().is_empty() => Range::Outside,
+        (None, Some(suffix)) if first.trim().is_empty() && len > 0 => {
+            Range::Part(len.saturating_sub(suffix), len)
+        }
+        _ => Range::Whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_ranges() {
+        let check = |text, expected| assert_eq!(parse_range(text, 10), expected, "{text}");
+        check("bytes=0-3", Range::Part(0, 4));
+        check("bytes=4-", Range::Part(4, 10));
+        check("bytes=4-100", Range::Part(4, 10));
+        check("bytes=-3", Range::Part(7, 10));
+        check("bytes=-30", Range::Part(0, 10));
+        check("bytes=10-", Range::Outside);
+        check("bytes=-0", Range::Outside);
+        check("bytes=5-4", Range::Whole);
+        check("bytes=0-1,3-4", Range::Whole);
+        check("lines=0-1", Range::Whole);
+        check("bytes=a-b", Range::Whole);
+        assert_eq!(parse_range("bytes=0-", 0), Range::Outside);
+    }
+}

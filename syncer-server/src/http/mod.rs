@@ -1,0 +1,81 @@
+//! The routes.
+
+mod files;
+mod page;
+mod socket;
+mod stats;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use tokio::sync::watch;
+
+use crate::connection::Context;
+use crate::corpus::Corpus;
+
+/// What the routes need.
+pub struct App {
+    /// What connections need.
+    pub context: Context,
+    /// The shards.
+    pub corpus: Arc<Corpus>,
+    /// The run, as 16 hex digits.
+    pub run: String,
+    /// Origins allowed beside our own.
+    pub allow_origin: Vec<String>,
+    /// What admin requests must show.
+    pub admin_token: String,
+    /// Sockets at once.
+    pub sockets_max: u32,
+    /// Sockets open.
+    pub sockets: AtomicU32,
+    /// The number of the next connection.
+    pub next_conn: AtomicU64,
+    /// True once the server stops.
+    pub stopping: watch::Receiver<bool>,
+    /// Dropped by each connection as it ends.
+    pub open: tokio::sync::mpsc::Sender<()>,
+}
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(page::index))
+        .route("/page.js", get(page::script))
+        .route("/page.css", get(page::style))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(stats::ready))
+        .route("/metrics", get(stats::metrics))
+        .route("/v1/status", get(stats::status))
+        .route("/v1/events", get(stats::events))
+        .route("/v1/ws", get(socket::upgrade))
+        .route("/v1/runs/{run}/fragments/{fragment}/{version}", get(files::fragment))
+        .route("/v1/runs/{run}/shards/{index}", get(files::shard))
+        .route("/v1/admin/finish", post(stats::finish))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here; / shows the run\n") })
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
+        .with_state(app)
+}
+
+/// Headers for every answer, and those that let pages of allowed origins read it.
+async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let allowed = origin.filter(|origin| socket::is_listed(&app, origin));
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    if let Some(origin) = allowed {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        let exposed = HeaderValue::from_static("etag, content-range, x-archipelago-version");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    response
+}

@@ -1,0 +1,94 @@
+//! `/v1/ws`: who may open a socket.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use archipelago::wire::{ConnId, SUBPROTOCOL};
+use axum::extract::{State, WebSocketUpgrade};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::App;
+use crate::connection;
+
+/// Opens a learner's socket.
+pub async fn upgrade(State(app): State<Arc<App>>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
+    if !is_allowed(&app, &headers) {
+        let why = "this origin may not join: start the server with --allow-origin and its address\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    let asked = upgrade.requested_protocols().any(|protocol| protocol == SUBPROTOCOL);
+    if !asked && upgrade.requested_protocols().next().is_some() {
+        let why = format!("this server speaks {SUBPROTOCOL} only: use a learner of the same version\n");
+        return (StatusCode::BAD_REQUEST, why).into_response();
+    }
+    if *app.stopping.borrow() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops: come back later\n").into_response();
+    }
+    let Some(seat) = Seat::take(&app) else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many sockets are open: come back later\n")
+            .into_response();
+    };
+    let conn = ConnId(app.next_conn.fetch_add(1, Ordering::Relaxed));
+    let context = app.context.clone();
+    connection::limit(upgrade).protocols([SUBPROTOCOL]).on_upgrade(move |socket| async move {
+        connection::serve(socket, conn, context).await;
+        drop(seat);
+    })
+}
+
+/// One of the sockets allowed at once, and a sign that this one is open.
+struct Seat {
+    app: Arc<App>,
+    _open: tokio::sync::mpsc::Sender<()>,
+}
+
+impl Seat {
+    fn take(app: &Arc<App>) -> Option<Self> {
+        let more = |open: u32| (open < app.sockets_max).then_some(open + 1);
+        app.sockets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { app: Arc::clone(app), _open: app.open.clone() })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.app.sockets.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Programs send no origin; browsers do, and only our own page or a listed one may join.
+fn is_allowed(app: &App, headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    is_listed(app, origin) || is_own(origin, headers.get(header::HOST))
+}
+
+/// Whether `origin` was given with `--allow-origin`.
+pub(super) fn is_listed(app: &App, origin: &HeaderValue) -> bool {
+    app.allow_origin.iter().any(|listed| listed.trim_end_matches('/').as_bytes() == origin.as_bytes())
+}
+
+fn is_own(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+    let origin = origin.to_str().ok();
+    let place = origin.and_then(|text| text.strip_prefix("http://").or(text.strip_prefix("https://")));
+    place.is_some_and(|place| host.is_some_and(|host| host.as_bytes() == place.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_origin_is_scheme_and_host() {
+        let check = |origin: &'static str, host: &'static str, expected| {
+            let (origin, host) = (HeaderValue::from_static(origin), HeaderValue::from_static(host));
+            assert_eq!(is_own(&origin, Some(&host)), expected, "{origin:?} {host:?}");
+        };
+        check("http://a.example:7700", "a.example:7700", true);
+        check("https://a.example", "a.example", true);
+        check("http://b.example:7700", "a.example:7700", false);
+        check("http://a.example:7700.evil", "a.example:7700", false);
+        check("null", "null", false);
+        assert!(!is_own(&HeaderValue::from_static("http://a"), None));
+    }
+}

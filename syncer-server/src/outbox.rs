@@ -1,0 +1,139 @@
+//! What waits to be sent on one connection: bounded, short messages ahead of parameters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use archipelago::diloco::Fragments;
+use archipelago::wire::{Bye, Message, encode, frames};
+use axum::body::Bytes;
+use tokio::sync::mpsc;
+
+use crate::meters::Phase;
+
+/// Short messages waiting for one connection, at most.
+const CONTROL_MAX: usize = 1_024;
+
+/// Parameters waiting for one connection, in full turns of all fragments. Who lags further had better
+/// fetch them anew.
+const BULK_TURNS_MAX: usize = 2;
+
+/// An encoded message, shared by all connections that it goes to.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Its frames, in order.
+    pub frames: Arc<[Bytes]>,
+    /// The account that its bytes go to.
+    pub phase: Phase,
+    /// Parameters in it.
+    pub values: u64,
+    bulk: bool,
+}
+
+impl Outgoing {
+    /// Encodes `message`.
+    #[must_use]
+    pub fn new(message: &Message, fragments: &Fragments) -> Self {
+        // Tells chunked messages of one connection apart: the writer sends one at a time.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let values = match message {
+            Message::Merged(merged) => fragments.len(merged.fragment) as u64,
+            _ => 0,
+        };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self {
+            frames: frames(encode(message), number).map(Bytes::from).collect(),
+            phase: Phase::of(message),
+            values,
+            bulk: message.is_bulk(),
+        }
+    }
+}
+
+/// The sending end: the actor's.
+#[derive(Debug)]
+pub struct Outbox {
+    control: mpsc::Sender<Outgoing>,
+    bulk: mpsc::Sender<Outgoing>,
+    bye: mpsc::Sender<Bye>,
+}
+
+/// The receiving end: the connection's writer.
+#[derive(Debug)]
+pub struct Queues {
+    /// Short messages.
+    pub control: mpsc::Receiver<Outgoing>,
+    /// Messages with parameters.
+    pub bulk: mpsc::Receiver<Outgoing>,
+    /// The goodbye; it overtakes everything.
+    pub bye: mpsc::Receiver<Bye>,
+}
+
+/// The queue is full: the peer reads too slowly.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl Outbox {
+    /// An empty outbox for a run of so many fragments, and a second way to say goodbye.
+    #[must_use]
+    pub fn new(fragments: u16) -> (Self, Queues, mpsc::Sender<Bye>) {
+        let (control, control_queue) = mpsc::channel(CONTROL_MAX);
+        let (bulk, bulk_queue) = mpsc::channel(BULK_TURNS_MAX * usize::from(fragments.max(1)));
+        let (bye, bye_queue) = mpsc::channel(1);
+        let queues = Queues { control: control_queue, bulk: bulk_queue, bye: bye_queue };
+        (Self { control, bulk, bye: bye.clone() }, queues, bye)
+    }
+
+    /// Queues `outgoing`; a connection that has gone takes it silently.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn send(&self, outgoing: Outgoing) -> Result<(), Full> {
+        let queue = if outgoing.bulk { &self.bulk } else { &self.control };
+        match queue.try_send(outgoing) {
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Full),
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
+        }
+    }
+
+    /// Says goodbye; the connection ends.
+    pub fn close(self, bye: Bye) {
+        // Full means that somebody said goodbye before.
+        let _ = self.bye.try_send(bye);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago::diloco::{FragmentId, Layout, MergeClass, Round, RunId, Tensor, Version};
+    use archipelago::wire::Merged;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_reader_is_noticed_by_kind() {
+        let tensor = Tensor { name: "a".into(), rows: 64, cols: 1, merge: MergeClass::Radial };
+        let fragments = Fragments::plan(&Layout::new(vec![tensor]).unwrap(), 2.try_into().unwrap());
+        let merged = Message::Merged(Merged {
+            run: RunId(1),
+            round: Round(1),
+            fragment: FragmentId(1),
+            base: Version(0),
+            version: Version(1),
+            clock_tokens: 1,
+            body: vec![0; 100_000],
+            checksum: 0,
+        });
+        let merged = Outgoing::new(&merged, &fragments);
+        assert_eq!((merged.frames.len(), merged.values), (2, 32));
+
+        let (outbox, queues, _bye) = Outbox::new(fragments.count());
+        for _ in 0..4 {
+            assert_eq!(outbox.send(merged.clone()), Ok(()));
+        }
+        assert_eq!(outbox.send(merged.clone()), Err(Full));
+        let pass = Message::Pass { run: RunId(1), round: Round(1), fragment: FragmentId(0) };
+        assert_eq!(outbox.send(Outgoing::new(&pass, &fragments)), Ok(()));
+        drop(queues);
+        assert_eq!(outbox.send(merged), Ok(()));
+    }
+}

@@ -1,0 +1,71 @@
+//! What a run is, as its folder remembers it.
+
+use archipelago::wire::{RunId, RunSpec};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a run is. It never changes; other settings may from one start to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Form of the run's folder.
+    pub format: u32,
+    /// The run.
+    pub run: RunId,
+    /// SHA-256 of the text and of how it becomes tokens, in hexadecimal.
+    pub corpus: String,
+    /// What learners are told.
+    pub spec: RunSpec,
+}
+
+/// The form written here.
+pub const FORMAT: u32 = 1;
+
+impl Manifest {
+    /// What tells `other` from this, in words; `None` if they are the same run's.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        if self.format != other.format {
+            return Some(format!("form {} there, {} here", self.format, other.format));
+        }
+        // The shards follow from the corpus; naming one of their checksums would help nobody.
+        let comparable = |manifest: &Self| {
+            let mut spec = manifest.spec.clone();
+            spec.data.shards.clear();
+            serde_json::to_value(spec).expect("plain data")
+        };
+        let model = difference("", &comparable(self), &comparable(other));
+        let corpus = || (self.corpus != other.corpus).then(|| "other text or tokenizer there".to_owned());
+        let shards = || (self.spec.data != other.spec.data).then(|| "other shards there".to_owned());
+        model.or_else(corpus).or_else(shards)
+    }
+}
+
+/// The first leaf in which two values differ.
+fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
+    match (there, here) {
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => a.iter().find_map(|(key, value)| {
+            let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+            difference(&name, value, &b[key])
+        }),
+        (a, b) if a == b => None,
+        (a, b) => Some(format!("{name} is {a} there, {b} here")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_first_difference() {
+        let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        let a = json(r#"{"model": {"d": 1, "e": {"x": 2}}, "seed": 1}"#);
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(difference("", &a, &json(text)).as_deref(), expected);
+        };
+        check(r#"{"seed": 1, "model": {"d": 1, "e": {"x": 2}}}"#, None);
+        check(r#"{"model": {"d": 1, "e": {"x": 3}}, "seed": 1}"#, Some("model.e.x is 2 there, 3 here"));
+        check(r#"{"model": {"d": 1, "e": "f"}, "seed": 2}"#, Some("model.e is {\"x\":2} there, \"f\" here"));
+    }
+}

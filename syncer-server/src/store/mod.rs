@@ -1,0 +1,236 @@
+//! The folder of a run: what it is, its newest snapshots, its tokenizer, its admin token.
+//!
+//! ```text
+//! run.json                        what the run is (Manifest); written once
+//! tokenizer.json                  text ⇄ tokens
+//! admin.token                     readable by its owner only
+//! snapshots/00000007.safetensors  the newest two
+//! lock                            held while a server works here
+//! ```
+//! Files are written beside their place, synced and renamed, so each is whole or not there.
+
+mod manifest;
+mod snapshot;
+
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use archipelago::wire::RunId;
+
+use crate::errors::ServerError;
+
+pub use manifest::{FORMAT, Manifest};
+pub use snapshot::Snapshot;
+
+/// Snapshots kept: the newest, and the one before in case the newest is damaged.
+const SNAPSHOTS_KEPT: usize = 2;
+
+/// The folder of one run.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    /// Locked while this lives; `None` if the folder is only read.
+    _lock: Option<File>,
+}
+
+impl Store {
+    /// Opens the folder to work in it, and makes it if needed. Nobody else can until this is dropped.
+    ///
+    /// # Errors
+    /// - `Disk`: it cannot be made or written.
+    /// - `DirInUse`: another process works in it.
+    pub fn open(dir: &Path) -> Result<Self, ServerError> {
+        let snapshots = dir.join("snapshots");
+        fs::create_dir_all(&snapshots).map_err(disk("make", &snapshots))?;
+        let path = dir.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(disk("write", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { dir: dir.to_owned(), _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(ServerError::DirInUse { dir: dir.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(disk("lock", &path)(source)),
+        }
+    }
+
+    /// Looks at the folder without working in it; a server may do so meanwhile.
+    #[must_use]
+    pub fn look(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), _lock: None }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the tokenizer is kept.
+    #[must_use]
+    pub fn tokenizer_path(&self) -> PathBuf {
+        self.dir.join("tokenizer.json")
+    }
+
+    /// What the run is; `None` if none was begun here.
+    ///
+    /// # Errors
+    /// - `Disk`: the file cannot be read.
+    /// - `DirCorrupt`: it is no manifest of ours.
+    pub fn manifest(&self) -> Result<Option<Manifest>, ServerError> {
+        let path = self.dir.join("run.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let json = fs::read(&path).map_err(disk("read", &path))?;
+        serde_json::from_slice(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
+            path,
+            why: format!(
+                "not a run's description ({error}): give --dir another folder, or move this one away"
+            ),
+        })
+    }
+
+    /// Begins a run here.
+    ///
+    /// # Errors
+    /// `Disk`: a file cannot be written.
+    pub fn begin(&self, manifest: &Manifest, tokenizer_json: &str) -> Result<(), ServerError> {
+        write_file(&self.tokenizer_path(), tokenizer_json.as_bytes())?;
+        let json = serde_json::to_string_pretty(manifest).expect("plain data");
+        write_file(&self.dir.join("run.json"), json.as_bytes())
+    }
+
+    /// The newest snapshot that is whole; damaged ones are passed over with a warning.
+    ///
+    /// # Errors
+    /// - `Disk`: the folder cannot be read.
+    /// - `DirCorrupt`: there are snapshots, and none is whole or of `run`.
+    pub fn latest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
+        let paths = self.snapshots()?;
+        let mut last_fault = None;
+        for path in paths.iter().rev() {
+            match Snapshot::read(path) {
+                Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
+                Ok(snapshot) => last_fault = Some(format!("it is of run {}, not {run}", snapshot.record.run)),
+                Err(why) => {
+                    tracing::warn!(snapshot = %path.display(), %why, "snapshot is damaged, taking the one before");
+                    last_fault = Some(why);
+                }
+            }
+        }
+        match last_fault {
+            None => Ok(None),
+            Some(why) => Err(ServerError::DirCorrupt {
+                path: self.dir.join("snapshots"),
+                why: format!(
+                    "no snapshot can be used ({why}): give --dir another folder, or move this one away"
+                ),
+            }),
+        }
+    }
+
+    /// Writes `snapshot` as the newest and removes all but the newest two.
+    ///
+    /// # Errors
+    /// `Disk`: it cannot be written; what was there before still is.
+    pub fn save(&self, snapshot: &Snapshot) -> Result<PathBuf, ServerError> {
+        let before = self.snapshots()?;
+        let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
+        let folder = self.dir.join("snapshots");
+        let path = folder.join(format!("{next:08}.safetensors"));
+        let partial = folder.join(format!("{next:08}.partial"));
+        snapshot.write(&partial).map_err(disk("write", &partial))?;
+        publish(&partial, &path)?;
+        for old in before.iter().rev().skip(SNAPSHOTS_KEPT - 1) {
+            fs::remove_file(old).map_err(disk("remove", old))?;
+        }
+        Ok(path)
+    }
+
+    /// The token that admin requests must show: `given`, or the one kept here, or a new one.
+    ///
+    /// # Errors
+    /// - `Disk`: the file cannot be read or written.
+    /// - `System`: the system gives no random numbers.
+    pub fn admin_token(&self, given: Option<&str>) -> Result<String, ServerError> {
+        if let Some(token) = given {
+            return Ok(token.to_owned());
+        }
+        let path = self.dir.join("admin.token");
+        if path.exists() {
+            let token = fs::read_to_string(&path).map_err(disk("read", &path))?;
+            if !token.trim().is_empty() {
+                return Ok(token.trim().to_owned());
+            }
+        }
+        let token = format!("{:016x}{:016x}", random_u64()?, random_u64()?);
+        // Temporary files are made readable by their owner only, on every system.
+        let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(disk("write", &path))?;
+        writeln!(file, "{token}").map_err(disk("write", &path))?;
+        file.as_file().sync_all().map_err(disk("write", &path))?;
+        file.persist(&path).map_err(|error| disk("write", &path)(error.error))?;
+        Ok(token)
+    }
+
+    /// The snapshots, oldest first.
+    fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
+        let folder = self.dir.join("snapshots");
+        if !folder.exists() {
+            return Ok(Vec::new());
+        }
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(disk("read", &folder))? {
+            let path = entry.map_err(disk("read", &folder))?.path();
+            if path.extension().is_some_and(|ending| ending == "safetensors") && number(&path).is_some() {
+                paths.push(path);
+            }
+        }
+        paths.sort_by_key(|path| number(path));
+        Ok(paths)
+    }
+}
+
+/// A random number from the system.
+///
+/// # Errors
+/// `System`: the system gives none.
+pub fn random_u64() -> Result<u64, ServerError> {
+    getrandom::u64().map_err(|error| ServerError::System {
+        what: "cannot get random numbers".into(),
+        source: std::io::Error::other(error.to_string()),
+    })
+}
+
+/// Writes a file as a whole or not at all.
+///
+/// # Errors
+/// `Disk`.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, bytes).map_err(disk("write", &partial))?;
+    publish(&partial, path)
+}
+
+/// Syncs `partial` and gives it its name.
+fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
+    let file = File::options().write(true).open(partial).map_err(disk("write", partial))?;
+    file.sync_all().map_err(disk("sync", partial))?;
+    fs::rename(partial, path).map_err(disk("write", path))?;
+    // Some systems cannot open a folder, and do not need it synced either.
+    if let Some(Ok(folder)) = path.parent().map(File::open) {
+        folder.sync_all().map_err(disk("sync", path))?;
+    }
+    Ok(())
+}
+
+/// Makes a `Disk` error of what the system says.
+pub(crate) fn disk<'a>(
+    what: &'static str,
+    path: &'a Path,
+) -> impl Fn(std::io::Error) -> ServerError + use<'a> {
+    move |source| ServerError::Disk { what, path: path.to_owned(), source }
+}
+
+fn number(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.parse().ok()
+}

@@ -1,0 +1,132 @@
+//! A whole syncer in one safetensors file.
+
+use std::borrow::Cow;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use archipelago::diloco::syncer::SyncerRecord;
+use archipelago::diloco::{FragmentState, Version};
+use safetensors::tensor::{Dtype, SafeTensors, View};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::status::Carried;
+
+/// Everything that a restart needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The syncer without its tensors.
+    pub record: SyncerRecord,
+    /// The fragments, in order.
+    pub states: Vec<FragmentState>,
+    /// What the server adds up over all its starts.
+    pub carried: Carried,
+}
+
+/// The `__metadata__` entry that holds all but the tensors; safetensors knows only texts there.
+const META: &str = "archipelago";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Meta {
+    record: SyncerRecord,
+    versions: Vec<Version>,
+    carried: Carried,
+    /// SHA-256 of the tensors' bytes in the order of [`PARTS`] within fragments, in hexadecimal:
+    /// safetensors itself notices a short file, not a changed one.
+    sha256: String,
+}
+
+/// The tensors of a fragment.
+const PARTS: [&str; 3] = ["theta", "hat", "momentum"];
+
+impl Snapshot {
+    /// Writes the file, unsynced.
+    pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
+        let mut sha = Sha256::new();
+        let mut tensors = Vec::new();
+        for (p, state) in self.states.iter().enumerate() {
+            for (part, values) in PARTS.iter().zip([&state.theta, &*state.hat, &state.momentum]) {
+                let values = Values { shape: [values.len()], values };
+                sha.update(values.data());
+                tensors.push((format!("fragment.{p}.{part}"), values));
+            }
+        }
+        let meta = Meta {
+            record: self.record.clone(),
+            versions: self.states.iter().map(|state| state.version).collect(),
+            carried: self.carried.clone(),
+            sha256: hex(&sha.finalize()),
+        };
+        let meta = serde_json::to_string(&meta).expect("plain data");
+        let meta = [(META.to_owned(), meta)].into_iter().collect();
+        safetensors::serialize_to_file(tensors, Some(meta), path).map_err(std::io::Error::other)
+    }
+
+    /// Reads and checks a file; the error says what is wrong with it.
+    pub(super) fn read(path: &Path) -> Result<Self, String> {
+        let bytes = fs::read(path).map_err(|error| error.to_string())?;
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
+        let meta = header.metadata().as_ref().and_then(|entries| entries.get(META));
+        let meta = meta.ok_or_else(|| format!("no {META} entry in its header"))?;
+        let Meta { record, versions, carried, sha256 } =
+            serde_json::from_str(meta).map_err(|error| format!("its {META} entry: {error}"))?;
+
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
+        let mut sha = Sha256::new();
+        let mut states = Vec::new();
+        for (p, version) in versions.into_iter().enumerate() {
+            let mut read = |part: &str| {
+                let name = format!("fragment.{p}.{part}");
+                let tensor = tensors.tensor(&name).map_err(|error| format!("{name}: {error}"))?;
+                if tensor.dtype() != Dtype::F32 {
+                    return Err(format!("{name} is not f32"));
+                }
+                sha.update(tensor.data());
+                Ok(from_le_bytes(tensor.data()))
+            };
+            let (theta, hat, momentum) = (read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?);
+            states.push(FragmentState { version, theta, hat: Arc::new(hat), momentum });
+        }
+        if hex(&sha.finalize()) != sha256 {
+            return Err("its tensors do not match their checksum".into());
+        }
+        Ok(Self { record, states, carried })
+    }
+}
+
+/// Little-endian `f32` values of one tensor.
+pub(crate) struct Values<'a> {
+    /// The tensor's shape; its product is the number of values.
+    pub shape: [usize; 1],
+    /// The values.
+    pub values: &'a [f32],
+}
+
+impl View for Values<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.values)
+    }
+}
+
+/// The values of little-endian bytes; a rest of fewer than 4 bytes is left out.
+pub(crate) fn from_le_bytes(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
