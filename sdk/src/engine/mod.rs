@@ -1,6 +1,6 @@
 //! What trains: the [`Trainer`] trait, and the engines that implement it.
 
-#[cfg(feature = "cpu")]
+#[cfg(feature = "cpu-portable")]
 pub mod cpu;
 
 use crate::diloco::Layout;
@@ -59,15 +59,11 @@ pub enum EngineError {
         /// Number expected.
         batch: usize,
     },
-    /// A number of the optimiser is out of range.
-    #[error("{field} is {value}; it must be {range}")]
-    Inner {
-        /// Name of the field in [`crate::wire::InnerSpec`] or of the argument.
-        field: &'static str,
+    /// A learning rate that is negative or not finite.
+    #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
+    Rate {
         /// What it was set to.
-        value: f32,
-        /// What it may be.
-        range: &'static str,
+        lr: f32,
     },
     /// Training has blown up: lower the learning rate, or look at the data.
     #[error("loss {loss} or gradient norm {grad_norm} is not finite; lower the learning rate")]

@@ -1,5 +1,6 @@
 use std::ops::Range;
 
+use super::ModelError;
 use crate::diloco::Layout;
 use crate::wire::InnerSpec;
 
@@ -88,6 +89,27 @@ impl Adjust {
     }
 }
 
+/// Checks the numbers that come from outside.
+///
+/// # Errors
+/// - [`ModelError::Inner`]: one of them is out of range.
+pub fn check_inner(inner: &InnerSpec) -> Result<(), ModelError> {
+    let check = |field, value: f32, valid: bool, range| {
+        if valid { Ok(()) } else { Err(ModelError::Inner { field, value, range }) }
+    };
+    for (field, value) in
+        [("lr_max", inner.lr_max), ("weight_decay", inner.weight_decay), ("clip_norm", inner.clip_norm)]
+    {
+        check(field, value, value.is_finite() && value >= 0.0, "0 or positive, and finite")?;
+    }
+    for (field, value) in [("beta1", inner.beta1), ("beta2", inner.beta2)] {
+        check(field, value, (0.0..1.0).contains(&value), "at least 0 and below 1")?;
+    }
+    let ratio = inner.lr_min_ratio;
+    check("lr_min_ratio", ratio, (0.0..=1.0).contains(&ratio), "between 0 and 1")?;
+    check("eps", inner.eps, inner.eps.is_finite() && inner.eps > 0.0, "positive and finite")
+}
+
 /// Moves `params` by one step; all slices are of one length. Engines inline it into their own loops.
 ///
 /// `m ← β1 m + (1 − β1) g`, `v ← β2 v + (1 − β2) g²`, `p ← keep · p − rate · m / (root · √v + ε)`.
@@ -137,6 +159,23 @@ mod tests {
         for (found, expected) in params.into_iter().zip([1.8, 2.0, 1.9, 2.1]) {
             assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
         }
+    }
+
+    #[test]
+    fn refuses_numbers_out_of_range() {
+        let check = |change: &dyn Fn(&mut InnerSpec), text: &str| {
+            let mut inner = Preset::Tiny.inner();
+            assert_eq!(check_inner(&inner), Ok(()));
+            change(&mut inner);
+            let error = check_inner(&inner).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        check(&|inner| inner.lr_max = f32::NAN, "lr_max is NaN");
+        check(&|inner| inner.weight_decay = -1.0, "weight_decay is -1");
+        check(&|inner| inner.clip_norm = f32::INFINITY, "clip_norm is inf");
+        check(&|inner| inner.beta2 = 1.0, "beta2 is 1");
+        check(&|inner| inner.eps = 0.0, "eps is 0");
+        check(&|inner| inner.lr_min_ratio = 2.0, "lr_min_ratio is 2");
     }
 
     #[test]

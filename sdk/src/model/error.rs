@@ -39,6 +39,16 @@ pub enum ModelError {
         /// What it was set to.
         value: f32,
     },
+    /// A number of the optimiser is out of range.
+    #[error("{field} is {value}; it must be {range}")]
+    Inner {
+        /// Name of the field in [`crate::wire::InnerSpec`].
+        field: &'static str,
+        /// What it was set to.
+        value: f32,
+        /// What it may be.
+        range: &'static str,
+    },
     /// The tensors make no layout: too many parameters.
     #[error(transparent)]
     Layout(#[from] LayoutError),

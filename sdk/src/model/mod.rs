@@ -19,7 +19,8 @@ mod reference;
 mod sampler;
 mod schedule;
 
-pub use adamw::{AdamW, Adjust, adjust};
+pub(crate) use adamw::decayed_ranges;
+pub use adamw::{AdamW, Adjust, adjust, check_inner};
 pub use error::ModelError;
 pub use init::init;
 pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};

@@ -1,0 +1,159 @@
+//! Causal attention, one window and one head at a time, in blocks of queries.
+//!
+//! A block of scores is `[ROWS, keys]`, with the keys that its last query sees. Probabilities are not
+//! kept: the backward pass finds them again from the logarithm of their sum.
+
+use super::buffer::Buffer;
+use super::kernels;
+use super::matmul::{Mat, MatMut, Store, matmul};
+use crate::model::Dims;
+
+/// Queries in a block: enough for the matrix product, few enough to skip most of what causality hides.
+const ROWS: usize = 64;
+
+/// Memory for one block.
+pub struct Scratch {
+    scores: Buffer,
+    gradients: Buffer,
+    /// `1 / Σ` forwards, `dy · y` backwards; `[ROWS]`.
+    per_row: Buffer,
+    stride: usize,
+}
+
+impl Scratch {
+    /// For windows of up to `context` tokens; without room for a backward pass if not `training`.
+    pub fn new(context: usize, training: bool) -> Self {
+        let stride = context.next_multiple_of(16);
+        let block = ROWS * stride;
+        let gradients = Buffer::zeros(if training { block } else { 0 });
+        Self { scores: Buffer::zeros(block), gradients, per_row: Buffer::zeros(ROWS), stride }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.scores.bytes() + self.gradients.bytes() + self.per_row.bytes()
+    }
+}
+
+/// Where things lie in the rows of a window.
+#[derive(Clone, Copy)]
+struct Head {
+    /// Column of the query, and of the output.
+    query: usize,
+    /// Column of the key.
+    key: usize,
+    /// Column of the value.
+    value: usize,
+    /// Whether an earlier head has written the gradient of the same key and value.
+    shared: bool,
+}
+
+fn heads(dims: &Dims) -> impl Iterator<Item = Head> + use<> {
+    let dims = *dims;
+    let group = dims.heads / dims.kv_heads;
+    (0..dims.heads).map(move |h| {
+        let kv = h / group * dims.head;
+        let key = dims.width + kv;
+        Head { query: h * dims.head, key, value: key + dims.kv_width, shared: h % group > 0 }
+    })
+}
+
+/// First query, number of queries and number of keys of each block, last block first.
+fn blocks(len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..len).step_by(ROWS).rev().map(move |first| {
+        let rows = ROWS.min(len - first);
+        (first, rows, first + rows)
+    })
+}
+
+/// One window: qkv `[len, C + 2 K D]` → y `[len, C]`, lse `[H, len]`.
+pub fn forward(dims: &Dims, qkv: &[f32], y: &mut [f32], lse: &mut [f32], scratch: &mut Scratch) {
+    let (stride, d) = (dims.qkv_width(), dims.head);
+    let len = qkv.len() / stride;
+    let scale = 1.0 / (d as f32).sqrt();
+    let view = |row: usize, column: usize, rows| Mat::strided(&qkv[row * stride + column..], rows, d, stride);
+    for (head, lse) in heads(dims).zip(lse.chunks_exact_mut(len)) {
+        for (first, rows, keys) in blocks(len) {
+            let block = &mut scratch.scores[..rows * scratch.stride];
+            let scores = MatMut::strided(block, rows, keys, scratch.stride);
+            matmul(scores, Store::Set, 1.0, view(first, head.query, rows), view(0, head.key, keys).t());
+            let inverse = &mut scratch.per_row[..rows];
+            kernels::softmax(
+                block,
+                scratch.stride,
+                first,
+                keys,
+                scale,
+                inverse,
+                &mut lse[first..first + rows],
+            );
+            let out = &mut y[first * dims.width + head.query..];
+            let weights = Mat::strided(block, rows, keys, scratch.stride);
+            let target = MatMut::strided(out, rows, d, dims.width);
+            matmul(target, Store::Set, 1.0, weights, view(0, head.value, keys));
+            kernels::scale_rows(out, dims.width, d, inverse);
+        }
+    }
+}
+
+/// What the backward pass of one window reads: qkv `[len, C + 2 K D]`, y and dy `[len, C]`, lse `[H, len]`.
+pub struct Saved<'a> {
+    /// Queries, keys, values, as they went in.
+    pub qkv: &'a [f32],
+    /// What came out.
+    pub y: &'a [f32],
+    /// Gradient of what came out.
+    pub dy: &'a [f32],
+    /// Logarithms of the sums.
+    pub lse: &'a [f32],
+}
+
+/// One window: writes dqkv, `[len, C + 2 K D]`.
+pub fn backward(dims: &Dims, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
+    let len = saved.qkv.len() / dims.qkv_width();
+    for (head, lse) in heads(dims).zip(saved.lse.chunks_exact(len)) {
+        for (i, block) in blocks(len).enumerate() {
+            // The first block of the first head sees all keys, so it can overwrite.
+            let store = if head.shared || i > 0 { Store::Add } else { Store::Set };
+            let lse = &lse[block.0..block.0 + block.1];
+            block_backward(dims, head, block, store, saved, lse, dqkv, scratch);
+        }
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the inside of two loops")]
+fn block_backward(
+    dims: &Dims,
+    head: Head,
+    (first, rows, keys): (usize, usize, usize),
+    store: Store,
+    saved: &Saved<'_>,
+    lse: &[f32],
+    dqkv: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    let (wide, width, d, stride) = (dims.qkv_width(), dims.width, dims.head, scratch.stride);
+    let scale = 1.0 / (d as f32).sqrt();
+    let qkv =
+        |row: usize, column: usize, rows| Mat::strided(&saved.qkv[row * wide + column..], rows, d, wide);
+    let (y, dy) = (&saved.y[first * width + head.query..], &saved.dy[first * width + head.query..]);
+    let dout = Mat::strided(dy, rows, d, width);
+    let query = qkv(first, head.query, rows);
+    let (p, dp) = (&mut scratch.scores[..rows * stride], &mut scratch.gradients[..rows * stride]);
+
+    matmul(MatMut::strided(p, rows, keys, stride), Store::Set, 1.0, query, qkv(0, head.key, keys).t());
+    kernels::probabilities(p, stride, first, keys, scale, lse);
+    let weights = Mat::strided(p, rows, keys, stride);
+    let dvalue = MatMut::strided(&mut dqkv[head.value..], keys, d, wide);
+    matmul(dvalue, store, 1.0, weights.t(), dout);
+
+    matmul(MatMut::strided(dp, rows, keys, stride), Store::Set, 1.0, dout, qkv(0, head.value, keys).t());
+    let dots = &mut scratch.per_row[..rows];
+    kernels::dots(dy, y, width, d, dots);
+    kernels::score_gradient(dp, p, stride, keys, scale, dots);
+    let gradients = Mat::strided(dp, rows, keys, stride);
+    let dquery = MatMut::strided(&mut dqkv[first * wide + head.query..], rows, d, wide);
+    matmul(dquery, Store::Set, 1.0, gradients, qkv(0, head.key, keys));
+    let dkey = MatMut::strided(&mut dqkv[head.key..], keys, d, wide);
+    matmul(dkey, store, 1.0, gradients.t(), query);
+}

@@ -1,0 +1,126 @@
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+
+use super::network::{Network, Pass};
+use super::pool::Pool;
+use super::workspace::Workspace;
+use super::{THREADS_MAX, describe};
+use crate::engine::EngineError;
+use crate::model::{ModelError, ModelSpec, Sampler, check_len, check_vocab, layout, windows};
+
+/// Runs a model forwards on the processor: held-out loss, logits, text.
+pub struct CpuModel {
+    network: Network,
+    pool: Pool,
+    /// One for each thread.
+    workspaces: Vec<Workspace>,
+}
+
+impl CpuModel {
+    /// A model of this shape; parameters are given to each call.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `spec` is no model.
+    /// - [`EngineError::Thread`]: the system gives no more threads.
+    pub fn new(spec: &ModelSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
+        layout(spec)?;
+        let network = Network::new(spec);
+        let pool = Pool::new(threads.min(THREADS_MAX))?;
+        let workspace = |_| Workspace::new(&network.dims, network.windows_at_once(), false);
+        Ok(Self { workspaces: (0..pool.threads()).map(workspace).collect(), network, pool })
+    }
+
+    /// What it computes with, for people: "cpu avx512 2 threads".
+    #[must_use]
+    pub fn describe(&self) -> String {
+        describe(&self.pool)
+    }
+
+    /// Mean loss of `tokens`, `[n, context + 1]`, in nats per token; not finite if the model is not.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `params` or `tokens` does not fit the model.
+    pub fn loss(&mut self, params: &[f32], tokens: &[u32]) -> Result<f32, EngineError> {
+        let network = &self.network;
+        check_len(params.len(), &network.slots)?;
+        let len = network.dims.context;
+        let count = windows(tokens, &network.dims)? * len;
+        let batches = tokens.chunks(network.windows_at_once() * (len + 1));
+        let mut losses = vec![0.0; batches.len()];
+        let queue = Mutex::new(batches.zip(&mut losses));
+        let next = || queue.lock().expect("no thread panics with the lock").next();
+        self.pool.each(&mut self.workspaces, |work| {
+            while let Some((tokens, loss)) = next() {
+                let rows = tokens.len() / (len + 1) * len;
+                let windows = tokens.chunks_exact(len + 1);
+                let pass = Pass { network, params, len, rows };
+                pass.forward(windows.clone().flat_map(|window| &window[..len]).copied(), work);
+                let targets: Vec<u32> = windows.flat_map(|window| &window[1..]).copied().collect();
+                *loss = pass.loss(&targets, work);
+            }
+        });
+        Ok((losses.iter().sum::<f64>() / count as f64) as f32)
+    }
+
+    /// Logits `[t, V]` after each of the `t` tokens of one sequence, on one thread.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `params` or `tokens` does not fit the model.
+    pub fn logits(&mut self, params: &[f32], tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+        self.run(params, tokens)?;
+        let vocab = self.network.dims.vocab;
+        let (pass, work) = self.after(params, tokens.len());
+        let mut logits = Vec::with_capacity(tokens.len() * vocab);
+        for first in (0..tokens.len()).step_by(work.chunk) {
+            let rows = work.chunk.min(tokens.len() - first);
+            pass.logits(first, rows, work);
+            logits.extend_from_slice(&work.logits[..rows * vocab]);
+        }
+        Ok(logits)
+    }
+
+    /// Continues `prompt`, of which the last `context` tokens count, by `count` tokens.
+    ///
+    /// `temperature` 0 takes the likeliest; the same seed gives the same text.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `prompt` is empty, or `params` or `prompt` does not fit the model.
+    pub fn sample(
+        &mut self,
+        params: &[f32],
+        prompt: &[u32],
+        count: usize,
+        temperature: f32,
+        seed: u64,
+    ) -> Result<Vec<u32>, EngineError> {
+        let (context, vocab) = (self.network.dims.context, self.network.dims.vocab);
+        let mut sampler = Sampler::new(temperature, seed);
+        let mut tokens = prompt.to_vec();
+        for _ in 0..count {
+            let seen = &tokens[tokens.len().saturating_sub(context)..];
+            self.run(params, seen)?;
+            let (pass, work) = self.after(params, seen.len());
+            pass.logits(seen.len() - 1, 1, work);
+            tokens.push(sampler.choose(&work.logits[..vocab]));
+        }
+        Ok(tokens.split_off(prompt.len()))
+    }
+
+    /// One sequence up to the last norm, in the first workspace.
+    fn run(&mut self, params: &[f32], tokens: &[u32]) -> Result<(), EngineError> {
+        let dims = &self.network.dims;
+        check_len(params.len(), &self.network.slots)?;
+        check_vocab(tokens, dims)?;
+        if tokens.is_empty() || tokens.len() > dims.context {
+            return Err(ModelError::Sequence { found: tokens.len(), context: dims.context }.into());
+        }
+        let pass = Pass { network: &self.network, params, len: tokens.len(), rows: tokens.len() };
+        pass.forward(tokens.iter().copied(), &mut self.workspaces[0]);
+        Ok(())
+    }
+
+    /// To look at what [`Self::run`] left.
+    fn after<'a>(&'a mut self, params: &'a [f32], len: usize) -> (Pass<'a>, &'a mut Workspace) {
+        (Pass { network: &self.network, params, len, rows: len }, &mut self.workspaces[0])
+    }
+}

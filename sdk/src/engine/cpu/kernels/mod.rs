@@ -1,0 +1,41 @@
+//! The passes that are no matrix product, each compiled for several instruction sets; the best one that
+//! the processor has is chosen when it runs.
+//!
+//! No fused multiply-add is used and sums have a fixed number of partial sums, so that each kernel gives
+//! the same bits on every instruction set.
+
+/// Compiles functions for AVX-512, AVX2 and the baseline, and dispatches between them.
+macro_rules! simd {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident $args:tt $(-> $out:ty)? $body:block)*) => {
+        $(
+            $(#[$meta])*
+            #[multiversion::multiversion(targets("x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+            $vis fn $name $args $(-> $out)? $body
+        )*
+    };
+}
+
+mod entropy;
+mod math;
+mod norm;
+mod optimiser;
+mod rotary;
+mod softmax;
+mod swiglu;
+
+pub use entropy::cross_entropy;
+pub use norm::{add_norm, norm, norm_again, norm_backward};
+pub use optimiser::{adamw, add, squares};
+pub use rotary::{Direction, Rotary};
+pub use softmax::{dots, probabilities, scale_rows, score_gradient, softmax};
+pub use swiglu::{swiglu, swiglu_backward};
+
+/// Name of the instruction set that was chosen, for people.
+#[multiversion::multiversion(targets("x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub fn instruction_set() -> &'static str {
+    multiversion::target::match_target! {
+        "x86_64+avx512f" => "avx512",
+        "x86_64+avx2" => "avx2",
+        _ => "baseline",
+    }
+}

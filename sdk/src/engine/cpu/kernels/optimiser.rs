@@ -1,0 +1,31 @@
+use super::math::LANES;
+use crate::model::{Adjust, adjust};
+
+simd! {
+    /// One AdamW step, see [`adjust`].
+    pub fn adamw(params: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], numbers: &Adjust) {
+        adjust(params, grad, m, v, numbers);
+    }
+
+    /// `a += b`.
+    pub fn add(a: &mut [f32], b: &[f32]) {
+        for (a, b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
+    }
+
+    /// Sum of squares in `f64`.
+    pub fn squares(x: &[f32]) -> f64 {
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        let mut sums = [0.0_f64; LANES];
+        for chunk in chunks {
+            for i in 0..LANES {
+                sums[i] += f64::from(chunk[i]) * f64::from(chunk[i]);
+            }
+        }
+        for (sum, &x) in sums.iter_mut().zip(rest) {
+            *sum += f64::from(x) * f64::from(x);
+        }
+        sums.iter().sum()
+    }
+}

@@ -1,0 +1,63 @@
+/// Cosines and sines of the rotary positions, `[T, D / 2]` each.
+pub struct Rotary {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    half: usize,
+}
+
+/// Whether a position turns values, or its gradient turns them back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// By the angle.
+    Forward,
+    /// By minus the angle.
+    Backward,
+}
+
+impl Rotary {
+    /// Angles `t / theta^(2i/D)` for positions below `context`, heads of width `head`.
+    pub fn new(context: usize, head: usize, theta: f32) -> Self {
+        let half = head / 2;
+        let angle = |t: usize, i: usize| t as f64 / f64::from(theta).powf(i as f64 / half as f64);
+        let table = |f: fn(f64) -> f64| -> Vec<f32> {
+            (0..context).flat_map(|t| (0..half).map(move |i| f(angle(t, i)) as f32)).collect()
+        };
+        Self { cos: table(f64::cos), sin: table(f64::sin), half }
+    }
+
+    /// Bytes of the tables.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.cos) + size_of_val(&*self.sin)
+    }
+
+    /// Turns the first `width` values, whole heads, of each row of `x`, `[n · len, stride]`: `n` windows of
+    /// `len` positions each.
+    pub fn turn(&self, x: &mut [f32], stride: usize, width: usize, len: usize, direction: Direction) {
+        let tables = (&self.cos[..len * self.half], &self.sin[..len * self.half]);
+        for window in x.chunks_exact_mut(len * stride) {
+            match direction {
+                Direction::Forward => turn(window, stride, width, tables.0, tables.1, self.half, 1.0),
+                Direction::Backward => turn(window, stride, width, tables.0, tables.1, self.half, -1.0),
+            }
+        }
+    }
+}
+
+simd! {
+    /// `(a, b) ← (a cos − b sin, b cos + a sin)` for values i and i + D/2 of a head.
+    fn turn(
+        x: &mut [f32], stride: usize, width: usize, cos: &[f32], sin: &[f32], half: usize, sign: f32,
+    ) {
+        let tables = cos.chunks_exact(half).zip(sin.chunks_exact(half));
+        for (row, (cos, sin)) in x.chunks_exact_mut(stride).zip(tables) {
+            for head in row[..width].chunks_exact_mut(2 * half) {
+                let (a, b) = head.split_at_mut(half);
+                for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                    let (from_a, from_b, sin) = (*a, *b, sin * sign);
+                    *a = from_a * cos - from_b * sin;
+                    *b = from_b * cos + from_a * sin;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Matrix products: the `gemm` crate where the feature `cpu` brings it, a portable loop elsewhere.
+
+/// A matrix of any strides, to read.
+#[derive(Clone, Copy)]
+pub struct Mat<'a> {
+    values: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+/// A matrix whose rows are contiguous, to write.
+pub struct MatMut<'a> {
+    values: &'a mut [f32],
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl<'a> Mat<'a> {
+    /// `[rows, cols]`, row-major, without gaps.
+    pub fn new(values: &'a [f32], rows: usize, cols: usize) -> Self {
+        Self::strided(values, rows, cols, cols)
+    }
+
+    /// `[rows, cols]`, one row every `stride` values.
+    pub fn strided(values: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
+        check(values.len(), rows, cols, stride);
+        Self { values, rows, cols, row_stride: stride, col_stride: 1 }
+    }
+
+    /// Transposed, without moving anything.
+    pub fn t(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+}
+
+impl<'a> MatMut<'a> {
+    /// `[rows, cols]`, row-major, without gaps.
+    pub fn new(values: &'a mut [f32], rows: usize, cols: usize) -> Self {
+        Self::strided(values, rows, cols, cols)
+    }
+
+    /// `[rows, cols]`, one row every `stride` values.
+    pub fn strided(values: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> Self {
+        check(values.len(), rows, cols, stride);
+        Self { values, rows, cols, stride }
+    }
+}
+
+/// The unsafe call below relies on this.
+fn check(len: usize, rows: usize, cols: usize, stride: usize) {
+    assert!(rows > 0 && cols > 0 && cols <= stride, "[{rows}, {cols}] with stride {stride}");
+    assert!((rows - 1) * stride + cols <= len, "[{rows}, {cols}] with stride {stride} in {len} values");
+}
+
+/// What happens to the values that are there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// Overwritten.
+    Set,
+    /// Added to.
+    Add,
+}
+
+/// `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
+pub fn matmul(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+    assert!(out.rows == a.rows && out.cols == b.cols && a.cols == b.rows, "shapes agree");
+    product(out, store, scale, a, b);
+}
+
+#[cfg(feature = "cpu")]
+fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+    // Strides are below the length of a slice, and that fits.
+    let signed = |stride: usize| stride as isize;
+    // SAFETY: `check` was called on each matrix when it was made, transposing keeps what it checked, and
+    // the shapes agree, so all reads and writes are in bounds. `out` is borrowed mutably: no overlap.
+    unsafe {
+        gemm::gemm(
+            out.rows,
+            out.cols,
+            a.cols,
+            out.values.as_mut_ptr(),
+            1,
+            signed(out.stride),
+            store == Store::Add,
+            a.values.as_ptr(),
+            signed(a.col_stride),
+            signed(a.row_stride),
+            b.values.as_ptr(),
+            signed(b.col_stride),
+            signed(b.row_stride),
+            1.0,
+            scale,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(any(test, not(feature = "cpu")))]
+mod portable;
+#[cfg(not(feature = "cpu"))]
+use portable::product;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(len: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 7919 + 13) % 101) as f32 / 50.0 - 1.0).collect()
+    }
+
+    /// Compares both products with a sum in `f64`, operands plain or transposed, result inside a wider one.
+    fn check(m: usize, n: usize, k: usize, transposed: (bool, bool), store: Store) {
+        let (a, b) = (noise(m * k), noise(k * n));
+        let view = |values, rows, cols, transposed: bool| {
+            if transposed { Mat::new(values, cols, rows).t() } else { Mat::new(values, rows, cols) }
+        };
+        let (a, b) = (view(&a, m, k, transposed.0), view(&b, k, n, transposed.1));
+        let at = |mat: Mat<'_>, r, c| f64::from(mat.values[r * mat.row_stride + c * mat.col_stride]);
+        let stride = n + 3;
+        for multiply in [product, portable::product] {
+            let mut out = noise(m * stride);
+            let before = out.clone();
+            multiply(MatMut::strided(&mut out, m, n, stride), store, 0.5, a, b);
+            for (i, (&found, &before)) in out.iter().zip(&before).enumerate() {
+                let (r, c) = (i / stride, i % stride);
+                let product = || 0.5 * (0..k).map(|p| at(a, r, p) * at(b, p, c)).sum::<f64>();
+                let expected = match store {
+                    _ if c >= n => f64::from(before),
+                    Store::Set => product(),
+                    Store::Add => f64::from(before) + product(),
+                };
+                assert!((f64::from(found) - expected).abs() < 1e-4, "[{m}, {n}, {k}] at {r}, {c}");
+            }
+        }
+    }
+
+    #[test]
+    fn multiplies_any_shape() {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (4, 16, 8), (64, 31, 70)] {
+            for transposed in [(false, false), (true, false), (false, true), (true, true)] {
+                check(m, n, k, transposed, Store::Set);
+                check(m, n, k, transposed, Store::Add);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "stride 4 in 10 values")]
+    fn refuses_a_matrix_that_sticks_out() {
+        let _ = Mat::strided(&[0.0; 10], 3, 3, 4);
+    }
+}

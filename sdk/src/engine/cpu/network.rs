@@ -1,0 +1,341 @@
+//! The list of operations, forwards and backwards, for a few windows on one thread.
+
+use super::attention;
+use super::kernels::{self, Direction, Rotary};
+use super::matmul::{Mat, MatMut, Store, matmul};
+use super::turns::Turns;
+use super::workspace::{Layer, Workspace};
+use crate::model::{Dims, LayerSlots, ModelSpec, Slots};
+
+/// A model's sizes and tables; parameters are given to each call.
+pub struct Network {
+    /// The sizes.
+    pub dims: Dims,
+    /// Where the tensors lie.
+    pub slots: Slots,
+    /// Positions.
+    pub rotary: Rotary,
+}
+
+impl Network {
+    /// Of a spec that [`crate::model::layout`] accepts.
+    pub fn new(spec: &ModelSpec) -> Self {
+        let dims = Dims::new(spec);
+        let rotary = Rotary::new(dims.context, dims.head, dims.rope_theta);
+        Self { dims, slots: Slots::new(&dims), rotary }
+    }
+
+    /// Windows that one thread takes at a time: enough tokens for the matrix products, few enough that
+    /// what the backward pass needs again is still in the cache. It must not depend on the threads.
+    pub fn windows_at_once(&self) -> usize {
+        (ROWS / self.dims.context).max(1)
+    }
+}
+
+/// Tokens that a thread takes at a time, unless a window is longer.
+const ROWS: usize = 128;
+
+/// Rows of the embedding whose gradient is one turn, so that a large vocabulary does not hold up others.
+const EMBED_ROWS: usize = 4096;
+
+/// The gradient, by tensor, for threads to add to in turn.
+pub struct Gradient<'a> {
+    embed: Vec<Turns<'a>>,
+    layers: Vec<LayerGradient<'a>>,
+    norm: Turns<'a>,
+}
+
+struct LayerGradient<'a> {
+    norm1: Turns<'a>,
+    qkv: Turns<'a>,
+    out: Turns<'a>,
+    norm2: Turns<'a>,
+    gate_up: Turns<'a>,
+    down: Turns<'a>,
+}
+
+impl<'a> Gradient<'a> {
+    /// Of the flat gradient, `[len]`. What is in it does not matter: turn 0 overwrites.
+    pub fn new(network: &Network, flat: &'a mut [f32]) -> Self {
+        let mut rest = flat;
+        let mut take = |len: usize| {
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            head
+        };
+        let embed = take(network.slots.embed.len());
+        let embed = embed.chunks_mut(EMBED_ROWS * network.dims.width).map(Turns::new).collect();
+        let mut turns = |range: &std::ops::Range<usize>| Turns::new(take(range.len()));
+        let layers = network.slots.layers.iter().map(|slots| LayerGradient {
+            norm1: turns(&slots.norm1),
+            qkv: turns(&slots.qkv),
+            out: turns(&slots.out),
+            norm2: turns(&slots.norm2),
+            gate_up: turns(&slots.gate_up),
+            down: turns(&slots.down),
+        });
+        let layers = layers.collect();
+        Self { embed, layers, norm: turns(&network.slots.norm) }
+    }
+}
+
+/// Adds `dyᵀ x` to the gradient of a matrix; turn 0 overwrites.
+fn add_product(turns: &Turns<'_>, turn: usize, dy: Mat<'_>, x: Mat<'_>, shape: (usize, usize)) {
+    turns.take(turn, |dw| matmul(MatMut::new(dw, shape.0, shape.1), store(turn), 1.0, dy.t(), x));
+}
+
+fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
+    turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
+}
+
+fn store(turn: usize) -> Store {
+    if turn == 0 { Store::Set } else { Store::Add }
+}
+
+/// One microbatch on its way.
+pub struct Pass<'a> {
+    /// The model.
+    pub network: &'a Network,
+    /// The parameters, `[len]`.
+    pub params: &'a [f32],
+    /// Tokens in each window, at most T.
+    pub len: usize,
+    /// Rows: windows times `len`.
+    pub rows: usize,
+}
+
+impl Pass<'_> {
+    fn weight(&self, range: &std::ops::Range<usize>) -> &[f32] {
+        &self.params[range.clone()]
+    }
+
+    /// `y = x wᵀ`; x `[rows, ins]`, w `[outs, ins]`.
+    fn linear(&self, x: &[f32], w: &std::ops::Range<usize>, ins: usize, y: &mut [f32]) {
+        let outs = w.len() / ins;
+        let w = Mat::new(self.weight(w), outs, ins);
+        matmul(MatMut::new(y, self.rows, outs), Store::Set, 1.0, Mat::new(x, self.rows, ins), w.t());
+    }
+
+    /// `dx = dy w`.
+    fn linear_back(&self, dy: &[f32], w: &std::ops::Range<usize>, ins: usize, dx: &mut [f32]) {
+        let outs = w.len() / ins;
+        let w = Mat::new(self.weight(w), outs, ins);
+        matmul(MatMut::new(dx, self.rows, ins), Store::Set, 1.0, Mat::new(dy, self.rows, outs), w);
+    }
+
+    /// Rows of the embedding, through all layers and the last norm, into `normed`.
+    pub fn forward(&self, inputs: impl Iterator<Item = u32>, work: &mut Workspace) {
+        let Dims { width: c, eps, .. } = self.network.dims;
+        let slots = &self.network.slots;
+        let values = self.rows * c;
+        let embed = self.weight(&slots.embed);
+        let first = &mut work.layers[0];
+        for (x, token) in first.x.chunks_exact_mut(c).zip(inputs) {
+            x.copy_from_slice(&embed[token as usize * c..][..c]);
+        }
+        let norm1 = self.weight(&slots.layers[0].norm1);
+        kernels::norm(&first.x[..values], norm1, eps, &mut work.normed, &mut first.scales1[..self.rows]);
+        for (i, slots) in slots.layers.iter().enumerate() {
+            self.layer(slots, i % work.layers.len(), work);
+            // The next norm takes in what the feed-forward layer adds.
+            let layers = work.layers.len();
+            let middle = std::mem::take(&mut work.layers[i % layers].middle);
+            let (norm, x, scales) = match self.network.slots.layers.get(i + 1) {
+                Some(next) => {
+                    let layer = &mut work.layers[(i + 1) % layers];
+                    (&next.norm1, &mut layer.x, &mut layer.scales1)
+                }
+                None => (&self.network.slots.norm, &mut work.x, &mut work.scales),
+            };
+            let (norm, branch) = (self.weight(norm), &work.branch[..values]);
+            kernels::add_norm(
+                &middle[..values],
+                branch,
+                norm,
+                eps,
+                x,
+                &mut work.normed,
+                &mut scales[..self.rows],
+            );
+            work.layers[i % layers].middle = middle;
+        }
+    }
+
+    /// From `normed` to `middle` and, in `branch`, what is to be added to it.
+    fn layer(&self, slots: &LayerSlots, index: usize, work: &mut Workspace) {
+        let dims = &self.network.dims;
+        let (c, f, wide) = (dims.width, dims.ff, dims.qkv_width());
+        let values = self.rows * c;
+        let layer = &mut work.layers[index];
+        let qkv = &mut layer.qkv[..self.rows * wide];
+        self.linear(&work.normed[..values], &slots.qkv, c, qkv);
+        self.network.rotary.turn(qkv, wide, c + dims.kv_width, self.len, Direction::Forward);
+        let windows = qkv.chunks_exact(self.len * wide).zip(layer.attended.chunks_exact_mut(self.len * c));
+        for ((qkv, y), lse) in windows.zip(layer.lse.chunks_exact_mut(self.len * dims.heads)) {
+            attention::forward(dims, qkv, y, lse, &mut work.attention);
+        }
+        self.linear(&layer.attended[..values], &slots.out, c, &mut work.branch);
+        kernels::add_norm(
+            &layer.x[..values],
+            &work.branch[..values],
+            self.weight(&slots.norm2),
+            dims.eps,
+            &mut layer.middle,
+            &mut work.normed,
+            &mut layer.scales2[..self.rows],
+        );
+        let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
+        self.linear(&work.normed[..values], &slots.gate_up, c, gate_up);
+        kernels::swiglu(gate_up, &mut work.gated, f);
+        self.linear(&work.gated[..self.rows * f], &slots.down, f, &mut work.branch);
+    }
+
+    /// Logits of rows `first..first + rows` of `normed`, into `logits`.
+    pub fn logits(&self, first: usize, rows: usize, work: &mut Workspace) {
+        let Dims { width: c, vocab, .. } = self.network.dims;
+        let normed = Mat::new(&work.normed[first * c..], rows, c);
+        let embed = Mat::new(self.weight(&self.network.slots.embed), vocab, c);
+        matmul(MatMut::new(&mut work.logits, rows, vocab), Store::Set, 1.0, normed, embed.t());
+    }
+
+    /// Sum of the losses of `targets`, `[rows]`, in nats, after [`Self::forward`].
+    pub fn loss(&self, targets: &[u32], work: &mut Workspace) -> f64 {
+        let vocab = self.network.dims.vocab;
+        let mut loss = 0.0;
+        for (i, targets) in targets.chunks(work.chunk).enumerate() {
+            self.logits(i * work.chunk, targets.len(), work);
+            let logits = &mut work.logits[..targets.len() * vocab];
+            loss += kernels::cross_entropy(logits, targets, vocab, 1.0);
+        }
+        loss
+    }
+
+    /// As [`Self::loss`], and backwards through the head: gradient of the last norm's output in `branch`.
+    ///
+    /// `turn` is this microbatch's, `share` the weight of one token in the loss.
+    pub fn loss_back(
+        &self,
+        targets: &[u32],
+        share: f32,
+        turn: usize,
+        gradient: &Gradient<'_>,
+        work: &mut Workspace,
+    ) -> f64 {
+        let Dims { width: c, vocab, .. } = self.network.dims;
+        let embed = Mat::new(self.weight(&self.network.slots.embed), vocab, c);
+        // All microbatches but the last, which may be shorter, have as many chunks as the longest.
+        let turns = (work.normed.len() / c).div_ceil(work.chunk);
+        let mut loss = 0.0;
+        for (i, targets) in targets.chunks(work.chunk).enumerate() {
+            let (first, rows) = (i * work.chunk, targets.len());
+            self.logits(first, rows, work);
+            let logits = &mut work.logits[..rows * vocab];
+            loss += kernels::cross_entropy(logits, targets, vocab, share);
+            let logits = Mat::new(logits, rows, vocab);
+            let dnormed = MatMut::new(&mut work.branch[first * c..], rows, c);
+            matmul(dnormed, Store::Set, 1.0, logits, embed);
+            let normed = Mat::new(&work.normed[first * c..], rows, c);
+            for (part, turn_of_part) in gradient.embed.iter().enumerate() {
+                let start = part * EMBED_ROWS;
+                let columns = EMBED_ROWS.min(vocab - start);
+                let dlogits = Mat::strided(&work.logits[start..], rows, columns, vocab);
+                add_product(turn_of_part, turn * turns + i, dlogits, normed, (columns, c));
+            }
+        }
+        loss
+    }
+
+    /// From `branch` back to the gradient of the embedded tokens, into `dx`, `[rows, C]`.
+    pub fn backward(&self, turn: usize, gradient: &Gradient<'_>, dx: &mut [f32], work: &mut Workspace) {
+        let values = self.rows * self.network.dims.width;
+        let weight = self.weight(&self.network.slots.norm);
+        dx.fill(0.0);
+        work.dnorm.fill(0.0);
+        let scales = &work.scales[..self.rows];
+        kernels::norm_backward(
+            &work.branch[..values],
+            &work.x[..values],
+            weight,
+            scales,
+            dx,
+            &mut work.dnorm,
+        );
+        add_vector(&gradient.norm, turn, &work.dnorm);
+        let layers = self.network.slots.layers.iter().zip(&gradient.layers);
+        for (i, (slots, gradient)) in layers.enumerate().rev() {
+            let mut layer = std::mem::take(&mut work.layers[i]);
+            self.feed_forward_back(slots, gradient, turn, dx, &mut layer, work);
+            self.attention_back(slots, gradient, turn, dx, &layer, work);
+            work.layers[i] = layer;
+        }
+    }
+
+    fn feed_forward_back(
+        &self,
+        slots: &LayerSlots,
+        gradient: &LayerGradient<'_>,
+        turn: usize,
+        dx: &mut [f32],
+        layer: &mut Layer,
+        work: &mut Workspace,
+    ) {
+        let Dims { width: c, ff: f, .. } = self.network.dims;
+        let values = self.rows * c;
+        let dgated = &mut work.gated[..self.rows * f];
+        self.linear_back(dx, &slots.down, f, dgated);
+        let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
+        kernels::swiglu_backward(gate_up, dgated, f);
+        let (gated, dgate_up) = (Mat::new(dgated, self.rows, f), Mat::new(gate_up, self.rows, 2 * f));
+        add_product(&gradient.down, turn, Mat::new(dx, self.rows, c), gated, (c, f));
+
+        let (weight, scales) = (self.weight(&slots.norm2), &layer.scales2[..self.rows]);
+        let normed = &mut work.normed[..values];
+        kernels::norm_again(&layer.middle[..values], weight, scales, normed);
+        add_product(&gradient.gate_up, turn, dgate_up, Mat::new(normed, self.rows, c), (2 * f, c));
+        self.linear_back(gate_up, &slots.gate_up, c, &mut work.branch);
+        work.dnorm.fill(0.0);
+        let (dy, x) = (&work.branch[..values], &layer.middle[..values]);
+        kernels::norm_backward(dy, x, weight, scales, dx, &mut work.dnorm);
+        add_vector(&gradient.norm2, turn, &work.dnorm);
+    }
+
+    fn attention_back(
+        &self,
+        slots: &LayerSlots,
+        gradient: &LayerGradient<'_>,
+        turn: usize,
+        dx: &mut [f32],
+        layer: &Layer,
+        work: &mut Workspace,
+    ) {
+        let dims = &self.network.dims;
+        let (c, wide, window) = (dims.width, dims.qkv_width(), self.len * dims.width);
+        let values = self.rows * c;
+        self.linear_back(dx, &slots.out, c, &mut work.branch);
+        let attended = Mat::new(&layer.attended, self.rows, c);
+        add_product(&gradient.out, turn, Mat::new(dx, self.rows, c), attended, (c, c));
+
+        let dqkv = &mut work.dqkv[..self.rows * wide];
+        for (i, dqkv) in dqkv.chunks_exact_mut(self.len * wide).enumerate() {
+            let saved = attention::Saved {
+                qkv: &layer.qkv[i * self.len * wide..][..self.len * wide],
+                y: &layer.attended[i * window..][..window],
+                dy: &work.branch[i * window..][..window],
+                lse: &layer.lse[i * self.len * dims.heads..][..self.len * dims.heads],
+            };
+            attention::backward(dims, &saved, dqkv, &mut work.attention);
+        }
+        self.network.rotary.turn(dqkv, wide, c + dims.kv_width, self.len, Direction::Backward);
+
+        let (weight, scales) = (self.weight(&slots.norm1), &layer.scales1[..self.rows]);
+        let normed = &mut work.normed[..values];
+        kernels::norm_again(&layer.x[..values], weight, scales, normed);
+        let rows = Mat::new(dqkv, self.rows, wide);
+        add_product(&gradient.qkv, turn, rows, Mat::new(normed, self.rows, c), (wide, c));
+        self.linear_back(dqkv, &slots.qkv, c, &mut work.branch);
+        work.dnorm.fill(0.0);
+        let (dy, x) = (&work.branch[..values], &layer.x[..values]);
+        kernels::norm_backward(dy, x, weight, scales, dx, &mut work.dnorm);
+        add_vector(&gradient.norm1, turn, &work.dnorm);
+    }
+}

@@ -1,0 +1,185 @@
+//! The engine against the reference, at sizes that fit no block, and against itself on other threads.
+
+use std::num::NonZeroUsize;
+
+use super::{CpuModel, CpuTrainer};
+use crate::engine::{EngineError, Trainer};
+use crate::model::{
+    AdamW, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits, reference_loss_and_grad,
+};
+
+fn threads(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count).unwrap()
+}
+
+fn inner(batch: u32) -> InnerSpec {
+    InnerSpec { batch, ..Preset::Tiny.inner() }
+}
+
+/// Shapes `[vocab, d_model, layers, heads, kv_heads, d_ff, context]` and a batch.
+const SHAPES: [([u32; 7], u32); 6] = [
+    ([37, 24, 2, 4, 2, 20, 70], 3),
+    ([101, 36, 1, 3, 1, 23, 9], 31),
+    ([256, 32, 3, 2, 2, 88, 129], 2),
+    ([2, 2, 1, 1, 1, 2, 1], 1),
+    // More than one part of the embedding and more than one chunk of logits.
+    ([70_001, 4, 1, 1, 1, 8, 70], 3),
+    ([50, 64, 1, 8, 4, 64, 200], 1),
+];
+
+fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> ModelSpec {
+    ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, rope_theta: 1e4, norm_eps: 1e-5 }
+}
+
+fn tokens(spec: &ModelSpec, windows: u32) -> Vec<u32> {
+    (0..windows * (spec.context + 1)).map(|i| (i * i / 7 + i % 5) % spec.vocab).collect()
+}
+
+/// Ten times the usual spread, so that attention is not flat.
+fn params(spec: &ModelSpec) -> Vec<f32> {
+    init(spec, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
+}
+
+fn trainer(spec: &ModelSpec, batch: u32, count: usize) -> CpuTrainer {
+    let mut trainer = CpuTrainer::new(spec, &inner(batch), threads(count)).unwrap();
+    trainer.params_mut().copy_from_slice(&params(spec));
+    trainer
+}
+
+#[test]
+fn agrees_with_the_reference() {
+    for (shape, batch) in SHAPES {
+        let spec = spec(shape);
+        let (params, tokens) = (params(&spec), tokens(&spec, batch));
+        let mut exact = vec![0.0; params.len()];
+        let expected = reference_loss_and_grad(&spec, &params, &tokens, &mut exact).unwrap();
+        for count in 1..=3 {
+            let mut trainer = trainer(&spec, batch, count);
+            // Twice: the second must not see anything of the first.
+            trainer.loss_and_grad(&tokens).unwrap();
+            let (loss, grad) = trainer.loss_and_grad(&tokens).unwrap();
+            assert!((f64::from(loss) - expected).abs() < 1e-5, "{shape:?}: {loss} instead of {expected}");
+            for (start, tensor) in layout(&spec).unwrap().offsets() {
+                let range = start as usize..(start + tensor.len()) as usize;
+                let error = distance(&grad[range.clone()], &exact[range.clone()]);
+                let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
+                assert!(error <= 2e-5 * size + 1e-8, "{shape:?} {}: {error} of {size}", tensor.name);
+            }
+        }
+        let mut model = CpuModel::new(&spec, threads(2)).unwrap();
+        let loss = model.loss(&params, &tokens).unwrap();
+        assert!((f64::from(loss) - expected).abs() < 1e-5, "{shape:?}: {loss} instead of {expected}");
+    }
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+}
+
+#[test]
+fn logits_agree_for_any_length() {
+    for (shape, _) in SHAPES {
+        let spec = spec(shape);
+        let params = params(&spec);
+        let mut model = CpuModel::new(&spec, threads(1)).unwrap();
+        for len in [1, spec.context / 2 + 1, spec.context] {
+            let tokens = &tokens(&spec, 1)[..len as usize];
+            let (found, expected) = (model.logits(&params, tokens), reference_logits(&spec, &params, tokens));
+            let error = distance(&found.unwrap(), &expected.unwrap());
+            assert!(error < 1e-3 * f64::from(len), "{shape:?} {len}: {error}");
+        }
+    }
+}
+
+#[test]
+fn steps_have_the_same_bits_on_any_number_of_threads() {
+    for (shape, batch) in SHAPES {
+        let spec = spec(shape);
+        let after = |count| {
+            let mut trainer = trainer(&spec, batch, count);
+            let stats = [(); 3].map(|()| trainer.step(&tokens(&spec, batch), 1e-3).unwrap());
+            (stats, trainer.params().to_vec())
+        };
+        let alone = after(1);
+        for count in 2..=4 {
+            assert!(alone == after(count), "{shape:?} on {count} threads");
+        }
+    }
+}
+
+#[test]
+fn steps_follow_the_reference_optimiser() {
+    let spec = spec(SHAPES[0].0);
+    let (layout, inner) = (layout(&spec).unwrap(), inner(3));
+    let mut trainer = trainer(&spec, 3, 2);
+    let (mut expected, mut adamw) = (params(&spec), AdamW::new(layout.len()));
+    for step in 0..5 {
+        let tokens = tokens(&spec, 3);
+        let before = trainer.params().to_vec();
+        let (_, grad) = trainer.loss_and_grad(&tokens).unwrap();
+        let norm = adamw.step(&layout, &inner, 1e-2, &mut expected, grad);
+        let stats = trainer.step(&tokens, 1e-2).unwrap();
+        assert!((stats.grad_norm / norm - 1.0).abs() < 1e-5, "{step}: {stats:?}");
+        assert_eq!(stats.tokens, 210);
+        assert_ne!(trainer.params(), before);
+        let error = distance(trainer.params(), &expected);
+        assert!(error < 1e-5, "{step}: {error}");
+    }
+}
+
+#[test]
+fn learns_what_repeats() {
+    let spec = Preset::Tiny.model(16);
+    let tokens: Vec<u32> = (0..4 * 65).map(|i| i % 16).collect();
+    let mut trainer = CpuTrainer::new(&spec, &inner(4), threads(2)).unwrap();
+    let losses: Vec<f32> = (0..60).map(|_| trainer.step(&tokens, 3e-3).unwrap().loss).collect();
+    assert!((losses[0] - 16_f32.ln()).abs() < 0.1, "{losses:?}");
+    assert!(losses[59] < 0.1, "{losses:?}");
+
+    let mut model = CpuModel::new(&spec, threads(1)).unwrap();
+    let text = model.sample(trainer.params(), &[3, 4, 5], 100, 0.0, 1).unwrap();
+    assert_eq!(text, (6..106).map(|i| i % 16).collect::<Vec<u32>>());
+}
+
+#[test]
+fn refuses_bad_input_and_stays_as_it_was() {
+    let spec = spec(SHAPES[0].0);
+    let mut trainer = trainer(&spec, 3, 2);
+    let good = tokens(&spec, 3);
+    let error = |trainer: &mut CpuTrainer, tokens: &[u32], lr| trainer.step(tokens, lr).unwrap_err();
+    let found = error(&mut trainer, &good[1..], 1e-3);
+    assert!(matches!(found, EngineError::Model(ModelError::Tokens { found: 212, window: 71 })));
+    let found = error(&mut trainer, &good[..142], 1e-3);
+    assert!(matches!(found, EngineError::Windows { found: 2, batch: 3 }));
+    let found = error(&mut trainer, &[37; 213], 1e-3);
+    assert!(matches!(found, EngineError::Model(ModelError::Token { token: 37, vocab: 37 })));
+    assert!(matches!(error(&mut trainer, &good, f32::NAN), EngineError::Rate { .. }));
+    assert_eq!(trainer.params(), params(&spec));
+
+    for bad in [f32::NAN, f32::INFINITY] {
+        trainer.params_mut()[100] = bad;
+        let before: Vec<u32> = trainer.params().iter().map(|p| p.to_bits()).collect();
+        assert!(matches!(error(&mut trainer, &good, 1e-3), EngineError::NotFinite { .. }));
+        assert!(trainer.params().iter().map(|p| p.to_bits()).eq(before));
+    }
+    trainer.params_mut().copy_from_slice(&params(&spec));
+    assert!(trainer.step(&good, 1e-3).is_ok(), "recovers");
+
+    let build = |batch, count| CpuTrainer::new(&spec, &inner(batch), threads(count));
+    assert!(matches!(build(0, 1), Err(EngineError::Batch { batch: 0 })));
+    assert!(matches!(build(u32::MAX, 1), Err(EngineError::Batch { .. })));
+    assert!(build(1, 8).is_ok(), "more threads than windows");
+}
+
+#[test]
+fn a_forward_model_refuses_bad_input() {
+    let spec = spec(SHAPES[0].0);
+    let (params, mut model) = (params(&spec), CpuModel::new(&spec, threads(2)).unwrap());
+    assert!(model.loss(&params[1..], &tokens(&spec, 1)).is_err());
+    assert!(model.loss(&params, &[0; 70]).is_err());
+    assert!(model.loss(&params, &[37; 71]).is_err());
+    assert!(model.logits(&params, &[]).is_err());
+    assert!(model.logits(&params, &[0; 71]).is_err());
+    assert!(model.sample(&params, &[], 1, 1.0, 1).is_err());
+    assert_eq!(model.sample(&params, &[0; 200], 5, 1.0, 1).unwrap().len(), 5);
+}

@@ -1,0 +1,108 @@
+//! The memory of one thread: what a forward pass leaves for the backward pass, and scratch.
+
+use super::attention::Scratch;
+use super::buffer::Buffer;
+use crate::model::Dims;
+
+/// Logits held at once, in values: the head goes over the tokens in chunks of this many.
+const LOGITS_MAX: usize = 4 << 20;
+/// Fewest tokens in a chunk, so that the matrix product stays one.
+const CHUNK_MIN: usize = 64;
+
+/// What the backward pass of one layer needs again; R rows, one for each token.
+#[derive(Default)]
+pub struct Layer {
+    /// Residual stream on entry, `[R, C]`.
+    pub x: Buffer,
+    /// Scales of the first norm, `[R]`.
+    pub scales1: Buffer,
+    /// Queries and keys after rotation, values, `[R, C + 2 K D]`.
+    pub qkv: Buffer,
+    /// Logarithms of the sums of attention, `[windows, H, T]`.
+    pub lse: Buffer,
+    /// What attention gave, `[R, C]`.
+    pub attended: Buffer,
+    /// Residual stream between attention and feed-forward, `[R, C]`.
+    pub middle: Buffer,
+    /// Scales of the second norm, `[R]`.
+    pub scales2: Buffer,
+    /// Gates and ups, `[R, 2 F]`; the backward pass overwrites them.
+    pub gate_up: Buffer,
+}
+
+/// The memory of one thread.
+pub struct Workspace {
+    /// One for each layer in training; one in all otherwise.
+    pub layers: Vec<Layer>,
+    /// Residual stream at the end, `[R, C]`.
+    pub x: Buffer,
+    /// Scales of the last norm, `[R]`.
+    pub scales: Buffer,
+    /// Input of the matrices after a norm, `[R, C]`.
+    pub normed: Buffer,
+    /// Output of a matrix into the residual stream, or gradient of such an input, `[R, C]`.
+    pub branch: Buffer,
+    /// Input of the down matrix, `[R, F]`.
+    pub gated: Buffer,
+    /// Gradient of queries, keys and values, `[R, C + 2 K D]`; empty without training.
+    pub dqkv: Buffer,
+    /// Gradient of a norm's weight, `[C]`; empty without training.
+    pub dnorm: Buffer,
+    /// Logits of a chunk of tokens, `[chunk, V]`.
+    pub logits: Buffer,
+    /// Tokens in a chunk.
+    pub chunk: usize,
+    /// Blocks of attention.
+    pub attention: Scratch,
+    /// The tokens to be predicted, `[R]`.
+    pub targets: Vec<u32>,
+}
+
+impl Workspace {
+    /// For up to `windows` windows at once.
+    pub fn new(dims: &Dims, windows: usize, training: bool) -> Self {
+        let rows = windows * dims.context;
+        let of = |width: usize| Buffer::zeros(rows * width);
+        let if_training = |len: usize| Buffer::zeros(if training { len } else { 0 });
+        let layer = || Layer {
+            x: of(dims.width),
+            scales1: of(1),
+            qkv: of(dims.qkv_width()),
+            lse: of(dims.heads),
+            attended: of(dims.width),
+            middle: of(dims.width),
+            scales2: of(1),
+            gate_up: of(2 * dims.ff),
+        };
+        let chunk = (LOGITS_MAX / dims.vocab).max(CHUNK_MIN).min(rows);
+        Self {
+            layers: (0..if training { dims.layers } else { 1 }).map(|_| layer()).collect(),
+            x: of(dims.width),
+            scales: of(1),
+            normed: of(dims.width),
+            branch: of(dims.width),
+            gated: of(dims.ff),
+            dqkv: if_training(rows * dims.qkv_width()),
+            dnorm: if_training(dims.width),
+            logits: Buffer::zeros(chunk * dims.vocab),
+            chunk,
+            attention: Scratch::new(dims.context, training),
+            targets: Vec::with_capacity(rows),
+        }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let layer = |l: &Layer| {
+            [&l.x, &l.scales1, &l.qkv, &l.lse, &l.attended, &l.middle, &l.scales2, &l.gate_up]
+                .into_iter()
+                .map(Buffer::bytes)
+                .sum::<usize>()
+        };
+        let own = [&self.x, &self.scales, &self.normed, &self.branch, &self.gated, &self.dqkv, &self.dnorm]
+            .into_iter()
+            .map(Buffer::bytes)
+            .sum::<usize>();
+        self.layers.iter().map(layer).sum::<usize>() + own + self.logits.bytes() + self.attention.bytes()
+    }
+}
