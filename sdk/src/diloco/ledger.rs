@@ -91,6 +91,25 @@ impl Ledger {
         Self { fragment_lens, accounts: BTreeMap::new() }
     }
 
+    /// Whether this identity was here before.
+    #[must_use]
+    pub fn knows(&self, identity: &Identity) -> bool {
+        let hash = hash(identity);
+        self.accounts.values().any(|account| account.identity == hash)
+    }
+
+    /// Identities ever seen.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// Whether nobody ever came.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
     /// The learner with this identity, and whether it was known before.
     pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
         let hash = hash(identity);

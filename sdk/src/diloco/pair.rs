@@ -36,6 +36,7 @@ struct Pair {
     events: Vec<Event>,
     finished: bool,
     next_conn: u64,
+    boaster: Option<ConnId>,
 }
 
 fn layout() -> Layout {
@@ -112,6 +113,7 @@ impl Pair {
             events: vec![],
             finished: false,
             next_conn: 1,
+            boaster: None,
         };
         for i in 0..targets.len() {
             pair.connect(i);
@@ -143,8 +145,13 @@ impl Pair {
         use learner::{Input, Output};
         let island = &mut self.islands[i];
         match output {
-            Output::Send(message) if island.connected => {
+            Output::Send(mut message) if island.connected => {
                 let conn = island.conn;
+                if let Message::Update(update) = &mut message
+                    && self.boaster == Some(conn)
+                {
+                    (update.steps, update.tokens) = (1, update.tokens * 1_000);
+                }
                 self.syncer(syncer::Input::Message(conn, message));
             }
             Output::Send(_) => {}
@@ -302,4 +309,25 @@ fn finishing_collects_everything_and_ends() {
     let status = pair.syncer.status();
     assert_eq!((status.connected, status.rounds_open, status.updates_pending), (0, 0, 0));
     assert!(status.participation > 0.999, "{}", status.participation);
+}
+
+#[test]
+fn boasting_counts_for_nothing() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    let boaster = pair.islands[1].conn;
+    // Every update of the second learner claims a thousand times its tokens in one step.
+    pair.boaster = Some(boaster);
+    let merged = |pair: &Pair| -> Vec<u64> {
+        pair.syncer
+            .ledger()
+            .accounts()
+            .map(|(_, account)| pair.syncer.ledger().merged_tokens(account))
+            .collect()
+    };
+    let before = merged(&pair);
+    pair.steps(200);
+    let after = merged(&pair);
+    let gained: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    assert!(gained[1] <= gained[0], "{gained:?}");
 }

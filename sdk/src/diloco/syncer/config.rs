@@ -23,6 +23,8 @@ pub struct SyncerConfig {
     pub learners_start: u32,
     /// Connections with a learner behind them.
     pub learners_max: u32,
+    /// Identities that the ledger remembers.
+    pub identities_max: u32,
     /// Learners invited to one round; above it a rotating sample is.
     pub cohort_max: u32,
     /// A learner that is silent for longer is gone…
@@ -49,6 +51,7 @@ impl Default for SyncerConfig {
             merge: MergeRule::Radial,
             learners_start: 1,
             learners_max: 2_048,
+            identities_max: 100_000,
             cohort_max: 64,
             silent_ms_max: 20_000,
             hidden_ms_max: 600_000,

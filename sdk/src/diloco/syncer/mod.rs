@@ -52,6 +52,8 @@ pub struct Syncer {
     open: BTreeMap<FragmentId, Open>,
     closed: BTreeMap<FragmentId, Closed>,
     norms: Vec<NormGuard>,
+    /// Since when the tokens of a learner on a fragment are not counted yet, as far as this process knows.
+    counted: BTreeMap<(LearnerId, FragmentId), Millis>,
     leases: LeasePool,
     ledger: Ledger,
     timing: Timing,
@@ -134,6 +136,7 @@ impl Syncer {
             connections: BTreeMap::new(),
             open: BTreeMap::new(),
             closed: BTreeMap::new(),
+            counted: BTreeMap::new(),
             leases: record.leases,
             ledger: record.ledger,
             timing: record.timing,

@@ -15,6 +15,9 @@ use crate::wire::{
 /// Weight of the newest value in the moving averages of times.
 const TIMING_WEIGHT: f64 = 0.5;
 
+/// How much faster than it ever claimed a learner may have been.
+const SPEED_SLACK: f64 = 2.0;
+
 /// A round that collects.
 pub(super) struct Open {
     round: Round,
@@ -41,8 +44,8 @@ struct Taken {
 pub(super) struct Closed {
     round: Round,
     shares: Vec<Share>,
+    launched: Millis,
     began: Millis,
-    collect_ms: u64,
 }
 
 struct Share {
@@ -144,7 +147,7 @@ impl Syncer {
         }
     }
 
-    pub(super) fn on_update(&mut self, conn: ConnId, update: Update) {
+    pub(super) fn on_update(&mut self, now: Millis, conn: ConnId, update: Update) {
         let Some(learner) = self.sessions.get(&conn).map(|session| session.learner) else { return };
         if usize::from(update.fragment.0) >= self.states.len() {
             let reason = format!("there is no fragment {}", update.fragment);
@@ -154,7 +157,7 @@ impl Syncer {
             account.updates += 1;
         }
         let (round, fragment, tokens) = (update.round, update.fragment, update.tokens);
-        let fate = match self.check(learner, &update) {
+        let fate = match self.check(now, learner, &update) {
             Ok((tokens, norm)) => {
                 self.norms[usize::from(fragment.0)].note(norm, update.steps);
                 let taken = Taken { steps: update.steps, tokens, body: update.body };
@@ -193,6 +196,7 @@ impl Syncer {
         let (updates, mut tokens) = (closed.shares.len() as u32, 0);
         for Share { learner, weight, tokens: counted } in closed.shares {
             tokens += counted;
+            self.counted.insert((learner, fragment), closed.launched);
             let fate = Fate::Merged { version, weight, tokens: counted };
             self.settle(round, fragment, learner, counted, fate);
         }
@@ -202,7 +206,7 @@ impl Syncer {
         let merged = Merged { run, round, fragment, base, version, clock_tokens, body, checksum };
         let everyone = self.sessions.keys().copied().collect();
         self.out.push_back(Output::Broadcast(everyone, Message::Merged(merged)));
-        let collect_ms = closed.collect_ms;
+        let collect_ms = closed.began.since(closed.launched);
         self.event(Event::Merged {
             round,
             fragment,
@@ -293,7 +297,7 @@ impl Syncer {
     }
 
     /// Everything an update must stand: countable tokens and norm, or its fate.
-    fn check(&self, learner: LearnerId, update: &Update) -> Result<(u64, f64), Fate> {
+    fn check(&self, now: Millis, learner: LearnerId, update: &Update) -> Result<(u64, f64), Fate> {
         let p = usize::from(update.fragment.0);
         let open = match self.open.get(&update.fragment) {
             Some(open) if open.round == update.round => open,
@@ -321,10 +325,28 @@ impl Syncer {
         if !self.norms[p].admits(norm, update.steps, self.config.norm_ratio_max) {
             return Err(Fate::Refused(Refusal::Norm));
         }
-        match self.ledger.countable(learner, update.fragment, update.tokens) {
+        match self.countable(now, learner, update) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
             tokens => Ok((tokens, norm)),
         }
+    }
+
+    /// How many of the tokens of `update` count: no more than its steps can hold, than were leased to its
+    /// learner, and than fit into the time since the last ones at the best speed it ever claimed.
+    fn countable(&self, now: Millis, learner: LearnerId, update: &Update) -> u64 {
+        let step_tokens = u64::from(self.spec.inner.batch) * u64::from(self.spec.model.context);
+        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get(conn));
+        let step_ms = session.map_or(0.0, |session| session.step_ms_min);
+        let steps_max = match self.counted.get(&(learner, update.fragment)) {
+            Some(since) if step_ms > 0.0 => {
+                (SPEED_SLACK * now.since(*since) as f64 / step_ms) as u64
+                    + u64::from(self.spec.exchange.sync_every)
+            }
+            _ => u64::MAX,
+        };
+        let steps = u64::from(update.steps).min(steps_max);
+        let tokens = update.tokens.min(steps.saturating_mul(step_tokens));
+        self.ledger.countable(learner, update.fragment, tokens)
     }
 
     /// Hands what was collected on `fragment` to a merge job.
@@ -340,8 +362,8 @@ impl Syncer {
             shares.push(Share { learner, weight: (weight / total) as f32, tokens: taken.tokens });
             updates.push(Weighted { learner, weight, body: taken.body });
         }
-        let (round, collect_ms) = (open.round, now.since(open.launched));
-        self.closed.insert(fragment, Closed { round, shares, began: now, collect_ms });
+        let (round, launched) = (open.round, open.launched);
+        self.closed.insert(fragment, Closed { round, shares, launched, began: now });
         self.out.push_back(Output::Merge(Box::new(MergeJob {
             round,
             fragment,

@@ -24,6 +24,8 @@ pub(super) struct Session {
     pub(super) state: LearnerState,
     /// Its own moving average of a step, 0 until known.
     pub(super) step_ms: f64,
+    /// The shortest it ever claimed, 0 until known: the speed that its claims are held against.
+    pub(super) step_ms_min: f64,
     /// Its last mean training loss, in nats per token.
     pub(super) loss: f32,
     heard: Millis,
@@ -46,7 +48,7 @@ impl Syncer {
         }
         match message {
             Message::Ready { layout, .. } => self.on_ready(now, conn, layout),
-            Message::Update(update) => self.on_update(conn, update),
+            Message::Update(update) => self.on_update(now, conn, update),
             Message::Pass { round, fragment, .. } => self.on_pass(conn, round, fragment),
             Message::Progress(progress) => self.on_progress(now, conn, &progress),
             Message::Bye(_) => self.on_bye(conn),
@@ -116,6 +118,11 @@ impl Syncer {
             let reason = format!("{} learners are connected, which is the limit", self.config.learners_max);
             return self.refuse(conn, CloseCode::Full, reason);
         }
+        if !self.ledger.knows(&hello.identity) && self.ledger.len() >= self.config.identities_max as usize {
+            let reason =
+                format!("{} identities have been here, which is the limit", self.config.identities_max);
+            return self.refuse(conn, CloseCode::Full, reason);
+        }
         let (learner, returning) = self.ledger.enrol(&hello.identity, &hello.name, &hello.device);
         if let Some(&old) = self.connections.get(&learner) {
             let reason = "another connection with the same identity took over".into();
@@ -131,6 +138,7 @@ impl Syncer {
             live: false,
             state: LearnerState::Joining,
             step_ms: 0.0,
+            step_ms_min: 0.0,
             loss: f32::NAN,
             heard: now,
         };
@@ -161,6 +169,9 @@ impl Syncer {
         session.live = true;
         session.state = LearnerState::Training;
         let learner = session.learner;
+        for fragment in self.fragments.ids() {
+            self.counted.entry((learner, fragment)).or_insert(now);
+        }
         self.event(Event::Live { learner });
         self.lease(now, conn);
     }
@@ -171,6 +182,8 @@ impl Syncer {
         let step_ms = f64::from(progress.step_ms);
         if STEP_MS.contains(&step_ms) {
             session.step_ms = step_ms;
+            session.step_ms_min =
+                if session.step_ms_min > 0.0 { session.step_ms_min.min(step_ms) } else { step_ms };
         }
         if progress.loss.is_finite() {
             session.loss = progress.loss;
