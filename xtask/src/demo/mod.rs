@@ -50,6 +50,7 @@ fn demo(args: &Args) -> Result<(Report, Result<(), DemoError>), DemoError> {
     let interrupt = Interrupt::catch()?;
     let mut view = View::new(args.headless);
     let programs = Programs::build(args.learners)?;
+    programs.validate(args)?;
     let run_s = args.span.map(|span| span.0.as_secs_f64());
     let run_s = run_s.or((args.headless && args.until_loss.is_none()).then_some(HEADLESS_S));
     let total_tokens = match run_s {

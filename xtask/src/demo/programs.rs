@@ -5,7 +5,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{args::Args, error::DemoError};
 use crate::{
     cargo::{build, root},
-    process::Process,
+    process::{Process, http},
 };
 
 /// Longest wait until the syncer listens: it reads, cuts and perhaps tokenises the corpus first.
@@ -54,31 +54,31 @@ impl Programs {
         })
     }
 
-    /// Starts the syncer; the address that it listens on.
+    /// Has the syncer look at data and settings, so that a mistake shows at once.
+    ///
+    /// # Errors
+    /// [`DemoError::Ended`]: something is wrong, and it says what.
+    pub fn validate(&self, args: &Args) -> Result<(), DemoError> {
+        let output = Command::new(&self.syncer).args(self.syncer_line("validate", args, None)).output()?;
+        if output.status.success() { Ok(()) } else { Err(ended("syncer", &output)) }
+    }
+
+    /// Starts the syncer and waits until it answers; the address that it listens on.
     ///
     /// # Errors
     /// - [`DemoError::Ended`]: it ended at once and says why.
-    /// - [`DemoError::Silent`]: it never named its address.
+    /// - [`DemoError::Silent`]: it never answered.
     pub fn start_syncer(
         &self,
         args: &Args,
         total_tokens: Option<u64>,
     ) -> Result<(Process, SocketAddr), DemoError> {
-        let mut line = words(["serve", "--json", "--listen"]);
-        line.push(format!("127.0.0.1:{}", args.port).into());
-        line.extend(["--dir".into(), self.store().into()]);
-        line.extend(words(["--preset", &args.preset, "--seed", &args.seed.to_string()]));
-        line.extend(words(["--learners-start", &args.learners.to_string()]));
-        if let Some(tokens) = total_tokens {
-            line.extend(words(["--total-tokens", &tokens.to_string()]));
-        }
-        if let Some(data) = &args.data {
-            line.extend(["--data".into(), data.into()]);
-        }
+        let line = self.syncer_line("serve", args, total_tokens);
         let mut syncer = Process::spawn(&self.syncer, &line, &self.dir.join("syncer"))?;
         let end = Instant::now() + START_WAIT;
         while Instant::now() < end {
-            if let Some(address) = syncer.stdout().first().and_then(|line| address(line)) {
+            let address = syncer.stdout().first().and_then(|line| address(line));
+            if let Some(address) = address.filter(|address| http::get(*address, "/v1/status").is_ok()) {
                 return Ok((syncer, address));
             }
             if let Some(code) = syncer.exit_code() {
@@ -87,7 +87,7 @@ impl Programs {
             thread::sleep(Duration::from_millis(50));
         }
         Err(DemoError::Silent(format!(
-            "the syncer does not listen after {} s; see its log",
+            "the syncer does not answer after {} s; see its log",
             START_WAIT.as_secs()
         )))
     }
@@ -119,10 +119,7 @@ impl Programs {
             let stdout = String::from_utf8_lossy(&output.stdout);
             let last = stdout.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
             let Some(speed) = last.and_then(|last| last["tokens_per_s"].as_f64()) else {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let words = said.lines().last().unwrap_or_default().to_owned();
-                let code = output.status.code().unwrap_or(1);
-                return Err(DemoError::Ended { name: "native-learner bench".to_owned(), code, words });
+                return Err(ended("native-learner bench", &output));
             };
             sum += speed;
         }
@@ -150,6 +147,20 @@ impl Programs {
         Ok(token.trim().to_owned())
     }
 
+    fn syncer_line(&self, verb: &str, args: &Args, total_tokens: Option<u64>) -> Vec<OsString> {
+        let mut line = words([verb, "--json", "--listen", &format!("127.0.0.1:{}", args.port)]);
+        line.extend(["--dir".into(), self.store().into()]);
+        line.extend(words(["--preset", &args.preset, "--seed", &args.seed.to_string()]));
+        line.extend(words(["--learners-start", &args.learners.to_string()]));
+        if let Some(tokens) = total_tokens {
+            line.extend(words(["--total-tokens", &tokens.to_string()]));
+        }
+        if let Some(data) = &args.data {
+            line.extend(["--data".into(), data.into()]);
+        }
+        line
+    }
+
     /// The syncer's own folder.
     fn store(&self) -> PathBuf {
         self.dir.join("store")
@@ -159,6 +170,13 @@ impl Programs {
 /// The address in the syncer's first line.
 fn address(line: &str) -> Option<SocketAddr> {
     serde_json::from_str::<Value>(line).ok()?["address"].as_str()?.parse().ok()
+}
+
+/// What a program that is over says of itself.
+fn ended(name: &str, output: &Output) -> DemoError {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+    DemoError::Ended { name: name.to_owned(), code: output.status.code().unwrap_or(1), words }
 }
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
