@@ -49,8 +49,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn demo(args: &Args) -> Result<(Report, Result<(), DemoError>), DemoError> {
     let interrupt = Interrupt::catch()?;
     let mut view = View::new(args.headless);
-    let programs = Programs::build(args.learners)?;
-    programs.validate(args)?;
+    let programs = Programs::build(args)?;
     let run_s = args.span.map(|span| span.0.as_secs_f64());
     let run_s = run_s.or((args.headless && args.until_loss.is_none()).then_some(HEADLESS_S));
     let total_tokens = match run_s {
@@ -60,7 +59,7 @@ fn demo(args: &Args) -> Result<(Report, Result<(), DemoError>), DemoError> {
     let mut session = Session::start(args, &programs, interrupt, run_s, total_tokens)?;
     view.say(&format!("page: http://{}/", session.address()));
     view.say(&format!(
-        "preset {} · {} learners of {} threads · run in {} · Ctrl+C finishes, a second one stops",
+        "preset {}, {} learners, threads of each: {}; run in {}; Ctrl+C finishes, a second one stops",
         args.preset,
         args.learners,
         programs.threads,

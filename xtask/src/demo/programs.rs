@@ -35,32 +35,28 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds both programs and makes a folder under `runs/`.
+    /// Builds both programs, has the syncer look at data and settings, and makes a folder under `runs/`.
     ///
     /// # Errors
-    /// [`DemoError::System`]: the build failed, or the folder cannot be made.
-    pub fn build(learners: u32) -> Result<Self, DemoError> {
+    /// - [`DemoError::System`]: the build failed, or the folder cannot be made.
+    /// - [`DemoError::Ended`]: data or settings are wrong; the syncer says how.
+    pub fn build(args: &Args) -> Result<Self, DemoError> {
         let files = build(&["--release", "-p", "syncer-server", "-p", "native-learner", "--bins"])?;
         let program = |name: &str| {
             let found = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name));
             found.cloned().ok_or_else(|| format!("the build left no {name}"))
         };
         let cores = thread::available_parallelism()?.get();
-        Ok(Self {
+        let runs = root().join("runs");
+        let mut programs = Self {
             syncer: program("syncer-server")?,
             learner: program("native-learner")?,
-            dir: new_folder(&root().join("runs"))?,
-            threads: (cores / learners as usize).max(1),
-        })
-    }
-
-    /// Has the syncer look at data and settings, so that a mistake shows at once.
-    ///
-    /// # Errors
-    /// [`DemoError::Ended`]: something is wrong, and it says what.
-    pub fn validate(&self, args: &Args) -> Result<(), DemoError> {
-        let output = Command::new(&self.syncer).args(self.syncer_line("validate", args, None)).output()?;
-        if output.status.success() { Ok(()) } else { Err(ended("syncer", &output)) }
+            dir: runs.join("demo"),
+            threads: (cores / args.learners as usize).max(1),
+        };
+        programs.validate(args)?;
+        programs.dir = new_folder(&runs)?;
+        Ok(programs)
     }
 
     /// Starts the syncer and waits until it answers; the address that it listens on.
@@ -147,6 +143,11 @@ impl Programs {
         Ok(token.trim().to_owned())
     }
 
+    fn validate(&self, args: &Args) -> Result<(), DemoError> {
+        let output = Command::new(&self.syncer).args(self.syncer_line("validate", args, None)).output()?;
+        if output.status.success() { Ok(()) } else { Err(ended("syncer", &output)) }
+    }
+
     fn syncer_line(&self, verb: &str, args: &Args, total_tokens: Option<u64>) -> Vec<OsString> {
         let mut line = words([verb, "--json", "--listen", &format!("127.0.0.1:{}", args.port)]);
         line.extend(["--dir".into(), self.store().into()]);
@@ -175,7 +176,9 @@ fn address(line: &str) -> Option<SocketAddr> {
 /// What a program that is over says of itself.
 fn ended(name: &str, output: &Output) -> DemoError {
     let said = String::from_utf8_lossy(&output.stderr);
-    let words = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+    let words = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    // The demo's own name for that flag.
+    let words = words.replace("--listen", "--port");
     DemoError::Ended { name: name.to_owned(), code: output.status.code().unwrap_or(1), words }
 }
 

@@ -119,7 +119,10 @@ impl<'a> Session<'a> {
         let mut heard = start;
         loop {
             match self.fetch() {
-                Ok(status) => (self.status, heard) = (status, Instant::now()),
+                Ok(status) => {
+                    let train_loss = status.train_loss.or(self.status.train_loss);
+                    (self.status, heard) = (Status { train_loss, ..status }, Instant::now());
+                }
                 Err(why) if heard.elapsed() > SILENT => return Err(DemoError::Silent(why)),
                 Err(_) => {}
             }
@@ -164,7 +167,9 @@ impl<'a> Session<'a> {
         }
         let last = self.syncer.stdout().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
         if let Some(last) = last {
-            self.status = Status::read(&last)?;
+            // At the end nobody trains, so the loss of training is the one last heard of.
+            let train_loss = self.status.train_loss;
+            self.status = Status { train_loss, ..Status::read(&last)? };
         }
         for (_, learner) in &mut self.learners {
             learner.wait(LEAVE_WAIT);
