@@ -82,11 +82,14 @@ impl Track {
         self.deferred = None;
         self.queue.clear();
         self.fetch = Fetch::Idle;
+        let current = self.version == Some(version);
         match &mut self.sent {
             Some(sent) if Some(sent.round) == merged_round => sent.merged = Some(version),
+            // Its round may still be collecting or merging: a receipt or the next version tells.
+            Some(_) if current => {}
             sent => *sent = None,
         }
-        self.version != Some(version)
+        !current
     }
 
     /// Whether the update coded last is part of `version`; from here on its fate is sealed.

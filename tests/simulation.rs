@@ -1,0 +1,173 @@
+//! Whole runs in virtual time, around the real cores: what holds whatever happens.
+
+use archipelago::sim::{Fault, LinkSpec, Storm};
+use archipelago::wire::{Code, Millis};
+use archipelago_tests::toys::{Toys, check, crowd, for_seeds, loss, status, steps, watch};
+
+/// Goal: whatever fails, and when, no invariant is ever broken; once the faults end, the run goes on,
+/// everyone takes part again, and it ends as a whole.
+#[test]
+fn any_storm_breaks_nothing() {
+    for_seeds(1_000, |seed| {
+        let toys = crowd(seed);
+        let machines = toys.machines.len() as u32;
+        let mut world = toys.world(seed);
+        let storm =
+            Storm { faults_per_h: 2_400.0, repair_ms_min: 50, repair_ms_max: 6_000, syncer: seed % 2 == 0 };
+        for (at, fault) in storm.plan(seed, machines, Millis(500), Millis(16_000)) {
+            world.plan(at, fault);
+        }
+        watch(&mut world, seed, 22_000);
+        for machine in 0..machines {
+            for repair in [Fault::Restart(machine), Fault::Thaw(machine), Fault::Heal(machine)] {
+                world.inject(repair);
+            }
+            world.inject(Fault::Crawl(machine, 1.0));
+        }
+        world.inject(Fault::RestartSyncer);
+        watch(&mut world, seed, 8_000);
+        let before = status(&world);
+        let everyone = world.run_until(20_000, 500, |world| status(world).live == machines);
+        check(&world, seed);
+        assert!(everyone, "seed {seed}: {:#?}", status(&world));
+        let goes_on = world.run_until(40_000, 500, |world| status(world).rounds > before.rounds + 3);
+        check(&world, seed);
+        assert!(goes_on, "seed {seed}: {} rounds and no more", status(&world).rounds);
+
+        world.inject(Fault::Finish);
+        let ended = world.run_until(60_000, 500, |world| world.is_finished());
+        check(&world, seed);
+        let last = status(&world);
+        assert!(ended, "seed {seed}: {last:#?}");
+        assert_eq!((last.rounds_open, last.updates_pending), (0, 0), "seed {seed}");
+    });
+}
+
+/// Goal: without faults, nearly all that is trained is merged, whatever the crowd.
+#[test]
+fn without_faults_nearly_all_training_is_merged() {
+    for_seeds(100, |seed| {
+        let mut toys = crowd(seed);
+        for machine in &mut toys.machines {
+            machine.link = LinkSpec { latency_ms: 20, jitter_ms: 20, bytes_per_s: None };
+        }
+        toys.shell.merge_ms = 2;
+        let mut world = toys.world(seed);
+        watch(&mut world, seed, 120_000);
+        let participation = status(&world).participation;
+        assert!(participation >= 0.97, "seed {seed}: {participation} {:#?}", status(&world));
+        let loss = loss(&mut world);
+        assert!(loss < 0.02, "seed {seed}: {loss}");
+    });
+}
+
+/// Goal: the same seed leads to the same history, faults and all.
+#[test]
+fn one_seed_is_one_history() {
+    let digest = |seed| {
+        let toys = crowd(seed);
+        let machines = toys.machines.len() as u32;
+        let mut world = toys.world(seed);
+        let storm = Storm { faults_per_h: 2_400.0, repair_ms_min: 50, repair_ms_max: 6_000, syncer: true };
+        for (at, fault) in storm.plan(seed, machines, Millis(500), Millis(16_000)) {
+            world.plan(at, fault);
+        }
+        world.run_for(20_000);
+        world.digest()
+    };
+    let all: Vec<_> = (0..20).map(digest).collect();
+    assert_eq!((0..20).map(digest).collect::<Vec<_>>(), all);
+    assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+/// Goal: what is really encoded and what is only counted leads to the same history.
+#[test]
+fn encoding_changes_nothing() {
+    let digest = |encode| {
+        let mut toys = Toys::new(3);
+        toys.shell.encode = encode;
+        let mut world = toys.world(4);
+        world.run_for(20_000);
+        world.digest()
+    };
+    assert_eq!(digest(true), digest(false));
+}
+
+/// Goal: the death of a learner is not noticed by the others.
+#[test]
+fn a_dead_learner_is_not_noticed_by_the_others() {
+    for_seeds(50, |seed| {
+        let run = |fault: Option<Fault>| {
+            let mut world = Toys::new(4).world(seed);
+            watch(&mut world, seed, 20_000);
+            let before = (steps(&world), status(&world).rounds);
+            if let Some(fault) = fault {
+                world.inject(fault);
+            }
+            watch(&mut world, seed, 20_000);
+            let steps = steps(&world).iter().zip(before.0).map(|(after, before)| after - before).collect();
+            (steps, status(&world).rounds - before.1)
+        };
+        let (whole, rounds_whole): (Vec<u64>, u64) = run(None);
+        for fault in [Fault::Kill(3), Fault::Vanish(3), Fault::Freeze(3), Fault::Partition(3)] {
+            let (without, rounds): (Vec<u64>, u64) = run(Some(fault));
+            for (machine, (&with, &without)) in whole.iter().zip(&without).enumerate().take(3) {
+                let fault = format!("seed {seed}, {fault:?}, machine {machine}: {with} → {without} steps");
+                assert!(without.abs_diff(with) <= 2, "{fault}");
+            }
+            assert!(rounds >= rounds_whole - 3, "seed {seed}, {fault:?}: {rounds_whole} → {rounds} rounds");
+        }
+    });
+}
+
+/// Goal: a crawling learner takes part with what it has, and holds nobody up.
+#[test]
+fn a_crawling_learner_is_still_merged() {
+    for_seeds(50, |seed| {
+        let mut toys = Toys::new(3);
+        toys.machines[2].step_ms = 3_000;
+        let mut world = toys.world(seed);
+        watch(&mut world, seed, 120_000);
+        let status = status(&world);
+        let slow = status.learners.iter().find(|learner| learner.name == "machine 2").unwrap();
+        let (merged, trained) = (slow.tokens_merged as f64, slow.tokens_trained as f64);
+        assert!(merged > 0.5 * trained, "seed {seed}: {slow:#?}");
+        assert!(status.rounds > 550, "seed {seed}: {} rounds", status.rounds);
+    });
+}
+
+/// Goal: a learner that is cut off trains on, and what it did meanwhile is merged once it is back.
+#[test]
+fn a_partition_heals() {
+    for_seeds(50, |seed| {
+        for away_ms in [3_000, 12_000, 45_000] {
+            let mut world = Toys::new(3).world(seed);
+            watch(&mut world, seed, 10_000);
+            world.inject(Fault::Partition(1));
+            let before = steps(&world)[1];
+            watch(&mut world, seed, away_ms);
+            let alone = steps(&world)[1] - before;
+            // Leases are for 30 s; beyond that it has nothing to train on.
+            assert!(alone >= away_ms.min(15_000) / 100 - 5, "seed {seed}: {alone} steps in {away_ms} ms");
+            world.inject(Fault::Heal(1));
+            watch(&mut world, seed, 40_000);
+            let status = status(&world);
+            assert_eq!(status.live, 3, "seed {seed}");
+            assert!(status.participation > 0.97, "seed {seed}, {away_ms} ms: {status:#?}");
+        }
+    });
+}
+
+/// Goal: one learner, or any number, however the code rounds: K = 1 stays one run and learns.
+#[test]
+fn every_code_and_crowd_learns() {
+    for code in [Code::Int4, Code::E3m0, Code::F32] {
+        for machines in [1, 2, 8] {
+            let seed = 3;
+            let mut world = Toys::new(machines).world_with(seed, |run| run.exchange.code = code);
+            watch(&mut world, seed, 60_000);
+            let loss = loss(&mut world);
+            assert!(loss < 0.02, "{code:?}, {machines} machines: {loss}");
+        }
+    }
+}

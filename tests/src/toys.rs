@@ -1,0 +1,187 @@
+//! Worlds of toys: thousands of whole runs in seconds.
+
+use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use archipelago::diloco::syncer::{Event, Status, SyncerConfig};
+use archipelago::diloco::{FragmentId, QuorumPolicy};
+use archipelago::sim::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
+use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
+
+/// What a world of toys is made of; change what a test is about.
+pub struct Toys {
+    /// The machines.
+    pub machines: Vec<MachineSpec>,
+    /// The syncer's knobs.
+    pub syncer: SyncerConfig,
+    /// The shells.
+    pub shell: ShellSpec,
+    /// Shards, and windows in each.
+    pub data: (u32, u32),
+}
+
+impl Toys {
+    /// `count` machines of 100 ms a step on a good network, and more data than they get through.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        Self {
+            machines: vec![MachineSpec::default(); count],
+            syncer: SyncerConfig::default(),
+            shell: ShellSpec::default(),
+            data: (4, 4_000),
+        }
+    }
+
+    /// Their world.
+    #[must_use]
+    pub fn world(self, seed: u64) -> World {
+        self.world_with(seed, |_| {})
+    }
+
+    /// Their world, in a run that `change` changes.
+    ///
+    /// # Panics
+    /// If the run cannot be run.
+    #[must_use]
+    pub fn world_with(self, seed: u64, change: impl FnOnce(&mut RunSpec)) -> World {
+        let (mut run_spec, shards) = Toy::run(seed, self.data.0, self.data.1);
+        change(&mut run_spec);
+        let spec = WorldSpec {
+            run: RunId(seed),
+            run_spec,
+            syncer: self.syncer,
+            theta: vec![0.0; Toy::layout().len()],
+            shards,
+            machines: self.machines,
+            shell: self.shell,
+        };
+        World::new(seed, spec, Toy::layout(), Box::new(|_| Box::new(Toy::new()))).expect("a run of toys")
+    }
+}
+
+/// A random crowd: fast and slow machines, near and far.
+///
+/// # Panics
+/// Not for any seed.
+#[must_use]
+pub fn crowd(seed: u64) -> Toys {
+    let mut rng = Rng::stream(seed, 77);
+    let count = rng.between(1, 6);
+    let mut toys = Toys::new(0);
+    toys.data = (4, 1_000);
+    for _ in 0..count {
+        let bytes_per_s = rng.chance(0.3).then(|| rng.between(20_000, 200_000));
+        let link = LinkSpec { latency_ms: rng.between(1, 200), jitter_ms: rng.between(0, 100), bytes_per_s };
+        let (step_ms, jitter) = (rng.between(40, 400), 0.5 * rng.unit());
+        let starts_ms = if rng.chance(0.3) { rng.between(0, 15_000) } else { 0 };
+        toys.machines.push(MachineSpec { step_ms, jitter, link, starts_ms });
+    }
+    let updates_min = NonZeroU32::new(rng.between(1, 3) as u32).expect("at least 1");
+    toys.syncer.quorum =
+        QuorumPolicy { updates_min, rounds_in_flight: rng.between(1, 3) as u32, ..QuorumPolicy::default() };
+    toys.syncer.silent_ms_max = rng.between(2_000, 10_000);
+    toys.syncer.lease_ms = rng.between(2_000, 10_000);
+    toys.syncer.lease_idle_ms_max = rng.between(5_000, 20_000);
+    let snapshot_ms = rng.between(500, 5_000);
+    toys.shell = ShellSpec {
+        merge_ms: rng.between(0, 150),
+        ping_ms: 500,
+        silent_ms_max: rng.between(2_000, 10_000),
+        backoff_ms: 100,
+        backoff_ms_max: 2_000,
+        snapshot_ms,
+        encode: true,
+    };
+    toys
+}
+
+/// Lets `ms` pass, a second at a time, checking every invariant after each.
+///
+/// # Panics
+/// With the seed, if an invariant is broken.
+pub fn watch(world: &mut World, seed: u64, ms: u64) {
+    let end = world.now().after(ms);
+    while world.now() < end {
+        world.run_for(1_000.min(end.since(world.now())));
+        check(world, seed);
+    }
+}
+
+/// Checks every invariant.
+///
+/// # Panics
+/// With the seed, if one is broken.
+pub fn check(world: &World, seed: u64) {
+    if let Err(violation) = world.check() {
+        panic!("seed {seed} at {} ms: {violation}", world.now());
+    }
+}
+
+/// The syncer's account.
+///
+/// # Panics
+/// If the syncer is down.
+#[must_use]
+pub fn status(world: &World) -> Status {
+    world.status().expect("the syncer is up")
+}
+
+/// Steps of each machine so far.
+#[must_use]
+pub fn steps(world: &World) -> Vec<u64> {
+    world.machines().iter().map(|machine| machine.steps).collect()
+}
+
+/// The learner on a machine, by the name that it gave.
+#[must_use]
+pub fn learner(world: &World, machine: usize) -> Option<LearnerId> {
+    let name = format!("machine {machine}");
+    status(world).learners.iter().find(|learner| learner.name == name).map(|learner| learner.learner)
+}
+
+/// Loss of Θ.
+///
+/// # Panics
+/// If no moment without a merge comes within a second.
+pub fn loss(world: &mut World) -> f32 {
+    let quiet = |world: &World| world.syncer().is_some_and(|syncer| syncer.theta().is_some());
+    assert!(world.run_until(1_000, 1, quiet), "no moment without a merge");
+    Toy::loss(&world.syncer().and_then(|syncer| syncer.theta()).expect("waited for"))
+}
+
+/// The fates in `events`, with time, learner and fragment.
+pub fn fates(events: &[(Millis, Event)]) -> impl Iterator<Item = (Millis, LearnerId, FragmentId, Fate)> {
+    events.iter().filter_map(|(at, event)| match event {
+        Event::Settled { learner, fragment, fate, .. } => Some((*at, *learner, *fragment, *fate)),
+        _ => None,
+    })
+}
+
+/// Runs `test` for each seed in `0..count` on two threads; whichever fails is named.
+///
+/// # Panics
+/// As the first `test` that does.
+pub fn for_seeds(count: u64, test: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(0);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= count {
+                return;
+            }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(seed))) {
+                eprintln!("failed with seed {seed}");
+                next.store(count, Ordering::Relaxed);
+                resume_unwind(panic);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        work();
+        if let Err(panic) = other.join() {
+            resume_unwind(panic);
+        }
+    });
+}
