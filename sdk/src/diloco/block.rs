@@ -115,33 +115,19 @@ fn numbers<N: Nibble>(codes: &[u8]) -> [i8; TILE] {
     numbers
 }
 
-/// Writes number times `scale` for each code to `values`; codes beyond them are padding.
+/// Calls `take(item, number)` for each of `items` with the number of its code, in units; codes beyond
+/// them are padding.
 #[inline(always)]
-pub(super) fn unpack<N: Nibble>(codes: &[u8], scale: f32, values: &mut [f32]) {
-    let unit = scale * N::UNIT;
-    let (tiles, rest) = values.as_chunks_mut::<TILE>();
+pub(super) fn unpack<N: Nibble, T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, i8)) {
+    let (tiles, rest) = items.as_chunks_mut::<TILE>();
     let (full, last) = codes.split_at(tiles.len() * HALF);
     for (tile, codes) in tiles.iter_mut().zip(full.as_chunks::<HALF>().0) {
-        *tile = numbers::<N>(codes).map(|number| f32::from(number) * unit);
-    }
-    for (value, number) in rest.iter_mut().zip(numbers::<N>(last)) {
-        *value = f32::from(number) * unit;
-    }
-}
-
-/// Adds number times `factor` scales for each code to `sums`; codes beyond them are padding.
-#[inline(always)]
-pub(super) fn add<N: Nibble>(codes: &[u8], factor: f64, sums: &mut [f64]) {
-    let unit = factor * f64::from(N::UNIT);
-    let (tiles, rest) = sums.as_chunks_mut::<TILE>();
-    let (full, last) = codes.split_at(tiles.len() * HALF);
-    for (tile, codes) in tiles.iter_mut().zip(full.as_chunks::<HALF>().0) {
-        for (sum, number) in tile.iter_mut().zip(&numbers::<N>(codes)) {
-            *sum += f64::from(*number) * unit;
+        for (item, number) in tile.iter_mut().zip(&numbers::<N>(codes)) {
+            take(item, *number);
         }
     }
-    for (sum, number) in rest.iter_mut().zip(numbers::<N>(last)) {
-        *sum += f64::from(number) * unit;
+    for (item, number) in rest.iter_mut().zip(numbers::<N>(last)) {
+        take(item, number);
     }
 }
 
@@ -186,28 +172,18 @@ pub(super) fn write_f32(values: &[f32], max: f32, codes: &mut [u8]) {
     }
 }
 
-/// Undoes [`write_f32`].
+/// [`unpack`] for values coded by [`write_f32`].
 #[inline(always)]
-pub(super) fn read_f32(codes: &[u8], values: &mut [f32]) {
-    for (value, word) in values.iter_mut().zip(codes.as_chunks::<4>().0) {
-        *value = f32::from_le_bytes(*word);
-    }
-}
-
-/// [`add`] for values coded by [`write_f32`].
-#[inline(always)]
-pub(super) fn add_f32(codes: &[u8], factor: f64, sums: &mut [f64]) {
-    for (sum, word) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
-        *sum += factor * f64::from(f32::from_le_bytes(*word));
+pub(super) fn read_f32<T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, f32)) {
+    for (item, word) in items.iter_mut().zip(codes.as_chunks::<4>().0) {
+        take(item, f32::from_le_bytes(*word));
     }
 }
 
 /// Sum of squares of values coded by [`write_f32`].
 #[inline(always)]
 pub(super) fn square_f32(codes: &[u8]) -> f64 {
-    let mut lanes = Lanes::new();
-    lanes.add_squares(codes.as_chunks::<4>().0, |word| f64::from(f32::from_le_bytes(*word)));
-    lanes.sum()
+    sum_squares(codes.as_chunks::<4>().0, |word| f64::from(f32::from_le_bytes(*word)))
 }
 
 /// The first value coded by [`write_f32`] that is above `max` in size or no number.
@@ -219,34 +195,31 @@ pub(super) fn first_outside(codes: &[u8], max: f32) -> Option<(usize, f32)> {
     if any { values.enumerate().find(|(_, value)| outside(*value)) } else { None }
 }
 
-/// A sum of `f64` in an order that does not depend on the machine: value `i` of each slice goes to lane
-/// `i mod 32`, and the lanes are added in pairs.
-pub(super) struct Lanes([f64; 32]);
-
-impl Lanes {
-    #[inline(always)]
-    pub(super) fn new() -> Self {
-        Self([0.0; 32])
+/// `Σ value(item)²`: tile by tile, within a tile by halves, so that neither order nor rounding depends
+/// on the width of vectors.
+#[inline(always)]
+pub(super) fn sum_squares<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    let (tiles, rest) = items.as_chunks::<TILE>();
+    let mut sum = 0.0;
+    for items in tiles {
+        sum += sum_tile(std::array::from_fn(|i| value(&items[i]) * value(&items[i])));
     }
+    let mut last = [0.0; TILE];
+    for (square, item) in last.iter_mut().zip(rest) {
+        *square = value(item) * value(item);
+    }
+    if rest.is_empty() { sum } else { sum + sum_tile(last) }
+}
 
-    /// Adds the square of `value(item)` for each of `items`.
-    #[inline(always)]
-    pub(super) fn add_squares<T>(&mut self, items: &[T], value: impl Fn(&T) -> f64) {
-        let (chunks, rest) = items.as_chunks::<32>();
-        for items in chunks.iter().map(<[T; 32]>::as_slice).chain([rest]) {
-            for (lane, item) in self.0.iter_mut().zip(items) {
-                *lane += value(item) * value(item);
-            }
+#[inline(always)]
+fn sum_tile(mut values: [f64; TILE]) -> f64 {
+    let mut width = TILE / 2;
+    while width > 0 {
+        let (low, high) = values.split_at_mut(width);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low += *high;
         }
+        width /= 2;
     }
-
-    #[inline(always)]
-    pub(super) fn sum(mut self) -> f64 {
-        for width in [16, 8, 4, 2, 1] {
-            for i in 0..width {
-                self.0[i] += self.0[i + width];
-            }
-        }
-        self.0[0]
-    }
+    values[0]
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::block::Lanes;
-use super::outer;
-use super::quant::{Span, fragment_len};
+use super::quant::{Block, Span, fragment_len};
 use super::{Codec, FragmentId, LearnerId, MergeClass, OuterSpec, QuantError, Round, Segment, Version};
+use super::{block, outer};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,8 +156,9 @@ impl MergeJob {
         for (i, (segment, span)) in self.segments.iter().zip(self.codec.spans(&self.segments)).enumerate() {
             let norms: Vec<f64> = squares.iter().map(|of_update| of_update[i].sqrt()).collect();
             let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
-            let updates = factors(&self.codec, span, &self.updates, &norms, radial);
-            square += advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
+            let (updates, norm) = factors(&self.codec, span, &self.updates, &norms, radial);
+            square += norm * norm;
+            advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
         }
         self.state.version = self.next;
         let Self { round, fragment, state, .. } = self;
@@ -198,14 +198,15 @@ impl MergeJob {
     }
 }
 
-/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there.
+/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there;
+/// and the norm of Δ.
 fn factors<'a>(
     codec: &Codec,
     span: Span,
     updates: &'a [Weighted],
     norms: &[f64],
     radial: bool,
-) -> Vec<(f64, &'a [u8])> {
+) -> (Vec<(f64, &'a [u8])>, f64) {
     let total: f64 = updates.iter().map(|update| update.weight).sum();
     let shares = updates.iter().map(|update| update.weight / total);
     let bodies = updates.iter().map(|update| update.body.as_slice());
@@ -218,29 +219,27 @@ fn factors<'a>(
             for (factor, _) in &mut units {
                 *factor *= radius / direction;
             }
-            return units;
+            return (units, radius);
         }
     }
-    shares.zip(bodies).collect()
+    let mean: Vec<(f64, &[u8])> = shares.zip(bodies).collect();
+    let norm = if let [norm] = norms { *norm } else { combined_square(codec, span, &mean).sqrt() };
+    (mean, norm)
 }
 
 /// `‖Σ factor · update‖²` on `span`.
 #[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
 fn combined_square(codec: &Codec, span: Span, updates: &[(f64, &[u8])]) -> f64 {
     let mut sums = vec![0.0; codec.block_len()];
-    let mut square = Lanes::new();
+    let mut square = 0.0;
     for block in codec.blocks(span) {
-        let sums = &mut sums[..block.values.len()];
-        sums.fill(0.0);
-        for (factor, body) in updates {
-            codec.add_block(&block, body, *factor, sums);
-        }
-        square.add_squares(sums, |sum| *sum);
+        let sums = combine(codec, &block, updates, &mut sums);
+        square += block::sum_squares(sums, |sum| *sum);
     }
-    square.sum()
+    square
 }
 
-/// Merges `updates` on `span`, steps, codes into `body`; gives `‖Δ‖²`.
+/// Merges `updates` on `span`, steps, and codes into `body`.
 #[cfg_attr(feature = "cpu", multiversion::multiversion(targets = "simd"))]
 fn advance(
     codec: &Codec,
@@ -249,38 +248,36 @@ fn advance(
     spec: &OuterSpec,
     state: &mut FragmentState,
     body: &mut [u8],
-) -> f64 {
+) {
     let hat = Arc::make_mut(&mut state.hat);
     let mut sums = vec![0.0; codec.block_len()];
-    let mut scratch = vec![0.0; codec.block_len()];
-    let mut square = Lanes::new();
+    let mut lack = vec![0.0; codec.block_len()];
     for block in codec.blocks(span) {
-        let len = block.values.len();
-        let sums = &mut sums[..len];
-        sums.fill(0.0);
-        for (factor, update) in updates {
-            codec.add_block(&block, update, *factor, sums);
-        }
-        square.add_squares(sums, |sum| *sum);
-
-        let scratch = &mut scratch[..len];
-        for (delta, sum) in scratch.iter_mut().zip(&*sums) {
-            *delta = *sum as f32;
-        }
+        let delta = combine(codec, &block, updates, &mut sums);
+        let lack = &mut lack[..delta.len()];
         let theta = &mut state.theta[block.values.clone()];
-        outer::step(spec, theta, &mut state.momentum[block.values.clone()], scratch);
-
+        let momentum = &mut state.momentum[block.values.clone()];
         let hat = &mut hat[block.values.clone()];
-        for ((lack, theta), hat) in scratch.iter_mut().zip(&*theta).zip(&*hat) {
-            *lack = theta - hat;
+
+        let state = theta.iter_mut().zip(momentum).zip(&*hat);
+        for ((((theta, v), hat), delta), lack) in state.zip(delta).zip(&mut *lack) {
+            outer::step(spec, theta, v, *delta as f32);
+            *lack = *theta - hat;
         }
-        codec.encode_block(&block, scratch, body);
-        codec.decode_block(&block, body, scratch);
-        for (hat, sent) in hat.iter_mut().zip(&*scratch) {
-            *hat += sent;
-        }
+        codec.encode_block(&block, lack, body);
+        codec.unpack_block(&block, body, hat, |hat, sent| *hat += sent);
     }
-    square.sum()
+}
+
+/// `Σ factor · update` on `block`, in `sums`.
+#[inline(always)]
+fn combine<'a>(codec: &Codec, block: &Block, updates: &[(f64, &[u8])], sums: &'a mut [f64]) -> &'a [f64] {
+    let sums = &mut sums[..block.values.len()];
+    sums.fill(0.0);
+    for (factor, body) in updates {
+        codec.add_block(block, body, *factor, sums);
+    }
+    sums
 }
 
 #[cfg(test)]

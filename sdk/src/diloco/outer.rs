@@ -23,17 +23,17 @@ impl Default for OuterSpec {
 ///
 /// The form of optax and PyTorch with `nesterov`; momentum starts at zeros.
 pub fn outer_step(spec: &OuterSpec, theta: &mut [f32], momentum: &mut [f32], delta: &[f32]) {
-    step(spec, theta, momentum, delta);
+    for ((theta, v), delta) in theta.iter_mut().zip(momentum).zip(delta) {
+        step(spec, theta, v, *delta);
+    }
 }
 
-/// [`outer_step`], for loops compiled per instruction set.
+/// [`outer_step`] of one parameter.
 #[inline(always)]
-pub(super) fn step(spec: &OuterSpec, theta: &mut [f32], momentum: &mut [f32], delta: &[f32]) {
+pub(super) fn step(spec: &OuterSpec, theta: &mut f32, v: &mut f32, delta: f32) {
     let OuterSpec { lr, momentum: mu } = *spec;
-    for ((theta, v), delta) in theta.iter_mut().zip(momentum).zip(delta) {
-        *v = mu * *v + delta;
-        *theta -= lr * (delta + mu * *v);
-    }
+    *v = mu * *v + delta;
+    *theta -= lr * (delta + mu * *v);
 }
 
 #[cfg(test)]

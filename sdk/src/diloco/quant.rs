@@ -253,11 +253,30 @@ impl Codec {
     /// Writes what `block` of a checked `body` stands for to `values`.
     #[inline(always)]
     pub(super) fn decode_block(&self, block: &Block, body: &[u8], values: &mut [f32]) {
+        self.unpack_block(block, body, values, |value, decoded| *value = decoded);
+    }
+
+    /// Calls `take(value, decoded)` for each of `values` with what `block` of a checked `body` stands for.
+    #[inline(always)]
+    pub(super) fn unpack_block(
+        &self,
+        block: &Block,
+        body: &[u8],
+        values: &mut [f32],
+        take: impl Fn(&mut f32, f32),
+    ) {
         let codes = &body[block.codes.clone()];
+        let unit = |unit: f32| scale(block, body) * unit;
         match self.code {
-            Code::Int4 => block::unpack::<Uniform>(codes, scale(block, body), values),
-            Code::E3m0 => block::unpack::<PowerOfTwo>(codes, scale(block, body), values),
-            Code::F32 => block::read_f32(codes, values),
+            Code::Int4 => {
+                let unit = unit(Uniform::UNIT);
+                block::unpack::<Uniform, _>(codes, values, |value, n| take(value, f32::from(n) * unit));
+            }
+            Code::E3m0 => {
+                let unit = unit(PowerOfTwo::UNIT);
+                block::unpack::<PowerOfTwo, _>(codes, values, |value, n| take(value, f32::from(n) * unit));
+            }
+            Code::F32 => block::read_f32(codes, values, take),
         }
     }
 
@@ -265,10 +284,17 @@ impl Codec {
     #[inline(always)]
     pub(super) fn add_block(&self, block: &Block, body: &[u8], factor: f64, sums: &mut [f64]) {
         let codes = &body[block.codes.clone()];
+        let unit = |unit: f32| factor * f64::from(scale(block, body) * unit);
         match self.code {
-            Code::Int4 => block::add::<Uniform>(codes, factor * f64::from(scale(block, body)), sums),
-            Code::E3m0 => block::add::<PowerOfTwo>(codes, factor * f64::from(scale(block, body)), sums),
-            Code::F32 => block::add_f32(codes, factor, sums),
+            Code::Int4 => {
+                let unit = unit(Uniform::UNIT);
+                block::unpack::<Uniform, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
+            }
+            Code::E3m0 => {
+                let unit = unit(PowerOfTwo::UNIT);
+                block::unpack::<PowerOfTwo, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
+            }
+            Code::F32 => block::read_f32(codes, sums, |sum, value| *sum += f64::from(value) * factor),
         }
     }
 

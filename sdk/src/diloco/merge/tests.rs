@@ -137,8 +137,8 @@ fn bits_are_frozen() {
         (checksum(&bytes), checksum(&outcome.body), outcome.norm.to_bits())
     };
     let frozen = [
-        (0xdd64_8b8d_ef46_22e4, 0xe515_ffba_361d_a247, 0x4025_59e3_1d8c_25c1),
-        (0x13df_2f2f_5d0a_f06d, 0x2155_e2dd_668d_c7bc, 0x4025_b993_1a77_0cba),
+        (0xdd64_8b8d_ef46_22e4, 0xe515_ffba_361d_a247, 0x4025_59e3_1d8c_25c0),
+        (0x13df_2f2f_5d0a_f06d, 0x2155_e2dd_668d_c7bc, 0x4025_b993_1a77_0cb9),
         (0x7702_2c8c_e308_642e, 0x2ee7_356e_832c_2350, 0x4025_5014_3bc0_53fb),
     ];
     assert_eq!([Code::Int4, Code::E3m0, Code::F32].map(bits), frozen);
