@@ -12,7 +12,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub learners: u32,
     /// Size of the model: tiny, small, medium or base.
-    #[arg(long, value_name = "NAME", default_value = "tiny")]
+    #[arg(long, value_name = "NAME", default_value = "small")]
     pub preset: String,
     /// Writes the model as a Hugging Face folder at the end.
     #[arg(long, value_name = "FOLDER")]

@@ -52,11 +52,11 @@ fn demo(args: &Args) -> Result<(Report, Result<(), DemoError>), DemoError> {
     let programs = Programs::build(args)?;
     let run_s = args.span.map(|span| span.0.as_secs_f64());
     let run_s = run_s.or((args.headless && args.until_loss.is_none()).then_some(HEADLESS_S));
-    let total_tokens = match run_s {
+    let planned_tokens = match run_s {
         Some(seconds) => Some((programs.measure(args.learners, &args.preset)? * SPEED_KEPT * seconds) as u64),
         None => None,
     };
-    let mut session = Session::start(args, &programs, interrupt, run_s, total_tokens)?;
+    let mut session = Session::start(args, &programs, interrupt, run_s, planned_tokens)?;
     view.say(&format!("page: http://{}/", session.address()));
     view.say(&format!(
         "preset {}, {} learners, threads of each: {}; run in {}; Ctrl+C finishes, a second one stops",

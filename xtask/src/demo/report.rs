@@ -20,6 +20,8 @@ pub struct Report {
     pub threads: usize,
     /// From the first trained token to the decision to stop.
     pub seconds: f64,
+    /// Tokens that the learning rate was planned for, if the run had a length.
+    pub planned_tokens: Option<u64>,
     /// Who was killed, whether it was merged again, and the figures.
     pub kill: Option<(String, bool, Value)>,
     pub peak: Peak,
@@ -64,6 +66,7 @@ impl Report {
             "threads_per_learner": self.threads,
             "seconds": self.seconds,
             "rounds": status.rounds,
+            "tokens_planned": self.planned_tokens,
             "tokens_trained": status.tokens_trained,
             "tokens_merged": status.tokens_merged,
             "tokens_per_s": status.tokens_trained as f64 / self.seconds,
@@ -119,8 +122,16 @@ mod tests {
     fn check(flags: &[&str], stop: Stop, change: impl Fn(&mut Report), code: u8) {
         let args = Cli::parse_from(["demo"].iter().chain(flags)).args;
         let status = Status { val_loss_first: Some(5.5), val_loss: Some(2.0), ..Status::default() };
-        let (preset, peak) = (args.preset.clone(), Peak::default());
-        let mut report = Report { preset, learners: 2, threads: 1, seconds: 60.0, kill: None, peak, status };
+        let mut report = Report {
+            preset: args.preset.clone(),
+            learners: 2,
+            threads: 1,
+            seconds: 60.0,
+            planned_tokens: None,
+            kill: None,
+            peak: Peak::default(),
+            status,
+        };
         change(&mut report);
         let got = report.verdict(&args, stop).map_or_else(|error| error.exit_code(), |()| 0);
         assert_eq!(got, code, "{flags:?} {stop:?}");

@@ -57,6 +57,7 @@ pub struct Session<'a> {
     address: SocketAddr,
     learners: Vec<(String, Process)>,
     run_s: Option<f64>,
+    planned_tokens: Option<u64>,
     until_loss: Option<f64>,
     kill: Option<Kill>,
     history: History,
@@ -79,9 +80,9 @@ impl<'a> Session<'a> {
         programs: &'a Programs,
         interrupt: Interrupt,
         run_s: Option<f64>,
-        total_tokens: Option<u64>,
+        planned_tokens: Option<u64>,
     ) -> Result<Self, DemoError> {
-        let (syncer, address) = programs.start_syncer(args, total_tokens)?;
+        let (syncer, address) = programs.start_syncer(args, planned_tokens)?;
         let names = (1..=args.learners).map(|number| format!("learner-{number}"));
         let start = |name: String| Ok((name.clone(), programs.start_learner(&name, address)?));
         let learners = names.map(start).collect::<Result<Vec<_>, DemoError>>()?;
@@ -93,6 +94,7 @@ impl<'a> Session<'a> {
             address,
             learners,
             run_s,
+            planned_tokens,
             until_loss: args.until_loss,
             kill,
             history: History::default(),
@@ -183,6 +185,7 @@ impl<'a> Session<'a> {
             learners: args.learners,
             threads: self.programs.threads,
             seconds,
+            planned_tokens: self.planned_tokens,
             kill: self
                 .kill
                 .as_ref()

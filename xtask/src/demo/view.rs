@@ -7,6 +7,12 @@ use super::status::{Learner, Status};
 /// Seconds between two plain lines.
 const LINE_S: f64 = 5.0;
 
+/// Columns of a line of the table; a longer one would wrap, and could not be taken off again.
+const COLUMNS_MAX: usize = 79;
+
+/// Learners in the table; more would scroll it.
+const LEARNERS_MAX: usize = 12;
+
 /// Where the run is shown.
 pub struct View {
     /// Lines of the table that stand on the terminal now; `None` if there is no table.
@@ -39,20 +45,19 @@ impl View {
 
     /// The run as it is now.
     pub fn show(&mut self, status: &Status, speed: &Speed) {
-        let line = line(status, speed);
         if self.table.is_none() {
             if speed.at >= self.line_due {
-                println!("{line}");
+                println!("{}  {}", counts(status, speed), losses(status));
                 self.line_due = speed.at + LINE_S;
             }
             return;
         }
         self.clear();
-        println!("{line}");
-        for (learner, tokens_per_s) in status.learners.iter().zip(&speed.each) {
-            println!("{}", learner_line(learner, *tokens_per_s));
+        let lines = table(status, speed);
+        for line in &lines {
+            println!("{line}");
         }
-        self.table = Some(1 + status.learners.len());
+        self.table = Some(lines.len());
         let _ = io::stdout().flush();
     }
 
@@ -66,17 +71,23 @@ impl View {
     }
 }
 
-fn line(status: &Status, speed: &Speed) -> String {
+fn table(status: &Status, speed: &Speed) -> Vec<String> {
+    let mut lines = vec![counts(status, speed), format!("       {}", losses(status))];
+    let learners = status.learners.iter().zip(&speed.each).take(LEARNERS_MAX);
+    lines.extend(learners.map(|(learner, tokens_per_s)| learner_line(learner, *tokens_per_s)));
+    if let Some(more @ 1..) = status.learners.len().checked_sub(LEARNERS_MAX) {
+        lines.push(format!("       and {more} more"));
+    }
+    lines.into_iter().map(|line| line.chars().take(COLUMNS_MAX).collect()).collect()
+}
+
+fn counts(status: &Status, speed: &Speed) -> String {
     let seconds = speed.at as u64;
-    let loss = |loss: Option<f64>| loss.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
-    let floor = status.entropy_floor.map(|floor| format!(" (floor {floor:.3})")).unwrap_or_default();
     format!(
-        "{:>2}:{:02}  rounds {:>5}  loss train {} held-out {}{floor}  {:>7.0} tokens/s  participation {:.3}  up {} down {}",
+        "{:>2}:{:02} {:>5} rounds {:>6.0} tok/s, participation {:.3}, up {}, down {}",
         seconds / 60,
         seconds % 60,
         status.rounds,
-        loss(status.train_loss),
-        loss(status.val_loss),
         speed.tokens_per_s,
         status.participation,
         bytes(status.bytes_up),
@@ -84,9 +95,15 @@ fn line(status: &Status, speed: &Speed) -> String {
     )
 }
 
+fn losses(status: &Status) -> String {
+    let loss = |loss: Option<f64>| loss.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
+    let floor = status.entropy_floor.map(|floor| format!(", floor {floor:.3}")).unwrap_or_default();
+    format!("loss train {}, held-out {}{floor}", loss(status.train_loss), loss(status.val_loss))
+}
+
 fn learner_line(learner: &Learner, tokens_per_s: f64) -> String {
     format!(
-        "       {:<12} {:<9} {tokens_per_s:>7.0} tokens/s  loss {}  merged {} of {} tokens",
+        "       {:<12} {:<8} {tokens_per_s:>7.0} tok/s  loss {:<5}  merged {} of {}",
         learner.name,
         learner.state.as_deref().unwrap_or("away"),
         learner.loss.map_or("-".to_owned(), |loss| format!("{loss:.3}")),
@@ -97,12 +114,14 @@ fn learner_line(learner: &Learner, tokens_per_s: f64) -> String {
 
 /// A number of bytes as people read it.
 fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
+    let (value, unit) = match bytes {
+        0..1_000 => return format!("{bytes} B"),
+        1_000..1_000_000 => (bytes as f64 / 1e3, "kB"),
+        1_000_000..1_000_000_000 => (bytes as f64 / 1e6, "MB"),
+        _ => (bytes as f64 / 1e9, "GB"),
+    };
+    let decimals = usize::from(value < 100.0);
+    format!("{value:.decimals$} {unit}")
 }
 
 #[cfg(test)]
@@ -110,19 +129,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_everything_even_before_anything_is_known() {
+    fn says_everything_even_before_anything_is_known() {
         let speed = Speed { at: 61.5, tokens_per_s: 12_345.6, each: Vec::new() };
-        let empty = line(&Status::default(), &speed);
-        assert!(empty.starts_with(" 1:01  rounds     0  loss train - held-out -  "), "{empty}");
+        let empty = Status::default();
+        assert_eq!(
+            counts(&empty, &speed),
+            " 1:01     0 rounds  12346 tok/s, participation 0.000, up 0 B, down 0 B"
+        );
+        assert_eq!(losses(&empty), "loss train -, held-out -");
+        let known = Status { val_loss: Some(1.5), entropy_floor: Some(0.9), ..Status::default() };
+        assert_eq!(losses(&known), "loss train -, held-out 1.500, floor 0.900");
+    }
+
+    #[test]
+    fn a_large_run_fits_a_small_terminal() {
+        let learner = Learner {
+            name: "learner-12".to_owned(),
+            state: Some("training".to_owned()),
+            tokens_trained: 12_345_678,
+            tokens_merged: 12_345_678,
+            loss: Some(1.234_5),
+        };
         let status = Status {
-            val_loss: Some(1.5),
-            entropy_floor: Some(0.9),
-            bytes_up: 2_500_000,
+            rounds: 12_345,
+            bytes_up: 999_900_000,
+            bytes_down: 999_900_000,
+            learners: vec![learner; 64],
             ..Status::default()
         };
-        let known = line(&status, &speed);
-        for part in ["held-out 1.500 (floor 0.900)", "12346 tokens/s", "up 2.5 MB"] {
-            assert!(known.contains(part), "{known}");
-        }
+        let lines = table(&status, &Speed { at: 5_999.0, tokens_per_s: 123_456.0, each: vec![12_345.0; 64] });
+        assert_eq!(lines.len(), 2 + LEARNERS_MAX + 1);
+        assert!(lines[0].ends_with("up 1000 MB, down 1000 MB"), "{}", lines[0]);
+        assert!(lines[2].ends_with("merged 12345678 of 12345678"), "{}", lines[2]);
     }
 }
