@@ -72,11 +72,11 @@ impl View {
 }
 
 fn table(status: &Status, speed: &Speed) -> Vec<String> {
-    let mut lines = vec![counts(status, speed), format!("       {}", losses(status))];
+    let mut lines = vec![counts(status, speed), format!("      {}", losses(status))];
     let learners = status.learners.iter().zip(&speed.each).take(LEARNERS_MAX);
     lines.extend(learners.map(|(learner, tokens_per_s)| learner_line(learner, *tokens_per_s)));
     if let Some(more @ 1..) = status.learners.len().checked_sub(LEARNERS_MAX) {
-        lines.push(format!("       and {more} more"));
+        lines.push(format!("      and {more} more"));
     }
     lines.into_iter().map(|line| line.chars().take(COLUMNS_MAX).collect()).collect()
 }
@@ -102,12 +102,12 @@ fn losses(status: &Status) -> String {
 }
 
 fn learner_line(learner: &Learner, tokens_per_s: f64) -> String {
+    let share = 100.0 * learner.tokens_merged as f64 / learner.tokens_trained.max(1) as f64;
     format!(
-        "       {:<12} {:<8} {tokens_per_s:>7.0} tok/s  loss {:<5}  merged {} of {}",
+        "      {:<12} {:<8} {tokens_per_s:>6.0} tok/s  loss {:<5}  {share:>3.0} % of {} merged",
         learner.name,
         learner.state.as_deref().unwrap_or("away"),
         learner.loss.map_or("-".to_owned(), |loss| format!("{loss:.3}")),
-        learner.tokens_merged,
         learner.tokens_trained,
     )
 }
@@ -160,6 +160,6 @@ mod tests {
         let lines = table(&status, &Speed { at: 5_999.0, tokens_per_s: 123_456.0, each: vec![12_345.0; 64] });
         assert_eq!(lines.len(), 2 + LEARNERS_MAX + 1);
         assert!(lines[0].ends_with("up 1000 MB, down 1000 MB"), "{}", lines[0]);
-        assert!(lines[2].ends_with("merged 12345678 of 12345678"), "{}", lines[2]);
+        assert!(lines[2].ends_with("100 % of 12345678 merged"), "{}", lines[2]);
     }
 }
