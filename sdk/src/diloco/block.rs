@@ -119,15 +119,11 @@ fn numbers<N: Nibble>(codes: &[u8]) -> [i8; TILE] {
 /// them are padding.
 #[inline(always)]
 pub(super) fn unpack<N: Nibble, T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, i8)) {
-    let (tiles, rest) = items.as_chunks_mut::<TILE>();
-    let (full, last) = codes.split_at(tiles.len() * HALF);
-    for (tile, codes) in tiles.iter_mut().zip(full.as_chunks::<HALF>().0) {
-        for (item, number) in tile.iter_mut().zip(&numbers::<N>(codes)) {
+    for (items, codes) in items.chunks_mut(TILE).zip(codes.chunks(HALF)) {
+        let numbers = &numbers::<N>(codes)[..items.len()];
+        for (item, number) in items.iter_mut().zip(numbers) {
             take(item, *number);
         }
-    }
-    for (item, number) in rest.iter_mut().zip(numbers::<N>(last)) {
-        take(item, number);
     }
 }
 
