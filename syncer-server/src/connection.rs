@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
-use tokio::time::{interval, sleep, timeout, timeout_at};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::actor::{ActorHandle, Command};
 use crate::meters::{Meters, Phase};
@@ -63,13 +63,14 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
     let writer = Writer { sink, meters: Arc::clone(&context.meters) };
     let mut writing = tokio::spawn(writer.run(queues));
     let mut reader = Reader { conn, context: context.clone(), ready: false };
-    let fault = tokio::select! {
-        fault = reader.run(&mut stream) => fault,
+    let ended = tokio::select! {
+        ended = reader.run(&mut stream) => ended,
         // The actor, or the socket, ended it.
-        _ = &mut writing => None,
+        _ = &mut writing => Ended::Elsewhere,
     };
     context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
-    if let Some(fault) = fault {
+    let readable = !matches!(ended, Ended::Broken(_));
+    if let Ended::Refused(fault) | Ended::Broken(fault) = ended {
         tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
         // Full means that the actor said goodbye first.
         let _ = bye.try_send(fault);
@@ -79,22 +80,23 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
         let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
         writing.abort();
     }
-    drain(&mut stream).await;
+    // If the socket closed with the peer's bytes unread, the system would reset the connection, and the
+    // goodbye could be lost: read on until the peer closes, or leave the goodbye time to be read.
+    if readable {
+        let _ = timeout(BYE_WITHIN, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+    } else {
+        sleep(BYE_WITHIN / 2).await;
+    }
 }
 
-/// Waits for the peer to close its side: if we closed with its bytes unread, the system would reset the
-/// connection, and the goodbye could be lost.
-async fn drain(stream: &mut SplitStream<WebSocket>) {
-    let last = async {
-        while let Some(frame) = stream.next().await {
-            if frame.is_err() {
-                // Nothing can be read any more; leave the goodbye some time to be.
-                sleep(BYE_WITHIN / 4).await;
-                return;
-            }
-        }
-    };
-    let _ = timeout(BYE_WITHIN, last).await;
+/// How reading ended.
+enum Ended {
+    /// The peer is gone, or somebody else ended it.
+    Elsewhere,
+    /// The peer must be told and go; what it still sends can be read.
+    Refused(Bye),
+    /// The peer must be told and go; nothing can be read any more.
+    Broken(Bye),
 }
 
 /// The half that reads.
@@ -106,59 +108,44 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until the peer is gone or must be refused; then says why.
-    async fn run(&mut self, stream: &mut SplitStream<WebSocket>) -> Option<Bye> {
+    /// Reads until the peer is gone or must be refused.
+    async fn run(&mut self, stream: &mut SplitStream<WebSocket>) -> Ended {
         let mut assembler = Assembler::new(GREETING_BYTES_MAX);
-        let mut greeted = false;
-        let hello_until = tokio::time::Instant::now() + HELLO_WITHIN;
-        let mut heard = tokio::time::Instant::now();
+        let hello_until = Instant::now() + HELLO_WITHIN;
+        let mut heard: Option<Instant> = None;
         loop {
-            let frame = if greeted {
-                stream.next().await
-            } else {
-                match timeout_at(hello_until, stream.next()).await {
+            let frame = match heard {
+                Some(_) => stream.next().await,
+                None => match timeout_at(hello_until, stream.next()).await {
                     Ok(frame) => frame,
-                    Err(_) => {
-                        let seconds = HELLO_WITHIN.as_secs();
-                        return Some(bye(
-                            CloseCode::Silent,
-                            format!("no Hello within {seconds} s: connect again"),
-                        ));
-                    }
-                }
-            };
-            let message = match frame? {
-                Err(error) => return refusal(error),
-                Ok(ws::Message::Binary(payload)) => match self.take(&mut assembler, &payload) {
-                    Ok(message) => message,
-                    Err(error) => return Some(bye(error.close_code(), error.to_string())),
+                    Err(_) => return refuse(CloseCode::Silent, "no Hello came in time: connect again"),
                 },
-                Ok(ws::Message::Text(_)) => {
-                    return Some(bye(
-                        CloseCode::Malformed,
-                        "text frames mean nothing here: send binary ones".into(),
-                    ));
+            };
+            let message = match frame {
+                None | Some(Ok(ws::Message::Close(_))) => return Ended::Elsewhere,
+                Some(Err(error)) => return broken(error),
+                Some(Ok(ws::Message::Text(_))) => {
+                    return refuse(CloseCode::Malformed, "text frames mean nothing here: send binary ones");
                 }
-                Ok(ws::Message::Ping(payload) | ws::Message::Pong(payload)) => {
+                Some(Ok(ws::Message::Ping(payload) | ws::Message::Pong(payload))) => {
                     self.count(payload.len());
                     None
                 }
-                Ok(ws::Message::Close(_)) => return None,
+                Some(Ok(ws::Message::Binary(payload))) => match self.take(&mut assembler, &payload) {
+                    Ok(message) => message,
+                    Err(error) => return refuse(error.close_code(), &error.to_string()),
+                },
             };
-            let input = match message {
-                Some(message) => {
-                    if !greeted {
-                        greeted = true;
-                        assembler.set_body_bytes_max(self.context.body_bytes_max);
-                    }
-                    Input::Message(self.conn, message)
-                }
-                None if greeted && heard.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
-                None => continue,
+            let input = match (message, heard) {
+                (Some(message), _) => Input::Message(self.conn, message),
+                (None, Some(at)) if at.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
+                (None, _) => continue,
             };
-            heard = tokio::time::Instant::now();
+            // The first message is Hello, or the core refuses it.
+            assembler.set_body_bytes_max(self.context.body_bytes_max);
+            heard = Some(Instant::now());
             if !self.context.actor.tell(Command::Input(input)).await {
-                return None;
+                return Ended::Elsewhere;
             }
         }
     }
@@ -186,24 +173,25 @@ impl Reader {
 }
 
 /// What to tell a peer whose bytes are no WebSocket of ours; nothing if it is simply gone.
-fn refusal(error: axum::Error) -> Option<Bye> {
-    match error.into_inner().downcast_ref::<tungstenite::Error>() {
-        Some(tungstenite::Error::Capacity(_)) => {
-            let reason = format!("a frame has more than {CHUNK_BYTES} bytes: send larger messages in chunks");
-            Some(bye(CloseCode::TooLarge, reason))
+fn broken(error: axum::Error) -> Ended {
+    use tungstenite::error::{Error, ProtocolError};
+
+    let (code, reason) = match error.into_inner().downcast_ref::<Error>() {
+        Some(Error::Capacity(_)) => (
+            CloseCode::TooLarge,
+            format!("a frame has more than {CHUNK_BYTES} bytes: send larger messages in chunks"),
+        ),
+        Some(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => return Ended::Elsewhere,
+        Some(Error::Protocol(_) | Error::Utf8(_)) => {
+            (CloseCode::Malformed, "the frames break the WebSocket protocol".into())
         }
-        Some(tungstenite::Error::Protocol(
-            tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
-        )) => None,
-        Some(tungstenite::Error::Protocol(_) | tungstenite::Error::Utf8(_)) => {
-            Some(bye(CloseCode::Malformed, "the frames break the WebSocket protocol".into()))
-        }
-        _ => None,
-    }
+        _ => return Ended::Elsewhere,
+    };
+    Ended::Broken(Bye { code, reason })
 }
 
-fn bye(code: CloseCode, reason: String) -> Bye {
-    Bye { code, reason }
+fn refuse(code: CloseCode, reason: &str) -> Ended {
+    Ended::Refused(Bye { code, reason: reason.to_owned() })
 }
 
 /// The half that writes.

@@ -79,7 +79,10 @@ const PROMPT_TOKENS: usize = 16;
 const SAMPLE_TOKENS: (u64, u64) = (16, 160);
 
 /// Share of one core's time that measuring may take.
-const DUTY: f64 = 0.05;
+const DUTY: f64 = 0.1;
+
+/// Time between two text samples, which cost more than the loss.
+const SAMPLE_EVERY: Duration = Duration::from_secs(30);
 
 /// Parameters to measure, and where the run stood.
 #[derive(Clone, Debug)]
@@ -171,14 +174,17 @@ pub async fn run(
     clock: Clock,
 ) {
     let mut rounds_before = None;
+    let mut sampled = None;
     loop {
         let Some(subject) = actor.subject().await else { return };
         let mut pause = every;
         if rounds_before != Some(subject.rounds) {
             rounds_before = Some(subject.rounds);
             let began = clock.now();
+            let sample_due = sampled.is_none_or(|at| began.since(at) >= SAMPLE_EVERY.as_millis() as u64);
+            sampled = if sample_due { Some(began) } else { sampled };
             let measured = tokio::task::spawn_blocking(move || {
-                let result = measure(&mut evaluator, &subject);
+                let result = measure(&mut evaluator, &subject, sample_due);
                 (evaluator, result)
             });
             let Ok((back, result)) = measured.await else {
@@ -188,7 +194,8 @@ pub async fn run(
             evaluator = back;
             match result {
                 Ok((evaluation, sample)) => {
-                    actor.evaluated(evaluation, corpus.vocabulary.decode(&sample)).await
+                    let sample = sample.map(|tokens| corpus.vocabulary.decode(&tokens));
+                    actor.evaluated(evaluation, sample).await;
                 }
                 Err(error) => tracing::warn!(%error, "held-out loss not measured"),
             }
@@ -201,14 +208,19 @@ pub async fn run(
     }
 }
 
-/// One measurement and the text written.
+/// One measurement, and the text written if `sample` asks for it.
 ///
 /// # Errors
 /// As [`Evaluator::loss`].
-pub fn measure(evaluator: &mut Evaluator, subject: &Subject) -> Result<(Evaluation, Vec<u32>), ServerError> {
+pub fn measure(
+    evaluator: &mut Evaluator,
+    subject: &Subject,
+    sample: bool,
+) -> Result<(Evaluation, Option<Vec<u32>>), ServerError> {
     let loss = evaluator.loss(&subject.theta)?;
     let evaluation = Evaluation { tokens_merged: subject.tokens_merged, rounds: subject.rounds, loss };
-    Ok((evaluation, evaluator.sample(&subject.theta)?))
+    let written = if sample { Some(evaluator.sample(&subject.theta)?) } else { None };
+    Ok((evaluation, written))
 }
 
 fn idle_after(began: Millis, ended: Millis) -> Duration {

@@ -157,9 +157,9 @@ fn wind_up(
         && let Some(mut evaluator) =
             evaluate::Evaluator::new(model, subject.theta.len() as u64, corpus, snapshot.record.spec.seed)?
     {
-        let (evaluation, sample) = evaluate::measure(&mut evaluator, &subject)?;
+        let (evaluation, sample) = evaluate::measure(&mut evaluator, &subject, true)?;
         let history = &mut snapshot.carried.history;
-        history.push(evaluation, Some(corpus.vocabulary.decode(&sample)));
+        history.push(evaluation, sample.map(|tokens| corpus.vocabulary.decode(&tokens)));
         status.val_loss_first = history.first();
         status.val_loss_last = history.last();
         status.history = history.clone();

@@ -3,12 +3,19 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::json;
+use signal_hook::{consts::TERM_SIGNALS, flag};
 use syncer_server::config::{Cli, CliError, ExportArgs, ServeConfig, Verb, parse};
 use syncer_server::errors::{EXIT_STOPPED, ServerError};
 use syncer_server::{bind, doctor, export, prepare, serve};
 use tracing_subscriber::EnvFilter;
+
+/// Time between two looks at whether a signal came.
+const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -48,7 +55,7 @@ async fn start(config: ServeConfig) -> Result<(), ServerError> {
         }
         false => say(&format!("listening on {url} (learners join {socket})")),
     }
-    let status = serve(listener, config, signalled()).await?;
+    let status = serve(listener, config, signalled()?).await?;
     match json {
         true => say(&serde_json::to_string(&status).expect("plain data")),
         false => say(&format!(
@@ -103,20 +110,23 @@ async fn examine(config: &ServeConfig) -> Result<(), ServerError> {
 }
 
 /// Resolves at the first signal to stop; a second one stops the process at once.
-async fn signalled() {
-    interrupted().await;
-    tracing::info!("stopping: learners are told and the run is saved; once more to stop at once");
-    tokio::spawn(async {
-        interrupted().await;
-        std::process::exit(EXIT_STOPPED.into());
-    });
-}
-
-async fn interrupted() {
-    if let Err(error) = tokio::signal::ctrl_c().await {
-        tracing::warn!(%error, "signals cannot be heard here: stop through /v1/admin/finish");
-        std::future::pending::<()>().await;
+///
+/// # Errors
+/// `System`: signals cannot be heard.
+fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in TERM_SIGNALS {
+        // In this order: the first signal must not find what it sets itself.
+        flag::register_conditional_shutdown(*signal, EXIT_STOPPED.into(), Arc::clone(&asked))
+            .and_then(|_| flag::register(*signal, Arc::clone(&asked)))
+            .map_err(|source| ServerError::System { what: "cannot listen for signals".into(), source })?;
     }
+    Ok(async move {
+        while !asked.load(Ordering::Relaxed) {
+            tokio::time::sleep(SIGNAL_POLL).await;
+        }
+        tracing::info!("stopping: learners are told and the run is saved; once more to stop at once");
+    })
 }
 
 fn log(config: &ServeConfig) {

@@ -29,8 +29,8 @@ pub enum Command {
     Subject(oneshot::Sender<Subject>),
     /// How does the run stand?
     Status(oneshot::Sender<Box<ServerStatus>>),
-    /// The held-out loss was measured.
-    Evaluated(Evaluation, String),
+    /// The held-out loss was measured, and maybe a text written.
+    Evaluated(Evaluation, Option<String>),
 }
 
 /// The way to the actor, for everyone.
@@ -81,7 +81,7 @@ impl ActorHandle {
     }
 
     /// Hands in a measurement.
-    pub async fn evaluated(&self, evaluation: Evaluation, sample: String) {
+    pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
         self.tell(Command::Evaluated(evaluation, sample)).await;
     }
 

@@ -139,7 +139,7 @@ impl Actor {
             Command::Evaluated(evaluation, sample) => {
                 let (loss, tokens_merged) = (evaluation.loss, evaluation.tokens_merged);
                 tracing::info!(loss, tokens_merged, "held-out loss");
-                self.history.push(evaluation, Some(sample));
+                self.history.push(evaluation, sample);
             }
         }
     }

@@ -34,10 +34,13 @@ impl Manifest {
             spec.data.shards.clear();
             serde_json::to_value(spec).expect("plain data")
         };
-        let model = difference("", &comparable(self), &comparable(other));
+        let (there, here) = (comparable(self), comparable(other));
+        // The preset shows in the model and in much else: the model says it best.
+        let model = difference("model", &there["model"], &here["model"]);
         let corpus = || (self.corpus != other.corpus).then(|| "other text or tokenizer there".to_owned());
+        let rest = || difference("", &there, &here);
         let shards = || (self.spec.data != other.spec.data).then(|| "other shards there".to_owned());
-        model.or_else(corpus).or_else(shards)
+        model.or_else(rest).or_else(corpus).or_else(shards)
     }
 }
 

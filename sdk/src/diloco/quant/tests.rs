@@ -1,6 +1,5 @@
 use proptest::prelude::*;
 
-use super::body::{SCALE_MIN, scale};
 use super::*;
 use crate::diloco::MergeClass;
 use crate::wire::ApplyPolicy;

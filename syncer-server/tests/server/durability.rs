@@ -1,0 +1,134 @@
+//! Stopping, damage, and going on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use archipelago::wire::{Fate, Message, RunId, Version, Welcome};
+use syncer_server::store::Store;
+
+use crate::support::{Client, Learner, Server, config};
+
+/// Merges one update of each fragment, so that everything has moved from its start.
+async fn train(server: &Server) -> Welcome {
+    let mut learner = Learner::join(server, 1).await;
+    for _ in learner.fragments.ids() {
+        let invitation = learner.collect().await;
+        learner.steps += 1;
+        learner.report().await;
+        let update = learner.update(invitation, 0.01);
+        learner.client.send(&Message::Update(update)).await;
+        let fate = learner.until(|message| match message {
+            Message::Receipt { fate, .. } => Some(fate),
+            _ => None,
+        });
+        assert!(matches!(fate.await, Fate::Merged { .. }));
+    }
+    learner.welcome
+}
+
+fn snapshots(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir.join("snapshots")).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+#[tokio::test]
+async fn a_restart_keeps_momentum_versions_and_ledger() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let run = train(&server).await.run;
+    let last = server.stop().await;
+    assert!(last.core.tokens_merged > 0);
+
+    let before = Store::look(dir.path()).latest(run).unwrap().unwrap();
+    assert!(before.states.iter().all(|state| state.momentum.iter().any(|value| *value != 0.0)));
+    assert!(before.states.iter().all(|state| state.version > Version(0)));
+
+    let server = Server::start(config(dir.path())).await;
+    let (_client, welcome) = Client::greet(&server, 1).await;
+    let status = server.status().await;
+    assert_eq!(welcome.run, run);
+    assert_eq!(status["tokens_merged"], last.core.tokens_merged);
+    assert_eq!(status["rounds"], last.core.rounds);
+    assert_eq!(status["fates"]["merged"], last.core.fates.merged);
+    assert_eq!(status["learners"][0]["name"], "learner 1");
+    assert_eq!(status["bytes_up"], last.traffic.bytes_up);
+    let versions: Vec<Version> = before.states.iter().map(|state| state.version).collect();
+    assert_eq!(welcome.versions, versions);
+    server.stop().await;
+    let after = Store::look(dir.path()).latest(run).unwrap().unwrap();
+    assert_eq!(after.states, before.states);
+    assert!(after.record.next_round >> 32 > before.record.next_round >> 32, "rounds never name two things");
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let run = train(&server).await.run;
+    server.stop().await;
+    let paths = snapshots(dir.path());
+    let [old, new] = &paths[..] else { panic!("two are kept: {paths:?}") };
+    let (old_bytes, new_bytes) = (fs::read(old).unwrap(), fs::read(new).unwrap());
+    let latest = || Store::look(dir.path()).latest(run);
+    let whole = latest().unwrap().unwrap();
+
+    // Cut short at any length, or changed in any tensor, the one before is taken.
+    for cut in [0, 7, 100, new_bytes.len() / 2, new_bytes.len() - 1] {
+        fs::write(new, &new_bytes[..cut]).unwrap();
+        assert_ne!(latest().unwrap().unwrap(), whole, "cut to {cut} bytes");
+    }
+    for at in [9, new_bytes.len() / 2, new_bytes.len() - 1] {
+        let mut changed = new_bytes.clone();
+        changed[at] ^= 0x10;
+        fs::write(new, changed).unwrap();
+        assert_ne!(latest().unwrap().unwrap(), whole, "byte {at} changed");
+    }
+    let server = Server::start(config(dir.path())).await;
+    assert_eq!(server.status().await["run"], run.to_string());
+    server.stop().await;
+
+    for path in snapshots(dir.path()) {
+        fs::write(path, &old_bytes[..50]).unwrap();
+    }
+    assert_eq!(Server::refused(config(dir.path())).await.exit_code(), 14);
+    fs::write(dir.path().join("run.json"), "{").unwrap();
+    assert_eq!(Server::refused(config(dir.path())).await.exit_code(), 14);
+}
+
+#[tokio::test]
+async fn only_the_same_run_goes_on_in_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    server.status().await;
+    assert_eq!(Server::refused(config(dir.path())).await.exit_code(), 13);
+    server.stop().await;
+
+    let check = async |change: fn(&mut syncer_server::config::ServeConfig), word: &str| {
+        let mut other = config(dir.path());
+        change(&mut other);
+        let error = Server::refused(other).await;
+        assert_eq!(error.exit_code(), 12, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    };
+    check(|config| config.preset = "small".into(), "model.context is 64 there, 128 here").await;
+    check(|config| config.sync_every = 9, "exchange.sync_every is 1 there, 9 here").await;
+    check(|config| config.seed = 9, "seed is 1 there, 9 here").await;
+    check(|config| config.corpus_bytes = "61kB".parse().unwrap(), "other text").await;
+
+    // What learners need not agree on may change.
+    let server =
+        Server::start(syncer_server::config::ServeConfig { outer_lr: 0.3, ..config(dir.path()) }).await;
+    server.status().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_of_another_run_is_no_snapshot_of_this() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    server.status().await;
+    server.stop().await;
+    assert_eq!(Store::look(dir.path()).latest(RunId(1)).unwrap_err().exit_code(), 14);
+}

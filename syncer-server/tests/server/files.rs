@@ -1,0 +1,93 @@
+//! Parameters, data and pages over HTTP.
+
+use archipelago::data::ShardTokens;
+use archipelago::model;
+
+use crate::support::{Client, Server, config, header};
+
+#[tokio::test]
+async fn fragments_are_the_parameters() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let (_client, welcome) = Client::greet(&server, 1).await;
+    let run = welcome.run;
+    let layout = model::layout(&welcome.spec.model).unwrap();
+    let fragments =
+        archipelago::diloco::Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
+    let theta = model::init(&welcome.spec.model, welcome.spec.seed).unwrap();
+    for p in fragments.ids() {
+        let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/fragments/{p}/0")).await;
+        assert_eq!((code, header(&head, "x-archipelago-version")), (200, "0"));
+        assert!(header(&head, "cache-control").contains("immutable"));
+        let expected: Vec<u8> =
+            fragments.gather(p, &theta).iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(body, expected, "fragment {p}");
+
+        let etag = header(&head, "etag");
+        let (code, head, part) = server
+            .http(&format!("GET /v1/runs/{run}/fragments/{p}/0\nRange: bytes=8-\nIf-Range: {etag}"))
+            .await;
+        assert_eq!((code, &*part), (206, &expected[8..]));
+        assert_eq!(
+            header(&head, "content-range"),
+            format!("bytes 8-{}/{}", expected.len() - 1, expected.len())
+        );
+        let again = format!("GET /v1/runs/{run}/fragments/{p}/0\nIf-None-Match: {etag}");
+        assert_eq!(server.http(&again).await.0, 304);
+    }
+    let (code, head, _) = server.http(&format!("GET /v1/runs/{run}/fragments/0/99")).await;
+    assert_eq!((code, header(&head, "location")), (307, &*format!("/v1/runs/{run}/fragments/0/0")));
+    assert_eq!(server.http(&format!("GET /v1/runs/{run}/fragments/999/0")).await.0, 404);
+    assert_eq!(server.http("GET /v1/runs/0000000000000001/fragments/0/0").await.0, 404);
+    assert_eq!(server.http(&format!("GET /v1/runs/{run}/fragments/x/0")).await.0, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn shards_are_what_the_welcome_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let (_client, welcome) = Client::greet(&server, 1).await;
+    let (run, data) = (welcome.run, &welcome.spec.data);
+    for (index, spec) in data.shards.iter().enumerate() {
+        let path = format!("/v1/runs/{run}/shards/{index}");
+        let (code, head, body) = server.http(&format!("GET {path}")).await;
+        assert_eq!(code, 200);
+        let hex: String = spec.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(header(&head, "etag"), format!("\"{hex}\""));
+        let (code, _, rest) = server.http(&format!("GET {path}\nRange: bytes=100-")).await;
+        assert_eq!((code, &*rest), (206, &body[100..]));
+        // A part of what has another tag is of no use: the whole comes.
+        let (code, _, whole) = server.http(&format!("GET {path}\nRange: bytes=100-\nIf-Range: \"x\"")).await;
+        assert_eq!((code, whole.len()), (200, body.len()));
+        let beyond = format!("GET {path}\nRange: bytes={}-", body.len());
+        assert_eq!(server.http(&beyond).await.0, 416);
+        ShardTokens::parse(body, spec, data.token_bytes, welcome.spec.model.vocab).unwrap();
+    }
+    assert_eq!(server.http(&format!("GET /v1/runs/{run}/shards/{}", data.shards.len())).await.0, 404);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn pages_are_there_and_strict() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    for (path, kind) in [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")] {
+        let (code, head, body) = server.http(&format!("GET {path}")).await;
+        assert_eq!(code, 200, "{path}");
+        assert!(header(&head, "content-type").starts_with(kind), "{path}");
+        let policy = header(&head, "content-security-policy");
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        let text = String::from_utf8(body).unwrap();
+        assert!(!text.contains("style=") && !text.contains("onclick"), "{path} has nothing inline");
+    }
+    assert_eq!(server.http("GET /healthz").await.0, 200);
+    assert_eq!(server.http("GET /readyz").await.0, 200);
+    assert_eq!(server.http("GET /no-such-page").await.0, 404);
+    let (code, _, metrics) = server.http("GET /metrics").await;
+    let metrics = String::from_utf8(metrics).unwrap();
+    assert_eq!(code, 200);
+    assert!(metrics.contains("archipelago_participation_ratio 1\n"), "{metrics}");
+    assert!(!metrics.contains('{'), "no labels");
+    server.stop().await;
+}

@@ -1,0 +1,9 @@
+//! The real server in this process, on a free port, with real sockets.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod durability;
+mod files;
+mod socket;
+mod support;
+mod take_home;

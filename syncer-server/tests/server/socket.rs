@@ -1,0 +1,169 @@
+//! What the socket takes and how it refuses.
+
+use archipelago::diloco::checksum;
+use archipelago::wire::{
+    CHUNK_BYTES, CloseCode, Fate, Hello, LayoutHash, Message, Refusal, RunId, Update, encode, frames,
+};
+use futures::SinkExt;
+use tokio::io::AsyncWriteExt;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::Message as Frame;
+use tokio_tungstenite::{MaybeTlsStream, connect_async, tungstenite};
+
+use crate::support::{Client, Learner, Server, config, hello};
+
+#[tokio::test]
+async fn every_bad_peer_gets_its_typed_close() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let good = encode(&Message::Hello(hello(1)));
+    let altered = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        bytes
+    };
+    let run = Message::Hello(Hello { run: Some(RunId(1)), ..hello(1) });
+    let layout = Message::Hello(Hello { layout: Some(LayoutHash(1)), ..hello(1) });
+    let early = Message::Ready { run: RunId(1), layout: LayoutHash(1) };
+    let long_name = Hello { name: "x".repeat(100), ..hello(1) };
+    let large = Update {
+        run: RunId(1),
+        round: archipelago::wire::Round(1),
+        fragment: archipelago::wire::FragmentId(0),
+        base: archipelago::wire::Version(0),
+        steps: 1,
+        tokens: 1,
+        body: vec![0; 5_000],
+        checksum: 0,
+    };
+    let chunk = frames(encode(&Message::Update(Update { body: vec![0; 100_000], ..large.clone() })), 1)
+        .next()
+        .unwrap();
+    let cases = [
+        ("no magic", altered(0, 0), CloseCode::Malformed),
+        ("noise", vec![0xc1; 40], CloseCode::Malformed),
+        ("empty", vec![], CloseCode::Malformed),
+        ("truncated", good[..good.len() - 1].to_vec(), CloseCode::Malformed),
+        ("another version", altered(4, 2), CloseCode::Version),
+        ("another run", encode(&run), CloseCode::WrongRun),
+        ("another layout", encode(&layout), CloseCode::Layout),
+        ("a long name", encode(&Message::Hello(long_name)), CloseCode::TooLarge),
+        ("too much before Hello", encode(&Message::Update(large)), CloseCode::TooLarge),
+        ("too much in parts before Hello", chunk, CloseCode::TooLarge),
+        ("a frame above the limit", vec![0; CHUNK_BYTES as usize + 1], CloseCode::TooLarge),
+        ("Ready before Hello", encode(&early), CloseCode::Protocol),
+    ];
+    for (name, bytes, code) in cases {
+        let mut client = Client::connect(&server).await;
+        client.raw(bytes).await;
+        let end = client.end().await;
+        assert_eq!((end.bye, end.close), (code.into(), code.into()), "{name}: {}", end.reason);
+        assert!(!end.reason.is_empty(), "{name}");
+    }
+
+    // Refused by what it announces, long before it is there.
+    let mut client = Client::connect(&server).await;
+    let MaybeTlsStream::Plain(stream) = client.socket.get_mut() else { panic!("no TLS here") };
+    let masked_binary_of_2_to_the_40 = [0x82, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    stream.write_all(&masked_binary_of_2_to_the_40).await.unwrap();
+    assert_eq!(client.end().await.close, u16::from(CloseCode::TooLarge));
+
+    let mut client = Client::connect(&server).await;
+    client.socket.send(Frame::Text("hello".into())).await.unwrap();
+    assert_eq!(client.end().await.close, u16::from(CloseCode::Malformed));
+
+    // After all that, a good learner is welcome.
+    let (_client, welcome) = Client::greet(&server, 1).await;
+    assert_eq!(server.status().await["run"], welcome.run.to_string());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_updates_get_receipts_and_good_ones_are_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    let refused = |body: Vec<u8>| (checksum(&body), body);
+    for wanted in [Refusal::NotFinite, Refusal::Shape, Refusal::Checksum, Refusal::Empty] {
+        let invitation = learner.collect().await;
+        let mut update = learner.update(invitation, 0.01);
+        match wanted {
+            // The first scale becomes a bfloat16 NaN.
+            Refusal::NotFinite => update.body[..2].copy_from_slice(&[0xff, 0x7f]),
+            Refusal::Shape => update.body.truncate(update.body.len() - 4),
+            Refusal::Checksum => update.body[0] ^= 1,
+            _ => update.steps = 0,
+        }
+        if wanted != Refusal::Checksum {
+            (update.checksum, update.body) = refused(update.body);
+        }
+        learner.client.send(&Message::Update(update)).await;
+        let fate = learner.until(receipt).await;
+        assert_eq!(fate, Fate::Refused(wanted));
+    }
+    let invitation = learner.collect().await;
+    let update = learner.update(invitation, 0.01);
+    learner.client.send(&Message::Update(update)).await;
+    assert!(matches!(learner.until(receipt).await, Fate::Merged { .. }));
+    let merged = learner.until(|message| match message {
+        Message::Merged(merged) => Some(merged),
+        _ => None,
+    });
+    assert_eq!(merged.await.round, invitation.0);
+
+    let status = server.status().await;
+    assert_eq!(status["fates"]["merged"], 1);
+    assert_eq!(status["fates"]["refused"]["not_finite"], 1);
+    assert!(status["bits_per_param_up"].as_f64().unwrap() > 4.0);
+    assert!(status["join_bytes"].as_u64().unwrap() > 0);
+    server.stop().await;
+}
+
+fn receipt(message: Message) -> Option<Fate> {
+    match message {
+        Message::Receipt { fate, .. } => Some(fate),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn only_known_origins_and_versions_may_join() {
+    let dir = tempfile::tempdir().unwrap();
+    let allow_origin = vec!["https://page.example".to_owned()];
+    let server =
+        Server::start(syncer_server::config::ServeConfig { allow_origin, ..config(dir.path()) }).await;
+    let check = async |name: &'static str, value: &str, expected: u16| {
+        let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
+        request.headers_mut().insert(name, value.parse().unwrap());
+        let code = match connect_async(request).await {
+            Ok((_, answer)) => answer.status().as_u16(),
+            Err(tungstenite::Error::Http(answer)) => answer.status().as_u16(),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(code, expected, "{name}: {value}");
+    };
+    check("origin", "https://evil.example", 403).await;
+    check("origin", "null", 403).await;
+    check("origin", "https://page.example", 101).await;
+    check("origin", &format!("http://{}", server.address), 101).await;
+    check("sec-websocket-protocol", "archipelago.9", 400).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn stopping_and_finishing_say_goodbye() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let (client, _) = Client::greet(&server, 1).await;
+    server.stop().await;
+    assert_eq!(client.end().await.close, u16::from(CloseCode::Restart));
+
+    let server = Server::start(config(dir.path())).await;
+    let (client, _) = Client::greet(&server, 1).await;
+    assert_eq!(server.http("POST /v1/admin/finish").await.0, 401);
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secreT").await.0, 401);
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    assert_eq!(client.end().await.close, u16::from(CloseCode::Done));
+    let status = server.ended().await;
+    assert_eq!(status.core.updates_pending, 0);
+}

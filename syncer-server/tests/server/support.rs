@@ -1,0 +1,265 @@
+//! A server to talk to, a learner that says what it is told, and HTTP by hand.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use archipelago::diloco::{Codec, Fragments, checksum};
+use archipelago::model;
+use archipelago::wire::{
+    Assembler, BODY_BYTES_MAX, Bye, FragmentId, Hello, Identity, LearnerState, Message, Progress, Round,
+    Update, Version, Welcome, encode, frames,
+};
+use futures::{SinkExt, StreamExt};
+use syncer_server::config::ServeConfig;
+use syncer_server::errors::ServerError;
+use syncer_server::serve;
+use syncer_server::status::ServerStatus;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::Message as Frame;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+
+/// No answer takes so long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Settings of a small run in `dir` that measures nothing.
+pub fn config(dir: &Path) -> ServeConfig {
+    ServeConfig {
+        dir: dir.to_owned(),
+        preset: "tiny".into(),
+        corpus_bytes: "60kB".parse().unwrap(),
+        sync_every: 1,
+        // One invitation at a time, so that none is missed while another's receipt is awaited.
+        rounds_in_flight: 1,
+        no_eval: true,
+        admin_token: Some("secret".into()),
+        ..ServeConfig::default()
+    }
+}
+
+/// A server in this process.
+pub struct Server {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<ServerStatus, ServerError>>,
+}
+
+impl Server {
+    pub async fn start(config: ServeConfig) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(serve(listener, config, async { drop(stopped.await) }));
+        Self { address, stop, task }
+    }
+
+    /// A server that refuses to start.
+    pub async fn refused(config: ServeConfig) -> ServerError {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let never = std::future::pending();
+        tokio::time::timeout(PATIENCE, serve(listener, config, never)).await.unwrap().unwrap_err()
+    }
+
+    pub async fn stop(self) -> ServerStatus {
+        let Self { stop, task, .. } = self;
+        stop.send(()).unwrap();
+        ended(task).await
+    }
+
+    /// Waits for the server to end by itself.
+    pub async fn ended(self) -> ServerStatus {
+        ended(self.task).await
+    }
+
+    /// One HTTP exchange: status, head, body.
+    pub async fn http(&self, request: &str) -> (u16, String, Vec<u8>) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let (first, rest) = request.split_once('\n').unwrap_or((request, ""));
+        let text = format!("{first} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
+        let text = text + &rest.lines().map(|line| format!("{line}\r\n")).collect::<String>() + "\r\n";
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(answer[..at].to_vec()).unwrap().to_lowercase();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, head, answer[at + 4..].to_vec())
+    }
+
+    pub async fn status(&self) -> serde_json::Value {
+        let (code, _, body) = self.http("GET /v1/status").await;
+        assert_eq!(code, 200);
+        serde_json::from_slice(&body).unwrap()
+    }
+}
+
+async fn ended(task: JoinHandle<Result<ServerStatus, ServerError>>) -> ServerStatus {
+    tokio::time::timeout(PATIENCE, task).await.expect("the server ends").unwrap().unwrap()
+}
+
+/// The value of a header in a head.
+pub fn header<'a>(head: &'a str, name: &str) -> &'a str {
+    let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    line.unwrap_or_else(|| panic!("no {name} in {head}"))
+}
+
+/// A learner's end of a socket.
+pub struct Client {
+    pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    assembler: Assembler,
+}
+
+/// What a connection ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct End {
+    /// The code in the last message.
+    pub bye: u16,
+    /// The WebSocket's close code.
+    pub close: u16,
+    /// The reason in the last message.
+    pub reason: String,
+}
+
+impl Client {
+    pub async fn connect(server: &Server) -> Self {
+        let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", "archipelago.1".parse().unwrap());
+        let (socket, answer) = connect_async(request).await.unwrap();
+        assert_eq!(answer.headers()["sec-websocket-protocol"], "archipelago.1");
+        Self { socket, assembler: Assembler::new(BODY_BYTES_MAX) }
+    }
+
+    /// Connects and introduces itself as learner `number`.
+    pub async fn greet(server: &Server, number: u8) -> (Self, Welcome) {
+        let mut client = Self::connect(server).await;
+        client.send(&Message::Hello(hello(number))).await;
+        match client.next().await {
+            Message::Welcome(welcome) => (client, *welcome),
+            other => panic!("not a welcome: {other:?}"),
+        }
+    }
+
+    pub async fn send(&mut self, message: &Message) {
+        for frame in frames(encode(message), 7) {
+            self.raw(frame).await;
+        }
+    }
+
+    /// Sends the bytes as they are. That the server may have closed is for the caller to see.
+    pub async fn raw(&mut self, bytes: Vec<u8>) {
+        drop(self.socket.send(Frame::Binary(bytes.into())).await);
+    }
+
+    pub async fn next(&mut self) -> Message {
+        self.try_next().await.expect("the connection stands")
+    }
+
+    /// The next message; `None` once the server has closed.
+    async fn try_next(&mut self) -> Option<Message> {
+        loop {
+            match tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("an answer")?.ok()? {
+                Frame::Binary(bytes) => {
+                    if let Some(message) = self.assembler.push(&bytes).unwrap() {
+                        return Some(message);
+                    }
+                }
+                Frame::Close(_) => return None,
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads to the end, which must be a goodbye and a close with the same code.
+    pub async fn end(mut self) -> End {
+        let mut bye = None;
+        loop {
+            let frame = tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("an end");
+            match frame.expect("a close frame").expect("a close frame") {
+                Frame::Binary(bytes) => match self.assembler.push(&bytes).unwrap() {
+                    Some(Message::Bye(said)) => bye = Some(said),
+                    _ => assert_eq!(bye, None, "the goodbye is the last message"),
+                },
+                Frame::Close(frame) => {
+                    let Bye { code, reason } = bye.expect("a goodbye before the close");
+                    return End { bye: code.into(), close: frame.expect("a reason").code.into(), reason };
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+pub fn hello(number: u8) -> Hello {
+    let identity = Identity([number; 16]);
+    Hello { run: None, layout: None, identity, name: format!("learner {number}"), device: "test".into() }
+}
+
+/// A learner that trains nothing and sends what it is told.
+pub struct Learner {
+    pub client: Client,
+    pub welcome: Welcome,
+    pub fragments: Fragments,
+    pub steps: u64,
+}
+
+impl Learner {
+    pub async fn join(server: &Server, number: u8) -> Self {
+        let (mut client, welcome) = Client::greet(server, number).await;
+        let layout = model::layout(&welcome.spec.model).unwrap();
+        let fragments = Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
+        client.send(&Message::Ready { run: welcome.run, layout: welcome.layout }).await;
+        let mut learner = Self { client, welcome, fragments, steps: 1 };
+        learner.report().await;
+        learner
+    }
+
+    /// Says that it made steps of 1 ms.
+    pub async fn report(&mut self) {
+        let progress = Progress {
+            run: self.welcome.run,
+            leases: vec![],
+            steps: self.steps,
+            tokens: self.steps * self.step_tokens(),
+            step_ms: 1.0,
+            loss: 5.0,
+            state: LearnerState::Training,
+        };
+        self.client.send(&Message::Progress(progress)).await;
+    }
+
+    pub fn step_tokens(&self) -> u64 {
+        u64::from(self.welcome.spec.inner.batch * self.welcome.spec.model.context)
+    }
+
+    /// The next message that `pick` takes.
+    pub async fn until<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
+        loop {
+            if let Some(picked) = pick(self.client.next().await) {
+                return picked;
+            }
+        }
+    }
+
+    /// Waits for a round.
+    pub async fn collect(&mut self) -> (Round, FragmentId, Version) {
+        self.until(|message| match message {
+            Message::Collect { round, fragment, base, .. } => Some((round, fragment, base)),
+            _ => None,
+        })
+        .await
+    }
+
+    /// An update of one step in which every value of the fragment fell by `delta`.
+    pub fn update(&self, (round, fragment, base): (Round, FragmentId, Version), delta: f32) -> Update {
+        let codec = Codec::new(&self.welcome.spec.exchange).unwrap();
+        let values = vec![delta; self.fragments.len(fragment)];
+        let body = codec.encode(self.fragments.segments(fragment).unwrap(), &values);
+        let checksum = checksum(&body);
+        let (run, tokens) = (self.welcome.run, self.step_tokens());
+        Update { run, round, fragment, base, steps: 1, tokens, body, checksum }
+    }
+}
