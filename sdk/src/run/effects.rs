@@ -203,7 +203,8 @@ where
                 match fate {
                     Fate::Merged { tokens, .. } => {
                         self.tally.updates_merged += 1;
-                        self.tally.tokens_merged += tokens;
+                        let share = self.part.as_ref().map_or(0.0, |part| part.engine.share(*fragment));
+                        self.tally.tokens_merged += *tokens as f64 * share;
                     }
                     Fate::Late(_) => self.tally.updates_late += 1,
                     Fate::Refused(_) => self.tally.updates_refused += 1,

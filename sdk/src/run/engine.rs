@@ -65,6 +65,12 @@ impl<T: Trainer> HostEngine<T> {
         &self.fragments
     }
 
+    /// The share of the parameters that `fragment` has, 0 to 1.
+    #[must_use]
+    pub fn share(&self, fragment: FragmentId) -> f64 {
+        self.fragments.len(fragment) as f64 / self.trainer.layout().len() as f64
+    }
+
     /// What trains.
     #[must_use]
     pub fn trainer(&self) -> &T {

@@ -81,7 +81,7 @@ pub struct Report {
     pub steps: u64,
     /// Tokens trained on.
     pub tokens_trained: u64,
-    /// Tokens that receipts said were merged.
+    /// Tokens that receipts said were merged: the mean over fragments, weighted by their sizes.
     pub tokens_merged: u64,
     /// Updates merged, by receipt.
     pub updates_merged: u64,

@@ -11,9 +11,13 @@ mod downloads;
 mod effects;
 mod engine;
 mod event;
+#[cfg(test)]
+mod fake;
 mod link;
 mod meter;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::future::poll_fn;
 use std::task::Poll;

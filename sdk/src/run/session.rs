@@ -66,7 +66,8 @@ pub(super) struct Tally {
     pub(super) updates_merged: u64,
     pub(super) updates_late: u64,
     pub(super) updates_refused: u64,
-    pub(super) tokens_merged: u64,
+    /// Merged tokens of each update times its fragment's share of the parameters.
+    pub(super) tokens_merged: f64,
     pub(super) learning_rate: f32,
 }
 
@@ -283,17 +284,21 @@ where
             LearnerState::Paused => Doing::Paused,
             LearnerState::Training | LearnerState::Hidden => Doing::Training,
         });
-        let offline = self.offline_us.filter(|_| !self.link.reason().is_empty()).map(|_| Offline {
-            reason: self.link.reason().to_owned(),
-            retry_ms: self.link.retry_us().map_or(0, |at_us| at_us.saturating_sub(now_us).div_ceil(1_000)),
-        });
+        let offline =
+            self.offline_us.filter(|_| !self.ending && !self.link.reason().is_empty()).map(|_| Offline {
+                reason: self.link.reason().to_owned(),
+                retry_ms: self
+                    .link
+                    .retry_us()
+                    .map_or(0, |at_us| at_us.saturating_sub(now_us).div_ceil(1_000)),
+            });
         Report {
             elapsed_ms: now_us / 1_000,
             doing,
             offline,
             steps: self.meter.steps,
             tokens_trained: self.meter.tokens,
-            tokens_merged: self.tally.tokens_merged,
+            tokens_merged: self.tally.tokens_merged.round() as u64,
             updates_merged: self.tally.updates_merged,
             updates_late: self.tally.updates_late,
             updates_refused: self.tally.updates_refused,

@@ -1,0 +1,345 @@
+//! A syncer for tests: the real core behind real sockets, on threads of this process.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode as SocketCode};
+use tokio_tungstenite::tungstenite::{self, Message as Frame, WebSocket};
+
+use crate::data::{encode_shard, shard_spec};
+use crate::diloco::syncer::{Input, Output, Syncer, SyncerConfig};
+use crate::diloco::{Layout, MergeClass, Tensor, Version};
+use crate::engine::{EngineError, StepStats, Trainer};
+use crate::platform::Clock;
+use crate::wire::{
+    ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, CloseCode, Code, ConnId, DataSpec, ExchangeSpec, FragmentId,
+    Hello, InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
+};
+
+use super::Address;
+
+/// What a fake syncer does on purpose, and what it saw.
+#[derive(Default)]
+pub(super) struct Script {
+    /// Answers for the next greetings, before any is let through.
+    pub(super) goodbyes: Vec<CloseCode>,
+    /// The next answers with a shard break off half way.
+    pub(super) broken_shards: u32,
+    /// Each connection is cut once so many receipts went out on it.
+    pub(super) cut_after_receipts: Option<u32>,
+    /// Sent instead of the answer to the next greeting.
+    pub(super) garbage: Option<Vec<u8>>,
+    pub(super) hellos: Vec<Hello>,
+    pub(super) byes: Vec<Bye>,
+    /// Heads of the HTTP requests.
+    pub(super) requests: Vec<String>,
+}
+
+pub(super) struct FakeSyncer {
+    pub(super) address: Address,
+    world: Arc<Mutex<World>>,
+}
+
+struct World {
+    clock: Clock,
+    syncer: Syncer,
+    shard: Vec<u8>,
+    conns: BTreeMap<ConnId, Vec<Message>>,
+    next_conn: u64,
+    script: Script,
+}
+
+impl FakeSyncer {
+    /// Listens on a free port of this machine.
+    pub(super) fn start(script: Script) -> Self {
+        let tokens: Vec<u32> = (0..4_000).map(|i| i % 251).collect();
+        let shard = encode_shard(&tokens, 2).unwrap();
+        let layout = layout();
+        let run_spec = spec(&shard);
+        let theta = vec![0.0; layout.len()];
+        let syncer = Syncer::new(RunId(7), run_spec, SyncerConfig::default(), &layout, &theta).unwrap();
+        let conns = BTreeMap::new();
+        let world = World { clock: Clock::start(), syncer, shard, conns, next_conn: 1, script };
+        let world = Arc::new(Mutex::new(world));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let shared = Arc::clone(&world);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let world = Arc::clone(&shared);
+                thread::spawn(move || serve(stream, &world));
+            }
+        });
+        Self { address, world }
+    }
+
+    pub(super) fn script<R>(&self, look: impl FnOnce(&mut Script) -> R) -> R {
+        look(&mut lock(&self.world).script)
+    }
+}
+
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().expect("a test thread panicked")
+}
+
+fn serve(mut stream: TcpStream, world: &Mutex<World>) {
+    let mut head = [0; 2_048];
+    let Ok(count) = stream.peek(&mut head) else { return };
+    let text = String::from_utf8_lossy(&head[..count]).into_owned();
+    if text.starts_with("GET /v1/ws ") {
+        #[expect(clippy::result_large_err, reason = "the library wants it so")]
+        let agree = |_: &Request, mut response: Response| {
+            response.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(SUBPROTOCOL));
+            Ok(response)
+        };
+        stream.set_read_timeout(Some(Duration::from_millis(1_000))).unwrap();
+        let socket = tungstenite::accept_hdr(stream, agree).unwrap();
+        socket.get_ref().set_read_timeout(Some(Duration::from_millis(3))).unwrap();
+        World::talk(world, socket);
+    } else {
+        stream.read_exact(&mut head[..count]).unwrap();
+        let answer = lock(world).answer(&text);
+        // The client may have gone.
+        let _sent = stream.write_all(&answer);
+    }
+}
+
+impl World {
+    fn talk(world: &Mutex<Self>, mut socket: WebSocket<TcpStream>) {
+        let conn = {
+            let mut world = lock(world);
+            world.next_conn += 1;
+            let conn = ConnId(world.next_conn);
+            world.conns.insert(conn, Vec::new());
+            conn
+        };
+        let mut assembler = Assembler::new(BODY_BYTES_MAX);
+        let mut receipts = 0;
+        loop {
+            match socket.read() {
+                Ok(Frame::Binary(frame)) => {
+                    if let Some(message) = assembler.push(&frame).unwrap() {
+                        lock(world).take(conn, message);
+                    }
+                }
+                Ok(_) => {}
+                Err(tungstenite::Error::Io(error))
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => break,
+            }
+            let (messages, cut, garbage) = {
+                let mut world = lock(world);
+                let now = world.clock.now();
+                if world.syncer.deadline(now).is_some() {
+                    world.handle(Input::Timeout);
+                }
+                let garbage = if world.script.hellos.is_empty() { None } else { world.script.garbage.take() };
+                let messages = world.conns.get_mut(&conn).map(std::mem::take).unwrap_or_default();
+                (messages, world.script.cut_after_receipts, garbage)
+            };
+            if let Some(garbage) = garbage {
+                socket.send(Frame::Binary(garbage.into())).unwrap();
+                continue;
+            }
+            for message in messages {
+                receipts += u32::from(matches!(message, Message::Receipt { .. }));
+                let bye = if let Message::Bye(bye) = &message { Some(bye.clone()) } else { None };
+                for frame in frames(encode(&message), receipts) {
+                    // A peer that went away shows at the next read.
+                    let _sent = socket.send(Frame::Binary(frame.into()));
+                }
+                if let Some(Bye { code, reason }) = bye {
+                    let code = SocketCode::from(u16::from(code));
+                    let _sent = socket.close(Some(CloseFrame { code, reason: reason.into() }));
+                }
+            }
+            if cut.is_some_and(|cut| receipts >= cut) {
+                break;
+            }
+        }
+        let mut world = lock(world);
+        world.conns.remove(&conn);
+        world.handle(Input::Disconnected(conn));
+    }
+
+    fn take(&mut self, conn: ConnId, message: Message) {
+        match &message {
+            Message::Hello(hello) => {
+                self.script.hellos.push(hello.clone());
+                if !self.script.goodbyes.is_empty() {
+                    let code = self.script.goodbyes.remove(0);
+                    let bye = Bye { code, reason: "the test says so".to_owned() };
+                    return self.conns.entry(conn).or_default().push(Message::Bye(bye));
+                }
+                if self.script.garbage.is_some() {
+                    return;
+                }
+            }
+            Message::Bye(bye) => self.script.byes.push(bye.clone()),
+            _ => {}
+        }
+        self.handle(Input::Message(conn, message));
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.syncer.handle(self.clock.now(), input);
+        while let Some(output) = self.syncer.poll() {
+            match output {
+                Output::Send(conn, message) => self.queue(conn, message),
+                Output::Broadcast(conns, message) => {
+                    for conn in conns {
+                        self.queue(conn, message.clone());
+                    }
+                }
+                Output::Close(conn, bye) => self.queue(conn, Message::Bye(bye)),
+                Output::Merge(job) => match job.run() {
+                    Ok(outcome) => self.syncer.handle(self.clock.now(), Input::MergeDone(Box::new(outcome))),
+                    Err(_) => panic!("a merge failed"),
+                },
+                Output::Event(_) | Output::Finished => {}
+            }
+        }
+    }
+
+    fn queue(&mut self, conn: ConnId, message: Message) {
+        if let Some(messages) = self.conns.get_mut(&conn) {
+            messages.push(message);
+        }
+    }
+
+    /// The whole HTTP answer to a request.
+    fn answer(&mut self, head: &str) -> Vec<u8> {
+        self.script.requests.push(head.to_owned());
+        let path: Vec<&str> = head.split(' ').nth(1).unwrap_or_default().split('/').collect();
+        let reply = |head: &str, announced: usize, body: &[u8]| {
+            let head = format!("HTTP/1.1 {head}\r\ncontent-length: {announced}\r\nconnection: close\r\n\r\n");
+            [head.as_bytes(), body].concat()
+        };
+        match path.as_slice() {
+            ["", "v1", "runs", _, "fragments", fragment, version] => {
+                let Ok(fragment) = fragment.parse().map(FragmentId) else {
+                    return reply("404 Not Found", 0, &[]);
+                };
+                match self.syncer.hat(fragment) {
+                    Some((Version(current), values)) if *version == current.to_string() => {
+                        let body: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                        let head = format!("200 OK\r\nx-archipelago-version: {current}");
+                        reply(&head, body.len(), &body)
+                    }
+                    Some((Version(current), _)) => {
+                        let run = self.syncer.run();
+                        let head = format!(
+                            "307 Temporary Redirect\r\nlocation: /v1/runs/{run}/fragments/{fragment}/{current}"
+                        );
+                        reply(&head, 0, &[])
+                    }
+                    None => reply("503 Service Unavailable", 0, &[]),
+                }
+            }
+            ["", "v1", "runs", _, "shards", "0"] => {
+                let lower = head.to_ascii_lowercase();
+                let start = lower.split("range: bytes=").nth(1).and_then(|rest| rest.split('-').next());
+                let start: usize = start.map_or(0, |start| start.parse().unwrap());
+                let rest = &self.shard[start..];
+                let status = if start > 0 { "206 Partial Content" } else { "200 OK" };
+                if self.script.broken_shards > 0 {
+                    self.script.broken_shards -= 1;
+                    return reply(status, rest.len(), &rest[..rest.len() / 2]);
+                }
+                reply(status, rest.len(), rest)
+            }
+            _ => reply("404 Not Found", 0, &[]),
+        }
+    }
+}
+
+fn layout() -> Layout {
+    let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
+    Layout::new(vec![tensor("embed", 4, MergeClass::Mean), tensor("a", 6, MergeClass::Radial)]).unwrap()
+}
+
+fn spec(shard: &[u8]) -> RunSpec {
+    RunSpec {
+        model: ModelSpec {
+            vocab: 256,
+            d_model: 8,
+            layers: 1,
+            heads: 1,
+            kv_heads: 1,
+            d_ff: 8,
+            context: 4,
+            rope_theta: 1e4,
+            norm_eps: 1e-5,
+        },
+        inner: InnerSpec {
+            batch: 2,
+            lr_max: 0.1,
+            lr_min_ratio: 1.0,
+            warmup_tokens: 0,
+            total_tokens: 1,
+            beta1: 0.9,
+            beta2: 0.9,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            clip_norm: 0.0,
+        },
+        exchange: ExchangeSpec {
+            fragments: 2,
+            sync_every: 4,
+            block: 8,
+            code: Code::Int4,
+            apply: ApplyPolicy::Keep { residue: true },
+        },
+        data: DataSpec { token_bytes: 2, shards: vec![shard_spec(shard, 2).unwrap()] },
+        seed: 1,
+    }
+}
+
+/// Pulls every parameter towards 1.
+pub(super) struct Toy {
+    layout: Layout,
+    params: Vec<f32>,
+}
+
+impl Toy {
+    pub(super) fn new() -> Self {
+        let layout = layout();
+        let params = vec![0.0; layout.len()];
+        Self { layout, params }
+    }
+}
+
+impl Trainer for Toy {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        // Steps that take no time at all would make the learner's rate meaningless.
+        thread::sleep(Duration::from_millis(2));
+        let loss = self.params.iter().map(|x| (1.0 - x) * (1.0 - x)).sum::<f32>() / self.params.len() as f32;
+        for x in &mut self.params {
+            *x += lr * (1.0 - *x);
+        }
+        let windows = tokens.len() as u64 / 5;
+        Ok(StepStats { loss, grad_norm: loss, tokens: windows * 4 })
+    }
+
+    fn describe(&self) -> String {
+        "toy".to_owned()
+    }
+}

@@ -1,0 +1,139 @@
+//! The loop against a syncer in this process, over real sockets.
+
+use std::cell::RefCell;
+
+use super::fake::{FakeSyncer, Script, Toy};
+use super::{Address, Control, Event, Report, RunConfig, RunError, run};
+use crate::wire::{CloseCode, Fate, Identity};
+
+/// More than any test needs on a busy machine; reached only if one hangs.
+const HANG_MS: u64 = 60_000;
+
+fn config(address: &Address) -> RunConfig {
+    RunConfig {
+        address: address.clone(),
+        identity: Identity([5; 16]),
+        name: "test".to_owned(),
+        device: "toy".to_owned(),
+        contact_ms_max: HANG_MS,
+        reconnect_ms_max: None,
+        run_ms_max: Some(HANG_MS),
+    }
+}
+
+/// Runs until `enough` says so of the events up to then.
+fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report, RunError>, Vec<Event>) {
+    let control = Control::new();
+    let events = RefCell::new(Vec::new());
+    let observe = |event: &Event| {
+        events.borrow_mut().push(event.clone());
+        if enough(&events.borrow()) {
+            control.stop();
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(run(config, &control, |_| Ok(Toy::new()), observe));
+    (result, events.into_inner())
+}
+
+fn merged(events: &[Event]) -> usize {
+    events.iter().filter(|event| matches!(event, Event::Receipt { fate: Fate::Merged { .. }, .. })).count()
+}
+
+fn count(events: &[Event], wanted: fn(&Event) -> bool) -> usize {
+    events.iter().filter(|event| wanted(event)).count()
+}
+
+#[test]
+fn trains_merges_and_leaves_politely() {
+    let fake = FakeSyncer::start(Script::default());
+    let (result, _) = learn(config(&fake.address), |events| merged(events) >= 6);
+    let report = result.unwrap();
+    assert!(report.updates_merged >= 6 && report.updates_refused == 0, "{report:?}");
+    assert!(report.tokens_merged > 0 && report.tokens_merged <= report.tokens_trained, "{report:?}");
+    assert!(report.loss.is_some_and(|loss| loss < 1.0), "the parameters served have a loss of 1: {report:?}");
+    let byes = fake.script(|script| script.byes.clone());
+    assert_eq!(byes.iter().map(|bye| bye.code).collect::<Vec<_>>(), [CloseCode::Done]);
+}
+
+#[test]
+fn comes_back_as_the_same_learner() {
+    let fake = FakeSyncer::start(Script { cut_after_receipts: Some(3), ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| {
+        merged(events) >= 8 && count(events, |event| matches!(event, Event::Disconnected { .. })) >= 2
+    });
+    assert!(result.unwrap().updates_merged >= 8);
+    assert_eq!(count(&events, |event| matches!(event, Event::Afresh { .. })), 0);
+    assert_eq!(count(&events, |event| matches!(event, Event::FirstStep { .. })), 1);
+    let hellos = fake.script(|script| script.hellos.clone());
+    assert!(hellos.len() >= 3);
+    assert!(hellos.iter().all(|hello| hello.identity == Identity([5; 16])));
+    assert_eq!(hellos[0].run, None);
+    assert!(hellos[1..].iter().all(|hello| hello.run.is_some() && hello.layout.is_some()));
+}
+
+#[test]
+fn final_goodbyes_end_the_run() {
+    for code in [CloseCode::Version, CloseCode::Layout, CloseCode::Untrusted, CloseCode::Replaced] {
+        let fake = FakeSyncer::start(Script { goodbyes: vec![code], ..Script::default() });
+        let (result, _) = learn(config(&fake.address), |_| false);
+        let refused = matches!(&result, Err(RunError::Refused { code: found, .. }) if *found == code);
+        assert!(refused, "{code:?}: {result:?}");
+    }
+}
+
+#[test]
+fn the_end_of_the_run_is_no_error() {
+    let fake = FakeSyncer::start(Script { goodbyes: vec![CloseCode::Done], ..Script::default() });
+    let (result, _) = learn(config(&fake.address), |_| false);
+    assert_eq!(result.unwrap().steps, 0);
+}
+
+#[test]
+fn other_goodbyes_bring_it_back_and_another_run_makes_it_new() {
+    let goodbyes = vec![CloseCode::Full, CloseCode::Restart, CloseCode::WrongRun];
+    let fake = FakeSyncer::start(Script { goodbyes, ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(count(&events, |event| matches!(event, Event::Afresh { .. })), 1);
+    assert_eq!(fake.script(|script| script.hellos.len()), 4);
+}
+
+#[test]
+fn a_shard_that_broke_off_is_resumed() {
+    let fake = FakeSyncer::start(Script { broken_shards: 2, ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(count(&events, |event| matches!(event, Event::Trouble { .. })), 2);
+    let requests = fake.script(|script| script.requests.clone());
+    let shards: Vec<_> = requests.iter().filter(|head| head.contains("/shards/")).collect();
+    let starts: Vec<_> = shards
+        .iter()
+        .map(|head| head.to_ascii_lowercase().split("bytes=").nth(1).map(|rest| rest[..4].to_owned()))
+        .collect();
+    assert_eq!(starts, [None, Some("4000".to_owned()), Some("6000".to_owned())]);
+}
+
+#[test]
+fn a_peer_that_speaks_otherwise_is_left() {
+    let mut other_version = crate::wire::encode(&super::link::bye(CloseCode::Done, ""));
+    other_version[4] = 9;
+    let fake = FakeSyncer::start(Script { garbage: Some(other_version), ..Script::default() });
+    let (result, _) = learn(config(&fake.address), |_| false);
+    assert!(matches!(&result, Err(RunError::Refused { code: CloseCode::Version, .. })), "{result:?}");
+
+    let fake = FakeSyncer::start(Script { garbage: Some(b"hello".to_vec()), ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(count(&events, |event| matches!(event, Event::Disconnected { .. })), 1);
+}
+
+#[test]
+fn nobody_at_the_address_is_an_error_after_a_while() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    drop(listener);
+    let (result, events) = learn(RunConfig { contact_ms_max: 400, ..config(&address) }, |_| false);
+    assert!(matches!(&result, Err(RunError::Unreachable { .. })), "{result:?}");
+    assert!(count(&events, |event| matches!(event, Event::Disconnected { .. })) >= 1);
+}
