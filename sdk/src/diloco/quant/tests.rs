@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::body::{SCALE_MIN, scale};
 use super::*;
 use crate::diloco::MergeClass;
 use crate::wire::ApplyPolicy;

@@ -26,7 +26,7 @@ impl CpuModel {
         layout(spec)?;
         let network = Network::new(spec);
         let pool = Pool::new(threads.min(THREADS_MAX))?;
-        let workspace = |_| Workspace::new(&network.dims, network.windows_at_once(), false);
+        let workspace = |_| Workspace::new(&network.dims, network.windows_at_once(usize::MAX, 1), false);
         Ok(Self { workspaces: (0..pool.threads()).map(workspace).collect(), network, pool })
     }
 
@@ -45,7 +45,7 @@ impl CpuModel {
         check_len(params.len(), &network.slots)?;
         let len = network.dims.context;
         let count = windows(tokens, &network.dims)? * len;
-        let batches = tokens.chunks(network.windows_at_once() * (len + 1));
+        let batches = tokens.chunks(network.windows_at_once(usize::MAX, 1) * (len + 1));
         let mut losses = vec![0.0; batches.len()];
         let queue = Mutex::new(batches.zip(&mut losses));
         let next = || queue.lock().expect("no thread panics with the lock").next();

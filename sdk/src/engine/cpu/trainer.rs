@@ -15,14 +15,16 @@ use crate::model::{Adjust, InnerSpec, ModelSpec, check_inner, decayed_ranges, in
 /// Trains a model on the processor, on one or more threads.
 ///
 /// Threads take windows, not rows of a matrix: each runs forwards and backwards on its own and adds to
-/// the one gradient in turn. So a step has the same bits for any number of threads, and more threads than
-/// windows in the batch do not help. Memory is 4 × 4 bytes for each parameter (parameters, gradient, two
+/// the one gradient in turn. So more threads than windows in the batch do not help, and a step has the same
+/// bits for any number of threads that leaves each of them 256 tokens. Memory is 4 × 4 bytes for each parameter (parameters, gradient, two
 /// moments) and [`Self::activation_bytes`].
 pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
     network: Network,
     pool: Pool,
+    /// Windows that a thread takes at a time.
+    at_once: usize,
     /// One for each thread that can have windows.
     workspaces: Vec<Workspace>,
     params: Buffer,
@@ -54,7 +56,7 @@ impl CpuTrainer {
         }
         let (network, len, batch) = (Network::new(model), layout.len(), inner.batch as usize);
         let pool = Pool::new(threads.min(THREADS_MAX))?;
-        let at_once = network.windows_at_once().min(batch);
+        let at_once = network.windows_at_once(batch, pool.threads());
         let useful = pool.threads().min(batch.div_ceil(at_once));
         let mut params = Buffer::zeros(len);
         params.copy_from_slice(&init(model, 0)?);
@@ -63,6 +65,7 @@ impl CpuTrainer {
             pieces: pieces(&layout),
             layout,
             pool,
+            at_once,
             workspaces: (0..useful).map(|_| Workspace::new(&network.dims, at_once, true)).collect(),
             params,
             grad: Buffer::zeros(len),
@@ -106,7 +109,7 @@ impl CpuTrainer {
     fn run_windows(&mut self, tokens: &[u32]) -> f64 {
         let (network, params) = (&self.network, &*self.params);
         let (len, c) = (network.dims.context, network.dims.width);
-        let at_once = network.windows_at_once().min(self.inner.batch as usize);
+        let at_once = self.at_once;
         let count = self.inner.batch as usize * len;
         let share = (1.0 / count as f64) as f32;
         let gradient = Gradient::new(network, &mut self.grad);
