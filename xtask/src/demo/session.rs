@@ -24,13 +24,13 @@ use crate::process::{Process, http, interrupt::Interrupt};
 const TICK: Duration = Duration::from_millis(200);
 
 /// Longest silence of a syncer that still runs.
-const SILENT: Duration = Duration::from_secs(15);
+const SILENT: Duration = Duration::from_secs(30);
 
 /// Longest wait for learners to join and train their first step.
-const JOIN_WAIT: Duration = Duration::from_secs(60);
+const JOIN_WAIT: Duration = Duration::from_secs(300);
 
 /// Longest wait for the syncer to collect, merge, measure and store the end of the run.
-const FINISH_WAIT: Duration = Duration::from_secs(60);
+const FINISH_WAIT: Duration = Duration::from_secs(300);
 
 /// Longest wait for a learner to leave after its goodbye.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
