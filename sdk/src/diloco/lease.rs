@@ -32,6 +32,13 @@ struct Piece {
     windows: u32,
 }
 
+impl Piece {
+    fn grant(self, lease: LeaseId) -> LeaseGrant {
+        let Self { epoch, shard, start, windows } = self;
+        LeaseGrant { lease, epoch, shard, start, windows }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Held {
     learner: LearnerId,
@@ -106,8 +113,7 @@ impl LeasePool {
         let lease = LeaseId(self.next);
         self.next += 1;
         self.held.insert(lease, Held { learner, piece, done: 0, expires: Some(expires) });
-        let Piece { epoch, shard, start, windows } = piece;
-        LeaseGrant { lease, epoch, shard, start, windows }
+        piece.grant(lease)
     }
 
     /// Notes that `done` windows of `lease` are trained, and allows it until `expires`.
@@ -150,6 +156,13 @@ impl LeasePool {
     #[must_use]
     pub fn leases(&self, learner: LearnerId) -> Vec<LeaseId> {
         self.of(learner).map(|(lease, _)| *lease).collect()
+    }
+
+    /// The leases of `learner` on which it has reported nothing yet.
+    #[must_use]
+    pub fn untouched(&self, learner: LearnerId) -> Vec<LeaseGrant> {
+        let untouched = self.of(learner).filter(|(_, held)| held.done == 0);
+        untouched.map(|(&lease, held)| held.piece.grant(lease)).collect()
     }
 
     /// Windows in one pass over the data.
@@ -252,6 +265,16 @@ mod tests {
         assert_eq!((rest.start, rest.windows), (8, 2));
         assert_eq!(pool.regranted_windows(), 6);
         assert_eq!(pool.grant(BERT, 4, END).start, 10);
+    }
+
+    #[test]
+    fn untouched_leases_are_given_again_as_they_were() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let (first, second) = (pool.grant(ANNE, 10, END), pool.grant(ANNE, 10, END));
+        pool.grant(BERT, 10, END);
+        assert_eq!(pool.untouched(ANNE), vec![first, second]);
+        pool.progress(ANNE, first.lease, 1, END);
+        assert_eq!(pool.untouched(ANNE), vec![second]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct Account {
     pub updates: u64,
     /// What became of them.
     pub fates: FateCounts,
-    /// Refusals since the last update that was not refused.
+    /// Refusals since the last update that was merged.
     pub refused_in_a_row: u32,
 }
 
@@ -166,7 +166,8 @@ impl Ledger {
                 account.merged_rounds[p] = Some(round);
                 account.refused_in_a_row = 0;
             }
-            Fate::Late(_) => account.refused_in_a_row = 0,
+            // Nobody looked into it, so it speaks neither for its learner nor against.
+            Fate::Late(_) => {}
             Fate::Refused(_) => account.refused_in_a_row += 1,
         }
     }

@@ -14,7 +14,7 @@ pub struct QuorumPolicy {
     pub updates_min: NonZeroU32,
     /// γ, the share of the slack that is spent on waiting, 0 to 1. The paper's value is not published.
     pub grace_ratio: f64,
-    /// τ, the rounds that may be in flight, which is also how many step times a round may last.
+    /// τ, the rounds that may be in flight, which is also how many launches a round may last.
     pub rounds_in_flight: u32,
     /// A round without quorum is given up, or merged with what it has, after this many step times…
     pub patience_steps: f64,
@@ -39,6 +39,8 @@ impl Default for QuorumPolicy {
 pub struct Timing {
     /// ξ_step: one inner step of the median live learner.
     pub step_ms: f64,
+    /// ξ_launch: from the launch of one round to that of the next, H/P steps, and 1 step at least.
+    pub launch_ms: f64,
     /// ξ_quorum: from the start of a round to its K-th update.
     pub quorum_ms: f64,
     /// ξ_sync: from the end of collecting to the merged fragment being sent.
@@ -112,10 +114,13 @@ pub enum AbandonCause {
 
 impl QuorumPolicy {
     /// Longest wait after quorum, in milliseconds:
-    /// `γ · (τ · ξ_step − (ξ_quorum + ξ_sync))`, never below 0.
+    /// `γ · (τ · ξ_launch − (ξ_quorum + ξ_sync))`, never below 0.
+    ///
+    /// In the paper H = P, so a round is launched at each step, and it has ξ_step here. What the window
+    /// must not do is hold up a launch, and τ rounds in flight leave τ launches of time.
     #[must_use]
     pub fn grace_ms(&self, timing: &Timing) -> u64 {
-        let slack = f64::from(self.rounds_in_flight) * timing.step_ms - (timing.quorum_ms + timing.sync_ms);
+        let slack = f64::from(self.rounds_in_flight) * timing.launch_ms - (timing.quorum_ms + timing.sync_ms);
         // Casting saturates, and turns NaN into 0.
         (self.grace_ratio * slack).max(0.0) as u64
     }
@@ -168,8 +173,8 @@ impl QuorumPolicy {
 mod tests {
     use super::*;
 
-    /// K = 2, τ·ξ_step = 100 ms, of which 37.5 ms are spoken for: grace is 50 ms.
-    const TIMING: Timing = Timing { step_ms: 50.0, quorum_ms: 30.0, sync_ms: 7.5 };
+    /// K = 2, τ·ξ_launch = 100 ms, of which 37.5 ms are spoken for: grace is 50 ms.
+    const TIMING: Timing = Timing { step_ms: 25.0, launch_ms: 50.0, quorum_ms: 30.0, sync_ms: 7.5 };
 
     fn policy() -> QuorumPolicy {
         QuorumPolicy { updates_min: NonZeroU32::new(2).unwrap(), ..QuorumPolicy::default() }
@@ -214,7 +219,7 @@ mod tests {
     fn grace_is_never_negative() {
         let slow_network = Timing { quorum_ms: 5_000.0, ..TIMING };
         assert_eq!(policy().grace_ms(&slow_network), 0);
-        assert_eq!(policy().grace_ms(&Timing { step_ms: f64::NAN, ..TIMING }), 0);
+        assert_eq!(policy().grace_ms(&Timing { launch_ms: f64::NAN, ..TIMING }), 0);
         assert_eq!(policy().grace_ms(&TIMING), 50);
     }
 }

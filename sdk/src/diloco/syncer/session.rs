@@ -19,6 +19,8 @@ const STEP_MS: std::ops::RangeInclusive<f64> = 0.01..=3_600_000.0;
 /// One connection with a learner behind it.
 pub(super) struct Session {
     pub(super) learner: LearnerId,
+    /// Its process held nothing of the run when it came.
+    fresh: bool,
     /// It holds the parameters and trains: it is invited to rounds.
     pub(super) live: bool,
     pub(super) state: LearnerState,
@@ -135,6 +137,7 @@ impl Syncer {
         }
         let session = Session {
             learner,
+            fresh: hello.run.is_none(),
             live: false,
             state: LearnerState::Joining,
             step_ms: 0.0,
@@ -168,9 +171,17 @@ impl Syncer {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         session.live = true;
         session.state = LearnerState::Training;
-        let learner = session.learner;
-        for fragment in self.fragments.ids() {
-            self.counted.entry((learner, fragment)).or_insert(now);
+        let (learner, fresh) = (session.learner, session.fresh);
+        if fresh {
+            // One that comes back may have trained for as long as it was away.
+            for fragment in self.fragments.ids() {
+                self.counted.entry((learner, fragment)).or_insert(now);
+            }
+        } else {
+            // A grant may have been lost with the connection; one that arrived changes nothing.
+            for grant in self.leases.untouched(learner) {
+                self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
+            }
         }
         self.event(Event::Live { learner });
         self.lease(now, conn);
@@ -257,6 +268,8 @@ impl Syncer {
         times.sort_by(f64::total_cmp);
         if let Some(&median) = times.get(times.len().saturating_sub(1) / 2) {
             self.timing.step_ms = median;
+            let steps = f64::from(self.spec.exchange.sync_every) / f64::from(self.fragments.count());
+            self.timing.launch_ms = median * steps.max(1.0);
         }
     }
 }
