@@ -127,6 +127,19 @@ pub fn status(world: &World) -> Status {
     world.status().expect("the syncer is up")
 }
 
+/// The syncer's account in one line, for a failed assertion.
+#[must_use]
+pub fn brief(world: &World) -> String {
+    let status = status(world);
+    let learners = status.learners.iter().map(|learner| {
+        let (trained, merged, fates) = (learner.tokens_trained, learner.tokens_merged, &learner.fates);
+        format!("{}: live {}, {merged} of {trained} tokens, {fates:?}", learner.name, learner.live)
+    });
+    let learners: Vec<String> = learners.collect();
+    let (rounds, open, participation) = (status.rounds, status.rounds_open, status.participation);
+    format!("{rounds} rounds, {open} open, participation {participation}, {learners:#?}")
+}
+
 /// Steps of each machine so far.
 #[must_use]
 pub fn steps(world: &World) -> Vec<u64> {

@@ -211,10 +211,12 @@ impl World {
 
     /// The learner's end answers a ping; with it goes the next one.
     pub(super) fn ping(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get(&id).filter(|conn| conn.learner_open && conn.syncer_open) else {
+        let open = |conn: &&Conn| conn.learner_open && conn.syncer_open;
+        let Some(&Conn { machine, life, .. }) = self.conns.get(&id).filter(open) else { return };
+        if self.machines[machine as usize].alive(life).is_none() {
             return;
-        };
-        let at = self.arrival(conn.machine, Lane::ControlUp, 2);
+        }
+        let at = self.arrival(machine, Lane::ControlUp, 2);
         self.queue.plan(at, Happening::Pong { conn: id });
         self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::Ping { conn: id });
     }
