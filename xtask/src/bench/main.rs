@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 
 mod exchange;
+mod learner;
 
 use std::process::ExitCode;
 
@@ -12,10 +13,11 @@ use serde_json::Value;
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
     let measure: fn() -> Value = match name.as_str() {
+        "learner" => learner::learner,
         "merge" => exchange::merge,
         "codec" => exchange::codec,
         _ => {
-            eprintln!("error: there is no bench `{name}`; choose merge or codec");
+            eprintln!("error: there is no bench `{name}`; choose learner, merge or codec");
             return ExitCode::from(2);
         }
     };
