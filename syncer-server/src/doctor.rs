@@ -8,6 +8,9 @@ use crate::errors::ServerError;
 use crate::units::Bytes;
 use crate::{bind, corpus};
 
+/// Less memory than this is not enough for any run, in bytes.
+const MEMORY_MIN: u64 = 64 << 20;
+
 /// One thing looked at.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Finding {
@@ -43,18 +46,21 @@ fn cores() -> Finding {
 }
 
 fn memory() -> Finding {
-    // Where there is no such file, the system does not tell this way, which is no failure.
-    let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    match available {
-        Some(kib) => {
-            let found = format!("{} available", Bytes(kib * 1024));
-            Finding { what: "memory", works: kib >= 64 << 10, found }
+    match available_bytes() {
+        Some(bytes) => {
+            let found = format!("{} available", Bytes(bytes));
+            Finding { what: "memory", works: bytes >= MEMORY_MIN, found }
         }
         None => Finding { what: "memory", works: true, found: "unknown on this system".into() },
     }
+}
+
+/// Memory that processes may still take, in bytes; `None` where the system does not tell this way.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 async fn address(config: &ServeConfig) -> Finding {

@@ -131,7 +131,7 @@ fn model_config(spec: &ModelSpec) -> serde_json::Value {
 
 fn generation_config(spec: &ModelSpec) -> serde_json::Value {
     // The model has no token that ends a text, so a length does.
-    json!({ "do_sample": true, "temperature": 0.8, "max_length": spec.context })
+    json!({ "do_sample": true, "temperature": 0.8, "max_new_tokens": spec.context / 2 })
 }
 
 fn tokenizer_config(spec: &ModelSpec) -> serde_json::Value {

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
@@ -107,6 +108,12 @@ pub async fn serve(
     });
     let mut stopped = stopping;
     let until_stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
+    let listener = listener.tap_io(|stream| {
+        // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection stays slow");
+        }
+    });
     let web = axum::serve(listener, http::router(app)).with_graceful_shutdown(until_stopped);
     let web = tokio::spawn(web.into_future());
 

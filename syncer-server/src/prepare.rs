@@ -1,20 +1,22 @@
 //! From settings to a syncer that is ready to serve: begun anew, or gone on with.
 
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
 
-use archipelago::diloco::Codec;
 use archipelago::diloco::syncer::Syncer;
-use archipelago::diloco::{Layout, RunId};
+use archipelago::diloco::{Codec, Fragments, Layout, RunId};
 use archipelago::model;
 use archipelago::wire::RunSpec;
 
 use crate::config::{ServeConfig, preset, run_spec, syncer_config};
 use crate::corpus::Corpus;
+use crate::doctor::available_bytes;
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
 use crate::status::{Carried, Facts};
 use crate::store::{FORMAT, Manifest, Snapshot, Store, random_u64};
+use crate::units::Bytes;
 
 /// Everything that a server needs before it answers.
 pub struct Prepared {
@@ -38,6 +40,10 @@ pub struct Prepared {
     pub resumed: bool,
 }
 
+/// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
+/// once more to be measured.
+const COPIES: u64 = 6;
+
 /// Bytes of an update beside its body, and of any short message, with room to spare.
 const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
 
@@ -59,6 +65,8 @@ pub fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
     let spec = run_spec(config, corpus.vocabulary.size(), corpus.spec.clone())?;
     corpus.check_size(spec.model.context, spec.inner.batch)?;
     let layout = model::layout(&spec.model).map_err(internal)?;
+    let body_bytes_max = body_bytes_max(&spec, &layout)?;
+    check_memory(&layout)?;
 
     let found = find(&store, &spec, &corpus, &config.dir)?;
     let resumed = found.is_some();
@@ -89,7 +97,7 @@ pub fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
         false => Evaluator::new(&spec.model, layout.len() as u64, &corpus, spec.seed)?,
     };
     Ok(Prepared {
-        body_bytes_max: body_bytes_max(&spec, &syncer)?,
+        body_bytes_max,
         facts: facts(config, preset.name(), &corpus, &spec),
         admin_token: store.admin_token(config.admin_token.as_deref())?,
         syncer,
@@ -127,6 +135,8 @@ pub fn check(config: &ServeConfig) -> Result<Checked, ServerError> {
     let spec = run_spec(config, corpus.vocabulary.size(), corpus.spec.clone())?;
     corpus.check_size(spec.model.context, spec.inner.batch)?;
     let layout = model::layout(&spec.model).map_err(internal)?;
+    body_bytes_max(&spec, &layout)?;
+    check_memory(&layout)?;
     let found = find(&store, &spec, &corpus, &config.dir)?;
     Ok(Checked {
         params: layout.len() as u64,
@@ -146,9 +156,21 @@ fn find(store: &Store, spec: &RunSpec, corpus: &Corpus, dir: &Path) -> Result<Op
     store.latest(there.run)
 }
 
-fn body_bytes_max(spec: &RunSpec, syncer: &Syncer) -> Result<u32, ServerError> {
+/// Better to refuse than to be killed for memory in the middle of a run.
+fn check_memory(layout: &Layout) -> Result<(), ServerError> {
+    let needed = COPIES * size_of::<f32>() as u64 * layout.len() as u64;
+    match available_bytes() {
+        Some(available) if needed > available => {
+            Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, ServerError> {
     let codec = Codec::new(&spec.exchange).map_err(internal)?;
-    let fragments = syncer.fragments();
+    let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
+    let fragments = Fragments::plan(layout, count);
     let body = |p| codec.body_bytes(fragments.segments(p).unwrap_or_default());
     let largest = fragments.ids().map(body).max().unwrap_or(0) + SHORT_BODY_BYTES_MAX;
     let most = archipelago::wire::BODY_BYTES_MAX;

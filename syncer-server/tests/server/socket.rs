@@ -167,3 +167,29 @@ async fn stopping_and_finishing_say_goodbye() {
     let status = server.ended().await;
     assert_eq!(status.core.updates_pending, 0);
 }
+
+#[tokio::test]
+async fn who_never_reads_is_sent_away_and_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    // Uncoded, so that the socket's buffers are full sooner.
+    let server =
+        Server::start(syncer_server::config::ServeConfig { code: "f32".into(), ..config(dir.path()) }).await;
+    let mut deaf = Learner::join(&server, 2).await;
+    deaf.report().await;
+    let mut learner = Learner::join(&server, 1).await;
+    for round in 0.. {
+        assert!(round < 2_000, "the deaf learner is still there");
+        let invitation = learner.collect().await;
+        learner.steps += 1;
+        learner.report().await;
+        let update = learner.update(invitation, 0.001);
+        learner.client.send(&Message::Update(update)).await;
+        // It still speaks, so that silence is not what it is sent away for.
+        deaf.report().await;
+        if round % 50 == 49 && server.status().await["connected"] == 1 {
+            break;
+        }
+    }
+    let status = server.stop().await;
+    assert!(status.core.fates.merged > 0);
+}

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::Message as Frame;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 /// No answer takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,7 +128,8 @@ impl Client {
     pub async fn connect(server: &Server) -> Self {
         let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", "archipelago.1".parse().unwrap());
-        let (socket, answer) = connect_async(request).await.unwrap();
+        // Without Nagle, as learners connect.
+        let (socket, answer) = connect_async_with_config(request, None, true).await.unwrap();
         assert_eq!(answer.headers()["sec-websocket-protocol"], "archipelago.1");
         Self { socket, assembler: Assembler::new(BODY_BYTES_MAX) }
     }
