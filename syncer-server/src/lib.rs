@@ -34,7 +34,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use actor::{Actor, ActorHandle, Ended};
@@ -108,12 +108,7 @@ pub async fn serve(
     });
     let mut stopped = stopping;
     let until_stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-    let listener = listener.tap_io(|stream| {
-        // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection stays slow");
-        }
-    });
+    let listener = listener.tap_io(without_delay);
     let web = axum::serve(listener, http::router(app)).with_graceful_shutdown(until_stopped);
     let web = tokio::spawn(web.into_future());
 
@@ -150,6 +145,13 @@ pub async fn serve(
     let last = blocking(move || wind_up(last, &store, &corpus, finished.then_some(&model))).await??;
     tracing::info!(?ended, tokens_merged = last.core.tokens_merged, "saved and stopped");
     Ok(last)
+}
+
+/// Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
+fn without_delay(stream: &mut TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection stays slow");
+    }
 }
 
 /// Measures the finished parameters, and saves the run.
