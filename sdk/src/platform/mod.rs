@@ -1,8 +1,11 @@
 //! What differs between targets: a clock, a socket, HTTP, a timer and random bytes. Nothing else of
 //! this workspace asks what it is compiled for.
 //!
-//! Nothing here knows of training or of messages. Frames are opaque bytes.
+//! Nothing here knows of training or of messages. Frames are opaque bytes. Browsers have no learner
+//! yet: there the SDK is built without the feature `learner`, as the pure floor.
 
+#[cfg(target_family = "wasm")]
+compile_error!("the feature `learner` has no browser platform yet: build with default-features = false");
 #[cfg(not(target_family = "wasm"))]
 mod native;
 #[cfg(not(target_family = "wasm"))]

@@ -21,6 +21,8 @@ use super::{BuildError, Control, HostEngine, RunConfig, RunError};
 const WAIT_US_MAX: u64 = 100_000;
 /// Time between two reports, in microseconds.
 const REPORT_US: u64 = 500_000;
+/// Rest beyond what was owed that counts for later, in microseconds: a sleep ends late, never early.
+const REST_CREDIT_US_MAX: i64 = 250_000;
 /// Longest wait for what is queued when leaving, and then for the syncer's farewell, in microseconds.
 const LEAVE_US_MAX: u64 = 2_000_000;
 
@@ -46,8 +48,8 @@ pub(super) struct Session<'a, T, B, O> {
     pub(super) offline_us: Option<u64>,
     /// The run is complete, or this learner is to leave.
     pub(super) ending: bool,
-    /// Rest that the duty cycle still asks for.
-    pub(super) rest_us: u64,
+    /// Rest that the duty cycle still asks for; below 0 if it rested too long.
+    pub(super) rest_us: i64,
     /// Up to when time is booked.
     pub(super) booked_us: u64,
     pub(super) report_us: u64,
@@ -148,7 +150,7 @@ where
 
     /// The next windows, if it may train and has them.
     pub(super) fn next_batch(&mut self) -> Result<Option<Vec<u32>>, RunError> {
-        let may_train = self.learner.can_train() && self.rest_us == 0;
+        let may_train = self.learner.can_train() && self.rest_us <= 0;
         let Some(part) = self.part.as_mut().filter(|_| may_train) else { return Ok(None) };
         let batch = part.feed.next_batch(part.spec.inner.batch);
         self.starved = batch.is_none();
@@ -176,7 +178,7 @@ where
         };
         let leases = part.feed.progress();
         let rest_us = self.control.rest_us(step_us);
-        self.rest_us += rest_us;
+        self.rest_us = self.rest_us.saturating_add_unsigned(rest_us);
         self.tally.learning_rate = learning_rate;
         self.meter.step(now_us, step_us, stats.tokens, stats.loss);
         if self.meter.steps == 1 {
@@ -190,14 +192,14 @@ where
     /// Waits for something to happen, for a short while, and takes it in.
     pub(super) async fn wait(&mut self) -> Result<(), RunError> {
         self.book(Spent::Exchange);
-        let starved = self.starved && self.learner.can_train() && self.rest_us == 0;
+        let starved = self.starved && self.learner.can_train() && self.rest_us <= 0;
         let from_us = self.booked_us;
         let wait_ms = self.wait_us(from_us).div_ceil(1_000).max(1);
         let happened = happens(&mut self.link, &mut self.downloads, wait_ms).await;
         self.book(if starved { Spent::Starved } else { Spent::Other });
         let now_us = self.booked_us;
         if !starved {
-            self.rest_us = self.rest_us.saturating_sub(now_us - from_us);
+            self.rest_us = self.rest_us.saturating_sub_unsigned(now_us - from_us).max(-REST_CREDIT_US_MAX);
         }
         match happened {
             Happened::Socket(event) => {
@@ -240,7 +242,7 @@ where
 
     /// How long it may wait from `now_us` on, in microseconds.
     fn wait_us(&self, now_us: u64) -> u64 {
-        let rest_us = (self.rest_us > 0).then_some(self.rest_us);
+        let rest_us = u64::try_from(self.rest_us).ok().filter(|&rest_us| rest_us > 0);
         let retry_us = self.link.retry_us().map(|retry_us| retry_us.saturating_sub(now_us));
         let deadline_us =
             self.deadline.map(|deadline| deadline.0.saturating_mul(1_000).saturating_sub(now_us));

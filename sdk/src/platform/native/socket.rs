@@ -1,5 +1,6 @@
 //! A WebSocket on a thread of its own: pings are answered and frames move while a step computes.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -278,6 +279,10 @@ fn explain(error: &tungstenite::Error) -> String {
         tungstenite::Error::Http(response) => {
             format!("answered HTTP status {} instead of opening a WebSocket", response.status().as_u16())
         }
+        tungstenite::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            format!("no TLS there ({error}): try ws:// or http://")
+        }
+        tungstenite::Error::Io(error) => error.to_string(),
         other => other.to_string(),
     }
 }
