@@ -28,7 +28,7 @@ const BYE_WITHIN: Duration = Duration::from_secs(2);
 /// Longest reason in a close frame, in bytes (RFC 6455, section 5.5).
 const CLOSE_REASON_BYTES_MAX: u32 = 123;
 /// Buffer that each socket reads into; thousands of idle ones must not cost much.
-const READ_BUFFER_BYTES: usize = 8 << 10;
+const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// What every connection needs.
 #[derive(Clone, Debug)]
