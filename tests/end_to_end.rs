@@ -1,0 +1,256 @@
+//! Real processes on real sockets, on the built-in corpus. Nothing here asserts on a time; every wait is
+//! for something that shows in `/v1/status`, and is bounded.
+#![cfg(unix)]
+
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::time::Duration;
+
+use archipelago::diloco::{Codec, Fragments, checksum};
+use archipelago::model::layout;
+use archipelago::wire::{
+    CHUNK_BYTES, CloseCode, Fate, Hello, LayoutHash, LearnerState, Message, Progress, Refusal, RunId, Update,
+    encode,
+};
+use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
+use archipelago_tests::socket::{RawSocket, Received, hello};
+use serde_json::Value;
+
+/// A run small enough for a few seconds; the evaluations show the loss falling.
+const SMALL: [&str; 14] = [
+    "--preset",
+    "tiny",
+    "--corpus-bytes",
+    "512KiB",
+    "--total-tokens",
+    "400000",
+    "--sync-every",
+    "8",
+    "--fragments",
+    "4",
+    "--snapshot-every",
+    "1s",
+    "--eval-every",
+    "1s",
+];
+
+/// Every update has a fate, or is in a round that is still open.
+fn every_update_has_a_fate(status: &Value) {
+    let count = |fates: &Value| -> f64 {
+        let sum = |map: &Value| -> f64 {
+            map.as_object().into_iter().flatten().map(|(_, count)| count.as_f64().unwrap_or(0.0)).sum()
+        };
+        number(fates, "merged") + sum(&fates["late"]) + sum(&fates["refused"])
+    };
+    let (updates, pending) = (number(status, "updates"), number(status, "updates_pending"));
+    assert!((updates - pending - count(&status["fates"])).abs() < 0.5, "{status:#}");
+}
+
+/// Goal: two learners train one model: the held-out loss falls, nearly all they train is merged, and
+/// everyone ends politely when asked.
+#[test]
+fn two_learners_train_one_model() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&SMALL);
+    let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
+    let status = syncer.wait_until("the loss has fallen by 1 nat", |status| {
+        let fallen = number(status, "val_loss_first") - number(status, "val_loss_last");
+        fallen > 1.0 && number(status, "live") > 1.5
+    });
+    every_update_has_a_fate(&status);
+    for name in ["anne", "bert"] {
+        assert!(of_learner(&status, name, "tokens_merged") > 0.0, "{name}: {status:#}");
+    }
+    for learner in &mut learners {
+        let (ended, took) = learner.interrupt();
+        assert!(ended.success(), "a learner ended with {ended}");
+        assert!(took < Duration::from_secs(60), "it took {took:?} to leave");
+    }
+    let last = syncer.interrupt();
+    assert!(number(&last, "participation") >= 0.9, "{last:#}");
+    assert!(number(&last, "tokens_merged") <= number(&last, "tokens_trained"), "{last:#}");
+    every_update_has_a_fate(&last);
+}
+
+/// Goal: a learner that is killed mid-run is missed by nobody, and merged again once it is back, as the
+/// same learner.
+#[test]
+fn a_killed_learner_comes_back_and_is_merged_again() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&SMALL);
+    let (_anne, mut bert) = (syncer.learner("anne"), syncer.learner("bert"));
+    let both =
+        |status: &Value| ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokens_merged") > 0.0);
+    syncer.wait_until("both are merged", both);
+    bert.kill();
+    let gone = syncer.wait_until("the syncer has noticed", |status| number(status, "live") < 1.5);
+    let rounds = number(&gone, "rounds");
+    let alone = syncer.wait_until("the other goes on", |status| {
+        number(status, "rounds") >= rounds + 8.0 && number(status, "live") < 1.5
+    });
+    let merged_before = of_learner(&alone, "bert", "tokens_merged");
+
+    let _bert = syncer.learner("bert");
+    let back = syncer.wait_until("it is merged again", |status| {
+        of_learner(status, "bert", "tokens_merged") > merged_before && number(status, "live") > 1.5
+    });
+    assert!((number(&back, "learners_total") - 2.0).abs() < 0.5, "it is the same learner: {back:#}");
+    every_update_has_a_fate(&back);
+}
+
+/// Goal: a syncer that is killed and started again goes on with the run; its learners come back by
+/// themselves, under their old ids, having trained on.
+#[test]
+fn a_killed_syncer_goes_on_where_it_was() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&SMALL);
+    let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
+    let before = syncer.wait_until("a good deal is merged", |status| {
+        number(status, "rounds") >= 24.0 && number(status, "live") > 1.5
+    });
+    // A snapshot is due each second: wait until one holds at least what is seen here.
+    let later = number(&before, "uptime_s") + 3.0;
+    syncer.wait_until("a snapshot is written", |status| number(status, "uptime_s") >= later);
+    syncer.kill();
+    assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
+    syncer.restart();
+    let restarted = syncer.try_status().unwrap_or_default();
+    assert!(number(&restarted, "rounds") >= number(&before, "rounds"), "{before:#} → {restarted:#}");
+    assert!(number(&restarted, "tokens_merged") >= number(&before, "tokens_merged"), "{restarted:#}");
+
+    let rounds = number(&restarted, "rounds");
+    let merged: Vec<f64> =
+        ["anne", "bert"].map(|name| of_learner(&restarted, name, "tokens_merged")).to_vec();
+    let back = syncer.wait_until("both are merged again", |status| {
+        let now = ["anne", "bert"].map(|name| of_learner(status, name, "tokens_merged"));
+        number(status, "rounds") > rounds && now.iter().zip(&merged).all(|(now, before)| now > before)
+    });
+    assert!((number(&back, "learners_total") - 2.0).abs() < 0.5, "they are the same learners: {back:#}");
+    every_update_has_a_fate(&back);
+    assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
+}
+
+/// Goal: a run with an end comes to it: the learners are sent home and every process ends by itself.
+#[test]
+fn a_run_ends_by_itself() {
+    let _machine = whole_machine();
+    let mut flags = SMALL.to_vec();
+    flags.extend(["--stop-at-tokens", "60000"]);
+    let syncer = SyncerProcess::start(&flags);
+    let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
+    for learner in &mut learners {
+        let ended = learner.wait();
+        assert!(ended.success(), "a learner ended with {ended}");
+    }
+}
+
+/// Goal: whatever a stranger sends, it gets the close that says why, and the run goes on.
+#[test]
+fn bad_messages_get_their_typed_close() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&SMALL);
+    let address = syncer.address;
+    let good = encode(&Message::Hello(hello(1)));
+    let with = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        bytes
+    };
+    let foreign = Message::Hello(Hello { run: Some(RunId(1)), ..hello(1) });
+    let cases = [
+        ("noise", vec![0xc1; 40], CloseCode::Malformed),
+        ("truncated", good[..good.len() - 1].to_vec(), CloseCode::Malformed),
+        ("an unknown tag", with(6, 99), CloseCode::Malformed),
+        ("another version", with(4, 2), CloseCode::Version),
+        ("another run", encode(&foreign), CloseCode::WrongRun),
+        ("a frame above the limit", vec![0; CHUNK_BYTES as usize + 1], CloseCode::TooLarge),
+        (
+            "Ready first",
+            encode(&Message::Ready { run: RunId(1), layout: LayoutHash(1) }),
+            CloseCode::Protocol,
+        ),
+    ];
+    for (name, bytes, code) in cases {
+        let mut socket = RawSocket::open(address);
+        socket.send_frame(&bytes);
+        let (bye, close) = socket.end();
+        assert_eq!((bye, close), (Some(code.into()), Some(code.into())), "{name}");
+    }
+    // A frame that announces 2⁴⁰ bytes is refused by its head.
+    let mut socket = RawSocket::open(address);
+    socket.send_bytes(&[0x82, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(socket.end().1, Some(CloseCode::TooLarge.into()));
+
+    // Another run's frame after a good greeting.
+    let (mut socket, welcome) = RawSocket::greet(address, 2);
+    socket.send(&Message::Ready { run: RunId(welcome.run.0 ^ 1), layout: welcome.layout });
+    assert_eq!(socket.end().1, Some(CloseCode::WrongRun.into()));
+
+    let _learner = syncer.learner("anne");
+    syncer.wait_until("the run goes on", |status| number(status, "rounds") > 4.0);
+}
+
+/// Goal: an update with a scale that is no number is refused by that name; the model stays as it is.
+#[test]
+fn an_update_that_is_no_number_is_refused() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&SMALL);
+    let (mut socket, welcome) = RawSocket::greet(syncer.address, 3);
+    let (run, spec) = (welcome.run, &welcome.spec);
+    let count = NonZeroU16::new(spec.exchange.fragments).unwrap();
+    let fragments = Fragments::plan(&layout(&spec.model).unwrap(), count);
+    assert_eq!(fragments.hash(), welcome.layout, "the layout follows from the spec");
+    let codec = Codec::new(&spec.exchange).unwrap();
+    socket.send(&Message::Ready { run, layout: welcome.layout });
+    let progress = Progress {
+        run,
+        leases: vec![],
+        steps: 1,
+        tokens: 1_024,
+        step_ms: 10.0,
+        loss: 5.0,
+        state: LearnerState::Training,
+    };
+    socket.send(&Message::Progress(progress));
+    let fate = loop {
+        let Received::Message(message) = socket.receive() else { panic!("closed before a round") };
+        match *message {
+            Message::Collect { round, fragment, base, .. } => {
+                let segments = fragments.segments(fragment).unwrap();
+                let mut body = vec![0; codec.body_bytes(segments)];
+                // The first scale is infinite.
+                body[..2].copy_from_slice(&[0x80, 0x7f]);
+                let checksum = checksum(&body);
+                let (steps, tokens) = (1, 8);
+                let update = Update { run, round, fragment, base, steps, tokens, body, checksum };
+                socket.send(&Message::Update(update));
+            }
+            Message::Receipt { fate, .. } => break fate,
+            _ => {}
+        }
+    };
+    assert_eq!(fate, Fate::Refused(Refusal::NotFinite));
+    drop(socket);
+    let _learner = syncer.learner("anne");
+    let status = syncer.wait_until("the run goes on", |status| number(status, "rounds") > 4.0);
+    assert!(status["fates"]["refused"]["not_finite"].as_u64() >= Some(1), "{status:#}");
+}
+
+/// Goal: the same on real text, where it is at hand.
+#[test]
+fn real_text_trains_too() {
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/tinyshakespeare.txt");
+    let Some(path) = text.to_str().filter(|_| text.exists()) else {
+        eprintln!("skipped: there is no {}", text.display());
+        return;
+    };
+    let _machine = whole_machine();
+    let mut flags = SMALL.to_vec();
+    flags.extend(["--data", path]);
+    let mut syncer = SyncerProcess::start(&flags);
+    let _learners = [syncer.learner("anne"), syncer.learner("bert")];
+    let status = syncer.wait_until("the loss is below 3 nats per byte", |status| {
+        (0.1..3.0).contains(&number(status, "val_loss_last"))
+    });
+    every_update_has_a_fate(&status);
+}

@@ -1,0 +1,294 @@
+//! Real processes: a syncer and learners, watched through `/v1/status` and killed when dropped.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest wait for anything that must come; shared machines can be slow.
+pub const WAIT: Duration = Duration::from_secs(180);
+/// Time between two looks.
+const POLL: Duration = Duration::from_millis(50);
+/// Longest wait for one HTTP answer.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// One test at a time has the machine's cores.
+///
+/// # Panics
+/// Never: a test that failed before does not count.
+pub fn whole_machine() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A running syncer with a folder of its own.
+pub struct SyncerProcess {
+    child: Child,
+    dir: TempDir,
+    /// Where it listens.
+    pub address: SocketAddr,
+    flags: Vec<String>,
+}
+
+/// A running learner.
+pub struct LearnerProcess {
+    child: Child,
+    log: PathBuf,
+}
+
+impl SyncerProcess {
+    /// Starts a syncer with `flags` on a free port and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start(flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.expect("a free port");
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let child = serve(&dir, address, &flags);
+        let mut syncer = Self { child, dir, address, flags };
+        syncer.await_answer();
+        syncer
+    }
+
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        kill(&mut self.child);
+    }
+
+    /// Starts it again on the same folder and port, after [`Self::kill`].
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn restart(&mut self) {
+        self.child = serve(&self.dir, self.address, &self.flags);
+        self.await_answer();
+    }
+
+    /// Asks it to stop politely and waits; the last line of its output.
+    ///
+    /// # Panics
+    /// If it does not end in time, or not with code 0.
+    pub fn interrupt(&mut self) -> Value {
+        interrupt(&self.child);
+        let log = self.log();
+        let status = ended(&mut self.child, "syncer", &log);
+        assert!(status.success(), "syncer ended with {status}\n{}", self.log());
+        let out = std::fs::read_to_string(self.dir.path().join("out")).expect("its output");
+        out.lines().last().and_then(|line| serde_json::from_str(line).ok()).expect("a last line of JSON")
+    }
+
+    /// Its `/v1/status`, if it answers.
+    #[must_use]
+    pub fn try_status(&self) -> Option<Value> {
+        let body = get(self.address, "/v1/status").ok()?;
+        serde_json::from_str(&body).ok()
+    }
+
+    /// Looks at its status until `done`; gives that status.
+    ///
+    /// # Panics
+    /// With the last status and log, if it does not come to that in time.
+    pub fn wait_until(&mut self, what: &str, mut done: impl FnMut(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        let mut last = None;
+        while start.elapsed() < WAIT {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("waiting until {what}: the syncer ended with {status}\n{}", self.log());
+            }
+            if let Some(status) = self.try_status() {
+                if done(&status) {
+                    return status;
+                }
+                last = Some(status);
+            }
+            sleep(POLL);
+        }
+        panic!("not in {WAIT:?}: {what}; the last status is {last:#?}\n{}", self.log());
+    }
+
+    /// The address for learners.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("ws://{}", self.address)
+    }
+
+    /// Starts a learner called `name`; its identity lies with the syncer's files, so that it stays the
+    /// same over restarts.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    #[must_use]
+    pub fn learner(&self, name: &str) -> LearnerProcess {
+        let log = self.dir.path().join(format!("{name}.log"));
+        let out = File::options().append(true).create(true).open(&log).expect("a log");
+        let child = Command::new(program("native-learner"))
+            .args(["join", &self.url(), "--threads", "1", "--json", "--name", name, "--identity"])
+            .arg(self.dir.path().join(format!("{name}.identity")))
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("the log, twice"))
+            .stderr(out)
+            .spawn()
+            .expect("native-learner can be started");
+        LearnerProcess { child, log }
+    }
+
+    fn await_answer(&mut self) {
+        self.wait_until("the syncer answers", |_| true);
+    }
+
+    fn log(&self) -> String {
+        tail(&self.dir.path().join("log"))
+    }
+}
+
+impl LearnerProcess {
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        kill(&mut self.child);
+    }
+
+    /// Asks it to leave politely, as Ctrl+C does, and waits; how it ended and how long it took.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn interrupt(&mut self) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        interrupt(&self.child);
+        let status = self.wait();
+        (status, start.elapsed())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn wait(&mut self) -> ExitStatus {
+        let log = tail(&self.log);
+        ended(&mut self.child, "learner", &log)
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for SyncerProcess {
+    fn drop(&mut self) {
+        kill(&mut self.child);
+    }
+}
+
+impl Drop for LearnerProcess {
+    fn drop(&mut self) {
+        kill(&mut self.child);
+    }
+}
+
+/// A number in a status, 0 if there is none.
+#[must_use]
+pub fn number(status: &Value, key: &str) -> f64 {
+    status[key].as_f64().unwrap_or(0.0)
+}
+
+/// A number of the learner called `name`, 0 if there is none.
+#[must_use]
+pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
+    let learners = status["learners"].as_array().into_iter().flatten();
+    let found = learners.into_iter().find(|learner| learner["name"] == name);
+    found.and_then(|learner| learner[key].as_f64()).unwrap_or(0.0)
+}
+
+fn serve(dir: &TempDir, address: SocketAddr, flags: &[String]) -> Child {
+    let file = |name: &str| {
+        File::options().append(true).create(true).open(dir.path().join(name)).expect("a file for its output")
+    };
+    Command::new(program("syncer-server"))
+        .args(["serve", "--json", "--listen", &address.to_string(), "--dir"])
+        .arg(dir.path().join("run"))
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(file("out"))
+        .stderr(file("log"))
+        .spawn()
+        .expect("syncer-server can be started")
+}
+
+/// The path of one of our programs, which lies beside this test's own; built if it is not there.
+fn program(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test has a path");
+        let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test").to_owned();
+        let exe = |name: &str| folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+        if !["syncer-server", "native-learner"].iter().all(|name| exe(name).exists()) {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+            cargo.args(["build", "--quiet", "--bins", "-p", "syncer-server", "-p", "native-learner"]);
+            if folder.ends_with("release") {
+                cargo.arg("--release");
+            }
+            let built = cargo.status().expect("cargo can be started");
+            assert!(built.success(), "the programs cannot be built");
+        }
+        folder
+    });
+    folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+fn kill(child: &mut Child) {
+    // Fails only if it has ended already, which is what is wanted.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "SIGINT cannot be sent");
+}
+
+fn ended(child: &mut Child, who: &str, log: &str) -> ExitStatus {
+    let start = Instant::now();
+    while start.elapsed() < WAIT {
+        if let Some(status) = child.try_wait().expect("a child of ours") {
+            return status;
+        }
+        sleep(POLL);
+    }
+    panic!("the {who} does not end in {WAIT:?}\n{log}");
+}
+
+fn tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+/// `GET path`, the body of an answer with 200.
+///
+/// # Errors
+/// What went wrong on the way, or the first line of another answer.
+pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    // HTTP/1.0: the answer ends with the connection, uncut.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    if head.split(' ').nth(1) == Some("200") {
+        Ok(body.to_owned())
+    } else {
+        Err(std::io::Error::other(head.lines().next().unwrap_or("no answer").to_owned()))
+    }
+}

@@ -1,0 +1,186 @@
+//! A WebSocket client of a few lines that can send what no decent one would.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use archipelago::wire::{
+    Assembler, BODY_BYTES_MAX, Hello, Identity, Message, SUBPROTOCOL, Welcome, encode, frames,
+};
+
+/// Longest wait for the peer.
+const WAIT: Duration = Duration::from_secs(60);
+/// Opcodes of RFC 6455.
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+
+/// An open WebSocket, byte by byte.
+pub struct RawSocket {
+    stream: TcpStream,
+    assembler: Assembler,
+}
+
+/// What the peer sent.
+#[derive(Debug, PartialEq)]
+pub enum Received {
+    /// A message of ours.
+    Message(Box<Message>),
+    /// A close frame, with its code.
+    Close(u16),
+    /// The end of the connection.
+    End,
+}
+
+impl RawSocket {
+    /// Connects and upgrades.
+    ///
+    /// # Panics
+    /// If the server does not.
+    #[must_use]
+    pub fn open(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_read_timeout(Some(WAIT)).expect("a timeout can be set");
+        let head = format!(
+            "GET /v1/ws HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("the server reads");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("the server answers");
+            answer.push(byte[0]);
+        }
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+        // RFC 6455, section 1.3, gives the answer to this key.
+        assert!(answer.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{answer}");
+        Self { stream, assembler: Assembler::new(BODY_BYTES_MAX) }
+    }
+
+    /// Opens, says `Hello` as `identity`, and takes the `Welcome`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn greet(address: SocketAddr, identity: u8) -> (Self, Box<Welcome>) {
+        let mut socket = Self::open(address);
+        socket.send(&Message::Hello(hello(identity)));
+        match socket.receive() {
+            Received::Message(message) => match *message {
+                Message::Welcome(welcome) => (socket, welcome),
+                other => panic!("{other:?} in place of Welcome"),
+            },
+            other => panic!("{other:?} in place of Welcome"),
+        }
+    }
+
+    /// Sends a message as it should be sent.
+    pub fn send(&mut self, message: &Message) {
+        for frame in frames(encode(message), 0) {
+            self.send_frame(&frame);
+        }
+    }
+
+    /// Sends `payload` as one binary frame.
+    pub fn send_frame(&mut self, payload: &[u8]) {
+        let mut frame = vec![0x80 | BINARY];
+        match payload.len() {
+            len @ 0..126 => frame.push(0x80 | len as u8),
+            len @ 126..65_536 => {
+                frame.push(0x80 | 126);
+                frame.extend((len as u16).to_be_bytes());
+            }
+            len => {
+                frame.push(0x80 | 127);
+                frame.extend((len as u64).to_be_bytes());
+            }
+        }
+        // A mask of zeros changes nothing and is allowed.
+        frame.extend([0; 4]);
+        frame.extend(payload);
+        self.send_bytes(&frame);
+    }
+
+    /// Sends bytes below the level of frames. The peer may have closed already: that shows on reading.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// The next message or the end; pings and parts of messages are passed over.
+    ///
+    /// # Panics
+    /// If the peer sends what is no message.
+    pub fn receive(&mut self) -> Received {
+        loop {
+            let Some((opcode, payload)) = self.frame() else { return Received::End };
+            match opcode {
+                BINARY => {
+                    if let Some(message) = self.assembler.push(&payload).expect("a message of ours") {
+                        return Received::Message(Box::new(message));
+                    }
+                }
+                CLOSE => {
+                    let code = payload.first_chunk::<2>().map_or(0, |code| u16::from_be_bytes(*code));
+                    return Received::Close(code);
+                }
+                PING => {}
+                other => panic!("a frame with opcode {other}"),
+            }
+        }
+    }
+
+    /// Reads until the connection ends; the codes of `Bye` and of the close frame.
+    pub fn end(&mut self) -> (Option<u16>, Option<u16>) {
+        let (mut bye, mut close) = (None, None);
+        loop {
+            match self.receive() {
+                Received::Message(message) => {
+                    if let Message::Bye(last) = *message {
+                        bye = Some(last.code.into());
+                    }
+                }
+                Received::Close(code) => close = Some(code),
+                Received::End => return (bye, close),
+            }
+            if close.is_some() {
+                return (bye, close);
+            }
+        }
+    }
+
+    fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut head = [0; 2];
+        self.stream.read_exact(&mut head).ok()?;
+        let len = match head[1] & 0x7f {
+            126 => {
+                let mut len = [0; 2];
+                self.stream.read_exact(&mut len).ok()?;
+                u64::from(u16::from_be_bytes(len))
+            }
+            127 => {
+                let mut len = [0; 8];
+                self.stream.read_exact(&mut len).ok()?;
+                u64::from_be_bytes(len)
+            }
+            len => u64::from(len),
+        };
+        let mut payload = vec![0; usize::try_from(len).ok()?];
+        self.stream.read_exact(&mut payload).ok()?;
+        Some((head[0] & 0x0f, payload))
+    }
+}
+
+/// A good introduction.
+#[must_use]
+pub fn hello(identity: u8) -> Hello {
+    Hello {
+        run: None,
+        layout: None,
+        identity: Identity([identity; 16]),
+        name: format!("raw {identity}"),
+        device: "by hand".into(),
+    }
+}

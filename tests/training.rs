@@ -1,0 +1,89 @@
+//! Real training in virtual time, on the built-in corpus: what the method does to the loss.
+
+use std::num::NonZeroUsize;
+
+use archipelago::data::grammar;
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::model::{InnerSpec, Preset, init};
+use archipelago::sim::{Fault, MachineSpec, Storm, World};
+use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
+use archipelago_tests::lab::{Corpus, Recipe, reference_model};
+use archipelago_tests::toys::{check, status};
+
+fn corpus() -> Corpus {
+    Corpus::new(grammar::generate(1, 1_000_000).as_bytes())
+}
+
+/// `learners` equal learners with `steps` steps each, exchanging as by default.
+fn recipe(learners: u32, steps: u64) -> Recipe {
+    let model = reference_model();
+    let batch = 8;
+    let tokens = u64::from(learners * batch * model.context) * steps;
+    let inner = InnerSpec {
+        batch,
+        lr_max: 2e-3,
+        warmup_tokens: tokens / 20,
+        total_tokens: tokens,
+        ..Preset::Tiny.inner()
+    };
+    let apply = ApplyPolicy::Keep { residue: true };
+    Recipe {
+        model,
+        inner,
+        exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 128, code: Code::Int4, apply },
+        syncer: SyncerConfig { learners_start: learners, ..SyncerConfig::default() },
+        learners,
+        tokens,
+        seed: 1,
+        threads: NonZeroUsize::MIN,
+    }
+}
+
+/// Goal: two learners get most of what synchronous training on both their batches gets over one of them
+/// alone, step for step; and four bits both ways cost next to nothing beside 32.
+#[test]
+fn two_learners_train_nearly_as_well_as_one_with_both_their_batches() {
+    let corpus = corpus();
+    let (alone, pair) = (recipe(1, 390), recipe(2, 390));
+    let plain = Recipe { exchange: ExchangeSpec { code: Code::F32, ..pair.exchange }, ..pair };
+    let before = corpus.held_out_loss(&alone.model, &init(&alone.model, alone.seed).unwrap(), alone.threads);
+    let (one, both) = (alone.train_alone(&corpus).val, pair.train_alone(&corpus).val);
+    let (int4, f32) = (pair.train(&corpus), plain.train(&corpus).val);
+    let all = format!("before {before}, one {one}, both batches {both}, together {} (f32: {f32})", int4.val);
+    println!("{all}");
+    let floor = grammar::entropy_nats_per_byte() as f32;
+    assert!(one < before - 3.0, "{all}");
+    assert!(both > floor && int4.val > floor, "below the entropy, {floor}: {all}");
+    assert!(int4.val < 0.5 * (one + both), "{all}");
+    assert!(int4.val < 1.05 * f32, "{all}");
+    assert!(int4.tokens_merged as f64 > 0.99 * int4.tokens as f64, "{int4:?}");
+}
+
+/// Goal: faults cost time, not quality: at the same number of merged tokens the loss is nearly that of a
+/// run without.
+#[test]
+fn a_storm_costs_little_loss() {
+    let corpus = corpus();
+    let train = |storm: Option<Storm>| -> (f32, u64) {
+        let recipe = recipe(4, 100);
+        let mut world = recipe.world(&corpus, |_| MachineSpec::default());
+        if let Some(storm) = storm {
+            for (at, fault) in storm.plan(recipe.seed, recipe.learners, Millis(3_000), Millis(40_000)) {
+                world.plan(at, fault);
+            }
+        }
+        let done =
+            move |world: &World| world.status().is_some_and(|status| status.tokens_merged >= recipe.tokens);
+        assert!(world.run_until(300_000, 500, done), "{:#?}", status(&world));
+        world.inject(Fault::Finish);
+        assert!(world.run_until(60_000, 500, World::is_finished), "{:#?}", status(&world));
+        check(&world, recipe.seed);
+        let theta = world.syncer().and_then(|syncer| syncer.theta()).unwrap();
+        (corpus.held_out_loss(&recipe.model, &theta, recipe.threads), world.now().0)
+    };
+    let storm = Storm { faults_per_h: 1_800.0, repair_ms_min: 500, repair_ms_max: 6_000, syncer: true };
+    let (calm, calm_ms) = train(None);
+    let (stormy, stormy_ms) = train(Some(storm));
+    println!("calm {calm} in {calm_ms} ms, storm {stormy} in {stormy_ms} ms");
+    assert!(stormy < 1.06 * calm, "{calm} without, {stormy} with a storm");
+}
