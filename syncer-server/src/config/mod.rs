@@ -6,6 +6,7 @@ mod run;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use archipelago::diloco::OuterSpec;
 use clap::Parser;
 use serde::Serialize;
 
@@ -138,7 +139,7 @@ pub struct ServeConfig {
         long,
         env = "ARCHIPELAGO_OUTER_LR",
         value_name = "RATE",
-        default_value_t = 0.7,
+        default_value_t = OuterSpec::default().lr,
         help_heading = "Exchange"
     )]
     pub outer_lr: f32,
@@ -147,7 +148,7 @@ pub struct ServeConfig {
         long,
         env = "ARCHIPELAGO_OUTER_MOMENTUM",
         value_name = "SHARE",
-        default_value_t = 0.5,
+        default_value_t = OuterSpec::default().momentum,
         help_heading = "Exchange"
     )]
     pub outer_momentum: f32,

@@ -37,11 +37,14 @@ struct Args {
     /// Highest inner learning rate.
     #[arg(long, default_value_t = 2e-3)]
     inner_lr: f32,
+    /// Decay of AdamW's second moment.
+    #[arg(long, default_value_t = 0.99)]
+    beta2: f32,
     /// Outer learning rate.
-    #[arg(long, default_value_t = 0.7)]
+    #[arg(long, default_value_t = OuterSpec::default().lr)]
     outer_lr: f32,
     /// Outer momentum.
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = OuterSpec::default().momentum)]
     outer_momentum: f32,
     /// H, steps between two rounds of a fragment.
     #[arg(long, default_value_t = 24)]
@@ -108,6 +111,7 @@ impl Args {
         let inner = InnerSpec {
             batch: self.batch,
             lr_max: self.inner_lr,
+            beta2: self.beta2,
             warmup_tokens: self.tokens / 20,
             total_tokens: self.tokens,
             ..Preset::Small.inner()
@@ -167,6 +171,7 @@ fn main() -> Result<(), String> {
         "seed": args.seed,
         "batch": args.batch,
         "inner_lr": args.inner_lr,
+        "beta2": args.beta2,
         "outer_lr": args.outer_lr,
         "outer_momentum": args.outer_momentum,
         "sync_every": args.sync_every,
