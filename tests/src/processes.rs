@@ -99,7 +99,7 @@ impl SyncerProcess {
     /// # Panics
     /// With the last status and log, if it does not come to that in time.
     pub fn wait_until(&mut self, what: &str, mut done: impl FnMut(&Value) -> bool) -> Value {
-        let start = Instant::now();
+        let start = clock();
         let mut last = None;
         while start.elapsed() < WAIT {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -162,7 +162,7 @@ impl LearnerProcess {
     /// # Panics
     /// If it does not end in time.
     pub fn interrupt(&mut self) -> (ExitStatus, Duration) {
-        let start = Instant::now();
+        let start = clock();
         interrupt(&self.child);
         let status = self.wait();
         (status, start.elapsed())
@@ -193,6 +193,11 @@ impl Drop for LearnerProcess {
     fn drop(&mut self) {
         kill(&mut self.child);
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "processes run by the real clock")]
+fn clock() -> Instant {
+    Instant::now()
 }
 
 /// A number in a status, 0 if there is none.
@@ -258,7 +263,7 @@ fn interrupt(child: &Child) {
 }
 
 fn ended(child: &mut Child, who: &str, log: &str) -> ExitStatus {
-    let start = Instant::now();
+    let start = clock();
     while start.elapsed() < WAIT {
         if let Some(status) = child.try_wait().expect("a child of ours") {
             return status;
