@@ -4,6 +4,20 @@
 //! links and clocks that obey a seed instead of physics. It drives `diloco::Syncer` and
 //! `diloco::Learner` exactly as the server and the native learner do, through encoded messages, and
 //! watches from outside that what must never happen does not: see [`Violation`].
+//!
+//! ```
+//! use archipelago::sim::{MachineSpec, World};
+//!
+//! let mut world = World::of_toys(1, vec![MachineSpec::default(); 3]);
+//! world.run_for(10_000);
+//! world.kill(2);
+//! world.run_for(10_000);
+//! world.check()?;
+//! let status = world.status().expect("the syncer is up");
+//! assert_eq!(status.live, 2);
+//! assert!(status.participation > 0.9);
+//! # Ok::<(), archipelago::sim::Violation>(())
+//! ```
 
 mod audit;
 mod books;
@@ -36,22 +50,9 @@ pub use world::World;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diloco::syncer::SyncerConfig;
-    use crate::wire::RunId;
 
     fn world(seed: u64, machines: usize) -> World {
-        let (run_spec, shards) = Toy::run(seed, 4, 2_000);
-        let theta = vec![0.0; Toy::layout().len()];
-        let spec = WorldSpec {
-            run: RunId(seed),
-            run_spec,
-            syncer: SyncerConfig::default(),
-            theta,
-            shards,
-            machines: vec![MachineSpec::default(); machines],
-            shell: ShellSpec::default(),
-        };
-        World::new(seed, spec, Toy::layout(), Box::new(|_| Box::new(Toy::new()))).unwrap()
+        World::of_toys(seed, vec![MachineSpec::default(); machines])
     }
 
     #[test]

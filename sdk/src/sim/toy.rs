@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Rng;
+use super::{MachineSpec, Rng, ShellSpec, World, WorldSpec};
 use crate::data::{encode_shard, shard_spec};
+use crate::diloco::syncer::SyncerConfig;
 use crate::diloco::{Layout, MergeClass, Tensor};
 use crate::engine::{EngineError, StepStats, Trainer};
-use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
+use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
 
 /// Noise of a toy gradient, per parameter.
 const NOISE: f32 = 0.3;
@@ -96,6 +97,18 @@ impl Toy {
         let apply = ApplyPolicy::Keep { residue: false };
         let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, code: Code::Int4, apply };
         (RunSpec { model, inner, exchange, data, seed }, bytes.into_iter().map(Arc::from).collect())
+    }
+}
+
+impl World {
+    /// A world in which `machines` train toys under a syncer as it is by default.
+    #[must_use]
+    pub fn of_toys(seed: u64, machines: Vec<MachineSpec>) -> Self {
+        let (run_spec, shards) = Toy::run(seed, 4, 4_000);
+        let (syncer, shell) = (SyncerConfig::default(), ShellSpec::default());
+        let theta = vec![0.0; Toy::layout().len()];
+        let spec = WorldSpec { run: RunId(seed), run_spec, syncer, theta, shards, machines, shell };
+        Self::new(seed, spec, Toy::layout(), Box::new(|_| Box::new(Toy::new()))).expect("a run of toys")
     }
 }
 
