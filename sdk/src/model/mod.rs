@@ -19,6 +19,7 @@ mod reference;
 mod sampler;
 mod schedule;
 
+#[cfg(feature = "cpu")]
 pub(crate) use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
 pub use error::ModelError;

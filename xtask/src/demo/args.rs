@@ -38,6 +38,9 @@ pub struct Args {
     /// Port of the page on 127.0.0.1; 0 takes a free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
+    /// Uses the programs as the tests build them, which saves a build.
+    #[arg(long, hide = true)]
+    pub dev: bool,
 }
 
 /// A length of time as people write it: `90`, `90s`, `1.5m`, `2h`.

@@ -12,6 +12,8 @@ mod view;
 
 use std::process::ExitCode;
 
+use serde_json::json;
+
 pub use args::Args;
 pub use error::EXIT_CODES;
 use programs::Programs;
@@ -30,10 +32,16 @@ const HEADLESS_S: f64 = 60.0;
 
 /// Runs a demo; its exit code says whether it did what was asked.
 pub fn run(args: &Args) -> ExitCode {
-    let done = demo(args);
+    let done = Interrupt::catch().map_err(DemoError::from).and_then(|interrupt| {
+        // Ctrl+C also ends a build or a measurement, which then fails for no fault of its own.
+        let failed = |error| if interrupt.asked() { DemoError::Interrupted } else { error };
+        demo(args, &interrupt).map_err(failed)
+    });
     if args.json {
-        // Without a report there was no run, and the sentence below says why.
-        let last = done.as_ref().map(|(report, verdict)| report.json(verdict)).unwrap_or_default();
+        let last = match &done {
+            Ok((report, verdict)) => report.json(verdict),
+            Err(error) => json!({ "ok": false, "error": error.to_string() }),
+        };
         println!("{last}");
     }
     match done.and_then(|(_, verdict)| verdict) {
@@ -46,8 +54,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// The whole run: what was measured, and whether that is what was asked.
-fn demo(args: &Args) -> Result<(Report, Result<(), DemoError>), DemoError> {
-    let interrupt = Interrupt::catch()?;
+fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoError>), DemoError> {
     let mut view = View::new(args.headless);
     let programs = Programs::build(args)?;
     let run_s = args.span.map(|span| span.0.as_secs_f64());

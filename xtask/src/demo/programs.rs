@@ -41,7 +41,13 @@ impl Programs {
     /// - [`DemoError::System`]: the build failed, or the folder cannot be made.
     /// - [`DemoError::Ended`]: data or settings are wrong; the syncer says how.
     pub fn build(args: &Args) -> Result<Self, DemoError> {
-        let files = build(&["--release", "-p", "syncer-server", "-p", "native-learner", "--bins"])?;
+        let which: &[&str] = if args.dev {
+            // The same selection as the tests', so that nothing is built twice.
+            &["--workspace", "--exclude", "xtask", "--bins"]
+        } else {
+            &["--release", "-p", "syncer-server", "-p", "native-learner", "--bins"]
+        };
+        let files = build(which)?;
         let program = |name: &str| {
             let found = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name));
             found.cloned().ok_or_else(|| format!("the build left no {name}"))

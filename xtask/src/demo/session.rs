@@ -52,7 +52,7 @@ pub enum Stop {
 /// A syncer and its learners.
 pub struct Session<'a> {
     programs: &'a Programs,
-    interrupt: Interrupt,
+    interrupt: &'a Interrupt,
     syncer: Process,
     address: SocketAddr,
     learners: Vec<(String, Process)>,
@@ -78,7 +78,7 @@ impl<'a> Session<'a> {
     pub fn start(
         args: &Args,
         programs: &'a Programs,
-        interrupt: Interrupt,
+        interrupt: &'a Interrupt,
         run_s: Option<f64>,
         planned_tokens: Option<u64>,
     ) -> Result<Self, DemoError> {

@@ -14,7 +14,6 @@ use signal_hook::{consts::TERM_SIGNALS, flag};
 const STOPPED: i32 = 130;
 
 /// Whether somebody asked for an end.
-#[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {

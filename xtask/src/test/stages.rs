@@ -1,6 +1,6 @@
 //! The stages. All that compile for this machine share one profile, so that dependencies build once.
 
-use std::process::Command;
+use std::{env, process::Command};
 
 use crate::cargo::{WASM, cargo, root, shown};
 
@@ -23,18 +23,19 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "fmt", what: "the code is formatted", run: || call(cargo(&["fmt", "--all", "--check"])) },
     Stage { name: "tree", what: "the syncer does not depend on wgpu", run: tree },
     Stage { name: "floor", what: "the pure floor builds without any feature", run: || call(floor(None)) },
-    Stage { name: "floor-wasm", what: "and for browsers", run: || call(floor(Some(WASM))) },
+    Stage { name: "floor-wasm", what: "and so it does for browsers", run: || call(floor(Some(WASM))) },
     Stage { name: "lint", what: "clippy on every target, warnings are errors", run: lint },
     Stage { name: "lint-wasm", what: "clippy on what browsers run", run: lint_wasm },
     Stage { name: "wasm", what: "web-demo builds, loads in Node and answers", run: wasm::check },
     Stage { name: "build", what: "the programs the tests start", run: build },
     Stage { name: "test", what: "every test", run: test },
+    Stage { name: "demo", what: "a short run that loses a learner and exports the model", run: demo },
     Stage { name: "doc", what: "the documentation builds without warnings", run: doc },
 ];
 
 fn floor(target: Option<&str>) -> Command {
-    let mut command = cargo(&["check", "--locked", "-p", "archipelago", "--no-default-features"]);
-    command.args(target.iter().flat_map(|target| ["--target", *target]));
+    let mut command = cargo(&["clippy", "--locked", "-p", "archipelago", "--no-default-features"]);
+    command.args(target.iter().flat_map(|target| ["--target", *target])).args(["--", "-D", "warnings"]);
     command
 }
 
@@ -46,10 +47,7 @@ fn lint() -> Result<String, String> {
 }
 
 fn lint_wasm() -> Result<String, String> {
-    let packages = ["-p", "archipelago", "-p", "web-demo", "--no-default-features"];
-    let mut command = cargo(&["clippy", "--locked", "--target", WASM]);
-    command.args(packages).args(["--", "-D", "warnings"]);
-    call(command)
+    call(cargo(&["clippy", "--locked", "--target", WASM, "-p", "web-demo", "--", "-D", "warnings"]))
 }
 
 fn build() -> Result<String, String> {
@@ -58,6 +56,16 @@ fn build() -> Result<String, String> {
 
 fn test() -> Result<String, String> {
     call(cargo(&["test", "--locked", "--workspace", "--quiet"]))
+}
+
+/// The README's first command, with the programs that the stage `build` left.
+fn demo() -> Result<String, String> {
+    let program = env::current_exe().map_err(|error| error.to_string())?;
+    let folder = root().join("runs").join("test-export");
+    let mut command = Command::new(program);
+    command.args(["demo", "--dev", "--headless", "--preset", "tiny", "--learners", "2", "--kill-one"]);
+    command.args(["--for", "30s", "--export"]).arg(folder);
+    call(command)
 }
 
 fn doc() -> Result<String, String> {
