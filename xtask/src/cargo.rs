@@ -21,6 +21,16 @@ pub fn cargo(args: &[&str]) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(args).current_dir(root());
+    // `cargo run` describes xtask in the environment. Build scripts that look there would run again, and
+    // all that depends on them be built again, each time somebody calls cargo without xtask.
+    for (name, _) in env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"]
+            .iter()
+            .any(|own| name.to_string_lossy().starts_with(own))
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
