@@ -164,7 +164,7 @@ impl Evaluator {
     }
 }
 
-/// Measures whenever something new was merged, at most every `every` and at most [`DUTY`] of the time.
+/// Measures whenever something new was merged, at most every `every` and at most a tenth of the time.
 /// Ends with the actor.
 pub async fn run(
     mut evaluator: Evaluator,

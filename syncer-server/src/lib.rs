@@ -68,7 +68,7 @@ pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
 /// last status. Learners are told, and the run is saved, before this returns.
 ///
 /// # Errors
-/// Those of [`prepare`]; `Disk` if the last snapshot cannot be written; `Internal` or `System` if the
+/// Those of [`prepare()`]; `Disk` if the last snapshot cannot be written; `Internal` or `System` if the
 /// program or the system fails.
 pub async fn serve(
     listener: TcpListener,

@@ -1,4 +1,4 @@
-//! The one task that owns the [`Syncer`]; everybody else talks to it through a bounded channel.
+//! The one task that owns the `Syncer`; everybody else talks to it through a bounded channel.
 
 mod handle;
 mod shell;

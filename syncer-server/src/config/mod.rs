@@ -235,7 +235,7 @@ pub struct ServeConfig {
         help_heading = "Server"
     )]
     pub listen: String,
-    /// Web origin allowed beside the server's own, as https://host[:port]; may be given several times
+    /// Web origin allowed beside the server's own, as https://host or https://host:port; may be given several times
     #[arg(
         long,
         env = "ARCHIPELAGO_ALLOW_ORIGIN",

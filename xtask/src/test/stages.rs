@@ -69,7 +69,7 @@ fn demo() -> Result<String, String> {
 }
 
 fn doc() -> Result<String, String> {
-    let mut command = cargo(&["doc", "--locked", "--workspace", "--no-deps", "--quiet"]);
+    let mut command = cargo(&["doc", "--locked", "--workspace", "--no-deps", "--keep-going", "--quiet"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     call(command)
 }
