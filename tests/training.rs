@@ -30,7 +30,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
     Recipe {
         model,
         inner,
-        exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 128, code: Code::Int4, apply },
+        exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
         syncer: SyncerConfig { learners_start: learners, ..SyncerConfig::default() },
         learners,
         tokens,

@@ -166,7 +166,7 @@ pub struct ServeConfig {
         long,
         env = "ARCHIPELAGO_BLOCK",
         value_name = "VALUES",
-        default_value_t = 128,
+        default_value_t = 256,
         help_heading = "Exchange"
     )]
     pub block: u32,

@@ -53,7 +53,7 @@ struct Args {
     #[arg(long, default_value_t = 8)]
     fragments: u16,
     /// keep, keep-residue, overwrite, or blend:ALPHA.
-    #[arg(long, default_value = "keep", value_parser = parse_apply)]
+    #[arg(long, default_value = "keep-residue", value_parser = parse_apply)]
     apply: ApplyPolicy,
     /// int4, e3m0 or f32.
     #[arg(long, value_enum, default_value_t = CodeArg::Int4)]
