@@ -20,7 +20,6 @@ mod sampler;
 mod schedule;
 
 #[cfg(feature = "cpu")]
-#[cfg(feature = "cpu")]
 pub(crate) use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
 pub use error::ModelError;
