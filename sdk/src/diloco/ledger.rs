@@ -91,11 +91,12 @@ impl Ledger {
         Self { fragment_lens, accounts: BTreeMap::new() }
     }
 
-    /// Whether this identity was here before.
+    /// The learner with this identity, if it was here before.
     #[must_use]
-    pub fn knows(&self, identity: &Identity) -> bool {
+    pub fn find(&self, identity: &Identity) -> Option<LearnerId> {
         let hash = hash(identity);
-        self.accounts.values().any(|account| account.identity == hash)
+        let known = self.accounts.iter().find(|(_, account)| account.identity == hash);
+        known.map(|(learner, _)| *learner)
     }
 
     /// Identities ever seen.
@@ -112,9 +113,8 @@ impl Ledger {
 
     /// The learner with this identity, and whether it was known before.
     pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
-        let hash = hash(identity);
-        let known = self.accounts.iter_mut().find(|(_, account)| account.identity == hash);
-        if let Some((&learner, account)) = known {
+        if let Some(learner) = self.find(identity) {
+            let account = self.accounts.get_mut(&learner).expect("just found");
             (account.name, account.device) = (name.into(), device.into());
             return (learner, true);
         }
@@ -123,7 +123,7 @@ impl Ledger {
         self.accounts.insert(
             learner,
             Account {
-                identity: hash,
+                identity: hash(identity),
                 name: name.into(),
                 device: device.into(),
                 trained_tokens: 0,

@@ -331,3 +331,22 @@ fn boasting_counts_for_nothing() {
     let gained: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
     assert!(gained[1] <= gained[0], "{gained:?}");
 }
+
+#[test]
+fn a_full_house_lets_a_learner_past_its_own_ghost() {
+    let mut pair = Pair::new(&[1.0]);
+    pair.syncer = Syncer::new(
+        RunId(7),
+        spec(),
+        SyncerConfig { learners_max: 1, ..SyncerConfig::default() },
+        &pair.layout,
+        &vec![0.0; pair.layout.len()],
+    )
+    .unwrap();
+    pair.connect(0);
+    // The syncer never hears that this connection is gone.
+    pair.connect(0);
+    pair.steps(10);
+    assert!(pair.islands[0].connected, "{:?}", pair.events);
+    assert_eq!(pair.syncer.status().live, 1);
+}

@@ -116,20 +116,21 @@ impl Syncer {
         if self.finishing.is_some() {
             return self.refuse(conn, CloseCode::Done, "the run is complete".into());
         }
+        let known = self.ledger.find(&hello.identity);
+        if let Some(&ghost) = known.and_then(|learner| self.connections.get(&learner)) {
+            let reason = "another connection with the same identity took over".into();
+            self.refuse(ghost, CloseCode::Replaced, reason);
+        }
         if self.sessions.len() >= self.config.learners_max as usize {
             let reason = format!("{} learners are connected, which is the limit", self.config.learners_max);
             return self.refuse(conn, CloseCode::Full, reason);
         }
-        if !self.ledger.knows(&hello.identity) && self.ledger.len() >= self.config.identities_max as usize {
+        if known.is_none() && self.ledger.len() >= self.config.identities_max as usize {
             let reason =
                 format!("{} identities have been here, which is the limit", self.config.identities_max);
             return self.refuse(conn, CloseCode::Full, reason);
         }
         let (learner, returning) = self.ledger.enrol(&hello.identity, &hello.name, &hello.device);
-        if let Some(&old) = self.connections.get(&learner) {
-            let reason = "another connection with the same identity took over".into();
-            self.refuse(old, CloseCode::Replaced, reason);
-        }
         if hello.run.is_none() {
             // A new process: whatever the one before was doing is lost.
             self.release_leases(learner);
