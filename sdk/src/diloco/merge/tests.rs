@@ -73,7 +73,7 @@ fn noisy_job(seed: u64, code: Code, learners: u32) -> MergeJob {
     job.state.theta.iter_mut().for_each(|theta| *theta = noise(&mut seed));
     job.state.hat = Arc::new(job.state.theta.iter().map(|theta| theta + 0.01 * noise(&mut seed)).collect());
     job.state.momentum.iter_mut().for_each(|v| *v = noise(&mut seed));
-    job.outer = OuterSpec::default();
+    job.outer = OuterSpec { lr: 0.7, momentum: 0.5 };
     job
 }
 
