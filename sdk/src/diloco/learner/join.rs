@@ -12,6 +12,8 @@ const FETCH_RETRY_MS: u64 = 1_000;
 
 impl Learner {
     pub(super) fn on_connected(&mut self) {
+        // A shell may connect anew before it notices that the old connection is gone.
+        self.on_disconnected();
         self.connected = true;
         let hello = Hello {
             run: self.part.as_ref().map(|part| part.run),
