@@ -58,8 +58,8 @@ impl Preset {
     #[must_use]
     pub fn inner(self) -> InnerSpec {
         let (lr_max, total_tokens) = match self {
-            Self::Tiny => (2e-3, 2_000_000),
-            Self::Small => (2e-3, 10_000_000),
+            Self::Tiny => (4e-3, 2_000_000),
+            Self::Small => (3e-3, 10_000_000),
             Self::Medium => (1e-3, 200_000_000),
             Self::Base => (6e-4, 2_500_000_000),
         };
