@@ -10,6 +10,7 @@ pub mod engine;
 pub mod model;
 #[cfg(feature = "learner")]
 pub mod platform;
+mod rng;
 #[cfg(feature = "learner")]
 pub mod run;
 pub mod sim;

@@ -18,6 +18,11 @@ impl Rng {
         mix(self.state)
     }
 
+    /// At least 0, below 1: a multiple of 2⁻⁵³.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// Uniform over `0..n`, exactly; `n` is at least 1.
     pub fn below(&mut self, n: u32) -> u32 {
         // The high half of a product is uniform once the few low halves that come too often are dropped.

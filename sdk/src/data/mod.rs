@@ -6,7 +6,6 @@
 mod feed;
 pub mod grammar;
 mod order;
-pub(crate) mod rng;
 mod shard;
 mod vocab;
 

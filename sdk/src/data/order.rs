@@ -5,7 +5,7 @@
 
 use crate::wire::ShardSpec;
 
-use super::rng::{key, mix};
+use crate::rng::{key, mix};
 
 /// Windows of a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every epoch.
 ///

@@ -1,4 +1,5 @@
 use super::{Dims, ModelError, Slots, layout};
+use crate::rng::Rng;
 use crate::wire::ModelSpec;
 
 /// Standard deviation of the initial matrices.
@@ -15,12 +16,12 @@ const STD: f64 = 0.02;
 pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
     layout(spec)?;
     let slots = Slots::new(&Dims::new(spec));
-    let mut rng = SplitMix(seed);
+    let mut rng = Rng::new(seed);
     let mut params = vec![1.0; slots.len];
     let residual = STD / f64::from(2 * spec.layers).sqrt();
     let mut fill = |range: std::ops::Range<usize>, std: f64| {
         for value in &mut params[range] {
-            *value = (rng.normal() * std) as f32;
+            *value = (normal(&mut rng) * std) as f32;
         }
     };
     fill(slots.embed, STD);
@@ -33,34 +34,15 @@ pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
     Ok(params)
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014).
-#[derive(Clone, Debug)]
-pub(super) struct SplitMix(pub u64);
-
-impl SplitMix {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+/// Mean 0, variance 1, within ±6: the sum of 12 uniform 16-bit numbers, exact in `f64`.
+fn normal(rng: &mut Rng) -> f64 {
+    let mut sum = 0_u64;
+    for _ in 0..3 {
+        let bits = rng.next_u64();
+        sum += (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum::<u64>();
     }
-
-    /// At least 0, below 1.
-    pub fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Mean 0, variance 1, within ±6: the sum of 12 uniform 16-bit numbers, exact in `f64`.
-    fn normal(&mut self) -> f64 {
-        let mut sum = 0_u64;
-        for _ in 0..3 {
-            let bits = self.next();
-            sum += (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum::<u64>();
-        }
-        // Each number is uniform on 0..2¹⁶, with mean (2¹⁶ − 1) / 2.
-        (sum as f64 - 6.0 * 65_535.0) / 65_536.0
-    }
+    // Each number is uniform on 0..2¹⁶, with mean (2¹⁶ − 1) / 2.
+    (sum as f64 - 6.0 * 65_535.0) / 65_536.0
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-use super::init::SplitMix;
+use crate::rng::Rng;
 
 /// Chooses tokens from logits, the same ones for the same seed.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     temperature: f32,
-    rng: SplitMix,
+    rng: Rng,
 }
 
 impl Sampler {
     /// `temperature` 0 or below, or NaN, takes the likeliest token each time.
     #[must_use]
     pub fn new(temperature: f32, seed: u64) -> Self {
-        Self { temperature, rng: SplitMix(seed) }
+        Self { temperature, rng: Rng::new(seed) }
     }
 
     /// A token drawn from `softmax(logits / temperature)`; 0 if there are no logits.
@@ -25,7 +25,7 @@ impl Sampler {
         };
         let weights = || logits.iter().map(|&x| weight(x)).map(|w| if w.is_nan() { 0.0 } else { w });
         let total: f64 = weights().sum();
-        let mut left = self.rng.uniform() * total;
+        let mut left = self.rng.unit() * total;
         let drawn = weights().position(|w| {
             left -= w;
             left < 0.0

@@ -1,5 +1,7 @@
 //! How long to wait before the next attempt.
 
+use crate::rng::Rng;
+
 /// First wait, in milliseconds.
 const FIRST_MS: u64 = 250;
 /// Longest wait, in milliseconds.
@@ -12,14 +14,14 @@ const HEALTHY_MS: u64 = 60_000;
 #[derive(Clone, Debug)]
 pub struct Backoff {
     ceiling_ms: u64,
-    state: u64,
+    rng: Rng,
 }
 
 impl Backoff {
     /// The same `seed` gives the same waits.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { ceiling_ms: FIRST_MS, state: seed }
+        Self { ceiling_ms: FIRST_MS, rng: Rng::new(seed) }
     }
 
     /// The wait before the next attempt, in milliseconds; what went before held for `healthy_ms`.
@@ -29,16 +31,7 @@ impl Backoff {
         }
         let ceiling_ms = self.ceiling_ms;
         self.ceiling_ms = (2 * ceiling_ms).min(LAST_MS);
-        ceiling_ms - self.random() % (ceiling_ms / 2 + 1)
-    }
-
-    /// SplitMix64 (Steele, Lea and Flood, 2014).
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        ceiling_ms - self.rng.next_u64() % (ceiling_ms / 2 + 1)
     }
 }
 

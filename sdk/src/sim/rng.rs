@@ -1,7 +1,7 @@
 //! Chance from a seed, with no function of the platform's maths library, so that one seed means one
 //! world on every target.
 
-use crate::data::rng;
+use crate::rng;
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state, every seed a good one.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Rng {
 
     /// An even number in `[0, 1)`, a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.unit()
     }
 
     /// True with probability `share`.

@@ -17,7 +17,7 @@
 //! derivation: the grammar is LL(1), the next word alone always decides between alternatives (a test
 //! derives that from the rules), and the words can be read off the text.
 
-use super::rng::Rng;
+use crate::rng::Rng;
 
 mod rules;
 #[cfg(test)]

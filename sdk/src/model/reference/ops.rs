@@ -193,11 +193,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::init::SplitMix;
+    use crate::rng::Rng;
 
     fn noise(seed: u64, len: usize) -> Vec<f64> {
-        let mut rng = SplitMix(seed);
-        (0..len).map(|_| 2.0 * rng.uniform() - 1.0).collect()
+        let mut rng = Rng::new(seed);
+        (0..len).map(|_| 2.0 * rng.unit() - 1.0).collect()
     }
 
     /// Compares `gradient` with the central difference of `⟨y(x), dy⟩` in each value of x.
