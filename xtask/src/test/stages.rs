@@ -1,6 +1,6 @@
 //! The stages. All that compile for this machine share one profile, so that dependencies build once.
 
-use std::{env, process::Command};
+use std::process::Command;
 
 use crate::cargo::{WASM, cargo, root, shown};
 
@@ -60,9 +60,9 @@ fn test() -> Result<String, String> {
 
 /// The README's first command, with the programs that the stage `build` left.
 fn demo() -> Result<String, String> {
-    let program = env::current_exe().map_err(|error| error.to_string())?;
     let folder = root().join("runs").join("test-export");
-    let mut command = Command::new(program);
+    // Through cargo: the stage `test` may have built xtask anew, in the place of the file that runs this.
+    let mut command = cargo(&["run", "--locked", "--quiet", "--package", "xtask", "--"]);
     command.args(["demo", "--dev", "--headless", "--preset", "tiny", "--learners", "2", "--kill-one"]);
     command.args(["--for", "30s", "--export"]).arg(folder);
     call(command)
