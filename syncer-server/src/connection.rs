@@ -68,13 +68,14 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
         // The actor, or the socket, ended it.
         _ = &mut writing => Ended::Elsewhere,
     };
-    context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
     let readable = !matches!(ended, Ended::Broken(_));
     if let Ended::Refused(fault) | Ended::Broken(fault) = ended {
         tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
-        // Full means that the actor said goodbye first.
+        // Before the actor hears of it: it drops its end of the queues then, and a writer whose queues have
+        // ended leaves without a word. Full means that the actor said goodbye first.
         let _ = bye.try_send(fault);
     }
+    context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
     if !writing.is_finished() {
         // Ends soon: it has a goodbye to send, or its queue's other end is gone.
         let _ = timeout(2 * BYE_WITHIN, &mut writing).await;
