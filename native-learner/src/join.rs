@@ -31,7 +31,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<(), Failure> {
         address: config.address.clone(),
         identity: identity.identity,
         name: if identity.index == 0 { name } else { format!("{name}-{}", identity.index + 1) },
-        device: format!("cpu, {threads} threads"),
+        device: format!("cpu, {threads} thread{}", if threads.get() == 1 { "" } else { "s" }),
         contact_ms_max: config.contact_ms_max,
         reconnect_ms_max: config.reconnect_ms_max,
         run_ms_max: config.run_ms_max,

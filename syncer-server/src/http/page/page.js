@@ -93,6 +93,7 @@ function show(status) {
   byId("rate").textContent = count(status.tokens_per_s);
   byId("live").textContent = `${status.live}`;
   byId("sample").textContent = status.sample;
+  byId("floor-key").hidden = !known(status.entropy_floor);
   draw(byId("chart"), status.evaluations, status.entropy_floor);
 
   fill(byId("learners"), status.learners.map((learner) => ({
