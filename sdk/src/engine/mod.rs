@@ -21,6 +21,8 @@ pub trait Trainer {
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
+    /// - [`EngineError::Windows`]: another number of windows than the batch of the engine.
+    /// - [`EngineError::Rate`]: `lr` is negative or not finite.
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
