@@ -1,12 +1,19 @@
-//! What trains: the [`Trainer`] trait, and the engines that implement it.
+//! What trains: the [`Trainer`] and [`Engine`] traits, and what implements them.
 
 #[cfg(feature = "cpu-portable")]
 pub mod cpu;
+mod host;
 
-use crate::diloco::Layout;
+use std::sync::Arc;
+
+pub use host::HostEngine;
+
+use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
 use crate::model::ModelError;
+use crate::wire::{FragmentId, Round};
 
-/// A model with its inner optimiser, on some device. Implement it to train a model of your own.
+/// A model with its inner optimiser, in host memory. Implement it to train a model of your own, and let
+/// a [`HostEngine`] do the exchange.
 pub trait Trainer {
     /// The tensors of the flat parameter vector.
     fn layout(&self) -> &Layout;
@@ -28,6 +35,99 @@ pub trait Trainer {
 
     /// What it computes with, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
+}
+
+/// What the learner's loop drives: trains, and exchanges fragments of what it trains.
+///
+/// Operations take effect in the order of the calls, though a device may carry them out later; an error
+/// of one may then come out of a later call. After [`EngineError::NotFinite`], [`EngineError::Exchange`]
+/// or [`EngineError::Lost`] an engine is of no further use but for [`Self::salvage`]; the parameters are
+/// worth nothing before each fragment was loaded.
+#[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
+pub trait Engine {
+    /// The tensors of the flat parameter vector.
+    fn layout(&self) -> &Layout;
+
+    /// How the parameters are split for the exchange.
+    fn fragments(&self) -> &Arc<Fragments>;
+
+    /// What it computes with, for people: "cpu avx512 2 threads".
+    fn describe(&self) -> String;
+
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
+    ///
+    /// May return before it is done: then loss and norm are those of the newest step that is; the first
+    /// step is waited for. `tokens` are always this step's.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::step`], and [`EngineError::Lost`].
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
+
+    /// Begins to code the progress on `fragment` as of now; the body comes out of [`Self::encoded`].
+    /// The reported position is remembered as by [`crate::diloco::Replica::encode`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError>;
+
+    /// A body that is ready, in the order in which they were begun. Does not wait.
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError>;
+
+    /// Takes in a merged change, see [`crate::diloco::Replica::apply`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError>;
+
+    /// Takes in a whole Θ̂, `[fragment_len]`, see [`crate::diloco::Replica::load`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError>;
+
+    /// Waits until all that was begun is done; every body is ready then.
+    ///
+    /// # Errors
+    /// [`EngineError::NotFinite`], [`EngineError::Exchange`] and [`EngineError::Lost`].
+    async fn settle(&mut self) -> Result<(), EngineError>;
+
+    /// Whether something begun is not done.
+    fn is_busy(&self) -> bool;
+
+    /// The optimiser's moments as last known in host memory, to go on with after the device was lost.
+    /// `None` where nothing can be lost.
+    fn salvage(&mut self) -> Option<Moments>;
+}
+
+/// The coded progress on one fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// The round that it answers.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The code, see [`crate::diloco::Codec`].
+    pub body: Vec<u8>,
+}
+
+/// The state of AdamW, in the order of the flat parameter vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments {
+    /// Steps taken, for the correction of the bias.
+    pub steps: u64,
+    /// Mean of the gradient, `[len]`.
+    pub m: Vec<f32>,
+    /// Mean of its square, `[len]`.
+    pub v: Vec<f32>,
 }
 
 /// What one step did.
@@ -74,6 +174,21 @@ pub enum EngineError {
         loss: f32,
         /// Norm of the gradient.
         grad_norm: f32,
+    },
+    /// The code of the exchange.
+    #[error("the run's exchange makes no sense: {0}")]
+    Codec(#[from] QuantError),
+    /// A run without fragments.
+    #[error("the run has no fragments: it needs at least 1")]
+    NoFragments,
+    /// A fragment cannot be coded or taken in: the parameters here are no use any more.
+    #[error(transparent)]
+    Exchange(#[from] ReplicaError),
+    /// The device is gone, with all that it held.
+    #[error("the device was lost: {reason}")]
+    Lost {
+        /// What the system says of it.
+        reason: String,
     },
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]

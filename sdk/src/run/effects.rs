@@ -1,16 +1,15 @@
 //! What comes in from the network, and what the protocol core wants done.
 
 use crate::data::Feed;
-use crate::diloco::ReplicaError;
 use crate::diloco::learner::{Input, Output};
-use crate::engine::Trainer;
+use crate::engine::{Encoded, Engine, EngineError, HostEngine, Trainer};
 use crate::wire::{Bye, CloseCode, Fate, Message, RunSpec, Welcome};
 
 use super::downloads::Download;
 use super::event::Event;
 use super::link::{LinkEvent, bye};
 use super::session::{Part, Session, newcomer};
-use super::{BuildError, HostEngine, RunError};
+use super::{BuildError, RunError};
 
 impl<T, B, O> Session<'_, T, B, O>
 where
@@ -102,10 +101,12 @@ where
             }
             Output::Encode { round, fragment } => {
                 let Some(part) = &mut self.part else { return Ok(()) };
-                match part.engine.encode(fragment) {
-                    Ok(body) => {
+                let begun = part.engine.encode(round, fragment);
+                match begun.and_then(|()| part.engine.encoded()) {
+                    Ok(Some(Encoded { round, fragment, body })) => {
                         self.learner.handle(self.clock.now(), Input::Encoded { round, fragment, body });
                     }
+                    Ok(None) => {}
                     Err(error) => self.spoilt(&error),
                 }
             }
@@ -159,21 +160,21 @@ where
 
     /// Builds the engine of a run, or keeps that of before.
     fn build(&mut self, welcome: &Welcome) -> Result<(), RunError> {
-        let same = |part: &Part<T>| part.engine.run() == welcome.run && part.spec == welcome.spec;
+        let same = |part: &Part<T>| part.run == welcome.run && part.spec == welcome.spec;
         if !self.part.as_ref().is_some_and(same) {
             // The old engine goes first: the two may not fit into memory together.
             self.part = None;
             let spec = welcome.spec.clone();
-            let engine = HostEngine::new(welcome.run, &spec, (self.build)(&spec)?)?;
+            let engine = HostEngine::new(&spec, (self.build)(&spec)?)?;
             let feed = Feed::new(&spec);
-            self.part = Some(Part { spec, engine, feed });
+            self.part = Some(Part { run: welcome.run, spec, engine, feed });
         }
         let Some(part) = &self.part else { return Ok(()) };
         (self.observe)(&Event::Welcomed {
             run: welcome.run.to_string(),
             learner: welcome.learner,
-            params: part.engine.trainer().layout().len() as u64,
-            device: part.engine.trainer().describe(),
+            params: part.engine.layout().len() as u64,
+            device: part.engine.describe(),
         });
         let fragments = part.engine.fragments().clone();
         self.learner.handle(self.clock.now(), Input::Built(fragments));
@@ -203,7 +204,7 @@ where
                 match fate {
                     Fate::Merged { tokens, .. } => {
                         self.tally.updates_merged += 1;
-                        let share = self.part.as_ref().map_or(0.0, |part| part.engine.share(*fragment));
+                        let share = self.part.as_ref().map_or(0.0, |part| part.share(*fragment));
                         self.tally.tokens_merged += *tokens as f64 * share;
                     }
                     Fate::Late(_) => self.tally.updates_late += 1,
@@ -234,7 +235,7 @@ where
     }
 
     /// The parameters here are no use any more.
-    fn spoilt(&mut self, error: &ReplicaError) {
+    fn spoilt(&mut self, error: &EngineError) {
         self.link.close(CloseCode::Done, "the learner starts afresh");
         self.afresh(&error.to_string());
     }

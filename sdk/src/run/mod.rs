@@ -6,10 +6,10 @@
 
 mod address;
 mod backoff;
+mod build;
 mod control;
 mod downloads;
 mod effects;
-mod engine;
 mod event;
 #[cfg(test)]
 mod fake;
@@ -24,8 +24,8 @@ use std::task::Poll;
 
 pub use address::{Address, AddressError};
 pub use backoff::Backoff;
+pub use build::BuildError;
 pub use control::{Control, DutyError};
-pub use engine::{BuildError, HostEngine};
 pub use event::{Doing, Event, Offline, Report};
 
 use crate::engine::{EngineError, Trainer};
@@ -112,7 +112,7 @@ where
     while session.turn()? {
         match session.next_batch()? {
             Some(tokens) => {
-                session.step(&tokens)?;
+                session.step(&tokens).await?;
                 yield_now().await;
             }
             None => session.wait().await?,

@@ -6,16 +6,16 @@ use futures::future::{Either, select};
 
 use crate::data::Feed;
 use crate::diloco::learner::{Input, Learner, LearnerConfig, Step};
-use crate::engine::{EngineError, Trainer};
+use crate::engine::{Engine, EngineError, HostEngine, Trainer};
 use crate::model::learning_rate;
 use crate::platform::{Clock, SocketEvent, random_bytes, sleep};
-use crate::wire::{CloseCode, LearnerState, Millis, NAME_BYTES_MAX, RunSpec, clip};
+use crate::wire::{CloseCode, FragmentId, LearnerState, Millis, NAME_BYTES_MAX, RunId, RunSpec, clip};
 
 use super::downloads::{Downloads, Ended};
 use super::event::{Doing, Event, Offline, Report};
 use super::link::Link;
 use super::meter::{Meter, Spent};
-use super::{BuildError, Control, HostEngine, RunConfig, RunError};
+use super::{BuildError, Control, RunConfig, RunError};
 
 /// Longest sleep, in microseconds: the owner's wishes are looked at this often.
 const WAIT_US_MAX: u64 = 100_000;
@@ -57,6 +57,7 @@ pub(super) struct Session<'a, T, B, O> {
 
 /// What it holds of its run.
 pub(super) struct Part<T> {
+    pub(super) run: RunId,
     pub(super) spec: RunSpec,
     pub(super) engine: HostEngine<T>,
     pub(super) feed: Feed,
@@ -160,11 +161,11 @@ where
     }
 
     /// One inner step.
-    pub(super) fn step(&mut self, tokens: &[u32]) -> Result<(), RunError> {
+    pub(super) async fn step(&mut self, tokens: &[u32]) -> Result<(), RunError> {
         self.book(Spent::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
         let learning_rate = learning_rate(&part.spec.inner, self.learner.clock_tokens());
-        let stepped = part.engine.step(tokens, learning_rate);
+        let stepped = part.engine.step(tokens, learning_rate).await;
         let now_us = self.clock.now_us();
         let step_us = now_us - self.booked_us;
         self.booked_us = now_us;
@@ -319,7 +320,12 @@ where
     }
 }
 
-impl<T> Part<T> {
+impl<T: Trainer> Part<T> {
+    /// The share of the parameters that `fragment` has, 0 to 1.
+    pub(super) fn share(&self, fragment: FragmentId) -> f64 {
+        self.engine.fragments().len(fragment) as f64 / self.engine.layout().len() as f64
+    }
+
     pub(super) fn shard_bytes(&self, shard: u32) -> u64 {
         let data = &self.spec.data;
         let tokens = data.shards.get(shard as usize).map_or(0, |shard| shard.tokens);

@@ -1,0 +1,85 @@
+//! A trainer in host memory together with its exchange.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use super::{Encoded, Engine, EngineError, Moments, StepStats, Trainer};
+use crate::diloco::{Codec, Fragments, Layout, Replica};
+use crate::wire::{FragmentId, Round, RunSpec};
+
+/// Any [`Trainer`] as an [`Engine`]: everything is done when the call returns.
+pub struct HostEngine<T> {
+    trainer: T,
+    fragments: Arc<Fragments>,
+    replica: Replica,
+    encoded: VecDeque<Encoded>,
+}
+
+impl<T: Trainer> HostEngine<T> {
+    /// Splits the parameters of `trainer` as `spec` says.
+    ///
+    /// # Errors
+    /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
+    pub fn new(spec: &RunSpec, trainer: T) -> Result<Self, EngineError> {
+        let count = NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
+        let codec = Codec::new(&spec.exchange)?;
+        let fragments = Arc::new(Fragments::plan(trainer.layout(), count));
+        let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
+        Ok(Self { trainer, fragments, replica, encoded: VecDeque::new() })
+    }
+}
+
+impl<T: Trainer> Engine for HostEngine<T> {
+    fn layout(&self) -> &Layout {
+        self.trainer.layout()
+    }
+
+    fn fragments(&self) -> &Arc<Fragments> {
+        &self.fragments
+    }
+
+    fn describe(&self) -> String {
+        self.trainer.describe()
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        self.trainer.step(tokens, lr)
+    }
+
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+        let body = self.replica.encode(fragment, self.trainer.params())?;
+        self.encoded.push_back(Encoded { round, fragment, body });
+        Ok(())
+    }
+
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        Ok(self.encoded.pop_front())
+    }
+
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+        Ok(self.replica.apply(fragment, body, included, self.trainer.params_mut())?)
+    }
+
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError> {
+        Ok(self.replica.load(fragment, values, keep, included, self.trainer.params_mut())?)
+    }
+
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn salvage(&mut self) -> Option<Moments> {
+        None
+    }
+}
