@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cpu-portable")]
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod host;
 
 use std::sync::Arc;
@@ -190,9 +192,23 @@ pub enum EngineError {
         /// What the system says of it.
         reason: String,
     },
+    /// There is no GPU to train on, or it refused a command.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(gpu::GpuError),
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+#[cfg(feature = "gpu")]
+impl From<gpu::GpuError> for EngineError {
+    fn from(error: gpu::GpuError) -> Self {
+        match error {
+            gpu::GpuError::Lost { reason } => Self::Lost { reason },
+            error => Self::Gpu(error),
+        }
+    }
 }
 
 /// Most windows in a step.

@@ -19,7 +19,7 @@ mod reference;
 mod sampler;
 mod schedule;
 
-#[cfg(feature = "cpu")]
+#[cfg(feature = "cpu-portable")]
 pub(crate) use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
 pub use error::ModelError;
@@ -27,6 +27,8 @@ pub use init::init;
 pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
 pub(crate) use layout::{Dims, LayerSlots, Slots};
 pub use preset::{Preset, UnknownPreset};
+#[cfg(test)]
+pub(crate) use reference::ops;
 pub use reference::{reference_logits, reference_loss_and_grad};
 pub use sampler::Sampler;
 pub use schedule::learning_rate;

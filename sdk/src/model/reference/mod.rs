@@ -1,6 +1,6 @@
 //! The whole model, forwards and backwards, in `f64` and one window at a time: the oracle of the engines.
 
-mod ops;
+pub(crate) mod ops;
 
 use std::ops::Range;
 

@@ -114,7 +114,7 @@ mod tests {
     fn sums_and_maxima_see_every_value() {
         for len in [1, 15, 16, 17, 50] {
             let row: Vec<f32> = (0..len).map(|i| i as f32 - 3.0).collect();
-            assert_eq!(sum_with(&row, &row, |a, _| a), row.iter().sum());
+            assert_eq!(sum_with(&row, &row, |a, _| a), row.iter().sum::<f32>());
             for i in 0..len {
                 let mut row = vec![-5.0; len];
                 row[i] = -1.0;

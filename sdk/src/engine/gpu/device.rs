@@ -1,0 +1,281 @@
+//! Finding an adapter, and one device on it.
+
+use std::sync::{Arc, Mutex};
+
+use wgpu::{Backends, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits};
+
+use super::GpuError;
+
+/// Its name in WebGPU, what the kernels need of it, and where to find it.
+type Limit = (&'static str, u64, fn(&Limits) -> u64);
+
+/// WebGPU's defaults have all of it.
+const NEEDED: &[Limit] = &[
+    ("maxStorageBuffersPerShaderStage", 8, |limits| limits.max_storage_buffers_per_shader_stage.into()),
+    ("maxComputeInvocationsPerWorkgroup", 256, |limits| limits.max_compute_invocations_per_workgroup.into()),
+    ("maxComputeWorkgroupStorageSize", 16 << 10, |limits| limits.max_compute_workgroup_storage_size.into()),
+    ("maxComputeWorkgroupsPerDimension", 65_535, |limits| limits.max_compute_workgroups_per_dimension.into()),
+    ("maxStorageBufferBindingSize", 128 << 20, |limits| limits.max_storage_buffer_binding_size),
+];
+
+/// What an adapter is and can do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterFacts {
+    /// As its driver calls it.
+    pub name: String,
+    /// "discrete GPU", "integrated GPU", "virtual GPU", "software" or "unknown".
+    pub kind: &'static str,
+    /// "vulkan", "metal" or "webgpu".
+    pub backend: &'static str,
+    /// Driver and version.
+    pub driver: String,
+    /// Whether it is a program on the CPU.
+    pub software: bool,
+    /// Largest binding of a kernel, in bytes.
+    pub binding_bytes_max: u64,
+    /// Largest buffer, in bytes.
+    pub buffer_bytes_max: u64,
+    /// Whether 16-bit floats are there.
+    pub f16: bool,
+    /// Whether kernels can be timed.
+    pub timestamps: bool,
+    /// Whether subgroup operations are there.
+    pub subgroups: bool,
+    /// Why it cannot be used, if it cannot.
+    pub unfit: Option<GpuError>,
+}
+
+/// Which adapter, and what of it to use.
+#[derive(Clone, Debug, Default)]
+pub struct GpuOptions {
+    /// Part of the name of the adapter; the best one if there is none.
+    pub adapter: Option<String>,
+    /// Takes a program on the CPU too.
+    pub software: bool,
+    /// Keeps to WebGPU's default limits, whatever the adapter allows.
+    pub default_limits: bool,
+}
+
+/// A device, and what became of it. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    pub(super) device: wgpu::Device,
+    pub(super) queue: wgpu::Queue,
+    facts: Arc<AdapterFacts>,
+    limits: Limits,
+    fault: Arc<Mutex<Option<GpuError>>>,
+}
+
+/// All adapters, best first.
+pub async fn adapters() -> Vec<AdapterFacts> {
+    found().await.iter().map(facts).collect()
+}
+
+async fn found() -> Vec<wgpu::Adapter> {
+    let instance = Instance::new(InstanceDescriptor::new_without_display_handle());
+    let mut adapters = instance.enumerate_adapters(Backends::PRIMARY).await;
+    adapters.retain(|adapter| adapter.get_info().backend != wgpu::Backend::Noop);
+    adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        // Browsers do not say what they have.
+        DeviceType::Other | DeviceType::VirtualGpu => 2,
+        DeviceType::Cpu => 3,
+    });
+    adapters
+}
+
+fn facts(adapter: &wgpu::Adapter) -> AdapterFacts {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let lacking = NEEDED.iter().find(|(_, needed, found)| found(&limits) < *needed);
+    let unfit = lacking.map(|&(limit, needed, found)| GpuError::Limit {
+        adapter: info.name.clone(),
+        limit,
+        found: found(&limits),
+        needed,
+    });
+    AdapterFacts {
+        kind: match info.device_type {
+            DeviceType::DiscreteGpu => "discrete GPU",
+            DeviceType::IntegratedGpu => "integrated GPU",
+            DeviceType::VirtualGpu => "virtual GPU",
+            DeviceType::Cpu => "software",
+            DeviceType::Other => "unknown",
+        },
+        backend: info.backend.to_str(),
+        driver: [info.driver.as_str(), &info.driver_info].join(" ").trim().to_owned(),
+        software: info.device_type == DeviceType::Cpu,
+        binding_bytes_max: limits.max_storage_buffer_binding_size,
+        buffer_bytes_max: limits.max_buffer_size,
+        f16: features.contains(Features::SHADER_F16),
+        timestamps: features.contains(Features::TIMESTAMP_QUERY),
+        subgroups: features.contains(Features::SUBGROUP),
+        unfit,
+        name: info.name,
+    }
+}
+
+impl Gpu {
+    /// A device on the best adapter that `options` allow.
+    ///
+    /// # Errors
+    /// [`GpuError::NoAdapter`], [`GpuError::NotNamed`], [`GpuError::SoftwareOnly`], [`GpuError::Limit`] and
+    /// [`GpuError::NoDevice`].
+    pub async fn open(options: &GpuOptions) -> Result<Self, GpuError> {
+        let adapters = found().await;
+        let all: Vec<AdapterFacts> = adapters.iter().map(facts).collect();
+        let index = choose(&all, options)?;
+        Self::on(&adapters[index], all[index].clone(), options).await
+    }
+
+    async fn on(
+        adapter: &wgpu::Adapter,
+        facts: AdapterFacts,
+        options: &GpuOptions,
+    ) -> Result<Self, GpuError> {
+        let limits = if options.default_limits { Limits::default() } else { adapter.limits() };
+        let wanted = Features::SHADER_F16 | Features::TIMESTAMP_QUERY;
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("archipelago"),
+            required_features: adapter.features() & wanted,
+            required_limits: limits.clone(),
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let refused = |error: wgpu::RequestDeviceError| GpuError::NoDevice {
+            adapter: facts.name.clone(),
+            reason: error.to_string(),
+        };
+        let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
+        let fault = Arc::new(Mutex::new(None));
+        let (lost, refused) = (Arc::clone(&fault), Arc::clone(&fault));
+        device.set_device_lost_callback(move |reason, message| {
+            note(&lost, GpuError::Lost { reason: format!("{reason:?} {message}").trim().to_owned() });
+        });
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            note(&refused, GpuError::Refused { reason: error.to_string() });
+        }));
+        Ok(Self { device, queue, facts: Arc::new(facts), limits, fault })
+    }
+
+    /// What it runs on.
+    #[must_use]
+    pub fn facts(&self) -> &AdapterFacts {
+        &self.facts
+    }
+
+    /// The limits it keeps to.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What went wrong since it was opened, if anything.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] or [`GpuError::Refused`]: it is of no use any more.
+    pub fn check(&self) -> Result<(), GpuError> {
+        match &*self.fault.lock().expect("no thread panics with the lock") {
+            None => Ok(()),
+            Some(fault) => Err(fault.clone()),
+        }
+    }
+
+    /// Takes the device away, as a driver that resets does.
+    pub fn lose(&self) {
+        self.device.destroy();
+        note(&self.fault, GpuError::Lost { reason: "destroyed on purpose".to_owned() });
+    }
+
+    /// Runs `make`, which makes buffers of about `bytes`.
+    ///
+    /// # Errors
+    /// [`GpuError::Memory`]: they do not fit.
+    pub(super) async fn allocate<T>(&self, bytes: u64, make: impl FnOnce() -> T) -> Result<T, GpuError> {
+        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let made = make();
+        match scope.pop().await {
+            None => Ok(made),
+            Some(_) => {
+                let adapter = self.facts.name.clone();
+                Err(GpuError::Memory { adapter, needed_mib: bytes.div_ceil(1 << 20) })
+            }
+        }
+    }
+}
+
+/// The first fault is the cause of the others; a loss explains all.
+fn note(fault: &Mutex<Option<GpuError>>, found: GpuError) {
+    let mut fault = fault.lock().expect("no thread panics with the lock");
+    if fault.is_none()
+        || matches!(found, GpuError::Lost { .. }) && !matches!(*fault, Some(GpuError::Lost { .. }))
+    {
+        *fault = Some(found);
+    }
+}
+
+/// Index of the adapter to use, of `all`, best first.
+fn choose(all: &[AdapterFacts], options: &GpuOptions) -> Result<usize, GpuError> {
+    let named = |facts: &&AdapterFacts| match &options.adapter {
+        Some(part) => facts.name.to_lowercase().contains(&part.to_lowercase()),
+        None => true,
+    };
+    let named: Vec<&AdapterFacts> = all.iter().filter(named).collect();
+    let Some(first) = named.first() else {
+        return Err(match &options.adapter {
+            Some(wanted) if !all.is_empty() => {
+                GpuError::NotNamed { wanted: wanted.clone(), found: all.to_vec() }
+            }
+            _ => GpuError::NoAdapter,
+        });
+    };
+    let allowed = |facts: &&&AdapterFacts| options.software || !facts.software;
+    let Some(best) = named.iter().filter(allowed).find(|facts| facts.unfit.is_none()) else {
+        let why = named.iter().filter(allowed).find_map(|facts| facts.unfit.clone());
+        return Err(why.unwrap_or_else(|| GpuError::SoftwareOnly { adapter: first.name.clone() }));
+    };
+    Ok(all.iter().position(|facts| std::ptr::eq(facts, *best)).expect("it was taken from there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(name: &str, software: bool, fits: bool) -> AdapterFacts {
+        let unfit = GpuError::Limit { adapter: name.to_owned(), limit: "maxX", found: 1, needed: 2 };
+        AdapterFacts {
+            name: name.to_owned(),
+            kind: "unknown",
+            backend: "vulkan",
+            driver: String::new(),
+            software,
+            binding_bytes_max: 1 << 27,
+            buffer_bytes_max: 1 << 28,
+            f16: false,
+            timestamps: false,
+            subgroups: false,
+            unfit: (!fits).then_some(unfit),
+        }
+    }
+
+    #[test]
+    fn takes_the_best_that_is_allowed() {
+        let all =
+            [adapter("Old", false, false), adapter("New", false, true), adapter("llvmpipe", true, true)];
+        let check = |all: &[AdapterFacts], name: Option<&str>, software, expected: Result<usize, &str>| {
+            let options = GpuOptions { adapter: name.map(str::to_owned), software, ..GpuOptions::default() };
+            let found = choose(all, &options).map_err(|error| error.to_string());
+            match expected {
+                Ok(index) => assert_eq!(found, Ok(index)),
+                Err(part) => assert!(found.clone().is_err_and(|text| text.contains(part)), "{found:?}"),
+            }
+        };
+        check(&all, None, false, Ok(1));
+        check(&all, Some("LLVM"), true, Ok(2));
+        check(&all, Some("llvm"), false, Err("the CPU engine is faster"));
+        check(&all, Some("old"), true, Err("maxX = 1"));
+        check(&all, Some("3090"), true, Err("Old, New, llvmpipe"));
+        check(&all[2..], None, false, Err("the CPU engine is faster"));
+        check(&all[..1], None, true, Err("maxX = 1"));
+        check(&[], None, true, Err("no GPU was found"));
+    }
+}

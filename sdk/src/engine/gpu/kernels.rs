@@ -1,0 +1,45 @@
+//! One row for each kernel; the source lies in `kernels/` under the kernel's name.
+//!
+//! Binding 0 is the uniform `Params`, of 32-bit words; the storage buffers follow in the order of the row.
+
+/// What a kernel does with a storage buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    Write,
+}
+
+/// One kernel.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its name, and that of its file.
+    pub name: &'static str,
+    /// WGSL.
+    pub source: &'static str,
+    /// Words of `Params`.
+    pub params: usize,
+    /// Storage buffers, from binding 1 on.
+    pub storage: &'static [Access],
+}
+
+macro_rules! kernels {
+    ($($const:ident = $name:literal, $params:literal, [$($access:ident),*];)*) => {
+        $(
+            pub const $const: Kernel = Kernel {
+                name: $name,
+                source: include_str!(concat!("kernels/", $name, ".wgsl")),
+                params: $params,
+                storage: &[$(Access::$access),*],
+            };
+        )*
+        /// Every kernel.
+        #[cfg(test)]
+        pub const ALL: &[&Kernel] = &[$(&$const),*];
+    };
+}
+
+kernels! {
+    SWIGLU = "swiglu", 2, [Read, Write];
+}

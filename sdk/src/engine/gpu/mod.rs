@@ -1,0 +1,17 @@
+//! The GPU engine: hand-written WGSL on wgpu, for Vulkan, Metal and the browser's WebGPU alike.
+//!
+//! Every shape is known when a run begins, so the list of dispatches of a step is built once; a step is then
+//! a write of tokens, a submission of that list, and a read of a few numbers that nobody waits for.
+
+#![expect(dead_code, reason = "the trainer follows")]
+
+mod device;
+mod error;
+mod kernels;
+mod program;
+
+#[cfg(test)]
+mod tests;
+
+pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
+pub use error::GpuError;

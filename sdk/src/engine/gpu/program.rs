@@ -1,0 +1,257 @@
+//! A list of dispatches that is built once and submitted as often as wanted.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use wgpu::util::DeviceExt;
+use wgpu::{
+    BindGroupEntry, BindGroupLayoutEntry, BindingType, BufferBinding, BufferBindingType, BufferUsages,
+    ShaderStages,
+};
+
+use super::Gpu;
+use super::kernels::{Access, Kernel};
+
+/// Bytes between two starts of a binding; WebGPU's default alignment, and a multiple of any other.
+pub const ALIGN_BYTES: u64 = 256;
+
+/// A part of a device buffer, as a kernel sees it.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// What it is a part of.
+    pub buffer: wgpu::Buffer,
+    /// Its first byte, a multiple of [`ALIGN_BYTES`].
+    pub start_byte: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl Slice {
+    /// All of `buffer`.
+    pub fn whole(buffer: &wgpu::Buffer) -> Self {
+        Self { buffer: buffer.clone(), start_byte: 0, bytes: buffer.size() }
+    }
+
+    fn binding(&self) -> BufferBinding<'_> {
+        let size = std::num::NonZeroU64::new(self.bytes);
+        BufferBinding { buffer: &self.buffer, offset: self.start_byte, size }
+    }
+}
+
+/// A new device buffer of `words` 32-bit words, zeroed. May be bound, copied from and copied to.
+pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
+    gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some(label),
+        size: (words * 4).max(16),
+        usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    })
+}
+
+/// The value of an `override`.
+pub type Constant = (&'static str, u32);
+
+/// Compiled kernels of one device, by name and constants.
+#[derive(Debug, Default)]
+pub struct Pipelines(Mutex<BTreeMap<(&'static str, Vec<Constant>), Pipeline>>);
+
+#[derive(Clone, Debug)]
+struct Pipeline {
+    pipeline: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+}
+
+impl Pipelines {
+    fn get(&self, gpu: &Gpu, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
+        let mut all = self.0.lock().expect("no thread panics with the lock");
+        all.entry((kernel.name, constants.to_vec()))
+            .or_insert_with(|| compile(gpu, kernel, constants))
+            .clone()
+    }
+}
+
+fn compile(gpu: &Gpu, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
+    let device = &gpu.device;
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some(kernel.name),
+        source: wgpu::ShaderSource::Wgsl(kernel.source.into()),
+    });
+    let storage =
+        kernel.storage.iter().map(|access| BufferBindingType::Storage { read_only: *access == Access::Read });
+    let entries: Vec<_> = std::iter::once(BufferBindingType::Uniform)
+        .chain(storage)
+        .zip(0..)
+        .map(|(ty, binding)| BindGroupLayoutEntry {
+            binding,
+            visibility: ShaderStages::COMPUTE,
+            ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            count: None,
+        })
+        .collect();
+    let label = Some(kernel.name);
+    let layout =
+        device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label,
+        bind_group_layouts: &[Some(&layout)],
+        ..Default::default()
+    });
+    let constants: Vec<_> = constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
+    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label,
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            constants: &constants,
+            // Each kernel writes its workgroup memory before it reads it.
+            zero_initialize_workgroup_memory: false,
+        },
+        cache: None,
+    });
+    Pipeline { pipeline, layout }
+}
+
+/// One dispatch, before it is built.
+#[derive(Debug)]
+pub struct Dispatch {
+    /// What runs.
+    pub kernel: &'static Kernel,
+    /// Values of its `override`s.
+    pub constants: Vec<Constant>,
+    /// Its `Params`.
+    pub params: Vec<u32>,
+    /// Its storage buffers.
+    pub storage: Vec<Slice>,
+    /// Workgroups in each dimension; each at most 65,535.
+    pub groups: [u32; 3],
+    /// Roughly the floating-point operations and values moved, to cut long lists by.
+    pub cost: u64,
+}
+
+/// Gathers dispatches.
+#[derive(Debug, Default)]
+pub struct Builder {
+    dispatches: Vec<Dispatch>,
+}
+
+impl Builder {
+    /// Adds one; they run in the order of the calls, each sees what those before it wrote.
+    pub fn add(&mut self, dispatch: Dispatch) {
+        debug_assert_eq!(dispatch.params.len(), dispatch.kernel.params, "{}", dispatch.kernel.name);
+        debug_assert_eq!(dispatch.storage.len(), dispatch.kernel.storage.len(), "{}", dispatch.kernel.name);
+        if dispatch.groups.iter().all(|&count| count > 0) {
+            self.dispatches.push(dispatch);
+        }
+    }
+
+    /// Compiles what is not compiled and binds everything.
+    pub fn build(self, gpu: &Gpu, pipelines: &Pipelines) -> Program {
+        let stride = ALIGN_BYTES as usize;
+        let mut words = vec![0_u8; (self.dispatches.len() * stride).max(stride)];
+        for (dispatch, slot) in self.dispatches.iter().zip(words.chunks_mut(stride)) {
+            for (word, bytes) in dispatch.params.iter().zip(slot.chunks_mut(4)) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        let uniforms = gpu.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+            label: Some("params"),
+            contents: &words,
+            usage: BufferUsages::UNIFORM,
+        });
+        let bound = self.dispatches.into_iter().zip(0..).map(|(dispatch, index)| {
+            let Pipeline { pipeline, layout } = pipelines.get(gpu, dispatch.kernel, &dispatch.constants);
+            let params =
+                Slice { buffer: uniforms.clone(), start_byte: index * ALIGN_BYTES, bytes: ALIGN_BYTES };
+            let slices = std::iter::once(&params).chain(&dispatch.storage);
+            let entries: Vec<_> = slices
+                .zip(0..)
+                .map(|(slice, binding)| BindGroupEntry {
+                    binding,
+                    resource: wgpu::BindingResource::Buffer(slice.binding()),
+                })
+                .collect();
+            let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: Some(dispatch.kernel.name),
+                layout: &layout,
+                entries: &entries,
+            });
+            Bound {
+                kernel: dispatch.kernel.name,
+                pipeline,
+                group,
+                groups: dispatch.groups,
+                cost: dispatch.cost.max(1),
+            }
+        });
+        Program { bound: bound.collect() }
+    }
+}
+
+/// A list of dispatches, ready to run.
+#[derive(Debug)]
+pub struct Program {
+    bound: Vec<Bound>,
+}
+
+#[derive(Debug)]
+struct Bound {
+    kernel: &'static str,
+    pipeline: wgpu::ComputePipeline,
+    group: wgpu::BindGroup,
+    groups: [u32; 3],
+    cost: u64,
+}
+
+impl Program {
+    /// Sum of the costs of its dispatches.
+    pub fn cost(&self) -> u64 {
+        self.bound.iter().map(|bound| bound.cost).sum()
+    }
+
+    /// Number of dispatches.
+    pub fn len(&self) -> usize {
+        self.bound.len()
+    }
+
+    /// The kernels that it runs, with the cost of each dispatch.
+    pub fn kernels(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.bound.iter().map(|bound| (bound.kernel, bound.cost))
+    }
+
+    /// Records all of it.
+    pub fn record(&self, encoder: &mut wgpu::CommandEncoder) {
+        record(&self.bound, encoder);
+    }
+
+    /// Submits it in parts of at most `cost_max` each, so that the device is free for others in between; a
+    /// single dispatch above that is a part of its own. Returns how many parts.
+    pub fn submit(&self, gpu: &Gpu, cost_max: u64) -> u32 {
+        let mut parts = 0;
+        let mut rest = &self.bound[..];
+        while !rest.is_empty() {
+            let mut cost = 0;
+            let count = rest.iter().take_while(|bound| {
+                cost += bound.cost;
+                cost <= cost_max
+            });
+            let (part, later) = rest.split_at(count.count().max(1));
+            let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            record(part, &mut encoder);
+            gpu.queue.submit([encoder.finish()]);
+            parts += 1;
+            rest = later;
+        }
+        parts
+    }
+}
+
+fn record(bound: &[Bound], encoder: &mut wgpu::CommandEncoder) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    for bound in bound {
+        pass.set_pipeline(&bound.pipeline);
+        pass.set_bind_group(0, &bound.group, &[]);
+        let [x, y, z] = bound.groups;
+        pass.dispatch_workgroups(x, y, z);
+    }
+}

@@ -1,0 +1,5 @@
+//! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
+
+mod harness;
+mod pointwise;
+mod table;
