@@ -54,6 +54,8 @@ pub struct GpuOptions {
     pub software: bool,
     /// Keeps to WebGPU's default limits, whatever the adapter allows.
     pub default_limits: bool,
+    /// Binds no more than this at once, in bytes, whatever the limits allow.
+    pub binding_bytes_max: Option<u64>,
 }
 
 /// A device, and what became of it. Clones share it.
@@ -62,7 +64,7 @@ pub struct Gpu {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
     facts: Arc<AdapterFacts>,
-    limits: Limits,
+    binding_bytes_max: u64,
     fault: Arc<Mutex<Option<GpuError>>>,
 }
 
@@ -154,7 +156,9 @@ impl Gpu {
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             note(&refused, GpuError::Refused { reason: error.to_string() });
         }));
-        Ok(Self { device, queue, facts: Arc::new(facts), limits, fault })
+        let binding_bytes_max = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+        let binding_bytes_max = options.binding_bytes_max.unwrap_or(u64::MAX).min(binding_bytes_max);
+        Ok(Self { device, queue, facts: Arc::new(facts), binding_bytes_max, fault })
     }
 
     /// What it runs on.
@@ -163,10 +167,10 @@ impl Gpu {
         &self.facts
     }
 
-    /// The limits it keeps to.
+    /// Most bytes that it binds at once.
     #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    pub fn binding_bytes_max(&self) -> u64 {
+        self.binding_bytes_max
     }
 
     /// What went wrong since it was opened, if anything.

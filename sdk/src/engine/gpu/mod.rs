@@ -5,6 +5,7 @@
 
 #![expect(dead_code, reason = "the trainer follows")]
 
+mod arena;
 mod device;
 mod error;
 mod kernels;

@@ -1,0 +1,215 @@
+//! Where the parameters lie on the device.
+//!
+//! A device binds a limited part of a buffer, and only from aligned places on. So the flat vector is laid out
+//! anew: matrices first and vectors after them (the optimiser treats the two differently), each at an aligned
+//! place in one of as few *chunks* as the limit allows. Gradient, moments and Θ̂ lie as the parameters do. An
+//! embedding that exceeds the limit is cut into slices of rows.
+
+use std::ops::Range;
+
+use super::Gpu;
+use super::error::GpuError;
+use super::program::{ALIGN_BYTES, Slice, buffer};
+use crate::model::{Dims, Slots};
+
+/// Values between two starts.
+const ALIGN: usize = (ALIGN_BYTES / 4) as usize;
+
+/// A tensor, a group of neighbouring tensors, or a slice of the embedding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    flat: Range<usize>,
+    chunk: usize,
+    start: usize,
+}
+
+/// A part of a flat range, within one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which chunk.
+    pub chunk: usize,
+    /// Its first value, within the chunk.
+    pub start: usize,
+    /// Its values, within the flat vector.
+    pub flat: Range<usize>,
+}
+
+/// One device buffer for each vector.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Values, padding included.
+    pub len: usize,
+    /// How many of them, from the first on, belong to matrices.
+    pub decayed: usize,
+}
+
+/// The layout of the flat vector on the device.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    /// In the order of the flat vector.
+    places: Vec<Place>,
+    chunks: Vec<Chunk>,
+    /// Rows of the embedding in a slice, of which the last may have fewer.
+    pub slice_rows: usize,
+}
+
+impl Arena {
+    /// Lays out the parameters of a model in chunks of at most `bytes_max`.
+    ///
+    /// # Errors
+    /// [`GpuError::TensorTooLarge`]: a matrix other than the embedding, or 64 rows of that, exceeds it.
+    pub fn plan(dims: &Dims, slots: &Slots, bytes_max: u64, adapter: &str) -> Result<Self, GpuError> {
+        let len_max = (bytes_max / 4) as usize / ALIGN * ALIGN;
+        let row = dims.width;
+        // Slices of a multiple of the alignment begin at aligned columns of the logits.
+        let slice_rows = (len_max / row / ALIGN * ALIGN).min(dims.vocab.next_multiple_of(ALIGN)).max(ALIGN);
+        let embed = (0..dims.vocab).step_by(slice_rows).map(|first| {
+            let start = slots.embed.start + first * row;
+            ("embedding", start..(start + slice_rows * row).min(slots.embed.end))
+        });
+        let matrices = slots.layers.iter().flat_map(|layer| {
+            [("qkv", &layer.qkv), ("out", &layer.out), ("gate_up", &layer.gate_up), ("down", &layer.down)]
+                .map(|(name, range)| (name, range.clone()))
+        });
+        let norms = slots.layers.iter().flat_map(|layer| [&layer.norm1, &layer.norm2]);
+        let vectors = norms.chain([&slots.norm]).map(|range| ("norm", range.clone()));
+
+        let mut arena = Self { places: Vec::new(), chunks: vec![Chunk::default()], slice_rows };
+        let items = embed.chain(matrices).map(|item| (item, true)).chain(vectors.map(|item| (item, false)));
+        for ((tensor, flat), decayed) in items {
+            let len = flat.len().next_multiple_of(ALIGN);
+            if len > len_max {
+                return Err(GpuError::TensorTooLarge {
+                    tensor: tensor.to_owned(),
+                    bytes: len as u64 * 4,
+                    bytes_max,
+                    adapter: adapter.to_owned(),
+                });
+            }
+            arena.place(flat, len, len_max, decayed);
+        }
+        arena.places.sort_by_key(|place| place.flat.start);
+        Ok(arena)
+    }
+
+    fn place(&mut self, flat: Range<usize>, len: usize, len_max: usize, decayed: bool) {
+        if self.chunks.last().is_none_or(|chunk| chunk.len + len > len_max) {
+            self.chunks.push(Chunk::default());
+        }
+        let index = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[index];
+        self.places.push(Place { flat, chunk: index, start: chunk.len });
+        chunk.len += len;
+        if decayed {
+            chunk.decayed = chunk.len;
+        }
+    }
+
+    /// The chunks.
+    pub fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    /// Bytes of a vector on the device.
+    pub fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.len as u64 * 4).sum()
+    }
+
+    /// A new vector on the device, one buffer for each chunk, zeroed.
+    pub fn vector(&self, gpu: &Gpu, label: &str) -> Vec<wgpu::Buffer> {
+        self.chunks.iter().map(|chunk| buffer(gpu, label, chunk.len as u64)).collect()
+    }
+
+    /// The pieces of a flat range, in its order.
+    pub fn runs(&self, flat: Range<usize>) -> impl Iterator<Item = Run> {
+        let first = self.places.partition_point(|place| place.flat.end <= flat.start);
+        self.places[first..].iter().take_while(move |place| place.flat.start < flat.end).map(move |place| {
+            let part = place.flat.start.max(flat.start)..place.flat.end.min(flat.end);
+            Run { chunk: place.chunk, start: place.start + part.start - place.flat.start, flat: part }
+        })
+    }
+
+    /// The tensor, or the group of them, or the slice of the embedding, at `flat`, in `vector`.
+    pub fn slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
+        let mut runs = self.runs(flat.clone());
+        let (Some(run), None) = (runs.next(), runs.next()) else {
+            unreachable!("a matrix lies in one piece: {flat:?}")
+        };
+        Slice {
+            buffer: vector[run.chunk].clone(),
+            start_byte: run.start as u64 * 4,
+            bytes: flat.len().next_multiple_of(4) as u64 * 4,
+        }
+    }
+
+    /// First row, number of rows and flat range of each slice of the embedding.
+    pub fn embed_slices(&self, dims: &Dims, slots: &Slots) -> Vec<(usize, usize, Range<usize>)> {
+        (0..dims.vocab)
+            .step_by(self.slice_rows)
+            .map(|first| {
+                let rows = self.slice_rows.min(dims.vocab - first);
+                let start = slots.embed.start + first * dims.width;
+                (first, rows, start..start + rows * dims.width)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Preset;
+
+    fn plan(preset: Preset, vocab: u32, bytes_max: u64) -> (Dims, Slots, Result<Arena, GpuError>) {
+        let dims = Dims::new(&preset.model(vocab));
+        let slots = Slots::new(&dims);
+        let arena = Arena::plan(&dims, &slots, bytes_max, "test");
+        (dims, slots, arena)
+    }
+
+    /// Every value has one place, aligned at the start of each tensor, and no two share one.
+    #[test]
+    fn every_value_has_one_place() {
+        for (preset, vocab, bytes_max, chunks) in [
+            (Preset::Tiny, 37, 128 << 20, 1),
+            (Preset::Tiny, 1000, 100 << 10, 9),
+            (Preset::Base, 50_257, 128 << 20, 5),
+        ] {
+            let (dims, slots, arena) = plan(preset, vocab, bytes_max);
+            let arena = arena.unwrap();
+            assert_eq!(arena.chunks().len(), chunks, "{preset}");
+            assert!(arena.chunks().iter().all(|chunk| chunk.len as u64 * 4 <= bytes_max));
+            let runs: Vec<Run> = arena.runs(0..slots.len).collect();
+            assert_eq!(runs[0].flat.start, 0);
+            assert!(runs.windows(2).all(|pair| pair[0].flat.end == pair[1].flat.start));
+            assert_eq!(runs.last().unwrap().flat.end, slots.len);
+            assert!(runs.iter().all(|run| run.start % ALIGN == 0));
+            let mut taken: Vec<_> =
+                runs.iter().map(|run| (run.chunk, run.start, run.start + run.flat.len())).collect();
+            taken.sort_unstable();
+            assert!(taken.windows(2).all(|pair| pair[0].0 < pair[1].0 || pair[0].2 <= pair[1].1));
+            let slices = arena.embed_slices(&dims, &slots);
+            assert!(slices.iter().all(|slice| slice.0 % 64 == 0 && arena.runs(slice.2.clone()).count() == 1));
+            assert_eq!(slices.iter().map(|slice| slice.1).sum::<usize>(), dims.vocab);
+        }
+    }
+
+    #[test]
+    fn only_matrices_are_decayed() {
+        let (_, slots, arena) = plan(Preset::Tiny, 256, 128 << 20);
+        let arena = arena.unwrap();
+        let decayed = |flat: &Range<usize>| {
+            arena
+                .runs(flat.clone())
+                .all(|run| run.start + run.flat.len() <= arena.chunks()[run.chunk].decayed)
+        };
+        assert!(decayed(&slots.embed) && slots.layers.iter().all(|layer| decayed(&layer.down)));
+        assert!(!decayed(&slots.norm) && slots.layers.iter().all(|layer| !decayed(&layer.norm1)));
+    }
+
+    #[test]
+    fn a_matrix_above_the_limit_is_refused() {
+        let (.., arena) = plan(Preset::Base, 256, 4 << 20);
+        assert!(matches!(arena, Err(GpuError::TensorTooLarge { bytes_max: 4_194_304, .. })));
+    }
+}
