@@ -173,7 +173,7 @@ mod tests {
         for (preset, vocab, bytes_max, chunks) in [
             (Preset::Tiny, 37, 128 << 20, 1),
             (Preset::Tiny, 1000, 100 << 10, 9),
-            (Preset::Base, 50_257, 128 << 20, 5),
+            (Preset::Base, 50_257, 128 << 20, 4),
         ] {
             let (dims, slots, arena) = plan(preset, vocab, bytes_max);
             let arena = arena.unwrap();
