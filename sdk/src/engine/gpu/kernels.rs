@@ -41,5 +41,6 @@ macro_rules! kernels {
 }
 
 kernels! {
+    MATMUL_REGISTER = "matmul_register", 8, [Read, Read, Read, Write];
     SWIGLU = "swiglu", 2, [Read, Write];
 }

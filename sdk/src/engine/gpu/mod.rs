@@ -9,6 +9,7 @@ mod arena;
 mod device;
 mod error;
 mod kernels;
+mod matmul;
 mod program;
 
 #[cfg(test)]

@@ -1,0 +1,132 @@
+use wgpu::util::DeviceExt;
+
+use super::super::Gpu;
+use super::super::matmul::{Form, Matmul, Product, Store, Variant};
+use super::super::program::{Builder, Pipelines, Slice};
+use super::harness::{each_gpu, floats, noise, read};
+
+const VARIANTS: [Variant; 3] = [Variant::Register4, Variant::Register8, Variant::Register8x16];
+const FORMS: [Form; 3] = [Form::Nt, Form::Nn, Form::Tn];
+
+/// A matrix with what lies around it.
+struct Matrix {
+    rows: usize,
+    columns: usize,
+    stride: usize,
+    /// `[rows, stride]`, and a row more.
+    values: Vec<f32>,
+}
+
+impl Matrix {
+    /// Noise of size 1 with `pad` up to the next multiple of 4 in each row, and NaN in all other places.
+    fn new(rows: usize, columns: usize, pad: f32) -> Self {
+        let quads = columns.next_multiple_of(4);
+        let stride = quads + 8;
+        let mut values = vec![f32::NAN; (rows + 1) * stride];
+        let noise = noise(rows * columns, 1.0);
+        for (row, noise) in values.chunks_mut(stride).zip(noise.chunks(columns)) {
+            row[..columns].copy_from_slice(noise);
+            row[columns..quads].fill(pad);
+        }
+        Self { rows, columns, stride, values }
+    }
+
+    fn at(&self, row: usize, column: usize) -> f64 {
+        f64::from(self.values[row * self.stride + column])
+    }
+
+    fn upload(&self, gpu: &Gpu) -> Slice {
+        let contents: Vec<u8> = self.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
+        let init = wgpu::util::BufferInitDescriptor { label: None, contents: &contents, usage };
+        Slice::whole(&gpu.device.create_buffer_init(&init))
+    }
+}
+
+/// A and B of a product, with all that must not matter set to NaN.
+fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
+    match form {
+        Form::Nt => (Matrix::new(m, k, 0.0), Matrix::new(n, k, 0.0)),
+        Form::Nn => (Matrix::new(m, k, 0.0), Matrix::new(k, n, f32::NAN)),
+        Form::Tn => (Matrix::new(k, m, f32::NAN), Matrix::new(k, n, f32::NAN)),
+    }
+}
+
+/// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched.
+fn check(matmul: &Matmul, pipelines: &Pipelines, gpu: &Gpu, form: Form, [m, n, k]: [usize; 3], store: usize) {
+    let (a, b) = operands(form, m, n, k);
+    let (before, residual) = (Matrix::new(m, n, 2.0), Matrix::new(m, n, f32::NAN));
+    let c = before.upload(gpu);
+    let mut builder = Builder::default();
+    let product = Product {
+        form,
+        m: m as u32,
+        n: n as u32,
+        k: k as u32,
+        a: a.upload(gpu),
+        a_stride: a.stride as u32,
+        b: b.upload(gpu),
+        b_stride: b.stride as u32,
+        c: c.clone(),
+        c_stride: before.stride as u32,
+        store: [Store::Set, Store::Add, Store::Plus(residual.upload(gpu))][store].clone(),
+    };
+    matmul.add(&mut builder, product);
+    let program = builder.build(gpu, pipelines);
+    program.submit(gpu, u64::MAX);
+    let found = Matrix { values: floats(&read(gpu, &c)), ..before };
+
+    let what = format!("{matmul:?} {form:?} {m} × {n} × {k}, store {store}");
+    let before = Matrix::new(m, n, 2.0);
+    for (i, (row, old)) in
+        found.values.chunks(found.stride).zip(before.values.chunks(found.stride)).enumerate()
+    {
+        for (j, (&value, &old)) in row.iter().zip(old).enumerate() {
+            if i >= found.rows || j >= found.columns.next_multiple_of(4) {
+                assert!(value.is_nan() && old.is_nan(), "{what}: wrote to ({i}, {j})");
+            } else if j < found.columns {
+                let term = |l| match form {
+                    Form::Nt => a.at(i, l) * b.at(j, l),
+                    Form::Nn => a.at(i, l) * b.at(l, j),
+                    Form::Tn => a.at(l, i) * b.at(l, j),
+                };
+                let base = [0.0, f64::from(old), residual.at(i, j)][store];
+                let expected = base + (0..k).map(term).sum::<f64>();
+                let error = (f64::from(value) - expected).abs();
+                assert!(error <= 1e-6 * k.max(1) as f64, "{what}: ({i}, {j}) is {value}, not {expected}");
+            }
+        }
+    }
+}
+
+/// Sizes one below, at and one above what blocks and workgroups hold, in no particular combination.
+const SIZES: [[usize; 3]; 14] = [
+    [1, 1, 1],
+    [3, 4, 5],
+    [4, 3, 4],
+    [5, 8, 3],
+    [8, 5, 33],
+    [1, 257, 70],
+    [33, 33, 8],
+    [64, 64, 64],
+    [65, 129, 1],
+    [129, 70, 129],
+    [70, 37, 257],
+    [257, 65, 4],
+    [3, 1, 257],
+    [257, 128, 65],
+];
+
+#[test]
+fn products_agree() {
+    each_gpu(|gpu| {
+        let pipelines = Pipelines::default();
+        for variant in VARIANTS {
+            for form in FORMS {
+                for (size, store) in SIZES.into_iter().zip([0, 1, 2].into_iter().cycle()) {
+                    check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store);
+                }
+            }
+        }
+    });
+}
