@@ -16,6 +16,8 @@ mod init;
 mod layout;
 mod preset;
 mod reference;
+#[cfg(any(feature = "cpu-portable", feature = "gpu"))]
+mod rotary;
 mod sampler;
 mod schedule;
 
@@ -30,6 +32,8 @@ pub use preset::{Preset, UnknownPreset};
 #[cfg(test)]
 pub(crate) use reference::ops;
 pub use reference::{reference_logits, reference_loss_and_grad};
+#[cfg(any(feature = "cpu-portable", feature = "gpu"))]
+pub(crate) use rotary::rotary_tables;
 pub use sampler::Sampler;
 pub use schedule::learning_rate;
 

@@ -1,3 +1,5 @@
+use crate::model::rotary_tables;
+
 /// Cosines and sines of the rotary positions, `[T, D / 2]` each.
 pub struct Rotary {
     cos: Vec<f32>,
@@ -17,12 +19,8 @@ pub enum Direction {
 impl Rotary {
     /// Angles `t / theta^(2i/D)` for positions below `context`, heads of width `head`.
     pub fn new(context: usize, head: usize, theta: f32) -> Self {
-        let half = head / 2;
-        let angle = |t: usize, i: usize| t as f64 / f64::from(theta).powf(i as f64 / half as f64);
-        let table = |f: fn(f64) -> f64| -> Vec<f32> {
-            (0..context).flat_map(|t| (0..half).map(move |i| f(angle(t, i)) as f32)).collect()
-        };
-        Self { cos: table(f64::cos), sin: table(f64::sin), half }
+        let (cos, sin) = rotary_tables(context, head, theta);
+        Self { cos, sin, half: head / 2 }
     }
 
     /// Bytes of the tables.
