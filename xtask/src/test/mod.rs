@@ -2,6 +2,7 @@
 
 mod stages;
 mod tidy;
+mod vulkan;
 mod wasm;
 
 use std::{process::ExitCode, time::Instant};

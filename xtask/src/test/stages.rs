@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::cargo::{WASM, cargo, root, shown};
 
-use super::{tidy, wasm};
+use super::{tidy, vulkan, wasm};
 
 /// One check.
 pub struct Stage {
@@ -18,12 +18,17 @@ pub struct Stage {
 
 /// Every stage, cheapest first.
 pub const STAGES: &[Stage] = &[
-    Stage { name: "setup", what: "rustfmt, clippy and the wasm32 target are there", run: setup },
+    Stage {
+        name: "setup",
+        what: "rustfmt, clippy, the wasm32 target and a Vulkan driver are there",
+        run: setup,
+    },
     Stage { name: "tidy", what: "house rules that no compiler checks", run: || tidy::check(root()) },
     Stage { name: "fmt", what: "the code is formatted", run: || call(cargo(&["fmt", "--all", "--check"])) },
     Stage { name: "tree", what: "the syncer does not depend on wgpu", run: tree },
     Stage { name: "floor", what: "the pure floor builds without any feature", run: || call(floor(None)) },
     Stage { name: "floor-wasm", what: "and so it does for browsers", run: || call(floor(Some(WASM))) },
+    Stage { name: "engines-wasm", what: "both engines build for browsers", run: engines_wasm },
     Stage { name: "lint", what: "clippy on every target, warnings are errors", run: lint },
     Stage { name: "lint-wasm", what: "clippy on what browsers run", run: lint_wasm },
     Stage { name: "wasm", what: "web-demo builds, loads in Node and answers", run: wasm::check },
@@ -37,6 +42,13 @@ fn floor(target: Option<&str>) -> Command {
     let mut command = cargo(&["clippy", "--locked", "-p", "archipelago", "--no-default-features"]);
     command.args(target.iter().flat_map(|target| ["--target", *target])).args(["--", "-D", "warnings"]);
     command
+}
+
+/// The engines as a browser gets them.
+fn engines_wasm() -> Result<String, String> {
+    let mut command = cargo(&["clippy", "--locked", "-p", "archipelago", "--no-default-features"]);
+    command.args(["--features", "cpu-portable,gpu", "--target", WASM, "--", "-D", "warnings"]);
+    call(command)
 }
 
 fn lint() -> Result<String, String> {
@@ -104,6 +116,8 @@ fn setup() -> Result<String, String> {
         rustup(&["target", "add", WASM])?;
         added.push(WASM);
     }
+    let packages = vulkan::setup()?;
+    added.extend(packages.as_deref());
     Ok(if added.is_empty() { String::new() } else { format!("added {}", added.join(", ")) })
 }
 
