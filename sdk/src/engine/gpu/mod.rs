@@ -12,6 +12,7 @@ mod error;
 mod kernels;
 mod matmul;
 mod program;
+mod ring;
 
 #[cfg(test)]
 mod tests;

@@ -21,13 +21,20 @@ fn gpus() -> Option<&'static [Gpu; 2]> {
             eprintln!("skipped: {SWITCH}=no");
             return None;
         }
-        Some([false, true].map(|default_limits| {
-            let options = GpuOptions { software: true, default_limits, ..GpuOptions::default() };
-            futures::executor::block_on(Gpu::open(&options))
-                .unwrap_or_else(|error| panic!("{error}; {SWITCH}=no skips the tests of the GPU engine"))
-        }))
+        Some([false, true].map(open))
     })
     .as_ref()
+}
+
+fn open(default_limits: bool) -> Gpu {
+    let options = GpuOptions { software: true, default_limits, ..GpuOptions::default() };
+    futures::executor::block_on(Gpu::open(&options))
+        .unwrap_or_else(|error| panic!("{error}; {SWITCH}=no skips the tests of the GPU engine"))
+}
+
+/// A device for one test alone, to be lost there.
+pub fn own_gpu() -> Option<Gpu> {
+    gpus().map(|_| open(false))
 }
 
 /// Runs `kernel` once on `buffers`, the words of its storage; returns those that it may write, in order.

@@ -3,4 +3,5 @@
 mod harness;
 mod matmul;
 mod pointwise;
+mod ring;
 mod table;

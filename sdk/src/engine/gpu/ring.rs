@@ -1,0 +1,132 @@
+//! Reading back without waiting.
+
+use std::collections::VecDeque;
+
+use futures::channel::oneshot;
+use wgpu::{BufferUsages, MapMode, PollType, SubmissionIndex};
+
+use super::program::Slice;
+use super::{Gpu, GpuError};
+
+/// Copies of device memory that are on their way to the host, oldest first. A fixed number at a time.
+///
+/// A [`GpuError::Lost`] or [`GpuError::Refused`] from here is final: what is on its way never arrives.
+#[derive(Debug)]
+pub struct Ring<T> {
+    free: Vec<wgpu::Buffer>,
+    pending: VecDeque<Pending<T>>,
+}
+
+#[derive(Debug)]
+struct Pending<T> {
+    tag: T,
+    staging: wgpu::Buffer,
+    bytes: u64,
+    submission: SubmissionIndex,
+    /// Told when `staging` can be read, dropped if it never will be.
+    arrival: oneshot::Receiver<()>,
+    arrived: bool,
+}
+
+impl<T> Ring<T> {
+    /// A ring of `slots`, each of which holds up to `bytes`, a multiple of 4. Makes buffers, so run it in
+    /// [`Gpu::allocate`].
+    pub fn new(gpu: &Gpu, label: &str, slots: usize, bytes: u64) -> Self {
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some(label),
+            size: bytes,
+            usage: BufferUsages::COPY_DST | BufferUsages::MAP_READ,
+            mapped_at_creation: false,
+        };
+        let free = (0..slots).map(|_| gpu.device.create_buffer(&descriptor)).collect();
+        Self { free, pending: VecDeque::with_capacity(slots) }
+    }
+
+    /// Whether every slot is taken.
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// How many are on their way.
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Copies `slices`, one after the other, as they are after all that was submitted so far; `tag` comes
+    /// back with them. They are at least 4 bytes, starts and lengths multiples of 4.
+    ///
+    /// # Panics
+    /// If the ring is full, or the slices do not fit a slot.
+    pub fn read(&mut self, gpu: &Gpu, slices: &[Slice], tag: T) {
+        let staging = self.free.pop().expect("the caller asks is_full first");
+        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut bytes = 0;
+        for slice in slices {
+            encoder.copy_buffer_to_buffer(&slice.buffer, slice.start_byte, &staging, bytes, slice.bytes);
+            bytes += slice.bytes;
+        }
+        assert!(bytes <= staging.size(), "{bytes} bytes in a slot of {}", staging.size());
+        let submission = gpu.queue.submit([encoder.finish()]);
+        let (tell, arrival) = oneshot::channel();
+        staging.map_async(MapMode::Read, ..bytes, move |mapped| {
+            if mapped.is_ok() {
+                // The ring may be gone: then nobody wants to know.
+                tell.send(()).ok();
+            }
+        });
+        self.pending.push_back(Pending { tag, staging, bytes, submission, arrival, arrived: false });
+    }
+
+    /// Calls `take` with the oldest and frees its slot, if it is there. Does not wait.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and [`GpuError::Refused`].
+    pub fn next<R>(&mut self, gpu: &Gpu, take: impl FnOnce(T, &[u8]) -> R) -> Result<Option<R>, GpuError> {
+        poll(gpu, PollType::Poll)?;
+        let Some(oldest) = self.pending.front_mut() else { return Ok(None) };
+        if !oldest.arrived && oldest.arrival.try_recv().map_err(|_| unreadable(gpu))?.is_none() {
+            return Ok(None);
+        }
+        let Pending { tag, staging, bytes, .. } = self.pending.pop_front().expect("it was there above");
+        let view = staging.get_mapped_range(..bytes).map_err(|_| unreadable(gpu))?;
+        let taken = take(tag, &view);
+        drop(view);
+        staging.unmap();
+        self.free.push(staging);
+        Ok(Some(taken))
+    }
+
+    /// Waits until [`Self::next`] has the oldest, if there is one.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and [`GpuError::Refused`].
+    pub async fn ready(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        let submission_index = self.pending.front().map(|oldest| oldest.submission.clone());
+        let Some(submission_index) = submission_index else { return gpu.check() };
+        // Blocks until it has arrived. In a browser it does nothing: there the arrival wakes this future.
+        poll(gpu, PollType::Wait { submission_index: Some(submission_index), timeout: None })?;
+        let oldest = self.pending.front_mut().expect("it was there above");
+        if !oldest.arrived {
+            (&mut oldest.arrival).await.map_err(|_| unreadable(gpu))?;
+            oldest.arrived = true;
+        }
+        Ok(())
+    }
+}
+
+fn poll(gpu: &Gpu, how: PollType) -> Result<(), GpuError> {
+    let polled = gpu.device.poll(how);
+    gpu.check()?;
+    polled.map(drop).map_err(|error| GpuError::Refused { reason: error.to_string() })
+}
+
+/// Why a copy that was asked for does not arrive.
+fn unreadable(gpu: &Gpu) -> GpuError {
+    let unknown = || GpuError::Lost { reason: "its memory can no longer be read".to_owned() };
+    gpu.check().err().unwrap_or_else(unknown)
+}

@@ -1,0 +1,101 @@
+//! Reading back: order, slots, and a device that goes away.
+
+use futures::executor::block_on;
+
+use super::super::GpuError;
+use super::super::program::{Slice, buffer};
+use super::super::ring::Ring;
+use super::harness::{each_gpu, own_gpu};
+use crate::engine::gpu::Gpu;
+
+const WORDS: u64 = 64;
+
+/// A buffer in which all words are `value`, as are all that is submitted from now on.
+fn fill(gpu: &Gpu, target: &wgpu::Buffer, value: u32) {
+    let bytes: Vec<u8> = (0..WORDS).flat_map(|_| value.to_le_bytes()).collect();
+    gpu.queue.write_buffer(target, 0, &bytes);
+}
+
+fn part(buffer: &wgpu::Buffer, words: u64) -> Slice {
+    Slice { buffer: buffer.clone(), start_byte: 0, bytes: words * 4 }
+}
+
+fn wait(gpu: &Gpu, ring: &mut Ring<u32>) -> (u32, Vec<u32>) {
+    block_on(ring.ready(gpu)).unwrap();
+    let take =
+        |tag, bytes: &[u8]| (tag, bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect());
+    ring.next(gpu, take).unwrap().expect("it was waited for")
+}
+
+/// Each copy is of the moment at which it was asked for, however often a slot was used before.
+#[test]
+fn comes_back_in_order() {
+    each_gpu(|gpu| {
+        let source = [buffer(gpu, "a", WORDS), buffer(gpu, "b", WORDS)];
+        let mut ring = Ring::new(gpu, "ring", 3, 8 * WORDS);
+        assert!(ring.is_empty() && ring.next(gpu, |_, _| ()).unwrap().is_none());
+        block_on(ring.ready(gpu)).unwrap();
+        let mut expected = std::collections::VecDeque::new();
+        for i in 0..20 {
+            while ring.is_full() || i % 7 == 6 && !ring.is_empty() {
+                assert_eq!(wait(gpu, &mut ring), expected.pop_front().unwrap());
+            }
+            fill(gpu, &source[0], i);
+            fill(gpu, &source[1], 100 + i);
+            let slices = [part(&source[0], u64::from(i) + 1), part(&source[1], 2)];
+            ring.read(gpu, &slices, i);
+            let mut words = vec![i; i as usize + 1];
+            words.extend([100 + i; 2]);
+            expected.push_back((i, words));
+            assert_eq!(ring.len(), expected.len());
+        }
+        while !ring.is_empty() {
+            // To wait twice is to wait once.
+            block_on(ring.ready(gpu)).unwrap();
+            assert_eq!(wait(gpu, &mut ring), expected.pop_front().unwrap());
+        }
+        assert!(expected.is_empty());
+        gpu.check().unwrap();
+    });
+}
+
+#[test]
+fn arrives_without_being_waited_for() {
+    each_gpu(|gpu| {
+        let source = buffer(gpu, "source", WORDS);
+        let mut ring = Ring::new(gpu, "ring", 1, 4 * WORDS);
+        fill(gpu, &source, 7);
+        ring.read(gpu, &[part(&source, 1)], ());
+        let found = loop {
+            if let Some(found) = ring.next(gpu, |(), bytes| bytes.to_vec()).unwrap() {
+                break found;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(found, [7, 0, 0, 0]);
+    });
+}
+
+fn is_lost(result: Result<(), GpuError>) -> bool {
+    matches!(result, Err(GpuError::Lost { .. }))
+}
+
+/// However it goes away, whether a copy had arrived, and whether one goes on all the same.
+#[test]
+fn a_lost_device_is_an_error() {
+    let lose: [fn(&Gpu); 2] = [Gpu::lose, |gpu| gpu.device.destroy()];
+    for (lose, arrived) in [(lose[0], false), (lose[0], true), (lose[1], false), (lose[1], true)] {
+        let Some(gpu) = own_gpu() else { return };
+        let source = buffer(&gpu, "source", WORDS);
+        let mut ring = Ring::new(&gpu, "ring", 2, 4 * WORDS);
+        ring.read(&gpu, &[part(&source, 1)], ());
+        if arrived {
+            block_on(ring.ready(&gpu)).unwrap();
+        }
+        lose(&gpu);
+        ring.read(&gpu, &[part(&source, 1)], ());
+        assert!(is_lost(block_on(ring.ready(&gpu))));
+        assert!(is_lost(ring.next(&gpu, |(), _| ()).map(drop)));
+        assert!(is_lost(block_on(Ring::<()>::new(&gpu, "ring", 1, 4).ready(&gpu))));
+    }
+}
