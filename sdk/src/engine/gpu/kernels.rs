@@ -42,5 +42,12 @@ macro_rules! kernels {
 
 kernels! {
     MATMUL_REGISTER = "matmul_register", 8, [Read, Read, Read, Write];
+    EMBED = "embed", 4, [Read, Read, Write];
+    NORM = "norm", 3, [Read, Read, Write, Write];
+    NORM_GRAD = "norm_grad", 4, [Read, Read, Read, Read, Write, Write];
+    COLUMN_SUM = "column_sum", 3, [Read, Write];
+    ROTARY = "rotary", 6, [Read, Read, Write];
     SWIGLU = "swiglu", 2, [Read, Write];
+    SWIGLU_GRAD = "swiglu_grad", 2, [Write, Write];
+    CROSS_ENTROPY = "cross_entropy", 4, [Read, Write, Write];
 }

@@ -119,7 +119,7 @@ impl Model {
     fn forward(&self, params: &[f64], inputs: &[u32]) -> Activations {
         let (c, eps) = (self.dims.width, f64::from(self.dims.eps));
         let embed = &params[self.slots.embed.clone()];
-        let mut x: Vec<f64> = inputs.iter().flat_map(|&i| &embed[i as usize * c..][..c]).copied().collect();
+        let mut x = ops::embed(embed, inputs, c);
         let mut layers = Vec::new();
         for slots in &self.slots.layers {
             let (layer, next) = self.layer(params, slots, x);
@@ -165,12 +165,7 @@ impl Model {
         for (slots, layer) in self.slots.layers.iter().zip(&saved.layers).rev() {
             dx = self.layer_backward(params, slots, layer, &dx, grad);
         }
-        let dembed = &mut grad[embed];
-        for (&token, dx) in inputs.iter().zip(dx.chunks(c)) {
-            for (sum, dx) in dembed[token as usize * c..].iter_mut().zip(dx) {
-                *sum += dx;
-            }
-        }
+        ops::embed_backward(&dx, inputs, &mut grad[embed], c);
     }
 
     fn layer_backward(

@@ -2,6 +2,20 @@
 //!
 //! Backward functions add to the gradients of weights and of inputs, and never set them.
 
+/// `x[t] = table[tokens[t]]`; table `[V, width]`, x `[T, width]`.
+pub fn embed(table: &[f64], tokens: &[u32], width: usize) -> Vec<f64> {
+    tokens.iter().flat_map(|&token| &table[token as usize * width..][..width]).copied().collect()
+}
+
+/// Adds to dtable.
+pub fn embed_backward(dx: &[f64], tokens: &[u32], dtable: &mut [f64], width: usize) {
+    for (&token, dx) in tokens.iter().zip(dx.chunks(width)) {
+        for (sum, dx) in dtable[token as usize * width..].iter_mut().zip(dx) {
+            *sum += dx;
+        }
+    }
+}
+
 /// `y[r, o] = Σ_i x[r, i] · w[o, i]`; x `[rows, ins]`, w `[outs, ins]`, y `[rows, outs]`.
 pub fn linear(x: &[f64], w: &[f64], ins: usize) -> Vec<f64> {
     x.chunks(ins).flat_map(|row| w.chunks(ins).map(|w| dot(row, w))).collect()
@@ -214,6 +228,14 @@ mod tests {
             let error = (gradient[i] - expected).abs();
             assert!(error < 1e-8, "{name}[{i}]: {} instead of {expected}", gradient[i]);
         }
+    }
+
+    #[test]
+    fn embedding_differentiates() {
+        let (table, dy, tokens) = (noise(1, 4 * 3), noise(2, 5 * 3), [2, 0, 2, 3, 2]);
+        let mut dtable = vec![0.0; table.len()];
+        embed_backward(&dy, &tokens, &mut dtable, 3);
+        check("dtable", &table, &dtable, &dy, |table| embed(table, &tokens, 3));
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub fn own_gpu() -> Option<Gpu> {
     gpus().map(|_| open(false))
 }
 
+/// Lies behind the words of each buffer and must stay as it is. A signalling NaN: any sum with it has other bits.
+const GUARD: [u32; 16] = [0x7f80_dead; 16];
+
 /// Runs `kernel` once on `buffers`, the words of its storage; returns those that it may write, in order.
 pub fn run(
     gpu: &Gpu,
@@ -48,8 +51,7 @@ pub fn run(
 ) -> Vec<Vec<u32>> {
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
     let init = |words: &Vec<u32>| {
-        let mut contents: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        contents.resize(contents.len().max(16), 0);
+        let contents: Vec<u8> = words.iter().chain(&GUARD).flat_map(|word| word.to_le_bytes()).collect();
         gpu.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
             label: None,
             contents: &contents,
@@ -70,7 +72,11 @@ pub fn run(
     let written = kernel.storage.iter().zip(storage).zip(buffers);
     written
         .filter(|((access, _), _)| **access == Access::Write)
-        .map(|((_, slice), words)| read(gpu, &slice)[..words.len()].to_vec())
+        .map(|((_, slice), words)| {
+            let mut found = read(gpu, &slice);
+            assert_eq!(found.split_off(words.len()), GUARD, "{} writes beyond its output", kernel.name);
+            found
+        })
         .collect()
 }
 
@@ -107,9 +113,19 @@ pub fn each_gpu(check: impl FnMut(&Gpu)) {
     gpus().into_iter().flatten().for_each(check);
 }
 
+/// Floats as the twins take them.
+pub fn exact(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
 /// `len` values between −`size` and `size`, the same at each call.
 pub fn noise(len: usize, size: f32) -> Vec<f32> {
-    let mut rng = Rng::new(len as u64);
+    noise_of(len as u64, len, size)
+}
+
+/// As [`noise`], other values for another `seed`.
+pub fn noise_of(seed: u64, len: usize, size: f32) -> Vec<f32> {
+    let mut rng = Rng::new(seed);
     (0..len).map(|_| (2.0 * rng.unit() as f32 - 1.0) * size).collect()
 }
 

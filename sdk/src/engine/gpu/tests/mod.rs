@@ -1,7 +1,10 @@
 //! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
 
+mod embedding;
 mod harness;
+mod loss;
 mod matmul;
+mod norm;
 mod pointwise;
 mod ring;
 mod table;

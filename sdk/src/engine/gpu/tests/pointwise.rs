@@ -1,5 +1,5 @@
 use super::super::kernels;
-use super::harness::{close, each_gpu, floats, noise, run, words};
+use super::harness::{close, each_gpu, exact, floats, noise, run, words};
 use crate::model::ops;
 
 /// Within 1e-6 of the larger of 1 and the value: one exponential and one division.
@@ -7,18 +7,73 @@ use crate::model::ops;
 fn swiglu_agrees() {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let gate_up = noise(rows * 2 * ff, 3.0);
-        let expected: Vec<f64> = gate_up
-            .chunks(2 * ff)
-            .flat_map(|row| {
-                let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
-                ops::swiglu(&row[..ff], &row[ff..])
-            })
-            .collect();
+        let expected: Vec<f64> =
+            exact(&gate_up).chunks(2 * ff).flat_map(|row| ops::swiglu(&row[..ff], &row[ff..])).collect();
         each_gpu(|gpu| {
             let buffers = [words(&gate_up), vec![0; rows * ff]];
             let params = [rows as u32, ff as u32 / 4];
             let found = run(gpu, &kernels::SWIGLU, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
             close("swiglu", &floats(&found[0]), &expected, 1e-6);
         });
+    }
+}
+
+/// Within 1e-6 of the larger of 1 and the value.
+#[test]
+fn swiglu_grad_agrees() {
+    for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
+        let (gate_up, dy) = (noise(rows * 2 * ff, 3.0), noise(rows * ff, 1.0));
+        let (mut gradient, mut y) = (Vec::new(), Vec::new());
+        for (row, dy) in exact(&gate_up).chunks(2 * ff).zip(exact(&dy).chunks(ff)) {
+            let (gate, up) = row.split_at(ff);
+            let (dgate, dup) = ops::swiglu_backward(dy, gate, up);
+            gradient.extend(dgate.into_iter().chain(dup));
+            y.extend(ops::swiglu(gate, up));
+        }
+        each_gpu(|gpu| {
+            let buffers = [words(&gate_up), words(&dy)];
+            let params = [rows as u32, ff as u32 / 4];
+            let found = run(gpu, &kernels::SWIGLU_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+            close("gradient", &floats(&found[0]), &gradient, 1e-6);
+            close("y", &floats(&found[1]), &y, 1e-6);
+        });
+    }
+}
+
+/// Within 1e-6; values behind the rotated heads keep their bits.
+#[test]
+fn rotary_agrees() {
+    // Windows, context, rotated heads, width of a head, values in a row, workgroups.
+    for (windows, context, heads, head, stride, groups) in
+        [(1, 1, 1, 2, 4, 1), (2, 5, 3, 6, 20, 1), (3, 64, 4, 16, 96, 3), (1, 65, 5, 10, 52, 400)]
+    {
+        let (width, half) = (heads * head, head / 2);
+        let x = noise(windows * context * stride, 1.0);
+        let angle = |i: usize| (i / half) as f64 / 100_f64.powf((i % half) as f64 / half as f64);
+        let table = |f: fn(f64) -> f64| -> Vec<u32> {
+            (0..context * half).map(|i| (f(angle(i)) as f32).to_bits()).collect()
+        };
+        for sign in [1.0, -1.0_f32] {
+            let mut expected = exact(&x);
+            for window in expected.chunks_mut(context * stride) {
+                let rows = window.chunks(stride).flat_map(|row| &row[..width]);
+                let mut turned: Vec<f64> = rows.copied().collect();
+                ops::rotate(&mut turned, width, head, 100.0, f64::from(sign));
+                for (row, turned) in window.chunks_mut(stride).zip(turned.chunks(width)) {
+                    row[..width].copy_from_slice(turned);
+                }
+            }
+            each_gpu(|gpu| {
+                let params = [windows * context, context, stride, heads, half, 0].map(|size| size as u32);
+                let params = [&params[..5], &[sign.to_bits()]].concat();
+                let buffers = [table(f64::cos), table(f64::sin), words(&x)];
+                let found = run(gpu, &kernels::ROTARY, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+                let found = floats(&found[0]);
+                close("x", &found, &expected, 1e-6);
+                for (found, x) in found.chunks(stride).zip(x.chunks(stride)) {
+                    assert_eq!(found[width..], x[width..]);
+                }
+            });
+        }
     }
 }

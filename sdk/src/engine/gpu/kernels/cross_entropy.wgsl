@@ -1,0 +1,85 @@
+// losses[r] = ln Σ_v exp(logits[r, v]) − logits[r, target], in nats, and in the place of the logits comes the
+// gradient share · (softmax − onehot(target)), 0 in the padding. logits [R, 4 · quads], of which the first V
+// columns count; targets and losses [R].
+// CPU twin: `model::ops::cross_entropy`.
+//
+// One workgroup per row at a time. WG is a power of two.
+
+override WG: u32 = 64u;
+
+struct Params {
+    // R.
+    rows: u32,
+    // V.
+    vocab: u32,
+    // At least V / 4.
+    quads: u32,
+    share: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> targets: array<u32>;
+@group(0) @binding(2) var<storage, read_write> logits: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> losses: array<f32>;
+
+const LOWEST = -3.4028234e38;
+
+// Of some logits, the largest and Σ exp(logit − largest).
+struct Sum {
+    top: f32,
+    sum: f32,
+}
+
+var<workgroup> sums: array<Sum, WG>;
+
+fn merged(a: Sum, b: Sum) -> Sum {
+    let top = max(a.top, b.top);
+    return Sum(top, a.sum * exp(a.top - top) + b.sum * exp(b.top - top));
+}
+
+// Over the workgroup, the same in every lane. Calls are in uniform control flow.
+fn total(lane: u32, value: Sum) -> Sum {
+    sums[lane] = value;
+    for (var half = WG / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if lane < half {
+            sums[lane] = merged(sums[lane], sums[lane + half]);
+        }
+    }
+    return workgroupUniformLoad(&sums[0]);
+}
+
+// Which of the columns of a quad are no padding.
+fn real(quad: u32) -> vec4<bool> {
+    return 4u * quad + vec4(0u, 1u, 2u, 3u) < vec4(params.vocab);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    for (var row = group.x; row < params.rows; row += groups.x) {
+        let start = row * params.quads;
+        var sum = Sum(LOWEST, 0.0);
+        for (var i = lane; i < params.quads; i += WG) {
+            let x = select(vec4(LOWEST), logits[start + i], real(i));
+            let top = max(sum.top, max(max(x.x, x.y), max(x.z, x.w)));
+            let added = select(vec4(0.0), exp(x - top), real(i));
+            sum = Sum(top, sum.sum * exp(sum.top - top) + dot(added, vec4(1.0)));
+        }
+        sum = total(lane, sum);
+        let factor = params.share / sum.sum;
+        let expected = targets[row];
+        for (var i = lane; i < params.quads; i += WG) {
+            let x = logits[start + i];
+            var gradient = select(vec4(0.0), exp(x - sum.top) * factor, real(i));
+            if i == expected / 4u {
+                losses[row] = sum.top - x[expected % 4u] + log(sum.sum);
+                gradient[expected % 4u] -= params.share;
+            }
+            logits[start + i] = gradient;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+// x[r] = table[tokens[r] − first], where the token lies in first..first + count; other rows are left alone.
+// table [count, C] holds the rows of the vocabulary from `first` on, x is [R, C].
+// CPU twin: `model::ops::embed`.
+
+override WG: u32 = 64u;
+
+struct Params {
+    // R.
+    rows: u32,
+    // C / 4.
+    quads: u32,
+    first: u32,
+    count: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> tokens: array<u32>;
+@group(0) @binding(2) var<storage, read> table: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let quads = params.quads;
+    for (var i = id.x; i < params.rows * quads; i += groups.x * WG) {
+        // Wraps around below `first`.
+        let row = tokens[i / quads] - params.first;
+        if row < params.count {
+            x[i] = table[row * quads + i % quads];
+        }
+    }
+}

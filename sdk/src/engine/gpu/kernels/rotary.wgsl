@@ -1,0 +1,47 @@
+// (a, b) ← (a cos − b sin, b cos + a sin) for values i and i + D/2 of each of the first `heads` heads of a
+// row, by the angle of its position, the row modulo the context. x [R, stride], cos and sin [T, D/2].
+// CPU twin: `model::ops::rotate`.
+
+override WG: u32 = 64u;
+
+struct Params {
+    // R.
+    rows: u32,
+    // T.
+    context: u32,
+    // Values in a row.
+    stride: u32,
+    // Queries and keys.
+    heads: u32,
+    // D / 2.
+    half: u32,
+    // 1 forwards, −1 backwards.
+    sign: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> cosines: array<f32>;
+@group(0) @binding(2) var<storage, read> sines: array<f32>;
+@group(0) @binding(3) var<storage, read_write> x: array<f32>;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let half = params.half;
+    let pairs = params.heads * half;
+    for (var i = id.x; i < params.rows * pairs; i += groups.x * WG) {
+        let row = i / pairs;
+        let pair = i % pairs;
+        let angle = (row % params.context) * half + pair % half;
+        // Half of the values of each head before this one lie in between.
+        let at = row * params.stride + pair + pair / half * half;
+        let cosine = cosines[angle];
+        let sine = sines[angle] * params.sign;
+        let a = x[at];
+        let b = x[at + half];
+        x[at] = a * cosine - b * sine;
+        x[at + half] = b * cosine + a * sine;
+    }
+}

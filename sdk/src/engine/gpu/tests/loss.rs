@@ -1,0 +1,71 @@
+use super::super::{Gpu, kernels};
+use super::harness::{close, each_gpu, exact, floats, noise, run, words};
+use crate::model::ops;
+
+const SHARE: f32 = 0.25;
+
+/// Gradient `[rows, 4 · quads]` and losses `[rows]` of logits `[rows, vocab]`, with NaN as padding.
+fn cross_entropy(
+    gpu: &Gpu,
+    logits: &[f32],
+    targets: &[u32],
+    quads: usize,
+    groups: u32,
+    wg: u32,
+) -> [Vec<f32>; 2] {
+    let vocab = logits.len() / targets.len();
+    let padded = logits.chunks(vocab).flat_map(|row| {
+        let padding = std::iter::repeat_n(&f32::NAN, 4 * quads - vocab);
+        row.iter().chain(padding).copied()
+    });
+    let buffers = [targets.to_vec(), words(&padded.collect::<Vec<_>>()), vec![0; targets.len()]];
+    let params = [targets.len() as u32, vocab as u32, quads as u32, SHARE.to_bits()];
+    let found = run(gpu, &kernels::CROSS_ENTROPY, &[("WG", wg)], &params, &buffers, [groups, 1, 1]);
+    [floats(&found[0]), floats(&found[1])]
+}
+
+/// Within 1e-6 of the larger of 1 and the value, for logits near and far, all high and all low.
+#[test]
+fn cross_entropy_agrees() {
+    for (rows, vocab, quads, groups, wg) in [
+        (1, 2, 1, 1, 1),
+        (3, 7, 2, 2, 8),
+        (5, 256, 64, 3, 64),
+        (9, 1001, 260, 16, 8),
+        (2, 4099, 1025, 1, 256),
+    ] {
+        for (size, shift) in [(3.0, 0.0), (1e4, 0.0), (1.0, 1e4), (1.0, -1e4)] {
+            let logits: Vec<f32> = noise(rows * vocab, size).iter().map(|x| x + shift).collect();
+            let targets: Vec<u32> =
+                (0..rows).map(|row| (row * 5 + vocab - 1) as u32 % vocab as u32).collect();
+            let rows = || logits.chunks(vocab).zip(&targets);
+            let each = rows().map(|(row, &target)| ops::cross_entropy(&exact(row), &[target], vocab));
+            let (losses, gradients): (Vec<f64>, Vec<Vec<f64>>) = each.unzip();
+            let padded: Vec<f64> = gradients
+                .iter()
+                .flat_map(|row| {
+                    let row = row.iter().map(|value| value * f64::from(SHARE));
+                    row.chain(std::iter::repeat_n(0.0, 4 * quads - vocab))
+                })
+                .collect();
+            each_gpu(|gpu| {
+                let [gradient, found] = cross_entropy(gpu, &logits, &targets, quads, groups, wg);
+                close("losses", &found, &losses, 1e-6);
+                close("gradient", &gradient, &padded, 1e-6);
+            });
+        }
+    }
+}
+
+/// A logit that is no number shows in the loss of its row, and there only.
+#[test]
+fn a_broken_logit_breaks_the_loss() {
+    for broken in [f32::NAN, f32::INFINITY] {
+        let mut logits = noise(3 * 9, 1.0);
+        logits[9 + 4] = broken;
+        each_gpu(|gpu| {
+            let [_, losses] = cross_entropy(gpu, &logits, &[0, 1, 8], 3, 3, 8);
+            assert_eq!([0, 1, 2].map(|row| losses[row].is_finite()), [true, false, true], "{broken}");
+        });
+    }
+}
