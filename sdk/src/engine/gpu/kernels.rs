@@ -1,4 +1,5 @@
-//! One row for each kernel; the source lies in `kernels/` under the kernel's name.
+//! One row for each kernel; the source lies in `kernels/` under the kernel's name, that of what several share
+//! in `kernels/parts/`.
 //!
 //! Binding 0 is the uniform `Params`, of 32-bit words; the storage buffers follow in the order of the row.
 
@@ -16,7 +17,10 @@ pub enum Access {
 pub struct Kernel {
     /// Its name, and that of its file.
     pub name: &'static str,
-    /// WGSL.
+    /// What precedes it, in `kernels/parts/`.
+    #[cfg(test)]
+    pub parts: &'static [&'static str],
+    /// WGSL, with its parts.
     pub source: &'static str,
     /// Words of `Params`.
     pub params: usize,
@@ -25,11 +29,16 @@ pub struct Kernel {
 }
 
 macro_rules! kernels {
-    ($($const:ident = $name:literal, $params:literal, [$($access:ident),*];)*) => {
+    ($($const:ident = $name:literal $(after $part:literal)*, $params:literal, [$($access:ident),*];)*) => {
         $(
             pub const $const: Kernel = Kernel {
                 name: $name,
-                source: include_str!(concat!("kernels/", $name, ".wgsl")),
+                #[cfg(test)]
+                parts: &[$($part),*],
+                source: concat!(
+                    $(include_str!(concat!("kernels/parts/", $part, ".wgsl")), "\n",)*
+                    include_str!(concat!("kernels/", $name, ".wgsl")),
+                ),
                 params: $params,
                 storage: &[$(Access::$access),*],
             };
@@ -41,7 +50,9 @@ macro_rules! kernels {
 }
 
 kernels! {
-    MATMUL_REGISTER = "matmul_register", 8, [Read, Read, Read, Write];
+    MATMUL_REGISTER = "matmul_register" after "matmul", 8, [Read, Read, Read, Write];
+    MATMUL_TILE = "matmul_tile" after "matmul", 8, [Read, Read, Read, Write];
+    MATMUL_SUM = "matmul_sum" after "matmul", 8, [Read, Read, Read, Write];
     EMBED = "embed", 4, [Read, Read, Write];
     NORM = "norm", 3, [Read, Read, Write, Write];
     NORM_GRAD = "norm_grad", 4, [Read, Read, Read, Read, Write, Write];

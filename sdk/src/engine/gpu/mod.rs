@@ -19,3 +19,4 @@ mod tests;
 
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
+pub use matmul::{Choice, ChoiceError, Form, Matmul, Trial, Variant};

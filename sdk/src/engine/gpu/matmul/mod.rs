@@ -1,7 +1,15 @@
 //! Matrix products: which kernel computes one, and how it is cut into dispatches.
 
+mod choice;
+mod trial;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::choice::{Choice, ChoiceError};
+pub use self::trial::Trial;
+use super::Gpu;
 use super::kernels::{self, Kernel};
-use super::program::{Builder, Dispatch, Slice};
+use super::program::{Builder, Constant, Dispatch, Slice, buffer};
 
 /// How the operands of a product lie. All matrices are row-major; a row is a multiple of 4 values long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +33,7 @@ pub enum Store {
     Plus(Slice),
 }
 
-/// One product: C `[m, n]` of two matrices whose sides n or m and k are, any of them from 1 on.
+/// One product: C `[m, n]`, whose sums have k terms; m, n and k are any numbers from 1 on.
 #[derive(Clone, Debug)]
 pub struct Product {
     /// How A and B lie.
@@ -53,7 +61,8 @@ pub struct Product {
 }
 
 /// A kernel with its constants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Variant {
     /// 4 × 4 values of C in the registers of an invocation.
     Register4,
@@ -61,31 +70,65 @@ pub enum Variant {
     Register8,
     /// 8 × 16.
     Register8x16,
+    /// 64 × 64 of C for a workgroup of 64 invocations; operands pass through workgroup memory.
+    Tile64,
+    /// 128 × 128 for 256.
+    Tile128,
 }
 
-/// Invocations in each of the two dimensions of a workgroup.
-const WORKGROUP: u32 = 8;
-
-/// A dispatch of more floating-point operations is cut, so that a weak device answers its user in between.
-const COST_MAX: u64 = 4_000_000_000;
+/// Floating-point operations that any device does without letting its user wait.
+const COST_MAX: u64 = 2_000_000_000;
+/// Workgroups that keep a device busy; a product of fewer is split along k.
+const GROUPS_MIN: u32 = 256;
+/// Fewest terms of a partial sum: writing and reading one takes as long as a few terms.
+const DEPTH_MIN: u32 = 256;
+/// Room for partial sums.
+const SCRATCH_BYTES: u64 = 8 << 20;
 
 impl Variant {
-    /// Blocks of 4 × 4 of an invocation, down and across.
-    fn blocks(self) -> [u32; 2] {
+    /// Every variant.
+    pub const ALL: [Self; 5] =
+        [Self::Register8x16, Self::Register8, Self::Register4, Self::Tile64, Self::Tile128];
+
+    fn kernel(self) -> &'static Kernel {
         match self {
-            Self::Register4 => [1, 1],
-            Self::Register8 => [2, 2],
-            Self::Register8x16 => [2, 4],
+            Self::Register4 | Self::Register8 | Self::Register8x16 => &kernels::MATMUL_REGISTER,
+            Self::Tile64 | Self::Tile128 => &kernels::MATMUL_TILE,
         }
+    }
+
+    fn constants(self) -> Vec<Constant> {
+        match self {
+            Self::Register4 => vec![("DOWN", 1), ("ACROSS", 1), ("WG", 8)],
+            Self::Register8 => vec![("DOWN", 2), ("ACROSS", 2), ("WG", 8)],
+            Self::Register8x16 => vec![("DOWN", 2), ("ACROSS", 4), ("WG", 8)],
+            Self::Tile64 => vec![("WG", 8)],
+            Self::Tile128 => vec![("WG", 16)],
+        }
+    }
+
+    /// Whether it uses workgroup memory; a program on the CPU only loses by that.
+    fn is_tiled(self) -> bool {
+        matches!(self, Self::Tile64 | Self::Tile128)
     }
 
     /// Rows and columns of C of a workgroup.
     fn tile(self) -> [u32; 2] {
-        self.blocks().map(|count| count * 4 * WORKGROUP)
+        match self {
+            Self::Register4 => [32, 32],
+            Self::Register8 | Self::Tile64 => [64, 64],
+            Self::Register8x16 => [64, 128],
+            Self::Tile128 => [128, 128],
+        }
     }
 
-    fn kernel(self) -> &'static Kernel {
-        &kernels::MATMUL_REGISTER
+    /// Terms of a partial sum. It depends on the shape alone, so that the bits of a product do too.
+    fn depth(self, m: u32, n: u32, k: u32) -> u32 {
+        let [rows, columns] = self.tile();
+        let groups = u64::from(m.div_ceil(rows)) * u64::from(n.div_ceil(columns));
+        let fit = SCRATCH_BYTES / (u64::from(m) * u64::from(n.next_multiple_of(4)) * 4).max(1);
+        let splits = (u64::from(GROUPS_MIN) / groups.max(1)).min(u64::from(k / DEPTH_MIN)).min(fit).max(1);
+        k.div_ceil(splits as u32).next_multiple_of(16)
     }
 }
 
@@ -95,12 +138,23 @@ pub struct Matmul {
     nt: Variant,
     nn: Variant,
     tn: Variant,
+    scratch: Option<Slice>,
+    /// Floating-point operations of a dispatch; larger ones are cut.
+    pub(super) cost_max: u64,
 }
 
 impl Matmul {
     /// `variant` for all products.
     pub fn fixed(variant: Variant) -> Self {
-        Self { nt: variant, nn: variant, tn: variant }
+        Self { nt: variant, nn: variant, tn: variant, scratch: None, cost_max: COST_MAX }
+    }
+
+    /// With 8 MiB for partial sums: products of few rows and columns and many terms, as the gradients of
+    /// weights are, then keep all of the device busy.
+    #[must_use]
+    pub fn with_scratch(mut self, gpu: &Gpu) -> Self {
+        self.scratch = Some(Slice::whole(&buffer(gpu, "partial sums", SCRATCH_BYTES / 4)));
+        self
     }
 
     fn variant(&self, form: Form) -> Variant {
@@ -111,37 +165,77 @@ impl Matmul {
         }
     }
 
-    /// Adds what computes `product`: one dispatch, or several of some rows each.
+    fn variant_mut(&mut self, form: Form) -> &mut Variant {
+        match form {
+            Form::Nt => &mut self.nt,
+            Form::Nn => &mut self.nn,
+            Form::Tn => &mut self.tn,
+        }
+    }
+
+    /// Adds what computes `product`: a dispatch; one for every so many rows if it is large; one more if its
+    /// sums are split.
     pub fn add(&self, builder: &mut Builder, product: Product) {
+        let Product { form, m, n, k, .. } = product;
+        match (&self.scratch, self.variant(form).depth(m, n, k)) {
+            (Some(scratch), depth) if depth < k => {
+                let c_stride = n.next_multiple_of(4);
+                let partial = Product { c: scratch.clone(), c_stride, store: Store::Set, ..product.clone() };
+                self.multiply(builder, partial, depth);
+                sum(builder, product, scratch, k.div_ceil(depth));
+            }
+            _ => self.multiply(builder, product, k.next_multiple_of(16)),
+        }
+    }
+
+    /// Adds `product` in sums of `depth` terms, one matrix C after another.
+    fn multiply(&self, builder: &mut Builder, product: Product, depth: u32) {
+        let variant = self.variant(product.form);
         let Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store } = product;
         debug_assert!([a_stride, b_stride, c_stride].iter().all(|stride| stride % 4 == 0), "strides");
-        let variant = self.variant(form);
-        let [down, across] = variant.blocks();
+        let (store, residual) = stored(store);
+        let constants = [vec![("FORM", form as u32), ("STORE", store)], variant.constants()].concat();
+        let storage = vec![a.clone(), b, residual.unwrap_or(a), c];
         let [tile_rows, tile_columns] = variant.tile();
-        let (store, residual) = match store {
-            Store::Set => (0, a.clone()),
-            Store::Add => (1, a.clone()),
-            Store::Plus(residual) => (2, residual),
-        };
         let row_cost = 2 * u64::from(n) * u64::from(k);
-        let tiles = COST_MAX / (row_cost * u64::from(tile_rows)).max(1);
-        let rows_max = tiles.clamp(1, u64::from(m.div_ceil(tile_rows)).max(1)) as u32 * tile_rows;
+        let tiles_max = (self.cost_max / (row_cost * u64::from(tile_rows)).max(1)).max(1);
+        let rows_max = u64::from(tile_rows).saturating_mul(tiles_max).min(u64::from(u32::MAX)) as u32;
         for row in (0..m).step_by(rows_max as usize) {
             let rows = rows_max.min(m - row);
             builder.add(Dispatch {
                 kernel: variant.kernel(),
-                constants: vec![
-                    ("FORM", form as u32),
-                    ("STORE", store),
-                    ("DOWN", down),
-                    ("ACROSS", across),
-                    ("WG", WORKGROUP),
-                ],
-                params: vec![m, n, k, a_stride / 4, b_stride / 4, c_stride / 4, row, k.next_multiple_of(4)],
-                storage: vec![a.clone(), b.clone(), residual.clone(), c.clone()],
-                groups: [n.div_ceil(tile_columns), rows.div_ceil(tile_rows), 1],
+                constants: constants.clone(),
+                params: vec![m, n, k, a_stride / 4, b_stride / 4, c_stride / 4, row, depth],
+                storage: storage.clone(),
+                groups: [n.div_ceil(tile_columns), rows.div_ceil(tile_rows), k.div_ceil(depth)],
                 cost: row_cost * u64::from(rows),
             });
         }
     }
+}
+
+/// Number of `store` in the kernels; what is added.
+fn stored(store: Store) -> (u32, Option<Slice>) {
+    match store {
+        Store::Set => (0, None),
+        Store::Add => (1, None),
+        Store::Plus(residual) => (2, Some(residual)),
+    }
+}
+
+/// Adds the sum of `count` partial products, which lie in `partial`.
+fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
+    const WORKGROUP: u32 = 64;
+    let Product { m, n, c, c_stride, store, .. } = product;
+    let (store, residual) = stored(store);
+    let quads = n.div_ceil(4);
+    let residual = residual.unwrap_or_else(|| partial.clone());
+    builder.add(Dispatch {
+        kernel: &kernels::MATMUL_SUM,
+        constants: vec![("STORE", store), ("WG", WORKGROUP)],
+        params: vec![m, n, count, quads, 0, c_stride / 4, 0, 0],
+        storage: vec![partial.clone(), partial.clone(), residual, c],
+        groups: [(m * quads).div_ceil(WORKGROUP).min(1024), 1, 1],
+        cost: u64::from(count) * u64::from(m) * u64::from(n),
+    });
 }

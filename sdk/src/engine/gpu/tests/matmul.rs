@@ -1,11 +1,12 @@
+use std::cell::Cell;
+
 use wgpu::util::DeviceExt;
 
 use super::super::Gpu;
-use super::super::matmul::{Form, Matmul, Product, Store, Variant};
+use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Variant};
 use super::super::program::{Builder, Pipelines, Slice};
 use super::harness::{each_gpu, floats, noise, read};
 
-const VARIANTS: [Variant; 3] = [Variant::Register4, Variant::Register8, Variant::Register8x16];
 const FORMS: [Form; 3] = [Form::Nt, Form::Nn, Form::Tn];
 
 /// A matrix with what lies around it.
@@ -52,8 +53,16 @@ fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
     }
 }
 
-/// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched.
-fn check(matmul: &Matmul, pipelines: &Pipelines, gpu: &Gpu, form: Form, [m, n, k]: [usize; 3], store: usize) {
+/// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Returns C, padding
+/// and all.
+fn check(
+    matmul: &Matmul,
+    pipelines: &Pipelines,
+    gpu: &Gpu,
+    form: Form,
+    [m, n, k]: [usize; 3],
+    store: usize,
+) -> Vec<u32> {
     let (a, b) = operands(form, m, n, k);
     let (before, residual) = (Matrix::new(m, n, 2.0), Matrix::new(m, n, f32::NAN));
     let c = before.upload(gpu);
@@ -74,7 +83,8 @@ fn check(matmul: &Matmul, pipelines: &Pipelines, gpu: &Gpu, form: Form, [m, n, k
     matmul.add(&mut builder, product);
     let program = builder.build(gpu, pipelines);
     program.submit(gpu, u64::MAX);
-    let found = Matrix { values: floats(&read(gpu, &c)), ..before };
+    let bits = read(gpu, &c);
+    let found = Matrix { values: floats(&bits), ..before };
 
     let what = format!("{matmul:?} {form:?} {m} × {n} × {k}, store {store}");
     let before = Matrix::new(m, n, 2.0);
@@ -97,6 +107,7 @@ fn check(matmul: &Matmul, pipelines: &Pipelines, gpu: &Gpu, form: Form, [m, n, k
             }
         }
     }
+    bits
 }
 
 /// Sizes one below, at and one above what blocks and workgroups hold, in no particular combination.
@@ -121,12 +132,89 @@ const SIZES: [[usize; 3]; 14] = [
 fn products_agree() {
     each_gpu(|gpu| {
         let pipelines = Pipelines::default();
-        for variant in VARIANTS {
+        for variant in Variant::ALL {
             for form in FORMS {
                 for (size, store) in SIZES.into_iter().zip([0, 1, 2].into_iter().cycle()) {
                     check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store);
                 }
             }
         }
+    });
+}
+
+/// Enough terms to be split, in two, three and more parts of which the last is shorter.
+#[test]
+fn split_sums_agree() {
+    each_gpu(|gpu| {
+        let pipelines = Pipelines::default();
+        for variant in Variant::ALL {
+            let matmul = Matmul::fixed(variant).with_scratch(gpu);
+            for (form, size) in FORMS.into_iter().zip([[5, 70, 513], [1, 1, 770], [129, 37, 1101]]) {
+                for store in 0..3 {
+                    let first = check(&matmul, &pipelines, gpu, form, size, store);
+                    let second = check(&matmul, &pipelines, gpu, form, size, store);
+                    assert_eq!(first, second, "{variant:?} {form:?}: other bits at the second run");
+                    let whole = check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store);
+                    assert_ne!(first, whole, "{variant:?} {form:?}: was not split");
+                }
+            }
+        }
+    });
+}
+
+/// A dispatch for each 32 to 128 rows.
+#[test]
+fn cut_products_agree() {
+    each_gpu(|gpu| {
+        let pipelines = Pipelines::default();
+        for variant in Variant::ALL {
+            let mut matmul = Matmul::fixed(variant);
+            matmul.cost_max = 1;
+            for form in FORMS {
+                check(&matmul, &pipelines, gpu, form, [257, 37, 33], 2);
+            }
+        }
+    });
+}
+
+/// By a clock on which everything takes as long: all variants are tried, and the first one of each form stays.
+#[test]
+fn a_trial_chooses() {
+    each_gpu(|gpu| {
+        let clock = Cell::new(0);
+        let now_us = || {
+            clock.set(clock.get() + 5_000);
+            clock.get()
+        };
+        let shapes = [(Form::Nt, 33, 2_000_000_000, 4), (Form::Nt, 8, 8, 8), (Form::Tn, 5, 6, 7)];
+        let pipelines = Pipelines::default();
+        let choosing = Matmul::choose(gpu, &pipelines, &shapes, &now_us);
+        let (matmul, trials) = futures::executor::block_on(choosing).unwrap();
+        let tried = |form, n| trials.iter().filter(move |trial| trial.form == form && trial.n == n);
+        let variants: Vec<Variant> = tried(Form::Tn, 6).map(|trial| trial.variant).collect();
+        assert_eq!(variants, Variant::ALL[..3], "tiles are not tried on the CPU");
+        assert_eq!(tried(Form::Nt, 8).count(), 3);
+        assert_eq!(trials.len(), 9);
+        assert!(trials.iter().all(|trial| trial.n < 32 << 20), "B cannot be bound");
+        let gflops = 2.0 * 5.0 * 6.0 * 7.0 / 5e-3 / 1e9;
+        assert!(tried(Form::Tn, 6).all(|trial| (trial.gflops / gflops - 1.0).abs() < 1e-9));
+        let choice = matmul.choice(gpu);
+        assert_eq!([choice.nt, choice.nn, choice.tn], [Variant::ALL[0], Variant::Register8, Variant::ALL[0]]);
+    });
+}
+
+#[test]
+fn a_choice_holds_where_it_was_made() {
+    each_gpu(|gpu| {
+        let choice = Matmul::fixed(Variant::Tile64).choice(gpu);
+        let text = serde_json::to_string(&choice).unwrap();
+        let kept: Choice = serde_json::from_str(&text).unwrap();
+        assert_eq!(Matmul::from_choice(gpu, &kept).unwrap().choice(gpu), choice);
+        let elsewhere = Choice { adapter: "Voodoo".to_owned(), ..choice.clone() };
+        let error = Matmul::from_choice(gpu, &elsewhere).unwrap_err();
+        assert!(matches!(error, ChoiceError::Adapter { .. }), "{error}");
+        let before = Choice { driver: "1.0".to_owned(), ..choice };
+        let error = Matmul::from_choice(gpu, &before).unwrap_err();
+        assert!(matches!(error, ChoiceError::Driver { .. }), "{error}");
     });
 }

@@ -45,18 +45,25 @@ fn kernels_are_what_their_rows_say() {
     ALL.iter().for_each(|kernel| check(kernel));
 }
 
-/// Every file is a kernel, and says what its formula and its twin are.
+/// Names of the files in `kernels/` or below, in order.
+fn files(below: &str) -> Vec<String> {
+    let folder = format!("{}/src/engine/gpu/kernels/{below}", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+    let mut names: Vec<String> = files.map(|file| file.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Every file is a kernel or a part of one, and says what its formula and its twin are.
 #[test]
 fn files_are_kernels() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/engine/gpu/kernels");
-    let mut files: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    files.sort();
     let mut names: Vec<String> = ALL.iter().map(|kernel| format!("{}.wgsl", kernel.name)).collect();
     names.sort();
-    assert_eq!(files, names);
+    assert_eq!(files(""), names);
+    let parts: std::collections::BTreeSet<String> =
+        ALL.iter().flat_map(|kernel| kernel.parts).map(|name| format!("{name}.wgsl")).collect();
+    assert!(files("parts").iter().eq(&parts), "a part that no kernel has");
     for kernel in ALL {
         assert!(kernel.source.starts_with("// "), "{} has no header", kernel.name);
         assert!(kernel.source.contains("CPU twin: `"), "{} names no twin", kernel.name);

@@ -1,0 +1,67 @@
+//! What a trial found out, to be kept.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Matmul, Variant};
+use crate::engine::gpu::Gpu;
+
+/// The best variant for each form on one device with one driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Name of the adapter.
+    pub adapter: String,
+    /// Driver and version.
+    pub driver: String,
+    /// For `A Bᵀ`.
+    pub nt: Variant,
+    /// For `A B`.
+    pub nn: Variant,
+    /// For `Aᵀ B`.
+    pub tn: Variant,
+}
+
+/// Why a choice says nothing about a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChoiceError {
+    /// It was made on another adapter.
+    #[error("the kernels were chosen for {chosen:?}, and this is {found:?}: choose again")]
+    Adapter {
+        /// The one that it was made on.
+        chosen: String,
+        /// The one here.
+        found: String,
+    },
+    /// The driver has changed since.
+    #[error("the kernels were chosen with driver {chosen:?}, and this is {found:?}: choose again")]
+    Driver {
+        /// The one that it was made with.
+        chosen: String,
+        /// The one here.
+        found: String,
+    },
+}
+
+impl Matmul {
+    /// As `choice` says.
+    ///
+    /// # Errors
+    /// [`ChoiceError::Adapter`] and [`ChoiceError::Driver`]: it was made on another device than `gpu`.
+    pub fn from_choice(gpu: &Gpu, choice: &Choice) -> Result<Self, ChoiceError> {
+        let Choice { adapter, driver, nt, nn, tn } = choice;
+        let facts = gpu.facts();
+        if *adapter != facts.name {
+            return Err(ChoiceError::Adapter { chosen: adapter.clone(), found: facts.name.clone() });
+        }
+        if *driver != facts.driver {
+            return Err(ChoiceError::Driver { chosen: driver.clone(), found: facts.driver.clone() });
+        }
+        Ok(Self { nn: *nn, tn: *tn, ..Self::fixed(*nt) }.with_scratch(gpu))
+    }
+
+    /// What to keep, for [`Self::from_choice`].
+    #[must_use]
+    pub fn choice(&self, gpu: &Gpu) -> Choice {
+        let (adapter, driver) = (gpu.facts().name.clone(), gpu.facts().driver.clone());
+        Choice { adapter, driver, nt: self.nt, nn: self.nn, tn: self.tn }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which variant is the fastest here.
+
+use futures::channel::oneshot;
+
+use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Variant};
+use crate::engine::gpu::program::{Builder, Pipelines, Program, Slice, buffer};
+use crate::engine::gpu::{Gpu, GpuError};
+
+/// Floating-point operations of a product that is tried, at most; larger ones are cut down. A weak GPU takes
+/// some tens of milliseconds, a program on the CPU likewise.
+const COST_MAX: u64 = 2_000_000_000;
+const COST_SOFTWARE_MAX: u64 = 500_000_000;
+/// A run that is shorter says little: clocks are coarse, and so is word of an end.
+const RUN_US_MIN: u64 = 4_000;
+/// Products in a run, at most.
+const REPEATS_MAX: u32 = 64;
+/// Timed runs of a variant, at most, and their time.
+const RUNS: u32 = 3;
+const RUNS_US: u64 = 30_000;
+/// A variant that is so many times slower than another is not tried any further.
+const BEHIND: f64 = 2.0;
+
+/// How fast one variant multiplied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    /// The variant.
+    pub variant: Variant,
+    /// How the operands lay.
+    pub form: Form,
+    /// Rows of C; like n and k, half of what was asked for, or a quarter and so on, if that was large.
+    pub m: u32,
+    /// Columns of C.
+    pub n: u32,
+    /// Terms of each sum.
+    pub k: u32,
+    /// 10⁹ floating-point operations, 2 m n k for a product, in a second; best run.
+    pub gflops: f64,
+}
+
+impl Matmul {
+    /// Measures the variants on `gpu`, for `shapes` of the model to be trained (form, m, n, k), and takes the
+    /// fastest of each form. `now_us` gives microseconds since any moment.
+    ///
+    /// # Errors
+    /// [`GpuError::Memory`], [`GpuError::Lost`] and [`GpuError::Refused`].
+    pub async fn choose(
+        gpu: &Gpu,
+        pipelines: &Pipelines,
+        shapes: &[(Form, u32, u32, u32)],
+        now_us: &dyn Fn() -> u64,
+    ) -> Result<(Self, Vec<Trial>), GpuError> {
+        let mut trials = Vec::new();
+        let mut matmul =
+            gpu.allocate(SCRATCH_BYTES, || Self::fixed(Variant::Register8).with_scratch(gpu)).await?;
+        for form in [Form::Nt, Form::Nn, Form::Tn] {
+            let mut benches = Vec::new();
+            for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {
+                benches.push(Bench::new(gpu, form, cut([m, n, k], gpu)).await?);
+            }
+            let mut best = (Variant::Register8, vec![f64::INFINITY; benches.len()]);
+            for variant in Variant::ALL {
+                if gpu.facts().software && variant.is_tiled() {
+                    continue;
+                }
+                *matmul.variant_mut(form) = variant;
+                let mut times_us = Vec::new();
+                for (bench, best_us) in benches.iter().zip(&best.1) {
+                    let us = bench.time(gpu, pipelines, &matmul, now_us, best_us * BEHIND).await?;
+                    trials.push(bench.trial(variant, us));
+                    times_us.push(us);
+                    if us > best_us * BEHIND {
+                        times_us.push(f64::INFINITY);
+                        break;
+                    }
+                }
+                if times_us.iter().sum::<f64>() < best.1.iter().sum() {
+                    best = (variant, times_us);
+                }
+            }
+            *matmul.variant_mut(form) = best.0;
+        }
+        Ok((matmul, trials))
+    }
+}
+
+/// Halves the largest side until a product is cheap enough and each matrix can be bound.
+fn cut(mut sides: [u32; 3], gpu: &Gpu) -> [u32; 3] {
+    let cost_max = if gpu.facts().software { COST_SOFTWARE_MAX } else { COST_MAX };
+    loop {
+        let [m, n, k] = sides.map(|side| u64::from(side.next_multiple_of(4)));
+        let bytes = 4 * (m * k).max(n * k).max(m * n);
+        if 2 * m * n * k <= cost_max && bytes <= gpu.device.limits().max_storage_buffer_binding_size {
+            return sides;
+        }
+        let largest = sides.iter_mut().max().expect("there are three");
+        *largest = largest.div_ceil(2);
+    }
+}
+
+/// Operands of one shape.
+struct Bench {
+    form: Form,
+    sides: [u32; 3],
+    a: Slice,
+    b: Slice,
+    c: Slice,
+}
+
+impl Bench {
+    async fn new(gpu: &Gpu, form: Form, sides: [u32; 3]) -> Result<Self, GpuError> {
+        let [m, n, k] = sides.map(|side| u64::from(side.next_multiple_of(4)));
+        let make = |words| Slice::whole(&buffer(gpu, "trial", words));
+        let all = || Self { form, sides, a: make(m * k), b: make(n * k), c: make(m * n) };
+        gpu.allocate(4 * (m * k + n * k + m * n), all).await
+    }
+
+    /// `count` products, one after the other.
+    fn program(&self, gpu: &Gpu, pipelines: &Pipelines, matmul: &Matmul, count: u32) -> Program {
+        let [m, n, k] = self.sides;
+        let width = |side: u32| side.next_multiple_of(4);
+        let (a_stride, b_stride) = match self.form {
+            Form::Nt => (width(k), width(k)),
+            Form::Nn => (width(k), width(n)),
+            Form::Tn => (width(m), width(n)),
+        };
+        let (form, c_stride, store) = (self.form, width(n), Store::Set);
+        let (a, b, c) = (self.a.clone(), self.b.clone(), self.c.clone());
+        let product = Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store };
+        let mut builder = Builder::default();
+        (0..count).for_each(|_| matmul.add(&mut builder, product.clone()));
+        builder.build(gpu, pipelines)
+    }
+
+    /// Microseconds of a product: the best of a few runs, or that of the first if it is above `enough_us`.
+    async fn time(
+        &self,
+        gpu: &Gpu,
+        pipelines: &Pipelines,
+        matmul: &Matmul,
+        now_us: &dyn Fn() -> u64,
+        enough_us: f64,
+    ) -> Result<f64, GpuError> {
+        let mut repeats = 1;
+        let mut program = self.program(gpu, pipelines, matmul, repeats);
+        // Some drivers compile at first use.
+        run(gpu, &program).await?;
+        let (mut best_us, mut total_us, mut runs) = (f64::INFINITY, 0, 0);
+        while runs < RUNS && total_us < RUNS_US {
+            let start_us = now_us();
+            run(gpu, &program).await?;
+            let us = now_us().saturating_sub(start_us).max(1);
+            if us < RUN_US_MIN && repeats < REPEATS_MAX {
+                repeats *= 4;
+                program = self.program(gpu, pipelines, matmul, repeats);
+                continue;
+            }
+            best_us = best_us.min(us as f64 / f64::from(repeats));
+            if best_us > enough_us {
+                break;
+            }
+            total_us += us;
+            runs += 1;
+        }
+        Ok(best_us)
+    }
+
+    fn trial(&self, variant: Variant, us: f64) -> Trial {
+        let [m, n, k] = self.sides;
+        let gflops = 2e-3 * f64::from(m) * f64::from(n) * f64::from(k) / us;
+        Trial { variant, form: self.form, m, n, k, gflops }
+    }
+}
+
+/// Submits all of `program`, and waits until it is done.
+async fn run(gpu: &Gpu, program: &Program) -> Result<(), GpuError> {
+    program.submit(gpu, u64::MAX);
+    let (done, wait) = oneshot::channel();
+    gpu.queue.on_submitted_work_done(move || {
+        let _ = done.send(());
+    });
+    // Waits, but for browsers, whose event loop brings the word; an error shows below.
+    let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
+    let heard = wait.await;
+    gpu.check()?;
+    heard.map_err(|_| GpuError::Lost { reason: "no word that it is done".to_owned() })
+}
