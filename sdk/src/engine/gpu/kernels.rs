@@ -54,6 +54,7 @@ kernels! {
     MATMUL_TILE = "matmul_tile" after "matmul", 8, [Read, Read, Read, Write];
     MATMUL_SUM = "matmul_sum" after "matmul", 8, [Read, Read, Read, Write];
     EMBED = "embed", 4, [Read, Read, Write];
+    EMBED_GRAD = "embed_grad", 4, [Read, Read, Read, Write];
     NORM = "norm", 3, [Read, Read, Write, Write];
     NORM_GRAD = "norm_grad", 4, [Read, Read, Read, Read, Write, Write];
     COLUMN_SUM = "column_sum", 3, [Read, Write];
@@ -61,4 +62,7 @@ kernels! {
     SWIGLU = "swiglu", 2, [Read, Write];
     SWIGLU_GRAD = "swiglu_grad", 2, [Write, Write];
     CROSS_ENTROPY = "cross_entropy", 4, [Read, Write, Write];
+    SQUARES = "squares", 2, [Read, Write];
+    FINISH = "finish", 3, [Read, Read, Write];
+    ADAMW = "adamw", 2, [Read, Read, Write, Read, Write, Write];
 }

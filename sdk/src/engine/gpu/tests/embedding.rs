@@ -1,3 +1,4 @@
+use super::super::batch::BatchShape;
 use super::super::kernels;
 use super::harness::{each_gpu, floats, noise, run, words};
 use crate::rng::Rng;
@@ -32,6 +33,43 @@ fn embed_agrees() {
                 x = run(gpu, &kernels::EMBED, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).remove(0);
             }
             assert_eq!(floats(&x), expected);
+        });
+    }
+}
+
+/// Adds each row of dx to that of its token, in order.
+fn embed_grad(tokens: &[u32], dx: &[f32], dtable: &mut [f32], width: usize) {
+    for (&token, dx) in tokens.iter().zip(dx.chunks(width)) {
+        for (sum, dx) in dtable[token as usize * width..].iter_mut().zip(dx) {
+            *sum += dx;
+        }
+    }
+}
+
+/// Exactly: the order of the sums is that of the rows.
+#[test]
+fn embed_grad_agrees() {
+    for (rows, width, vocab, count_max, groups) in
+        [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 300, 50, 49, 3)]
+    {
+        let shape = BatchShape { microbatches: 1, windows: 1, context: rows };
+        let tokens = tokens(rows, vocab);
+        let (dx, begun) = (noise(rows * width, 1.0), noise(vocab * width, 2.0));
+        let mut expected = begun.clone();
+        embed_grad(&tokens, &dx, &mut expected, width);
+        let padded = shape.rows_padded();
+        let batch = shape.fill(&[&tokens[..], &[0]].concat());
+        let (order, runs) = batch[2 * padded..].split_at(padded);
+        each_gpu(|gpu| {
+            let mut found = begun.clone();
+            for (first, count) in slices(vocab, count_max) {
+                let params = [rows as u32, width as u32 / 4, first as u32, count as u32];
+                let part = first * width..(first + count) * width;
+                let buffers = [runs.to_vec(), order.to_vec(), words(&dx), words(&found[part.clone()])];
+                let out = run(gpu, &kernels::EMBED_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+                found[part].copy_from_slice(&floats(&out[0]));
+            }
+            assert_eq!(found, expected);
         });
     }
 }

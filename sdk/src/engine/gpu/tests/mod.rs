@@ -5,6 +5,7 @@ mod harness;
 mod loss;
 mod matmul;
 mod norm;
+mod optimiser;
 mod pointwise;
 mod ring;
 mod table;

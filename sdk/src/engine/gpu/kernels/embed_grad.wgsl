@@ -1,0 +1,44 @@
+// dtable[t − first] += Σ dx[order[i]] for i from begin to end of each run (t, begin, end), in that order;
+// dtable [count, C] are rows first … of the embedding, other tokens are passed over. dx [R, C].
+// CPU twin: `engine::gpu::tests::embedding::embed_grad`.
+//
+// One workgroup for each run at a time; each token has one run, so no two write the same row.
+
+override WG: u32 = 64u;
+
+struct Params {
+    // R: runs, those of no length among them.
+    rows: u32,
+    // C / 4.
+    quads: u32,
+    first: u32,
+    count: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> runs: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> order: array<u32>;
+@group(0) @binding(3) var<storage, read> dx: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> dtable: array<vec4<f32>>;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    for (var r = group.x; r < params.rows; r += groups.x) {
+        let run = runs[r];
+        if run.x < params.first || run.x - params.first >= params.count || run.y >= run.z {
+            continue;
+        }
+        let start = (run.x - params.first) * params.quads;
+        for (var quad = lane; quad < params.quads; quad += WG) {
+            var sum = dtable[start + quad];
+            for (var i = run.y; i < run.z; i++) {
+                sum += dx[order[i] * params.quads + quad];
+            }
+            dtable[start + quad] = sum;
+        }
+    }
+}
