@@ -5,6 +5,7 @@
 
 mod cargo;
 mod demo;
+mod gpu;
 mod measure;
 mod process;
 mod test;
@@ -30,6 +31,8 @@ enum Verb {
     Test(test::Args),
     /// Measures this machine: learner, merge, codec, wire, memory.
     Bench(measure::Args),
+    /// Builds, checks and measures the GPU engine on this machine in one call, without a network.
+    Gpu(gpu::Args),
     /// Starts a program that ends with this process.
     #[command(hide = true)]
     Guard(process::guard::Args),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Bench(args) => measure::run(&args),
+        Verb::Gpu(args) => gpu::run(&args),
         Verb::Guard(args) => process::guard::run(&args),
     }
 }

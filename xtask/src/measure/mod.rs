@@ -3,6 +3,8 @@
 mod runs;
 mod table;
 
+pub use table::render;
+
 use std::process::{ExitCode, Stdio};
 
 use clap::ValueEnum;
@@ -44,7 +46,7 @@ pub fn run(args: &Args) -> ExitCode {
         println!("── {name:?}");
         match measure(name) {
             Ok(value) => {
-                print!("{}", table::render(&value));
+                print!("{}", render(&value));
                 figures.insert(format!("{name:?}").to_lowercase(), value);
             }
             Err(reason) => {

@@ -16,7 +16,7 @@ const VARIABLES: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
 pub fn setup() -> Result<Option<String>, String> {
     let switched_off = env::var("GPU_TESTS").is_ok_and(|value| value == "no");
     // Apple's systems have Metal, Windows' drivers bring Vulkan along.
-    if switched_off || !cfg!(target_os = "linux") || installed() {
+    if switched_off || env::consts::OS != "linux" || installed() {
         return Ok(None);
     }
     let packages = PACKAGES.join(" ");

@@ -1,0 +1,187 @@
+//! `cargo xtask gpu`: builds, checks and measures the GPU engine of this machine in one call, without a network.
+//!
+//! For a machine that has a GPU and nothing else: `cargo xtask gpu --pack DIR` elsewhere, take DIR there, and
+//! call `DIR/xtask gpu --prebuilt DIR`.
+
+mod programs;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use self::programs::Programs;
+
+/// The same model in PyTorch.
+const TORCH: &str = include_str!("torch.py");
+/// Seconds that one more measurement is worth beginning for.
+const WORTH_S: u64 = 30;
+
+/// What to check and measure.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Uses the programs that `--pack` left here instead of building any.
+    #[arg(long, value_name = "DIR")]
+    prebuilt: Option<PathBuf>,
+    /// Builds the programs, puts them here and ends.
+    #[arg(long, value_name = "DIR", conflicts_with = "prebuilt")]
+    pack: Option<PathBuf>,
+    /// Presets to train.
+    #[arg(long, value_delimiter = ',', default_value = "small,medium,base")]
+    presets: Vec<String>,
+    /// Seconds for each measurement, after its warm-up.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Seconds for everything; what does not fit is left out and named.
+    #[arg(long, default_value_t = 540)]
+    limit: u64,
+    /// Part of the name of the adapter; the best one if there is none.
+    #[arg(long)]
+    adapter: Option<String>,
+    /// A Python that has PyTorch.
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+    /// Prints one JSON object as the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 1 if something could not be built, is wrong, or could not be measured at all.
+pub fn run(args: &Args) -> ExitCode {
+    match report(args) {
+        Ok(figures) => {
+            if args.json {
+                println!("{figures}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(args: &Args) -> Result<Value, String> {
+    let until = Instant::now() + Duration::from_secs(args.limit);
+    if let Some(folder) = &args.pack {
+        return Programs::build()?.pack(folder).map(|()| Value::Null);
+    }
+    let programs = match &args.prebuilt {
+        Some(folder) => Programs::in_folder(folder)?,
+        None => Programs::build()?,
+    };
+    let mut figures = Map::new();
+    println!("── doctor");
+    let mut doctor = Command::new(&programs.learner);
+    doctor.args(["doctor", "--engine", "gpu", "--json"]);
+    figures.insert("doctor".into(), last_json(with_adapter(args, &mut doctor))?.1);
+    println!("── parity: every kernel and the whole engine against their scalar twins");
+    figures.insert("parity".into(), parity(&programs)?);
+    let mut rows = Vec::new();
+    for preset in &args.presets {
+        if until.saturating_duration_since(Instant::now()).as_secs() < WORTH_S {
+            println!("── {preset}: left out, the time is up");
+            rows.push(json!({ "preset": preset, "left_out": true }));
+            continue;
+        }
+        println!("── {preset}");
+        rows.push(measure(args, &programs, preset, until)?);
+    }
+    print!("{}", crate::measure::render(&json!({ "presets": summary(&rows) })));
+    figures.insert("presets".into(), Value::Array(rows));
+    Ok(Value::Object(figures))
+}
+
+/// The tests of the GPU engine, on this machine's adapter.
+fn parity(programs: &Programs) -> Result<Value, String> {
+    let mut command = Command::new(&programs.tests);
+    // That one looks at the sources, which may not be here.
+    command.args(["engine::gpu", "--skip", "files_are_kernels"]).env_remove("GPU_TESTS");
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().rfind(|line| line.starts_with("test result")).unwrap_or_default().to_owned();
+    println!("   {last}");
+    if output.status.success() { Ok(Value::String(last)) } else { Err(format!("the tests failed:\n{text}")) }
+}
+
+/// Ours, and PyTorch's if it is there.
+fn measure(args: &Args, programs: &Programs, preset: &str, until: Instant) -> Result<Value, String> {
+    let seconds = args.seconds.to_string();
+    let mut command = Command::new(&programs.learner);
+    command.args([
+        "bench",
+        "--engine",
+        "gpu",
+        "--profile",
+        "--json",
+        "--preset",
+        preset,
+        "--seconds",
+        &seconds,
+    ]);
+    let (_, mut ours) = last_json(with_adapter(args, &mut command))?;
+    println!("   ours: {} tokens/s", ours["tokens_per_s"]);
+    let left_s = until.saturating_duration_since(Instant::now()).as_secs();
+    ours["torch"] = match torch(args, &ours, left_s) {
+        Ok(torch) => torch,
+        Err(reason) => {
+            println!("   PyTorch: not measured: {reason}");
+            json!({ "left_out": reason })
+        }
+    };
+    for name in ["eager", "compiled"] {
+        if let (Some(own), Some(torch)) = (ours["tokens_per_s"].as_f64(), ours["torch"][name].as_f64()) {
+            ours[format!("ratio_to_{name}")] = json!(own / torch);
+        }
+    }
+    Ok(ours)
+}
+
+/// PyTorch's figures for the shape of `ours`, on a GPU only: there is nothing to compare elsewhere.
+fn torch(args: &Args, ours: &Value, left_s: u64) -> Result<Value, String> {
+    if ours["software"].as_bool() == Some(true) {
+        return Err("the adapter is a program on the CPU".to_owned());
+    }
+    let shape = ["vocab", "d_model", "layers", "heads", "d_ff", "context", "batch"];
+    let shape = shape.map(|field| ours[field].to_string());
+    let mut command = Command::new("timeout");
+    command.arg(left_s.to_string()).arg(&args.python).arg("-").args(shape).arg(args.seconds.to_string());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{} did not start: {error}", args.python.display()))?;
+    let mut stdin = child.stdin.take().expect("it is piped");
+    stdin.write_all(TORCH.as_bytes()).map_err(|error| error.to_string())?;
+    drop(stdin);
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).map_err(|_| format!("{} ended with {}", args.python.display(), output.status))
+}
+
+/// One line for each preset.
+fn summary(rows: &[Value]) -> Vec<Value> {
+    let fields =
+        ["preset", "tokens_per_s", "step_ms_p50", "share_of_peak", "ratio_to_eager", "ratio_to_compiled"];
+    let row = |row: &Value| fields.iter().map(|&field| (field.to_owned(), row[field].clone())).collect();
+    rows.iter().map(|value| Value::Object(row(value))).collect()
+}
+
+fn with_adapter<'a>(args: &Args, command: &'a mut Command) -> &'a mut Command {
+    command.args(args.adapter.iter().flat_map(|adapter| ["--adapter", adapter]))
+}
+
+/// Runs `command`; what it printed, and the JSON in its last line.
+fn last_json(command: &mut Command) -> Result<(String, Value), String> {
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    match last {
+        Some(value) if output.status.success() => Ok((text, value)),
+        _ => Err(format!("`{}` ended with {}:\n{text}", crate::cargo::shown(command), output.status)),
+    }
+}
