@@ -1,6 +1,8 @@
 //! Both cores against each other, without a network: each output is at once the other's input.
 
-use std::collections::BTreeMap;
+mod late;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ struct Island {
     target: f32,
     connected: bool,
     leases: Vec<LeaseGrant>,
+    /// Bodies that its device has not brought out yet, if it is a slow one.
+    held: Option<VecDeque<learner::Input>>,
 }
 
 struct Pair {
@@ -102,6 +106,7 @@ impl Pair {
             target,
             connected: false,
             leases: Vec::new(),
+            held: None,
         });
         let islands = islands.collect();
         let mut pair = Self {
@@ -167,7 +172,11 @@ impl Pair {
             }
             Output::Encode { round, fragment } => {
                 let body = island.replica.as_mut().unwrap().encode(fragment, &island.theta).unwrap();
-                self.learner(i, Input::Encoded { round, fragment, body });
+                let encoded = Input::Encoded { round, fragment, body };
+                match &mut island.held {
+                    Some(held) => held.push_back(encoded),
+                    None => self.learner(i, encoded),
+                }
             }
             Output::Apply { fragment, body, included } => {
                 island.replica.as_mut().unwrap().apply(fragment, &body, included, &mut island.theta).unwrap();

@@ -57,7 +57,9 @@ pub enum Output {
     Build(Box<Welcome>),
     /// Fetch Θ̂ of a fragment, at `version` or a later one.
     Fetch { fragment: FragmentId, version: Version },
-    /// Code the progress on a fragment; answer with [`Input::Encoded`] before anything else happens.
+    /// Code the progress on a fragment as of now; answer with [`Input::Encoded`]. That may come later:
+    /// after a new version of the fragment or another round on it the body is dropped, and what it held
+    /// goes into the next one.
     Encode { round: Round, fragment: FragmentId },
     /// Take in a merged change (`Replica::apply`).
     Apply { fragment: FragmentId, body: Vec<u8>, included: bool },
