@@ -4,8 +4,8 @@ use std::process;
 use std::thread;
 
 use archipelago::diloco::Layout;
-use archipelago::engine::EngineError;
 use archipelago::engine::cpu::CpuTrainer;
+use archipelago::engine::{EngineError, HostEngine, Moments};
 use archipelago::model::layout;
 use archipelago::platform::interrupted;
 use archipelago::run::{BuildError, Control, RunConfig, run};
@@ -42,10 +42,11 @@ pub(crate) fn join(args: JoinArgs) -> Result<(), Failure> {
     listen(control.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
-    let build = |spec: &RunSpec| {
+    // Host memory is not lost, so there never are moments to go on with.
+    let build = async |spec: &RunSpec, _: Option<Moments>| {
         let layout = layout(&spec.model).map_err(EngineError::from)?;
         check_memory(&layout)?;
-        Ok(CpuTrainer::new(&spec.model, &spec.inner, threads)?)
+        Ok(HostEngine::new(spec, CpuTrainer::new(&spec.model, &spec.inner, threads)?)?)
     };
     let report = runtime.block_on(run(run_config, &control, build, |event| show.event(event)))?;
     show.end(&report);

@@ -105,8 +105,8 @@ pub trait Engine {
     /// Whether something begun is not done.
     fn is_busy(&self) -> bool;
 
-    /// The optimiser's moments as last known in host memory, to go on with after the device was lost.
-    /// `None` where nothing can be lost.
+    /// The optimiser's moments as last known in host memory, to go on with after the device was lost;
+    /// those that it was built with, if it never came to more. `None` where nothing can be lost.
     fn salvage(&mut self) -> Option<Moments>;
 }
 

@@ -1,18 +1,19 @@
 //! How long to wait before the next attempt.
 
+use std::ops::RangeInclusive;
+
 use crate::rng::Rng;
 
-/// First wait, in milliseconds.
-const FIRST_MS: u64 = 250;
-/// Longest wait, in milliseconds.
-const LAST_MS: u64 = 15_000;
+/// First and longest wait for a syncer, in milliseconds.
+const WAITS_MS: RangeInclusive<u64> = 250..=15_000;
 /// After so long without trouble the waits begin anew, in milliseconds.
 const HEALTHY_MS: u64 = 60_000;
 
-/// Waits that double from 0.25 s to 15 s, each shortened by chance by up to half, so that learners
-/// that lost one syncer together do not come back together.
+/// Waits that double, by default from 0.25 s to 15 s, each shortened by chance by up to half, so that
+/// learners that lost one syncer together do not come back together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
+    waits_ms: RangeInclusive<u64>,
     ceiling_ms: u64,
     rng: Rng,
 }
@@ -21,16 +22,21 @@ impl Backoff {
     /// The same `seed` gives the same waits.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { ceiling_ms: FIRST_MS, rng: Rng::new(seed) }
+        Self::within(WAITS_MS, seed)
+    }
+
+    /// The first and the longest wait, in milliseconds, before they are shortened.
+    pub(super) fn within(waits_ms: RangeInclusive<u64>, seed: u64) -> Self {
+        Self { ceiling_ms: *waits_ms.start(), waits_ms, rng: Rng::new(seed) }
     }
 
     /// The wait before the next attempt, in milliseconds; what went before held for `healthy_ms`.
     pub fn next_ms(&mut self, healthy_ms: u64) -> u64 {
         if healthy_ms >= HEALTHY_MS {
-            self.ceiling_ms = FIRST_MS;
+            self.ceiling_ms = *self.waits_ms.start();
         }
         let ceiling_ms = self.ceiling_ms;
-        self.ceiling_ms = (2 * ceiling_ms).min(LAST_MS);
+        self.ceiling_ms = (2 * ceiling_ms).min(*self.waits_ms.end());
         ceiling_ms - self.rng.next_u64() % (ceiling_ms / 2 + 1)
     }
 }

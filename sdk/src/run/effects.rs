@@ -2,50 +2,61 @@
 
 use crate::data::Feed;
 use crate::diloco::learner::{Input, Output};
-use crate::engine::{Encoded, Engine, EngineError, HostEngine, Trainer};
+use crate::engine::{Encoded, Engine, EngineError, Moments};
 use crate::wire::{Bye, CloseCode, Fate, Message, RunSpec, Welcome};
 
 use super::downloads::Download;
 use super::event::Event;
 use super::link::{LinkEvent, bye};
+use super::meter::Spent;
 use super::session::{Part, Session, newcomer};
 use super::{BuildError, RunError};
 
-impl<T, B, O> Session<'_, T, B, O>
+impl<E, B, O> Session<'_, E, B, O>
 where
-    T: Trainer,
-    B: FnMut(&RunSpec) -> Result<T, BuildError>,
+    E: Engine,
+    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, BuildError>,
     O: FnMut(&Event),
 {
     /// Tells the core what happened and does what it wants.
-    pub(super) fn handle(&mut self, input: Input) -> Result<(), RunError> {
+    pub(super) async fn handle(&mut self, input: Input) -> Result<(), RunError> {
         self.learner.handle(self.clock.now(), input);
-        self.drain()
+        self.drain().await
     }
 
-    /// Does what the core wants, in its order.
-    pub(super) fn drain(&mut self) -> Result<(), RunError> {
-        while let Some(output) = self.learner.poll() {
-            self.act(output)?;
+    /// Does what the core wants, in its order, and gives it the bodies that are ready.
+    pub(super) async fn drain(&mut self) -> Result<(), RunError> {
+        loop {
+            if let Some(output) = self.learner.poll() {
+                self.act(output).await?;
+            } else if let Some(Encoded { round, fragment, body }) = self.encoded()? {
+                self.learner.handle(self.clock.now(), Input::Encoded { round, fragment, body });
+            } else {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
-    pub(super) fn on_link(&mut self, event: LinkEvent) -> Result<(), RunError> {
+    fn encoded(&mut self) -> Result<Option<Encoded>, RunError> {
+        let Some(part) = &mut self.part else { return Ok(None) };
+        part.engine.encoded().or_else(|error| self.fail(error).map(|()| None))
+    }
+
+    pub(super) async fn on_link(&mut self, event: LinkEvent) -> Result<(), RunError> {
         match event {
-            LinkEvent::Opened => self.handle(Input::Connected),
+            LinkEvent::Opened => self.handle(Input::Connected).await,
             LinkEvent::Message(message) => {
                 self.note(&message);
-                self.handle(Input::Message(message))
+                self.handle(Input::Message(message)).await
             }
             LinkEvent::Closed { code, reason } => {
                 let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.ending);
                 match code {
                     // Its goodbye was lost, but not the reason.
-                    Some(code) => self.handle(Input::Message(Message::Bye(Bye { code, reason }))),
+                    Some(code) => self.handle(Input::Message(Message::Bye(Bye { code, reason }))).await,
                     None => {
                         self.disconnect(&reason);
-                        self.drain()
+                        self.drain().await
                     }
                 }
             }
@@ -58,19 +69,19 @@ where
                     return Err(RunError::Refused { code, reason });
                 }
                 self.disconnect(&reason);
-                self.drain()
+                self.drain().await
             }
         }
     }
 
-    pub(super) fn on_download(&mut self, download: Download) -> Result<(), RunError> {
+    pub(super) async fn on_download(&mut self, download: Download) -> Result<(), RunError> {
         match download {
             Download::Fragment { fragment, result: Ok((version, values)) } => {
-                self.handle(Input::Fetched { fragment, version, values })
+                self.handle(Input::Fetched { fragment, version, values }).await
             }
             Download::Fragment { fragment, result: Err(reason) } => {
                 self.trouble(format!("fragment {fragment} did not come: {reason}"));
-                self.handle(Input::FetchFailed { fragment })
+                self.handle(Input::FetchFailed { fragment }).await
             }
             Download::Shard { shard, result } => {
                 let Some(part) = &mut self.part else { return Ok(()) };
@@ -89,10 +100,10 @@ where
         }
     }
 
-    fn act(&mut self, output: Output) -> Result<(), RunError> {
+    async fn act(&mut self, output: Output) -> Result<(), RunError> {
         match output {
             Output::Send(message) => self.send(&message),
-            Output::Build(welcome) => self.build(&welcome)?,
+            Output::Build(welcome) => self.build(&welcome).await?,
             Output::Fetch { fragment, version } => {
                 if let (Some(part), Some((run, _))) = (&self.part, self.learner.run()) {
                     let len = part.engine.fragments().len(fragment);
@@ -101,26 +112,16 @@ where
             }
             Output::Encode { round, fragment } => {
                 let Some(part) = &mut self.part else { return Ok(()) };
-                let begun = part.engine.encode(round, fragment);
-                match begun.and_then(|()| part.engine.encoded()) {
-                    Ok(Some(Encoded { round, fragment, body })) => {
-                        self.learner.handle(self.clock.now(), Input::Encoded { round, fragment, body });
-                    }
-                    Ok(None) => {}
-                    Err(error) => self.spoilt(&error),
-                }
+                return part.engine.encode(round, fragment).or_else(|error| self.fail(error));
             }
             Output::Apply { fragment, body, included } => {
                 let Some(part) = &mut self.part else { return Ok(()) };
-                if let Err(error) = part.engine.apply(fragment, &body, included) {
-                    self.spoilt(&error);
-                }
+                return part.engine.apply(fragment, &body, included).or_else(|error| self.fail(error));
             }
             Output::Load { fragment, values, keep, included } => {
                 let Some(part) = &mut self.part else { return Ok(()) };
-                if let Err(error) = part.engine.load(fragment, &values, keep, included) {
-                    self.spoilt(&error);
-                }
+                let loaded = part.engine.load(fragment, &values, keep, included);
+                return loaded.or_else(|error| self.fail(error));
             }
             Output::Grant(grant) => {
                 let granted = self.part.as_mut().map(|part| part.feed.grant(grant));
@@ -159,13 +160,21 @@ where
     }
 
     /// Builds the engine of a run, or keeps that of before.
-    fn build(&mut self, welcome: &Welcome) -> Result<(), RunError> {
-        let same = |part: &Part<T>| part.run == welcome.run && part.spec == welcome.spec;
+    async fn build(&mut self, welcome: &Welcome) -> Result<(), RunError> {
+        let same = |part: &Part<E>| part.run == welcome.run && part.spec == welcome.spec;
         if !self.part.as_ref().is_some_and(same) {
             // The old engine goes first: the two may not fit into memory together.
             self.part = None;
             let spec = welcome.spec.clone();
-            let engine = HostEngine::new(&spec, (self.build)(&spec)?)?;
+            let moments = self.losses.take_moments(welcome.run, &spec);
+            self.book(Spent::Exchange);
+            let built = (self.build)(&spec, moments).await;
+            self.book(Spent::Other);
+            let engine = match built {
+                Ok(engine) => engine,
+                Err(BuildError::Engine(error @ EngineError::Lost { .. })) => return self.fail(error),
+                Err(error) => return Err(error.into()),
+            };
             let feed = Feed::new(&spec);
             self.part = Some(Part { run: welcome.run, spec, engine, feed });
         }
@@ -203,6 +212,7 @@ where
             Message::Receipt { round, fragment, fate, .. } => {
                 match fate {
                     Fate::Merged { tokens, .. } => {
+                        self.losses.merged();
                         self.tally.updates_merged += 1;
                         let share = self.part.as_ref().map_or(0.0, |part| part.share(*fragment));
                         self.tally.tokens_merged += *tokens as f64 * share;
@@ -234,14 +244,24 @@ where
         self.learner.handle(self.clock.now(), Input::Disconnected);
     }
 
-    /// The parameters here are no use any more.
-    fn spoilt(&mut self, error: &EngineError) {
+    /// Begins anew after an error of the engine, if that can help.
+    pub(super) fn fail(&mut self, error: EngineError) -> Result<(), RunError> {
+        match error {
+            EngineError::NotFinite { .. } | EngineError::Exchange(_) => {}
+            EngineError::Lost { .. } => {
+                let salvaged = self.part.take().and_then(Part::salvage);
+                let Some(wait_ms) = self.losses.lose(salvaged) else { return Err(error.into()) };
+                self.link.postpone(self.clock.now_us() + wait_ms * 1_000);
+            }
+            error => return Err(error.into()),
+        }
         self.link.close(CloseCode::Done, "the learner starts afresh");
         self.afresh(&error.to_string());
+        Ok(())
     }
 
     /// Gives up everything but the identity, and joins as a newcomer does.
-    pub(super) fn afresh(&mut self, reason: &str) {
+    fn afresh(&mut self, reason: &str) {
         (self.observe)(&Event::Afresh { reason: reason.to_owned() });
         self.disconnect(reason);
         self.learner = newcomer(&self.config);
@@ -249,6 +269,7 @@ where
             self.learner.handle(self.clock.now(), Input::Paused(true));
         }
         self.part = None;
+        self.unsettled = false;
         self.downloads.clear_shard();
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Script {
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
     pub(super) byes: Vec<Bye>,
+    /// How many updates came.
+    pub(super) updates: u32,
     /// Heads of the HTTP requests.
     pub(super) requests: Vec<String>,
 }
@@ -182,6 +184,7 @@ impl World {
                 }
             }
             Message::Bye(bye) => self.script.byes.push(bye.clone()),
+            Message::Update(_) => self.script.updates += 1,
             _ => {}
         }
         self.handle(Input::Message(conn, message));
@@ -264,7 +267,7 @@ fn layout() -> Layout {
     Layout::new(vec![tensor("embed", 4, MergeClass::Mean), tensor("a", 6, MergeClass::Radial)]).unwrap()
 }
 
-fn spec(shard: &[u8]) -> RunSpec {
+pub(super) fn spec(shard: &[u8]) -> RunSpec {
     RunSpec {
         model: ModelSpec {
             vocab: 256,

@@ -30,6 +30,8 @@ pub(super) struct Link {
     address: Address,
     state: State,
     backoff: Backoff,
+    /// No attempt is made before, in microseconds.
+    not_before_us: u64,
     /// Number of the next message that is sent in chunks.
     number: u32,
     /// Bytes of the connections that are over.
@@ -50,6 +52,7 @@ impl Link {
             address,
             state: State::Down { retry_us: 0 },
             backoff: Backoff::new(seed),
+            not_before_us: 0,
             number: 0,
             bytes: SocketBytes::default(),
             reason: String::new(),
@@ -137,10 +140,21 @@ impl Link {
             self.bytes.received += bytes.received;
             healthy_ms = opened_us.map_or(0, |opened_us| now_us.saturating_sub(opened_us) / 1_000);
         }
-        let retry_ms = self.backoff.next_ms(healthy_ms);
+        let retry_ms = match self.not_before_us.saturating_sub(now_us).div_ceil(1_000) {
+            0 => self.backoff.next_ms(healthy_ms),
+            postponed_ms => postponed_ms,
+        };
         self.state = State::Down { retry_us: now_us + retry_ms * 1_000 };
         reason.clone_into(&mut self.reason);
         retry_ms
+    }
+
+    /// The next attempt is not before `at_us`, for reasons that are none of the link's.
+    pub(super) fn postpone(&mut self, at_us: u64) {
+        self.not_before_us = at_us;
+        if let State::Down { retry_us } = &mut self.state {
+            *retry_us = at_us.max(*retry_us);
+        }
     }
 
     /// Whether messages can be sent.

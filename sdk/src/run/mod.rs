@@ -13,8 +13,12 @@ mod effects;
 mod event;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod fake_device;
 mod link;
+mod losses;
 mod meter;
+mod report;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -28,7 +32,7 @@ pub use build::BuildError;
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 
-use crate::engine::{EngineError, Trainer};
+use crate::engine::{Engine, EngineError, Moments};
 use crate::platform::RandomError;
 use crate::wire::{CloseCode, Identity, RunSpec};
 use session::Session;
@@ -78,7 +82,7 @@ pub enum RunError {
     /// The run cannot be trained here.
     #[error("this machine cannot take part in the run: {0}")]
     Build(#[from] BuildError),
-    /// The engine gave up.
+    /// The engine gave up, or its device was lost again and again.
     #[error("training failed: {0}")]
     Engine(#[from] EngineError),
     /// There is no randomness for the retries.
@@ -88,37 +92,28 @@ pub enum RunError {
 
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
-/// `build` makes the trainer of a run, with whatever parameters; they are overwritten. `observe` hears
-/// of everything worth showing and should return at once. Natively this must be polled within a Tokio
-/// runtime that has its timer on; a step blocks the thread.
+/// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given the
+/// moments of the engine before, if that one's device was lost in this very run. `observe` hears of
+/// everything worth showing and should return at once. Natively this must be polled within a Tokio
+/// runtime that has its timer on; a step on the CPU blocks the thread.
 ///
 /// # Errors
 /// - [`RunError::Unreachable`]: not taken in within `contact_ms_max`, or again within `reconnect_ms_max`.
 /// - [`RunError::Refused`]: the syncer will not have this learner.
 /// - [`RunError::Build`], [`RunError::Engine`]: the run cannot be trained here.
 /// - [`RunError::Random`]: the operating system gives no random bytes.
-pub async fn run<T, B, O>(
+pub async fn run<E, B, O>(
     config: RunConfig,
     control: &Control,
     build: B,
     observe: O,
 ) -> Result<Report, RunError>
 where
-    T: Trainer,
-    B: FnMut(&RunSpec) -> Result<T, BuildError>,
+    E: Engine,
+    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, BuildError>,
     O: FnMut(&Event),
 {
-    let mut session = Session::new(config, control, build, observe)?;
-    while session.turn()? {
-        match session.next_batch()? {
-            Some(tokens) => {
-                session.step(&tokens).await?;
-                yield_now().await;
-            }
-            None => session.wait().await?,
-        }
-    }
-    session.leave().await
+    Session::new(config, control, build, observe)?.run().await
 }
 
 /// Lets others on this thread have their turn.

@@ -1,21 +1,24 @@
 //! One learner's dealings with its syncer: does what the protocol core says.
 
+use std::mem;
 use std::pin::pin;
 
 use futures::future::{Either, select};
 
 use crate::data::Feed;
 use crate::diloco::learner::{Input, Learner, LearnerConfig, Step};
-use crate::engine::{Engine, EngineError, HostEngine, Trainer};
+use crate::engine::{Engine, Moments};
 use crate::model::learning_rate;
 use crate::platform::{Clock, SocketEvent, random_bytes, sleep};
-use crate::wire::{CloseCode, FragmentId, LearnerState, Millis, NAME_BYTES_MAX, RunId, RunSpec, clip};
+use crate::wire::{CloseCode, FragmentId, Millis, NAME_BYTES_MAX, RunId, RunSpec, clip};
 
 use super::downloads::{Downloads, Ended};
-use super::event::{Doing, Event, Offline, Report};
+use super::event::{Doing, Event, Report};
 use super::link::Link;
+use super::losses::{Losses, Salvaged};
 use super::meter::{Meter, Spent};
-use super::{BuildError, Control, RunConfig, RunError};
+use super::report::Tally;
+use super::{BuildError, Control, RunConfig, RunError, yield_now};
 
 /// Longest sleep, in microseconds: the owner's wishes are looked at this often.
 const WAIT_US_MAX: u64 = 100_000;
@@ -27,16 +30,17 @@ const REST_CREDIT_US_MAX: i64 = 250_000;
 const LEAVE_US_MAX: u64 = 2_000_000;
 
 /// Everything that one learner holds.
-pub(super) struct Session<'a, T, B, O> {
+pub(super) struct Session<'a, E, B, O> {
     pub(super) config: RunConfig,
     pub(super) control: &'a Control,
     pub(super) build: B,
     pub(super) observe: O,
     pub(super) clock: Clock,
     pub(super) learner: Learner,
-    pub(super) part: Option<Part<T>>,
+    pub(super) part: Option<Part<E>>,
     pub(super) link: Link,
     pub(super) downloads: Downloads,
+    pub(super) losses: Losses,
     pub(super) meter: Meter,
     pub(super) tally: Tally,
     pub(super) deadline: Option<Millis>,
@@ -48,6 +52,10 @@ pub(super) struct Session<'a, T, B, O> {
     pub(super) offline_us: Option<u64>,
     /// The run is complete, or this learner is to leave.
     pub(super) ending: bool,
+    /// The engine took a step since it was last waited for.
+    pub(super) unsettled: bool,
+    /// Time that steps took beyond their calls, up to now not counted to any step.
+    settled_us: u64,
     /// Rest that the duty cycle still asks for; below 0 if it rested too long.
     pub(super) rest_us: i64,
     /// Up to when time is booked.
@@ -56,28 +64,17 @@ pub(super) struct Session<'a, T, B, O> {
 }
 
 /// What it holds of its run.
-pub(super) struct Part<T> {
+pub(super) struct Part<E> {
     pub(super) run: RunId,
     pub(super) spec: RunSpec,
-    pub(super) engine: HostEngine<T>,
+    pub(super) engine: E,
     pub(super) feed: Feed,
 }
 
-/// What receipts said, and the rate of the last step.
-#[derive(Default)]
-pub(super) struct Tally {
-    pub(super) updates_merged: u64,
-    pub(super) updates_late: u64,
-    pub(super) updates_refused: u64,
-    /// Merged tokens of each update times its fragment's share of the parameters.
-    pub(super) tokens_merged: f64,
-    pub(super) learning_rate: f32,
-}
-
-impl<'a, T, B, O> Session<'a, T, B, O>
+impl<'a, E, B, O> Session<'a, E, B, O>
 where
-    T: Trainer,
-    B: FnMut(&RunSpec) -> Result<T, BuildError>,
+    E: Engine,
+    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, BuildError>,
     O: FnMut(&Event),
 {
     pub(super) fn new(
@@ -86,9 +83,8 @@ where
         build: B,
         observe: O,
     ) -> Result<Self, RunError> {
-        let seeds = random_bytes::<16>()?;
-        let (link_seed, downloads_seed) = seeds.split_at(8);
-        let seed = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of 16 bytes"));
+        let seeds = random_bytes::<24>()?;
+        let seed = |i| u64::from_le_bytes(seeds.as_chunks::<8>().0[i]);
         config.name = clip(&config.name, NAME_BYTES_MAX).to_owned();
         config.device = clip(&config.device, NAME_BYTES_MAX).to_owned();
         Ok(Self {
@@ -98,8 +94,9 @@ where
             clock: Clock::start(),
             learner: newcomer(&config),
             part: None,
-            link: Link::new(config.address.clone(), seed(link_seed)),
-            downloads: Downloads::new(config.address.clone(), seed(downloads_seed)),
+            link: Link::new(config.address.clone(), seed(0)),
+            downloads: Downloads::new(config.address.clone(), seed(1)),
+            losses: Losses::new(seed(2)),
             meter: Meter::default(),
             tally: Tally::default(),
             deadline: None,
@@ -108,6 +105,8 @@ where
             welcomed: false,
             offline_us: Some(0),
             ending: false,
+            unsettled: false,
+            settled_us: 0,
             rest_us: 0,
             booked_us: 0,
             report_us: 0,
@@ -115,8 +114,22 @@ where
         })
     }
 
+    /// Trains, and takes in what comes between two steps, until it is time to leave.
+    pub(super) async fn run(mut self) -> Result<Report, RunError> {
+        while self.turn().await? {
+            match self.next_batch().await? {
+                Some(tokens) => {
+                    self.step(&tokens).await?;
+                    yield_now().await;
+                }
+                None => self.wait().await?,
+            }
+        }
+        self.leave().await
+    }
+
     /// Takes in everything that has come, without waiting. False if it is time to leave.
-    pub(super) fn turn(&mut self) -> Result<bool, RunError> {
+    async fn turn(&mut self) -> Result<bool, RunError> {
         let now_us = self.clock.now_us();
         let over = self.config.run_ms_max.is_some_and(|run_ms| now_us >= run_ms.saturating_mul(1_000));
         if self.ending || over || self.control.is_stopped() {
@@ -124,20 +137,20 @@ where
         }
         if self.paused != self.control.is_paused() {
             self.paused = !self.paused;
-            self.handle(Input::Paused(self.paused))?;
+            self.handle(Input::Paused(self.paused)).await?;
         }
         self.check_contact(now_us)?;
         if self.link.connect(now_us) {
             (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
         }
         while let Some(event) = self.link.try_event(now_us) {
-            self.on_link(event)?;
+            self.on_link(event).await?;
         }
         while let Some(download) = self.downloads.try_next(now_us) {
-            self.on_download(download)?;
+            self.on_download(download).await?;
         }
         if self.deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
-            self.handle(Input::Timeout)?;
+            self.handle(Input::Timeout).await?;
         }
         self.deadline = self.learner.deadline(self.clock.now());
         self.want_shard(now_us);
@@ -150,48 +163,44 @@ where
     }
 
     /// The next windows, if it may train and has them.
-    pub(super) fn next_batch(&mut self) -> Result<Option<Vec<u32>>, RunError> {
+    async fn next_batch(&mut self) -> Result<Option<Vec<u32>>, RunError> {
         let may_train = self.learner.can_train() && self.rest_us <= 0;
         let Some(part) = self.part.as_mut().filter(|_| may_train) else { return Ok(None) };
         let batch = part.feed.next_batch(part.spec.inner.batch);
         self.starved = batch.is_none();
         self.learner.set_starved(self.clock.now(), self.starved);
-        self.drain()?;
+        self.drain().await?;
         Ok(batch)
     }
 
     /// One inner step.
-    pub(super) async fn step(&mut self, tokens: &[u32]) -> Result<(), RunError> {
+    async fn step(&mut self, tokens: &[u32]) -> Result<(), RunError> {
         self.book(Spent::Exchange);
         let Some(part) = &mut self.part else { return Ok(()) };
         let learning_rate = learning_rate(&part.spec.inner, self.learner.clock_tokens());
         let stepped = part.engine.step(tokens, learning_rate).await;
-        let now_us = self.clock.now_us();
-        let step_us = now_us - self.booked_us;
-        self.booked_us = now_us;
+        let leases = part.feed.progress();
+        let call_us = self.worked();
+        let now_us = self.booked_us;
         let stats = match stepped {
             Ok(stats) => stats,
-            Err(error @ EngineError::NotFinite { .. }) => {
-                self.afresh(&error.to_string());
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => return self.fail(error),
         };
-        let leases = part.feed.progress();
-        let rest_us = self.control.rest_us(step_us);
-        self.rest_us = self.rest_us.saturating_add_unsigned(rest_us);
+        self.unsettled = true;
+        let step_us = call_us + mem::take(&mut self.settled_us);
         self.tally.learning_rate = learning_rate;
         self.meter.step(now_us, step_us, stats.tokens, stats.loss);
         if self.meter.steps == 1 {
             (self.observe)(&Event::FirstStep { elapsed_ms: now_us / 1_000 });
         }
         // The rest is part of its pace: the syncer plans with it.
-        let step_ms = (step_us + rest_us) as f32 / 1e3;
-        self.handle(Input::Stepped(Step { tokens: stats.tokens, loss: stats.loss, step_ms, leases }))
+        let step_ms = (step_us + self.control.rest_us(step_us)) as f32 / 1e3;
+        self.handle(Input::Stepped(Step { tokens: stats.tokens, loss: stats.loss, step_ms, leases })).await
     }
 
-    /// Waits for something to happen, for a short while, and takes it in.
-    pub(super) async fn wait(&mut self) -> Result<(), RunError> {
+    /// Waits for the device, then for something to happen, for a short while, and takes it in.
+    async fn wait(&mut self) -> Result<(), RunError> {
+        self.settle().await?;
         self.book(Spent::Exchange);
         let starved = self.starved && self.learner.can_train() && self.rest_us <= 0;
         let from_us = self.booked_us;
@@ -204,25 +213,49 @@ where
         }
         match happened {
             Happened::Socket(event) => {
-                self.link.take(now_us, event).map_or(Ok(()), |event| self.on_link(event))
+                if let Some(event) = self.link.take(now_us, event) {
+                    self.on_link(event).await?;
+                }
             }
             Happened::Transfer(ended) => {
-                self.downloads.take(now_us, ended).map_or(Ok(()), |download| self.on_download(download))
+                if let Some(download) = self.downloads.take(now_us, ended) {
+                    self.on_download(download).await?;
+                }
             }
-            Happened::Nothing => Ok(()),
+            Happened::Nothing => {}
         }
+        Ok(())
+    }
+
+    /// Waits until the device has done what was begun: without a step that follows, nothing else brings
+    /// out what it coded.
+    async fn settle(&mut self) -> Result<(), RunError> {
+        self.book(Spent::Exchange);
+        let Some(part) = self.part.as_mut().filter(|part| part.engine.is_busy()) else { return Ok(()) };
+        let settled = part.engine.settle().await;
+        if mem::take(&mut self.unsettled) {
+            // What is left of steps whose calls returned early: part of the time of the next one.
+            self.settled_us += self.worked();
+        } else {
+            self.book(Spent::Other);
+        }
+        settled.or_else(|error| self.fail(error))?;
+        self.drain().await
     }
 
     /// Lets go of the run politely: what is queued is sent, then the last report and the farewell.
-    pub(super) async fn leave(mut self) -> Result<Report, RunError> {
+    async fn leave(mut self) -> Result<Report, RunError> {
         self.ending = true;
+        if self.link.is_open() {
+            self.settle().await?;
+        }
         let until_us = self.clock.now_us() + LEAVE_US_MAX;
         while self.link.is_open() && self.link.queued_bytes() > 0 && self.clock.now_us() < until_us {
             self.wait().await?;
         }
         if self.link.is_open() {
             self.learner.leave(self.clock.now());
-            self.drain()?;
+            self.drain().await?;
             self.link.close(CloseCode::Done, "the learner leaves");
             let until_us = self.clock.now_us() + LEAVE_US_MAX;
             while self.link.is_open() && self.clock.now_us() < until_us {
@@ -234,8 +267,16 @@ where
         Ok(report)
     }
 
+    /// The time since the last booking, in which the device computed: rest is owed for it.
+    fn worked(&mut self) -> u64 {
+        let now_us = self.clock.now_us();
+        let busy_us = now_us - mem::replace(&mut self.booked_us, now_us);
+        self.rest_us = self.rest_us.saturating_add_unsigned(self.control.rest_us(busy_us));
+        busy_us
+    }
+
     /// Books the time since the last booking.
-    fn book(&mut self, spent: Spent) {
+    pub(super) fn book(&mut self, spent: Spent) {
         let now_us = self.clock.now_us();
         self.meter.spend(spent, now_us - self.booked_us);
         self.booked_us = now_us;
@@ -276,54 +317,18 @@ where
             self.downloads.shard(now_us, run, shard, part.shard_bytes(shard));
         }
     }
-
-    fn report(&mut self, doing: Option<Doing>) -> Report {
-        let now_us = self.clock.now_us();
-        let bytes = self.link.bytes();
-        let doing = doing.unwrap_or_else(|| match self.learner.state() {
-            _ if !self.welcomed => Doing::Connecting,
-            LearnerState::Joining => Doing::Joining,
-            LearnerState::Starved => Doing::Starved,
-            LearnerState::Paused => Doing::Paused,
-            LearnerState::Training | LearnerState::Hidden => Doing::Training,
-        });
-        let offline =
-            self.offline_us.filter(|_| !self.ending && !self.link.reason().is_empty()).map(|_| Offline {
-                reason: self.link.reason().to_owned(),
-                retry_ms: self
-                    .link
-                    .retry_us()
-                    .map_or(0, |at_us| at_us.saturating_sub(now_us).div_ceil(1_000)),
-            });
-        Report {
-            elapsed_ms: now_us / 1_000,
-            doing,
-            offline,
-            steps: self.meter.steps,
-            tokens_trained: self.meter.tokens,
-            tokens_merged: self.tally.tokens_merged.round() as u64,
-            updates_merged: self.tally.updates_merged,
-            updates_late: self.tally.updates_late,
-            updates_refused: self.tally.updates_refused,
-            clock_tokens: self.learner.clock_tokens(),
-            loss: self.meter.take_loss(),
-            learning_rate: self.tally.learning_rate,
-            tokens_per_s: self.meter.tokens_per_s(now_us),
-            step_ms: self.meter.step_us as f32 / 1e3,
-            sync_ratio: self.meter.sync_ratio(),
-            train_ms: self.meter.train_us / 1_000,
-            exchange_ms: self.meter.exchange_us / 1_000,
-            starved_ms: self.meter.starved_us / 1_000,
-            sent_bytes: bytes.sent,
-            received_bytes: bytes.received,
-        }
-    }
 }
 
-impl<T: Trainer> Part<T> {
+impl<E: Engine> Part<E> {
     /// The share of the parameters that `fragment` has, 0 to 1.
     pub(super) fn share(&self, fragment: FragmentId) -> f64 {
         self.engine.fragments().len(fragment) as f64 / self.engine.layout().len() as f64
+    }
+
+    /// What a lost device leaves behind; the engine is gone then.
+    pub(super) fn salvage(mut self) -> Option<Salvaged> {
+        let moments = self.engine.salvage()?;
+        Some(Salvaged { run: self.run, spec: self.spec, moments })
     }
 
     pub(super) fn shard_bytes(&self, shard: u32) -> u64 {

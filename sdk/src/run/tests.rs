@@ -1,9 +1,12 @@
 //! The loop against a syncer in this process, over real sockets.
 
+mod device;
+
 use std::cell::RefCell;
 
 use super::fake::{FakeSyncer, Script, Toy};
 use super::{Address, Control, Event, Report, RunConfig, RunError, run};
+use crate::engine::HostEngine;
 use crate::wire::{CloseCode, Fate, Identity};
 
 /// More than any test needs on a busy machine; reached only if one hangs.
@@ -32,7 +35,12 @@ fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let result = runtime.block_on(run(config, &control, |_| Ok(Toy::new()), observe));
+    let result = runtime.block_on(run(
+        config,
+        &control,
+        async |spec, _| Ok(HostEngine::new(spec, Toy::new())?),
+        observe,
+    ));
     (result, events.into_inner())
 }
 

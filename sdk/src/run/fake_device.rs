@@ -1,0 +1,179 @@
+//! A device for tests: it brings out what it codes late, and is lost on cue.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::fake::Toy;
+use super::{BuildError, Control, yield_now};
+use crate::diloco::{Fragments, Layout};
+use crate::engine::{Encoded, Engine, EngineError, HostEngine, Moments, StepStats};
+use crate::wire::{FragmentId, Round, RunSpec};
+
+/// How long the device works on after a step's call has returned, in milliseconds.
+pub(super) const SETTLE_MS: u64 = 5;
+
+/// How one engine fares.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Plan {
+    /// The device is lost before it stands.
+    Stillborn,
+    /// There is not memory enough.
+    Oversized,
+    /// It brings a body out after so many further steps, and lives for so many in all; `None` for
+    /// never and for ever.
+    Alive { late_steps: Option<u64>, life_steps: Option<u64> },
+}
+
+/// What all engines on one device share.
+#[derive(Default)]
+pub(super) struct Device {
+    /// Of the next engines; the last goes for all that follow.
+    pub(super) plans: VecDeque<Plan>,
+    /// The moments that each engine was given.
+    pub(super) given: Vec<Option<Moments>>,
+    /// Steps of each engine that stood.
+    pub(super) steps: Vec<u64>,
+    /// How often steps were waited for.
+    pub(super) settled: u64,
+    /// Ends the run once a body was begun.
+    pub(super) leave_at_body: Option<Control>,
+    standing: u32,
+}
+
+impl Device {
+    pub(super) fn new(plans: &[Plan]) -> Rc<RefCell<Self>> {
+        Rc::new(RefCell::new(Self { plans: plans.iter().copied().collect(), ..Self::default() }))
+    }
+}
+
+/// Trains in host memory; only the timing is a device's.
+pub(super) struct DeviceEngine {
+    host: HostEngine<Toy>,
+    device: Rc<RefCell<Device>>,
+    index: usize,
+    /// Steps of the moments given.
+    steps_before: u64,
+    late_steps: Option<u64>,
+    life_steps: Option<u64>,
+    /// Bodies that are not out yet, and the step at which each comes.
+    coding: VecDeque<(Option<u64>, Encoded)>,
+    stepped: bool,
+}
+
+impl DeviceEngine {
+    pub(super) async fn open(
+        device: &Rc<RefCell<Device>>,
+        spec: &RunSpec,
+        moments: Option<Moments>,
+    ) -> Result<Self, BuildError> {
+        yield_now().await;
+        let mut state = device.borrow_mut();
+        assert_eq!(state.standing, 0, "the engine before still stands");
+        let plan = if state.plans.len() > 1 { state.plans.pop_front() } else { state.plans.front().copied() };
+        let steps_before = moments.as_ref().map_or(0, |moments| moments.steps);
+        state.given.push(moments);
+        let (late_steps, life_steps) = match plan.unwrap() {
+            Plan::Stillborn => return Err(lost().into()),
+            Plan::Oversized => return Err(BuildError::Memory { needed_mib: 2, available_mib: 1 }),
+            Plan::Alive { late_steps, life_steps } => (late_steps, life_steps),
+        };
+        let host = HostEngine::new(spec, Toy::new())?;
+        state.standing += 1;
+        state.steps.push(0);
+        let (index, device) = (state.steps.len() - 1, Rc::clone(device));
+        let coding = VecDeque::new();
+        Ok(Self { host, device, index, steps_before, late_steps, life_steps, coding, stepped: false })
+    }
+
+    fn steps(&self) -> u64 {
+        self.device.borrow().steps[self.index]
+    }
+}
+
+impl Drop for DeviceEngine {
+    fn drop(&mut self) {
+        self.device.borrow_mut().standing -= 1;
+    }
+}
+
+impl Engine for DeviceEngine {
+    fn layout(&self) -> &Layout {
+        self.host.layout()
+    }
+
+    fn fragments(&self) -> &Arc<Fragments> {
+        self.host.fragments()
+    }
+
+    fn describe(&self) -> String {
+        "device".to_owned()
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        yield_now().await;
+        if self.life_steps == Some(self.steps()) {
+            return Err(lost());
+        }
+        self.stepped = true;
+        self.device.borrow_mut().steps[self.index] += 1;
+        self.host.step(tokens, lr).await
+    }
+
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+        if let Some(control) = &self.device.borrow().leave_at_body {
+            control.stop();
+        }
+        self.host.encode(round, fragment)?;
+        let at_step = self.late_steps.map(|late_steps| self.steps() + late_steps);
+        self.coding.extend(self.host.encoded()?.map(|encoded| (at_step, encoded)));
+        Ok(())
+    }
+
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        let steps = self.steps();
+        let out = self.coding.front().is_some_and(|(at_step, _)| at_step.is_some_and(|at| at <= steps));
+        Ok(self.coding.pop_front_if(|_| out).map(|(_, encoded)| encoded))
+    }
+
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+        self.host.apply(fragment, body, included)
+    }
+
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError> {
+        self.host.load(fragment, values, keep, included)
+    }
+
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        yield_now().await;
+        thread::sleep(Duration::from_millis(SETTLE_MS));
+        self.device.borrow_mut().settled += u64::from(mem::take(&mut self.stepped));
+        for (at_step, _) in &mut self.coding {
+            *at_step = Some(0);
+        }
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.stepped || !self.coding.is_empty()
+    }
+
+    fn salvage(&mut self) -> Option<Moments> {
+        let (steps, len) = (self.steps_before + self.steps(), self.layout().len());
+        Some(Moments { steps, m: vec![steps as f32; len], v: vec![0.0; len] })
+    }
+}
+
+fn lost() -> EngineError {
+    EngineError::Lost { reason: "the test says so".to_owned() }
+}

@@ -1,0 +1,61 @@
+//! How things stand with a session.
+
+use super::event::{Doing, Offline, Report};
+use super::session::Session;
+use crate::wire::LearnerState;
+
+/// What receipts said, and the rate of the last step.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) updates_merged: u64,
+    pub(super) updates_late: u64,
+    pub(super) updates_refused: u64,
+    /// Merged tokens of each update times its fragment's share of the parameters.
+    pub(super) tokens_merged: f64,
+    pub(super) learning_rate: f32,
+}
+
+impl<E, B, O> Session<'_, E, B, O> {
+    /// How things stand; `doing` if the core does not know.
+    pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
+        let now_us = self.clock.now_us();
+        let bytes = self.link.bytes();
+        let doing = doing.unwrap_or_else(|| match self.learner.state() {
+            _ if !self.welcomed => Doing::Connecting,
+            LearnerState::Joining => Doing::Joining,
+            LearnerState::Starved => Doing::Starved,
+            LearnerState::Paused => Doing::Paused,
+            LearnerState::Training | LearnerState::Hidden => Doing::Training,
+        });
+        let offline =
+            self.offline_us.filter(|_| !self.ending && !self.link.reason().is_empty()).map(|_| Offline {
+                reason: self.link.reason().to_owned(),
+                retry_ms: self
+                    .link
+                    .retry_us()
+                    .map_or(0, |at_us| at_us.saturating_sub(now_us).div_ceil(1_000)),
+            });
+        Report {
+            elapsed_ms: now_us / 1_000,
+            doing,
+            offline,
+            steps: self.meter.steps,
+            tokens_trained: self.meter.tokens,
+            tokens_merged: self.tally.tokens_merged.round() as u64,
+            updates_merged: self.tally.updates_merged,
+            updates_late: self.tally.updates_late,
+            updates_refused: self.tally.updates_refused,
+            clock_tokens: self.learner.clock_tokens(),
+            loss: self.meter.take_loss(),
+            learning_rate: self.tally.learning_rate,
+            tokens_per_s: self.meter.tokens_per_s(now_us),
+            step_ms: self.meter.step_us as f32 / 1e3,
+            sync_ratio: self.meter.sync_ratio(),
+            train_ms: self.meter.train_us / 1_000,
+            exchange_ms: self.meter.exchange_us / 1_000,
+            starved_ms: self.meter.starved_us / 1_000,
+            sent_bytes: bytes.sent,
+            received_bytes: bytes.received,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The loop with an engine on a device: late bodies and losses.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
+use super::super::losses::Losses;
+use super::super::session::Session;
+use super::*;
+use crate::engine::{EngineError, Moments};
+use crate::run::BuildError;
+
+const TOKENS_PER_STEP: u64 = 8;
+
+fn alive(late_steps: Option<u64>, life_steps: Option<u64>) -> Plan {
+    Plan::Alive { late_steps, life_steps }
+}
+
+/// What came of a run on a device with these plans.
+struct Outcome {
+    result: Result<Report, RunError>,
+    events: Vec<Event>,
+    device: Device,
+}
+
+/// Runs until `enough` says so; after a loss it comes back at once.
+fn learn_on(plans: &[Plan], fake: &FakeSyncer, enough: impl Fn(&[Event]) -> bool) -> Outcome {
+    steer(&Device::new(plans), &Control::new(), fake, enough)
+}
+
+fn steer(
+    device: &Rc<RefCell<Device>>,
+    control: &Control,
+    fake: &FakeSyncer,
+    enough: impl Fn(&[Event]) -> bool,
+) -> Outcome {
+    let mut events = Vec::new();
+    let observe = |event: &Event| {
+        events.push(event.clone());
+        if enough(&events) {
+            control.stop();
+        }
+    };
+    let build = async |spec: &_, moments| DeviceEngine::open(device, spec, moments).await;
+    let mut session = Session::new(config(&fake.address), control, build, observe).unwrap();
+    session.losses = Losses::within(1..=2, 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(session.run());
+    Outcome { result, events, device: device.take() }
+}
+
+fn afresh(events: &[Event]) -> usize {
+    count(events, |event| matches!(event, Event::Afresh { .. }))
+}
+
+#[test]
+fn bodies_that_come_two_steps_late_are_merged() {
+    let fake = FakeSyncer::start(Script::default());
+    let outcome = learn_on(&[alive(Some(2), None)], &fake, |events| merged(events) >= 6);
+    let report = outcome.result.unwrap();
+    assert!(report.updates_merged >= 6 && report.updates_refused == 0, "{report:?}");
+    assert!(report.tokens_merged > 0 && report.tokens_merged <= report.tokens_trained, "{report:?}");
+    assert_eq!(outcome.device.given, [None]);
+}
+
+#[test]
+fn while_it_rests_the_device_is_waited_for() {
+    let fake = FakeSyncer::start(Script::default());
+    let control = Control::new();
+    control.set_duty_cycle(0.5).unwrap();
+    let device = Device::new(&[alive(None, None)]);
+    let outcome = steer(&device, &control, &fake, |events| merged(events) >= 3);
+    let report = outcome.result.unwrap();
+    assert!(report.updates_merged >= 3, "{report:?}");
+    // The device's time is training, though the calls of the steps returned before; the last goes to none.
+    let settled = outcome.device.settled;
+    assert!(settled > 3 && report.train_ms >= SETTLE_MS * (settled - 1), "{settled}: {report:?}");
+}
+
+#[test]
+fn leaving_takes_along_what_is_being_coded() {
+    let fake = FakeSyncer::start(Script::default());
+    let control = Control::new();
+    let device = Device::new(&[alive(None, None)]);
+    device.borrow_mut().leave_at_body = Some(control.clone());
+    let outcome = steer(&device, &control, &fake, |_| false);
+    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+    let (updates, byes) = fake.script(|script| (script.updates, script.byes.len()));
+    assert!(updates > 0 && byes == 1, "{updates} updates, {byes} goodbyes");
+}
+
+#[test]
+fn a_lost_device_is_replaced_and_the_moments_go_on() {
+    let fake = FakeSyncer::start(Script::default());
+    let plans = [alive(Some(1), Some(40)), alive(Some(1), Some(30)), alive(Some(1), None)];
+    let outcome = learn_on(&plans, &fake, |events| {
+        afresh(events) == 2 && matches!(events.last(), Some(Event::Receipt { fate: Fate::Merged { .. }, .. }))
+    });
+    let report = outcome.result.unwrap();
+    assert!(report.tokens_merged > 0 && report.tokens_merged <= report.tokens_trained, "{report:?}");
+    let reasons = outcome.events.iter().filter_map(|event| match event {
+        Event::Afresh { reason } => Some(reason.as_str()),
+        _ => None,
+    });
+    assert_eq!(reasons.collect::<Vec<_>>(), ["the device was lost: the test says so"; 2]);
+    let given: Vec<_> = outcome.device.given.iter().map(|given| given.as_ref().map(|m| m.steps)).collect();
+    assert_eq!(given, [None, Some(40), Some(70)]);
+    assert!(matches!(&outcome.device.given[1], Some(Moments { m, .. }) if m.iter().all(|m| *m == 40.0)));
+    let hellos = fake.script(|script| script.hellos.clone());
+    assert_eq!(hellos.len(), 3);
+    assert!(hellos.iter().all(|hello| hello.identity == Identity([5; 16]) && hello.run.is_none()));
+}
+
+#[test]
+fn what_was_trained_on_a_lost_device_is_not_claimed() {
+    let fake = FakeSyncer::start(Script::default());
+    // No body of the first engine comes out: it never stops before its first leases end.
+    let plans = [alive(None, Some(60)), alive(Some(0), None)];
+    let outcome = learn_on(&plans, &fake, |events| merged(events) >= 4);
+    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+    let [60, steps] = outcome.device.steps[..] else { panic!("{:?}", outcome.device.steps) };
+    for p in 0..2 {
+        let tokens = outcome.events.iter().map(|event| match event {
+            Event::Receipt { fragment, fate: Fate::Merged { tokens, .. }, .. } if fragment.0 == p => *tokens,
+            _ => 0,
+        });
+        let claimed: u64 = tokens.sum();
+        assert!(claimed > 0 && claimed <= TOKENS_PER_STEP * steps, "{claimed} tokens in {steps} steps");
+    }
+}
+
+#[test]
+fn losses_with_merges_in_between_are_borne() {
+    let fake = FakeSyncer::start(Script::default());
+    let outcome = learn_on(&[alive(Some(0), Some(30))], &fake, |events| afresh(events) > 8);
+    assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+}
+
+#[test]
+fn losses_without_end_end_the_run() {
+    let fake = FakeSyncer::start(Script::default());
+    let plans = [alive(None, Some(1)), Plan::Stillborn, alive(None, Some(0))];
+    let outcome = learn_on(&plans, &fake, |_| false);
+    let lost = matches!(&outcome.result, Err(RunError::Engine(EngineError::Lost { .. })));
+    assert!(lost, "{:?}", outcome.result);
+    assert_eq!((outcome.device.given.len(), afresh(&outcome.events)), (8, 7));
+}
+
+#[test]
+fn an_engine_that_cannot_be_built_ends_the_run() {
+    let fake = FakeSyncer::start(Script::default());
+    let outcome = learn_on(&[Plan::Oversized], &fake, |_| false);
+    let refused = matches!(&outcome.result, Err(RunError::Build(BuildError::Memory { .. })));
+    assert!(refused, "{:?}", outcome.result);
+}
