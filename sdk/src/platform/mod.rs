@@ -1,11 +1,13 @@
 //! What differs between targets: a clock, a socket, HTTP, a timer and random bytes. Nothing else of
 //! this workspace asks what it is compiled for.
 //!
-//! Nothing here knows of training or of messages. Frames are opaque bytes. Browsers have no learner
-//! yet: there the SDK is built without the feature `learner`, as the pure floor.
+//! Nothing here knows of training or of messages. Frames are opaque bytes.
 
 #[cfg(target_family = "wasm")]
-compile_error!("the feature `learner` has no browser platform yet: build with default-features = false");
+mod web;
+#[cfg(target_family = "wasm")]
+use web as sys;
+
 #[cfg(not(target_family = "wasm"))]
 mod native;
 #[cfg(not(target_family = "wasm"))]
@@ -14,7 +16,7 @@ use native as sys;
 /// What only operating systems have.
 #[cfg(not(target_family = "wasm"))]
 pub use native::{interrupted, open_private};
-pub use sys::{Clock, Socket, fetch, random_bytes, sleep};
+pub use sys::{Clock, Socket, fetch, random_bytes, sleep, yield_now};
 
 /// What a [`Socket`] reports, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]

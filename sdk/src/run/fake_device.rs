@@ -9,9 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::fake::Toy;
-use super::{BuildError, Control, yield_now};
+use super::{BuildError, Control};
 use crate::diloco::{Fragments, Layout};
 use crate::engine::{Encoded, Engine, EngineError, HostEngine, Moments, StepStats};
+use crate::platform::yield_now;
 use crate::wire::{FragmentId, Round, RunSpec};
 
 /// How long the device works on after a step's call has returned, in milliseconds.

@@ -23,9 +23,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::future::poll_fn;
-use std::task::Poll;
-
 pub use address::{Address, AddressError};
 pub use backoff::Backoff;
 pub use build::BuildError;
@@ -114,18 +111,4 @@ where
     O: FnMut(&Event),
 {
     Session::new(config, control, build, observe)?.run().await
-}
-
-/// Lets others on this thread have their turn.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if yielded {
-            return Poll::Ready(());
-        }
-        yielded = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

@@ -9,7 +9,7 @@ use crate::data::Feed;
 use crate::diloco::learner::{Input, Learner, LearnerConfig, Step};
 use crate::engine::{Engine, Moments};
 use crate::model::learning_rate;
-use crate::platform::{Clock, SocketEvent, random_bytes, sleep};
+use crate::platform::{Clock, SocketEvent, random_bytes, sleep, yield_now};
 use crate::wire::{CloseCode, FragmentId, Millis, NAME_BYTES_MAX, RunId, RunSpec, clip};
 
 use super::downloads::{Downloads, Ended};
@@ -18,7 +18,7 @@ use super::link::Link;
 use super::losses::{Losses, Salvaged};
 use super::meter::{Meter, Spent};
 use super::report::Tally;
-use super::{BuildError, Control, RunConfig, RunError, yield_now};
+use super::{BuildError, Control, RunConfig, RunError};
 
 /// Longest sleep, in microseconds: the owner's wishes are looked at this often.
 const WAIT_US_MAX: u64 = 100_000;

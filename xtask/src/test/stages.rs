@@ -28,7 +28,7 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "tree", what: "the syncer does not depend on wgpu", run: tree },
     Stage { name: "floor", what: "the pure floor builds without any feature", run: || call(floor(None)) },
     Stage { name: "floor-wasm", what: "and so it does for browsers", run: || call(floor(Some(WASM))) },
-    Stage { name: "engines-wasm", what: "both engines build for browsers", run: engines_wasm },
+    Stage { name: "learner-wasm", what: "learner and engines build for browsers", run: learner_wasm },
     Stage { name: "lint", what: "clippy on every target, warnings are errors", run: lint },
     Stage { name: "lint-wasm", what: "clippy on what browsers run", run: lint_wasm },
     Stage { name: "wasm", what: "web-demo builds, loads in Node and answers", run: wasm::check },
@@ -44,10 +44,10 @@ fn floor(target: Option<&str>) -> Command {
     command
 }
 
-/// The engines as a browser gets them.
-fn engines_wasm() -> Result<String, String> {
+/// The learner as a browser gets it.
+fn learner_wasm() -> Result<String, String> {
     let mut command = cargo(&["clippy", "--locked", "-p", "archipelago", "--no-default-features"]);
-    command.args(["--features", "cpu-portable,gpu", "--target", WASM, "--", "-D", "warnings"]);
+    command.args(["--features", "cpu-portable,gpu,learner", "--target", WASM, "--", "-D", "warnings"]);
     call(command)
 }
 

@@ -4,6 +4,8 @@ mod http;
 mod process;
 mod socket;
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 pub use http::fetch;
@@ -41,6 +43,20 @@ impl Clock {
 /// Waits `ms` milliseconds. Must be polled within a Tokio runtime that has its timer on.
 pub async fn sleep(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// Lets others on this thread have their turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// `N` bytes that nobody can guess, for identities and for jitter.
