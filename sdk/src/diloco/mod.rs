@@ -13,7 +13,7 @@ mod outer;
 mod pair;
 mod quant;
 mod quorum;
-mod replica;
+pub(crate) mod replica;
 pub mod syncer;
 
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};

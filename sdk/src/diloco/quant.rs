@@ -99,6 +99,12 @@ impl Codec {
         Ok(Self { code, block })
     }
 
+    /// How a value is coded.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
     /// Bytes of the body of a fragment made of `segments`.
     #[must_use]
     pub fn body_bytes(&self, segments: &[Segment]) -> usize {
@@ -178,7 +184,8 @@ impl Codec {
         self.spans(segments).map(|span| check_span(self, span, body)).collect()
     }
 
-    fn block_count(&self, segments: &[Segment]) -> usize {
+    /// Blocks of a fragment made of `segments`.
+    pub(crate) fn block_count(&self, segments: &[Segment]) -> usize {
         segments.iter().map(|segment| segment.len.div_ceil(self.block) as usize).sum()
     }
 
@@ -192,7 +199,7 @@ impl Codec {
     }
 
     /// Bytes before the codes.
-    fn head_bytes(&self, segments: &[Segment]) -> usize {
+    pub(crate) fn head_bytes(&self, segments: &[Segment]) -> usize {
         match self.code {
             Code::Int4 | Code::E3m0 => (self.block_count(segments) * 2).next_multiple_of(4),
             Code::F32 => 0,

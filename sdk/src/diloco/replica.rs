@@ -131,7 +131,7 @@ impl Replica {
             }
             rest = tail;
         }
-        self.take(fragment, &values, self.kept_share(), included, theta)
+        self.take(fragment, &values, kept_share(self.policy), included, theta)
     }
 
     /// Takes a whole Θ̂ of `fragment`, `[fragment_len]`: that of a joiner, or of a learner that missed
@@ -151,7 +151,7 @@ impl Replica {
         self.checked(fragment, theta)?;
         same_length(self.fragments.len(fragment), values.len())?;
         all_finite(fragment, values)?;
-        let share = if keep { self.kept_share() } else { None };
+        let share = if keep { kept_share(self.policy) } else { None };
         self.take(fragment, values, share, included, theta)
     }
 
@@ -189,15 +189,6 @@ impl Replica {
         Ok(())
     }
 
-    /// The share of unmerged progress that the policy keeps, `None` for none.
-    fn kept_share(&self) -> Option<f32> {
-        match self.policy {
-            ApplyPolicy::Keep { .. } => Some(1.0),
-            ApplyPolicy::Overwrite => None,
-            ApplyPolicy::Blend { alpha } => Some(alpha),
-        }
-    }
-
     fn checked(&self, fragment: FragmentId, theta: &[f32]) -> Result<&[Segment], ReplicaError> {
         same_length(self.hat.len(), theta.len())?;
         let count = self.fragments.count();
@@ -205,11 +196,20 @@ impl Replica {
     }
 }
 
-fn same_length(expected: usize, actual: usize) -> Result<(), ReplicaError> {
+/// The share of unmerged progress that `policy` keeps, `None` for none.
+pub(crate) fn kept_share(policy: ApplyPolicy) -> Option<f32> {
+    match policy {
+        ApplyPolicy::Keep { .. } => Some(1.0),
+        ApplyPolicy::Overwrite => None,
+        ApplyPolicy::Blend { alpha } => Some(alpha),
+    }
+}
+
+pub(crate) fn same_length(expected: usize, actual: usize) -> Result<(), ReplicaError> {
     if expected == actual { Ok(()) } else { Err(ReplicaError::Length { expected, actual }) }
 }
 
-fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaError> {
+pub(crate) fn all_finite(fragment: FragmentId, values: &[f32]) -> Result<(), ReplicaError> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(index) => Err(ReplicaError::NotFinite { fragment, index }),

@@ -9,11 +9,15 @@ use crate::wire::Code;
 
 /// Where a segment begins, within the fragment and its body.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::diloco) struct Span {
-    block: usize,
-    value: usize,
-    code: usize,
-    len: usize,
+pub(crate) struct Span {
+    /// Its first block, within the fragment.
+    pub block: usize,
+    /// Its first value, within the fragment.
+    pub value: usize,
+    /// Its first code, in bytes of the body.
+    pub code: usize,
+    /// Its values.
+    pub len: usize,
 }
 
 /// One block of a body.
@@ -29,7 +33,7 @@ pub(in crate::diloco) struct Block {
 
 impl Codec {
     /// Where the segments of a fragment lie, in order.
-    pub(in crate::diloco) fn spans(&self, segments: &[Segment]) -> impl Iterator<Item = Span> {
+    pub(crate) fn spans(&self, segments: &[Segment]) -> impl Iterator<Item = Span> {
         let mut next = Span { block: 0, value: 0, code: self.head_bytes(segments), len: 0 };
         segments.iter().map(move |segment| {
             let span = Span { len: segment.len as usize, ..next };
@@ -57,7 +61,7 @@ impl Codec {
     }
 
     /// Values in a whole block.
-    pub(in crate::diloco) fn block_len(&self) -> usize {
+    pub(crate) fn block_len(&self) -> usize {
         self.block as usize
     }
 

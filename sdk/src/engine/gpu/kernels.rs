@@ -65,4 +65,8 @@ kernels! {
     SQUARES = "squares", 2, [Read, Write];
     FINISH = "finish", 3, [Read, Read, Write];
     ADAMW = "adamw", 2, [Read, Read, Write, Read, Write, Write];
+    DELTA_MAX = "delta_max", 5, [Read, Read, Write, Write];
+    DELTA_CODE = "delta_code", 5, [Read, Read, Read, Write, Write];
+    DECODE_ADD = "decode_add", 6, [Read, Read, Write];
+    REBASE = "rebase", 3, [Read, Read, Write];
 }

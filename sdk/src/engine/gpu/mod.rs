@@ -9,6 +9,7 @@ mod arena;
 mod batch;
 mod device;
 mod error;
+mod exchange;
 mod kernels;
 mod matmul;
 mod program;

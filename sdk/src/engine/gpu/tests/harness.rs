@@ -21,20 +21,20 @@ fn gpus() -> Option<&'static [Gpu; 2]> {
             eprintln!("skipped: {SWITCH}=no");
             return None;
         }
-        Some([false, true].map(open))
+        Some([false, true].map(|default_limits| open(default_limits, None)))
     })
     .as_ref()
 }
 
-fn open(default_limits: bool) -> Gpu {
-    let options = GpuOptions { software: true, default_limits, ..GpuOptions::default() };
+fn open(default_limits: bool, binding_bytes_max: Option<u64>) -> Gpu {
+    let options = GpuOptions { adapter: None, software: true, default_limits, binding_bytes_max };
     futures::executor::block_on(Gpu::open(&options))
         .unwrap_or_else(|error| panic!("{error}; {SWITCH}=no skips the tests of the GPU engine"))
 }
 
-/// A device for one test alone, to be lost there.
-pub fn own_gpu() -> Option<Gpu> {
-    gpus().map(|_| open(false))
+/// A device for one test alone, that may be lost there and binds no more than this at once, if not `None`.
+pub fn own_gpu(binding_bytes_max: Option<u64>) -> Option<Gpu> {
+    gpus().map(|_| open(false, binding_bytes_max))
 }
 
 /// Lies behind the words of each buffer and must stay as it is. A signalling NaN: any sum with it has other bits.

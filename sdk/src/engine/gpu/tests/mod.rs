@@ -1,5 +1,7 @@
 //! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
 
+mod code;
+mod exchange;
 mod embedding;
 mod harness;
 mod loss;

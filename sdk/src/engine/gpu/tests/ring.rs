@@ -85,7 +85,7 @@ fn is_lost(result: Result<(), GpuError>) -> bool {
 fn a_lost_device_is_an_error() {
     let lose: [fn(&Gpu); 2] = [Gpu::lose, |gpu| gpu.device.destroy()];
     for (lose, arrived) in [(lose[0], false), (lose[0], true), (lose[1], false), (lose[1], true)] {
-        let Some(gpu) = own_gpu() else { return };
+        let Some(gpu) = own_gpu(None) else { return };
         let source = buffer(&gpu, "source", WORDS);
         let mut ring = Ring::new(&gpu, "ring", 2, 4 * WORDS);
         ring.read(&gpu, &[part(&source, 1)], ());

@@ -1,0 +1,191 @@
+//! One fragment on the device: where its values lie, its body, and the dispatches over both.
+
+use super::super::Gpu;
+use super::super::arena::Arena;
+use super::super::kernels::{DECODE_ADD, DELTA_CODE, DELTA_MAX, Kernel, REBASE};
+use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Pipelines, Program, Slice, buffer};
+use crate::diloco::{Codec, Segment};
+use crate::wire::Code;
+
+/// Threads of a workgroup.
+const WG: u32 = 64;
+/// WebGPU's limit.
+const GROUPS_MAX: u32 = 65_535;
+/// In the head of a body, what belongs to the device alone.
+pub const FLAG_BYTES: u64 = 4;
+
+/// A body in device memory.
+#[derive(Debug)]
+pub struct Body {
+    /// One word that says whether something was not finite, then the scales, `[FLAG_BYTES + head_bytes]`.
+    pub head: Slice,
+    /// The codes.
+    pub codes: Slice,
+}
+
+impl Body {
+    /// Room for `head_bytes` of scales and `code_bytes` of codes.
+    pub fn new(gpu: &Gpu, label: &str, head_bytes: u64, code_bytes: u64) -> Self {
+        let slice = |bytes: u64| Slice { buffer: buffer(gpu, label, bytes / 4), start_byte: 0, bytes };
+        Self { head: slice(FLAG_BYTES + head_bytes), codes: slice(code_bytes) }
+    }
+}
+
+/// A part of a segment that lies in one chunk.
+#[derive(Debug)]
+pub struct Piece {
+    /// Which chunk.
+    pub chunk: usize,
+    /// Its first value, within the chunk.
+    pub start: u64,
+    /// Its values.
+    pub len: u32,
+    /// Its first value, within the segment.
+    offset: u32,
+    /// The segment's first value, within the fragment.
+    value: u32,
+    /// The segment's first code, in words.
+    code: u32,
+    /// The segment's first block, within the fragment.
+    block: u32,
+}
+
+impl Piece {
+    /// Those of a fragment made of `segments`, in its order.
+    pub fn all(arena: &Arena, codec: &Codec, segments: &[Segment]) -> Vec<Self> {
+        let index = |at: usize| u32::try_from(at).expect("a layout has at most 2³² − 1 values");
+        let head = codec.head_bytes(segments);
+        let spans = segments.iter().zip(codec.spans(segments));
+        let pieces = spans.flat_map(|(segment, span)| {
+            arena.runs(segment.range()).map(move |run| Self {
+                chunk: run.chunk,
+                start: run.start as u64,
+                len: index(run.flat.len()),
+                offset: index(run.flat.start) - segment.start,
+                value: index(span.value),
+                code: index((span.code - head) / 4),
+                block: index(span.block),
+            })
+        });
+        pieces.collect()
+    }
+
+    /// Its values in `vector`, from the nearest place on that can be bound.
+    fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
+        let start_byte = self.start * 4 / ALIGN_BYTES * ALIGN_BYTES;
+        let bytes = self.bytes().end - start_byte;
+        Slice { buffer: vector[self.chunk].clone(), start_byte, bytes }
+    }
+
+    /// Its first value, within [`Self::slice`].
+    fn start(&self) -> u32 {
+        (self.start % (ALIGN_BYTES / 4)) as u32
+    }
+
+    /// Its bytes, within the chunk.
+    pub fn bytes(&self) -> std::ops::Range<u64> {
+        self.start * 4..(self.start + u64::from(self.len)) * 4
+    }
+}
+
+/// What the dispatches of all fragments have in common.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    pub gpu: &'a Gpu,
+    pub pipelines: &'a Pipelines,
+    pub codec: Codec,
+    /// θ.
+    pub theta: &'a [wgpu::Buffer],
+    /// Θ̂.
+    pub hat: &'a [wgpu::Buffer],
+    /// What was reported, then what progress is measured from.
+    pub reported: &'a [wgpu::Buffer],
+    /// One word for each block of the fragment that is being coded.
+    pub largest: &'a Slice,
+    /// The body that is being taken in.
+    pub incoming: &'a Body,
+}
+
+impl Plan<'_> {
+    /// Codes Θ̂ − θ of `pieces` to `body`, which is zero, as is `largest`.
+    pub fn encode(&self, pieces: &[Piece], body: &Body) -> Program {
+        let mut builder = Builder::default();
+        let (theta, hat) = (self.theta, self.hat);
+        for piece in pieces {
+            let Piece { len, offset, value, block, .. } = *piece;
+            let params = vec![piece.start(), len, offset, value, block];
+            let storage = vec![piece.slice(theta), piece.slice(hat), self.largest.clone(), body.head.clone()];
+            builder.add(self.dispatch(&DELTA_MAX, 2, len / 8 + 2, params, storage));
+        }
+        for piece in pieces {
+            let Piece { len, offset, code, block, .. } = *piece;
+            let params = vec![piece.start(), len, offset, code, block];
+            let storage = vec![
+                piece.slice(theta),
+                piece.slice(hat),
+                self.largest.clone(),
+                body.head.clone(),
+                body.codes.clone(),
+            ];
+            builder.add(self.dispatch(&DELTA_CODE, 3, len / 8 + 2, params, storage));
+        }
+        builder.build(self.gpu, self.pipelines)
+    }
+
+    /// `reported −= body`.
+    pub fn position(&self, pieces: &[Piece], body: &Body) -> Program {
+        self.decode_add(pieces, body, 1 << 31, self.reported)
+    }
+
+    /// `Θ̂ += incoming`.
+    pub fn add(&self, pieces: &[Piece]) -> Program {
+        self.decode_add(pieces, self.incoming, 0, self.hat)
+    }
+
+    fn decode_add(&self, pieces: &[Piece], body: &Body, sign: u32, values: &[wgpu::Buffer]) -> Program {
+        let mut builder = Builder::default();
+        for piece in pieces {
+            let Piece { len, offset, code, block, .. } = *piece;
+            let params = vec![piece.start(), len, offset, code, block, sign];
+            let storage = vec![body.head.clone(), body.codes.clone(), piece.slice(values)];
+            builder.add(self.dispatch(&DECODE_ADD, 3, len, params, storage));
+        }
+        builder.build(self.gpu, self.pipelines)
+    }
+
+    /// `θ = Θ̂ + share (θ − reported)`.
+    pub fn rebase(&self, pieces: &[Piece], share: f32) -> Program {
+        let mut builder = Builder::default();
+        for piece in pieces {
+            let params = vec![piece.start(), piece.len, share.to_bits()];
+            let storage = [self.hat, self.reported, self.theta].map(|vector| piece.slice(vector)).to_vec();
+            builder.add(self.dispatch(&REBASE, 1, piece.len, params, storage));
+        }
+        builder.build(self.gpu, self.pipelines)
+    }
+
+    /// With the first of the constants that the kernel has.
+    fn dispatch(
+        &self,
+        kernel: &'static Kernel,
+        constants: usize,
+        threads: u32,
+        params: Vec<u32>,
+        storage: Vec<Slice>,
+    ) -> Dispatch {
+        let groups = [threads.div_ceil(WG).min(GROUPS_MAX), 1, 1];
+        let constants = constants_of(&self.codec)[..constants].to_vec();
+        Dispatch { kernel, constants, params, storage, groups, cost: u64::from(threads) }
+    }
+}
+
+/// The `override`s of the kernels; some have only the first.
+pub fn constants_of(codec: &Codec) -> [Constant; 3] {
+    let code = match codec.code() {
+        Code::Int4 => 0,
+        Code::E3m0 => 1,
+        Code::F32 => 2,
+    };
+    let block = u32::try_from(codec.block_len()).expect("a block has at most 2¹⁶ values");
+    [("WG", WG), ("BLOCK", block), ("CODE", code)]
+}

@@ -1,0 +1,122 @@
+// Codes Θ̂ − θ of one run: the scale of each block to `head`, the codes to `codes`, laid out as a body's; both
+// are zero before. head[0] belongs to `delta_max`, two scales are a word from head[1] on.
+// CPU twin: `diloco::Codec::encode`.
+//
+// The bytes are the twin's where the device rounds a difference and a product to the nearest and keeps
+// subnormal numbers; where it does not, they are a valid body still, and the position is what that says.
+// WGSL lets a division err by 2.5 ulp, so that the two there are here are done in integers.
+//
+// A run is a part of a segment and may begin and end within a block. Any number of workgroups covers it (grid
+// stride), eight values at a time, counted from the segment's first.
+
+override WG: u32 = 64u;
+// Values in a block, a multiple of 8.
+override BLOCK: u32 = 256u;
+// 0: int4, 1: e3m0, 2: f32.
+override CODE: u32 = 0u;
+
+struct Params {
+    // The run's first value in `theta` and `hat`.
+    start: u32,
+    // Its values.
+    len: u32,
+    // Its first value within the segment.
+    offset: u32,
+    // The segment's first code, in words.
+    code: u32,
+    // The segment's first block within the fragment.
+    block: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> theta: array<f32>;
+@group(0) @binding(2) var<storage, read> hat: array<f32>;
+@group(0) @binding(3) var<storage, read> largest: array<u32>;
+@group(0) @binding(4) var<storage, read_write> head: array<atomic<u32>>;
+@group(0) @binding(5) var<storage, read_write> codes: array<atomic<u32>>;
+
+// As bits of a float.
+const SIZE: u32 = 0x7fffffffu;
+// 2⁶⁰.
+const SIZE_MAX: u32 = 187u << 23u;
+// 2⁻¹⁰⁰.
+const SCALE_MIN: u32 = 27u << 23u;
+const ONE: u32 = 127u << 23u;
+
+// A seventh of the float with these bits, which is above 2⁻¹²⁶, rounded to the nearest.
+fn seventh(bits: u32) -> u32 {
+    let significand = (bits & 0x7fffffu) | 0x800000u;
+    // The quotient has 24 bits. No half is a seventh: there are no ties.
+    let shift = select(2u, 3u, significand < (7u << 21u));
+    let n = significand << shift;
+    let quotient = n / 7u + u32(n % 7u > 3u);
+    return (((bits >> 23u) - shift) << 23u) + quotient - 0x800000u;
+}
+
+// The smallest bfloat16 that is at least the scale of a block with these bits of the largest size; its bits, or 0
+// below 2⁻¹⁰⁰.
+fn scale_of(largest: u32) -> u32 {
+    var bits = min(largest, SIZE_MAX);
+    if (bits < SCALE_MIN) {
+        return 0u;
+    }
+    if (CODE == 0u) {
+        bits = seventh(bits);
+    }
+    return select((bits + 0xffffu) >> 16u, 0u, bits < SCALE_MIN);
+}
+
+// One over the bfloat16 with these bits, which is not 0, rounded to the nearest.
+fn reciprocal(scale: u32) -> f32 {
+    let significand = (scale & 0x7fu) | 0x80u;
+    // The quotient has 24 bits, but for a power of two: that carries into the exponent. There are no ties.
+    let n = 1u << 31u;
+    let quotient = n / significand + u32(2u * (n % significand) > significand);
+    return bitcast<f32>(((253u - (scale >> 7u)) << 23u) + quotient - 0x800000u);
+}
+
+// The code nearest to `x` scales, halves to even.
+fn nibble(x: f32) -> u32 {
+    if (CODE == 0u) {
+        return u32(i32(round(clamp(x, -7.0, 7.0)))) & 15u;
+    }
+    // Rounds the significand away, halves to the even exponent; exponent 120 is level 0.
+    let size = min(bitcast<u32>(x) & SIZE, ONE);
+    let level = max((size + 0x3fffffu + ((size >> 23u) & 1u)) >> 23u, 121u) - 120u;
+    return select(level | ((bitcast<u32>(x) >> 28u) & 8u), 0u, size <= ONE - (7u << 23u));
+}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let end = params.offset + params.len;
+    for (var word = params.offset / 8u + id.x; word * 8u < end; word += groups.x * WG) {
+        let first = max(word * 8u, params.offset);
+        let block = params.block + word * 8u / BLOCK;
+        let scale = scale_of(largest[block]);
+        if (CODE != 2u && scale == 0u) {
+            continue;
+        }
+        let per_scale = reciprocal(scale);
+        var packed = 0u;
+        for (var at = first; at < min(word * 8u + 8u, end); at++) {
+            let i = params.start + at - params.offset;
+            let delta = hat[i] - theta[i];
+            if (CODE == 2u) {
+                let bits = bitcast<u32>(delta);
+                atomicStore(&codes[params.code + at], min(bits & SIZE, SIZE_MAX) | (bits & ~SIZE));
+            } else {
+                packed |= nibble(delta * per_scale) << (4u * (at % 8u));
+            }
+        }
+        if (CODE != 2u) {
+            // Two runs share a word where one ends.
+            atomicOr(&codes[params.code + word], packed);
+            if (first % BLOCK == 0u) {
+                atomicOr(&head[1u + block / 2u], scale << (16u * (block % 2u)));
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The kernels of the exchange, bit for bit.
+
+use std::ops::Range;
+
+use super::super::Gpu;
+use super::super::kernels::{self, Kernel};
+use super::super::program::Constant;
+use super::harness::{each_gpu, run, words};
+use crate::diloco::{Codec, MergeClass, Segment};
+use crate::rng::Rng;
+use crate::wire::{ApplyPolicy, Code, ExchangeSpec};
+
+/// Sizes of a fragment's only segment, and of a block.
+const SIZES: [(usize, u32); 9] =
+    [(1, 8), (7, 8), (8, 8), (9, 8), (255, 256), (256, 256), (257, 256), (3_001, 24), (20_001, 8)];
+
+fn constants(code: Code, block: u32) -> [Constant; 3] {
+    let code = match code {
+        Code::Int4 => 0,
+        Code::E3m0 => 1,
+        Code::F32 => 2,
+    };
+    [("WG", 64), ("BLOCK", block), ("CODE", code)]
+}
+
+fn codec(code: Code, block: u32) -> Codec {
+    let apply = ApplyPolicy::Overwrite;
+    Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block, code, apply }).unwrap()
+}
+
+fn segment(len: usize) -> [Segment; 1] {
+    [Segment { start: 0, len: len as u32, merge: MergeClass::Mean }]
+}
+
+/// Any significand and sign, exponents from `low` to `high`.
+fn float(rng: &mut Rng, low: u32, high: u32) -> f32 {
+    let exponent = low + rng.below(high - low + 1);
+    f32::from_bits(rng.next_u64() as u32 & 0x807f_ffff | exponent << 23)
+}
+
+/// Values whose largest size differs much from block to block; some blocks are zeros, some values ties.
+fn deltas(rng: &mut Rng, len: usize, block: u32) -> Vec<f32> {
+    let mut values = Vec::new();
+    while values.len() < len {
+        // From below the smallest scale to above the largest.
+        let exponent = 20 + rng.below(175);
+        for i in 0..block {
+            let kind = rng.below(8);
+            values.push(match kind {
+                0 => 0.0,
+                // With a largest size of 7 (int4) or 1 (e3m0) times a power of two, these are ties.
+                1 if i > 0 => (values.len() as f32 % 14.0 - 6.5) * f32::from_bits((exponent - 2) << 23),
+                2 if i > 0 => 0.75 * f32::from_bits((exponent - rng.below(8)) << 23),
+                // Just below and above seven times a bfloat16, where the scale (int4) steps.
+                3 if exponent % 2 == 0 => {
+                    let scale = f32::from_bits((exponent - 2) << 23 | rng.below(128) << 16);
+                    f32::from_bits((7.0 * scale).to_bits() - 1 + rng.below(3))
+                }
+                _ if exponent % 4 == 0 => f32::from_bits((exponent - rng.below(8)) << 23),
+                _ => float(rng, exponent - 9, exponent),
+            });
+        }
+    }
+    values.truncate(len);
+    values
+}
+
+fn body_words(body: &[u8]) -> Vec<u32> {
+    body.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// Two runs that meet within a code word.
+fn runs(len: usize) -> [Range<usize>; 2] {
+    let cut = len / 2 | 1;
+    [0..cut, cut..len]
+}
+
+/// `values` among others that are not the kernel's.
+fn among_others(values: &[f32]) -> Vec<u32> {
+    let others = [f32::MAX; 3];
+    words(&[&others, values, &others].concat())
+}
+
+/// The body of Θ̂ − θ, with the flag before it, as the device codes it.
+fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u32> {
+    let (codec, segments) = (codec(code, block), segment(hat.len()));
+    let constants = constants(code, block);
+    let mut head = vec![0; 1 + codec.head_bytes(&segments) / 4];
+    let mut codes = vec![0; codec.body_bytes(&segments) / 4 + 1 - head.len()];
+    let mut largest = vec![0; codec.block_count(&segments)];
+    for run in runs(hat.len()) {
+        let params = [3, run.len() as u32, run.start as u32, 0, 0];
+        let [theta, hat] = [theta, hat].map(|vector| among_others(&vector[run.clone()]));
+        let buffers = [theta, hat, largest, head];
+        let found = run_kernel(gpu, &kernels::DELTA_MAX, &constants[..2], &params, &buffers);
+        [largest, head] = found.try_into().unwrap();
+    }
+    for run in runs(hat.len()) {
+        let params = [3, run.len() as u32, run.start as u32, 0, 0];
+        let [theta, hat] = [theta, hat].map(|vector| among_others(&vector[run.clone()]));
+        let buffers = [theta, hat, largest.clone(), head, codes];
+        let found = run_kernel(gpu, &kernels::DELTA_CODE, &constants, &params, &buffers);
+        [head, codes] = found.try_into().unwrap();
+    }
+    [head, codes].concat()
+}
+
+fn run_kernel(
+    gpu: &Gpu,
+    kernel: &'static Kernel,
+    constants: &[Constant],
+    params: &[u32],
+    buffers: &[Vec<u32>],
+) -> Vec<Vec<u32>> {
+    run(gpu, kernel, constants, params, buffers, [3, 1, 1])
+}
+
+/// The bytes of the twin, for all sizes of scales, at ties, and above the largest value.
+#[test]
+fn codes_agree() {
+    let mut rng = Rng::new(1);
+    for code in [Code::Int4, Code::E3m0, Code::F32] {
+        for (len, block) in SIZES {
+            let hat = deltas(&mut rng, len, block);
+            let expected = codec(code, block).encode(&segment(len), &hat);
+            each_gpu(|gpu| {
+                let found = coded(gpu, code, block, &vec![0.0; len], &hat);
+                assert_eq!(found[0], 0);
+                assert_eq!(found[1..], body_words(&expected), "{code:?} {len} {block}");
+            });
+        }
+    }
+}
+
+#[test]
+fn the_first_that_is_not_finite_is_named() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let (mut theta, mut hat) = (vec![0.5; 300], vec![1.0; 300]);
+        theta[130] = bad;
+        theta[290] = f32::NAN;
+        each_gpu(|gpu| assert_eq!(coded(gpu, Code::Int4, 8, &theta, &hat)[0], !130));
+        (theta[17], hat[17]) = (f32::MIN, f32::MAX);
+        each_gpu(|gpu| assert_eq!(coded(gpu, Code::F32, 8, &theta, &hat)[0], !17));
+    }
+}
+
+/// The bits of the twin, with subnormal numbers and zeros of both signs.
+#[test]
+fn sums_agree() {
+    let mut rng = Rng::new(2);
+    for code in [Code::Int4, Code::E3m0, Code::F32] {
+        for (len, block) in SIZES {
+            let (codec, segments) = (codec(code, block), segment(len));
+            let body = codec.encode(&segments, &deltas(&mut rng, len, block));
+            let mut decoded = codec.decode(&segments, &body).unwrap();
+            let mut body = body_words(&body);
+            if code == Code::F32 {
+                for (value, word) in decoded.iter_mut().zip(&mut body) {
+                    *value = float(&mut rng, 0, 60) * (rng.below(4) as f32 / 3.0).ceil();
+                    *word = value.to_bits();
+                }
+            }
+            // Near the decoded value: sums cancel, to a subnormal number now and then.
+            let values: Vec<f32> = decoded
+                .iter()
+                .map(|value| match rng.below(6) {
+                    0 => 0.0,
+                    1 => -0.0,
+                    2 => -value,
+                    3 => f32::from_bits(value.to_bits() ^ (1 << 31 | 1 << rng.below(24))),
+                    4 => float(&mut rng, 0, 1),
+                    _ => float(&mut rng, 0, 200),
+                })
+                .collect();
+            let head_words = codec.head_bytes(&segments) / 4;
+            let head = [&[7], &body[..head_words]].concat();
+            for (sign, what) in [(0, "plus"), (1 << 31, "minus")] {
+                let expected = values.iter().zip(&decoded).map(|(value, decoded)| {
+                    (if sign == 0 { value + decoded } else { value - decoded }).to_bits()
+                });
+                let expected: Vec<u32> = expected.collect();
+                each_gpu(|gpu| {
+                    let mut found = Vec::new();
+                    for run in runs(len) {
+                        let params = [3, run.len() as u32, run.start as u32, 0, 0, sign];
+                        let values = among_others(&values[run.clone()]);
+                        let buffers = [head.clone(), body[head_words..].to_vec(), values];
+                        let all = run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers);
+                        let (others, mine) = all[0].split_at(3);
+                        let (mine, more) = mine.split_at(run.len());
+                        assert_eq!([others, more], [words(&[f32::MAX; 3]), words(&[f32::MAX; 3])]);
+                        found.extend_from_slice(mine);
+                    }
+                    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                        let terms = (values[i], decoded[i]);
+                        assert_eq!(found, expected, "{code:?} {what} {len} {block}: {terms:?}");
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// To the bit with a share of 1, else within an ulp of the larger term: a device may fuse the two operations.
+#[test]
+fn rebase_agrees() {
+    let mut rng = Rng::new(3);
+    for (len, share) in [(1, 1.0), (63, 0.5), (64, 1.0), (65, 0.3), (1_001, 1.0), (1_003, 0.7)] {
+        let mut vector = || -> Vec<f32> { (0..len).map(|_| float(&mut rng, 120, 130)).collect() };
+        let (hat, reference, theta) = (vector(), vector(), vector());
+        each_gpu(|gpu| {
+            let params = [0, len as u32, f32::to_bits(share)];
+            let buffers = [words(&hat), words(&reference), words(&theta)];
+            let found = run_kernel(gpu, &kernels::REBASE, &[("WG", 64)], &params, &buffers);
+            for (i, &found) in found[0].iter().enumerate() {
+                let kept = share * (theta[i] - reference[i]);
+                let tolerance = if share == 1.0 { 0.0 } else { kept.abs().max(hat[i].abs()) * f32::EPSILON };
+                assert!((f32::from_bits(found) - (hat[i] + kept)).abs() <= tolerance, "{len} {i}");
+            }
+        });
+    }
+}

@@ -1,0 +1,332 @@
+//! The exchange on the device against the one in host memory, over awkward fragments and chunks.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use futures::executor::block_on;
+
+use super::super::arena::Arena;
+use super::super::exchange::{Exchange, Vectors};
+use super::super::program::{Pipelines, Slice};
+use super::super::{Gpu, GpuError};
+use super::harness::{each_gpu, floats, own_gpu, read, words};
+use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
+use crate::engine::{Encoded, EngineError};
+use crate::model::{self, Dims, Preset, Slots};
+use crate::rng::Rng;
+use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, ModelSpec, Round};
+
+const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: false };
+const RESIDUE: ApplyPolicy = ApplyPolicy::Keep { residue: true };
+const BLEND: ApplyPolicy = ApplyPolicy::Blend { alpha: 0.3 };
+const P0: FragmentId = FragmentId(0);
+
+/// An embedding of 129 rows of 20, and matrices whose sizes are no multiples of anything.
+fn odd_model() -> ModelSpec {
+    ModelSpec { vocab: 129, d_model: 20, layers: 1, heads: 2, kv_heads: 1, d_ff: 12, ..Preset::Tiny.model(1) }
+}
+
+/// The same fragments here and on the device.
+struct Pair {
+    gpu: Gpu,
+    arena: Arena,
+    fragments: Arc<Fragments>,
+    codec: Codec,
+    theta: Vec<f32>,
+    replica: Replica,
+    device: [Vec<wgpu::Buffer>; 2],
+    exchange: Exchange,
+    rng: Rng,
+}
+
+impl Pair {
+    /// Of `model` in chunks of at most `chunk_bytes`; every fragment is loaded.
+    fn new(
+        gpu: &Gpu,
+        model: &ModelSpec,
+        chunk_bytes: u64,
+        count: u16,
+        spec: (Code, u32, ApplyPolicy),
+    ) -> Self {
+        let (code, block, apply) = spec;
+        let exchange = ExchangeSpec { fragments: count, sync_every: 1, block, code, apply };
+        let codec = Codec::new(&exchange).unwrap();
+        let dims = Dims::new(model);
+        let arena = Arena::plan(&dims, &Slots::new(&dims), chunk_bytes, "test").unwrap();
+        let layout = model::layout(model).unwrap();
+        let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(count).unwrap()));
+        let device = ["theta", "hat"].map(|label| arena.vector(gpu, label));
+        let vectors = Vectors { arena: &arena, theta: &device[0], hat: &device[1] };
+        let pipelines = Pipelines::default();
+        let exchange = Exchange::new(gpu, &pipelines, vectors, Arc::clone(&fragments), codec, apply);
+        let exchange = block_on(exchange).unwrap();
+        let replica = Replica::new(Arc::clone(&fragments), codec, apply);
+        let (theta, rng) = (vec![0.0; layout.len()], Rng::new(u64::from(count)));
+        let mut pair =
+            Self { gpu: gpu.clone(), arena, fragments, codec, theta, replica, device, exchange, rng };
+        for p in pair.fragments.ids() {
+            let values = pair.noise(p, 1.0);
+            pair.load(p, &values, false, false);
+        }
+        pair
+    }
+
+    fn noise(&mut self, p: FragmentId, size: f32) -> Vec<f32> {
+        (0..self.fragments.len(p)).map(|_| (2.0 * self.rng.unit() as f32 - 1.0) * size).collect()
+    }
+
+    /// Training: θ moves, here and on the device.
+    fn train(&mut self) {
+        let size = 0.1_f32.powi(self.rng.below(4) as i32);
+        for value in &mut self.theta {
+            // Some stay where they are.
+            if self.rng.below(8) > 0 {
+                *value += (2.0 * self.rng.unit() as f32 - 1.0) * size;
+            }
+        }
+        self.upload();
+    }
+
+    fn upload(&self) {
+        for run in self.arena.runs(0..self.theta.len()) {
+            let bytes: Vec<u8> = self.theta[run.flat].iter().flat_map(|value| value.to_le_bytes()).collect();
+            self.gpu.queue.write_buffer(&self.device[0][run.chunk], run.start as u64 * 4, &bytes);
+        }
+    }
+
+    fn download(&self, vector: &[wgpu::Buffer]) -> Vec<f32> {
+        let chunks: Vec<_> =
+            vector.iter().map(|chunk| floats(&read(&self.gpu, &Slice::whole(chunk)))).collect();
+        let runs = self.arena.runs(0..self.theta.len());
+        runs.flat_map(|run| chunks[run.chunk][run.start..][..run.flat.len()].to_vec()).collect()
+    }
+
+    fn load(&mut self, p: FragmentId, values: &[f32], keep: bool, included: bool) {
+        self.replica.load(p, values, keep, included, &mut self.theta).unwrap();
+        self.exchange.load(p, values, keep, included).unwrap();
+    }
+
+    fn encode(&mut self, round: u64, p: FragmentId) -> Encoded {
+        self.exchange.encode(Round(round), p).unwrap();
+        Encoded { round: Round(round), fragment: p, body: self.replica.encode(p, &self.theta).unwrap() }
+    }
+
+    fn apply(&mut self, p: FragmentId, included: bool) {
+        let values = self.noise(p, 0.1);
+        let body = self.codec.encode(self.fragments.segments(p).unwrap(), &values);
+        self.replica.apply(p, &body, included, &mut self.theta).unwrap();
+        self.exchange.apply(p, &body, included).unwrap();
+    }
+
+    /// Θ̂ to the bit, and θ too unless a product is rounded: a device may fuse it with the sum.
+    fn check(&mut self, tolerance: f32) {
+        assert_eq!(words(&self.download(&self.device[1])), words(self.replica.hat()));
+        let theta = self.download(&self.device[0]);
+        if tolerance == 0.0 {
+            assert_eq!(words(&theta), words(&self.theta));
+        }
+        assert!(theta.iter().zip(&self.theta).all(|(found, expected)| (found - expected).abs() <= tolerance));
+        self.theta = theta;
+    }
+
+    fn finish(&mut self) -> Vec<Encoded> {
+        block_on(self.exchange.ready()).unwrap();
+        assert!(!self.exchange.is_busy());
+        std::iter::from_fn(|| self.exchange.encoded().unwrap()).collect()
+    }
+
+    /// Any calls in any order that the core may make.
+    fn walk(&mut self, steps: u64, tolerance: f32) {
+        let mut reported = vec![false; usize::from(self.fragments.count())];
+        let mut expected = Vec::new();
+        for round in 0..steps {
+            let p = FragmentId(self.rng.below(u32::from(self.fragments.count())) as u16);
+            let reported = &mut reported[usize::from(p.0)];
+            let included = *reported && self.rng.below(2) == 0;
+            match self.rng.below(4) {
+                0 | 1 => {
+                    self.train();
+                    expected.push(self.encode(round, p));
+                    *reported = true;
+                    if self.rng.below(2) == 0 {
+                        self.train();
+                    }
+                }
+                2 => {
+                    self.apply(p, included);
+                    *reported = false;
+                }
+                _ => {
+                    let (values, keep) = (self.noise(p, 1.0), self.rng.below(3) > 0);
+                    self.load(p, &values, keep, included);
+                    *reported = false;
+                }
+            }
+            self.check(tolerance);
+            if expected.len() > 3 || round + 1 == steps {
+                assert_eq!(self.finish(), std::mem::take(&mut expected));
+            }
+        }
+    }
+}
+
+/// Bodies and Θ̂ to the bit, and θ but for [`ApplyPolicy::Blend`]: there within 1e-6 of values around 1.
+#[test]
+fn does_what_a_replica_does() {
+    each_gpu(|gpu| {
+        for (code, block) in [(Code::Int4, 8), (Code::Int4, 256), (Code::E3m0, 24), (Code::F32, 256)] {
+            for (apply, tolerance) in
+                [(KEEP, 0.0), (RESIDUE, 0.0), (ApplyPolicy::Overwrite, 0.0), (BLEND, 1e-6)]
+            {
+                let mut pair = Pair::new(gpu, &odd_model(), 5_120, 3, (code, block, apply));
+                assert!(pair.arena.chunks().len() > 3);
+                pair.walk(30, tolerance);
+            }
+        }
+    });
+}
+
+/// What makes the fragments above awkward: a code word, and so a block, of which two chunks have a part.
+#[test]
+fn chunks_end_within_a_word() {
+    let dims = Dims::new(&odd_model());
+    let arena = Arena::plan(&dims, &Slots::new(&dims), 5_120, "test").unwrap();
+    let layout = model::layout(&odd_model()).unwrap();
+    let fragments = Fragments::plan(&layout, NonZeroU16::new(3).unwrap());
+    let segments = fragments.ids().flat_map(|p| fragments.segments(p).unwrap().to_vec());
+    let mut ends = segments.flat_map(|segment| {
+        let runs = arena.runs(segment.range()).collect::<Vec<_>>();
+        runs.into_iter().skip(1).map(move |run| run.flat.start - segment.start as usize)
+    });
+    assert!(ends.any(|offset| offset % 8 != 0));
+}
+
+/// More bodies than slots; of one that waits for a slot, the newest.
+#[test]
+fn bodies_wait_their_turn() {
+    each_gpu(|gpu| {
+        let mut pair = Pair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP));
+        let rounds = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 0), (8, 6), (9, 5), (10, 0)];
+        let begun = rounds.map(|(round, p)| {
+            pair.train();
+            pair.encode(round, FragmentId(p))
+        });
+        assert!(pair.exchange.is_busy());
+        let kept = begun.into_iter().filter(|body| ![6, 7].contains(&body.round.0));
+        assert_eq!(pair.finish(), kept.collect::<Vec<_>>());
+        pair.check(0.0);
+    });
+}
+
+fn refusal<T>(result: Result<T, EngineError>) -> ReplicaError {
+    match result.map(drop) {
+        Err(EngineError::Exchange(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn refuses_what_a_replica_refuses() {
+    each_gpu(|gpu| {
+        let pair = &mut Pair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP));
+        let values = pair.noise(P0, 1.0);
+        let good = pair.codec.encode(pair.fragments.segments(P0).unwrap(), &values);
+        let (mut bad, mut infinite) = (good.clone(), values.clone());
+        bad[1] = 0xff;
+        infinite[9] = f32::INFINITY;
+
+        let apply = |pair: &mut Pair, p, body: &[u8], included| {
+            let expected = pair.replica.apply(p, body, included, &mut pair.theta).unwrap_err();
+            assert_eq!(refusal(pair.exchange.apply(p, body, included)), expected);
+        };
+        apply(pair, FragmentId(2), &good, false);
+        apply(pair, P0, &good[1..], false);
+        apply(pair, P0, &bad, false);
+        apply(pair, P0, &good, true);
+        let load = |pair: &mut Pair, p, values: &[f32], included| {
+            let expected = pair.replica.load(p, values, true, included, &mut pair.theta).unwrap_err();
+            assert_eq!(refusal(pair.exchange.load(p, values, true, included)), expected);
+        };
+        load(pair, FragmentId(2), &values, false);
+        load(pair, P0, &values[1..], false);
+        load(pair, P0, &infinite, false);
+        load(pair, P0, &values, true);
+        let expected = pair.replica.encode(FragmentId(2), &pair.theta).unwrap_err();
+        assert_eq!(refusal(pair.exchange.encode(Round(0), FragmentId(2))), expected);
+        pair.check(0.0);
+
+        // A report counts once.
+        pair.encode(1, P0);
+        pair.replica.apply(P0, &good, true, &mut pair.theta).unwrap();
+        pair.exchange.apply(P0, &good, true).unwrap();
+        apply(pair, P0, &good, true);
+        pair.check(0.0);
+    });
+}
+
+/// The first value that is not finite comes out with the body; once loaded again, the fragment is as good as new.
+#[test]
+fn what_is_not_finite_is_no_body() {
+    each_gpu(|gpu| {
+        let mut pair = Pair::new(gpu, &odd_model(), 5_120, 3, (Code::Int4, 8, RESIDUE));
+        let segments = pair.fragments.segments(P0).unwrap().to_vec();
+        let last = segments.last().unwrap().range();
+        pair.theta[last.start + 3] = f32::NAN;
+        pair.theta[last.start + 1] = f32::NEG_INFINITY;
+        pair.upload();
+        pair.exchange.encode(Round(1), P0).unwrap();
+        let expected = pair.replica.encode(P0, &pair.theta).unwrap_err();
+        assert_eq!(refusal(block_on(pair.exchange.ready())), expected);
+
+        let values = pair.noise(P0, 1.0);
+        pair.load(P0, &values, false, false);
+        pair.check(0.0);
+        pair.train();
+        let encoded = pair.encode(2, P0);
+        assert_eq!(pair.finish(), [encoded]);
+    });
+}
+
+#[test]
+fn a_lost_device_is_an_error() {
+    let Some(gpu) = own_gpu(None) else { return };
+    let mut pair = Pair::new(&gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP));
+    pair.encode(1, P0);
+    gpu.lose();
+    let lost = |result| assert!(matches!(result, Err(EngineError::Lost { .. })), "{result:?}");
+    lost(block_on(pair.exchange.ready()));
+    lost(pair.exchange.encoded().map(drop));
+    lost(pair.exchange.encode(Round(2), P0));
+    lost(pair.exchange.apply(P0, &[], false));
+    lost(pair.exchange.load(P0, &[], false, false));
+}
+
+/// A body that no binding holds is refused before anything is made.
+#[test]
+fn a_body_above_the_limit_is_refused() {
+    let Some(gpu) = own_gpu(Some(4_096)) else { return };
+    let (dims, layout) = (Dims::new(&odd_model()), model::layout(&odd_model()).unwrap());
+    let arena = Arena::plan(&dims, &Slots::new(&dims), 1 << 20, "test").unwrap();
+    let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::MIN));
+    let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 8, code: Code::F32, apply: KEEP };
+    let vectors = Vectors { arena: &arena, theta: &[], hat: &[] };
+    let codec = Codec::new(&exchange).unwrap();
+    let made = block_on(Exchange::new(&gpu, &Pipelines::default(), vectors, fragments, codec, KEEP));
+    assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
+}
+
+/// What travels from the device is the body and one word: 4.07 bits a value.
+#[test]
+fn only_bodies_are_read_back() {
+    each_gpu(|gpu| {
+        let mut pair = Pair::new(gpu, &Preset::Small.model(256), 128 << 20, 8, (Code::Int4, 256, RESIDUE));
+        assert_eq!(pair.exchange.bytes_read_back(), 0);
+        pair.train();
+        let ids: Vec<FragmentId> = pair.fragments.ids().collect();
+        let begun: Vec<Encoded> = ids.into_iter().map(|p| pair.encode(0, p)).collect();
+        let bytes: usize = begun.iter().map(|encoded| encoded.body.len() + 4).sum();
+        assert_eq!(pair.finish(), begun);
+        assert_eq!(pair.exchange.bytes_read_back(), bytes as u64);
+        assert!(bytes as f64 * 8.0 < 4.07 * pair.theta.len() as f64, "{bytes}");
+    });
+}
