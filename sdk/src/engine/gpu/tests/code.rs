@@ -52,11 +52,11 @@ fn deltas(rng: &mut Rng, len: usize, block: u32) -> Vec<f32> {
                 1 if i > 0 => (values.len() as f32 % 14.0 - 6.5) * f32::from_bits((exponent - 2) << 23),
                 2 if i > 0 => 0.75 * f32::from_bits((exponent - rng.below(8)) << 23),
                 // Just below and above seven times a bfloat16, where the scale (int4) steps.
-                3 if exponent % 2 == 0 => {
+                3 if exponent.is_multiple_of(2) => {
                     let scale = f32::from_bits((exponent - 2) << 23 | rng.below(128) << 16);
                     f32::from_bits((7.0 * scale).to_bits() - 1 + rng.below(3))
                 }
-                _ if exponent % 4 == 0 => f32::from_bits((exponent - rng.below(8)) << 23),
+                _ if exponent.is_multiple_of(4) => f32::from_bits((exponent - rng.below(8)) << 23),
                 _ => float(rng, exponent - 9, exponent),
             });
         }
@@ -71,7 +71,7 @@ fn body_words(body: &[u8]) -> Vec<u32> {
 
 /// Two runs that meet within a code word.
 fn runs(len: usize) -> [Range<usize>; 2] {
-    let cut = len / 2 | 1;
+    let cut = (len / 2) | 1;
     [0..cut, cut..len]
 }
 
@@ -185,7 +185,8 @@ fn sums_agree() {
                         let params = [3, run.len() as u32, run.start as u32, 0, 0, sign];
                         let values = among_others(&values[run.clone()]);
                         let buffers = [head.clone(), body[head_words..].to_vec(), values];
-                        let all = run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers);
+                        let all =
+                            run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers);
                         let (others, mine) = all[0].split_at(3);
                         let (mine, more) = mine.split_at(run.len());
                         assert_eq!([others, more], [words(&[f32::MAX; 3]), words(&[f32::MAX; 3])]);

@@ -1,8 +1,8 @@
 //! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
 
 mod code;
-mod exchange;
 mod embedding;
+mod exchange;
 mod harness;
 mod loss;
 mod matmul;
