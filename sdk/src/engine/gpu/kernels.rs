@@ -50,9 +50,10 @@ macro_rules! kernels {
 }
 
 kernels! {
-    MATMUL_REGISTER = "matmul_register" after "matmul", 8, [Read, Read, Read, Write];
-    MATMUL_TILE = "matmul_tile" after "matmul", 8, [Read, Read, Read, Write];
-    MATMUL_SUM = "matmul_sum" after "matmul", 8, [Read, Read, Read, Write];
+    MATMUL_REGISTER = "matmul_register" after "matmul", 8, [Read, Read, Read, Read, Write];
+    MATMUL_TILE = "matmul_tile" after "matmul", 8, [Read, Read, Read, Read, Write];
+    MATMUL_SUM = "matmul_sum" after "matmul", 8, [Read, Read, Read, Read, Write];
+    HALVE = "halve", 1, [Read, Write];
     EMBED = "embed", 4, [Read, Read, Write];
     EMBED_GRAD = "embed_grad", 4, [Read, Read, Read, Write];
     NORM = "norm", 3, [Read, Read, Write, Write];

@@ -55,7 +55,7 @@ impl Matmul {
         if *driver != facts.driver {
             return Err(ChoiceError::Driver { chosen: driver.clone(), found: facts.driver.clone() });
         }
-        Ok(Self { nn: *nn, tn: *tn, ..Self::fixed(*nt) }.with_scratch(gpu))
+        Ok(Self { nn: *nn, tn: *tn, ..Self::fixed(*nt) }.suited(gpu))
     }
 
     /// What to keep, for [`Self::from_choice`].

@@ -139,6 +139,8 @@ pub struct Matmul {
     nn: Variant,
     tn: Variant,
     scratch: Option<Slice>,
+    /// Whether B of [`Form::Nt`] and [`Form::Nn`] is of 16-bit floats.
+    pub(super) half: bool,
     /// Floating-point operations of a dispatch; larger ones are cut.
     pub(super) cost_max: u64,
 }
@@ -146,7 +148,7 @@ pub struct Matmul {
 impl Matmul {
     /// `variant` for all products.
     pub fn fixed(variant: Variant) -> Self {
-        Self { nt: variant, nn: variant, tn: variant, scratch: None, cost_max: COST_MAX }
+        Self { nt: variant, nn: variant, tn: variant, scratch: None, half: false, cost_max: COST_MAX }
     }
 
     /// With 8 MiB for partial sums: products of few rows and columns and many terms, as the gradients of
@@ -154,6 +156,19 @@ impl Matmul {
     #[must_use]
     pub fn with_scratch(mut self, gpu: &Gpu) -> Self {
         self.scratch = Some(Slice::whole(&buffer(gpu, "partial sums", SCRATCH_BYTES / 4)));
+        self
+    }
+
+    /// [`Self::with_scratch`] where it pays: any product keeps the few cores of a CPU busy.
+    fn suited(self, gpu: &Gpu) -> Self {
+        if gpu.facts().software { self } else { self.with_scratch(gpu) }
+    }
+
+    /// With weights, B of [`Form::Nt`] and [`Form::Nn`], of 16-bit floats, as `halve` makes them: half the
+    /// memory to read. Sums are of 32 bits all the same.
+    #[must_use]
+    pub fn with_half_weights(mut self) -> Self {
+        self.half = true;
         self
     }
 
@@ -194,8 +209,10 @@ impl Matmul {
         let Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store } = product;
         debug_assert!([a_stride, b_stride, c_stride].iter().all(|stride| stride % 4 == 0), "strides");
         let (store, residual) = stored(store);
-        let constants = [vec![("FORM", form as u32), ("STORE", store)], variant.constants()].concat();
-        let storage = vec![a.clone(), b, residual.unwrap_or(a), c];
+        let half = u32::from(self.half && form != Form::Tn);
+        let shared = vec![("FORM", form as u32), ("STORE", store), ("HALF", half)];
+        let constants = [shared, variant.constants()].concat();
+        let storage = vec![a.clone(), b.clone(), b, residual.unwrap_or(a), c];
         let [tile_rows, tile_columns] = variant.tile();
         let row_cost = 2 * u64::from(n) * u64::from(k);
         let tiles_max = (self.cost_max / (row_cost * u64::from(tile_rows)).max(1)).max(1);
@@ -234,7 +251,7 @@ fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
         kernel: &kernels::MATMUL_SUM,
         constants: vec![("STORE", store), ("WG", WORKGROUP)],
         params: vec![m, n, count, quads, 0, c_stride / 4, 0, 0],
-        storage: vec![partial.clone(), partial.clone(), residual, c],
+        storage: vec![partial.clone(), partial.clone(), partial.clone(), residual, c],
         groups: [(m * quads).div_ceil(WORKGROUP).min(1024), 1, 1],
         cost: u64::from(count) * u64::from(m) * u64::from(n),
     });

@@ -50,8 +50,7 @@ impl Matmul {
         now_us: &dyn Fn() -> u64,
     ) -> Result<(Self, Vec<Trial>), GpuError> {
         let mut trials = Vec::new();
-        let mut matmul =
-            gpu.allocate(SCRATCH_BYTES, || Self::fixed(Variant::Register8).with_scratch(gpu)).await?;
+        let mut matmul = gpu.allocate(SCRATCH_BYTES, || Self::fixed(Variant::Register8).suited(gpu)).await?;
         for form in [Form::Nt, Form::Nn, Form::Tn] {
             let mut benches = Vec::new();
             for &(_, m, n, k) in shapes.iter().filter(|shape| shape.0 == form) {

@@ -1,11 +1,13 @@
 use std::cell::Cell;
 
+use half::f16;
 use wgpu::util::DeviceExt;
 
 use super::super::Gpu;
+use super::super::kernels;
 use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Variant};
 use super::super::program::{Builder, Pipelines, Slice};
-use super::harness::{each_gpu, floats, noise, read};
+use super::harness::{each_gpu, floats, noise, read, run, words};
 
 const FORMS: [Form; 3] = [Form::Nt, Form::Nn, Form::Tn];
 
@@ -37,11 +39,21 @@ impl Matrix {
     }
 
     fn upload(&self, gpu: &Gpu) -> Slice {
-        let contents: Vec<u8> = self.values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
-        let init = wgpu::util::BufferInitDescriptor { label: None, contents: &contents, usage };
-        Slice::whole(&gpu.device.create_buffer_init(&init))
+        upload(gpu, self.values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
+
+    /// As 16-bit floats, after rounding to them.
+    fn upload_half(&mut self, gpu: &Gpu) -> Slice {
+        let halves: Vec<f16> = self.values.iter().map(|&value| f16::from_f32(value)).collect();
+        self.values = halves.iter().map(|half| half.to_f32()).collect();
+        upload(gpu, halves.iter().flat_map(|half| half.to_le_bytes()).collect())
+    }
+}
+
+fn upload(gpu: &Gpu, contents: Vec<u8>) -> Slice {
+    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
+    let init = wgpu::util::BufferInitDescriptor { label: None, contents: &contents, usage };
+    Slice::whole(&gpu.device.create_buffer_init(&init))
 }
 
 /// A and B of a product, with all that must not matter set to NaN.
@@ -63,7 +75,9 @@ fn check(
     [m, n, k]: [usize; 3],
     store: usize,
 ) -> Vec<u32> {
-    let (a, b) = operands(form, m, n, k);
+    let (a, mut b) = operands(form, m, n, k);
+    let half = matmul.half && form != Form::Tn;
+    let b_slice = if half { b.upload_half(gpu) } else { b.upload(gpu) };
     let (before, residual) = (Matrix::new(m, n, 2.0), Matrix::new(m, n, f32::NAN));
     let c = before.upload(gpu);
     let mut builder = Builder::default();
@@ -74,7 +88,7 @@ fn check(
         k: k as u32,
         a: a.upload(gpu),
         a_stride: a.stride as u32,
-        b: b.upload(gpu),
+        b: b_slice,
         b_stride: b.stride as u32,
         c: c.clone(),
         c_stride: before.stride as u32,
@@ -160,6 +174,37 @@ fn split_sums_agree() {
             }
         }
     });
+}
+
+/// Within the same tolerance: rounding is not theirs.
+#[test]
+fn products_with_half_weights_agree() {
+    each_gpu(|gpu| {
+        let pipelines = Pipelines::default();
+        for variant in Variant::ALL {
+            for form in FORMS {
+                let matmul = Matmul::fixed(variant).with_half_weights();
+                check(&matmul, &pipelines, gpu, form, [65, 37, 129], 0);
+            }
+        }
+    });
+}
+
+/// Within one unit of the last place of 16 bits, 2⁻¹⁰ of the value: WGSL leaves the direction open.
+#[test]
+fn weights_halve() {
+    for (len, groups) in [(4, 1), (260, 1), (1028, 3)] {
+        let x = noise(len, 3.0);
+        each_gpu(|gpu| {
+            let buffers = [words(&x), vec![0; len / 2]];
+            let found = run(gpu, &kernels::HALVE, &[("WG", 64)], &[len as u32 / 4], &buffers, [groups, 1, 1]);
+            let halves = found[0].iter().flat_map(|pair| [*pair as u16, (pair >> 16) as u16]);
+            for (half, x) in halves.zip(&x) {
+                let (found, expected) = (f16::from_bits(half).to_f32(), f16::from_f32(*x).to_f32());
+                assert!((found - expected).abs() <= expected.abs() / 1024.0, "{x} became {found}");
+            }
+        });
+    }
 }
 
 /// A dispatch for each 32 to 128 rows.

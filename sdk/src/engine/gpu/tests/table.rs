@@ -9,7 +9,8 @@ fn check(kernel: &Kernel) {
     let name = kernel.name;
     let module = naga::front::wgsl::parse_str(kernel.source)
         .unwrap_or_else(|error| panic!("{}", error.emit_to_string_with_path(kernel.source, name)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
+    let info =
+        Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32).validate(&module);
     info.unwrap_or_else(|error| panic!("{}", error.emit_to_string_with_path(kernel.source, name)));
     assert_eq!(module.entry_points.len(), 1, "{name}");
     assert_eq!(module.entry_points[0].name, "main", "{name}");

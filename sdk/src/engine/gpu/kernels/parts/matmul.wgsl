@@ -11,6 +11,8 @@ const SET = 0u;
 const ADD = 1u;
 const PLUS = 2u;
 override STORE: u32 = SET;
+// Whether B is of 16-bit floats.
+override HALF: u32 = 0u;
 
 struct Params {
     m: u32,
@@ -29,8 +31,9 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> residual: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> c: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> b_half: array<vec2<u32>>;
+@group(0) @binding(4) var<storage, read> residual: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> c: array<vec4<f32>>;
 
 // Four rows from `first` on; the last one again where there are no more.
 fn rows(first: u32, count: u32) -> vec4<u32> {
@@ -53,14 +56,22 @@ fn load_a(i: u32, k: u32) -> mat4x4<f32> {
     return mat4x4(a[at.x], a[at.y], a[at.z], a[at.w]);
 }
 
+fn quad_b(at: u32) -> vec4<f32> {
+    if HALF != 0u {
+        let pairs = b_half[at];
+        return vec4(unpack2x16float(pairs.x), unpack2x16float(pairs.y));
+    }
+    return b[at];
+}
+
 // Rows k … k + 3 of B at the quad j.
 fn load_b(k: u32, j: u32) -> mat4x4<f32> {
     if FORM == NT {
         let at = rows(j * 4u, params.n) * params.b_stride + k / 4u;
-        return transpose(mat4x4(b[at.x], b[at.y], b[at.z], b[at.w]));
+        return transpose(mat4x4(quad_b(at.x), quad_b(at.y), quad_b(at.z), quad_b(at.w)));
     }
     let at = rows(k, params.k) * params.b_stride + min(j, (params.n - 1u) / 4u);
-    return mat4x4(b[at.x], b[at.y], b[at.z], b[at.w]);
+    return mat4x4(quad_b(at.x), quad_b(at.y), quad_b(at.z), quad_b(at.w));
 }
 
 fn row(c: vec4<f32>, a: vec4<f32>, b: mat4x4<f32>) -> vec4<f32> {
