@@ -12,6 +12,7 @@
 
 mod adamw;
 mod error;
+mod flops;
 mod init;
 mod layout;
 mod preset;
@@ -25,6 +26,7 @@ mod schedule;
 pub(crate) use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
 pub use error::ModelError;
+pub use flops::flops_per_token;
 pub use init::init;
 pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
 pub(crate) use layout::{Dims, LayerSlots, Slots};

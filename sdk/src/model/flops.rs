@@ -1,0 +1,35 @@
+use super::{ModelError, layout};
+use crate::wire::ModelSpec;
+
+/// Floating-point operations of a training step, forwards and backwards, for each token.
+///
+/// `6 · P + 6 · L · T · C`: P counts the values of the matrices, the output head once and the embedding, which
+/// is looked up, not at all (they are one matrix here); a value costs a product and a sum forwards, twice that
+/// backwards. A token attends to T / 2 others on average, with two products of width C in each of L layers.
+///
+/// # Errors
+/// Those of [`layout`].
+pub fn flops_per_token(model: &ModelSpec) -> Result<u64, ModelError> {
+    let layout = layout(model)?;
+    let matrices = layout.tensors().iter().filter(|tensor| tensor.rows > 1);
+    let values: u64 = matrices.map(|tensor| u64::from(tensor.len())).sum();
+    let attention = [model.layers, model.context, model.d_model].map(u64::from).iter().product::<u64>();
+    Ok(6 * (values + attention))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Preset;
+
+    #[test]
+    fn counts_products_of_matrices() {
+        // q, k, v, out and three of width 344, in 4 layers; the head over 256 tokens.
+        let matrices = 4 * (4 * 128 * 128 + 3 * 128 * 344) + 256 * 128;
+        assert_eq!(flops_per_token(&Preset::Small.model(256)), Ok(6 * matrices + 6 * 4 * 128 * 128));
+        let grouped = ModelSpec { kv_heads: 1, ..Preset::Small.model(256) };
+        let saved = 4 * 2 * (128 - 32) * 128;
+        assert_eq!(flops_per_token(&grouped), Ok(6 * (matrices - saved) + 6 * 4 * 128 * 128));
+        assert!(flops_per_token(&ModelSpec { heads: 0, ..Preset::Small.model(256) }).is_err());
+    }
+}
