@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::{CpuModel, CpuTrainer};
-use crate::engine::{EngineError, Trainer};
+use crate::engine::{EngineError, Moments, Trainer};
 use crate::model::{
     AdamW, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits, reference_loss_and_grad,
 };
@@ -127,6 +127,9 @@ fn steps_follow_the_reference_optimiser() {
     for step in 0..5 {
         let tokens = tokens(&spec, 3);
         let before = trainer.params().to_vec();
+        if step == 3 {
+            trainer = taken_over(&spec, &before, &adamw);
+        }
         let (_, grad) = trainer.loss_and_grad(&tokens).unwrap();
         let norm = adamw.step(&layout, &inner, 1e-2, &mut expected, grad);
         let stats = trainer.step(&tokens, 1e-2).unwrap();
@@ -136,6 +139,16 @@ fn steps_follow_the_reference_optimiser() {
         let error = distance(trainer.params(), &expected);
         assert!(error < 1e-5, "{step}: {error}");
     }
+}
+
+/// Another engine that goes on where one was.
+fn taken_over(spec: &ModelSpec, params: &[f32], adamw: &AdamW) -> CpuTrainer {
+    let mut trainer = trainer(spec, 3, 1);
+    trainer.params_mut().copy_from_slice(params);
+    let AdamW { m, v, steps } = adamw.clone();
+    trainer.resume(&Moments { steps, m: m.clone(), v: v[1..].to_vec() }).unwrap_err();
+    trainer.resume(&Moments { steps, m, v }).unwrap();
+    trainer
 }
 
 #[test]

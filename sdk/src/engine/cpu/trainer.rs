@@ -9,8 +9,10 @@ use super::pool::Pool;
 use super::workspace::Workspace;
 use super::{THREADS_MAX, describe};
 use crate::diloco::Layout;
-use crate::engine::{BATCH_MAX, EngineError, StepStats, Trainer};
-use crate::model::{Adjust, InnerSpec, ModelSpec, check_inner, decayed_ranges, init, layout, windows};
+use crate::engine::{BATCH_MAX, EngineError, Moments, StepStats, Trainer};
+use crate::model::{
+    Adjust, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, init, layout, windows,
+};
 
 /// Trains a model on the processor, on one or more threads.
 ///
@@ -75,6 +77,23 @@ impl CpuTrainer {
             dx: Buffer::zeros(batch * network.dims.context * network.dims.width),
             network,
         })
+    }
+
+    /// Goes on with `moments`, of any engine that trained the same model.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: they are of another model.
+    pub fn resume(&mut self, moments: &Moments) -> Result<(), EngineError> {
+        let expected = self.layout.len();
+        for found in [moments.m.len(), moments.v.len()] {
+            if found != expected {
+                return Err(ModelError::Params { found, expected }.into());
+            }
+        }
+        self.m.copy_from_slice(&moments.m);
+        self.v.copy_from_slice(&moments.v);
+        self.steps = moments.steps;
+        Ok(())
     }
 
     /// Bytes held beside parameters, gradient and moments.
