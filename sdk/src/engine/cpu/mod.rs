@@ -6,6 +6,7 @@ mod forward;
 mod kernels;
 mod matmul;
 mod network;
+mod peak;
 mod pool;
 mod trainer;
 mod turns;
@@ -17,6 +18,7 @@ mod tests;
 use std::num::NonZeroUsize;
 
 pub use forward::CpuModel;
+pub use peak::matmul_flops_per_s;
 pub use trainer::CpuTrainer;
 
 /// Most threads of an engine; more are not started.
