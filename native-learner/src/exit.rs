@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use archipelago::engine::EngineError;
-use archipelago::run::{BuildError, RunError};
+use archipelago::run::RunError;
 use archipelago::wire::CloseCode;
 
 /// Exit codes; the numbers are promised in `--help`.
@@ -76,9 +76,7 @@ impl From<RunError> for Failure {
             RunError::Refused { code: CloseCode::Version | CloseCode::Layout, .. } => Exit::Mismatch,
             RunError::Refused { code: CloseCode::Untrusted, .. } => Exit::Untrusted,
             RunError::Refused { code: CloseCode::Replaced, .. } => Exit::Replaced,
-            RunError::Build(BuildError::Engine(EngineError::Codec(_) | EngineError::NoFragments)) => {
-                Exit::Mismatch
-            }
+            RunError::Build(EngineError::Codec(_) | EngineError::NoFragments) => Exit::Mismatch,
             RunError::Build(_) => Exit::Machine,
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,
         };

@@ -8,7 +8,7 @@ use archipelago::engine::cpu::CpuTrainer;
 use archipelago::engine::{EngineError, HostEngine, Moments};
 use archipelago::model::layout;
 use archipelago::platform::interrupted;
-use archipelago::run::{BuildError, Control, RunConfig, run};
+use archipelago::run::{Control, RunConfig, run};
 use archipelago::wire::RunSpec;
 
 use crate::cli::JoinArgs;
@@ -46,7 +46,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<(), Failure> {
     let build = async |spec: &RunSpec, _: Option<Moments>| {
         let layout = layout(&spec.model).map_err(EngineError::from)?;
         check_memory(&layout)?;
-        Ok(HostEngine::new(spec, CpuTrainer::new(&spec.model, &spec.inner, threads)?)?)
+        HostEngine::new(spec, CpuTrainer::new(&spec.model, &spec.inner, threads)?)
     };
     let report = runtime.block_on(run(run_config, &control, build, |event| show.event(event)))?;
     show.end(&report);
@@ -64,11 +64,11 @@ fn identity(config: &JoinConfig) -> Result<IdentityLock, Failure> {
 }
 
 /// Better to refuse than to be killed for memory in the middle of a run.
-fn check_memory(layout: &Layout) -> Result<(), BuildError> {
+fn check_memory(layout: &Layout) -> Result<(), EngineError> {
     let needed_mib = (COPIES * 4 * layout.len() as u64) >> 20;
     match machine::available_mib() {
         Some(available_mib) if needed_mib > available_mib => {
-            Err(BuildError::Memory { needed_mib, available_mib })
+            Err(EngineError::HostMemory { needed_mib, available_mib })
         }
         _ => Ok(()),
     }

@@ -192,6 +192,16 @@ pub enum EngineError {
         /// What the system says of it.
         reason: String,
     },
+    /// The model does not fit into the memory of this machine.
+    #[error(
+        "the run needs about {needed_mib} MiB of memory and {available_mib} MiB are free: use a larger machine"
+    )]
+    HostMemory {
+        /// Memory needed, in MiB.
+        needed_mib: u64,
+        /// Memory free, in MiB.
+        available_mib: u64,
+    },
     /// There is no GPU to train on, or it refused a command.
     #[cfg(feature = "gpu")]
     #[error(transparent)]

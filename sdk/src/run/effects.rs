@@ -5,17 +5,17 @@ use crate::diloco::learner::{Input, Output};
 use crate::engine::{Encoded, Engine, EngineError, Moments};
 use crate::wire::{Bye, CloseCode, Fate, Message, RunSpec, Welcome};
 
+use super::RunError;
 use super::downloads::Download;
 use super::event::Event;
 use super::link::{LinkEvent, bye};
 use super::meter::Spent;
 use super::session::{Part, Session, newcomer};
-use super::{BuildError, RunError};
 
 impl<E, B, O> Session<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, BuildError>,
+    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Tells the core what happened and does what it wants.
@@ -172,8 +172,8 @@ where
             self.book(Spent::Other);
             let engine = match built {
                 Ok(engine) => engine,
-                Err(BuildError::Engine(error @ EngineError::Lost { .. })) => return self.fail(error),
-                Err(error) => return Err(error.into()),
+                Err(error @ EngineError::Lost { .. }) => return self.fail(error),
+                Err(error) => return Err(RunError::Build(error)),
             };
             let feed = Feed::new(&spec);
             self.part = Some(Part { run: welcome.run, spec, engine, feed });

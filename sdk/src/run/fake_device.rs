@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use super::Control;
 use super::fake::Toy;
-use super::{BuildError, Control};
 use crate::diloco::{Fragments, Layout};
 use crate::engine::{Encoded, Engine, EngineError, HostEngine, Moments, StepStats};
 use crate::platform::yield_now;
@@ -71,7 +71,7 @@ impl DeviceEngine {
         device: &Rc<RefCell<Device>>,
         spec: &RunSpec,
         moments: Option<Moments>,
-    ) -> Result<Self, BuildError> {
+    ) -> Result<Self, EngineError> {
         yield_now().await;
         let mut state = device.borrow_mut();
         assert_eq!(state.standing, 0, "the engine before still stands");
@@ -79,8 +79,8 @@ impl DeviceEngine {
         let steps_before = moments.as_ref().map_or(0, |moments| moments.steps);
         state.given.push(moments);
         let (late_steps, life_steps) = match plan.unwrap() {
-            Plan::Stillborn => return Err(lost().into()),
-            Plan::Oversized => return Err(BuildError::Memory { needed_mib: 2, available_mib: 1 }),
+            Plan::Stillborn => return Err(lost()),
+            Plan::Oversized => return Err(EngineError::HostMemory { needed_mib: 2, available_mib: 1 }),
             Plan::Alive { late_steps, life_steps } => (late_steps, life_steps),
         };
         let host = HostEngine::new(spec, Toy::new())?;

@@ -6,7 +6,6 @@
 
 mod address;
 mod backoff;
-mod build;
 mod control;
 mod downloads;
 mod effects;
@@ -25,7 +24,6 @@ mod tests;
 
 pub use address::{Address, AddressError};
 pub use backoff::Backoff;
-pub use build::BuildError;
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 
@@ -78,7 +76,7 @@ pub enum RunError {
     },
     /// The run cannot be trained here.
     #[error("this machine cannot take part in the run: {0}")]
-    Build(#[from] BuildError),
+    Build(#[source] EngineError),
     /// The engine gave up, or its device was lost again and again.
     #[error("training failed: {0}")]
     Engine(#[from] EngineError),
@@ -107,7 +105,7 @@ pub async fn run<E, B, O>(
 ) -> Result<Report, RunError>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, BuildError>,
+    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     Session::new(config, control, build, observe)?.run().await

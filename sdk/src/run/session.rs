@@ -7,7 +7,7 @@ use futures::future::{Either, select};
 
 use crate::data::Feed;
 use crate::diloco::learner::{Input, Learner, LearnerConfig, Step};
-use crate::engine::{Engine, Moments};
+use crate::engine::{Engine, EngineError, Moments};
 use crate::model::learning_rate;
 use crate::platform::{Clock, SocketEvent, random_bytes, sleep, yield_now};
 use crate::wire::{CloseCode, FragmentId, Millis, NAME_BYTES_MAX, RunId, RunSpec, clip};
@@ -18,7 +18,7 @@ use super::link::Link;
 use super::losses::{Losses, Salvaged};
 use super::meter::{Meter, Spent};
 use super::report::Tally;
-use super::{BuildError, Control, RunConfig, RunError};
+use super::{Control, RunConfig, RunError};
 
 /// Longest sleep, in microseconds: the owner's wishes are looked at this often.
 const WAIT_US_MAX: u64 = 100_000;
@@ -74,7 +74,7 @@ pub(super) struct Part<E> {
 impl<'a, E, B, O> Session<'a, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, BuildError>,
+    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     pub(super) fn new(

@@ -8,7 +8,6 @@ use super::super::losses::Losses;
 use super::super::session::Session;
 use super::*;
 use crate::engine::{EngineError, Moments};
-use crate::run::BuildError;
 
 const TOKENS_PER_STEP: u64 = 8;
 
@@ -150,6 +149,6 @@ fn losses_without_end_end_the_run() {
 fn an_engine_that_cannot_be_built_ends_the_run() {
     let fake = FakeSyncer::start(Script::default());
     let outcome = learn_on(&[Plan::Oversized], &fake, |_| false);
-    let refused = matches!(&outcome.result, Err(RunError::Build(BuildError::Memory { .. })));
+    let refused = matches!(&outcome.result, Err(RunError::Build(EngineError::HostMemory { .. })));
     assert!(refused, "{:?}", outcome.result);
 }
