@@ -6,6 +6,7 @@
 #![expect(dead_code, reason = "the trainer follows")]
 
 mod arena;
+mod attention;
 mod batch;
 mod device;
 mod error;

@@ -83,7 +83,7 @@ pub fn rotate(x: &mut [f64], width: usize, head: usize, theta: f64, direction: f
 }
 
 /// Sizes of an attention: q `[T, H · D]`, k and v `[T, K · D]`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Heads {
     /// H.
     pub heads: usize,

@@ -1,7 +1,7 @@
 // y = x s ∘ w with s = 1 / √(mean(x²) + eps), row by row; x and y [R, C], w [C], scales [R] receives s.
 // CPU twin: `model::ops::norm`.
 //
-// One workgroup per row at a time. WG is a power of two.
+// One workgroup per row at a time.
 
 override WG: u32 = 64u;
 
@@ -18,20 +18,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> scales: array<f32>;
-
-var<workgroup> sums: array<f32, WG>;
-
-// Sum over the workgroup, the same in every lane. Calls are in uniform control flow.
-fn total(lane: u32, value: f32) -> f32 {
-    sums[lane] = value;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if lane < half {
-            sums[lane] += sums[lane + half];
-        }
-    }
-    return workgroupUniformLoad(&sums[0]);
-}
 
 @compute @workgroup_size(WG)
 fn main(

@@ -2,7 +2,7 @@
 // p · rows_per_group and on. dy, x and dx [R, C], w [C], scales [R] holds s, partial [parts, C].
 // CPU twin: `model::ops::norm_backward`.
 //
-// One workgroup per part at a time; `column_sum` adds the parts up. WG is a power of two.
+// One workgroup per part at a time; `column_sum` adds the parts up.
 
 override WG: u32 = 64u;
 
@@ -23,20 +23,6 @@ struct Params {
 @group(0) @binding(4) var<storage, read> scales: array<f32>;
 @group(0) @binding(5) var<storage, read_write> dx: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read_write> partial: array<vec4<f32>>;
-
-var<workgroup> sums: array<f32, WG>;
-
-// Sum over the workgroup, the same in every lane. Calls are in uniform control flow.
-fn total(lane: u32, value: f32) -> f32 {
-    sums[lane] = value;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if lane < half {
-            sums[lane] += sums[lane + half];
-        }
-    }
-    return workgroupUniformLoad(&sums[0]);
-}
 
 @compute @workgroup_size(WG)
 fn main(

@@ -1,7 +1,7 @@
 // partial[first + g] = Σ x[i]² over the values of workgroup g, four at a time.
 // CPU twin: `engine::cpu::kernels::squares`.
 //
-// Any number of workgroups covers any size (grid stride). WG is a power of two.
+// Any number of workgroups covers any size (grid stride).
 
 override WG: u32 = 64u;
 
@@ -16,8 +16,6 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> partial: array<f32>;
 
-var<workgroup> sums: array<f32, WG>;
-
 @compute @workgroup_size(WG)
 fn main(
     @builtin(local_invocation_index) lane: u32,
@@ -28,14 +26,8 @@ fn main(
     for (var i = group.x * WG + lane; i < params.quads; i += groups.x * WG) {
         sum += dot(x[i], x[i]);
     }
-    sums[lane] = sum;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if lane < half {
-            sums[lane] += sums[lane + half];
-        }
-    }
+    sum = total(lane, sum);
     if lane == 0u {
-        partial[params.first + group.x] = sums[0];
+        partial[params.first + group.x] = sum;
     }
 }

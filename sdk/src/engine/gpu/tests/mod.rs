@@ -1,5 +1,6 @@
 //! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
 
+mod attention;
 mod code;
 mod embedding;
 mod exchange;

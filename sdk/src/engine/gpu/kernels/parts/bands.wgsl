@@ -1,0 +1,157 @@
+// What the kernels of attention share. A row of qkv [R, C + 2 K D] holds the queries of H heads, the keys and
+// the values of K heads, and `windows` of `context` rows lie one below the other.
+//
+// A band is eight rows of one head and has LANES lanes. They go through the other rows of the window in blocks
+// of KEYS: first each lane finds, for some of the block, the eight numbers that each has with the band; these
+// pass through workgroup memory, and then each lane adds up its quads of what comes out.
+
+// D / 4.
+override HEAD: u32 = 8u;
+// Lanes of a band: up to HEAD, or 1 where barriers are dear.
+override LANES: u32 = 8u;
+// Rows in a block, a multiple of 4; 4 · LANES or more keep all lanes busy.
+override KEYS: u32 = 32u;
+// Bands of a head in a workgroup, one below the other; and heads.
+override BANDS: u32 = 8u;
+override HEADS: u32 = 1u;
+
+struct Params {
+    // B.
+    windows: u32,
+    // T.
+    context: u32,
+    // H.
+    heads: u32,
+    // K.
+    kv_heads: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> qkv: array<vec4<f32>>;
+
+// A number for each row of a band.
+alias Eight = mat2x4<f32>;
+
+const FOUR = vec4(0u, 1u, 2u, 3u);
+override QUARTER: u32 = KEYS / 4u;
+override SLOTS: u32 = BANDS * HEADS;
+override WG: u32 = LANES * SLOTS;
+// The length of an array has a name of its own, or naga 30 cannot tell it.
+override WEIGHTS: u32 = KEYS * SLOTS;
+
+// By row of the block, and band.
+var<workgroup> weights: array<Eight, WEIGHTS>;
+
+// Half of a band.
+struct Rows {
+    // In the window.
+    position: vec4<u32>,
+    // In all; the window's last row for those behind its end.
+    row: vec4<u32>,
+    // Whether to write them.
+    live: vec4<bool>,
+}
+
+struct Band {
+    head: u32,
+    // First row of the window.
+    start: u32,
+    low: Rows,
+    high: Rows,
+}
+
+// Workgroups that take a band each of all windows and heads.
+fn across(heads: u32) -> u32 {
+    return (params.windows * heads + HEADS - 1u) / HEADS;
+}
+
+// Workgroups that take all bands of a head.
+fn down() -> u32 {
+    return (params.context + 8u * BANDS - 1u) / (8u * BANDS);
+}
+
+// The band at `slot` of the workgroup whose bands begin at position `first` and head `unit` · HEADS.
+fn band_at(slot: u32, unit: u32, heads: u32, first: u32) -> Band {
+    let all = params.windows * heads;
+    let index = unit * HEADS + slot / BANDS;
+    let start = min(index, all - 1u) / heads * params.context;
+    let position = first + slot % BANDS * 8u;
+    return Band(
+        min(index, all - 1u) % heads,
+        start,
+        rows_at(start, position, index < all),
+        rows_at(start, position + 4u, index < all),
+    );
+}
+
+fn rows_at(start: u32, first: u32, live: bool) -> Rows {
+    let position = first + FOUR;
+    return Rows(position, row_at(start, position), vec4(live) & (position < vec4(params.context)));
+}
+
+fn row_at(start: u32, position: vec4<u32>) -> vec4<u32> {
+    return start + min(position, vec4(params.context - 1u));
+}
+
+// Quads in a row of qkv.
+fn stride() -> u32 {
+    return (params.heads + 2u * params.kv_heads) * HEAD;
+}
+
+// First quad of the keys of the head that query head `head` looks at, and of its values.
+fn keys_at(head: u32) -> u32 {
+    return (params.heads + head / (params.heads / params.kv_heads)) * HEAD;
+}
+
+fn values_at(head: u32) -> u32 {
+    return keys_at(head) + params.kv_heads * HEAD;
+}
+
+fn load(at: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4(qkv[at.x], qkv[at.y], qkv[at.z], qkv[at.w]);
+}
+
+// Plus the products of x with four rows, of which y is the transpose.
+fn add_dots(sum: vec4<f32>, x: vec4<f32>, y: mat4x4<f32>) -> vec4<f32> {
+    return fma(vec4(x.w), y[3], fma(vec4(x.z), y[2], fma(vec4(x.y), y[1], fma(vec4(x.x), y[0], sum))));
+}
+
+fn add_eight(sum: Eight, x: vec4<f32>, low: mat4x4<f32>, high: mat4x4<f32>) -> Eight {
+    return Eight(add_dots(sum[0], x, low), add_dots(sum[1], x, high));
+}
+
+// Row i plus aᵢ b.
+fn add_outer(sum: mat4x4<f32>, a: vec4<f32>, b: vec4<f32>) -> mat4x4<f32> {
+    return mat4x4(
+        fma(vec4(a.x), b, sum[0]),
+        fma(vec4(a.y), b, sum[1]),
+        fma(vec4(a.z), b, sum[2]),
+        fma(vec4(a.w), b, sum[3]),
+    );
+}
+
+fn load_out(at: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4(out[at.x], out[at.y], out[at.z], out[at.w]);
+}
+
+fn store_out(at: vec4<u32>, live: vec4<bool>, rows: mat4x4<f32>) {
+    if live.x {
+        out[at.x] = rows[0];
+    }
+    if live.y {
+        out[at.y] = rows[1];
+    }
+    if live.z {
+        out[at.z] = rows[2];
+    }
+    if live.w {
+        out[at.w] = rows[3];
+    }
+}
+
+// A band with one lane has nothing to wait for.
+fn barrier() {
+    if LANES > 1u {
+        workgroupBarrier();
+    }
+}

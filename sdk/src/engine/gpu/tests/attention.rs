@@ -1,0 +1,137 @@
+use super::super::attention::Bands;
+use super::super::{Gpu, kernels};
+use super::harness::{close, each_gpu, exact, floats, noise_of, run, words};
+use crate::model::ops::{self, Heads};
+
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    windows: usize,
+    context: usize,
+    heads: Heads,
+}
+
+impl Sizes {
+    fn new(windows: usize, context: usize, heads: usize, kv_heads: usize, head: usize) -> Self {
+        Self { windows, context, heads: Heads { heads, kv_heads, head } }
+    }
+
+    fn rows(self) -> usize {
+        self.windows * self.context
+    }
+
+    /// C.
+    fn width(self) -> usize {
+        self.heads.heads * self.heads.head
+    }
+
+    /// K · D.
+    fn kv_width(self) -> usize {
+        self.heads.kv_heads * self.heads.head
+    }
+
+    fn params(self) -> [u32; 4] {
+        [self.windows, self.context, self.heads.heads, self.heads.kv_heads].map(|size| size as u32)
+    }
+
+    /// Queries, keys and values of one window of qkv.
+    fn split(self, window: &[f64]) -> [Vec<f64>; 3] {
+        let (c, kv) = (self.width(), self.kv_width());
+        [0..c, c..c + kv, c + kv..c + 2 * kv]
+            .map(|columns| window.chunks(c + 2 * kv).flat_map(|row| &row[columns.clone()]).copied().collect())
+    }
+
+    /// Of the twin: y, and the gradient of qkv.
+    fn expected(self, qkv: &[f32], dy: &[f32]) -> [Vec<f64>; 2] {
+        let (c, kv) = (self.width(), self.kv_width());
+        let (mut y, mut dqkv) = (Vec::new(), Vec::new());
+        let windows = exact(qkv);
+        let windows = windows.chunks(self.context * (c + 2 * kv));
+        for (window, dy) in windows.zip(exact(dy).chunks(self.context * c)) {
+            let [q, k, v] = self.split(window);
+            y.extend(ops::attention(&q, &k, &v, self.heads));
+            let (dq, dk, dv) = ops::attention_backward(dy, &q, &k, &v, self.heads);
+            for ((dq, dk), dv) in dq.chunks(c).zip(dk.chunks(kv)).zip(dv.chunks(kv)) {
+                dqkv.extend([dq, dk, dv].concat());
+            }
+        }
+        [y, dqkv]
+    }
+}
+
+/// What the kernels make of it: y and the gradient of qkv, with `groups` workgroups or as many as there is work
+/// for.
+fn found(
+    gpu: &Gpu,
+    sizes: Sizes,
+    bands: Bands,
+    groups: Option<u32>,
+    qkv: &[f32],
+    dy: &[f32],
+) -> [Vec<f32>; 2] {
+    let [windows, context, heads, kv_heads] = sizes.params();
+    let groups = |heads| groups.map_or(bands.groups(windows, heads, context), |count| [count, 1, 1]);
+    let (constants, params) = (bands.constants(), sizes.params());
+    let none = |len| words(&vec![f32::NAN; len]);
+    let per_head = sizes.rows() * sizes.heads.heads;
+
+    let buffers = [words(qkv), none(dy.len()), none(per_head)];
+    let forward = run(gpu, &kernels::ATTENTION, &constants, &params, &buffers, groups(heads));
+    let (y, lse) = (&forward[0], &forward[1]);
+
+    let buffers = [y.clone(), words(dy), none(per_head)];
+    let dots_params = [per_head as u32, sizes.heads.head as u32 / 4];
+    let dots = run(gpu, &kernels::ATTENTION_DOTS, &[("WG", 64)], &dots_params, &buffers, [2, 1, 1]);
+
+    let mut buffers = [words(qkv), words(dy), lse.clone(), dots[0].clone(), none(qkv.len())];
+    for (kernel, heads) in [(&kernels::ATTENTION_GRAD_Q, heads), (&kernels::ATTENTION_GRAD_KV, kv_heads)] {
+        buffers[4] = run(gpu, kernel, &constants, &params, &buffers, groups(heads)).remove(0);
+    }
+    [floats(y), floats(&buffers[4])]
+}
+
+/// Shapes of work that the engine chooses for software and for hardware, and one that it does not.
+fn shapes(sizes: Sizes) -> [Bands; 3] {
+    let (head, context) = (sizes.heads.head as u32, sizes.context as u32);
+    let odd = Bands { head: head / 4, lanes: 3, keys: 20, bands: 2, heads: 3 };
+    [Bands::new(head, context, true), Bands::new(head, context, false), odd]
+}
+
+/// Within 5e-6 of the larger of 1 and the value, of sums over up to 130 positions and 3 heads; all workgroups in
+/// one give the same bits.
+#[test]
+fn attention_agrees() {
+    for (sizes, shape) in [
+        (Sizes::new(1, 1, 1, 1, 4), 0),
+        (Sizes::new(2, 37, 6, 2, 12), 1),
+        (Sizes::new(2, 9, 4, 2, 20), 2),
+        (Sizes::new(3, 65, 3, 1, 16), 0),
+        (Sizes::new(1, 130, 2, 1, 64), 1),
+        (Sizes::new(1, 11, 1, 1, 128), 1),
+    ] {
+        let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 1.5);
+        let dy = noise_of(2, sizes.rows() * sizes.width(), 1.0);
+        let bands = shapes(sizes)[shape];
+        let expected = sizes.expected(&qkv, &dy);
+        each_gpu(|gpu| {
+            let found = |groups| found(gpu, sizes, bands, groups, &qkv, &dy);
+            let [y, dqkv] = found(None);
+            close(&format!("y of {sizes:?}"), &y, &expected[0], 5e-6);
+            close(&format!("dqkv of {sizes:?}"), &dqkv, &expected[1], 5e-6);
+            assert_eq!(found(Some(1)), [y, dqkv], "{sizes:?}");
+        });
+    }
+}
+
+/// Scores of some thousands: those of a row lie far apart, and what an f32 holds of them is worth 1e-3.
+#[test]
+fn large_scores_stay_finite() {
+    let sizes = Sizes::new(2, 40, 2, 2, 8);
+    let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 60.0);
+    let dy = noise_of(2, sizes.rows() * sizes.width(), 1e-2);
+    let [y, dqkv] = sizes.expected(&qkv, &dy);
+    each_gpu(|gpu| {
+        let found = found(gpu, sizes, shapes(sizes)[1], None, &qkv, &dy);
+        close("y", &found[0], &y, 2e-3);
+        close("dqkv", &found[1], &dqkv, 2e-3);
+    });
+}
