@@ -304,6 +304,9 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
     }
 }
 
+/// Time of a step in milliseconds: without any, the learner's rate would be meaningless.
+pub(super) const STEP_MS: u64 = 2;
+
 /// Pulls every parameter towards 1.
 pub(super) struct Toy {
     layout: Layout,
@@ -332,8 +335,7 @@ impl Trainer for Toy {
     }
 
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
-        // Steps that take no time at all would make the learner's rate meaningless.
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(STEP_MS));
         let loss = self.params.iter().map(|x| (1.0 - x) * (1.0 - x)).sum::<f32>() / self.params.len() as f32;
         for x in &mut self.params {
             *x += lr * (1.0 - *x);

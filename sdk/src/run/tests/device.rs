@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::super::fake::STEP_MS;
 use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
 use super::super::losses::Losses;
 use super::super::session::Session;
@@ -68,12 +69,13 @@ fn while_it_rests_the_device_is_waited_for() {
     let control = Control::new();
     control.set_duty_cycle(0.5).unwrap();
     let device = Device::new(&[alive(None, None)]);
-    let outcome = steer(&device, &control, &fake, |events| merged(events) >= 3);
+    let outcome = steer(&device, &control, &fake, |events| merged(events) >= 6);
     let report = outcome.result.unwrap();
-    assert!(report.updates_merged >= 3, "{report:?}");
+    assert!(report.updates_merged >= 6, "{report:?}");
     // The device's time is training, though the calls of the steps returned before; the last goes to none.
     let settled = outcome.device.settled;
-    assert!(settled > 3 && report.train_ms >= SETTLE_MS * (settled - 1), "{settled}: {report:?}");
+    let worked_ms = STEP_MS * report.steps + SETTLE_MS * (settled - 1);
+    assert!(settled > 1 && report.train_ms >= worked_ms, "{worked_ms} ms: {report:?}");
 }
 
 #[test]
