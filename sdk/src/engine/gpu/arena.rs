@@ -12,8 +12,8 @@ use super::error::GpuError;
 use super::program::{ALIGN_BYTES, Slice, buffer};
 use crate::model::{Dims, Slots};
 
-/// Values between two starts.
-const ALIGN: usize = (ALIGN_BYTES / 4) as usize;
+/// Values between two starts: aligned as 16-bit floats too.
+const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
 
 /// A tensor, a group of neighbouring tensors, or a slice of the embedding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Arena {
     /// Lays out the parameters of a model in chunks of at most `bytes_max`.
     ///
     /// # Errors
-    /// [`GpuError::TensorTooLarge`]: a matrix other than the embedding, or 64 rows of that, exceeds it.
+    /// [`GpuError::TensorTooLarge`]: a matrix other than the embedding, or 128 rows of that, exceeds it.
     pub fn plan(dims: &Dims, slots: &Slots, bytes_max: u64, adapter: &str) -> Result<Self, GpuError> {
         let len_max = (bytes_max / 4) as usize / ALIGN * ALIGN;
         let row = dims.width;
@@ -142,6 +142,12 @@ impl Arena {
         }
     }
 
+    /// As [`Self::slice`], in a vector of 16-bit floats.
+    pub fn half_slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
+        let Slice { buffer, start_byte, bytes } = self.slice(vector, flat);
+        Slice { buffer, start_byte: start_byte / 2, bytes: bytes / 2 }
+    }
+
     /// First row, number of rows and flat range of each slice of the embedding.
     pub fn embed_slices(&self, dims: &Dims, slots: &Slots) -> Vec<(usize, usize, Range<usize>)> {
         (0..dims.vocab)
@@ -189,7 +195,9 @@ mod tests {
             taken.sort_unstable();
             assert!(taken.windows(2).all(|pair| pair[0].0 < pair[1].0 || pair[0].2 <= pair[1].1));
             let slices = arena.embed_slices(&dims, &slots);
-            assert!(slices.iter().all(|slice| slice.0 % 64 == 0 && arena.runs(slice.2.clone()).count() == 1));
+            assert!(
+                slices.iter().all(|slice| slice.0 % ALIGN == 0 && arena.runs(slice.2.clone()).count() == 1)
+            );
             assert_eq!(slices.iter().map(|slice| slice.1).sum::<usize>(), dims.vocab);
         }
     }

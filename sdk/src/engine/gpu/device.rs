@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use wgpu::{Backends, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits};
 
 use super::GpuError;
+use super::program::Slice;
 
 /// Its name in WebGPU, what the kernels need of it, and where to find it.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
@@ -188,6 +189,12 @@ impl Gpu {
     pub fn lose(&self) {
         self.device.destroy();
         note(&self.fault, GpuError::Lost { reason: "destroyed on purpose".to_owned() });
+    }
+
+    /// Writes `values` to the start of `slice`, before all that is submitted later.
+    pub(super) fn write(&self, slice: &Slice, values: &[f32]) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.queue.write_buffer(&slice.buffer, slice.start_byte, &bytes);
     }
 
     /// Runs `make`, which makes buffers of about `bytes`.

@@ -48,6 +48,14 @@ pub enum GpuError {
         /// What it is.
         value: u32,
     },
+    /// Heads that are too wide for a workgroup.
+    #[error("a head is {width} wide, and the GPU engine takes at most {width_max}: use the CPU engine")]
+    Head {
+        /// D.
+        width: u32,
+        /// Widest.
+        width_max: u32,
+    },
     /// A matrix that is larger than one binding.
     #[error("{tensor} takes {bytes} bytes, and {adapter} binds at most {bytes_max}: use the CPU engine")]
     TensorTooLarge {

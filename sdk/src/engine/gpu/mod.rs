@@ -3,8 +3,6 @@
 //! Every shape is known when a run begins, so the list of dispatches of a step is built once; a step is then
 //! a write of tokens, a submission of that list, and a read of a few numbers that nobody waits for.
 
-#![expect(dead_code, reason = "the trainer follows")]
-
 mod arena;
 mod attention;
 mod batch;
@@ -13,8 +11,15 @@ mod error;
 mod exchange;
 mod kernels;
 mod matmul;
+mod network;
+mod pace;
+mod profile;
 mod program;
 mod ring;
+mod step;
+mod trainer;
+mod vectors;
+mod workspace;
 
 #[cfg(test)]
 mod tests;
@@ -22,3 +27,5 @@ mod tests;
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
 pub use matmul::{Choice, ChoiceError, Form, Matmul, Trial, Variant};
+pub use profile::KernelTime;
+pub use trainer::{GpuEngine, GpuSetup};

@@ -32,6 +32,12 @@ impl Slice {
         Self { buffer: buffer.clone(), start_byte: 0, bytes: buffer.size() }
     }
 
+    /// What lies `values` 32-bit words behind its start.
+    pub fn after(&self, values: u64) -> Self {
+        let bytes = values * 4;
+        Self { buffer: self.buffer.clone(), start_byte: self.start_byte + bytes, bytes: self.bytes - bytes }
+    }
+
     fn binding(&self) -> BufferBinding<'_> {
         let size = std::num::NonZeroU64::new(self.bytes);
         BufferBinding { buffer: &self.buffer, offset: self.start_byte, size }
@@ -221,7 +227,17 @@ impl Program {
 
     /// Records all of it.
     pub fn record(&self, encoder: &mut wgpu::CommandEncoder) {
-        record(&self.bound, encoder);
+        record(&self.bound, encoder, None);
+    }
+
+    /// Records dispatch `index` alone.
+    pub fn record_one(
+        &self,
+        index: usize,
+        encoder: &mut wgpu::CommandEncoder,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) {
+        record(&self.bound[index..=index], encoder, timestamp_writes);
     }
 
     /// Submits it in parts of at most `cost_max` each, so that the device is free for others in between; a
@@ -237,7 +253,7 @@ impl Program {
             });
             let (part, later) = rest.split_at(count.count().max(1));
             let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            record(part, &mut encoder);
+            record(part, &mut encoder, None);
             gpu.queue.submit([encoder.finish()]);
             parts += 1;
             rest = later;
@@ -246,8 +262,12 @@ impl Program {
     }
 }
 
-fn record(bound: &[Bound], encoder: &mut wgpu::CommandEncoder) {
-    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+fn record(
+    bound: &[Bound],
+    encoder: &mut wgpu::CommandEncoder,
+    timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
     for bound in bound {
         pass.set_pipeline(&bound.pipeline);
         pass.set_bind_group(0, &bound.group, &[]);

@@ -3,6 +3,7 @@
 mod attention;
 mod code;
 mod embedding;
+mod engine;
 mod exchange;
 mod harness;
 mod loss;

@@ -1,0 +1,384 @@
+//! The list of operations of a step, forwards and backwards, as dispatches.
+
+use super::arena::Arena;
+use super::attention::Bands;
+use super::batch::{BatchShape, Microbatch};
+use super::kernels::{self, Kernel};
+use super::matmul::{Form, Matmul, Product, Store};
+use super::program::{Builder, Dispatch, Slice};
+use super::workspace::{Layer, NORM_ROWS, Workspace};
+use crate::model::{Dims, LayerSlots, Slots};
+use std::ops::Range;
+
+/// Most workgroups in a dimension.
+const GROUPS_MAX: usize = 65_535;
+/// Cost of moving a value, in floating-point operations of a matrix product.
+const MOVE_COST: usize = 8;
+
+/// What a step's dispatches are made of.
+pub struct Network<'a> {
+    /// The sizes.
+    pub dims: &'a Dims,
+    /// Where tensors lie in the flat vector.
+    pub slots: &'a Slots,
+    /// Where that lies on the device.
+    pub arena: &'a Arena,
+    /// Parameters.
+    pub theta: &'a [wgpu::Buffer],
+    /// The same as 16-bit floats, for the matrix products that take weights so.
+    pub half: Option<&'a [wgpu::Buffer]>,
+    /// Their gradient.
+    pub grad: &'a [wgpu::Buffer],
+    /// Activations.
+    pub work: &'a Workspace,
+    /// Tokens of a step.
+    pub shape: BatchShape,
+    /// Matrix products.
+    pub matmul: &'a Matmul,
+    /// Invocations that share a row.
+    pub lanes: u32,
+    /// How attention divides its work.
+    pub bands: Bands,
+}
+
+/// A matrix of weights, `[outs, ins]`.
+struct Weight {
+    theta: Slice,
+    grad: Slice,
+    outs: usize,
+    ins: usize,
+}
+
+impl Network<'_> {
+    /// Forwards and backwards over one microbatch. `first`: the gradient is set, not added to. Writes the
+    /// losses of its tokens, `[R]`.
+    pub fn microbatch(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
+        self.forward(builder, tokens);
+        self.head(builder, tokens, losses, first);
+        self.backward(builder, tokens, first);
+    }
+
+    fn rows(&self) -> usize {
+        self.shape.rows()
+    }
+
+    fn theta(&self, range: &Range<usize>) -> Slice {
+        self.arena.slice(self.theta, range)
+    }
+
+    /// A matrix of weights as a product takes it.
+    fn factor(&self, range: &Range<usize>) -> Slice {
+        match self.half {
+            Some(half) => self.arena.half_slice(half, range),
+            None => self.theta(range),
+        }
+    }
+
+    fn grad(&self, range: &Range<usize>) -> Slice {
+        self.arena.slice(self.grad, range)
+    }
+
+    fn weight(&self, range: &Range<usize>, ins: usize) -> Weight {
+        Weight { theta: self.factor(range), grad: self.grad(range), outs: range.len() / ins, ins }
+    }
+
+    /// `y = x wᵀ`.
+    fn linear(&self, builder: &mut Builder, x: &Slice, w: &Weight, y: &Slice, store: Store) {
+        self.matmul.add(
+            builder,
+            Product {
+                form: Form::Nt,
+                m: self.rows() as u32,
+                n: w.outs as u32,
+                k: w.ins as u32,
+                a: x.clone(),
+                a_stride: w.ins as u32,
+                b: w.theta.clone(),
+                b_stride: w.ins as u32,
+                c: y.clone(),
+                c_stride: w.outs as u32,
+                store,
+            },
+        );
+    }
+
+    /// `dx = dy w`.
+    fn linear_back(&self, builder: &mut Builder, dy: &Slice, w: &Weight, dx: &Slice) {
+        self.matmul.add(
+            builder,
+            Product {
+                form: Form::Nn,
+                m: self.rows() as u32,
+                n: w.ins as u32,
+                k: w.outs as u32,
+                a: dy.clone(),
+                a_stride: w.outs as u32,
+                b: w.theta.clone(),
+                b_stride: w.ins as u32,
+                c: dx.clone(),
+                c_stride: w.ins as u32,
+                store: Store::Set,
+            },
+        );
+    }
+
+    /// `dw = dyᵀ x`, or added to it.
+    fn weight_back(&self, builder: &mut Builder, dy: &Slice, x: &Slice, w: &Weight, first: bool) {
+        self.matmul.add(
+            builder,
+            Product {
+                form: Form::Tn,
+                m: w.outs as u32,
+                n: w.ins as u32,
+                k: self.rows() as u32,
+                a: dy.clone(),
+                a_stride: w.outs as u32,
+                b: x.clone(),
+                b_stride: w.ins as u32,
+                c: w.grad.clone(),
+                c_stride: w.ins as u32,
+                store: if first { Store::Set } else { Store::Add },
+            },
+        );
+    }
+
+    /// One workgroup for each of `count` rows of about `width` values.
+    fn by_row(
+        &self,
+        builder: &mut Builder,
+        kernel: &'static Kernel,
+        params: Vec<u32>,
+        storage: Vec<Slice>,
+        count: usize,
+        width: usize,
+    ) {
+        builder.add(Dispatch {
+            kernel,
+            constants: vec![("WG", self.lanes)],
+            params,
+            storage,
+            groups: [count.min(GROUPS_MAX) as u32, 1, 1],
+            cost: (count * width * MOVE_COST) as u64,
+        });
+    }
+
+    /// One invocation for each of `count` items of `width` values.
+    fn by_item(
+        &self,
+        builder: &mut Builder,
+        kernel: &'static Kernel,
+        params: Vec<u32>,
+        storage: Vec<Slice>,
+        count: usize,
+        width: usize,
+    ) {
+        const WG: usize = 64;
+        builder.add(Dispatch {
+            kernel,
+            constants: vec![("WG", WG as u32)],
+            params,
+            storage,
+            groups: [count.div_ceil(WG).min(GROUPS_MAX) as u32, 1, 1],
+            cost: (count * width * MOVE_COST) as u64,
+        });
+    }
+
+    fn norm(&self, builder: &mut Builder, x: &Slice, w: &Range<usize>, scales: &Slice) {
+        let (rows, c) = (self.rows(), self.dims.width);
+        let params = vec![rows as u32, c as u32 / 4, self.dims.eps.to_bits()];
+        let storage = vec![x.clone(), self.theta(w), self.work.normed.clone(), scales.clone()];
+        self.by_row(builder, &kernels::NORM, params, storage, rows, c);
+    }
+
+    /// From the gradient of a norm's output in `branch` to that of the residual stream, and of its weight.
+    fn norm_back(
+        &self,
+        builder: &mut Builder,
+        x: &Slice,
+        w: &Range<usize>,
+        scales: &Slice,
+        to_dx: Store,
+        first: bool,
+    ) {
+        let (rows, c, work) = (self.rows(), self.dims.width, self.work);
+        let quads = c as u32 / 4;
+        let groups = rows.div_ceil(NORM_ROWS);
+        let add = u32::from(matches!(to_dx, Store::Add));
+        let params = vec![rows as u32, quads, NORM_ROWS as u32, add];
+        let storage = vec![
+            work.branch.clone(),
+            x.clone(),
+            self.theta(w),
+            scales.clone(),
+            work.dx.clone(),
+            work.partial.clone(),
+        ];
+        self.by_row(builder, &kernels::NORM_GRAD, params, storage, groups, c * NORM_ROWS);
+        let params = vec![groups as u32, quads, u32::from(!first)];
+        let storage = vec![work.partial.clone(), self.grad(w)];
+        self.by_item(builder, &kernels::COLUMN_SUM, params, storage, c / 4, groups * 4);
+    }
+
+    fn rotary(&self, builder: &mut Builder, qkv: &Slice, sign: f32) {
+        let (dims, rows) = (self.dims, self.rows());
+        let (heads, half) = (dims.heads + dims.kv_heads, dims.head / 2);
+        let params = [rows, dims.context, dims.qkv_width(), heads, half].map(|value| value as u32);
+        let params = params.into_iter().chain([sign.to_bits()]).collect();
+        let storage = vec![self.work.cos.clone(), self.work.sin.clone(), qkv.clone()];
+        self.by_item(builder, &kernels::ROTARY, params, storage, rows * heads * half, 4);
+    }
+
+    fn forward(&self, builder: &mut Builder, tokens: &Microbatch) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        let quads = dims.width as u32 / 4;
+        for (first, count, flat) in self.arena.embed_slices(dims, self.slots) {
+            let params = vec![rows as u32, quads, first as u32, count as u32];
+            let storage = vec![tokens.inputs.clone(), self.theta(&flat), work.layers[0].x.clone()];
+            self.by_item(builder, &kernels::EMBED, params, storage, rows * dims.width / 4, 4);
+        }
+        for (i, (slots, layer)) in self.slots.layers.iter().zip(&work.layers).enumerate() {
+            let next = work.layers.get(i + 1).map_or(&work.x, |next| &next.x);
+            self.layer(builder, slots, layer, next);
+        }
+        self.norm(builder, &work.x, &self.slots.norm, &work.scales);
+    }
+
+    fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, next: &Slice) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        let (c, f) = (dims.width, dims.ff);
+        self.norm(builder, &layer.x, &slots.norm1, &layer.scales1);
+        self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, Store::Set);
+        self.rotary(builder, &layer.qkv, 1.0);
+        self.attention(builder, layer);
+        let (out, down) = (self.weight(&slots.out, c), self.weight(&slots.down, f));
+        self.linear(builder, &layer.attended, &out, &layer.middle, Store::Plus(layer.x.clone()));
+        self.norm(builder, &layer.middle, &slots.norm2, &layer.scales2);
+        self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, Store::Set);
+        let (params, storage) =
+            (vec![rows as u32, f as u32 / 4], vec![layer.gate_up.clone(), work.gated.clone()]);
+        self.by_item(builder, &kernels::SWIGLU, params, storage, rows * f / 4, 12);
+        self.linear(builder, &work.gated, &down, next, Store::Plus(layer.middle.clone()));
+    }
+
+    /// Logits, losses, and the gradient of the last norm's output in `branch`, chunk by chunk of tokens.
+    fn head(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        let stride = work.logits_stride as u32;
+        let share = 1.0 / (rows * self.shape.microbatches) as f32;
+        let slices = self.arena.embed_slices(dims, self.slots);
+        for start in (0..rows).step_by(work.chunk) {
+            let count = work.chunk.min(rows - start);
+            let rows_of = |slice: &Slice, width: usize| slice.after((start * width) as u64);
+            let (normed, branch) = (rows_of(&work.normed, dims.width), rows_of(&work.branch, dims.width));
+            let product = |i: usize, form, a: &Slice, b: &Slice, c: &Slice, store| {
+                let (vocab, width, count) = (slices[i].1 as u32, dims.width as u32, count as u32);
+                let ([m, n, k], [a_stride, b_stride, c_stride]) = match form {
+                    Form::Nt => ([count, vocab, width], [width, width, stride]),
+                    Form::Nn => ([count, width, vocab], [stride, width, width]),
+                    Form::Tn => ([vocab, width, count], [stride, width, width]),
+                };
+                let (a, b, c) = (a.clone(), b.clone(), c.clone());
+                Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store }
+            };
+            let logits = |i: usize| work.logits.after(slices[i].0 as u64);
+            for (i, (.., flat)) in slices.iter().enumerate() {
+                let product = product(i, Form::Nt, &normed, &self.factor(flat), &logits(i), Store::Set);
+                self.matmul.add(builder, product);
+            }
+            let params = vec![count as u32, dims.vocab as u32, stride / 4, share.to_bits()];
+            let storage = vec![rows_of(&tokens.targets, 1), work.logits.clone(), rows_of(losses, 1)];
+            self.by_row(builder, &kernels::CROSS_ENTROPY, params, storage, count, dims.vocab);
+            for (i, (.., flat)) in slices.iter().enumerate() {
+                let store = if i == 0 { Store::Set } else { Store::Add };
+                let product = product(i, Form::Nn, &logits(i), &self.factor(flat), &branch, store);
+                self.matmul.add(builder, product);
+            }
+            for (i, (.., flat)) in slices.iter().enumerate() {
+                let store = if first && start == 0 { Store::Set } else { Store::Add };
+                let product = product(i, Form::Tn, &logits(i), &normed, &self.grad(flat), store);
+                self.matmul.add(builder, product);
+            }
+        }
+    }
+
+    /// From `branch`, the gradient of the last norm's output, to that of all parameters.
+    fn backward(&self, builder: &mut Builder, tokens: &Microbatch, first: bool) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        self.norm_back(builder, &work.x, &self.slots.norm, &work.scales, Store::Set, first);
+        for (slots, layer) in self.slots.layers.iter().zip(&work.layers).rev() {
+            self.feed_forward_back(builder, slots, layer, first);
+            self.attention_back(builder, slots, layer, first);
+        }
+        for (start, count, flat) in self.arena.embed_slices(dims, self.slots) {
+            let params = [rows, dims.width / 4, start, count].map(|value| value as u32).to_vec();
+            let storage = vec![tokens.runs.clone(), tokens.order.clone(), work.dx.clone(), self.grad(&flat)];
+            self.by_row(builder, &kernels::EMBED_GRAD, params, storage, rows, dims.width);
+        }
+    }
+
+    fn feed_forward_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        let (c, f) = (dims.width, dims.ff);
+        let (gate_up, down) = (self.weight(&slots.gate_up, c), self.weight(&slots.down, f));
+        self.linear_back(builder, &work.dx, &down, &work.gated);
+        let (params, storage) =
+            (vec![rows as u32, f as u32 / 4], vec![layer.gate_up.clone(), work.gated.clone()]);
+        self.by_item(builder, &kernels::SWIGLU_GRAD, params, storage, rows * f / 4, 24);
+        self.weight_back(builder, &work.dx, &work.gated, &down, first);
+        self.norm(builder, &layer.middle, &slots.norm2, &layer.scales2);
+        self.weight_back(builder, &layer.gate_up, &work.normed, &gate_up, first);
+        self.linear_back(builder, &layer.gate_up, &gate_up, &work.branch);
+        self.norm_back(builder, &layer.middle, &slots.norm2, &layer.scales2, Store::Add, first);
+    }
+
+    fn attention_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
+        let (c, work) = (self.dims.width, self.work);
+        let (qkv, out) = (self.weight(&slots.qkv, c), self.weight(&slots.out, c));
+        self.linear_back(builder, &work.dx, &out, &work.branch);
+        self.weight_back(builder, &work.dx, &layer.attended, &out, first);
+        self.attention_grad(builder, layer);
+        self.rotary(builder, &work.dqkv, -1.0);
+        self.norm(builder, &layer.x, &slots.norm1, &layer.scales1);
+        self.weight_back(builder, &work.dqkv, &work.normed, &qkv, first);
+        self.linear_back(builder, &work.dqkv, &qkv, &work.branch);
+        self.norm_back(builder, &layer.x, &slots.norm1, &layer.scales1, Store::Add, first);
+    }
+
+    fn attention(&self, builder: &mut Builder, layer: &Layer) {
+        let storage = vec![layer.qkv.clone(), layer.attended.clone(), layer.lse.clone()];
+        self.by_band(builder, &kernels::ATTENTION, storage, self.dims.heads, 4);
+    }
+
+    /// From `branch`, the gradient of what attention gave, to that of queries, keys and values.
+    fn attention_grad(&self, builder: &mut Builder, layer: &Layer) {
+        let (work, rows) = (self.work, self.rows() * self.dims.heads);
+        let params = vec![rows as u32, self.dims.head as u32 / 4];
+        let storage = vec![layer.attended.clone(), work.branch.clone(), work.dots.clone()];
+        self.by_item(builder, &kernels::ATTENTION_DOTS, params, storage, rows, 2 * self.dims.head);
+        let storage =
+            [&layer.qkv, &work.branch, &layer.lse, &work.dots, &work.dqkv].map(Slice::clone).to_vec();
+        self.by_band(builder, &kernels::ATTENTION_GRAD_Q, storage.clone(), self.dims.heads, 6);
+        self.by_band(builder, &kernels::ATTENTION_GRAD_KV, storage, self.dims.kv_heads, 8);
+    }
+
+    /// Attention over `heads` heads of all windows, with so many operations for each value and key seen.
+    fn by_band(
+        &self,
+        builder: &mut Builder,
+        kernel: &'static Kernel,
+        storage: Vec<Slice>,
+        heads: usize,
+        operations: usize,
+    ) {
+        let (dims, windows) = (self.dims, self.shape.windows as u32);
+        let context = dims.context as u32;
+        builder.add(Dispatch {
+            kernel,
+            constants: self.bands.constants(),
+            params: vec![windows, context, dims.heads as u32, dims.kv_heads as u32],
+            storage,
+            groups: self.bands.groups(windows, heads as u32, context),
+            cost: (self.rows() * dims.width * dims.context / 2 * operations) as u64,
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! The dispatch list of a step: all microbatches, then gradient norm, clipping and AdamW.
+
+use super::arena::Arena;
+use super::attention::Bands;
+use super::batch::BatchShape;
+use super::kernels;
+use super::matmul::Matmul;
+use super::network::Network;
+use super::program::{Builder, Dispatch, Pipelines, Program, Slice, buffer};
+use super::vectors::Vectors;
+use super::workspace::Workspace;
+use super::{Gpu, GpuError};
+use crate::model::{Dims, InnerSpec, Slots};
+
+/// Values that a kernel reads at a time.
+pub const QUAD: u32 = 4;
+/// Workgroups that share the sum of squares of a chunk.
+const SQUARES_GROUPS: usize = 64;
+
+/// What the dispatch list of a step is made from.
+pub struct StepParts<'a> {
+    /// The device.
+    pub gpu: &'a Gpu,
+    /// The optimiser.
+    pub inner: InnerSpec,
+    /// The sizes.
+    pub dims: &'a Dims,
+    /// Where tensors lie in the flat vector.
+    pub slots: &'a Slots,
+    /// Where that lies on the device.
+    pub arena: &'a Arena,
+    /// Parameters and what belongs to them.
+    pub vectors: &'a Vectors,
+}
+
+impl StepParts<'_> {
+    /// The largest microbatch whose activations the device takes.
+    pub async fn fit(&self) -> Result<(BatchShape, Workspace), GpuError> {
+        let batch = self.inner.batch as usize;
+        let divisors = (1..=batch).filter(|count| batch.is_multiple_of(*count));
+        let mut refused = None;
+        for microbatches in divisors {
+            let shape =
+                BatchShape { microbatches, windows: batch / microbatches, context: self.dims.context };
+            let bytes = Workspace::bytes(self.dims, shape.rows());
+            let made = self.gpu.allocate(bytes, || Workspace::new(self.gpu, self.dims, &shape)).await;
+            match made.and_then(|made| made) {
+                Ok(work) => return Ok((shape, work)),
+                Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => {
+                    refused = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused.expect("1 divides every batch"))
+    }
+
+    /// Forwards and backwards over all microbatches, then the optimiser.
+    #[expect(clippy::too_many_arguments, reason = "the buffers of a step")]
+    pub fn program(
+        &self,
+        pipelines: &Pipelines,
+        matmul: &Matmul,
+        shape: BatchShape,
+        work: &Workspace,
+        tokens: &wgpu::Buffer,
+        hyper: &Slice,
+        stats: &Slice,
+    ) -> Program {
+        let mut builder = Builder::default();
+        self.halve(&mut builder);
+        let losses = small(self.gpu, "losses", shape.microbatches * shape.rows_padded());
+        let software = self.gpu.facts().software;
+        let (head, context) = (self.dims.head as u32, self.dims.context as u32);
+        let network = Network {
+            dims: self.dims,
+            slots: self.slots,
+            arena: self.arena,
+            theta: &self.vectors.theta,
+            half: self.vectors.half.as_deref(),
+            grad: &self.vectors.grad,
+            work,
+            shape,
+            matmul,
+            lanes: if software { 8 } else { 128 },
+            bands: Bands::new(head, context, software),
+        };
+        for index in 0..shape.microbatches {
+            let losses = losses.after((index * shape.rows_padded()) as u64);
+            network.microbatch(&mut builder, &shape.microbatch(tokens, index), &losses, index == 0);
+        }
+        let losses_len = shape.microbatches * shape.rows_padded();
+        self.optimiser(&mut builder, hyper, stats, &losses, losses_len);
+        builder.build(self.gpu, pipelines)
+    }
+
+    /// Parameters as 16-bit floats, anew in each step: the exchange changes them too.
+    fn halve(&self, builder: &mut Builder) {
+        let halves = self.vectors.half.iter().flatten();
+        for ((chunk, theta), half) in self.arena.chunks().iter().zip(&self.vectors.theta).zip(halves) {
+            let quads = chunk.len as u32 / QUAD;
+            builder.add(Dispatch {
+                kernel: &kernels::HALVE,
+                constants: vec![("WG", 64)],
+                params: vec![quads],
+                storage: vec![Slice::whole(theta), Slice::whole(half)],
+                groups: [quads.div_ceil(64).min(65_535), 1, 1],
+                cost: chunk.len as u64 * 8,
+            });
+        }
+    }
+
+    /// Gradient norm, clipping and AdamW.
+    fn optimiser(
+        &self,
+        builder: &mut Builder,
+        hyper: &Slice,
+        stats: &Slice,
+        losses: &Slice,
+        losses_len: usize,
+    ) {
+        let vectors = self.vectors;
+        let chunks = self.arena.chunks();
+        let partials = small(self.gpu, "partials", chunks.len() * SQUARES_GROUPS);
+        let mut add = |kernel, wg: u32, params: &[u32], storage: &[&Slice], groups: usize, cost: usize| {
+            builder.add(Dispatch {
+                kernel,
+                constants: vec![("WG", wg)],
+                params: params.to_vec(),
+                storage: storage.iter().map(|&slice| slice.clone()).collect(),
+                groups: [groups.min(65_535) as u32, 1, 1],
+                cost: cost as u64,
+            });
+        };
+        for (i, (chunk, grad)) in chunks.iter().zip(&vectors.grad).enumerate() {
+            let params = [chunk.len as u32 / QUAD, (i * SQUARES_GROUPS) as u32];
+            add(
+                &kernels::SQUARES,
+                64,
+                &params,
+                &[&Slice::whole(grad), &partials],
+                SQUARES_GROUPS,
+                chunk.len * 4,
+            );
+        }
+        let params =
+            [(chunks.len() * SQUARES_GROUPS) as u32, losses_len as u32, self.inner.clip_norm.to_bits()];
+        add(&kernels::FINISH, 256, &params, &[&partials, losses, stats], 1, losses_len);
+        for (i, chunk) in chunks.iter().enumerate() {
+            for (range, decayed) in [(0..chunk.decayed, 1), (chunk.decayed..chunk.len, 0)] {
+                let part = |vector: &[wgpu::Buffer]| Slice {
+                    buffer: vector[i].clone(),
+                    start_byte: range.start as u64 * 4,
+                    bytes: range.len() as u64 * 4,
+                };
+                let quads = range.len() as u32 / QUAD;
+                let [theta, grad, m, v] =
+                    [&vectors.theta, &vectors.grad, &vectors.m, &vectors.v].map(|vector| part(vector));
+                let storage = [stats, hyper, &theta, &grad, &m, &v];
+                let groups = (quads as usize).div_ceil(64);
+                add(&kernels::ADAMW, 64, &[quads, decayed], &storage, groups, range.len() * 24);
+            }
+        }
+    }
+}
+
+/// A buffer of some words.
+pub fn small(gpu: &Gpu, label: &str, words: usize) -> Slice {
+    Slice::whole(&buffer(gpu, label, words as u64))
+}

@@ -1,0 +1,246 @@
+//! The whole engine against the reference and against the CPU engine.
+
+use std::num::NonZeroUsize;
+
+use futures::executor::block_on;
+
+use super::super::matmul::{Matmul, Variant};
+use super::super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup};
+use super::harness::each_gpu;
+use crate::engine::cpu::CpuTrainer;
+use crate::engine::{Engine, EngineError, Trainer};
+use crate::model::{InnerSpec, ModelSpec, Preset, init, layout, reference_loss_and_grad};
+use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
+
+fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
+    RunSpec {
+        model,
+        inner,
+        exchange: ExchangeSpec {
+            fragments: 3,
+            sync_every: 4,
+            block: 64,
+            code: Code::Int4,
+            apply: ApplyPolicy::Keep { residue: true },
+        },
+        data: DataSpec { token_bytes: 2, shards: Vec::new() },
+        seed: 1,
+    }
+}
+
+fn setup() -> GpuSetup {
+    GpuSetup { matmul: Matmul::fixed(Variant::Register8), moments: None, now_us: Box::new(|| 0) }
+}
+
+/// Fifty steps with weights read as 16-bit floats: losses within 0.5 % of those with 32 bits, of which they
+/// keep 11 in the significand.
+#[test]
+fn half_weights_follow_whole_ones() {
+    let model = Preset::Tiny.model(64);
+    let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
+    each_gpu(|gpu| {
+        let losses = |matmul: Matmul| -> Vec<f32> {
+            let setup = GpuSetup { matmul, ..setup() };
+            let mut engine = block_on(GpuEngine::new(gpu, &run_spec(model, inner), setup)).unwrap();
+            engine.set_params(&init(&model, 7).unwrap());
+            (0..50).map(|step| block_on(engine.step(&ramps(step), 2e-3)).unwrap().loss).collect()
+        };
+        let whole = losses(Matmul::fixed(Variant::Register8));
+        let half = losses(Matmul::fixed(Variant::Register8).with_half_weights());
+        assert!(whole != half, "the option does something");
+        let worst = whole.iter().zip(&half).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max);
+        assert!(worst < 5e-3, "{worst}: {half:?} beside {whole:?}");
+    });
+}
+
+/// Four windows of steps of 3 through a vocabulary of 64, from somewhere else each time.
+fn ramps(step: u32) -> Vec<u32> {
+    (0..4 * 65).map(|i| (i * 3 + step * 5) % 64).collect()
+}
+
+fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngine, EngineError> {
+    block_on(GpuEngine::new(gpu, &run_spec(model, inner), setup()))
+}
+
+fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
+    (0..windows * (model.context + 1)).map(|i| (i * i / 7 + i % 5 + seed * 11) % model.vocab).collect()
+}
+
+/// Ten times the usual spread, so that attention is not flat.
+fn params(model: &ModelSpec) -> Vec<f32> {
+    init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Shapes `[vocab, d_model, layers, heads, kv_heads, d_ff, context]` and a batch.
+const SHAPES: [([u32; 7], u32); 5] = [
+    ([37, 24, 2, 3, 3, 20, 70], 3),
+    ([101, 48, 1, 12, 4, 28, 9], 31),
+    ([256, 32, 3, 2, 1, 88, 129], 2),
+    ([2, 4, 1, 1, 1, 4, 1], 1),
+    ([50, 64, 1, 8, 4, 64, 200], 1),
+];
+
+fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> ModelSpec {
+    ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, rope_theta: 1e4, norm_eps: 1e-5 }
+}
+
+/// Loss within 1e-5, the gradient of each tensor within 1e-4 of its norm.
+fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
+    let inner = InnerSpec { batch, ..Preset::Tiny.inner() };
+    let (params, tokens) = (params(&model), tokens(&model, batch, 0));
+    let mut exact = vec![0.0; params.len()];
+    let expected = reference_loss_and_grad(&model, &params, &tokens, &mut exact).unwrap();
+    let mut engine = engine(gpu, model, inner).unwrap();
+    // Twice: the second must not see anything of the first.
+    for _ in 0..2 {
+        engine.set_params(&params);
+        let stats = block_on(engine.step(&tokens, 1e-3)).unwrap();
+        assert!(
+            (f64::from(stats.loss) / expected - 1.0).abs() < 1e-5,
+            "{model:?}: {stats:?}, not {expected}"
+        );
+        block_on(engine.settle()).unwrap();
+        let grad = block_on(engine.grad()).unwrap();
+        for (start, tensor) in layout(&model).unwrap().offsets() {
+            let range = start as usize..(start + tensor.len()) as usize;
+            let error = distance(&grad[range.clone()], &exact[range.clone()]);
+            let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
+            assert!(error <= 1e-4 * size + 1e-7, "{model:?} {}: {error} of {size}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn agrees_with_the_reference() {
+    each_gpu(|gpu| SHAPES.into_iter().for_each(|(shape, batch)| agrees(gpu, spec(shape), batch)));
+}
+
+/// Bindings so small that the embedding comes in slices, the parameters in chunks and the batch in parts.
+#[test]
+fn agrees_in_small_bindings() {
+    each_gpu(|_| {
+        let options =
+            GpuOptions { software: true, binding_bytes_max: Some(140 << 10), ..GpuOptions::default() };
+        let gpu = block_on(Gpu::open(&options)).unwrap();
+        agrees(&gpu, spec([300, 128, 1, 4, 2, 64, 70]), 6);
+    });
+}
+
+/// Fifty steps from one seed: losses within 1e-4 of the CPU engine's.
+#[test]
+fn follows_the_cpu_engine() {
+    let model = Preset::Tiny.model(64);
+    let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
+    each_gpu(|gpu| {
+        let mut engine = engine(gpu, model, inner).unwrap();
+        let mut cpu = CpuTrainer::new(&model, &inner, NonZeroUsize::MIN).unwrap();
+        let params = init(&model, 7).unwrap();
+        cpu.params_mut().copy_from_slice(&params);
+        engine.set_params(&params);
+        let mut losses = Vec::new();
+        for step in 0..50 {
+            let tokens = ramps(step);
+            losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
+            let stats = block_on(engine.step(&tokens, 2e-3)).unwrap();
+            // The newest step that is done: the one before, or the very first.
+            let expected = losses[losses.len().saturating_sub(2)];
+            assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
+        }
+        assert!(losses[49] < losses[0] - 0.5, "it learns: {losses:?}");
+        let error = distance(&block_on(engine.params()).unwrap(), cpu.params());
+        let moved = distance(&params, cpu.params());
+        assert!(error < 1e-2 * moved, "parameters are {error} apart after moving {moved}");
+    });
+}
+
+#[test]
+fn the_same_steps_give_the_same_bits() {
+    let model = spec(SHAPES[0].0);
+    each_gpu(|gpu| {
+        let run = || {
+            let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).unwrap();
+            engine.set_params(&params(&model));
+            for step in 0..3 {
+                block_on(engine.step(&tokens(&model, 3, step), 1e-3)).unwrap();
+            }
+            block_on(engine.params()).unwrap()
+        };
+        assert!(run() == run());
+    });
+}
+
+#[test]
+fn refuses_bad_input_and_keeps_its_parameters_when_training_blows_up() {
+    let model = spec(SHAPES[0].0);
+    each_gpu(|gpu| {
+        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).unwrap();
+        engine.set_params(&params(&model));
+        let good = tokens(&model, 3, 0);
+        let mut error = |tokens: &[u32], lr| block_on(engine.step(tokens, lr)).unwrap_err();
+        assert!(matches!(error(&good[1..], 1e-3), EngineError::Model(_)));
+        assert!(matches!(error(&good[..142], 1e-3), EngineError::Windows { found: 2, batch: 3 }));
+        assert!(matches!(error(&[37; 213], 1e-3), EngineError::Model(_)));
+        assert!(matches!(error(&good, f32::NAN), EngineError::Rate { .. }));
+
+        let mut bad = params(&model);
+        bad[100] = f32::NAN;
+        engine.set_params(&bad);
+        assert!(matches!(block_on(engine.step(&good, 1e-3)), Err(EngineError::NotFinite { .. })));
+        let found = block_on(engine.params()).unwrap();
+        assert!(found.iter().zip(&bad).all(|(a, b)| a.to_bits() == b.to_bits()));
+        engine.set_params(&params(&model));
+        assert!(block_on(engine.step(&good, 1e-3)).is_ok(), "recovers");
+    });
+}
+
+#[test]
+fn refuses_what_does_not_fit() {
+    let inner = Preset::Tiny.inner();
+    each_gpu(|gpu| {
+        let refused = |model| engine(gpu, model, inner).unwrap_err();
+        let shape = spec([37, 24, 2, 4, 4, 20, 70]);
+        assert!(matches!(refused(shape), EngineError::Gpu(GpuError::Shape { value: 6, .. })));
+        let shape = spec([37, 24, 2, 3, 3, 22, 70]);
+        assert!(matches!(refused(shape), EngineError::Gpu(GpuError::Shape { field: "d_ff", value: 22 })));
+        let shape = spec([37, 264, 2, 2, 2, 20, 70]);
+        assert!(matches!(refused(shape), EngineError::Gpu(GpuError::Head { width: 132, width_max: 128 })));
+        let batch = InnerSpec { batch: 0, ..inner };
+        assert!(matches!(engine(gpu, spec(SHAPES[0].0), batch), Err(EngineError::Batch { batch: 0 })));
+    });
+}
+
+/// A lost device is an error at the next call, and its moments are there to go on with.
+#[test]
+fn a_lost_device_leaves_its_moments() {
+    let model = spec(SHAPES[3].0);
+    let inner = InnerSpec { batch: 1, ..Preset::Tiny.inner() };
+    each_gpu(|_| {
+        let open = || {
+            let options = GpuOptions { software: true, ..GpuOptions::default() };
+            block_on(Gpu::open(&options)).unwrap()
+        };
+        let gpu = open();
+        let mut lost = engine(&gpu, model, inner).unwrap();
+        assert!(lost.salvage().is_none(), "nothing was read back yet");
+        lost.set_params(&params(&model));
+        for step in 0..40 {
+            block_on(lost.step(&tokens(&model, 1, step), 1e-3)).unwrap();
+        }
+        gpu.lose();
+        assert!(matches!(block_on(lost.step(&tokens(&model, 1, 0), 1e-3)), Err(EngineError::Lost { .. })));
+        assert!(matches!(block_on(lost.settle()), Err(EngineError::Lost { .. })));
+        let moments = lost.salvage().expect("a small model is read back in a few steps");
+        assert_eq!(moments.steps, 40);
+        assert!(moments.v.iter().any(|&v| v > 0.0));
+
+        let setup = GpuSetup { moments: Some(moments.clone()), ..setup() };
+        let mut next = block_on(GpuEngine::new(&open(), &run_spec(model, inner), setup)).unwrap();
+        next.set_params(&params(&model));
+        assert_eq!(next.salvage(), Some(moments));
+        block_on(next.step(&tokens(&model, 1, 0), 1e-3)).unwrap();
+    });
+}

@@ -1,0 +1,296 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::arena::Arena;
+use super::batch::BatchShape;
+use super::exchange::{self, Exchange};
+use super::matmul::Matmul;
+use super::pace::Pace;
+use super::profile::{KernelTime, profile};
+use super::program::{Pipelines, Program, Slice, buffer};
+use super::ring::Ring;
+use super::step::{QUAD, StepParts, small};
+use super::vectors::{Shadow, Vectors, download, upload};
+use super::{Gpu, GpuError};
+use crate::diloco::{Codec, FragmentId, Fragments, Layout};
+use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, Moments, StepStats};
+use crate::model::{Adjust, Dims, InnerSpec, ModelSpec, Slots, check_inner, layout, windows};
+use crate::wire::{Round, RunSpec};
+
+/// Widest head that attention keeps in registers.
+const HEAD_MAX: u32 = 128;
+/// Steps whose numbers may be on their way.
+const STEPS_MAX: usize = 2;
+
+/// Trains a model on a GPU, and exchanges its fragments there.
+///
+/// Memory on the device is 6 × 4 bytes for each parameter (parameters, gradient, two moments, Θ̂ and what was
+/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments.
+pub struct GpuEngine {
+    gpu: Gpu,
+    inner: InnerSpec,
+    dims: Dims,
+    layout: Layout,
+    fragments: Arc<Fragments>,
+    arena: Arena,
+    vectors: Vectors,
+    shape: BatchShape,
+    tokens: wgpu::Buffer,
+    hyper: Slice,
+    stats: Slice,
+    program: Program,
+    pace: Pace,
+    ring: Ring<()>,
+    newest: Option<(f32, f32)>,
+    exchange: Exchange,
+    shadow: Shadow,
+    steps: u64,
+}
+
+/// What a GPU engine needs beside the run.
+pub struct GpuSetup {
+    /// How matrix products are computed.
+    pub matmul: Matmul,
+    /// Moments to go on with.
+    pub moments: Option<Moments>,
+    /// Microseconds since any moment.
+    pub now_us: Box<dyn Fn() -> u64>,
+}
+
+impl fmt::Debug for GpuEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuEngine").field("gpu", self.gpu.facts()).finish_non_exhaustive()
+    }
+}
+
+impl GpuEngine {
+    /// An engine for the run that `spec` describes. The parameters are worth nothing before each fragment
+    /// was loaded.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: the model is none, or a number of the optimiser is out of range.
+    /// - [`EngineError::Batch`]: the batch is out of range.
+    /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange makes no sense.
+    /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`].
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
+        let (model, inner) = (&spec.model, spec.inner);
+        let layout = layout(model)?;
+        check_inner(&inner)?;
+        if inner.batch == 0 || inner.batch > BATCH_MAX {
+            return Err(EngineError::Batch { batch: inner.batch });
+        }
+        check_shape(model)?;
+        let count = std::num::NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
+        let codec = Codec::new(&spec.exchange)?;
+        let fragments = Arc::new(Fragments::plan(&layout, count));
+        let dims = Dims::new(model);
+        let slots = Slots::new(&dims);
+        let arena = Arena::plan(&dims, &slots, gpu.binding_bytes_max(), &gpu.facts().name)?;
+        let vectors =
+            gpu.allocate(arena.bytes() * 5, || Vectors::new(gpu, &arena, setup.matmul.half)).await?;
+        let pipelines = Pipelines::default();
+        let held = exchange::Vectors { arena: &arena, theta: &vectors.theta, hat: &vectors.hat };
+        let apply = spec.exchange.apply;
+        let exchange = Exchange::new(gpu, &pipelines, held, Arc::clone(&fragments), codec, apply).await?;
+        // Moments of another model say nothing.
+        let fits =
+            |moments: &Moments| [&moments.m, &moments.v].iter().all(|values| values.len() == layout.len());
+        let moments = setup.moments.filter(fits);
+        if let Some(moments) = &moments {
+            upload(gpu, &arena, &vectors.m, &moments.m);
+            upload(gpu, &arena, &vectors.v, &moments.v);
+        }
+        let steps = moments.as_ref().map_or(0, |moments| moments.steps);
+        let shadow = Shadow::new(gpu, &arena, moments, layout.len());
+        let parts = StepParts { gpu, inner, dims: &dims, slots: &slots, arena: &arena, vectors: &vectors };
+        let (shape, work) = parts.fit().await?;
+        let tokens = buffer(gpu, "tokens", shape.words() as u64);
+        let (hyper, stats) = (small(gpu, "hyper", 8), small(gpu, "stats", 4));
+        let program = parts.program(&pipelines, &setup.matmul, shape, &work, &tokens, &hyper, &stats);
+        gpu.check()?;
+        let ring = Ring::new(gpu, "stats", STEPS_MAX, stats.bytes);
+        let pace = Pace::new(setup.now_us, program.cost());
+        Ok(Self {
+            gpu: gpu.clone(),
+            inner,
+            dims,
+            layout,
+            fragments,
+            arena,
+            vectors,
+            shape,
+            tokens,
+            hyper,
+            stats,
+            program,
+            pace,
+            ring,
+            newest: None,
+            exchange,
+            shadow,
+            steps,
+        })
+    }
+
+    /// Overwrites the parameters with `flat`, `[len]`. Moments stay as they are.
+    pub fn set_params(&mut self, flat: &[f32]) {
+        upload(&self.gpu, &self.arena, &self.vectors.theta, flat);
+    }
+
+    /// The parameters, `[len]`, as they are after all steps taken.
+    ///
+    /// # Errors
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn params(&mut self) -> Result<Vec<f32>, EngineError> {
+        Ok(download(&self.gpu, &self.arena, &self.vectors.theta, self.layout.len()).await?)
+    }
+
+    /// The gradient of the last step, `[len]`, before clipping.
+    ///
+    /// # Errors
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn grad(&mut self) -> Result<Vec<f32>, EngineError> {
+        Ok(download(&self.gpu, &self.arena, &self.vectors.grad, self.layout.len()).await?)
+    }
+
+    /// Bytes of bodies read back so far, for the exchange.
+    #[must_use]
+    pub fn exchange_bytes(&self) -> u64 {
+        self.exchange.bytes_read_back()
+    }
+
+    /// Takes the last step once more, kernel by kernel, and says what each took on the device's own clock;
+    /// `None` if that has none.
+    ///
+    /// # Errors
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
+        self.settle().await?;
+        Ok(profile(&self.gpu, &self.program).await?)
+    }
+
+    /// What it runs on.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    fn hyper(&self, lr: f32) -> [f32; 8] {
+        // The device scales the gradient by the norm that it finds.
+        let a = Adjust::new(&self.inner, self.steps, lr, 0.0);
+        [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, 0.0, 0.0]
+    }
+
+    /// Takes in the numbers of the oldest step that is on its way, which is done.
+    fn take_stats(&mut self) -> Result<(), EngineError> {
+        let padding = self.shape.rows_padded() as f32 / self.shape.rows() as f32;
+        let stats = self.ring.next(&self.gpu, |(), bytes| {
+            let word = |i: usize| f32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[i * 4 + byte]));
+            (word(0) * padding, word(1), word(3) == 1.0)
+        })?;
+        let Some((loss, grad_norm, finite)) = stats else { return Ok(()) };
+        self.newest = Some((loss, grad_norm));
+        if finite { Ok(()) } else { Err(EngineError::NotFinite { loss, grad_norm }) }
+    }
+}
+
+impl Engine for GpuEngine {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn fragments(&self) -> &Arc<Fragments> {
+        &self.fragments
+    }
+
+    fn describe(&self) -> String {
+        let facts = self.gpu.facts();
+        format!("gpu {} {}", facts.name, facts.backend)
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        if !(lr.is_finite() && lr >= 0.0) {
+            return Err(EngineError::Rate { lr });
+        }
+        let (found, batch) = (windows(tokens, &self.dims)?, self.inner.batch as usize);
+        if found != batch {
+            return Err(EngineError::Windows { found, batch });
+        }
+        self.gpu.check()?;
+        self.steps += 1;
+        let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
+        self.gpu.queue.write_buffer(&self.tokens, 0, &words);
+        self.gpu.write(&self.hyper, &self.hyper(lr));
+        self.program.submit(&self.gpu, self.pace.cost_max());
+        self.ring.read(&self.gpu, std::slice::from_ref(&self.stats), ());
+        self.shadow.follow(&self.gpu, &self.vectors, self.steps)?;
+        // One step stays with the device while the host prepares the next.
+        let on_way = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
+        while self.ring.len() > on_way {
+            self.ring.ready(&self.gpu).await?;
+            self.pace.step_done();
+            self.take_stats()?;
+        }
+        let (loss, grad_norm) = self.newest.expect("the first step was waited for");
+        Ok(StepStats { loss, grad_norm, tokens: (batch * self.dims.context) as u64 })
+    }
+
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.encode(round, fragment)
+    }
+
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        self.exchange.encoded()
+    }
+
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.apply(fragment, body, included)
+    }
+
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.load(fragment, values, keep, included)
+    }
+
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        while !self.ring.is_empty() {
+            self.ring.ready(&self.gpu).await?;
+            self.take_stats()?;
+        }
+        self.pace.idle();
+        self.exchange.ready().await
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.ring.is_empty() || self.exchange.is_busy()
+    }
+
+    fn salvage(&mut self) -> Option<Moments> {
+        self.shadow.salvage()
+    }
+}
+
+/// The kernels read four values at a time.
+fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
+    let head = model.d_model / model.heads;
+    for (field, value) in [("d_model", model.d_model), ("d_ff", model.d_ff), ("d_model / heads", head)] {
+        if !value.is_multiple_of(QUAD) {
+            return Err(GpuError::Shape { field, value });
+        }
+    }
+    if head > HEAD_MAX {
+        return Err(GpuError::Head { width: head, width_max: HEAD_MAX });
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Device memory of a step beside the parameters: what forwards leaves for backwards, and scratch.
+//!
+//! Each tensor has a buffer of its own: WebGPU forbids reading one part of a buffer and writing another in
+//! the same dispatch.
+
+use super::Gpu;
+use super::batch::BatchShape;
+use super::error::GpuError;
+use super::program::{Slice, buffer};
+use crate::model::{Dims, rotary_tables};
+
+/// Logits held at once, in bytes: the head goes over the tokens in chunks.
+const LOGITS_BYTES_MAX: u64 = 64 << 20;
+/// Rows of a chunk are a multiple of this, so that each begins at an aligned place.
+const CHUNK_ROWS: usize = 64;
+/// Rows whose share of a norm weight's gradient one workgroup sums.
+pub const NORM_ROWS: usize = 16;
+
+/// What the backward pass of one layer needs again; R rows, one for each token.
+#[derive(Debug)]
+pub struct Layer {
+    /// Residual stream on entry, `[R, C]`.
+    pub x: Slice,
+    /// Scales of the first norm, `[R]`.
+    pub scales1: Slice,
+    /// Queries and keys after rotation, values, `[R, C + 2 K D]`.
+    pub qkv: Slice,
+    /// Logarithms of the sums of attention, `[R, H]`.
+    pub lse: Slice,
+    /// What attention gave, `[R, C]`.
+    pub attended: Slice,
+    /// Residual stream between attention and feed-forward, `[R, C]`.
+    pub middle: Slice,
+    /// Scales of the second norm, `[R]`.
+    pub scales2: Slice,
+    /// Gates and ups, `[R, 2 F]`; the backward pass overwrites them.
+    pub gate_up: Slice,
+}
+
+/// All of it, for one microbatch at a time.
+#[derive(Debug)]
+pub struct Workspace {
+    /// One for each layer.
+    pub layers: Vec<Layer>,
+    /// Residual stream at the end, `[R, C]`.
+    pub x: Slice,
+    /// Scales of the last norm, `[R]`.
+    pub scales: Slice,
+    /// Input of the matrices after a norm, `[R, C]`.
+    pub normed: Slice,
+    /// Input of the down matrix, and its gradient, `[R, F]`.
+    pub gated: Slice,
+    /// Gradient of a norm's output or of attention's, `[R, C]`.
+    pub branch: Slice,
+    /// Gradient of queries, keys and values, `[R, C + 2 K D]`.
+    pub dqkv: Slice,
+    /// Scratch of attention's gradient, `[R, H]`.
+    pub dots: Slice,
+    /// Gradient of the residual stream, `[R, C]`.
+    pub dx: Slice,
+    /// Shares of a norm weight's gradient, `[R / NORM_ROWS, C]`.
+    pub partial: Slice,
+    /// Logits of a chunk of tokens, `[chunk, logits_stride]`.
+    pub logits: Slice,
+    /// Values of a row of logits, V padded to 4.
+    pub logits_stride: usize,
+    /// Tokens in a chunk.
+    pub chunk: usize,
+    /// Cosines of the positions, `[T, D / 2]`.
+    pub cos: Slice,
+    /// Sines.
+    pub sin: Slice,
+}
+
+impl Workspace {
+    /// Bytes that [`Self::new`] takes.
+    pub fn bytes(dims: &Dims, rows: usize) -> u64 {
+        let (c, wide) = (dims.width, dims.qkv_width());
+        let layer = 3 * c + 2 + wide + dims.heads + 2 * dims.ff;
+        let own = 4 * c + 1 + dims.ff + wide + dims.heads + c / NORM_ROWS;
+        let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX) * dims.vocab.next_multiple_of(4);
+        (rows * (dims.layers * layer + own) + chunk) as u64 * 4
+    }
+
+    /// For microbatches of `shape`.
+    ///
+    /// # Errors
+    /// - [`GpuError::TensorTooLarge`]: a tensor of one microbatch exceeds what can be bound at once.
+    pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape) -> Result<Self, GpuError> {
+        let (rows, c, wide) = (shape.rows(), dims.width, dims.qkv_width());
+        let bytes_max = gpu.binding_bytes_max();
+        let make = |label: &str, values: usize| {
+            let bytes = values as u64 * 4;
+            if bytes > bytes_max {
+                let adapter = gpu.facts().name.clone();
+                return Err(GpuError::TensorTooLarge { tensor: label.to_owned(), bytes, bytes_max, adapter });
+            }
+            Ok(Slice::whole(&buffer(gpu, label, values as u64)))
+        };
+        let layer = |_| {
+            Ok(Layer {
+                x: make("x", rows * c)?,
+                scales1: make("scales1", rows)?,
+                qkv: make("qkv", rows * wide)?,
+                lse: make("lse", rows * dims.heads)?,
+                attended: make("attended", rows * c)?,
+                middle: make("middle", rows * c)?,
+                scales2: make("scales2", rows)?,
+                gate_up: make("gate_up", rows * 2 * dims.ff)?,
+            })
+        };
+        let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX.min(bytes_max));
+        let logits_stride = dims.vocab.next_multiple_of(4);
+        let (cos, sin) = rotary_tables(dims.context, dims.head, dims.rope_theta);
+        let table = |label: &str, values: &[f32]| {
+            let slice = make(label, values.len())?;
+            gpu.write(&slice, values);
+            Ok::<Slice, GpuError>(slice)
+        };
+        Ok(Self {
+            layers: (0..dims.layers).map(layer).collect::<Result<_, GpuError>>()?,
+            x: make("x", rows * c)?,
+            scales: make("scales", rows)?,
+            normed: make("normed", rows * c)?,
+            gated: make("gated", rows * dims.ff)?,
+            branch: make("branch", rows * c)?,
+            dqkv: make("dqkv", rows * wide)?,
+            dots: make("dots", rows * dims.heads)?,
+            dx: make("dx", rows * c)?,
+            partial: make("partial", rows.div_ceil(NORM_ROWS) * c)?,
+            logits: make("logits", chunk * logits_stride)?,
+            logits_stride,
+            chunk,
+            cos: table("cos", &cos)?,
+            sin: table("sin", &sin)?,
+        })
+    }
+}
+
+fn chunk_rows(dims: &Dims, rows: usize, bytes_max: u64) -> usize {
+    let row_bytes = dims.vocab.next_multiple_of(4) * 4;
+    let most = (bytes_max as usize / row_bytes / CHUNK_ROWS * CHUNK_ROWS).max(CHUNK_ROWS);
+    most.min(rows.next_multiple_of(CHUNK_ROWS))
+}
