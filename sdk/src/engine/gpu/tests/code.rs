@@ -76,8 +76,8 @@ fn runs(len: usize) -> [Range<usize>; 2] {
 }
 
 /// `values` among others that are not the kernel's.
-fn among_others(values: &[f32]) -> Vec<u32> {
-    let others = [f32::MAX; 3];
+fn among_others(values: &[f32], other: f32) -> Vec<u32> {
+    let others = [other; 3];
     words(&[&others, values, &others].concat())
 }
 
@@ -90,14 +90,16 @@ fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u
     let mut largest = vec![0; codec.block_count(&segments)];
     for run in runs(hat.len()) {
         let params = [3, run.len() as u32, run.start as u32, 0, 0];
-        let [theta, hat] = [theta, hat].map(|vector| among_others(&vector[run.clone()]));
+        let [theta, hat] =
+            [(theta, 0.0), (hat, f32::MAX)].map(|(vector, other)| among_others(&vector[run.clone()], other));
         let buffers = [theta, hat, largest, head];
         let found = run_kernel(gpu, &kernels::DELTA_MAX, &constants[..2], &params, &buffers);
         [largest, head] = found.try_into().unwrap();
     }
     for run in runs(hat.len()) {
         let params = [3, run.len() as u32, run.start as u32, 0, 0];
-        let [theta, hat] = [theta, hat].map(|vector| among_others(&vector[run.clone()]));
+        let [theta, hat] =
+            [(theta, 0.0), (hat, f32::MAX)].map(|(vector, other)| among_others(&vector[run.clone()], other));
         let buffers = [theta, hat, largest.clone(), head, codes];
         let found = run_kernel(gpu, &kernels::DELTA_CODE, &constants, &params, &buffers);
         [head, codes] = found.try_into().unwrap();
@@ -183,7 +185,7 @@ fn sums_agree() {
                     let mut found = Vec::new();
                     for run in runs(len) {
                         let params = [3, run.len() as u32, run.start as u32, 0, 0, sign];
-                        let values = among_others(&values[run.clone()]);
+                        let values = among_others(&values[run.clone()], f32::MAX);
                         let buffers = [head.clone(), body[head_words..].to_vec(), values];
                         let all =
                             run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers);
