@@ -248,6 +248,33 @@ fn a_trial_chooses() {
     });
 }
 
+/// By a clock on which the first variant takes 5 ms at each of six runs, the second 20, the third 4.
+#[test]
+fn a_trial_leaves_what_is_slow() {
+    each_gpu(|gpu| {
+        let (clock, calls) = (Cell::new(0), Cell::new(0));
+        let now_us = || {
+            calls.set(calls.get() + 1);
+            let us = match calls.get() {
+                ..=12 => 5_000,
+                13..=14 => 20_000,
+                _ => 4_000,
+            };
+            clock.set(clock.get() + us);
+            clock.get()
+        };
+        let shapes = [(Form::Nn, 4, 4, 4), (Form::Nn, 8, 8, 8)];
+        let pipelines = Pipelines::default();
+        let choosing = Matmul::choose(gpu, &pipelines, &shapes, &now_us);
+        let (matmul, trials) = futures::executor::block_on(choosing).unwrap();
+        let found: Vec<_> = trials.iter().map(|trial| (trial.variant, trial.n)).collect();
+        let [first, second, third, ..] = Variant::ALL;
+        assert_eq!(found, [(first, 4), (first, 8), (second, 4), (third, 4), (third, 8)]);
+        assert_eq!(matmul.choice(gpu).nn, third);
+        assert_eq!(calls.get(), 12 + 2 + 12);
+    });
+}
+
 #[test]
 fn a_choice_holds_where_it_was_made() {
     each_gpu(|gpu| {
