@@ -72,6 +72,29 @@ fn two_learners_train_one_model() {
     every_update_has_a_fate(&last);
 }
 
+/// Goal: a GPU and a CPU train one model; both are merged, and the held-out loss falls.
+#[test]
+fn a_gpu_and_a_cpu_train_one_model() {
+    if std::env::var("GPU_TESTS").is_ok_and(|value| value == "no") {
+        return eprintln!("skipped: GPU_TESTS=no");
+    }
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&SMALL);
+    let mut learners = [syncer.learner_on("gpu", "gina"), syncer.learner("carl")];
+    let status = syncer.wait_until("both are merged and the loss has fallen by 1 nat", |status| {
+        let fallen = number(status, "val_loss_first") - number(status, "val_loss_last");
+        fallen > 1.0 && ["gina", "carl"].iter().all(|name| of_learner(status, name, "tokens_merged") > 0.0)
+    });
+    every_update_has_a_fate(&status);
+    for learner in &mut learners {
+        let (ended, _) = learner.interrupt();
+        assert!(ended.success(), "a learner ended with {ended}");
+    }
+    let last = syncer.interrupt();
+    assert!(number(&last, "tokens_merged") <= number(&last, "tokens_trained"), "{last:#}");
+    every_update_has_a_fate(&last);
+}
+
 /// Goal: a learner that is killed mid-run is missed by nobody, and merged again once it is back, as the
 /// same learner.
 #[test]

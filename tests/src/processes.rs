@@ -129,10 +129,20 @@ impl SyncerProcess {
     /// If the program cannot be started.
     #[must_use]
     pub fn learner(&self, name: &str) -> LearnerProcess {
+        self.learner_on("cpu", name)
+    }
+
+    /// As [`Self::learner`], with `engine`: `cpu` or `gpu`.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    #[must_use]
+    pub fn learner_on(&self, engine: &str, name: &str) -> LearnerProcess {
         let log = self.dir.path().join(format!("{name}.log"));
         let out = File::options().append(true).create(true).open(&log).expect("a log");
         let child = Command::new(program("native-learner"))
-            .args(["join", &self.url(), "--threads", "1", "--json", "--name", name, "--identity"])
+            .args(["join", &self.url(), "--engine", engine, "--threads", "1", "--json"])
+            .args(["--name", name, "--identity"])
             .arg(self.dir.path().join(format!("{name}.identity")))
             .stdin(Stdio::null())
             .stdout(out.try_clone().expect("the log, twice"))
