@@ -1,55 +1,211 @@
 //! `native-learner bench`: how fast this machine trains.
 
+use std::collections::BTreeMap;
+
 use archipelago::data::BYTE_VOCAB;
-use archipelago::engine::Trainer;
-use archipelago::engine::cpu::CpuTrainer;
-use archipelago::model::Preset;
+use archipelago::engine::gpu::{KernelTime, Trial};
+use archipelago::engine::{AnyEngine, Engine, EngineError, cpu};
+use archipelago::model::{Preset, flops_per_token, init};
 use archipelago::platform::Clock;
-use serde_json::json;
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Round, RunSpec};
+use serde_json::{Value, json};
 
 use crate::cli::BenchArgs;
-use crate::{Exit, Failure, machine, show};
+use crate::compute::Compute;
+use crate::config::BenchConfig;
+use crate::units::short;
+use crate::{Exit, Failure, show};
 
-pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    let preset: Preset = args.preset.parse().map_err(|error| Failure::new(Exit::Usage, error))?;
-    if !(args.seconds > 0.0 && args.seconds < 1e6) {
-        let message = format!("--seconds {} makes no sense: give a number above 0", args.seconds);
-        return Err(Failure::new(Exit::Usage, message));
-    }
-    let threads = args.threads.unwrap_or_else(machine::cores);
-    let (model, inner) = (preset.model(BYTE_VOCAB), preset.inner());
-    let failed = |error| Failure::new(Exit::Machine, format!("cannot train {}: {error}", preset.name()));
-    let mut trainer = CpuTrainer::new(&model, &inner, threads).map_err(failed)?;
-    let tokens = tokens(inner.batch as usize * (model.context as usize + 1));
-    trainer.step(&tokens, inner.lr_max).map_err(failed)?;
+pub(crate) fn bench(args: BenchArgs) -> Result<(), Failure> {
+    let config = BenchConfig::new(args).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
+    runtime.block_on(measure(&config))
+}
 
+/// What was measured.
+struct Figures {
+    /// From looking for the device to the end of the first step.
+    first_step_us: u64,
+    /// Time of each call of a step, sorted.
+    steps_us: Vec<u64>,
+    tokens_per_s: f64,
+    /// Bytes of the coded fragments of one round of each, on the GPU.
+    exchange_bytes: Option<u64>,
+    peak_flops_per_s: Option<f64>,
+    profile: Option<BTreeMap<&'static str, KernelTime>>,
+}
+
+async fn measure(config: &BenchConfig) -> Result<(), Failure> {
+    let spec = run_spec(config.preset);
+    let failed = |error: EngineError| {
+        Failure::new(Exit::Machine, format!("cannot train {}: {error}", config.preset.name()))
+    };
     let clock = Clock::start();
-    let (mut steps_us, mut trained) = (Vec::new(), 0);
-    while (clock.now_us() as f64) < args.seconds * 1e6 {
-        let from_us = clock.now_us();
-        trained += trainer.step(&tokens, inner.lr_max).map_err(failed)?.tokens;
-        steps_us.push(clock.now_us() - from_us);
+    let mut compute = Compute::open(&config.compute, clock).await?;
+    let mut engine = compute.build(&spec, None).await.map_err(failed)?;
+    let notes = compute.take_notes();
+    if !config.json {
+        notes.iter().for_each(|note| show::write(format_args!("{note}\n")));
     }
-    let tokens_per_s = trained as f64 * 1e6 / steps_us.iter().sum::<u64>() as f64;
-    steps_us.sort_unstable();
-    let step_ms = steps_us[steps_us.len() / 2] as f64 / 1e3;
-    let (params, device, steps) = (trainer.layout().len(), trainer.describe(), steps_us.len());
-    if args.json {
-        show::print(&json!({
-            "preset": preset.name(), "params": params, "device": device, "threads": threads,
-            "batch": inner.batch, "context": model.context, "steps": steps,
-            "step_ms_p50": step_ms, "tokens_per_s": tokens_per_s,
-        }));
+    let mut figures = steps(&mut engine, &spec, config, clock).await.map_err(failed)?;
+    if let (AnyEngine::Gpu(engine), true) = (&mut engine, config.profile) {
+        figures.profile = engine.profile().await.map_err(failed)?;
+    }
+    let trials = compute.trials(&spec).await.map_err(failed)?;
+    figures.peak_flops_per_s = match engine {
+        AnyEngine::Gpu(_) => trials.iter().map(|trial| trial.gflops * 1e9).reduce(f64::max),
+        AnyEngine::Cpu(_) => {
+            let peak = cpu::matmul_flops_per_s(config.compute.threads, &move || clock.now_us());
+            Some(peak.map_err(failed)?)
+        }
+    };
+    if config.json {
+        let mut all = figures.json(config, &engine, &spec);
+        let facts = compute.builder.gpu().map(|gpu| gpu.facts());
+        all["adapter"] = json!(facts.map(|facts| &facts.name));
+        all["driver"] = json!(facts.map(|facts| &facts.driver));
+        all["software"] = json!(facts.is_some_and(|facts| facts.software));
+        all["kernels_known"] = json!(compute.builder.trials().is_empty());
+        all["matmul"] = json!(trials);
+        all["notes"] = json!(notes);
+        show::print(&all);
     } else {
-        show::write(format_args!(
-            "{}: {tokens_per_s:.0} tokens/s on {device} ({params} parameters, {steps} steps, median {step_ms:.1} ms)\n",
-            preset.name()
-        ));
+        figures.show(config, &engine, &spec, &trials);
     }
     Ok(())
 }
 
-/// Bytes that look like anything: what they are does not change the speed.
-fn tokens(count: usize) -> Vec<u32> {
-    (0..count as u32).map(|index| index.wrapping_mul(2_654_435_761) >> 24).collect()
+/// Loads parameters, trains as the loop does, and codes each fragment once.
+async fn steps(
+    engine: &mut AnyEngine,
+    spec: &RunSpec,
+    config: &BenchConfig,
+    clock: Clock,
+) -> Result<Figures, EngineError> {
+    let params = init(&spec.model, spec.seed)?;
+    let fragments = engine.fragments().clone();
+    for fragment in fragments.ids() {
+        engine.load(fragment, &fragments.gather(fragment, &params), false, false)?;
+    }
+    let tokens = tokens(spec);
+    engine.step(&tokens, spec.inner.lr_max).await?;
+    let first_step_us = clock.now_us();
+    engine.settle().await?;
+
+    let start_us = clock.now_us();
+    let (mut steps_us, mut trained, mut now_us) = (Vec::new(), 0, start_us);
+    while ((now_us - start_us) as f64) < config.seconds * 1e6 {
+        trained += engine.step(&tokens, spec.inner.lr_max).await?.tokens;
+        let then_us = now_us;
+        now_us = clock.now_us();
+        steps_us.push(now_us - then_us);
+    }
+    // What is on its way was counted: it must be done too.
+    engine.settle().await?;
+    let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
+    steps_us.sort_unstable();
+
+    let read_back = |engine: &AnyEngine| match engine {
+        AnyEngine::Gpu(engine) => Some(engine.exchange_bytes()),
+        AnyEngine::Cpu(_) => None,
+    };
+    let before = read_back(engine);
+    for fragment in fragments.ids() {
+        engine.encode(Round(0), fragment)?;
+        engine.settle().await?;
+        while engine.encoded()?.is_some() {}
+    }
+    let exchange_bytes = read_back(engine).zip(before).map(|(after, before)| after - before);
+    let (peak_flops_per_s, profile) = (None, None);
+    Ok(Figures { first_step_us, steps_us, tokens_per_s, exchange_bytes, peak_flops_per_s, profile })
+}
+
+impl Figures {
+    fn step_ms_p50(&self) -> f64 {
+        self.steps_us[self.steps_us.len() / 2] as f64 / 1e3
+    }
+
+    fn flops_per_s(&self, spec: &RunSpec) -> f64 {
+        self.tokens_per_s * flops_per_token(&spec.model).map_or(0.0, |flops| flops as f64)
+    }
+
+    fn json(&self, config: &BenchConfig, engine: &AnyEngine, spec: &RunSpec) -> Value {
+        let (model, flops_per_s) = (&spec.model, self.flops_per_s(spec));
+        let profile = |profile: &BTreeMap<&'static str, KernelTime>| {
+            let kernel =
+                |time: &KernelTime| json!({"dispatches": time.dispatches, "us": time.us, "flop": time.cost});
+            Value::from_iter(profile.iter().map(|(name, time)| (*name, kernel(time))))
+        };
+        json!({
+            "preset": config.preset.name(), "params": engine.layout().len(),
+            "vocab": model.vocab, "d_model": model.d_model, "layers": model.layers, "heads": model.heads,
+            "d_ff": model.d_ff, "context": model.context, "batch": spec.inner.batch,
+            "engine": engine.kind().name(), "device": engine.describe(), "threads": config.compute.threads,
+            "steps": self.steps_us.len(), "step_ms_p50": self.step_ms_p50(),
+            "first_step_ms": self.first_step_us as f64 / 1e3, "tokens_per_s": self.tokens_per_s,
+            "flops_per_token": flops_per_token(model).ok(), "flops_per_s": flops_per_s,
+            "peak_flops_per_s": self.peak_flops_per_s,
+            "share_of_peak": self.peak_flops_per_s.map(|peak| flops_per_s / peak),
+            "bytes_read_back_per_round": self.exchange_bytes,
+            "profile": self.profile.as_ref().map(profile),
+        })
+    }
+
+    fn show(&self, config: &BenchConfig, engine: &AnyEngine, spec: &RunSpec, trials: &[Trial]) {
+        let (params, steps) = (engine.layout().len(), self.steps_us.len());
+        let flops_per_s = self.flops_per_s(spec);
+        let share = match self.peak_flops_per_s {
+            Some(peak) => {
+                format!(", {:.0} % of what its matrix products reach alone", 100.0 * flops_per_s / peak)
+            }
+            None => String::new(),
+        };
+        show::write(format_args!(
+            "{}: {:.0} tokens/s on {} ({params} parameters, {steps} steps, median {:.1} ms)\n\
+             {}FLOP/s{share}; first step after {:.1} s\n",
+            config.preset.name(),
+            self.tokens_per_s,
+            engine.describe(),
+            self.step_ms_p50(),
+            short(flops_per_s),
+            self.first_step_us as f64 / 1e6,
+        ));
+        if let Some(bytes) = self.exchange_bytes {
+            show::write(format_args!("{}B read back for a round of every fragment\n", short(bytes as f64)));
+        }
+        if config.verbose {
+            trials.iter().for_each(|trial| show::write(format_args!("{}\n", show::trial(trial))));
+        }
+        let total_us: f64 = self.profile.iter().flatten().map(|(_, time)| time.us).sum();
+        for (kernel, KernelTime { dispatches, us, cost }) in self.profile.iter().flatten() {
+            show::write(format_args!(
+                "{kernel:>20}: {:5.1} %, {:.1} ms in {dispatches} dispatches, {}FLOP/s\n",
+                100.0 * us / total_us,
+                us / 1e3,
+                short(*cost as f64 * 1e6 / us.max(1.0)),
+            ));
+        }
+        if config.profile && self.profile.is_none() {
+            show::write("no profile: kernels can be timed on GPUs that have timestamps\n");
+        }
+    }
+}
+
+/// A run of `preset` over bytes, with the syncer's own exchange.
+pub(crate) fn run_spec(preset: Preset) -> RunSpec {
+    let apply = ApplyPolicy::Keep { residue: true };
+    RunSpec {
+        model: preset.model(BYTE_VOCAB),
+        inner: preset.inner(),
+        exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
+        data: DataSpec { token_bytes: 2, shards: Vec::new() },
+        seed: 1,
+    }
+}
+
+/// Windows that look like anything: what they are does not change the speed.
+pub(crate) fn tokens(spec: &RunSpec) -> Vec<u32> {
+    let count = spec.inner.batch * (spec.model.context + 1);
+    (0..count).map(|index| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab).collect()
 }

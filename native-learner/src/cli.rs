@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use archipelago::engine::EngineKind;
+use archipelago::model::Preset;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{exit, parse_duration_ms};
@@ -39,18 +41,31 @@ impl Verb {
     }
 }
 
+/// What all verbs take.
+#[derive(Debug, Default, Args)]
+pub(crate) struct CommonArgs {
+    /// TOML file with any of the settings of any verb, named like the flags
+    #[arg(long, value_name = "FILE", env = "ARCHIPELAGO_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// What computes: auto (a GPU if there is one that the model fits), gpu or cpu [default: auto]
+    #[arg(long, value_name = "KIND", env = "ARCHIPELAGO_ENGINE")]
+    pub(crate) engine: Option<EngineKind>,
+    /// Part of the name of the GPU, as doctor shows it [default: the best one]
+    #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_ADAPTER")]
+    pub(crate) adapter: Option<String>,
+    /// Threads that the CPU engine computes with [default: all cores]
+    #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
 /// A flag wins over its environment variable, that over the configuration file.
 #[derive(Debug, Default, Args)]
 pub(crate) struct JoinArgs {
     /// The syncer: ws://HOST:PORT, a link to its page, or HOST:PORT
     #[arg(env = "ARCHIPELAGO_SYNCER")]
     pub(crate) syncer: Option<String>,
-    /// TOML file with any of these settings, named like the flags
-    #[arg(long, value_name = "FILE", env = "ARCHIPELAGO_CONFIG")]
-    pub(crate) config: Option<PathBuf>,
-    /// Threads to compute with [default: all cores]
-    #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
-    pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps [default: 1]
     #[arg(long, value_name = "SHARE", env = "ARCHIPELAGO_DUTY_CYCLE")]
     pub(crate) duty_cycle: Option<f64>,
@@ -83,27 +98,34 @@ pub(crate) struct JoinArgs {
     pub(crate) verbose: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct BenchArgs {
-    /// The model: tiny, small, medium or base
-    #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_PRESET", default_value = "small")]
-    pub(crate) preset: String,
-    /// Threads to compute with [default: all cores]
-    #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
-    pub(crate) threads: Option<NonZeroUsize>,
-    /// How long to measure, after one step to warm up
-    #[arg(long, value_name = "SECONDS", env = "ARCHIPELAGO_SECONDS", default_value_t = 10.0)]
-    pub(crate) seconds: f64,
-    /// Print one JSON object
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+    /// The model: tiny, small, medium or base [default: small]
+    #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_PRESET")]
+    pub(crate) preset: Option<Preset>,
+    /// How long to measure, after one step to warm up [default: 10]
+    #[arg(long, value_name = "SECONDS", env = "ARCHIPELAGO_SECONDS")]
+    pub(crate) seconds: Option<f64>,
+    /// Time each kernel of the GPU too
+    #[arg(long, env = "ARCHIPELAGO_PROFILE")]
+    pub(crate) profile: bool,
+    /// Print one JSON object, on the last line
     #[arg(long, env = "ARCHIPELAGO_JSON")]
     pub(crate) json: bool,
+    /// Print how the kernels of matrix products were chosen too
+    #[arg(long, short, env = "ARCHIPELAGO_VERBOSE")]
+    pub(crate) verbose: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct DoctorArgs {
     /// The syncer to try: ws://HOST:PORT, a link to its page, or HOST:PORT
     #[arg(env = "ARCHIPELAGO_SYNCER")]
     pub(crate) syncer: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
     /// Print one JSON object
     #[arg(long, env = "ARCHIPELAGO_JSON")]
     pub(crate) json: bool,

@@ -4,6 +4,7 @@
 
 mod bench;
 mod cli;
+mod compute;
 mod config;
 mod doctor;
 mod exit;
@@ -11,6 +12,7 @@ mod identity;
 mod join;
 mod machine;
 mod show;
+mod tunings;
 mod units;
 
 use std::process::ExitCode;
@@ -29,8 +31,8 @@ pub fn main() -> ExitCode {
     let json = cli.verb.json();
     let done = match cli.verb {
         Verb::Join(args) => join::join(args),
-        Verb::Bench(args) => bench::bench(&args),
-        Verb::Doctor(args) => doctor::doctor(&args),
+        Verb::Bench(args) => bench::bench(args),
+        Verb::Doctor(args) => doctor::doctor(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

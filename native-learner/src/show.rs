@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
+use archipelago::engine::gpu::Trial;
 use archipelago::run::{Event, Report, RunConfig};
 use archipelago::wire::Fate;
 use serde_json::json;
@@ -96,6 +97,17 @@ impl Show {
         }
     }
 
+    /// Sentences about what it computes with.
+    pub(crate) fn notes(&mut self, sentences: Vec<String>) {
+        for sentence in sentences {
+            if self.output.json {
+                print(&json!({"event": "note", "sentence": sentence}));
+            } else {
+                self.say(sentence);
+            }
+        }
+    }
+
     /// Says how it went.
     pub(crate) fn end(&mut self, report: &Report) {
         if self.output.json {
@@ -171,6 +183,12 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
     }
     // Nobody can be told if this fails.
     let _told = writeln!(io::stderr(), "native-learner: {}", failure.message);
+}
+
+/// How one kernel multiplied matrices.
+pub(crate) fn trial(trial: &Trial) -> String {
+    let Trial { variant, form, m, n, k, gflops } = trial;
+    format!("{form:?} [{m}, {n}, {k}] {variant:?} {gflops:.1} GFLOP/s")
 }
 
 /// One JSON object on a line of its own.

@@ -1,14 +1,24 @@
 //! What trains: the [`Trainer`] and [`Engine`] traits, and what implements them.
 
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+mod any;
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+mod builder;
 #[cfg(feature = "cpu-portable")]
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod host;
+mod kind;
 
 use std::sync::Arc;
 
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+pub use any::AnyEngine;
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+pub use builder::{EngineBuilder, EngineOptions, Fallback};
 pub use host::HostEngine;
+pub use kind::{EngineKind, UnknownEngine};
 
 use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
 use crate::model::ModelError;

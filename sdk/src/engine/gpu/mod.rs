@@ -18,6 +18,7 @@ mod program;
 mod ring;
 mod step;
 mod trainer;
+mod tuning;
 mod vectors;
 mod workspace;
 
@@ -29,3 +30,4 @@ pub use error::GpuError;
 pub use matmul::{Choice, ChoiceError, Form, Matmul, Trial, Variant};
 pub use profile::KernelTime;
 pub use trainer::{GpuEngine, GpuSetup};
+pub use tuning::{Tuned, Tuning, tune};

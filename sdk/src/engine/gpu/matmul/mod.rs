@@ -12,7 +12,8 @@ use super::kernels::{self, Kernel};
 use super::program::{Builder, Constant, Dispatch, Slice, buffer};
 
 /// How the operands of a product lie. All matrices are row-major; a row is a multiple of 4 values long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Form {
     /// `C = A Bᵀ`: A `[m, k]`, B `[n, k]`. Between k and the next multiple of 4 both hold zeros.
     Nt,

@@ -1,6 +1,7 @@
 //! Which variant is the fastest here.
 
 use futures::channel::oneshot;
+use serde::Serialize;
 
 use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Variant};
 use crate::engine::gpu::program::{Builder, Pipelines, Program, Slice, buffer};
@@ -21,7 +22,7 @@ const RUNS_US: u64 = 30_000;
 const BEHIND: f64 = 2.0;
 
 /// How fast one variant multiplied.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trial {
     /// The variant.
     pub variant: Variant,

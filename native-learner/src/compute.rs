@@ -1,0 +1,90 @@
+//! The engine that was asked for, and what to tell of how it was chosen.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::{mem, slice};
+
+use archipelago::engine::gpu::{AdapterFacts, Trial, tune};
+use archipelago::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, Moments};
+use archipelago::platform::Clock;
+use archipelago::wire::RunSpec;
+
+use crate::config::ComputeConfig;
+use crate::{Exit, Failure, machine, tunings};
+
+/// Builds engines, and remembers what was measured for them.
+pub(crate) struct Compute {
+    pub(crate) builder: EngineBuilder,
+    clock: Clock,
+    threads: NonZeroUsize,
+    file: Option<PathBuf>,
+    /// Sentences for people that were not told yet.
+    notes: Vec<String>,
+}
+
+impl Compute {
+    /// Looks for the device.
+    pub(crate) async fn open(config: &ComputeConfig, clock: Clock) -> Result<Self, Failure> {
+        let (file, mut notes) = (tunings::default_file(), Vec::new());
+        let known = file.as_deref().map_or_else(|| Ok(Vec::new()), tunings::read);
+        let options = EngineOptions {
+            kind: config.kind,
+            adapter: config.adapter.clone(),
+            threads: config.threads,
+            free_mib: machine::available_mib,
+            tunings: known.unwrap_or_else(|error| {
+                notes.push(error.to_string());
+                Vec::new()
+            }),
+        };
+        let opened = EngineBuilder::open(options, Rc::new(move || clock.now_us())).await;
+        let builder = opened.map_err(|error| Failure::new(Exit::Machine, error))?;
+        notes.extend(builder.fallback().map(ToString::to_string));
+        if let Some(AdapterFacts { name, software: true, .. }) = builder.gpu().map(|gpu| gpu.facts()) {
+            notes.push(format!("{name} is a program on the CPU: --engine cpu is faster"));
+        }
+        Ok(Self { builder, clock, threads: config.threads, file, notes })
+    }
+
+    /// See [`EngineBuilder::build`].
+    pub(crate) async fn build(
+        &mut self,
+        spec: &RunSpec,
+        moments: Option<Moments>,
+    ) -> Result<AnyEngine, EngineError> {
+        let told = self.builder.fallback().cloned();
+        let engine = self.builder.build(spec, moments).await?;
+        let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != told.as_ref());
+        self.notes.extend(fallback.map(ToString::to_string));
+        self.notes.extend(self.builder.stale().map(ToString::to_string));
+        let newest = self.builder.tunings().last().filter(|_| !self.builder.trials().is_empty());
+        if let (Some(file), Some(newest)) = (&self.file, newest) {
+            let added = tunings::add(file, slice::from_ref(newest));
+            self.notes.extend(added.err().map(|error| error.to_string()));
+        }
+        Ok(engine)
+    }
+
+    /// What it computes with, for people.
+    pub(crate) fn device(&self) -> String {
+        match self.builder.gpu() {
+            Some(gpu) => format!("gpu, {}", gpu.facts().name),
+            None => format!("cpu, {} thread{}", self.threads, if self.threads.get() == 1 { "" } else { "s" }),
+        }
+    }
+
+    /// The sentences since the last call.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        mem::take(&mut self.notes)
+    }
+
+    /// How fast each kernel multiplies matrices of `spec`, measured now if that was known; nothing on the CPU.
+    pub(crate) async fn trials(&self, spec: &RunSpec) -> Result<Vec<Trial>, EngineError> {
+        let (trials, clock) = (self.builder.trials(), self.clock);
+        match self.builder.gpu() {
+            Some(gpu) if trials.is_empty() => Ok(tune(gpu, spec, &[], &move || clock.now_us()).await?.trials),
+            _ => Ok(trials.to_vec()),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `native-learner doctor`: what this machine has, what it would train with, and whether it reaches a syncer.
+
+mod compute;
+mod syncer;
+
+use serde_json::json;
+
+use crate::cli::DoctorArgs;
+use crate::config::DoctorConfig;
+use crate::{Exit, Failure, machine, show};
+
+/// One thing looked at.
+struct Finding {
+    what: &'static str,
+    well: bool,
+    /// What was found, and what to do if it is not well.
+    text: String,
+}
+
+impl Finding {
+    fn well(what: &'static str, text: impl Into<String>) -> Self {
+        Self { what, well: true, text: text.into() }
+    }
+}
+
+pub(crate) fn doctor(args: DoctorArgs) -> Result<(), Failure> {
+    let config = DoctorConfig::new(args).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
+    runtime.block_on(look(&config))
+}
+
+async fn look(config: &DoctorConfig) -> Result<(), Failure> {
+    let (mut findings, figures) = compute::look(&config.compute).await;
+    findings.push(memory());
+    match &config.address {
+        None => findings.push(Finding::well("syncer", "none named; give an address to try it")),
+        Some(address) => {
+            findings.push(syncer::identity(address));
+            findings.push(syncer::http(address).await);
+            findings.push(syncer::socket(address).await);
+        }
+    }
+    if config.json {
+        let mut all = json!(figures);
+        let finding =
+            |Finding { what, well, text }: &Finding| json!({"what": what, "well": well, "text": text});
+        all["well"] = json!(findings.iter().all(|finding| finding.well));
+        all["findings"] = findings.iter().map(finding).collect();
+        show::print(&all);
+    } else {
+        for Finding { what, well, text } in &findings {
+            show::write(format_args!("{} {what}: {text}\n", if *well { "ok  " } else { "FAIL" }));
+        }
+    }
+    match findings.iter().find(|finding| !finding.well) {
+        None => Ok(()),
+        Some(finding) => Err(Failure::new(Exit::Unwell, format!("{}: {}", finding.what, finding.text))),
+    }
+}
+
+fn memory() -> Finding {
+    let text = match machine::available_mib() {
+        Some(available_mib) => {
+            let params = (available_mib << 20) / 24;
+            format!("{available_mib} MiB free, for models of up to about {} M parameters", params / 1_000_000)
+        }
+        None => "this system does not say how much is free".to_owned(),
+    };
+    Finding::well("memory", text)
+}

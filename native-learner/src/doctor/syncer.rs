@@ -1,0 +1,56 @@
+//! Whether a syncer is within reach.
+
+use archipelago::platform::{FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
+use archipelago::run::Address;
+use archipelago::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL};
+
+use super::Finding;
+use crate::identity::{IdentityLock, default_folder};
+
+pub(super) fn identity(address: &Address) -> Finding {
+    let found = default_folder(|name| std::env::var(name).ok())
+        .and_then(|folder| IdentityLock::in_folder(&folder, address));
+    match found {
+        Ok(lock) => Finding { what: "identity", well: true, text: lock.path.display().to_string() },
+        Err(error) => Finding { what: "identity", well: false, text: error.to_string() },
+    }
+}
+
+pub(super) async fn http(address: &Address) -> Finding {
+    let url = address.http_url("/healthz");
+    let request = FetchRequest { url: url.clone(), start_byte: 0, body_bytes_max: 1 << 20, header: "server" };
+    match fetch(request).await {
+        Ok(reply) if reply.status == 200 => {
+            Finding { what: "http", well: true, text: format!("{url} answers 200") }
+        }
+        Ok(reply) => Finding {
+            what: "http",
+            well: false,
+            text: format!("{url} answers {}: something else than a healthy syncer is there", reply.status),
+        },
+        Err(error) => Finding {
+            what: "http",
+            well: false,
+            text: format!(
+                "{error}; see that the syncer runs, the address is right and no firewall is between"
+            ),
+        },
+    }
+}
+
+pub(super) async fn socket(address: &Address) -> Finding {
+    let url = address.socket_url();
+    let limits = SocketLimits { frame_bytes_max: CHUNK_BYTES as usize, queue_bytes_max: 0 };
+    let mut socket = Socket::connect(&url, SUBPROTOCOL, limits);
+    let (well, text) = match socket.recv().await {
+        SocketEvent::Opened => {
+            socket.close(CloseCode::Done.into(), "doctor");
+            (true, format!("{url} opens and speaks {SUBPROTOCOL}"))
+        }
+        SocketEvent::Closed { reason, .. } => {
+            (false, format!("{url} does not open: {reason}; a proxy in between must let WebSockets through"))
+        }
+        SocketEvent::Frame(_) => (false, format!("{url} speaks before it is asked: it is no syncer")),
+    };
+    Finding { what: "socket", well, text }
+}

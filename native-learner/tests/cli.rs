@@ -1,0 +1,187 @@
+//! What the program says of the engine that it takes, and how it ends without one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+const NO_SUCH_GPU: [&str; 2] = ["--adapter", "no such gpu"];
+const TINY: [&str; 5] = ["--preset", "tiny", "--seconds", "0.1", "--json"];
+
+/// Runs the program with its state in `state`: exit code, standard output, standard error.
+fn run(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_native-learner"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ARCHIPELAGO_")) {
+        command.env_remove(name);
+    }
+    command.env("XDG_STATE_HOME", state).envs(environment.iter().copied());
+    let output = command.args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The JSON in the last line of a run that must go well.
+fn figures(state: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Value {
+    let (code, said, complained) = run(state, environment, arguments);
+    assert_eq!(code, 0, "{arguments:?}: {said}{complained}");
+    serde_json::from_str(said.lines().last().unwrap()).unwrap()
+}
+
+/// Whether the tests that need an adapter are to be left out.
+fn without_gpu() -> bool {
+    let off = std::env::var("GPU_TESTS").is_ok_and(|value| value == "no");
+    if off {
+        eprintln!("skipped: GPU_TESTS=no");
+    }
+    off
+}
+
+fn number(figures: &Value, field: &str) -> f64 {
+    figures[field].as_f64().unwrap_or_else(|| panic!("no {field} in {figures}"))
+}
+
+#[test]
+fn auto_takes_the_cpu_and_says_why() {
+    let state = tempfile::tempdir().unwrap();
+    let found = figures(state.path(), &[], &[&["bench"], &TINY[..], &NO_SUCH_GPU].concat());
+    assert_eq!(found["engine"], "cpu");
+    let notes = found["notes"].as_array().unwrap();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].as_str().unwrap().starts_with("training on the CPU: no GPU "), "{notes:?}");
+
+    // A learner says it before it looks for its syncer.
+    let join = ["join", "127.0.0.1:1", "--json", "--max-contact", "1ms"];
+    let (code, said, _) = run(state.path(), &[], &[&join[..], &NO_SUCH_GPU].concat());
+    assert_eq!(code, 3, "{said}");
+    let events: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events[0]["event"], "start");
+    assert!(events[0]["device"].as_str().unwrap().starts_with("cpu"), "{said}");
+    assert_eq!((&events[1]["event"], &events[1]["sentence"]), (&"note".into(), &notes[0]));
+
+    let doctor = figures(state.path(), &[], &[&["doctor", "--json"], &NO_SUCH_GPU[..]].concat());
+    assert_eq!(
+        (&doctor["well"], &doctor["asked"], &doctor["engine"]),
+        (&true.into(), &"auto".into(), &"cpu".into())
+    );
+}
+
+#[test]
+fn a_gpu_that_must_be_is_not_replaced() {
+    let state = tempfile::tempdir().unwrap();
+    let check = |code: i32, arguments: &[&str]| {
+        let (found, _, said) =
+            run(state.path(), &[], &[arguments, &["--engine", "gpu"], &NO_SUCH_GPU].concat());
+        assert_eq!(found, code, "{arguments:?}: {said}");
+        // Drivers write there too.
+        let own = said.lines().filter(|line| line.starts_with("native-learner: "));
+        let own: Vec<&str> = own.collect();
+        assert!(own.len() == 1 && own[0].contains("no GPU "), "one sentence: {said}");
+    };
+    check(8, &["bench", "--preset", "tiny"]);
+    check(8, &["join", "127.0.0.1:1"]);
+    check(9, &["doctor"]);
+}
+
+#[test]
+fn a_flag_wins_over_the_environment() {
+    let state = tempfile::tempdir().unwrap();
+    let gpu = [("ARCHIPELAGO_ENGINE", "gpu"), ("ARCHIPELAGO_ADAPTER", "no such gpu")];
+    let bench = [&["bench"], &TINY[..]].concat();
+    assert_eq!(run(state.path(), &gpu, &bench).0, 8);
+    assert_eq!(figures(state.path(), &gpu, &[&bench[..], &["--engine", "cpu"]].concat())["engine"], "cpu");
+    let (code, _, said) = run(state.path(), &[("ARCHIPELAGO_ENGINE", "tpu")], &bench);
+    assert!(code == 2 && said.contains("choose auto, gpu or cpu"), "{code}: {said}");
+    let (code, _, said) = run(state.path(), &[], &["bench", "--seconds", "0"]);
+    assert!(code == 2 && said.contains("above 0"), "{code}: {said}");
+}
+
+#[test]
+fn bench_measures_the_cpu() {
+    let state = tempfile::tempdir().unwrap();
+    let arguments = [&["bench", "--engine", "cpu", "--threads", "1"], &TINY[..]].concat();
+    let found = figures(state.path(), &[], &arguments);
+    assert_eq!(
+        (&found["engine"], &found["preset"], &found["params"]),
+        (&"cpu".into(), &"tiny".into(), &117_056.into())
+    );
+    assert_eq!((&found["adapter"], &found["bytes_read_back_per_round"]), (&Value::Null, &Value::Null));
+    check_speed(&found);
+}
+
+/// The figures that both engines have agree with each other.
+fn check_speed(found: &Value) {
+    let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-6;
+    let flops_per_s = number(found, "flops_per_s");
+    assert!(near(flops_per_s, number(found, "tokens_per_s") * number(found, "flops_per_token")), "{found}");
+    assert!(near(number(found, "share_of_peak"), flops_per_s / number(found, "peak_flops_per_s")), "{found}");
+    // The first step comes with all that goes before.
+    assert!(number(found, "first_step_ms") > 0.0 && number(found, "steps") >= 1.0, "{found}");
+    assert!(number(found, "step_ms_p50") > 0.0, "{found}");
+}
+
+#[test]
+fn bench_measures_the_gpu_and_keeps_what_it_chose() {
+    if without_gpu() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let arguments = [&["bench", "--engine", "gpu", "--profile"], &TINY[..]].concat();
+    let first = figures(state.path(), &[], &arguments);
+    assert_eq!((&first["engine"], &first["kernels_known"]), (&"gpu".into(), &false.into()));
+    assert!(!first["adapter"].as_str().unwrap().is_empty());
+    check_speed(&first);
+    // 4 bits for each of 117,056 values, and a scale for each block.
+    let bytes = number(&first, "bytes_read_back_per_round");
+    assert!((58_528.0..65_000.0).contains(&bytes), "{bytes}");
+    if !first["profile"].is_null() {
+        let kernels = first["profile"].as_object().unwrap();
+        assert!(kernels.values().all(|time| number(time, "dispatches") >= 1.0), "{kernels:?}");
+        assert!(kernels.values().map(|time| number(time, "flop")).sum::<f64>() > 0.0, "{kernels:?}");
+    }
+
+    let file = state.path().join("archipelago/learners/kernels.json");
+    let kept: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(kept[0]["choice"]["adapter"], first["adapter"]);
+    let again = figures(state.path(), &[], &arguments);
+    assert_eq!(again["kernels_known"], true, "{again}");
+    assert!(!again["matmul"].as_array().unwrap().is_empty());
+
+    fs::write(&file, serde_json::to_vec(&kept).unwrap().split_last().unwrap().1).unwrap();
+    let damaged = figures(state.path(), &[], &arguments);
+    assert_eq!(damaged["kernels_known"], false);
+    assert!(damaged["notes"].to_string().contains("is damaged and ignored"), "{damaged}");
+
+    let mut other = kept;
+    other[0]["choice"]["driver"] = "another".into();
+    fs::write(&file, other.to_string()).unwrap();
+    let updated = figures(state.path(), &[], &arguments);
+    assert_eq!(updated["kernels_known"], false);
+    assert!(updated["notes"].to_string().contains("another"), "{updated}");
+}
+
+#[test]
+fn doctor_shows_adapters_and_how_kernels_were_chosen() {
+    if without_gpu() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let found = figures(state.path(), &[], &["doctor", "--engine", "gpu", "--json"]);
+    assert_eq!((&found["well"], &found["engine"]), (&true.into(), &"gpu".into()));
+    let adapters = found["adapters"].as_array().unwrap();
+    assert!(adapters.iter().any(|adapter| adapter["unfit"].is_null()), "{adapters:?}");
+    let trials = found["matmul"].as_array().unwrap();
+    for form in ["nt", "nn", "tn"] {
+        let own: Vec<&Value> = trials.iter().filter(|trial| trial["form"] == form).collect();
+        assert!(own.len() >= 2 && own.iter().all(|trial| number(trial, "gflops") > 0.0), "{form}: {own:?}");
+    }
+    let real = |adapter: &Value| adapter["software"] == false && adapter["unfit"].is_null();
+    let auto = figures(state.path(), &[], &["doctor", "--json"]);
+    assert_eq!(auto["engine"] == "gpu", adapters.iter().any(real), "never a program on the CPU: {auto}");
+    let (_, said, _) = run(state.path(), &[], &["doctor", "--engine", "gpu"]);
+    for part in ["ok   adapter: ", "ok   compute: --engine gpu trains with gpu ", "ok   matmul: "] {
+        assert!(said.contains(part), "{said}");
+    }
+}

@@ -1,0 +1,88 @@
+//! The kernels of matrix products that suit a model on a device, measured once.
+
+use serde::{Deserialize, Serialize};
+
+use super::Gpu;
+use super::matmul::{Choice, ChoiceError, Form, Matmul, Trial};
+use super::program::Pipelines;
+use crate::engine::EngineError;
+use crate::model::layout;
+use crate::wire::RunSpec;
+
+/// What was the fastest for products of some shape on one device, to be kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    /// Tokens in a step.
+    pub rows: u32,
+    /// C.
+    pub width: u32,
+    /// F.
+    pub ff: u32,
+    /// The device, and what to take there.
+    pub choice: Choice,
+}
+
+/// The kernels of an engine's products.
+#[derive(Debug)]
+pub struct Tuned {
+    /// For the engine.
+    pub matmul: Matmul,
+    /// To be kept.
+    pub tuning: Tuning,
+    /// What was measured; nothing if it was known.
+    pub trials: Vec<Trial>,
+    /// Why what was known of this shape is of no use here.
+    pub stale: Option<ChoiceError>,
+}
+
+impl Tuning {
+    /// Whether both are of one shape on one adapter.
+    #[must_use]
+    pub fn is_replaced_by(&self, newer: &Self) -> bool {
+        self.shape() == newer.shape() && self.choice.adapter == newer.choice.adapter
+    }
+
+    fn shape(&self) -> [u32; 3] {
+        [self.rows, self.width, self.ff]
+    }
+}
+
+/// Takes what is `known` for a step of `spec` on `gpu`, or measures; `now_us` gives microseconds since any
+/// moment.
+///
+/// # Errors
+/// - [`EngineError::Model`]: the model is none.
+/// - [`EngineError::Gpu`], [`EngineError::Lost`]: those of [`Matmul::choose`].
+pub async fn tune(
+    gpu: &Gpu,
+    spec: &RunSpec,
+    known: &[Tuning],
+    now_us: &dyn Fn() -> u64,
+) -> Result<Tuned, EngineError> {
+    layout(&spec.model)?;
+    let rows = spec.inner.batch.saturating_mul(spec.model.context).max(1);
+    let (width, ff) = (spec.model.d_model, spec.model.d_ff);
+    let mut stale = None;
+    for tuning in known.iter().filter(|tuning| tuning.shape() == [rows, width, ff]) {
+        match Matmul::from_choice(gpu, &tuning.choice) {
+            Ok(matmul) => {
+                return Ok(Tuned { matmul, tuning: tuning.clone(), trials: Vec::new(), stale: None });
+            }
+            Err(error) => stale = Some(error),
+        }
+    }
+    // The widest matrix of a layer and a square one stand for all.
+    let (square, wide) = (width, 2 * ff);
+    let shapes = [
+        (Form::Nt, rows, wide, width),
+        (Form::Nt, rows, square, width),
+        (Form::Nn, rows, width, wide),
+        (Form::Nn, rows, width, square),
+        (Form::Tn, wide, width, rows),
+        (Form::Tn, square, width, rows),
+    ];
+    let (matmul, trials) = Matmul::choose(gpu, &Pipelines::default(), &shapes, now_us).await?;
+    let choice = matmul.choice(gpu);
+    Ok(Tuned { matmul, tuning: Tuning { rows, width, ff, choice }, trials, stale })
+}
