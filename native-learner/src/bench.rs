@@ -192,11 +192,14 @@ impl Figures {
     }
 }
 
-/// A run of `preset` over bytes, with the syncer's own exchange.
+/// The vocabulary that `base` is named by its size for.
+const BASE_VOCAB: u32 = 50_257;
+
+/// A run of `preset` over bytes, or for `base` over as many tokens as GPT-2's, with the syncer's own exchange.
 pub(crate) fn run_spec(preset: Preset) -> RunSpec {
     let apply = ApplyPolicy::Keep { residue: true };
     RunSpec {
-        model: preset.model(BYTE_VOCAB),
+        model: preset.model(if preset == Preset::Base { BASE_VOCAB } else { BYTE_VOCAB }),
         inner: preset.inner(),
         exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
         data: DataSpec { token_bytes: 2, shards: Vec::new() },

@@ -53,6 +53,9 @@ pub(crate) struct CommonArgs {
     /// Part of the name of the GPU, as doctor shows it [default: the best one]
     #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_ADAPTER")]
     pub(crate) adapter: Option<String>,
+    /// Let the GPU read weights as 16-bit floats; sums stay 32 bits wide
+    #[arg(long, env = "ARCHIPELAGO_HALF_WEIGHTS")]
+    pub(crate) half_weights: bool,
     /// Threads that the CPU engine computes with [default: all cores]
     #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,

@@ -31,6 +31,7 @@ impl Compute {
         let options = EngineOptions {
             kind: config.kind,
             adapter: config.adapter.clone(),
+            half_weights: config.half_weights,
             threads: config.threads,
             free_mib: machine::available_mib,
             tunings: known.unwrap_or_else(|error| {

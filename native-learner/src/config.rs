@@ -59,6 +59,8 @@ pub(crate) struct ComputeConfig {
     pub(crate) kind: EngineKind,
     /// Part of the name of a GPU.
     pub(crate) adapter: Option<String>,
+    /// On a GPU, weights as 16-bit floats.
+    pub(crate) half_weights: bool,
     /// Of the CPU engine.
     pub(crate) threads: NonZeroUsize,
 }
@@ -78,6 +80,7 @@ struct FileConfig {
     syncer: Option<String>,
     engine: Option<String>,
     adapter: Option<String>,
+    half_weights: bool,
     threads: Option<NonZeroUsize>,
     preset: Option<String>,
     seconds: Option<f64>,
@@ -186,6 +189,7 @@ impl ComputeConfig {
         Ok(Self {
             kind: kind.unwrap_or_default(),
             adapter: args.adapter.or_else(|| file.config.adapter.clone()),
+            half_weights: args.half_weights || file.config.half_weights,
             threads: args.threads.or(file.config.threads).unwrap_or_else(machine::cores),
         })
     }
@@ -279,10 +283,11 @@ mod tests {
 
     #[test]
     fn every_verb_takes_an_engine() {
-        let file = "engine = 'gpu'\nadapter = 'arc'\npreset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
+        let file = "engine = 'gpu'\nadapter = 'arc'\nhalf-weights = true\npreset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
         let gpu = ComputeConfig {
             kind: EngineKind::Gpu,
             adapter: Some("arc".to_owned()),
+            half_weights: true,
             threads: machine::cores(),
         };
         assert_eq!(join(file, &[]).unwrap().compute, gpu);
@@ -301,6 +306,7 @@ mod tests {
         assert_eq!((config.preset, config.seconds), (Preset::Base, 1.0));
         let config = bench("", &[]).unwrap();
         assert_eq!((config.compute.kind, config.compute.adapter), (EngineKind::Auto, None));
+        assert!(!config.compute.half_weights && bench("", &["--half-weights"]).unwrap().compute.half_weights);
         assert_eq!((config.preset, config.seconds), (Preset::Small, 10.0));
     }
 

@@ -23,6 +23,8 @@ pub struct EngineOptions {
     pub kind: EngineKind,
     /// Part of the name of the GPU; the best one if there is none.
     pub adapter: Option<String>,
+    /// Whether a GPU reads weights as 16-bit floats; sums are of 32 bits all the same.
+    pub half_weights: bool,
     /// Threads of the CPU engine.
     pub threads: NonZeroUsize,
     /// Memory that the host has free, in MiB, if it says so.
@@ -171,6 +173,7 @@ impl EngineBuilder {
         known.retain(|known| !known.is_replaced_by(&tuning));
         known.push(tuning);
         (self.trials, self.stale) = (trials, stale);
+        let matmul = if self.options.half_weights { matmul.with_half_weights() } else { matmul };
         let now_us = Rc::clone(&self.now_us);
         let setup = GpuSetup { matmul, moments, now_us: Box::new(move || now_us()) };
         Ok(AnyEngine::Gpu(Box::new(GpuEngine::new(gpu, spec, setup).await?)))
@@ -232,6 +235,7 @@ mod tests {
         EngineOptions {
             kind,
             adapter: Some("no such gpu".to_owned()),
+            half_weights: false,
             threads: NonZeroUsize::MIN,
             free_mib: || None,
             tunings: Vec::new(),
