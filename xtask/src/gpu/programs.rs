@@ -1,6 +1,7 @@
 //! The programs that are measured: built here, or brought along.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 use serde_json::Value;
@@ -44,7 +45,10 @@ impl Programs {
         let own = env::current_exe().map_err(|error| error.to_string())?;
         fs::create_dir_all(folder).map_err(failed)?;
         for (file, name) in [(&self.learner, LEARNER), (&self.tests, TESTS), (&own, XTASK)] {
-            fs::copy(file, folder.join(name)).map_err(failed)?;
+            let copy = folder.join(name);
+            fs::copy(file, &copy).map_err(failed)?;
+            // To travel light; where there is no `strip` they are only larger.
+            Command::new("strip").arg(&copy).status().ok();
         }
         println!(
             "take {0} to the machine with the GPU and call: {0}/{XTASK} gpu --prebuilt {0}",
