@@ -197,6 +197,26 @@ fn refuses_bad_input_and_keeps_its_parameters_when_training_blows_up() {
     });
 }
 
+/// Each kernel of a step is timed, and the cost of the matrix products is exact.
+#[test]
+fn a_profile_times_every_kernel() {
+    let model = spec(SHAPES[0].0);
+    each_gpu(|gpu| {
+        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).unwrap();
+        engine.set_params(&params(&model));
+        block_on(engine.step(&tokens(&model, 3, 0), 1e-3)).unwrap();
+        let Some(times) = block_on(engine.profile()).unwrap() else {
+            return assert!(!gpu.facts().timestamps, "it has a clock");
+        };
+        for kernel in ["embed", "attention", "cross_entropy", "embed_grad", "adamw"] {
+            assert!(times[kernel].dispatches > 0 && times[kernel].us > 0.0, "{kernel}: {times:?}");
+        }
+        // Layers of 24 with 20 inside, a head of 37 tokens; forwards, and twice that backwards.
+        let weights = 2 * (4 * 24 * 24 + 3 * 24 * 20) + 37 * 24;
+        assert_eq!(times["matmul_register"].cost, 6 * weights * 3 * 70);
+    });
+}
+
 #[test]
 fn refuses_what_does_not_fit() {
     let inner = Preset::Tiny.inner();
