@@ -6,7 +6,9 @@ use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::{Event, LeaveCause};
 use archipelago::sim::{Fault, MachineSpec, Poison, World};
 use archipelago::wire::{CloseCode, Fate, LateReason, Millis, Refusal};
-use archipelago_tests::toys::{Toys, brief, check, fates, for_seeds, learner, loss, status, steps, watch};
+use archipelago_tests::toys::{
+    Toys, brief, check, fates, for_seeds, learner, learners, loss, status, steps, watch,
+};
 
 /// Why connections of the learner on `machine` were closed, in order.
 fn closes(world: &World, machine: usize, events: &[(Millis, Event)]) -> Vec<u16> {
@@ -69,12 +71,7 @@ fn nobody_is_expired_for_anothers_speed() {
         watch(&mut world, seed, 120_000);
         let left = world.take_events().into_iter().find(|(_, event)| matches!(event, Event::Left { .. }));
         assert_eq!(left, None, "seed {seed}");
-        let status = status(&world);
-        assert!(
-            status.learners.iter().all(|learner| learner.fates.merged > 0),
-            "seed {seed}: {}",
-            brief(&world)
-        );
+        assert!(learners(&world).all(|learner| learner.fates.merged > 0), "seed {seed}: {}", brief(&world));
     });
 }
 
@@ -333,7 +330,7 @@ fn poison_is_refused_with_its_reason() {
             }
             if poison == Poison::Inflation {
                 let trained = world.machines()[2].tokens - before;
-                let counted = status(&world).learners.iter().map(|learner| learner.tokens_merged).max();
+                let counted = learners(&world).map(|learner| learner.tokens_merged).max();
                 assert!(counted < Some(2 * (trained + before)), "{name}");
             }
             let loss = loss(&mut world);

@@ -2,7 +2,7 @@
 
 use archipelago::sim::{Fault, Storm};
 use archipelago::wire::{Code, Millis};
-use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, status, steps, watch};
+use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, learners, loss, status, steps, watch};
 
 /// Goal: whatever fails, and when, no invariant is ever broken; once the faults end, the run goes on,
 /// everyone takes part again, and it ends as a whole.
@@ -60,7 +60,7 @@ fn without_faults_nearly_all_training_is_merged() {
         watch(&mut world, seed, 120_000);
         let status = status(&world);
         assert!(status.participation >= 0.95, "seed {seed}: {}", brief(&world));
-        for learner in &status.learners {
+        for learner in learners(&world) {
             let share = learner.tokens_merged as f64 / learner.tokens_trained as f64;
             assert!(share >= 0.9, "seed {seed}: {}", brief(&world));
         }
@@ -148,7 +148,7 @@ fn a_crawling_learner_is_still_merged() {
         let mut world = toys.world(seed);
         watch(&mut world, seed, 120_000);
         let status = status(&world);
-        let slow = status.learners.iter().find(|learner| learner.name == "machine 2").unwrap();
+        let slow = learners(&world).find(|learner| learner.name == "machine 2").unwrap();
         let (merged, trained) = (slow.tokens_merged as f64, slow.tokens_trained as f64);
         assert!(merged > 0.5 * trained, "seed {seed}: {slow:#?}");
         assert!(status.rounds > 550, "seed {seed}: {} rounds", status.rounds);

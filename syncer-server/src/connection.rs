@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use archipelago::diloco::syncer::Input;
 use archipelago::wire::{
-    Assembler, Bye, CHUNK_BYTES, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX, Message, clip, encode,
+    Assembler, Bye, CHUNK_BYTES, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX, Invite, Message, clip,
+    encode,
 };
 use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
@@ -16,6 +17,7 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use crate::actor::{ActorHandle, Command};
 use crate::meters::{Meters, Phase};
 use crate::outbox::{Outbox, Outgoing, Queues};
+use crate::secret::is_same;
 
 /// Time for a peer to introduce itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -39,6 +41,8 @@ pub struct Context {
     pub meters: Arc<Meters>,
     /// Values in each fragment.
     pub fragment_lens: Arc<[u64]>,
+    /// What a learner must show, if anything.
+    pub invite: Option<Invite>,
     /// Largest body that a learner of this run has reason to send.
     pub body_bytes_max: u32,
 }
@@ -142,6 +146,14 @@ impl Reader {
                 (None, Some(at)) if at.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
                 (None, _) => continue,
             };
+            if let Input::Message(_, Message::Hello(hello)) = &input
+                && !is_invited(self.context.invite.as_ref(), hello.invite.as_ref())
+            {
+                return refuse(
+                    CloseCode::Invite,
+                    "this run asks for an invite: open the whole link that you were given, with what follows #",
+                );
+            }
             // The first message is Hello, or the core refuses it.
             assembler.set_body_bytes_max(self.context.body_bytes_max);
             heard = Some(Instant::now());
@@ -189,6 +201,12 @@ fn broken(error: axum::Error) -> Ended {
         _ => return Ended::Elsewhere,
     };
     Ended::Broken(Bye { code, reason })
+}
+
+/// Whether who shows `shown` may join a run that asks for `asked`.
+fn is_invited(asked: Option<&Invite>, shown: Option<&Invite>) -> bool {
+    let Some(asked) = asked else { return true };
+    shown.is_some_and(|shown| is_same(shown.expose().as_bytes(), asked.expose().as_bytes()))
 }
 
 fn refuse(code: CloseCode, reason: &str) -> Ended {

@@ -12,10 +12,12 @@ use crate::actor::ActorHandle;
 use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
+use crate::status::{Samples, TextSample};
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Evaluation {
     /// Tokens merged into the parameters measured.
     pub tokens_merged: u64,
@@ -23,6 +25,9 @@ pub struct Evaluation {
     pub rounds: u64,
     /// Mean loss in nats per token.
     pub loss: f32,
+    /// Time that the run's syncers had been up, in seconds.
+    #[serde(default)]
+    pub time_s: f64,
 }
 
 /// The measurements of a run: the first, the newest, and of those between as many as fit.
@@ -33,6 +38,9 @@ pub struct History {
     pub evaluations: Vec<Evaluation>,
     /// Text that the newest parameters wrote.
     pub sample: String,
+    /// Texts written on the way.
+    #[serde(default)]
+    pub samples: Samples,
 }
 
 /// Measurements kept.
@@ -49,7 +57,10 @@ impl History {
             });
         }
         self.evaluations.push(evaluation);
-        self.sample = sample.unwrap_or_else(|| std::mem::take(&mut self.sample));
+        let Some(text) = sample else { return };
+        self.sample.clone_from(&text);
+        let Evaluation { time_s, tokens_merged, loss, .. } = evaluation;
+        self.samples.push(TextSample { time_s, tokens_merged, loss, text });
     }
 
     /// The first loss, in nats per token.
@@ -218,7 +229,9 @@ pub fn measure(
     sample: bool,
 ) -> Result<(Evaluation, Option<Vec<u32>>), ServerError> {
     let loss = evaluator.loss(&subject.theta)?;
-    let evaluation = Evaluation { tokens_merged: subject.tokens_merged, rounds: subject.rounds, loss };
+    let Subject { tokens_merged, rounds, .. } = *subject;
+    // Whoever takes it in knows the time.
+    let evaluation = Evaluation { tokens_merged, rounds, loss, time_s: 0.0 };
     let written = if sample { Some(evaluator.sample(&subject.theta)?) } else { None };
     Ok((evaluation, written))
 }
@@ -239,7 +252,7 @@ mod tests {
     fn history_keeps_the_whole_run_in_view() {
         let mut history = History::default();
         for rounds in 0..3_000 {
-            history.push(Evaluation { tokens_merged: 0, rounds, loss: rounds as f32 }, None);
+            history.push(Evaluation { tokens_merged: 0, rounds, loss: rounds as f32, time_s: 0.0 }, None);
         }
         assert!(history.evaluations.len() <= HISTORY_MAX);
         assert_eq!((history.first(), history.last()), (Some(0.0), Some(2_999.0)));

@@ -24,6 +24,7 @@ pub mod http;
 pub mod meters;
 pub mod outbox;
 pub mod prepare;
+pub mod secret;
 pub mod status;
 pub mod store;
 pub mod units;
@@ -44,7 +45,7 @@ use connection::Context;
 use errors::ServerError;
 use meters::Meters;
 use prepare::{Prepared, prepare};
-use status::ServerStatus;
+use status::{Board, ServerStatus};
 
 /// Sockets at once beside the learners: those that have yet to introduce themselves.
 const STRANGERS_MAX: u32 = 256;
@@ -84,16 +85,9 @@ pub async fn serve(
     let (handle, mailbox) = ActorHandle::new();
     let (stop, stopping) = watch::channel(false);
     let (open, mut all_closed) = mpsc::channel(1);
-    let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, body_bytes_max, .. } =
-        prepared;
-    let meters = Arc::new(Meters::from(carried.traffic));
-    let fragments = Arc::clone(syncer.fragments());
-    let context = Context {
-        actor: handle.clone(),
-        meters: Arc::clone(&meters),
-        fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
-        body_bytes_max,
-    };
+    let meters = Arc::new(Meters::from(prepared.carried.traffic));
+    let context = context(&prepared, handle.clone(), &meters);
+    let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, .. } = prepared;
     let app = Arc::new(http::App {
         context,
         corpus: Arc::clone(&corpus),
@@ -102,32 +96,23 @@ pub async fn serve(
         admin_token,
         sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
         sockets: 0.into(),
+        watchers: 0.into(),
         next_conn: AtomicU64::new(1),
         stopping: stopping.clone(),
         open,
     });
-    let mut stopped = stopping;
-    let until_stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
-    let listener = listener.tap_io(without_delay);
-    let web = axum::serve(listener, http::router(app)).with_graceful_shutdown(until_stopped);
-    let web = tokio::spawn(web.into_future());
+    let web = tokio::spawn(answer(listener, app, stopping));
 
     let model = syncer.spec().model;
-    let measuring = match evaluator {
-        Some(evaluator) => {
-            let run =
-                evaluate::run(evaluator, handle.clone(), Arc::clone(&corpus), config.eval_every.0, clock);
-            Some(tokio::spawn(run))
-        }
-        None => None,
-    };
+    let measure =
+        |evaluator| evaluate::run(evaluator, handle.clone(), Arc::clone(&corpus), config.eval_every.0, clock);
+    let measuring = evaluator.map(measure).map(tokio::spawn);
     drop(handle);
     let actor = Actor {
         syncer,
         clock,
         meters,
-        facts,
-        history: carried.history,
+        board: Board::new(facts, carried),
         store: Arc::clone(&store),
         snapshot_every: config.snapshot_every.0,
         mailbox,
@@ -145,6 +130,27 @@ pub async fn serve(
     let last = blocking(move || wind_up(last, &store, &corpus, finished.then_some(&model))).await??;
     tracing::info!(?ended, tokens_merged = last.core.tokens_merged, "saved and stopped");
     Ok(last)
+}
+
+fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Context {
+    let fragments = prepared.syncer.fragments();
+    Context {
+        actor,
+        meters: Arc::clone(meters),
+        fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
+        invite: prepared.invite.clone(),
+        body_bytes_max: prepared.body_bytes_max,
+    }
+}
+
+/// Answers requests until told to stop.
+async fn answer(listener: TcpListener, app: Arc<http::App>, mut stopping: watch::Receiver<bool>) {
+    let stopped = async move { drop(stopping.wait_for(|stopped| *stopped).await) };
+    let listener = listener.tap_io(without_delay);
+    let web = axum::serve(listener, http::router(app)).with_graceful_shutdown(stopped);
+    if let Err(error) = web.await {
+        tracing::error!(%error, "nothing listens any more");
+    }
 }
 
 /// Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
@@ -167,11 +173,12 @@ fn wind_up(
             evaluate::Evaluator::new(model, subject.theta.len() as u64, corpus, snapshot.record.spec.seed)?
     {
         let (evaluation, sample) = evaluate::measure(&mut evaluator, &subject, true)?;
+        let evaluation = evaluate::Evaluation { time_s: snapshot.carried.run_s, ..evaluation };
         let history = &mut snapshot.carried.history;
         history.push(evaluation, sample.map(|tokens| corpus.vocabulary.decode(&tokens)));
         status.val_loss_first = history.first();
         status.val_loss_last = history.last();
-        status.history = history.clone();
+        status.sample.clone_from(&history.sample);
     }
     store.save(&snapshot)?;
     Ok(status)

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use archipelago::diloco::syncer::Syncer;
 use archipelago::diloco::{Codec, Fragments, Layout, RunId};
 use archipelago::model;
-use archipelago::wire::RunSpec;
+use archipelago::wire::{Invite, RunSpec};
 
-use crate::config::{ServeConfig, preset, run_spec, syncer_config};
+use crate::config::{ServeConfig, invite, preset, run_spec, syncer_config};
 use crate::corpus::Corpus;
 use crate::doctor::available_bytes;
 use crate::errors::ServerError;
@@ -34,6 +34,8 @@ pub struct Prepared {
     pub facts: Facts,
     /// What admin requests must show.
     pub admin_token: String,
+    /// What learners must show, if anything.
+    pub invite: Option<Invite>,
     /// Largest body that a learner has reason to send.
     pub body_bytes_max: u32,
     /// Whether an earlier start is gone on with.
@@ -59,6 +61,7 @@ pub fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
     // What costs nothing is checked first.
     let preset = preset(config)?;
     let syncer_config = syncer_config(config)?;
+    invite(config)?;
     let store = Store::open(&config.dir)?;
     let kept = store.tokenizer_path();
     let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
@@ -100,6 +103,7 @@ pub fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
         body_bytes_max,
         facts: facts(config, preset.name(), &corpus, &spec),
         admin_token: store.admin_token(config.admin_token.as_deref())?,
+        invite: store.invite(config.invite.as_deref())?,
         syncer,
         corpus: Arc::new(corpus),
         store: Arc::new(store),
@@ -129,6 +133,7 @@ pub struct Checked {
 pub fn check(config: &ServeConfig) -> Result<Checked, ServerError> {
     preset(config)?;
     syncer_config(config)?;
+    invite(config)?;
     let store = Store::look(&config.dir);
     let kept = store.tokenizer_path();
     let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
@@ -194,6 +199,7 @@ fn facts(config: &ServeConfig, preset: &str, corpus: &Corpus, spec: &RunSpec) ->
         bytes_per_token: corpus.bytes_per_token,
         entropy_floor: corpus.entropy_floor.map(|floor| floor * corpus.bytes_per_token),
         total_tokens: spec.inner.total_tokens,
+        invite_required: config.invite.is_some(),
     }
 }
 

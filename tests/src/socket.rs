@@ -182,5 +182,6 @@ pub fn hello(identity: u8) -> Hello {
         identity: Identity([identity; 16]),
         name: format!("raw {identity}"),
         device: "by hand".into(),
+        invite: None,
     }
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago::diloco::syncer::{Event, Status, SyncerConfig};
+use archipelago::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
 use archipelago::diloco::{FragmentId, QuorumPolicy};
 use archipelago::sim::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
@@ -127,12 +127,20 @@ pub fn status(world: &World) -> Status {
     world.status().expect("the syncer is up")
 }
 
+/// The syncer's account of each learner.
+///
+/// # Panics
+/// If the syncer is down.
+pub fn learners(world: &World) -> impl Iterator<Item = LearnerStatus<'_>> {
+    world.syncer().expect("the syncer is up").learners()
+}
+
 /// The syncer's account in one line, for a failed assertion.
 #[must_use]
 pub fn brief(world: &World) -> String {
     let status = status(world);
-    let learners = status.learners.iter().map(|learner| {
-        let (trained, merged, fates) = (learner.tokens_trained, learner.tokens_merged, &learner.fates);
+    let learners = learners(world).map(|learner| {
+        let (trained, merged, fates) = (learner.tokens_trained, learner.tokens_merged, learner.fates);
         format!("{}: live {}, {merged} of {trained} tokens, {fates:?}", learner.name, learner.live)
     });
     let learners: Vec<String> = learners.collect();
@@ -150,7 +158,7 @@ pub fn steps(world: &World) -> Vec<u64> {
 #[must_use]
 pub fn learner(world: &World, machine: usize) -> Option<LearnerId> {
     let name = format!("machine {machine}");
-    status(world).learners.iter().find(|learner| learner.name == name).map(|learner| learner.learner)
+    learners(world).find(|learner| learner.name == name).map(|learner| learner.learner)
 }
 
 /// Loss of Θ.

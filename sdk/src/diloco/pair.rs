@@ -100,6 +100,7 @@ impl Pair {
                 identity: Identity([i; 16]),
                 name: i.to_string(),
                 device: String::new(),
+                invite: None,
             }),
             theta: theta.clone(),
             replica: None,

@@ -36,6 +36,7 @@ impl Default for QuorumPolicy {
 
 /// Moving averages of measured times, in milliseconds; 0 until measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Timing {
     /// ξ_step: one inner step of the median live learner.
     pub step_ms: f64,
@@ -63,6 +64,7 @@ pub struct RoundView {
 /// What to do now about one round, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum Decision {
     /// Too few updates; an arrival changes that, or patience ends at `until`.
     AwaitQuorum {
@@ -93,6 +95,7 @@ pub enum Decision {
 /// Why collecting ended with a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum MergeCause {
     /// Every live invited learner has answered.
     AllAnswered,
@@ -105,6 +108,7 @@ pub enum MergeCause {
 /// Why collecting ended with nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum AbandonCause {
     /// Every live invited learner has answered, none with an update.
     NothingNew,

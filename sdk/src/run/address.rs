@@ -3,15 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::wire::{INVITE_BYTES_MAX, Invite};
+
 /// Path of the WebSocket, see `WIRE.md`.
 const SOCKET_PATH: &str = "/v1/ws";
 
-/// The address of a syncer: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
+/// What an invite in a link's fragment begins with.
+const INVITE: &str = "invite=";
+
+/// The address of a syncer, and maybe an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     secure: bool,
     /// Host, port if given, and path without a slash at its end.
     place: String,
+    /// What the fragment of a link brought; neither shown nor sent in a request.
+    invite: Option<Invite>,
 }
 
 /// Why a text is no address of a syncer.
@@ -44,6 +51,11 @@ pub enum AddressError {
         /// The text given.
         text: String,
     },
+    /// The invite is not one.
+    #[error(
+        "the invite in the link is no invite: it has 1 to 64 letters, digits, - and _; copy the whole link"
+    )]
+    Invite,
 }
 
 impl Address {
@@ -57,6 +69,25 @@ impl Address {
     #[must_use]
     pub fn http_url(&self, path: &str) -> String {
         format!("{}://{}{path}", if self.secure { "https" } else { "http" }, self.place)
+    }
+
+    /// The invite to the run there, if the address brought one.
+    #[must_use]
+    pub fn invite(&self) -> Option<&Invite> {
+        self.invite.as_ref()
+    }
+
+    /// The same place with the invite that `text` is.
+    ///
+    /// # Errors
+    /// [`AddressError::Invite`].
+    pub fn with_invite(self, text: &str) -> Result<Self, AddressError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let fits = (1..=INVITE_BYTES_MAX as usize).contains(&text.len()) && text.chars().all(plain);
+        match fits {
+            true => Ok(Self { invite: Some(Invite::new(text)), ..self }),
+            false => Err(AddressError::Invite),
+        }
     }
 }
 
@@ -84,7 +115,8 @@ impl FromStr for Address {
             Some(scheme) => return Err(AddressError::Scheme { scheme: scheme.to_owned() }),
         };
         // A link from a browser may carry a fragment; it is never sent to a server.
-        let rest = rest.split('#').next().unwrap_or_default().trim_end_matches('/');
+        let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+        let rest = rest.trim_end_matches('/');
         let rest = rest.strip_suffix(SOCKET_PATH).unwrap_or(rest).trim_end_matches('/');
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let wrong = || AddressError::Host { text: text.to_owned() };
@@ -100,7 +132,12 @@ impl FromStr for Address {
             }
             _ => {}
         }
-        Ok(Self { secure, place: format!("{}{path}", authority.to_ascii_lowercase()) })
+        let place = format!("{}{path}", authority.to_ascii_lowercase());
+        let address = Self { secure, place, invite: None };
+        match fragment.split('&').find_map(|part| part.strip_prefix(INVITE)) {
+            Some(invite) => address.with_invite(invite),
+            None => Ok(address),
+        }
     }
 }
 
@@ -149,9 +186,25 @@ mod tests {
     }
 
     #[test]
+    fn an_invite_is_kept_and_never_shown() {
+        let address: Address = "http://host:7700/#invite=a-b_C9".parse().unwrap();
+        assert_eq!(address.invite().map(Invite::expose), Some("a-b_C9"));
+        let shown =
+            [address.socket_url(), address.http_url("/"), address.to_string(), format!("{address:?}")];
+        assert!(shown.iter().all(|text| !text.contains("a-b_C9")), "{shown:?}");
+        let other: Address = "host:7700/#page&invite=x".parse().unwrap();
+        assert_eq!(other.invite().map(Invite::expose), Some("x"));
+        assert_eq!(other.with_invite("y").unwrap().invite().map(Invite::expose), Some("y"));
+        assert_eq!("host:7700/#other".parse::<Address>().unwrap().invite(), None);
+    }
+
+    #[test]
     fn says_what_is_wrong() {
         let refused = |text: &str| text.parse::<Address>().expect_err(text);
         assert_eq!(refused(" "), AddressError::Empty);
+        for invite in ["", "a b", "caf\u{e9}", &"x".repeat(65)] {
+            assert_eq!(refused(&format!("ws://a:1/#invite={invite}")), AddressError::Invite, "{invite}");
+        }
         assert_eq!(refused("ftp://a:1"), AddressError::Scheme { scheme: "ftp".to_owned() });
         assert_eq!(refused("host"), AddressError::NoPort { text: "host".to_owned() });
         assert_eq!(refused("host:0"), AddressError::Port { port: "0".to_owned() });

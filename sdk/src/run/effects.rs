@@ -184,6 +184,8 @@ where
             learner: welcome.learner,
             params: part.engine.layout().len() as u64,
             device: part.engine.describe(),
+            tokens_trained: welcome.tokens_trained.saturating_sub(self.meter.tokens),
+            tokens_merged: welcome.tokens_merged.saturating_sub(self.tally.tokens_merged.round() as u64),
         });
         let fragments = part.engine.fragments().clone();
         self.learner.handle(self.clock.now(), Input::Built(fragments));

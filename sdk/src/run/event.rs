@@ -25,6 +25,10 @@ pub enum Event {
         params: u64,
         /// What it is computed with.
         device: String,
+        /// Tokens that this identity trained on before this process, as far as the syncer knows.
+        tokens_trained: u64,
+        /// Those of them that are merged.
+        tokens_merged: u64,
     },
     /// The first step of all is done.
     FirstStep {
@@ -123,6 +127,8 @@ pub enum Doing {
     Joining,
     /// It has no data to train on.
     Starved,
+    /// The run's owner holds the run.
+    Held,
     /// It trains.
     Training,
     /// Its owner paused it.
@@ -147,6 +153,7 @@ impl fmt::Display for Report {
             Doing::Connecting => "connecting",
             Doing::Joining => "joining: fetching the parameters",
             Doing::Starved => "waiting for data to train on",
+            Doing::Held => "waiting: the owner of the run paused it",
             Doing::Training => "training",
             Doing::Paused => "paused",
             Doing::Leaving => "leaving",

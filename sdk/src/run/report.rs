@@ -24,6 +24,7 @@ impl<E, B, O> Session<'_, E, B, O> {
             _ if !self.welcomed => Doing::Connecting,
             LearnerState::Joining => Doing::Joining,
             LearnerState::Starved => Doing::Starved,
+            LearnerState::Held => Doing::Held,
             LearnerState::Paused => Doing::Paused,
             LearnerState::Training | LearnerState::Hidden => Doing::Training,
         });

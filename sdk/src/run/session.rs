@@ -365,5 +365,6 @@ pub(super) fn newcomer(config: &RunConfig) -> Learner {
         identity: config.identity,
         name: config.name.clone(),
         device: config.device.clone(),
+        invite: config.address.invite().cloned(),
     })
 }

@@ -69,7 +69,7 @@ pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 impl Process {
     pub(super) fn new(born: Millis, identity: Identity, name: String, poison: Option<Poison>) -> Self {
         Self {
-            core: Learner::new(LearnerConfig { identity, name, device: "simulated".into() }),
+            core: Learner::new(LearnerConfig { identity, name, device: "simulated".into(), invite: None }),
             workshop: None,
             batch: None,
             inbox: VecDeque::new(),

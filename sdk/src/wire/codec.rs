@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::header::{Header, split};
 use super::scan::scan;
-use super::{DecodeError, HEADER_BYTES, Message, NAME_BYTES_MAX, REASON_BYTES_MAX, Tag};
+use super::{
+    DecodeError, HEADER_BYTES, INVITE_BYTES_MAX, Invite, Message, NAME_BYTES_MAX, REASON_BYTES_MAX, Tag,
+};
 
 impl Message {
     /// The number that names this kind of message on the wire.
@@ -22,6 +24,7 @@ impl Message {
             Self::Lease { .. } => Tag::Lease,
             Self::Progress(_) => Tag::Progress,
             Self::Bye(_) => Tag::Bye,
+            Self::Hold { .. } => Tag::Hold,
         }
     }
 
@@ -61,6 +64,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Lease { run, grant } => write(&mut bytes, &(run, grant)),
         Message::Progress(progress) => write(&mut bytes, progress),
         Message::Bye(bye) => write(&mut bytes, bye),
+        Message::Hold { run, held } => write(&mut bytes, &(run, held)),
     }
     let body_bytes = u32::try_from(bytes.len() - HEADER_BYTES).expect("a fragment is far below 4 GiB");
     bytes[..HEADER_BYTES].copy_from_slice(&Header { tag: message.tag(), body_bytes }.encode());
@@ -107,6 +111,10 @@ pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         }
         Tag::Progress => Message::Progress(read(tag, body)?),
         Tag::Bye => Message::Bye(read(tag, body)?),
+        Tag::Hold => {
+            let (run, held) = read(tag, body)?;
+            Message::Hold { run, held }
+        }
         Tag::Chunk => unreachable!("refused above"),
     };
     check_texts(&message)?;
@@ -132,7 +140,8 @@ fn check_texts(message: &Message) -> Result<(), DecodeError> {
     match message {
         Message::Hello(hello) => {
             check("name", &hello.name, NAME_BYTES_MAX)?;
-            check("device", &hello.device, NAME_BYTES_MAX)
+            check("device", &hello.device, NAME_BYTES_MAX)?;
+            check("invite", hello.invite.as_ref().map_or("", Invite::expose), INVITE_BYTES_MAX)
         }
         Message::Bye(bye) => check("reason", &bye.reason, REASON_BYTES_MAX),
         _ => Ok(()),

@@ -9,6 +9,7 @@ macro_rules! id {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
+        #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
         pub struct $name(pub $int);
 
         impl fmt::Display for $name {
@@ -78,5 +79,30 @@ pub struct Identity(#[serde(with = "serde_bytes")] pub [u8; 16]);
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// What a run's owner asks for from everyone who joins: a secret that many share. Never shown.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Invite(String);
+
+impl Invite {
+    /// The invite that `text` is.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for the one who must compare or hand it on.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Invite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Invite(…)")
     }
 }

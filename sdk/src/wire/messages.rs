@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FragmentId, Identity, LayoutHash, LearnerId, LeaseId, Round, RunId, RunSpec, Version};
+use super::{FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, RunSpec, Version};
 
 /// Everything that crosses the socket. The tag of each is fixed in the codec.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +60,13 @@ pub enum Message {
         /// The windows.
         grant: LeaseGrant,
     },
+    /// Syncer → learners: the owner holds the run, or lets it go on. A learner does not train while it is held.
+    Hold {
+        /// The run.
+        run: RunId,
+        /// Whether it is held.
+        held: bool,
+    },
     /// Learner → syncer: how far I am; at least every `PROGRESS_MS`.
     Progress(Progress),
     /// Either way: the last message of a connection.
@@ -79,6 +86,8 @@ pub struct Hello {
     pub name: String,
     /// What it computes with, for people ("cpu avx512 2 threads"), at most 64 bytes.
     pub device: String,
+    /// What the run's owner asks for from everyone who joins, at most 64 bytes.
+    pub invite: Option<Invite>,
 }
 
 /// The syncer's answer to [`Hello`].
@@ -101,6 +110,12 @@ pub struct Welcome {
     pub merged_rounds: Vec<Option<Round>>,
     /// The leases that the syncer knows this learner to hold; it forgets any other.
     pub leases: Vec<LeaseId>,
+    /// Tokens that this learner trained on so far, in all its processes.
+    pub tokens_trained: u64,
+    /// Its tokens that are merged: the mean over fragments, weighted by their sizes.
+    pub tokens_merged: u64,
+    /// Whether the owner holds the run, see [`Message::Hold`].
+    pub held: bool,
 }
 
 /// A learner's progress on one fragment since its last merged update of it.
@@ -169,6 +184,7 @@ pub enum Fate {
 /// Why an update came late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum LateReason {
     /// The round was merged or given up before it came.
     RoundOver,
@@ -179,6 +195,7 @@ pub enum LateReason {
 /// Why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum Refusal {
     /// The round never invited this learner, or it answered twice.
     NotInvited,
@@ -233,6 +250,7 @@ pub struct Progress {
 /// What a learner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum LearnerState {
     /// Fetching parameters or data.
     Joining,
@@ -244,6 +262,8 @@ pub enum LearnerState {
     Hidden,
     /// Has no lease to train on.
     Starved,
+    /// Waits because the owner holds the run.
+    Held,
 }
 
 /// A typed goodbye.
@@ -286,6 +306,8 @@ pub enum CloseCode {
     SlowReader = 4011,
     /// Too many of its updates were refused.
     Untrusted = 4012,
+    /// The run takes invited learners only, and this one shows no invite or another.
+    Invite = 4013,
 }
 
 impl From<CloseCode> for u16 {
@@ -313,6 +335,7 @@ impl TryFrom<u16> for CloseCode {
             C::Full,
             C::SlowReader,
             C::Untrusted,
+            C::Invite,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)

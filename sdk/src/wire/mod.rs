@@ -15,7 +15,9 @@ pub use chunk::{Assembler, frames};
 pub use codec::{decode, encode};
 pub use error::{BodyFault, DecodeError};
 pub use header::{HEADER_BYTES, MAGIC, Tag};
-pub use ids::{ConnId, FragmentId, Identity, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Version};
+pub use ids::{
+    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Version,
+};
 pub use messages::{
     Bye, CloseCode, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Message, Progress, Refusal,
     UnknownCloseCode, Update, Welcome,
@@ -23,10 +25,10 @@ pub use messages::{
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.1";
+pub const SUBPROTOCOL: &str = "archipelago.2";
 
 /// Largest frame, in bytes, headers included; a larger message is sent in chunks.
 pub const CHUNK_BYTES: u32 = 64 << 10;
@@ -42,6 +44,9 @@ pub const PARTIALS_MAX: u32 = 4;
 
 /// Longest name and device in [`Hello`], in bytes.
 pub const NAME_BYTES_MAX: u32 = 64;
+
+/// Longest invite in [`Hello`], in bytes.
+pub const INVITE_BYTES_MAX: u32 = 64;
 
 /// Longest reason in [`Bye`], in bytes.
 pub const REASON_BYTES_MAX: u32 = 512;

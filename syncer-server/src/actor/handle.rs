@@ -8,13 +8,19 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::evaluate::{Evaluation, Subject};
 use crate::outbox::Outbox;
-use crate::status::ServerStatus;
+use crate::status::{LearnersQuery, ServerStatus};
 
 /// Commands waiting for the actor, at most; a reader that finds it full stops reading its socket.
 const COMMANDS_MAX: usize = 1_024;
 
-/// Events that a subscriber may lag behind.
+/// Raw events of the core that a subscriber may lag behind.
 const EVENTS_MAX: usize = 1_024;
+
+/// News that a subscriber may lag behind.
+const NEWS_MAX: usize = 64;
+
+/// Something new to show: the name of an event of `/v1/events`, and its JSON.
+pub type News = (&'static str, Arc<str>);
 
 /// What the actor can be told and asked.
 #[derive(Debug)]
@@ -29,8 +35,21 @@ pub enum Command {
     Subject(oneshot::Sender<Subject>),
     /// How does the run stand?
     Status(oneshot::Sender<Box<ServerStatus>>),
+    /// What does this view show now, as JSON?
+    View(View, oneshot::Sender<Arc<str>>),
     /// The held-out loss was measured, and maybe a text written.
     Evaluated(Evaluation, Option<String>),
+}
+
+/// A part of what is shown.
+#[derive(Clone, Copy, Debug)]
+pub enum View {
+    /// Some learners.
+    Learners(LearnersQuery),
+    /// The course of the run.
+    Series,
+    /// The last rounds.
+    Rounds,
 }
 
 /// The way to the actor, for everyone.
@@ -38,6 +57,7 @@ pub enum Command {
 pub struct ActorHandle {
     commands: mpsc::Sender<Command>,
     events: broadcast::Sender<Arc<str>>,
+    news: broadcast::Sender<News>,
     status: watch::Receiver<Arc<str>>,
 }
 
@@ -46,6 +66,7 @@ pub struct ActorHandle {
 pub struct Mailbox {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) events: broadcast::Sender<Arc<str>>,
+    pub(super) news: broadcast::Sender<News>,
     pub(super) status: watch::Sender<Arc<str>>,
 }
 
@@ -55,9 +76,11 @@ impl ActorHandle {
     pub fn new() -> (Self, Mailbox) {
         let (commands, commands_queue) = mpsc::channel(COMMANDS_MAX);
         let (events, _) = broadcast::channel(EVENTS_MAX);
+        let (news, _) = broadcast::channel(NEWS_MAX);
         let (status, status_watch) = watch::channel(Arc::from("{}"));
-        let mailbox = Mailbox { commands: commands_queue, events: events.clone(), status };
-        (Self { commands, events, status: status_watch }, mailbox)
+        let mailbox =
+            Mailbox { commands: commands_queue, events: events.clone(), news: news.clone(), status };
+        (Self { commands, events, news, status: status_watch }, mailbox)
     }
 
     /// Tells the actor; false if it has ended.
@@ -80,12 +103,23 @@ impl ActorHandle {
         self.ask(Command::Status).await
     }
 
+    /// What `view` shows now, as JSON; `None` if the actor has ended.
+    pub async fn view(&self, view: View) -> Option<Arc<str>> {
+        self.ask(|reply| Command::View(view, reply)).await
+    }
+
     /// Hands in a measurement.
     pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
         self.tell(Command::Evaluated(evaluation, sample)).await;
     }
 
-    /// Events as JSON, from now on.
+    /// News from now on.
+    #[must_use]
+    pub fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    /// The core's own events as JSON, from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<str>> {
         self.events.subscribe()

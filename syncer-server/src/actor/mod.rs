@@ -3,5 +3,5 @@
 mod handle;
 mod shell;
 
-pub use handle::{ActorHandle, Command};
+pub use handle::{ActorHandle, Command, News, View};
 pub use shell::{Actor, Ended, Final};

@@ -8,21 +8,25 @@ use std::time::Duration;
 use archipelago::diloco::syncer::{Event, Input, Output, Syncer};
 use archipelago::diloco::{ConnId, FragmentId, FragmentState, MergeError, MergeJob, MergeOutcome, Version};
 use archipelago::wire::{Bye, CloseCode, Message};
+use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::handle::{Command, Mailbox};
+use super::handle::{Command, Mailbox, View};
 use crate::clock::Clock;
 use crate::errors::ServerError;
-use crate::evaluate::{History, Subject};
+use crate::evaluate::{Evaluation, Subject};
 use crate::meters::Meters;
 use crate::outbox::{Outbox, Outgoing};
-use crate::status::{Carried, Facts, Rate, Rounds, ServerStatus};
+use crate::status::{Board, ServerStatus};
 use crate::store::{Snapshot, Store};
 
 /// Time between two publications of the status.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// Time between two looks at which rounds changed.
+const ROUNDS_EVERY: Duration = Duration::from_millis(250);
 
 /// Owns the syncer.
 pub struct Actor {
@@ -32,10 +36,8 @@ pub struct Actor {
     pub clock: Clock,
     /// What crosses the sockets.
     pub meters: Arc<Meters>,
-    /// What never changes.
-    pub facts: Facts,
-    /// Measurements of the held-out loss.
-    pub history: History,
+    /// What is shown.
+    pub board: Board,
     /// Where snapshots go.
     pub store: Arc<Store>,
     /// Time between two of them.
@@ -65,8 +67,6 @@ struct State {
     save_due: bool,
     hats: Vec<(FragmentId, HatReply)>,
     subjects: Vec<oneshot::Sender<Subject>>,
-    rate: Rate,
-    rounds: Rounds,
     finished: bool,
 }
 
@@ -80,8 +80,10 @@ impl Actor {
         let mut state = State::default();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut status_tick = interval(STATUS_EVERY);
+        let mut rounds_tick = interval(ROUNDS_EVERY);
         let mut save_tick = interval(self.snapshot_every.max(Duration::from_millis(100)));
         status_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        rounds_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         save_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         save_tick.tick().await;
         let ended = loop {
@@ -97,7 +99,8 @@ impl Actor {
                 () = &mut shutdown => break Ended::Stopped,
                 Some(merged) = state.merges.join_next() => self.merged(merged)?,
                 Some(saved) = state.saves.join_next() => note_save(saved),
-                _ = status_tick.tick() => self.publish(&mut state),
+                _ = status_tick.tick() => self.publish(&state),
+                _ = rounds_tick.tick() => self.publish_rounds(),
                 _ = save_tick.tick() => state.save_due = true,
                 Some(command) = self.mailbox.commands.recv() => self.command(&mut state, command),
                 () = timer => self.handle(Input::Timeout),
@@ -121,8 +124,11 @@ impl Actor {
                 state.outboxes.insert(conn, outbox);
             }
             Command::Input(input) => {
-                if let Input::Disconnected(conn) = &input {
-                    state.outboxes.remove(conn);
+                match &input {
+                    Input::Disconnected(conn) => drop(state.outboxes.remove(conn)),
+                    // A crash must not undo the owner's word.
+                    Input::Hold(_) => state.save_due = true,
+                    _ => {}
                 }
                 self.handle(input);
             }
@@ -136,11 +142,26 @@ impl Actor {
                 // Nobody waits any more if this fails.
                 let _ = reply.send(Box::new(self.status(state)));
             }
-            Command::Evaluated(evaluation, sample) => {
-                let (loss, tokens_merged) = (evaluation.loss, evaluation.tokens_merged);
-                tracing::info!(loss, tokens_merged, "held-out loss");
-                self.history.push(evaluation, sample);
+            Command::View(view, reply) => {
+                let now = self.clock.now();
+                let _ = reply.send(match view {
+                    View::Learners(query) => json(&self.board.learners(now, &self.syncer, query)),
+                    View::Series => self.board.series_json(),
+                    View::Rounds => json(&self.board.rounds(now)),
+                });
             }
+            Command::Evaluated(evaluation, text) => self.evaluated(evaluation, text),
+        }
+    }
+
+    fn evaluated(&mut self, evaluation: Evaluation, text: Option<String>) {
+        let (loss, tokens_merged) = (evaluation.loss, evaluation.tokens_merged);
+        tracing::info!(loss, tokens_merged, "held-out loss");
+        let written = text.is_some();
+        let evaluation = self.board.evaluated(self.clock.now(), evaluation, text);
+        self.tell("evaluation", &evaluation);
+        if let Some(sample) = self.board.newest_sample().filter(|_| written) {
+            self.tell("sample", sample);
         }
     }
 
@@ -172,7 +193,7 @@ impl Actor {
                         }
                     }
                     Output::Merge(job) => start_merge(&mut state.merges, *job),
-                    Output::Event(event) => self.note(state, &event),
+                    Output::Event(event) => self.note(&event),
                     Output::Finished => state.finished = true,
                 }
             }
@@ -195,19 +216,19 @@ impl Actor {
         }
     }
 
-    fn note(&self, state: &mut State, event: &Event) {
-        state.rounds.note(event);
+    fn note(&mut self, event: &Event) {
+        self.board.note(self.clock.now(), event);
         match event {
-            Event::Settled { .. } | Event::Launched { .. } | Event::Decided { .. } => tracing::debug!(?event),
-            Event::Merged { .. } | Event::State { .. } | Event::LeaseReturned { .. } => {
-                tracing::debug!(?event)
-            }
             Event::MergeFailed { .. } => tracing::error!(?event),
-            Event::Joined { .. } | Event::Live { .. } | Event::Left { .. } => tracing::info!(?event),
+            Event::Joined { .. } | Event::Live { .. } | Event::Left { .. } | Event::Held { .. } => {
+                tracing::info!(?event);
+            }
+            _ => tracing::debug!(?event),
         }
-        let json = serde_json::to_string(event).expect("plain data");
-        // Nobody listens if this fails.
-        let _ = self.mailbox.events.send(json.into());
+        if self.mailbox.events.receiver_count() > 0 {
+            // Nobody listens any more if this fails.
+            let _ = self.mailbox.events.send(json(event));
+        }
     }
 
     /// Answers and saves what had to wait for a merge to end.
@@ -244,33 +265,37 @@ impl Actor {
 
     fn snapshot(&self) -> Option<Snapshot> {
         let record = self.syncer.record()?;
-        let carried = Carried { traffic: self.meters.read(), history: self.history.clone() };
+        let carried = self.board.carried(self.clock.now(), self.meters.read());
         Some(Snapshot { record, states: self.syncer.states().cloned().collect(), carried })
     }
 
-    fn publish(&self, state: &mut State) {
-        let status = self.status(state);
-        state.rate.sample(self.clock.now(), status.core.tokens_trained);
-        let json = serde_json::to_string(&status).expect("plain data");
-        self.mailbox.status.send_replace(json.into());
+    /// Once a second: measures, and publishes the status.
+    fn publish(&mut self, state: &State) {
+        let point = self.board.tick(self.clock.now(), &self.syncer, self.meters.read());
+        if let Some(point) = point {
+            self.tell("point", &point);
+        }
+        self.mailbox.status.send_replace(json(&self.status(state)));
+    }
+
+    fn publish_rounds(&mut self) {
+        let changed = self.board.take_changed_rounds(self.clock.now());
+        if let Some(rounds) = changed {
+            self.tell("rounds", &rounds);
+        }
+    }
+
+    /// Tells all who watch, if anyone does.
+    fn tell(&self, name: &'static str, news: &impl Serialize) {
+        if self.mailbox.news.receiver_count() > 0 {
+            // Nobody listens any more if this fails.
+            let _ = self.mailbox.news.send((name, json(news)));
+        }
     }
 
     fn status(&self, state: &State) -> ServerStatus {
-        let traffic = self.meters.read();
-        ServerStatus {
-            core: self.syncer.status(),
-            facts: self.facts.clone(),
-            traffic,
-            bits_per_param_up: traffic.bits_per_param_up(),
-            bits_per_param_down: traffic.bits_per_param_down(),
-            tokens_per_s: state.rate.per_s(),
-            val_loss_first: self.history.first(),
-            val_loss_last: self.history.last(),
-            history: self.history.clone(),
-            rounds_recent: state.rounds.reports(),
-            sockets: state.outboxes.len() as u32,
-            uptime_s: self.clock.elapsed().as_secs_f64(),
-        }
+        let sockets = state.outboxes.len() as u32;
+        self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets)
     }
 
     /// Tells everyone, waits for merges and saves in flight, and gives the last state.
@@ -288,7 +313,8 @@ impl Actor {
         while let Some(saved) = state.saves.join_next().await {
             note_save(saved);
         }
-        self.publish(&mut state);
+        self.publish(&state);
+        self.publish_rounds();
         let subject = self.subject().expect("no merge runs any more");
         let snapshot = self.snapshot().expect("no merge runs any more");
         Ok(Final { subject, snapshot, status: self.status(&state) })
@@ -303,6 +329,10 @@ pub struct Final {
     pub snapshot: Snapshot,
     /// To be shown.
     pub status: ServerStatus,
+}
+
+fn json(value: &impl Serialize) -> Arc<str> {
+    serde_json::to_string(value).expect("plain data").into()
 }
 
 fn start_merge(merges: &mut JoinSet<MergeResult>, job: MergeJob) {

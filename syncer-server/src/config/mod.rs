@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::units::{Bytes, Span};
 
 pub use cli::{Cli, CliError, ExportArgs, Verb, parse};
-pub use run::{preset, run_spec, syncer_config};
+pub use run::{INVITE_AUTO, invite, preset, run_spec, syncer_config};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.
@@ -254,6 +254,16 @@ pub struct ServeConfig {
     )]
     #[serde(skip)]
     pub admin_token: Option<String>,
+    /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's folder
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_INVITE",
+        value_name = "TOKEN|auto",
+        hide_env_values = true,
+        help_heading = "Server"
+    )]
+    #[serde(skip)]
+    pub invite: Option<String>,
     /// Time between two snapshots (e.g. 30s, 5m)
     #[arg(
         long,

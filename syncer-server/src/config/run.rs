@@ -3,7 +3,7 @@
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::diloco::{MergeRule, OuterSpec, QuorumPolicy};
 use archipelago::model::Preset;
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, INVITE_BYTES_MAX, RunSpec};
 
 use super::ServeConfig;
 use crate::errors::ServerError;
@@ -85,6 +85,30 @@ pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> 
     })
 }
 
+/// The value of `--invite` that has one made.
+pub const INVITE_AUTO: &str = "auto";
+
+/// Checks the invite asked for, if one is.
+///
+/// # Errors
+/// `Config`: it is too short to be a secret, or no link could carry it.
+pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
+    let Some(invite) = config.invite.as_deref().filter(|invite| *invite != INVITE_AUTO) else {
+        return Ok(());
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    match (8..=INVITE_BYTES_MAX as usize).contains(&invite.len()) && invite.chars().all(plain) {
+        true => Ok(()),
+        // What was given is not repeated: it may be a secret with a slip in it.
+        false => {
+            let why = format!(
+                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}"
+            );
+            Err(ServerError::Config { why })
+        }
+    }
+}
+
 /// The preset asked for.
 ///
 /// # Errors
@@ -135,6 +159,7 @@ mod tests {
         let mut config = ServeConfig::default();
         change(&mut config);
         syncer_config(&config)?;
+        invite(&config)?;
         run_spec(&config, 256, DataSpec { token_bytes: 2, shards: vec![] })
     }
 
@@ -154,6 +179,10 @@ mod tests {
         check(3, |config| config.grace_ratio = -0.1);
         check(3, |config| config.sync_every = 0);
         check(3, |config| config.cohort_max = 0);
+        check(3, |config| config.invite = Some("short".into()));
+        check(3, |config| config.invite = Some("with space".into()));
+        assert!(spec(|config| config.invite = Some(INVITE_AUTO.into())).is_ok());
+        assert!(spec(|config| config.invite = Some("open-sesame_1".into())).is_ok());
     }
 
     #[test]

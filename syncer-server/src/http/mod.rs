@@ -1,5 +1,7 @@
 //! The routes.
 
+mod admin;
+mod events;
 mod files;
 mod page;
 mod socket;
@@ -35,6 +37,8 @@ pub struct App {
     pub sockets_max: u32,
     /// Sockets open.
     pub sockets: AtomicU32,
+    /// Streams of events open.
+    pub watchers: AtomicU32,
     /// The number of the next connection.
     pub next_conn: AtomicU64,
     /// True once the server stops.
@@ -53,11 +57,16 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/readyz", get(stats::ready))
         .route("/metrics", get(stats::metrics))
         .route("/v1/status", get(stats::status))
-        .route("/v1/events", get(stats::events))
+        .route("/v1/learners", get(stats::learners))
+        .route("/v1/series", get(stats::series))
+        .route("/v1/rounds", get(stats::rounds))
+        .route("/v1/events", get(events::events))
         .route("/v1/ws", get(socket::upgrade))
         .route("/v1/runs/{run}/fragments/{fragment}/{version}", get(files::fragment))
         .route("/v1/runs/{run}/shards/{index}", get(files::shard))
-        .route("/v1/admin/finish", post(stats::finish))
+        .route("/v1/admin/finish", post(admin::finish))
+        .route("/v1/admin/pause", post(admin::pause))
+        .route("/v1/admin/resume", post(admin::resume))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here; / shows the run\n") })
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)

@@ -1,21 +1,16 @@
-//! What the run is doing, for people and machines; and the one thing that they may tell it.
+//! What the run is doing, for people and machines that ask.
 
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
-use archipelago::diloco::syncer::Input;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures::stream::{self, Stream};
-use tokio::sync::{broadcast, watch};
 
 use super::App;
-use crate::actor::Command;
-use crate::status::ServerStatus;
+use crate::actor::View;
+use crate::status::{LearnersQuery, PAGE_MAX, ServerStatus};
 
 /// `/readyz`: whether learners may come.
 pub async fn ready(State(app): State<Arc<App>>) -> Response {
@@ -28,59 +23,47 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
 /// `/v1/status`.
 pub async fn status(State(app): State<Arc<App>>) -> Response {
     match app.context.actor.status().await {
-        Some(status) => {
-            let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-            (headers, serde_json::to_string(&status).expect("plain data")).into_response()
-        }
+        Some(status) => json(serde_json::to_vec(&status).expect("plain data")),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
     }
 }
 
-/// `/v1/events`: the status every second as `status`, and what the core does as `run`.
-pub async fn events(State(app): State<Arc<App>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let sources = Sources {
-        status: app.context.actor.status_watch(),
-        events: app.context.actor.events(),
-        stopping: app.stopping.clone(),
-        first: true,
-    };
-    let stream = stream::unfold(sources, |mut sources| async move {
-        let event = sources.next().await?;
-        Some((Ok(event), sources))
-    });
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
-}
-
-struct Sources {
-    status: watch::Receiver<Arc<str>>,
-    events: broadcast::Receiver<Arc<str>>,
-    stopping: watch::Receiver<bool>,
-    first: bool,
-}
-
-impl Sources {
-    async fn next(&mut self) -> Option<Event> {
-        if std::mem::take(&mut self.first) {
-            let status = Arc::clone(&self.status.borrow_and_update());
-            return Some(Event::default().event("status").data(status));
-        }
-        tokio::select! {
-            changed = self.status.changed() => {
-                changed.ok()?;
-                let status = Arc::clone(&self.status.borrow_and_update());
-                Some(Event::default().event("status").data(status))
-            }
-            event = self.events.recv() => match event {
-                Ok(event) => Some(Event::default().event("run").data(event)),
-                // The status tells what was missed.
-                Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    Some(Event::default().event("lagged").data(missed.to_string()))
-                }
-                Err(broadcast::error::RecvError::Closed) => None,
-            },
-            _ = self.stopping.wait_for(|stopping| *stopping) => None,
+/// `/v1/learners`.
+pub async fn learners(
+    State(app): State<Arc<App>>,
+    query: Result<Query<LearnersQuery>, QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) if query.limit > 0 => view(&app, View::Learners(query)).await,
+        _ => {
+            let why = format!(
+                "ask for offset=0 or more, limit=1 to {PAGE_MAX}, sort=merged, speed, name or state, and nothing else\n"
+            );
+            (StatusCode::BAD_REQUEST, why).into_response()
         }
     }
+}
+
+/// `/v1/series`.
+pub async fn series(State(app): State<Arc<App>>) -> Response {
+    view(&app, View::Series).await
+}
+
+/// `/v1/rounds`.
+pub async fn rounds(State(app): State<Arc<App>>) -> Response {
+    view(&app, View::Rounds).await
+}
+
+async fn view(app: &App, view: View) -> Response {
+    match app.context.actor.view(view).await {
+        Some(view) => json(view.as_bytes().to_vec()),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
+    }
+}
+
+fn json(body: Vec<u8>) -> Response {
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (headers, body).into_response()
 }
 
 /// `/metrics` for Prometheus. No label names a learner: they come and go without end.
@@ -127,6 +110,7 @@ fn render(status: &ServerStatus) -> String {
     gauge("step_seconds", "Inner step of the median live learner.", core.timing.step_ms / 1e3);
     gauge("quorum_seconds", "From the start of a round to its quorum.", core.timing.quorum_ms / 1e3);
     gauge("sync_seconds", "From the end of collecting to sending.", core.timing.sync_ms / 1e3);
+    gauge("paused", "1 while the owner holds the run.", f64::from(u8::from(core.paused)));
     gauge("uptime_seconds", "Time since the server started.", status.uptime_s);
     if let Some(loss) = status.val_loss_last {
         gauge("held_out_loss_nats", "Held-out loss per token.", loss.into());
@@ -135,21 +119,4 @@ fn render(status: &ServerStatus) -> String {
         gauge("train_loss_nats", "Training loss per token, mean of connected learners.", loss.into());
     }
     text
-}
-
-/// `/v1/admin/finish`: collect everyone's last progress, then end the run.
-pub async fn finish(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let shown =
-        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    if !shown.is_some_and(|shown| is_same(shown, app.admin_token.as_bytes())) {
-        let why = "show the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
-        return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response();
-    }
-    app.context.actor.tell(Command::Input(Input::Finish)).await;
-    (StatusCode::ACCEPTED, "the run finishes\n").into_response()
-}
-
-/// Compares without telling by its time how much was right.
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! run.json                        what the run is (Manifest); written once
 //! tokenizer.json                  text ⇄ tokens
-//! admin.token                     readable by its owner only
+//! admin.token, invite.token       readable by their owner only
 //! snapshots/00000007.safetensors  the newest two
 //! lock                            held while a server works here
 //! ```
@@ -16,8 +16,9 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use archipelago::wire::RunId;
+use archipelago::wire::{Invite, RunId};
 
+use crate::config::INVITE_AUTO;
 use crate::errors::ServerError;
 
 pub use manifest::{FORMAT, Manifest};
@@ -156,7 +157,24 @@ impl Store {
         if let Some(token) = given {
             return Ok(token.to_owned());
         }
-        let path = self.dir.join("admin.token");
+        self.token("admin.token")
+    }
+
+    /// What learners must show: `given`, or if that is `auto` the one kept here, or a new one.
+    ///
+    /// # Errors
+    /// As [`Self::admin_token`].
+    pub fn invite(&self, given: Option<&str>) -> Result<Option<Invite>, ServerError> {
+        match given {
+            None => Ok(None),
+            Some(INVITE_AUTO) => self.token("invite.token").map(|token| Some(Invite::new(token))),
+            Some(token) => Ok(Some(Invite::new(token))),
+        }
+    }
+
+    /// The secret in the file `name`, made if it is not there.
+    fn token(&self, name: &str) -> Result<String, ServerError> {
+        let path = self.dir.join(name);
         if path.exists() {
             let token = fs::read_to_string(&path).map_err(disk("read", &path))?;
             if !token.trim().is_empty() {
@@ -164,6 +182,7 @@ impl Store {
             }
         }
         let token = format!("{:016x}{:016x}", random_u64()?, random_u64()?);
+        fs::create_dir_all(&self.dir).map_err(disk("make", &self.dir))?;
         // Temporary files are made readable by their owner only, on every system.
         let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(disk("write", &path))?;
         writeln!(file, "{token}").map_err(disk("write", &path))?;

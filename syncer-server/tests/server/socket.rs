@@ -44,7 +44,7 @@ async fn every_bad_peer_gets_its_typed_close() {
         ("noise", vec![0xc1; 40], CloseCode::Malformed),
         ("empty", vec![], CloseCode::Malformed),
         ("truncated", good[..good.len() - 1].to_vec(), CloseCode::Malformed),
-        ("another version", altered(4, 2), CloseCode::Version),
+        ("another version", altered(4, 9), CloseCode::Version),
         ("another run", encode(&run), CloseCode::WrongRun),
         ("another layout", encode(&layout), CloseCode::Layout),
         ("a long name", encode(&Message::Hello(long_name)), CloseCode::TooLarge),

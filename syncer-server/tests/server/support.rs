@@ -8,7 +8,7 @@ use archipelago::diloco::{Codec, Fragments, checksum};
 use archipelago::model;
 use archipelago::wire::{
     Assembler, BODY_BYTES_MAX, Bye, FragmentId, Hello, Identity, LearnerState, Message, Progress, Round,
-    Update, Version, Welcome, encode, frames,
+    SUBPROTOCOL, Update, Version, Welcome, encode, frames,
 };
 use futures::{SinkExt, StreamExt};
 use syncer_server::config::ServeConfig;
@@ -127,10 +127,10 @@ pub struct End {
 impl Client {
     pub async fn connect(server: &Server) -> Self {
         let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
-        request.headers_mut().insert("sec-websocket-protocol", "archipelago.1".parse().unwrap());
+        request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse().unwrap());
         // Without Nagle, as learners connect.
         let (socket, answer) = connect_async_with_config(request, None, true).await.unwrap();
-        assert_eq!(answer.headers()["sec-websocket-protocol"], "archipelago.1");
+        assert_eq!(answer.headers()["sec-websocket-protocol"], SUBPROTOCOL);
         Self { socket, assembler: Assembler::new(BODY_BYTES_MAX) }
     }
 
@@ -196,7 +196,14 @@ impl Client {
 
 pub fn hello(number: u8) -> Hello {
     let identity = Identity([number; 16]);
-    Hello { run: None, layout: None, identity, name: format!("learner {number}"), device: "test".into() }
+    Hello {
+        run: None,
+        layout: None,
+        identity,
+        name: format!("learner {number}"),
+        device: "test".into(),
+        invite: None,
+    }
 }
 
 /// A learner that trains nothing and sends what it is told.

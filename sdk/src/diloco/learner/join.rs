@@ -21,6 +21,7 @@ impl Learner {
             identity: self.config.identity,
             name: self.config.name.clone(),
             device: self.config.device.clone(),
+            invite: self.config.invite.clone(),
         };
         self.out.push_back(Output::Send(Message::Hello(hello)));
     }
@@ -50,10 +51,12 @@ impl Learner {
                 clock_tokens: welcome.clock_tokens,
                 own_tokens: 0,
                 ready: false,
+                held: welcome.held,
             });
             return self.out.push_back(Output::Build(welcome));
         };
         part.tick(welcome.clock_tokens);
+        part.held = welcome.held;
         let news = welcome.versions.iter().zip(&welcome.merged_rounds);
         for (track, (&version, &merged_round)) in part.tracks.iter_mut().zip(news) {
             if track.welcome(version, merged_round) {

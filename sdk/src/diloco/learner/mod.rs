@@ -18,8 +18,8 @@ pub use io::{Input, Output, Step};
 use super::Fragments;
 use super::checksum;
 use crate::wire::{
-    ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Identity, LayoutHash, LearnerId, LearnerState, Merged,
-    Message, Millis, PROGRESS_MS, Round, RunId, Update, Version,
+    ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Identity, Invite, LayoutHash, LearnerId, LearnerState,
+    Merged, Message, Millis, PROGRESS_MS, Round, RunId, Update, Version,
 };
 use meter::Meter;
 use track::{Fetch, Track};
@@ -33,6 +33,8 @@ pub struct LearnerConfig {
     pub name: String,
     /// What it computes with, for people.
     pub device: String,
+    /// What the run's owner asks for, if anything.
+    pub invite: Option<Invite>,
 }
 
 /// One learner's state and the rules by which it changes.
@@ -61,6 +63,8 @@ struct Part {
     own_tokens: u64,
     /// It told this connection that it is ready.
     ready: bool,
+    /// The run's owner holds it, as last heard.
+    held: bool,
 }
 
 impl Learner {
@@ -119,10 +123,10 @@ impl Learner {
         retries.chain(report).min().map(|at| at.max(now.after(1)))
     }
 
-    /// Whether there are parameters to train and nobody has paused it.
+    /// Whether there are parameters to train, and neither its owner nor the run's has it wait.
     #[must_use]
     pub fn can_train(&self) -> bool {
-        !self.paused && self.part.as_ref().is_some_and(Part::is_loaded)
+        !self.paused && self.part.as_ref().is_some_and(|part| part.is_loaded() && !part.held)
     }
 
     /// What it is doing.
@@ -130,6 +134,7 @@ impl Learner {
     pub fn state(&self) -> LearnerState {
         match self {
             Self { paused: true, .. } => LearnerState::Paused,
+            Self { part: Some(Part { held: true, .. }), .. } => LearnerState::Held,
             _ if !self.can_train() => LearnerState::Joining,
             Self { starved: true, .. } => LearnerState::Starved,
             Self { hidden: true, .. } => LearnerState::Hidden,
@@ -187,7 +192,8 @@ impl Learner {
                 | CloseCode::WrongRun
                 | CloseCode::Layout
                 | CloseCode::Replaced
-                | CloseCode::Untrusted => Output::Stop(bye),
+                | CloseCode::Untrusted
+                | CloseCode::Invite => Output::Stop(bye),
             }),
             Message::Collect { run, round, fragment, base } if self.is_part_of(run) => {
                 self.on_collect(round, fragment, base);
@@ -196,6 +202,10 @@ impl Learner {
                 self.on_receipt(round, fragment, &fate);
             }
             Message::Merged(merged) if self.is_part_of(merged.run) => self.on_merged(merged),
+            Message::Hold { run, held } if self.is_part_of(run) => {
+                self.part.as_mut().expect("it is part of the run").held = held;
+                self.report(now);
+            }
             Message::Lease { run, grant } if self.is_part_of(run) => self.out.push_back(Output::Grant(grant)),
             other => {
                 let reason = format!("a syncer must not send message {} here", other.tag() as u8);

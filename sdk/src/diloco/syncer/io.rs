@@ -22,6 +22,8 @@ pub enum Input {
     MergeFailed { fragment: FragmentId, state: Box<FragmentState>, error: MergeError },
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
+    /// Whether the owner holds the run: then nothing is launched or leased, and learners wait.
+    Hold(bool),
     /// [`super::Syncer::deadline`] has come.
     Timeout,
 }
@@ -59,6 +61,10 @@ pub enum Event {
     State { learner: LearnerId, state: LearnerState },
     /// A round began.
     Launched { round: Round, fragment: FragmentId, invited: u32, step_ms: f64 },
+    /// A learner answered in time: with an update of so many countable tokens, or of 0 with nothing.
+    Answered { round: Round, fragment: FragmentId, learner: LearnerId, tokens: u64, after_ms: u64 },
+    /// A round has its quorum of so many updates.
+    Quorum { round: Round, fragment: FragmentId, updates: u32, after_ms: u64 },
     /// What was decided about a round, each time it changes.
     Decided { round: Round, fragment: FragmentId, decision: Decision },
     /// What became of an update.
@@ -75,6 +81,8 @@ pub enum Event {
         collect_ms: u64,
         sync_ms: u64,
     },
+    /// The owner holds the run, or lets it go on.
+    Held { held: bool },
     /// A merge failed; the fragment is as before.
     MergeFailed { round: Round, fragment: FragmentId, error: String },
     /// A lease ran out or was given back; its `windows` left go to others.

@@ -31,7 +31,7 @@ use super::Ledger;
 use super::Timing;
 use super::{Fragments, Layout};
 use crate::data;
-use crate::wire::{Bye, CloseCode, ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Version};
+use crate::wire::{Bye, CloseCode, ConnId, FragmentId, LearnerId, Message, Millis, RunId, RunSpec, Version};
 use norm::NormGuard;
 use round::{Closed, Open};
 use session::Session;
@@ -64,6 +64,8 @@ pub struct Syncer {
     launched: Option<Millis>,
     rounds_merged: u64,
     rounds_abandoned: u64,
+    /// The owner holds the run: nothing is launched or leased.
+    held: bool,
     finishing: Option<Finishing>,
     out: VecDeque<Output>,
 }
@@ -112,6 +114,7 @@ impl Syncer {
             next_fragment: FragmentId(0),
             rounds_merged: 0,
             rounds_abandoned: 0,
+            held: false,
         };
         Self::assemble(record, config, fragments, states)
     }
@@ -145,6 +148,7 @@ impl Syncer {
             launched: None,
             rounds_merged: record.rounds_merged,
             rounds_abandoned: record.rounds_abandoned,
+            held: record.held,
             finishing: None,
             out: VecDeque::new(),
         })
@@ -159,6 +163,7 @@ impl Syncer {
             Input::MergeDone(outcome) => self.on_merge_done(now, *outcome),
             Input::MergeFailed { fragment, state, error } => self.on_merge_failed(fragment, *state, &error),
             Input::Finish => self.finish(),
+            Input::Hold(held) => self.hold(now, held),
             Input::Timeout => {}
         }
         self.advance(now);
@@ -270,6 +275,20 @@ impl Syncer {
             self.close(conn, bye.clone());
         }
         self.out.push_back(Output::Finished);
+    }
+
+    /// Holds the run or lets it go on, and tells everyone.
+    fn hold(&mut self, now: Millis, held: bool) {
+        if self.held == held {
+            return;
+        }
+        self.held = held;
+        let everyone: Vec<_> = self.sessions.keys().copied().collect();
+        self.out.push_back(Output::Broadcast(everyone.clone(), Message::Hold { run: self.run, held }));
+        self.event(Event::Held { held });
+        for conn in everyone {
+            self.lease(now, conn);
+        }
     }
 
     fn event(&mut self, event: Event) {

@@ -32,6 +32,9 @@ pub struct SyncerRecord {
     pub rounds_merged: u64,
     /// Rounds that led to nothing.
     pub rounds_abandoned: u64,
+    /// Whether the owner holds the run.
+    #[serde(default)]
+    pub held: bool,
 }
 
 impl Syncer {
@@ -48,6 +51,7 @@ impl Syncer {
             next_fragment: self.next_fragment,
             rounds_merged: self.rounds_merged,
             rounds_abandoned: self.rounds_abandoned,
+            held: self.held,
         })
     }
 

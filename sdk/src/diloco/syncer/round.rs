@@ -77,7 +77,13 @@ impl Syncer {
         };
         let measured = self.sessions.values().any(|session| session.live && session.step_ms > 0.0);
         let full = in_flight >= self.config.quorum.rounds_in_flight.max(1) as usize;
-        if self.finishing.is_some() || full || busy(&self.next_fragment) || live < needed || !measured {
+        if self.finishing.is_some()
+            || self.held
+            || full
+            || busy(&self.next_fragment)
+            || live < needed
+            || !measured
+        {
             return None;
         }
         let Some(launched) = self.launched else { return Some(Millis(0)) };
@@ -140,10 +146,14 @@ impl Syncer {
         }
     }
 
-    pub(super) fn on_pass(&mut self, conn: ConnId, round: Round, fragment: FragmentId) {
+    pub(super) fn on_pass(&mut self, now: Millis, conn: ConnId, round: Round, fragment: FragmentId) {
         let Some(learner) = self.sessions.get(&conn).map(|session| session.learner) else { return };
-        if let Some(open) = self.open.get_mut(&fragment).filter(|open| open.round == round) {
-            open.answered.insert(learner);
+        if let Some(open) = self.open.get_mut(&fragment).filter(|open| open.round == round)
+            && open.invited.contains(&learner)
+            && open.answered.insert(learner)
+        {
+            let after_ms = now.since(open.launched);
+            self.event(Event::Answered { round, fragment, learner, tokens: 0, after_ms });
         }
     }
 
@@ -164,7 +174,8 @@ impl Syncer {
                 let open = self.open.get_mut(&fragment).expect("`check` found the round");
                 open.answered.insert(learner);
                 open.taken.insert(learner, taken);
-                return;
+                let after_ms = now.since(open.launched);
+                return self.event(Event::Answered { round, fragment, learner, tokens, after_ms });
             }
             Err(fate) => fate,
         };
@@ -293,7 +304,9 @@ impl Syncer {
     fn reach_quorum(&mut self, now: Millis, fragment: FragmentId) {
         let Some(open) = self.open.get_mut(&fragment) else { return };
         open.quorum_at = Some(now);
-        self.timing.quorum_ms = average(self.timing.quorum_ms, now.since(open.launched) as f64);
+        let (round, updates, after_ms) = (open.round, open.taken.len() as u32, now.since(open.launched));
+        self.timing.quorum_ms = average(self.timing.quorum_ms, after_ms as f64);
+        self.event(Event::Quorum { round, fragment, updates, after_ms });
     }
 
     /// Everything an update must stand: countable tokens and norm, or its fate.

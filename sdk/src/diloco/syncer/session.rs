@@ -31,6 +31,8 @@ pub(super) struct Session {
     /// Its last mean training loss, in nats per token.
     pub(super) loss: f32,
     heard: Millis,
+    /// When it introduced itself.
+    pub(super) since: Millis,
 }
 
 impl Syncer {
@@ -51,7 +53,7 @@ impl Syncer {
         match message {
             Message::Ready { layout, .. } => self.on_ready(now, conn, layout),
             Message::Update(update) => self.on_update(now, conn, update),
-            Message::Pass { round, fragment, .. } => self.on_pass(conn, round, fragment),
+            Message::Pass { round, fragment, .. } => self.on_pass(now, conn, round, fragment),
             Message::Progress(progress) => self.on_progress(now, conn, &progress),
             Message::Bye(_) => self.on_bye(conn),
             other => {
@@ -145,6 +147,7 @@ impl Syncer {
             step_ms_min: 0.0,
             loss: f32::NAN,
             heard: now,
+            since: now,
         };
         self.sessions.insert(conn, session);
         self.connections.insert(learner, conn);
@@ -158,6 +161,9 @@ impl Syncer {
             clock_tokens: self.ledger.clock_tokens(),
             merged_rounds: account.merged_rounds.clone(),
             leases: self.leases.leases(learner),
+            tokens_trained: account.trained(),
+            tokens_merged: self.ledger.merged_tokens(account),
+            held: self.held,
         };
         self.out.push_back(Output::Send(conn, Message::Welcome(Box::new(welcome))));
         let (name, device) = (hello.name.clone(), hello.device.clone());
@@ -221,7 +227,10 @@ impl Syncer {
     }
 
     /// Keeps the learner supplied for about `lease_ms`.
-    fn lease(&mut self, now: Millis, conn: ConnId) {
+    pub(super) fn lease(&mut self, now: Millis, conn: ConnId) {
+        if self.held {
+            return;
+        }
         let Some(session) = self.sessions.get(&conn).filter(|session| session.live) else { return };
         let learner = session.learner;
         let batch = self.spec.inner.batch.max(1);
@@ -285,6 +294,7 @@ fn run_of(message: &Message) -> Option<RunId> {
         | Message::Collect { run, .. }
         | Message::Pass { run, .. }
         | Message::Receipt { run, .. }
+        | Message::Hold { run, .. }
         | Message::Lease { run, .. } => Some(*run),
         Message::Update(update) => Some(update.run),
         Message::Merged(merged) => Some(merged.run),

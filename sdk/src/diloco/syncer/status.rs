@@ -5,10 +5,11 @@ use serde::Serialize;
 use super::Syncer;
 use crate::diloco::FateCounts;
 use crate::diloco::Timing;
-use crate::wire::{FragmentId, LearnerId, LearnerState, Version};
+use crate::wire::{FragmentId, LearnerId, LearnerState, Millis, Version};
 
 /// A run at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Status {
     /// The run, as 16 hex digits.
     pub run: String,
@@ -52,21 +53,21 @@ pub struct Status {
     pub train_loss: Option<f32>,
     /// Each fragment's version and the size of it.
     pub fragments: Vec<(FragmentId, Version, u64)>,
-    /// Everyone ever seen.
-    pub learners: Vec<LearnerStatus>,
+    /// Whether the owner holds the run: nothing is launched or leased.
+    pub paused: bool,
     /// Whether the last collection has begun.
     pub finishing: bool,
 }
 
 /// One learner at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LearnerStatus {
+pub struct LearnerStatus<'a> {
     /// Its id in the run.
     pub learner: LearnerId,
     /// Its name for people.
-    pub name: String,
+    pub name: &'a str,
     /// What it computes with.
-    pub device: String,
+    pub device: &'a str,
     /// What it is doing; `None` while it is away.
     pub state: Option<LearnerState>,
     /// Whether it takes part in rounds.
@@ -82,20 +83,22 @@ pub struct LearnerStatus {
     /// Its updates and what became of them.
     pub updates: u64,
     /// By fate.
-    pub fates: FateCounts,
+    pub fates: &'a FateCounts,
+    /// Since when it is connected, on the shell's clock; `None` while it is away.
+    pub since: Option<Millis>,
 }
 
 impl Syncer {
     /// The state of the run.
     #[must_use]
     pub fn status(&self) -> Status {
-        let learners: Vec<_> = self.learner_statuses().collect();
-        let losses: Vec<f32> = learners.iter().filter_map(|learner| learner.loss).collect();
-        let mut fates = FateCounts::default();
-        for learner in &learners {
-            fates.add_all(&learner.fates);
+        let losses: Vec<f32> =
+            self.sessions.values().map(|session| session.loss).filter(|loss| loss.is_finite()).collect();
+        let (mut fates, mut updates) = (FateCounts::default(), 0);
+        for (_, account) in self.ledger.accounts() {
+            fates.add_all(&account.fates);
+            updates += account.updates;
         }
-        let updates = learners.iter().map(|learner| learner.updates).sum::<u64>();
         let size = |p| self.fragments.len(p) as u64;
         Status {
             run: self.run.to_string(),
@@ -103,7 +106,7 @@ impl Syncer {
             params: self.fragments.ids().map(size).sum(),
             connected: self.sessions.len() as u32,
             live: self.sessions.values().filter(|session| session.live).count() as u32,
-            learners_total: learners.len() as u32,
+            learners_total: self.ledger.len() as u32,
             tokens_trained: self.ledger.trained_tokens(),
             tokens_merged: self.ledger.clock_tokens(),
             participation: self.ledger.participation(),
@@ -119,18 +122,19 @@ impl Syncer {
             grace_ms: self.config.quorum.grace_ms(&self.timing),
             train_loss: (!losses.is_empty()).then(|| losses.iter().sum::<f32>() / losses.len() as f32),
             fragments: self.fragments.ids().zip(&self.versions).map(|(p, v)| (p, *v, size(p))).collect(),
-            learners,
+            paused: self.held,
             finishing: self.finishing.is_some(),
         }
     }
 
-    fn learner_statuses(&self) -> impl Iterator<Item = LearnerStatus> {
+    /// Everyone ever seen, by id.
+    pub fn learners(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
         self.ledger.accounts().map(|(learner, account)| {
             let session = self.connections.get(&learner).and_then(|conn| self.sessions.get(conn));
             LearnerStatus {
                 learner,
-                name: account.name.clone(),
-                device: account.device.clone(),
+                name: &account.name,
+                device: &account.device,
                 state: session.map(|session| session.state),
                 live: session.is_some_and(|session| session.live),
                 step_ms: session.map_or(0.0, |session| session.step_ms),
@@ -138,7 +142,8 @@ impl Syncer {
                 tokens_trained: account.trained(),
                 tokens_merged: self.ledger.merged_tokens(account),
                 updates: account.updates,
-                fates: account.fates.clone(),
+                fates: &account.fates,
+                since: session.map(|session| session.since),
             }
         })
     }

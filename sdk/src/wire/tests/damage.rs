@@ -16,6 +16,7 @@ fn any_message() -> impl Strategy<Value = Message> {
     prop_oneof![
         (any::<Option<u64>>(), any::<[u8; 16]>(), "\\PC{0,16}", "\\PC{0,16}").prop_map(
             |(run, identity, name, device)| Message::Hello(Hello {
+                invite: run.map(|_| Invite::new(name.clone())),
                 run: run.map(RunId),
                 layout: run.map(LayoutHash),
                 identity: Identity(identity),
@@ -50,6 +51,7 @@ fn any_message() -> impl Strategy<Value = Message> {
             let (base, version, clock_tokens) = (Version(base), Version(checksum), checksum);
             Message::Merged(Merged { run, round, fragment, base, version, clock_tokens, body, checksum })
         }),
+        any::<(u64, bool)>().prop_map(|(run, held)| Message::Hold { run: RunId(run), held }),
         (ids, float.clone()).prop_map(|((run, round, fragment, tokens), weight)| {
             let fate = Fate::Merged { version: Version(tokens), weight, tokens };
             Message::Receipt { run, round, fragment, fate }
@@ -77,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), tag in 1_u8..13) {
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), tag in 1_u8..14) {
         let _ = decode(&bytes);
         let mut framed = Header { tag: Tag::Hello, body_bytes: bytes.len() as u32 }.encode().to_vec();
         framed[6] = tag;

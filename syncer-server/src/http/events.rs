@@ -1,0 +1,117 @@
+//! `/v1/events`: the run as it goes, for pages.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use serde::Deserialize;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+
+use super::App;
+use crate::actor::News;
+
+/// Streams at once.
+pub const WATCHERS_MAX: u32 = 256;
+
+/// What `/v1/events` is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    /// 1 to have every event of the core too, as `run`.
+    raw: Option<u8>,
+}
+
+/// `/v1/events`: `status` each second; `rounds` that changed, at most four times a second; `point`, `evaluation`
+/// and `sample` when there is one; with `?raw=1` every event of the core as `run`. Who reads too slowly is
+/// told `lagged` and the number of events it missed; a status follows.
+pub async fn events(
+    State(app): State<Arc<App>>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Response {
+    let Ok(Query(query)) = query else {
+        return (StatusCode::BAD_REQUEST, "ask for raw=1 or nothing\n").into_response();
+    };
+    let Some(seat) = Seat::take(&app) else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages watch this run: try again later\n")
+            .into_response();
+    };
+    let sources = Sources {
+        status: app.context.actor.status_watch(),
+        news: app.context.actor.news(),
+        raw: (query.raw == Some(1)).then(|| app.context.actor.events()),
+        stopping: app.stopping.clone(),
+        first: true,
+        _seat: seat,
+    };
+    let stream = stream::unfold(sources, |mut sources| async move {
+        let event = sources.next().await?;
+        Some((Ok::<_, Infallible>(event), sources))
+    });
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+}
+
+struct Sources {
+    status: watch::Receiver<Arc<str>>,
+    news: broadcast::Receiver<News>,
+    raw: Option<broadcast::Receiver<Arc<str>>>,
+    stopping: watch::Receiver<bool>,
+    first: bool,
+    _seat: Seat,
+}
+
+impl Sources {
+    /// The next event. Nothing is made ready for a reader that does not read: what it misses is dropped.
+    async fn next(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.first) {
+            let status = Arc::clone(&self.status.borrow_and_update());
+            return Some(Event::default().event("status").data(status));
+        }
+        let raw = async {
+            match &mut self.raw {
+                Some(raw) => raw.recv().await.map(|json| ("run", json)),
+                None => std::future::pending().await,
+            }
+        };
+        let news = tokio::select! {
+            changed = self.status.changed() => {
+                changed.ok()?;
+                Ok(("status", Arc::clone(&self.status.borrow_and_update())))
+            }
+            news = self.news.recv() => news,
+            event = raw => event,
+            _ = self.stopping.wait_for(|stopping| *stopping) => return None,
+        };
+        match news {
+            Ok((name, json)) => Some(Event::default().event(name).data(json)),
+            Err(RecvError::Lagged(missed)) => Some(Event::default().event("lagged").data(missed.to_string())),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+/// One of the streams at once.
+struct Seat {
+    app: Arc<App>,
+}
+
+impl Seat {
+    fn take(app: &Arc<App>) -> Option<Self> {
+        let more = |watchers: u32| (watchers < WATCHERS_MAX).then_some(watchers + 1);
+        app.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { app: Arc::clone(app) })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.app.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,243 @@
+//! Learners as they are shown: the foremost few, or all of them page by page.
+
+use std::cmp::Reverse;
+
+use archipelago::diloco::syncer::{LearnerStatus, Syncer};
+use archipelago::diloco::{FateCounts, LearnerId, Millis};
+use archipelago::wire::LearnerState;
+use serde::{Deserialize, Serialize};
+
+use super::rate::Speeds;
+
+/// Learners in `/v1/status`.
+pub const FOREMOST_MAX: usize = 64;
+
+/// Learners in one page.
+pub const PAGE_MAX: usize = 200;
+
+/// One learner.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct LearnerView {
+    /// Its id in the run.
+    pub learner: LearnerId,
+    /// Its name for people.
+    pub name: String,
+    /// What it computes with, in its own words.
+    pub device: String,
+    /// What it computes with, as far as its words begin with it.
+    pub kind: LearnerKind,
+    /// What it is doing; `null` while it is away.
+    pub state: Option<LearnerState>,
+    /// Whether it takes part in rounds.
+    pub live: bool,
+    /// How long it has been connected, in seconds; `null` while it is away.
+    pub connected_s: Option<f64>,
+    /// Its time of a step, in milliseconds, 0 if unknown.
+    pub step_ms: f64,
+    /// Tokens it trained on in a second, over the last 10 seconds.
+    pub tokens_per_s: f64,
+    /// Its last training loss, in nats per token.
+    pub loss: Option<f32>,
+    /// Tokens it trained on.
+    pub tokens_trained: u64,
+    /// Its tokens that are merged.
+    pub tokens_merged: u64,
+    /// Its share of all merged tokens, 0 to 1.
+    pub merged_share: f64,
+    /// Its updates.
+    pub updates: u64,
+    /// What became of them.
+    pub fates: FateCounts,
+}
+
+/// What a learner computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum LearnerKind {
+    /// A page in a browser.
+    Browser,
+    /// A GPU.
+    Gpu,
+    /// A CPU.
+    Cpu,
+    /// It does not say.
+    Other,
+}
+
+impl LearnerKind {
+    fn of(device: &str) -> Self {
+        let first = device.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+        match first.to_ascii_lowercase().as_str() {
+            "browser" | "webgpu" | "wasm" => Self::Browser,
+            "gpu" => Self::Gpu,
+            "cpu" => Self::Cpu,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How many learners are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct LearnersByState {
+    /// Fetching parameters or data.
+    pub joining: u32,
+    /// Training.
+    pub training: u32,
+    /// Paused by their owners.
+    pub paused: u32,
+    /// In hidden tabs.
+    pub hidden: u32,
+    /// Without a lease to train on.
+    pub starved: u32,
+    /// Waiting because the run's owner paused it.
+    pub held: u32,
+    /// Not connected.
+    pub away: u32,
+}
+
+/// The foremost learners, and how many there are of each state.
+#[must_use]
+pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerView>, LearnersByState) {
+    let mut counts = LearnersByState::default();
+    let mut learners: Vec<LearnerStatus<'_>> = syncer.learners().collect();
+    for learner in &learners {
+        *match learner.state {
+            Some(LearnerState::Joining) => &mut counts.joining,
+            Some(LearnerState::Training) => &mut counts.training,
+            Some(LearnerState::Paused) => &mut counts.paused,
+            Some(LearnerState::Hidden) => &mut counts.hidden,
+            Some(LearnerState::Starved) => &mut counts.starved,
+            Some(LearnerState::Held) => &mut counts.held,
+            None => &mut counts.away,
+        } += 1;
+    }
+    learners
+        .sort_by_key(|learner| (learner.state.is_none(), Reverse(learner.tokens_merged), learner.learner));
+    learners.truncate(FOREMOST_MAX);
+    // Rows that stay where they are can be read.
+    learners.sort_by_key(|learner| learner.learner);
+    let total = syncer.ledger().clock_tokens();
+    (learners.iter().map(|learner| view(learner, speeds, total, now)).collect(), counts)
+}
+
+/// What `/v1/learners` is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnersQuery {
+    /// Learners to leave out, from the first.
+    #[serde(default)]
+    pub offset: usize,
+    /// Learners wanted, at least 1; no more than [`PAGE_MAX`] are given.
+    #[serde(default = "page")]
+    pub limit: usize,
+    /// The order.
+    #[serde(default)]
+    pub sort: Sort,
+}
+
+fn page() -> usize {
+    50
+}
+
+/// Orders of learners; the id decides between equals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum Sort {
+    /// Most merged tokens first.
+    #[default]
+    Merged,
+    /// Fastest first.
+    Speed,
+    /// By name.
+    Name,
+    /// Training first, away last.
+    State,
+}
+
+/// `/v1/learners`: some learners of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct LearnersPage {
+    /// Learners ever seen.
+    pub total: usize,
+    /// Learners left out before these.
+    pub offset: usize,
+    /// The order.
+    pub sort: Sort,
+    /// These.
+    pub learners: Vec<LearnerView>,
+}
+
+/// The learners that `query` asks for.
+#[must_use]
+pub fn page_of(syncer: &Syncer, speeds: &Speeds, now: Millis, query: LearnersQuery) -> LearnersPage {
+    let mut learners: Vec<LearnerStatus<'_>> = syncer.learners().collect();
+    match query.sort {
+        Sort::Merged => learners.sort_by_key(|learner| Reverse(learner.tokens_merged)),
+        Sort::Speed => {
+            learners.sort_by(|a, b| speeds.of(b.learner).total_cmp(&speeds.of(a.learner)));
+        }
+        Sort::Name => learners.sort_by_key(|learner| learner.name),
+        Sort::State => learners.sort_by_key(|learner| place(learner.state)),
+    }
+    let clock_tokens = syncer.ledger().clock_tokens();
+    let shown = learners.iter().skip(query.offset).take(query.limit.min(PAGE_MAX));
+    LearnersPage {
+        total: learners.len(),
+        offset: query.offset,
+        sort: query.sort,
+        learners: shown.map(|learner| view(learner, speeds, clock_tokens, now)).collect(),
+    }
+}
+
+fn place(state: Option<LearnerState>) -> u32 {
+    match state {
+        Some(LearnerState::Training) => 0,
+        Some(LearnerState::Hidden) => 1,
+        Some(LearnerState::Starved) => 2,
+        Some(LearnerState::Held) => 3,
+        Some(LearnerState::Paused) => 4,
+        Some(LearnerState::Joining) => 5,
+        None => 6,
+    }
+}
+
+fn view(learner: &LearnerStatus<'_>, speeds: &Speeds, clock_tokens: u64, now: Millis) -> LearnerView {
+    LearnerView {
+        learner: learner.learner,
+        name: learner.name.to_owned(),
+        device: learner.device.to_owned(),
+        kind: LearnerKind::of(learner.device),
+        state: learner.state,
+        live: learner.live,
+        connected_s: learner.since.map(|since| now.since(since) as f64 / 1e3),
+        step_ms: learner.step_ms,
+        tokens_per_s: speeds.of(learner.learner),
+        loss: learner.loss,
+        tokens_trained: learner.tokens_trained,
+        tokens_merged: learner.tokens_merged,
+        merged_share: learner.tokens_merged as f64 / clock_tokens.max(1) as f64,
+        updates: learner.updates,
+        fates: learner.fates.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_says_the_kind() {
+        let check = |device, kind| assert_eq!(LearnerKind::of(device), kind, "{device}");
+        check("cpu, 2 threads", LearnerKind::Cpu);
+        check("gpu, NVIDIA L4", LearnerKind::Gpu);
+        check("Browser, WebGPU on Apple M2", LearnerKind::Browser);
+        check("WebGPU", LearnerKind::Browser);
+        check("gpus", LearnerKind::Other);
+        check("", LearnerKind::Other);
+    }
+}

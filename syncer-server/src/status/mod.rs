@@ -1,0 +1,98 @@
+//! What the server shows of a run: the core's status and what only the shell knows.
+
+mod board;
+mod learners;
+mod rate;
+mod rounds;
+mod samples;
+mod series;
+#[cfg(test)]
+mod typescript;
+
+use archipelago::diloco::syncer::Status;
+use serde::{Deserialize, Serialize};
+
+use crate::evaluate::History;
+use crate::meters::Traffic;
+
+pub use board::Board;
+pub use learners::{
+    FOREMOST_MAX, LearnerKind, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
+};
+pub use rate::{RATE_WINDOW_MS, Rate};
+pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
+pub use samples::{SAMPLES_MAX, Samples, TextSample};
+pub use series::{POINTS_MAX, Point, PointEvent, Series, SeriesView};
+
+/// What the server adds up over all its starts; kept in snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Carried {
+    /// What crossed the sockets.
+    pub traffic: Traffic,
+    /// Measurements of the held-out loss.
+    pub history: History,
+    /// The course of the run.
+    #[serde(default)]
+    pub series: Series,
+    /// Time that the run's syncers were up, in seconds.
+    #[serde(default)]
+    pub run_s: f64,
+}
+
+/// What never changes while the server runs.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Facts {
+    /// The preset's name.
+    pub preset: String,
+    /// Where the text is from.
+    pub corpus: String,
+    /// Tokens to train on.
+    pub corpus_tokens: u64,
+    /// Bytes of text behind one token, on average.
+    pub bytes_per_token: f64,
+    /// Loss in nats per token that no model can beat, where the text's source is known.
+    pub entropy_floor: Option<f64>,
+    /// Tokens at which the learning rate has come down.
+    pub total_tokens: u64,
+    /// Whether learners must show an invite.
+    pub invite_required: bool,
+}
+
+/// A run at one moment, as `/v1/status`, the event `status` and the last line of `--json` give it.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct ServerStatus {
+    /// What the core says.
+    #[serde(flatten)]
+    pub core: Status,
+    /// What never changes.
+    #[serde(flatten)]
+    pub facts: Facts,
+    /// What crossed the sockets.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Bits on the socket per parameter that went up.
+    pub bits_per_param_up: Option<f64>,
+    /// Bits on the socket per parameter that went down.
+    pub bits_per_param_down: Option<f64>,
+    /// Tokens that all learners trained on in a second, over the last 10 seconds.
+    pub tokens_per_s: f64,
+    /// Held-out loss before training, in nats per token.
+    pub val_loss_first: Option<f32>,
+    /// Newest held-out loss, in nats per token.
+    pub val_loss_last: Option<f32>,
+    /// Text that the newest parameters wrote.
+    pub sample: String,
+    /// The foremost learners, by id: the connected before the others, then those with the most merged tokens.
+    pub learners: Vec<LearnerView>,
+    /// All learners ever seen, counted.
+    pub learners_by_state: LearnersByState,
+    /// Open sockets, with a learner behind them or not.
+    pub sockets: u32,
+    /// Time since the server started, in seconds.
+    pub uptime_s: f64,
+    /// Time that the run's syncers were up, in seconds; [`SeriesView::time_s`] is on this clock.
+    pub run_s: f64,
+}

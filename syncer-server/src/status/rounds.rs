@@ -1,0 +1,356 @@
+//! The last rounds as the core's events told them.
+
+use std::collections::VecDeque;
+
+use archipelago::diloco::syncer::Event;
+use archipelago::diloco::{Decision, FragmentId, LearnerId, Millis, Round, Version};
+use archipelago::wire::{Fate, LateReason, Refusal};
+use serde::Serialize;
+
+/// Rounds remembered.
+pub const ROUNDS_KEPT: usize = 48;
+
+/// Answers of a round that are shown; others are only counted.
+pub const ANSWERS_MAX: usize = 32;
+
+/// One round. Times in `…_ms` are on the server's clock in `launched_ms`, all others from there on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct RoundReport {
+    /// The round.
+    pub round: Round,
+    /// Its fragment.
+    pub fragment: FragmentId,
+    /// Learners invited.
+    pub invited: u32,
+    /// When it was launched, since the server started.
+    pub launched_ms: u64,
+    /// Answers that came, in time or not.
+    pub answered: u32,
+    /// The first of them, in the order in which they came.
+    pub answers: Vec<Answer>,
+    /// When the quorum was reached.
+    pub quorum_ms: Option<u64>,
+    /// Length of the grace window, if one was opened.
+    pub grace_ms: Option<u64>,
+    /// When that window ends, or would have.
+    pub grace_end_ms: Option<u64>,
+    /// The last decision about it; times in it are on the server's clock.
+    pub decision: Option<Decision>,
+    /// When merging began.
+    pub merge_start_ms: Option<u64>,
+    /// When merging ended, well or not.
+    pub merge_end_ms: Option<u64>,
+    /// What it led to.
+    pub merged: Option<MergedReport>,
+}
+
+/// One learner's answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Answer {
+    /// Who.
+    pub learner: LearnerId,
+    /// When.
+    pub after_ms: u64,
+    /// Tokens that count, 0 if it had nothing.
+    pub tokens: u64,
+    /// What became of it.
+    pub fate: AnswerFate,
+    /// Why it came late.
+    pub late: Option<LateReason>,
+    /// Why it was refused.
+    pub refused: Option<Refusal>,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum AnswerFate {
+    /// The round is not over.
+    Pending,
+    /// It had nothing to merge.
+    Passed,
+    /// It is part of the new version.
+    Merged,
+    /// It came late; its learner keeps it for the next round.
+    Late,
+    /// It was not taken.
+    Refused,
+}
+
+/// What a round led to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct MergedReport {
+    /// The version that resulted.
+    pub version: Version,
+    /// Updates in it.
+    pub updates: u32,
+    /// Tokens in it.
+    pub tokens: u64,
+    /// L2 norm of the merged delta.
+    pub norm: f64,
+    /// From launch to the end of collecting, in milliseconds.
+    pub collect_ms: u64,
+    /// From there to sending, in milliseconds.
+    pub sync_ms: u64,
+}
+
+/// `/v1/rounds` and the event `rounds`: some of the last rounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct RoundsView {
+    /// The server's clock, in milliseconds since it started.
+    pub now_ms: u64,
+    /// Oldest first.
+    pub rounds: Vec<RoundReport>,
+}
+
+/// The last rounds.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    /// And whether it changed since it was last asked for.
+    reports: VecDeque<(RoundReport, bool)>,
+}
+
+impl Rounds {
+    /// Takes in an event of `now`.
+    pub fn note(&mut self, now: Millis, event: &Event) {
+        if let Event::Launched { round, fragment, invited, .. } = event {
+            return self.launch(now, *round, *fragment, *invited);
+        }
+        let Some(round) = round_of(event) else { return };
+        let Some((report, changed)) = self.reports.iter_mut().rev().find(|(report, _)| report.round == round)
+        else {
+            return;
+        };
+        report.note(now, event);
+        *changed = true;
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self, now: Millis) -> RoundsView {
+        RoundsView { now_ms: now.0, rounds: self.reports.iter().map(|(report, _)| report.clone()).collect() }
+    }
+
+    /// Those that changed since the last call; `None` if none did.
+    pub fn take_changed(&mut self, now: Millis) -> Option<RoundsView> {
+        let changed = self
+            .reports
+            .iter_mut()
+            .filter_map(|(report, changed)| std::mem::take(changed).then(|| report.clone()));
+        let rounds: Vec<_> = changed.collect();
+        (!rounds.is_empty()).then_some(RoundsView { now_ms: now.0, rounds })
+    }
+
+    fn launch(&mut self, now: Millis, round: Round, fragment: FragmentId, invited: u32) {
+        if self.reports.len() == ROUNDS_KEPT {
+            self.reports.pop_front();
+        }
+        let report = RoundReport {
+            round,
+            fragment,
+            invited,
+            launched_ms: now.0,
+            answered: 0,
+            answers: Vec::new(),
+            quorum_ms: None,
+            grace_ms: None,
+            grace_end_ms: None,
+            decision: None,
+            merge_start_ms: None,
+            merge_end_ms: None,
+            merged: None,
+        };
+        self.reports.push_back((report, true));
+    }
+}
+
+impl RoundReport {
+    fn note(&mut self, now: Millis, event: &Event) {
+        let after_ms = now.0.saturating_sub(self.launched_ms);
+        match event {
+            Event::Answered { learner, tokens, after_ms, .. } => {
+                let fate = if *tokens == 0 { AnswerFate::Passed } else { AnswerFate::Pending };
+                let (learner, after_ms, tokens) = (*learner, *after_ms, *tokens);
+                self.answer(Answer { learner, after_ms, tokens, fate, late: None, refused: None });
+            }
+            Event::Quorum { after_ms, .. } => self.quorum_ms = Some(*after_ms),
+            Event::Decided { decision, .. } => {
+                self.decision = Some(*decision);
+                match decision {
+                    Decision::AwaitGrace { grace_ms, until } => {
+                        self.grace_ms = Some(*grace_ms);
+                        self.grace_end_ms = Some(until.0.saturating_sub(self.launched_ms));
+                    }
+                    Decision::Merge { .. } => self.merge_start_ms = Some(after_ms),
+                    Decision::AwaitQuorum { .. } | Decision::Abandon { .. } => {}
+                }
+            }
+            Event::Settled { learner, tokens, fate, .. } => self.settle(*learner, after_ms, *tokens, fate),
+            Event::Merged { version, updates, tokens, norm, collect_ms, sync_ms, .. } => {
+                self.merge_end_ms = Some(collect_ms + sync_ms);
+                self.merged = Some(MergedReport {
+                    version: *version,
+                    updates: *updates,
+                    tokens: *tokens,
+                    norm: *norm,
+                    collect_ms: *collect_ms,
+                    sync_ms: *sync_ms,
+                });
+            }
+            Event::MergeFailed { .. } => self.merge_end_ms = Some(after_ms),
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        self.answered += 1;
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push(answer);
+        }
+    }
+
+    /// An update that was taken in is settled with its round; any other comes with its fate.
+    fn settle(&mut self, learner: LearnerId, after_ms: u64, tokens: u64, fate: &Fate) {
+        let pending = |answer: &&mut Answer| answer.learner == learner && answer.fate == AnswerFate::Pending;
+        let taken = self.answers.iter_mut().find(pending);
+        let answer = Answer { learner, after_ms, tokens, fate: AnswerFate::Late, late: None, refused: None };
+        match (fate, taken) {
+            (Fate::Merged { tokens, .. }, Some(answer)) => {
+                (answer.fate, answer.tokens) = (AnswerFate::Merged, *tokens);
+            }
+            // It is among those that are only counted.
+            (Fate::Merged { .. }, None) => {}
+            // Its merge failed.
+            (Fate::Late(reason @ LateReason::RoundOver), Some(answer)) => {
+                (answer.fate, answer.late) = (AnswerFate::Late, Some(*reason));
+            }
+            (Fate::Late(reason), _) => self.answer(Answer { late: Some(*reason), ..answer }),
+            (Fate::Refused(reason), _) => {
+                self.answer(Answer { fate: AnswerFate::Refused, refused: Some(*reason), ..answer });
+            }
+        }
+    }
+}
+
+fn round_of(event: &Event) -> Option<Round> {
+    match event {
+        Event::Answered { round, .. }
+        | Event::Quorum { round, .. }
+        | Event::Decided { round, .. }
+        | Event::Settled { round, .. }
+        | Event::Merged { round, .. }
+        | Event::MergeFailed { round, .. } => Some(*round),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago::diloco::MergeCause;
+
+    use super::*;
+
+    const FRAGMENT: FragmentId = FragmentId(3);
+
+    fn launched(round: u64) -> Event {
+        Event::Launched { round: Round(round), fragment: FRAGMENT, invited: 40, step_ms: 1.0 }
+    }
+
+    fn answered(learner: u32, tokens: u64, after_ms: u64) -> Event {
+        let (round, learner) = (Round(1), LearnerId(learner));
+        Event::Answered { round, fragment: FRAGMENT, learner, tokens, after_ms }
+    }
+
+    fn settled(learner: u32, fate: Fate) -> Event {
+        let (round, learner) = (Round(1), LearnerId(learner));
+        Event::Settled { round, fragment: FRAGMENT, learner, tokens: 9, fate }
+    }
+
+    #[test]
+    fn a_round_is_told_from_launch_to_version() {
+        let mut rounds = Rounds::default();
+        let (round, fragment) = (Round(1), FRAGMENT);
+        let decided = |decision| Event::Decided { round, fragment, decision };
+        let merged = Fate::Merged { version: Version(5), weight: 1.0, tokens: 7 };
+        for (at, event) in [
+            (1_000, launched(1)),
+            (1_010, answered(1, 8, 10)),
+            (1_010, Event::Quorum { round, fragment, updates: 1, after_ms: 10 }),
+            (1_010, decided(Decision::AwaitGrace { grace_ms: 50, until: Millis(1_060) })),
+            (1_020, answered(2, 0, 20)),
+            (1_030, settled(3, Fate::Refused(Refusal::Norm))),
+            (1_060, decided(Decision::Merge { why: MergeCause::GraceOver })),
+            (1_070, settled(4, Fate::Late(LateReason::RoundOver))),
+            (1_075, settled(1, merged)),
+        ] {
+            rounds.note(Millis(at), &event);
+        }
+        let (updates, tokens, norm, clock_tokens) = (1, 7, 0.5, 7);
+        let (version, collect_ms, sync_ms) = (Version(5), 60, 15);
+        let event = Event::Merged {
+            round,
+            fragment,
+            version,
+            updates,
+            tokens,
+            norm,
+            clock_tokens,
+            collect_ms,
+            sync_ms,
+        };
+        rounds.note(Millis(1_075), &event);
+
+        let [report] = &rounds.all(Millis(2_000)).rounds[..] else { panic!("one round") };
+        assert_eq!((report.invited, report.launched_ms, report.answered), (40, 1_000, 4));
+        assert_eq!((report.quorum_ms, report.grace_ms, report.grace_end_ms), (Some(10), Some(50), Some(60)));
+        assert_eq!((report.merge_start_ms, report.merge_end_ms), (Some(60), Some(75)));
+        assert_eq!(report.decision, Some(Decision::Merge { why: MergeCause::GraceOver }));
+        let fates: Vec<_> =
+            report.answers.iter().map(|a| (a.learner.0, a.after_ms, a.tokens, a.fate)).collect();
+        let expected = [
+            (1, 10, 7, AnswerFate::Merged),
+            (2, 20, 0, AnswerFate::Passed),
+            (3, 30, 9, AnswerFate::Refused),
+            (4, 70, 9, AnswerFate::Late),
+        ];
+        assert_eq!(fates, expected);
+        assert_eq!(report.merged.as_ref().map(|merged| merged.version), Some(version));
+        assert_eq!(report.answers[2].refused, Some(Refusal::Norm));
+        assert_eq!(report.answers[3].late, Some(LateReason::RoundOver));
+    }
+
+    #[test]
+    fn many_rounds_and_answers_stay_few() {
+        let mut rounds = Rounds::default();
+        for round in 0..100 {
+            rounds.note(Millis(round), &launched(round));
+        }
+        let all = rounds.all(Millis(100)).rounds;
+        assert_eq!((all.len(), all[0].round, all[47].round), (ROUNDS_KEPT, Round(52), Round(99)));
+        let mut rounds = Rounds::default();
+        rounds.note(Millis(0), &launched(1));
+        for learner in 0..40 {
+            rounds.note(Millis(5), &answered(learner, 1, 5));
+        }
+        let report = &rounds.all(Millis(9)).rounds[0];
+        assert_eq!((report.answered, report.answers.len()), (40, ANSWERS_MAX));
+    }
+
+    #[test]
+    fn tells_what_changed_once() {
+        let mut rounds = Rounds::default();
+        assert_eq!(rounds.take_changed(Millis(0)), None);
+        rounds.note(Millis(1), &launched(1));
+        rounds.note(Millis(2), &launched(2));
+        assert_eq!(rounds.take_changed(Millis(3)).map(|view| view.rounds.len()), Some(2));
+        assert_eq!(rounds.take_changed(Millis(4)), None);
+        rounds.note(Millis(5), &answered(1, 1, 4));
+        let view = rounds.take_changed(Millis(6)).unwrap();
+        assert_eq!((view.now_ms, view.rounds.len(), view.rounds[0].round), (6, 1, Round(1)));
+    }
+}

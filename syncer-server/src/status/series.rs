@@ -1,0 +1,270 @@
+//! The course of a run in at most [`POINTS_MAX`] points, however long it is.
+
+use serde::{Deserialize, Serialize};
+
+use super::samples::TextSample;
+use crate::evaluate::Evaluation;
+
+/// Points at most, the first and the newest among them.
+pub const POINTS_MAX: usize = 600;
+
+/// A run at one moment, or over a short while of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Point {
+    /// Time that the run's syncers were up until then, in seconds.
+    pub time_s: f64,
+    /// Mean training loss of the while, in nats per token.
+    pub train_loss: Option<f32>,
+    /// Mean of the tokens trained on in a second.
+    pub tokens_per_s: f32,
+    /// Merged of trained tokens at its end, 0 to 1.
+    pub participation: f32,
+    /// Mean of the learners that took part in rounds.
+    pub live: f32,
+    /// WebSocket bytes from learners until its end.
+    pub bytes_up: u64,
+    /// The same to learners.
+    pub bytes_down: u64,
+    /// Tokens merged until its end.
+    pub tokens_merged: u64,
+    /// Rounds merged until its end.
+    pub rounds: u64,
+}
+
+/// Samples on their way to being one point.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bucket {
+    count: u32,
+    losses: u32,
+    loss_sum: f64,
+    tokens_per_s_sum: f64,
+    live_sum: f64,
+    last: Point,
+}
+
+/// The course of a run: its first sample, then points of `span` samples each. Once they are as many as
+/// fit, two neighbours become one, and `span` doubles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    span: u32,
+    points: Vec<Point>,
+    open: Option<Bucket>,
+    /// The newest sample, as it was.
+    newest: Option<Point>,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self { span: 1, points: Vec::new(), open: None, newest: None }
+    }
+}
+
+impl Series {
+    /// Takes in one sample; gives the point that it completes, if it does.
+    pub fn push(&mut self, sample: Point) -> Option<Point> {
+        self.newest = Some(sample);
+        let point = if self.points.is_empty() {
+            sample
+        } else {
+            let bucket = self.open.take().map_or_else(|| Bucket::new(sample), |bucket| bucket.and(sample));
+            if bucket.count < self.span {
+                self.open = Some(bucket);
+                return None;
+            }
+            bucket.point()
+        };
+        self.points.push(point);
+        if self.points.len() == POINTS_MAX - 1 {
+            self.halve();
+        }
+        Some(point)
+    }
+
+    /// Samples in a point.
+    #[must_use]
+    pub fn span(&self) -> u32 {
+        self.span
+    }
+
+    /// The points, oldest first, and last of all the newest sample.
+    pub fn points(&self) -> impl Iterator<Item = &Point> {
+        let shown = self.points.last().map(|point| point.time_s);
+        let newest = self.newest.iter().filter(move |newest| Some(newest.time_s) != shown);
+        self.points.iter().chain(newest)
+    }
+
+    fn halve(&mut self) {
+        let Some((first, rest)) = self.points.split_first() else { return };
+        let merged = rest.chunks(2).filter_map(|pair| {
+            let (one, others) = pair.split_first()?;
+            Some(others.iter().fold(Bucket::new(*one), |bucket, point| bucket.and(*point)).point())
+        });
+        self.points = std::iter::once(*first).chain(merged).collect();
+        self.span = self.span.saturating_mul(2);
+    }
+}
+
+impl Bucket {
+    fn new(point: Point) -> Self {
+        Self {
+            count: 1,
+            losses: point.train_loss.is_some().into(),
+            loss_sum: point.train_loss.unwrap_or(0.0).into(),
+            tokens_per_s_sum: point.tokens_per_s.into(),
+            live_sum: point.live.into(),
+            last: point,
+        }
+    }
+
+    fn and(self, point: Point) -> Self {
+        let more = Self::new(point);
+        Self {
+            count: self.count + 1,
+            losses: self.losses + more.losses,
+            loss_sum: self.loss_sum + more.loss_sum,
+            tokens_per_s_sum: self.tokens_per_s_sum + more.tokens_per_s_sum,
+            live_sum: self.live_sum + more.live_sum,
+            last: point,
+        }
+    }
+
+    fn point(&self) -> Point {
+        let count = f64::from(self.count);
+        Point {
+            train_loss: (self.losses > 0).then(|| (self.loss_sum / f64::from(self.losses)) as f32),
+            tokens_per_s: (self.tokens_per_s_sum / count) as f32,
+            live: (self.live_sum / count) as f32,
+            ..self.last
+        }
+    }
+}
+
+/// `/v1/series`: columns of equal length, oldest first, and what was measured beside them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct SeriesView {
+    /// Seconds that a point stands for. Once it doubles, points already shown are to be fetched anew.
+    pub span_s: u32,
+    /// Time that the run's syncers were up until then, in seconds.
+    pub time_s: Vec<f64>,
+    /// Mean training loss, in nats per token.
+    pub train_loss: Vec<Option<f32>>,
+    /// Tokens trained on in a second.
+    pub tokens_per_s: Vec<f32>,
+    /// Merged of trained tokens so far, 0 to 1.
+    pub participation: Vec<f32>,
+    /// Learners that took part in rounds.
+    pub live: Vec<f32>,
+    /// WebSocket bytes from learners so far.
+    pub bytes_up: Vec<u64>,
+    /// WebSocket bytes to learners so far.
+    pub bytes_down: Vec<u64>,
+    /// Tokens merged so far.
+    pub tokens_merged: Vec<u64>,
+    /// Rounds merged so far.
+    pub rounds: Vec<u64>,
+    /// Measurements of the held-out loss.
+    pub evaluations: Vec<Evaluation>,
+    /// Texts that the model wrote on the way.
+    pub samples: Vec<TextSample>,
+}
+
+impl SeriesView {
+    /// The columns of `series`.
+    #[must_use]
+    pub fn new(series: &Series) -> Self {
+        let mut view = Self { span_s: series.span(), ..Self::default() };
+        for point in series.points() {
+            view.time_s.push(point.time_s);
+            view.train_loss.push(point.train_loss);
+            view.tokens_per_s.push(point.tokens_per_s);
+            view.participation.push(point.participation);
+            view.live.push(point.live);
+            view.bytes_up.push(point.bytes_up);
+            view.bytes_down.push(point.bytes_down);
+            view.tokens_merged.push(point.tokens_merged);
+            view.rounds.push(point.rounds);
+        }
+        view
+    }
+}
+
+/// The event `point`: one more row of [`SeriesView`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct PointEvent {
+    /// Seconds that a point stands for from now on.
+    pub span_s: u32,
+    /// The row.
+    #[serde(flatten)]
+    pub point: Point,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Grows by 1 each second, with a loss in every second sample.
+    fn sample(second: u64) -> Point {
+        Point {
+            time_s: second as f64,
+            train_loss: second.is_multiple_of(2).then_some(second as f32),
+            tokens_per_s: second as f32,
+            participation: 0.5,
+            live: 3.0,
+            bytes_up: second,
+            bytes_down: 2 * second,
+            tokens_merged: 3 * second,
+            rounds: second / 10,
+        }
+    }
+
+    #[test]
+    fn a_day_fits_and_keeps_its_ends() {
+        let mut series = Series::default();
+        for second in 1..=86_400 {
+            series.push(sample(second));
+            assert!(series.points().count() <= POINTS_MAX, "{second}");
+        }
+        let points: Vec<_> = series.points().collect();
+        assert!(points.len() > POINTS_MAX / 4, "{}", points.len());
+        assert_eq!((*points[0], *points[points.len() - 1]), (sample(1), sample(86_400)));
+        assert!(points.is_sorted_by(|a, b| a.time_s < b.time_s && a.bytes_up < b.bytes_up));
+    }
+
+    #[test]
+    fn halving_merges_neighbours() {
+        let mut series = Series::default();
+        for second in 0..POINTS_MAX as u64 - 1 {
+            assert_eq!(series.push(sample(second)), Some(sample(second)));
+        }
+        assert_eq!((series.span(), series.points.len()), (2, 1 + (POINTS_MAX - 2) / 2));
+        // Samples 1 and 2: means of what was measured, sums as they stood at the end.
+        let merged = Point { train_loss: Some(2.0), tokens_per_s: 1.5, ..sample(2) };
+        assert_eq!((series.points[0], series.points[1]), (sample(0), merged));
+        assert_eq!(series.push(sample(599)), None);
+        assert_eq!(series.points().last(), Some(&sample(599)), "the newest is shown as it is");
+        let merged = Point { train_loss: Some(600.0), tokens_per_s: 599.5, ..sample(600) };
+        assert_eq!(series.push(sample(600)), Some(merged));
+    }
+
+    #[test]
+    fn columns_are_of_equal_length_and_snapshots_hold_them() {
+        let mut series = Series::default();
+        for second in 0..1_000 {
+            series.push(sample(second));
+        }
+        let json = serde_json::to_string(&series).unwrap();
+        assert_eq!(serde_json::from_str::<Series>(&json).unwrap(), series);
+        let view = serde_json::to_value(SeriesView::new(&series)).unwrap();
+        let columns = ["time_s", "train_loss", "tokens_per_s", "participation", "live", "bytes_up"];
+        let more = ["bytes_down", "tokens_merged", "rounds"];
+        for column in columns.iter().chain(&more) {
+            assert_eq!(view[column].as_array().unwrap().len(), series.points().count(), "{column}");
+        }
+    }
+}
