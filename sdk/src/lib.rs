@@ -8,7 +8,7 @@ pub mod data;
 pub mod diloco;
 pub mod engine;
 pub mod model;
-#[cfg(feature = "learner")]
+#[cfg(any(feature = "cpu-portable", feature = "learner"))]
 pub mod platform;
 mod rng;
 #[cfg(feature = "learner")]

@@ -30,9 +30,15 @@ pub use rotary::{Direction, Rotary};
 pub use softmax::{dots, probabilities, scale_rows, score_gradient, softmax};
 pub use swiglu::{swiglu, swiglu_backward};
 
-/// Name of the instruction set that was chosen, for people.
-#[multiversion::multiversion(targets("x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+use crate::platform::lanes;
+
+/// Name of the instruction set, for people.
 pub fn instruction_set() -> &'static str {
+    lanes::NAME.unwrap_or_else(chosen)
+}
+
+#[multiversion::multiversion(targets("x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn chosen() -> &'static str {
     multiversion::target::match_target! {
         "x86_64+avx512f" => "avx512",
         "x86_64+avx2" => "avx2",

@@ -1,4 +1,4 @@
-//! Matrix products: the `gemm` crate where the feature `cpu` brings it, a portable loop elsewhere.
+//! Matrix products: the `gemm` crate where the feature `cpu` brings it, vectors of four elsewhere.
 
 /// A matrix of any strides, to read.
 #[derive(Clone, Copy)]
@@ -39,6 +39,12 @@ impl<'a> Mat<'a> {
             col_stride: self.row_stride,
             ..self
         }
+    }
+
+    /// Some rows and columns of it, each as start and count, within its bounds.
+    #[cfg(any(test, not(feature = "cpu")))]
+    fn part(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> Self {
+        Self { values: &self.values[row * self.row_stride + col * self.col_stride..], rows, cols, ..self }
     }
 }
 
@@ -108,6 +114,8 @@ fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
 }
 
 #[cfg(any(test, not(feature = "cpu")))]
+mod pack;
+#[cfg(any(test, not(feature = "cpu")))]
 mod portable;
 #[cfg(not(feature = "cpu"))]
 use portable::product;
@@ -148,7 +156,7 @@ mod tests {
 
     #[test]
     fn multiplies_any_shape() {
-        for (m, n, k) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (4, 16, 8), (64, 31, 70)] {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 2), (17, 33, 9), (4, 16, 8), (64, 31, 70), (101, 517, 259)] {
             for transposed in [(false, false), (true, false), (false, true), (true, true)] {
                 check(m, n, k, transposed, Store::Set);
                 check(m, n, k, transposed, Store::Add);
