@@ -63,6 +63,7 @@ impl Show {
             };
         }
         match event {
+            Event::Preparing { .. } => {}
             Event::Welcomed { run, learner, params, device, .. } => {
                 let params = short(*params as f64);
                 self.say(format_args!("welcome: learner {learner} of run {run}, {params} parameters on {device}"));

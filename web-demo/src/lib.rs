@@ -1,9 +1,28 @@
-//! The browser's face of the learner: the pure floor of the SDK behind `wasm-bindgen`.
+//! The browser's face of the learner: what a module Worker calls through `wasm-bindgen`.
+//!
+//! Everything here is called by the TypeScript package in `package/`; pages talk to that. Numbers of 64 bits
+//! cross as JavaScript numbers: no count of a run comes near 2⁵³.
+
+mod failure;
+mod learner;
+mod measure;
+mod notice;
+mod options;
+mod saving;
+#[cfg(test)]
+mod types;
 
 use wasm_bindgen::prelude::wasm_bindgen;
 
+pub use failure::Failure;
+pub use learner::Learner;
+pub use measure::measure;
+pub use notice::Notice;
+pub use options::{JoinOptions, MeasureOptions, Measured};
+
 /// The wire version this build speaks; a page compares it with the syncer's before it joins.
 #[wasm_bindgen(js_name = wireVersion)]
+#[must_use]
 pub fn wire_version() -> u16 {
     archipelago::wire::VERSION
 }

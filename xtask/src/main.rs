@@ -1,4 +1,4 @@
-//! `cargo xtask demo | test | bench`: the only build logic.
+//! `cargo xtask demo | test | bench | web`: the only build logic.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
@@ -9,6 +9,7 @@ mod gpu;
 mod measure;
 mod process;
 mod test;
+mod web;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,8 @@ enum Verb {
     Bench(measure::Args),
     /// Builds, checks and measures the GPU engine on this machine in one call, without a network.
     Gpu(gpu::Args),
+    /// Builds what browsers get: the engine as WebAssembly, the npm package, the pages.
+    Web(web::Args),
     /// Starts a program that ends with this process.
     #[command(hide = true)]
     Guard(process::guard::Args),
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test::run(&args),
         Verb::Bench(args) => measure::run(&args),
         Verb::Gpu(args) => gpu::run(&args),
+        Verb::Web(args) => web::run(&args),
         Verb::Guard(args) => process::guard::run(&args),
     }
 }

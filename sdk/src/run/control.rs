@@ -11,6 +11,8 @@ pub struct Control(Arc<Shared>);
 struct Shared {
     paused: AtomicBool,
     stopped: AtomicBool,
+    hidden: AtomicBool,
+    reconnect: AtomicBool,
     duty_permille: AtomicU32,
 }
 
@@ -26,6 +28,8 @@ impl Control {
         Self(Arc::new(Shared {
             paused: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            hidden: AtomicBool::new(false),
+            reconnect: AtomicBool::new(false),
             duty_permille: AtomicU32::new(1_000),
         }))
     }
@@ -43,6 +47,16 @@ impl Control {
     /// Ends the run politely after the step under way.
     pub fn stop(&self) {
         self.0.stopped.store(true, Relaxed);
+    }
+
+    /// Says whether nobody sees it, as in a tab behind others: the syncer then waits longer for signs of life.
+    pub fn set_hidden(&self, hidden: bool) {
+        self.0.hidden.store(hidden, Relaxed);
+    }
+
+    /// Tries to connect now rather than at the time planned, if there is no connection: the network is back.
+    pub fn reconnect(&self) {
+        self.0.reconnect.store(true, Relaxed);
     }
 
     /// Computes for `share` of the time, sleeping between steps; kept in thousandths.
@@ -67,6 +81,18 @@ impl Control {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.stopped.load(Relaxed)
+    }
+
+    /// Whether nobody sees it.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.0.hidden.load(Relaxed)
+    }
+
+    /// Whether [`Self::reconnect`] was called since this was last asked.
+    #[must_use]
+    pub(super) fn take_reconnect(&self) -> bool {
+        self.0.reconnect.swap(false, Relaxed)
     }
 
     /// Rest owed for `busy_us` of computing, in microseconds.

@@ -167,6 +167,7 @@ where
             self.part = None;
             let spec = welcome.spec.clone();
             let moments = self.losses.take_moments(welcome.run, &spec);
+            (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
             self.book(Spent::Exchange);
             let built = (self.build)(&spec, moments).await;
             self.book(Spent::Other);
@@ -269,6 +270,9 @@ where
         self.learner = newcomer(&self.config);
         if self.paused {
             self.learner.handle(self.clock.now(), Input::Paused(true));
+        }
+        if self.hidden {
+            self.learner.handle(self.clock.now(), Input::Hidden(true));
         }
         self.part = None;
         self.unsettled = false;

@@ -8,6 +8,7 @@ use crate::wire::{Fate, FragmentId, LearnerId, Round, Version};
 
 /// Something that a watcher may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A connection is being made.
@@ -15,7 +16,12 @@ pub enum Event {
         /// Where to.
         address: String,
     },
-    /// The syncer took this learner in.
+    /// The syncer took this learner in, and its engine is being made.
+    Preparing {
+        /// The run, as 16 hex digits.
+        run: String,
+    },
+    /// The syncer took this learner in, and it has an engine.
     Welcomed {
         /// The run, as 16 hex digits.
         run: String,
@@ -74,6 +80,7 @@ pub enum Event {
 
 /// How things stand.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Report {
     /// Time since the run began, in milliseconds.
     pub elapsed_ms: u64,
@@ -119,6 +126,7 @@ pub struct Report {
 
 /// What a learner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
     /// It has yet to reach the syncer.
@@ -139,6 +147,7 @@ pub enum Doing {
 
 /// Why there is no connection, and when there may be one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Offline {
     /// Why.
     pub reason: String,

@@ -157,6 +157,13 @@ impl Link {
         }
     }
 
+    /// The next attempt is as soon as nothing else forbids it.
+    pub(super) fn hurry(&mut self, now_us: u64) {
+        if let State::Down { retry_us } = &mut self.state {
+            *retry_us = now_us.max(self.not_before_us).min(*retry_us);
+        }
+    }
+
     /// Whether messages can be sent.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, State::Up { opened_us: Some(_), .. })

@@ -45,6 +45,7 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) tally: Tally,
     pub(super) deadline: Option<Millis>,
     pub(super) paused: bool,
+    pub(super) hidden: bool,
     pub(super) starved: bool,
     /// The syncer took this learner in before.
     pub(super) welcomed: bool,
@@ -101,6 +102,7 @@ where
             tally: Tally::default(),
             deadline: None,
             paused: false,
+            hidden: false,
             starved: false,
             welcomed: false,
             offline_us: Some(0),
@@ -138,6 +140,13 @@ where
         if self.paused != self.control.is_paused() {
             self.paused = !self.paused;
             self.handle(Input::Paused(self.paused)).await?;
+        }
+        if self.hidden != self.control.is_hidden() {
+            self.hidden = !self.hidden;
+            self.handle(Input::Hidden(self.hidden)).await?;
+        }
+        if self.control.take_reconnect() {
+            self.link.hurry(now_us);
         }
         self.check_contact(now_us)?;
         if self.link.connect(now_us) {

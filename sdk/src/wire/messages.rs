@@ -164,6 +164,7 @@ pub struct Merged {
 
 /// What became of an update. Every update meets exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// It is part of the fragment's next version.
@@ -183,8 +184,8 @@ pub enum Fate {
 
 /// Why an update came late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
 pub enum LateReason {
     /// The round was merged or given up before it came.
     RoundOver,
@@ -194,8 +195,8 @@ pub enum LateReason {
 
 /// Why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
 pub enum Refusal {
     /// The round never invited this learner, or it answered twice.
     NotInvited,

@@ -51,8 +51,8 @@ pub struct App {
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(page::index))
-        .route("/page.js", get(page::script))
-        .route("/page.css", get(page::style))
+        .route("/dashboard", get(page::dashboard))
+        .route("/assets/{name}", get(page::asset))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(stats::ready))
         .route("/metrics", get(stats::metrics))
@@ -80,7 +80,7 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    headers.entry(header::VARY).or_insert(HeaderValue::from_static("origin"));
     if let Some(origin) = allowed {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         let exposed = HeaderValue::from_static("etag, content-range, x-archipelago-version");

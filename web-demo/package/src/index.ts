@@ -1,0 +1,192 @@
+/**
+ * A learner in a browser. Nothing happens on import; {@link join} starts a Worker that trains.
+ *
+ * ```js
+ * import { join } from "archipelago";
+ * const learner = join("https://host:7700/", { share: 0.5 });
+ * const off = learner.on("progress", (report) => console.log(report.loss));
+ * await learner.stop();
+ * ```
+ */
+import { LearnerError } from "./types.js";
+import type {
+  ErrorCode,
+  FromWorker,
+  JoinOptions,
+  LearnerEvent,
+  LearnerEventMap,
+  Measured,
+  MeasureOptions,
+  Report,
+  Sources,
+  ToWorker,
+} from "./types.js";
+
+export * from "./types.js";
+
+/** A learner that is told to stop has this long to say farewell, in milliseconds; then its Worker ends. */
+const FAREWELL_MS = 400;
+
+/** A learner in a Worker of its own. */
+export class Learner {
+  /** Resolves with the last report when the learner has ended, by whatever way but an error. */
+  readonly done: Promise<Report | undefined>;
+  readonly #worker: Worker;
+  readonly #listeners = new Map<string, Set<(event: never) => void>>();
+  readonly #unplug: (() => void)[] = [];
+  #ended = false;
+  #last: Report | undefined;
+  #settle!: (outcome: { report: Report | undefined } | { error: LearnerError }) => void;
+
+  /** Use {@link join}. */
+  constructor(syncer: string, options: JoinOptions) {
+    this.done = new Promise((resolve, reject) => {
+      this.#settle = (outcome) => ("error" in outcome ? reject(outcome.error) : resolve(outcome.report));
+    });
+    // Whoever does not ask how it ended is not to hear of it as an unhandled rejection.
+    this.done.catch(() => {});
+    this.#worker = start(options, (message) => this.#hear(message), (error) => this.#end({ error }));
+    const { name = "browser", engine = "auto", share = 1, contactMsMax = 20_000, remember = true } = options;
+    this.#tell({ do: "join", wasmUrl: wasmUrl(options), options: { syncer, name, engine, share, contactMsMax, remember } });
+    this.#watchPage();
+    const { signal } = options;
+    if (signal) {
+      const stop = () => void this.stop();
+      if (signal.aborted) stop();
+      else this.#plug(signal, "abort", stop);
+    }
+  }
+
+  /** Calls `listener` for each event of that name until the function returned is called. */
+  on<K extends keyof LearnerEventMap>(name: K, listener: (event: LearnerEventMap[K]) => void): () => void {
+    const listeners = this.#listeners.get(name) ?? new Set();
+    this.#listeners.set(name, listeners.add(listener));
+    return () => void listeners.delete(listener);
+  }
+
+  /** Stops training after the step under way; the connection stays. */
+  pause(): void {
+    this.#tell({ do: "pause" });
+  }
+
+  /** Trains again. */
+  resume(): void {
+    this.#tell({ do: "resume" });
+  }
+
+  /** Computes for `share` of the time, above 0 and at most 1. */
+  setShare(share: number): void {
+    if (!(share > 0 && share <= 1)) {
+      throw new LearnerError("options", `a share of ${share} makes no sense: it is above 0 and at most 1`);
+    }
+    this.#tell({ do: "setShare", share });
+  }
+
+  /** Takes the GPU away, as a driver that resets does; for tests and lessons. */
+  loseDevice(): void {
+    this.#tell({ do: "loseDevice" });
+  }
+
+  /** Stops now: says farewell if that takes no time, else just ends. Resolves when nothing computes any more. */
+  async stop(): Promise<Report | undefined> {
+    if (!this.#ended) {
+      this.#tell({ do: "stop" });
+      const timer = setTimeout(() => this.#end({ report: this.#last }), FAREWELL_MS);
+      await this.done.catch(() => {});
+      clearTimeout(timer);
+    }
+    return this.done;
+  }
+
+  #tell(message: ToWorker): void {
+    if (!this.#ended) this.#worker.postMessage(message);
+  }
+
+  #hear(message: FromWorker): void {
+    if (message.is === "event") this.#emit(message.event);
+    else if (message.is === "ended") this.#end({ report: message.report });
+    else if (message.is === "failed") this.#end({ error: new LearnerError(message.code, message.message) });
+  }
+
+  #emit(event: LearnerEvent): void {
+    if (this.#ended) return;
+    if (event.event === "progress") this.#last = event;
+    for (const listener of this.#listeners.get(event.event) ?? []) {
+      try {
+        listener(event as never);
+      } catch (error) {
+        // A listener's fault is its page's, not this learner's.
+        reportError(error);
+      }
+    }
+  }
+
+  #end(outcome: { report: Report | undefined } | { error: LearnerError }): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#worker.terminate();
+    for (const unplug of this.#unplug) unplug();
+    this.#settle(outcome);
+  }
+
+  /** A hidden page is told of, so that its slow signs of life are no reason to give it up. */
+  #watchPage(): void {
+    const seen = () => this.#tell({ do: "setHidden", hidden: document.hidden });
+    if (document.hidden) seen();
+    this.#plug(document, "visibilitychange", seen);
+    const back = () => this.#tell({ do: "reconnect" });
+    for (const name of ["online", "pageshow", "focus"]) this.#plug(window, name, back);
+    this.#plug(document, "resume", back);
+  }
+
+  #plug(target: EventTarget, name: string, listener: () => void): void {
+    target.addEventListener(name, listener);
+    this.#unplug.push(() => target.removeEventListener(name, listener));
+  }
+}
+
+/** Takes part in the run of `syncer`: a link to it, as people share it. How that goes is told as events. */
+export function join(syncer: string | URL, options: JoinOptions = {}): Learner {
+  return new Learner(String(syncer), options);
+}
+
+/** Measures how fast this browser trains a preset. Rejects with a {@link LearnerError}. */
+export function measure(options: MeasureOptions): Promise<Measured> {
+  const { engine, preset, trainMs = 1_000, signal } = options;
+  return new Promise((resolve, reject) => {
+    const end = (act: () => void) => {
+      worker.terminate();
+      signal?.removeEventListener("abort", abort);
+      act();
+    };
+    const fail = (code: ErrorCode, message: string) => end(() => reject(new LearnerError(code, message)));
+    const abort = () => fail("aborted", "given up");
+    const hear = (message: FromWorker) => {
+      if (message.is === "measured") end(() => resolve(message.measured));
+      else if (message.is === "failed") fail(message.code, message.message);
+    };
+    const worker = start(options, hear, (error) => end(() => reject(error)));
+    if (signal?.aborted) return abort();
+    signal?.addEventListener("abort", abort);
+    worker.postMessage({ do: "measure", wasmUrl: wasmUrl(options), options: { engine, preset, trainMs } } satisfies ToWorker);
+  });
+}
+
+function start(sources: Sources, hear: (message: FromWorker) => void, fail: (error: LearnerError) => void): Worker {
+  // Written out, because bundlers look for exactly this.
+  const worker = sources.workerUrl
+    ? new Worker(sources.workerUrl, { type: "module" })
+    : new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  worker.onmessage = (message: MessageEvent<FromWorker>) => hear(message.data);
+  worker.onerror = (event) => {
+    event.preventDefault();
+    // Without a message the script itself did not come.
+    const loaded = Boolean(event.message);
+    fail(new LearnerError(loaded ? "worker" : "load", loaded ? event.message : "the learner's Worker could not be loaded"));
+  };
+  return worker;
+}
+
+function wasmUrl(sources: Sources): string {
+  return sources.wasmUrl === undefined ? "" : new URL(sources.wasmUrl, document.baseURI).href;
+}

@@ -1,0 +1,114 @@
+/** What a page asks of a learner, and what it hears. */
+import type { Event, Notice, Measured, Report } from "./generated.js";
+
+export type * from "./generated.js";
+
+/** "auto" takes the GPU if there is one that the model fits, the CPU otherwise. */
+export type EngineKind = "auto" | "gpu" | "cpu";
+
+/** Where the code is that a Worker loads. Bundlers that understand `new URL(…, import.meta.url)` need none of it. */
+export interface Sources {
+  /** Address of `worker.js` of this package. */
+  readonly workerUrl?: string | URL;
+  /** Folder that holds `plain/` and `relaxed/` of this package's `dist/wasm`. */
+  readonly wasmUrl?: string | URL;
+}
+
+/** How to take part in a run. */
+export interface JoinOptions extends Sources {
+  /** A name for people; cut to 64 bytes. */
+  readonly name?: string;
+  /** What to train with. */
+  readonly engine?: EngineKind;
+  /** Share of time to compute, above 0 and at most 1. */
+  readonly share?: number;
+  /** How long to try to be taken in for the first time, in milliseconds. */
+  readonly contactMsMax?: number;
+  /** Keeps the identity and the optimiser's moments in this browser. Without it each start is a newcomer's. */
+  readonly remember?: boolean;
+  /** Ends the run politely when it fires. */
+  readonly signal?: AbortSignal;
+}
+
+/** Options of {@link measure}. */
+export interface MeasureOptions extends Sources {
+  /** Which engine; it must be there. */
+  readonly engine: "gpu" | "cpu";
+  /** "tiny", "small", "medium" or "base". */
+  readonly preset: string;
+  /** How long to train after the first step, in milliseconds. */
+  readonly trainMs?: number;
+  /** Gives up when it fires. */
+  readonly signal?: AbortSignal;
+}
+
+/** What the package itself tells. */
+export type PackageEvent =
+  /** Another page of this browser takes part in the same run; this one begins when that ends. */
+  | { readonly event: "standby" }
+  /** The browser keeps nothing; the next start is a newcomer's. */
+  | { readonly event: "forgetful"; readonly reason: string };
+
+/** Everything that a learner tells. */
+export type LearnerEvent = Event | Notice | PackageEvent;
+
+/** The events by name. */
+export type LearnerEventMap = { [K in LearnerEvent["event"]]: Extract<LearnerEvent, { event: K }> };
+
+/** Why a learner cannot run, or no longer; see {@link LearnerError.code}. */
+export type ErrorCode =
+  /** An option makes no sense. */
+  | "options"
+  /** No engine can train the model here, or it failed again and again. */
+  | "engine"
+  /** There is no GPU, or it cannot be used. */
+  | "gpu"
+  /** The syncer did not answer for too long. */
+  | "unreachable"
+  /** The syncer will not have this learner. */
+  | "refused"
+  /** The browser gave no random bytes. */
+  | "random"
+  /** The code could not be loaded. */
+  | "load"
+  /** The Worker broke down: a fault of ours. */
+  | "worker"
+  /** It was given up by its signal. */
+  | "aborted";
+
+/** An error with a stable code. */
+export class LearnerError extends Error {
+  override readonly name = "LearnerError";
+  constructor(
+    /** Names the cause; it does not change between versions. */
+    readonly code: ErrorCode,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** Page to Worker. */
+export type ToWorker =
+  | { readonly do: "join"; readonly wasmUrl: string; readonly options: WorkerJoin }
+  | { readonly do: "measure"; readonly wasmUrl: string; readonly options: { engine: string; preset: string; trainMs: number } }
+  | { readonly do: "pause" | "resume" | "stop" | "reconnect" | "loseDevice" }
+  | { readonly do: "setShare"; readonly share: number }
+  | { readonly do: "setHidden"; readonly hidden: boolean };
+
+/** What a Worker needs to join. */
+export interface WorkerJoin {
+  readonly syncer: string;
+  readonly name: string;
+  readonly engine: EngineKind;
+  readonly share: number;
+  readonly contactMsMax: number;
+  readonly remember: boolean;
+}
+
+/** Worker to page. */
+export type FromWorker =
+  | { readonly is: "event"; readonly event: LearnerEvent }
+  | { readonly is: "ended"; readonly report: Report }
+  | { readonly is: "measured"; readonly measured: Measured }
+  | { readonly is: "failed"; readonly code: ErrorCode; readonly message: string };

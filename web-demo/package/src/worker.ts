@@ -1,0 +1,132 @@
+/** The learner's Worker: loads the engine, and hands events and wishes to and fro. */
+import { Keeper } from "./kept.js";
+import type { Moments } from "./kept.js";
+import type { ErrorCode, FromWorker, LearnerEvent, ToWorker, WorkerJoin } from "./types.js";
+import type { Learner } from "../dist/wasm/plain/archipelago.js";
+
+type Engine = typeof import("../dist/wasm/plain/archipelago.js");
+
+/** Steps between two savings of the moments. */
+const SAVE_STEPS = 200;
+
+const scope = self as unknown as {
+  onmessage: (message: MessageEvent<ToWorker>) => void;
+  postMessage(message: FromWorker): void;
+  navigator: Navigator;
+};
+
+/** What came before there was a learner is done when there is one. */
+let learner: Learner | undefined;
+const waiting: ToWorker[] = [];
+
+scope.onmessage = ({ data }) => {
+  if (data.do === "join") void tellFailure(join(data.wasmUrl, data.options));
+  else if (data.do === "measure") void tellFailure(measure(data.wasmUrl, data.options));
+  else if (learner) act(learner, data);
+  else waiting.push(data);
+};
+
+function act(learner: Learner, message: ToWorker): void {
+  switch (message.do) {
+    case "pause":
+    case "resume":
+    case "stop":
+    case "reconnect":
+    case "loseDevice":
+      learner[message.do]();
+      break;
+    case "setShare":
+      learner.setShare(message.share);
+      break;
+    case "setHidden":
+      learner.setHidden(message.hidden);
+  }
+}
+
+async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
+  const engine = await load(wasmUrl);
+  const { syncer, name, share, contactMsMax } = options;
+  const place = syncer.replace(/#.*$/s, "");
+  const keeper = await Keeper.open(place, options.remember);
+  if (keeper.refused) tell({ event: "forgetful", reason: keeper.refused });
+  await alone(place, options.remember, async () => {
+    let run = "";
+    const hooks = {
+      event: (event: LearnerEvent) => {
+        if (event.event === "preparing") run = event.run;
+        tell(event);
+      },
+      save: (steps: number, m: Float32Array, v: Float32Array) => keeper.keep(run, { steps, m, v }),
+      restore: async (params: number): Promise<Moments | undefined> => keeper.moments(run, params),
+    };
+    learner = new engine.Learner();
+    for (const message of waiting.splice(0)) act(learner, message);
+    const saveSteps = options.remember ? SAVE_STEPS : 0;
+    const report = await learner.run(
+      { syncer, name, engine: options.engine, share, contactMsMax, identity: keeper.identity, saveSteps },
+      hooks,
+    );
+    scope.postMessage({ is: "ended", report });
+  });
+}
+
+async function measure(wasmUrl: string, options: object): Promise<void> {
+  const engine = await load(wasmUrl);
+  scope.postMessage({ is: "measured", measured: await engine.measure(options) });
+}
+
+/** Two learners with one identity would take each other's place for ever: the second waits for the first to end. */
+async function alone(place: string, remember: boolean, run: () => Promise<void>): Promise<void> {
+  const locks = scope.navigator.locks;
+  if (!remember || !locks) return run();
+  const name = `archipelago ${place}`;
+  const ran = await locks.request(name, { ifAvailable: true }, async (lock) => {
+    if (lock) await run();
+    return lock !== null;
+  });
+  if (ran) return;
+  tell({ event: "standby" });
+  await locks.request(name, run);
+}
+
+/** The engine for this browser, from `wasmUrl` if that is given. */
+async function load(wasmUrl: string): Promise<Engine> {
+  try {
+    const relaxed = hasRelaxedSimd();
+    const engine: Engine = relaxed
+      ? await import("../dist/wasm/relaxed/archipelago.js")
+      : await import("../dist/wasm/plain/archipelago.js");
+    const build = relaxed ? "relaxed" : "plain";
+    if (wasmUrl) await engine.default({ module_or_path: new URL(`${build}/archipelago_bg.wasm`, wasmUrl) });
+    else await engine.default();
+    return engine;
+  } catch (error) {
+    throw Object.assign(new Error(`the engine could not be loaded: ${error}`), { code: "load" });
+  }
+}
+
+/** Whether fused multiply-adds of four lanes are there: validates a module that has one. */
+function hasRelaxedSimd(): boolean {
+  return WebAssembly.validate(
+    new Uint8Array([
+      0, 97, 115, 109, 1, 0, 0, 0, // magic and version
+      1, 5, 1, 96, 0, 1, 123, // one type: () -> v128
+      3, 2, 1, 0, // one function of it
+      10, 19, 1, 17, 0, // its code
+      65, 1, 253, 17, 65, 2, 253, 17, 65, 3, 253, 17, 253, 133, 2, 11, // three splats and f32x4.relaxed_madd
+    ]),
+  );
+}
+
+function tell(event: LearnerEvent): void {
+  scope.postMessage({ is: "event", event });
+}
+
+async function tellFailure(work: Promise<void>): Promise<void> {
+  try {
+    await work;
+  } catch (error) {
+    const code: ErrorCode = (error as { code?: ErrorCode }).code ?? "worker";
+    scope.postMessage({ is: "failed", code, message: error instanceof Error ? error.message : String(error) });
+  }
+}

@@ -1,0 +1,60 @@
+//! Errors as JavaScript sees them: an `Error` with a stable `code`.
+
+use archipelago::engine::EngineError;
+use archipelago::engine::gpu::GpuError;
+use archipelago::run::{AddressError, DutyError, RunError};
+use js_sys::{Error, Reflect};
+use wasm_bindgen::JsValue;
+
+/// Why the learner cannot run here, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Options that make no sense.
+    #[error("{0}")]
+    Options(String),
+    /// There is no engine that can train the model here.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// There is no GPU, or it cannot be used.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The run ended otherwise than by the owner's wish or its own end.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl Failure {
+    /// Names the cause; it does not change between versions.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Options(_) => "options",
+            Self::Gpu(_) => "gpu",
+            Self::Engine(_) | Self::Run(RunError::Build(_) | RunError::Engine(_)) => "engine",
+            Self::Run(RunError::Unreachable { .. }) => "unreachable",
+            Self::Run(RunError::Refused { .. }) => "refused",
+            Self::Run(RunError::Random(_)) => "random",
+        }
+    }
+}
+
+impl From<AddressError> for Failure {
+    fn from(error: AddressError) -> Self {
+        Self::Options(error.to_string())
+    }
+}
+
+impl From<DutyError> for Failure {
+    fn from(error: DutyError) -> Self {
+        Self::Options(error.to_string())
+    }
+}
+
+impl From<Failure> for JsValue {
+    fn from(failure: Failure) -> Self {
+        let error = Error::new(&failure.to_string());
+        // A fresh object takes any property.
+        Reflect::set(&error, &"code".into(), &failure.code().into()).ok();
+        error.into()
+    }
+}

@@ -1,0 +1,214 @@
+//! A learner in a Worker.
+
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+
+use archipelago::engine::gpu::Gpu;
+use archipelago::engine::{EngineBuilder, EngineError, EngineKind, EngineOptions, Moments};
+use archipelago::platform::Clock;
+use archipelago::run::{Address, Control, Event, RunConfig, run};
+use archipelago::wire::RunSpec;
+use js_sys::{Float32Array, Promise};
+use serde::Serialize;
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen_futures::JsFuture;
+
+use crate::saving::Saving;
+use crate::{Failure, JoinOptions, Notice, options};
+
+#[wasm_bindgen]
+extern "C" {
+    /// What a learner calls in its Worker.
+    pub type Hooks;
+    /// Takes an event.
+    #[wasm_bindgen(method)]
+    fn event(this: &Hooks, event: JsValue);
+    /// Keeps the moments of the model with this number of parameters.
+    #[wasm_bindgen(method)]
+    fn save(this: &Hooks, steps: f64, m: Float32Array, v: Float32Array);
+    /// Resolves with what was kept, or with nothing.
+    #[wasm_bindgen(method)]
+    fn restore(this: &Hooks, params: f64) -> Promise;
+
+    /// What `restore` resolves with.
+    type Kept;
+    #[wasm_bindgen(method, getter)]
+    fn steps(this: &Kept) -> f64;
+    #[wasm_bindgen(method, getter)]
+    fn m(this: &Kept) -> Float32Array;
+    #[wasm_bindgen(method, getter)]
+    fn v(this: &Kept) -> Float32Array;
+}
+
+/// One learner, and the hand on it. Runs once.
+#[wasm_bindgen]
+#[derive(Debug, Default)]
+pub struct Learner {
+    control: Control,
+    /// The device in use, to be lost on purpose.
+    gpu: Rc<RefCell<Option<Gpu>>>,
+}
+
+#[wasm_bindgen]
+impl Learner {
+    /// A learner that has not begun.
+    #[wasm_bindgen(constructor)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes part in a run until it is told to stop or the run ends; resolves with the last report.
+    /// `join_options` are [`JoinOptions`].
+    ///
+    /// # Errors
+    /// [`Failure`], as an `Error` with a `code`.
+    pub async fn run(&self, join_options: JsValue, hooks: Hooks) -> Result<JsValue, JsValue> {
+        let options: JoinOptions = read(join_options)?;
+        let report = self.take_part(options, Rc::new(hooks)).await?;
+        Ok(to_js(&report))
+    }
+
+    /// Stops training after the step under way; the connection stays.
+    pub fn pause(&self) {
+        self.control.pause();
+    }
+
+    /// Trains again.
+    pub fn resume(&self) {
+        self.control.resume();
+    }
+
+    /// Ends the run politely after the step under way.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+
+    /// Says whether the page is hidden.
+    #[wasm_bindgen(js_name = setHidden)]
+    pub fn set_hidden(&self, hidden: bool) {
+        self.control.set_hidden(hidden);
+    }
+
+    /// Connects now rather than when it was planned.
+    pub fn reconnect(&self) {
+        self.control.reconnect();
+    }
+
+    /// Computes for `share` of the time.
+    ///
+    /// # Errors
+    /// [`Failure::Options`]: `share` is not above 0 and at most 1.
+    #[wasm_bindgen(js_name = setShare)]
+    pub fn set_share(&self, share: f64) -> Result<(), JsValue> {
+        Ok(self.control.set_duty_cycle(share).map_err(Failure::from)?)
+    }
+
+    /// Takes the GPU away, as a driver that resets does; for tests and lessons. False on the CPU.
+    #[wasm_bindgen(js_name = loseDevice)]
+    #[must_use]
+    pub fn lose_device(&self) -> bool {
+        self.gpu.borrow().as_ref().map(Gpu::lose).is_some()
+    }
+}
+
+impl Learner {
+    async fn take_part(
+        &self,
+        options: JoinOptions,
+        hooks: Rc<Hooks>,
+    ) -> Result<archipelago::run::Report, Failure> {
+        self.control.set_duty_cycle(options.share)?;
+        let address: Address = options.syncer.parse()?;
+        let identity = options::identity(&options.identity)?;
+        let mut builder = open(options::engine(&options.engine)?).await?;
+        let device = builder.gpu().map_or_else(|| "browser, cpu".to_owned(), describe);
+        let config = RunConfig {
+            address,
+            identity,
+            name: options.name.clone(),
+            device,
+            contact_ms_max: options.contact_ms_max,
+            reconnect_ms_max: None,
+            run_ms_max: None,
+        };
+        let observe = |event: &Event| hooks.event(to_js(event));
+        let first = Cell::new(true);
+        let build = async |spec: &RunSpec, moments: Option<Moments>| {
+            let kept = if first.replace(false) { restore(&hooks, spec).await } else { None };
+            let restored = kept.is_some();
+            let engine = builder.build(spec, moments.or(kept)).await?;
+            self.gpu.replace(builder.gpu().cloned());
+            hooks.event(to_js(&Notice::Engine {
+                engine: engine.kind().name(),
+                device: builder.gpu().map_or_else(|| engine_name(&engine), describe),
+                fallback: builder.fallback().map(ToString::to_string),
+                restored,
+            }));
+            let hooks = Rc::clone(&hooks);
+            let save = move |moments: &Moments| {
+                let (m, v) = (Float32Array::from(&moments.m[..]), Float32Array::from(&moments.v[..]));
+                hooks.save(moments.steps as f64, m, v);
+            };
+            Ok::<_, EngineError>(Saving::new(engine, options.save_steps, Box::new(save)))
+        };
+        Ok(run(config, &self.control, build, observe).await?)
+    }
+}
+
+fn engine_name(engine: &archipelago::engine::AnyEngine) -> String {
+    archipelago::engine::Engine::describe(engine)
+}
+
+/// A GPU for people: browsers tell little.
+pub(crate) fn describe(gpu: &Gpu) -> String {
+    match gpu.facts().name.as_str() {
+        "" => "browser, WebGPU".to_owned(),
+        name => format!("browser, WebGPU, {name}"),
+    }
+}
+
+/// A builder of engines of `kind`.
+pub(crate) async fn open(kind: EngineKind) -> Result<EngineBuilder, Failure> {
+    let clock = Clock::start();
+    let options = EngineOptions {
+        kind,
+        adapter: None,
+        half_weights: false,
+        threads: NonZeroUsize::MIN,
+        free_mib: || None,
+        tunings: Vec::new(),
+    };
+    Ok(EngineBuilder::open(options, Rc::new(move || clock.now_us())).await?)
+}
+
+/// What an earlier page kept of this model's moments. Whatever is wrong with it is no reason not to train.
+async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<Moments> {
+    let params = archipelago::model::layout(&spec.model).ok()?.len();
+    let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;
+    if kept.is_null() || kept.is_undefined() {
+        return None;
+    }
+    let kept: Kept = wasm_bindgen::JsCast::unchecked_into(kept);
+    let (steps, m, v) = (kept.steps(), kept.m().to_vec(), kept.v().to_vec());
+    let sane = |values: &[f32]| values.len() == params && values.iter().all(|value| value.is_finite());
+    let steps_sane = steps >= 0.0 && steps <= u32::MAX.into();
+    (steps_sane && sane(&m) && sane(&v) && v.iter().all(|&v| v >= 0.0)).then_some(Moments {
+        steps: steps as u64,
+        m,
+        v,
+    })
+}
+
+/// Options as Rust has them.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(options: JsValue) -> Result<T, Failure> {
+    serde_wasm_bindgen::from_value(options).map_err(|error| Failure::Options(error.to_string()))
+}
+
+/// Plain data as plain objects.
+pub(crate) fn to_js(value: &impl Serialize) -> JsValue {
+    let serializer = serde_wasm_bindgen::Serializer::json_compatible();
+    value.serialize(&serializer).expect("plain data")
+}

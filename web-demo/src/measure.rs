@@ -1,0 +1,89 @@
+//! How fast this browser trains.
+
+use archipelago::data::BYTE_VOCAB;
+use archipelago::engine::{AnyEngine, Engine, EngineError};
+use archipelago::model::{Preset, init};
+use archipelago::platform::{Clock, yield_now};
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+
+use crate::learner::{open, read, to_js};
+use crate::{Failure, MeasureOptions, Measured, options};
+
+/// Trains a preset on made-up tokens for a while; resolves with [`Measured`]. `measure_options` are
+/// [`MeasureOptions`].
+///
+/// # Errors
+/// [`Failure`], as an `Error` with a `code`.
+#[wasm_bindgen]
+pub async fn measure(measure_options: JsValue) -> Result<JsValue, JsValue> {
+    let options: MeasureOptions = read(measure_options)?;
+    Ok(to_js(&train(&options).await?))
+}
+
+async fn train(options: &MeasureOptions) -> Result<Measured, Failure> {
+    let preset: Preset = options.preset.parse().map_err(|error| Failure::Options(format!("{error}")))?;
+    let spec = spec(preset);
+    let clock = Clock::start();
+    let mut builder = open(options::engine(&options.engine)?).await?;
+    let mut engine = builder.build(&spec, None).await?;
+    let params = init(&spec.model, spec.seed).map_err(EngineError::from)?;
+    let fragments = engine.fragments().clone();
+    for fragment in fragments.ids() {
+        engine.load(fragment, &fragments.gather(fragment, &params), false, false)?;
+    }
+    let tokens = tokens(&spec);
+    let mut stats = engine.step(&tokens, spec.inner.lr_max).await?;
+    engine.settle().await?;
+    let first_step_us = clock.now_us();
+    let (mut trained, mut steps) = (0, 0);
+    while clock.now_us() - first_step_us < options.train_ms * 1_000 {
+        stats = engine.step(&tokens, spec.inner.lr_max).await?;
+        trained += stats.tokens;
+        steps += 1;
+        yield_now().await;
+    }
+    engine.settle().await?;
+    let train_s = (clock.now_us() - first_step_us) as f64 / 1e6;
+    let gpu = matches!(engine, AnyEngine::Gpu(_)).then(|| builder.gpu()).flatten();
+    Ok(Measured {
+        device: engine.describe(),
+        params: params.len() as u64,
+        tokens_per_s: if steps == 0 { 0.0 } else { trained as f64 / train_s },
+        first_step_ms: first_step_us as f64 / 1e3,
+        loss: stats.loss,
+        steps,
+        memory_bytes: memory_bytes(),
+        binding_bytes_max: gpu.map(|gpu| gpu.facts().binding_bytes_max),
+    })
+}
+
+fn memory_bytes() -> u64 {
+    let memory: js_sys::WebAssembly::Memory = wasm_bindgen::JsCast::unchecked_into(wasm_bindgen::memory());
+    let buffer: js_sys::ArrayBuffer = wasm_bindgen::JsCast::unchecked_into(memory.buffer());
+    buffer.byte_length().into()
+}
+
+/// A run of a model over bytes.
+fn spec(preset: Preset) -> RunSpec {
+    RunSpec {
+        model: preset.model(BYTE_VOCAB),
+        inner: preset.inner(),
+        exchange: ExchangeSpec {
+            fragments: 8,
+            sync_every: 24,
+            block: 256,
+            code: Code::Int4,
+            apply: ApplyPolicy::Keep { residue: true },
+        },
+        data: DataSpec { token_bytes: 1, shards: Vec::new() },
+        seed: 0,
+    }
+}
+
+/// One batch with a pattern, so that the loss falls if the engine is right.
+fn tokens(spec: &RunSpec) -> Vec<u32> {
+    let len = spec.inner.batch as usize * (spec.model.context as usize + 1);
+    (0..len as u32).map(|i| (i * i / 7 + i % 13) % spec.model.vocab).collect()
+}

@@ -1,0 +1,21 @@
+//! What the shell tells beside the events of the loop.
+
+use serde::Serialize;
+
+/// Something that a page may want to show. As JSON each has its name under `event`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Notice {
+    /// The engine is chosen.
+    Engine {
+        /// "gpu" or "cpu".
+        engine: &'static str,
+        /// What it computes with, for people.
+        device: String,
+        /// Why it is not the GPU, if one was wanted.
+        fallback: Option<String>,
+        /// Whether it goes on with moments from an earlier page.
+        restored: bool,
+    },
+}

@@ -1,0 +1,103 @@
+//! What pages ask for, and what is measured for them.
+
+use archipelago::engine::EngineKind;
+use archipelago::wire::Identity;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// How to take part in a run.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JoinOptions {
+    /// Address of the syncer, with or without what follows `#`.
+    pub syncer: String,
+    /// The learner's secret: 32 hex digits, the same at each start.
+    pub identity: String,
+    /// Its name for people.
+    pub name: String,
+    /// "auto", "gpu" or "cpu".
+    pub engine: String,
+    /// Share of time to compute, above 0 and at most 1.
+    pub share: f64,
+    /// How long to try to be taken in for the first time, in milliseconds.
+    pub contact_ms_max: u64,
+    /// Steps between two savings of the optimiser's moments; 0 for never.
+    pub save_steps: u32,
+}
+
+/// What to measure.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MeasureOptions {
+    /// "gpu" or "cpu".
+    pub engine: String,
+    /// Name of a preset: "tiny", "small", "medium" or "base".
+    pub preset: String,
+    /// How long to train after the first step, in milliseconds.
+    pub train_ms: u64,
+}
+
+/// What training here comes to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct Measured {
+    /// What it was computed with: "cpu wasm simd128", "gpu, …".
+    pub device: String,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Tokens trained on per second.
+    pub tokens_per_s: f64,
+    /// From looking for the device to the end of the first step, in milliseconds.
+    pub first_step_ms: f64,
+    /// Mean loss of the last step, in nats per token.
+    pub loss: f32,
+    /// Steps measured.
+    pub steps: u64,
+    /// Memory that WebAssembly holds, in bytes; buffers of the GPU not included.
+    pub memory_bytes: u64,
+    /// Largest binding of a kernel on the GPU, in bytes.
+    pub binding_bytes_max: Option<u64>,
+}
+
+/// The engine called `name`.
+///
+/// # Errors
+/// [`Failure::Options`]: there is none.
+pub(crate) fn engine(name: &str) -> Result<EngineKind, Failure> {
+    name.parse::<EngineKind>().map_err(|error| Failure::Options(error.to_string()))
+}
+
+/// The secret that `digits` are.
+///
+/// # Errors
+/// [`Failure::Options`]: they are no 32 hex digits.
+pub(crate) fn identity(digits: &str) -> Result<Identity, Failure> {
+    let wrong = || Failure::Options("the identity is no 32 hex digits".to_owned());
+    let mut bytes = [0; 16];
+    if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
+    }
+    Ok(Identity(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_identities() {
+        let digits = "000102030405060708090a0b0c0d0eff";
+        assert_eq!(identity(digits).unwrap().0[15], 0xff);
+        for wrong in ["", &digits[1..], "000102030405060708090a0b0c0d0e+f", "é00102030405060708090a0b0c0d0ef"]
+        {
+            assert!(matches!(identity(wrong), Err(Failure::Options(_))), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Node and what web-demo takes from npm.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::call;
+use crate::cargo::root;
+
+/// Oldest Node that will do.
+const NODE_MAJOR: u32 = 20;
+
+/// A program that npm installed for web-demo, to run there.
+pub fn node(program: &str) -> Command {
+    let folder = root().join("web-demo");
+    let mut command = Command::new(folder.join("node_modules/.bin").join(program));
+    command.current_dir(folder);
+    command
+}
+
+/// Installs what web-demo's lock file names, unless it is there.
+///
+/// # Errors
+/// A sentence: Node is missing or old, or npm failed.
+pub fn install() -> Result<(), String> {
+    check_node()?;
+    let folder = root().join("web-demo");
+    // npm keeps a copy of the lock it has installed.
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let stamp = "node_modules/.installed-lock.json";
+    let lock = read("package-lock.json").ok_or("web-demo/package-lock.json is missing")?;
+    if read(stamp).as_deref() == Some(&lock) {
+        return Ok(());
+    }
+    call(
+        Command::new("npm")
+            .args(["ci", "--no-audit", "--no-fund", "--loglevel", "error"])
+            .current_dir(&folder),
+    )?;
+    fs::write(folder.join(stamp), lock).map_err(|error| format!("web-demo/{stamp}: {error}"))
+}
+
+fn check_node() -> Result<(), String> {
+    let wanted = format!("install Node {NODE_MAJOR} or newer, with npm");
+    let output = Command::new("node").arg("--version").stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("node did not start ({error}): {wanted}"))?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());
+    match major {
+        Some(major) if major >= NODE_MAJOR => Ok(()),
+        _ => Err(format!("node is {version:?}: {wanted}")),
+    }
+}
