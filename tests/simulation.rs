@@ -139,6 +139,33 @@ fn a_dead_learner_is_not_noticed_by_the_others() {
     });
 }
 
+/// Goal: while the owner holds a run nothing moves, whatever happens meanwhile, and then it goes on.
+#[test]
+fn a_held_run_stands_still_and_goes_on() {
+    for_seeds(50, |seed| {
+        let mut world = Toys::new(3).world(seed);
+        watch(&mut world, seed, 30_000);
+        world.inject(Fault::Hold(true));
+        watch(&mut world, seed, 10_000);
+        let (before, done) = (status(&world), steps(&world));
+        assert!(
+            before.paused && before.rounds_open == 0 && before.rounds > 0,
+            "seed {seed}: {}",
+            brief(&world)
+        );
+        world.inject(Fault::Break(1));
+        world.inject(Fault::Kill(2));
+        watch(&mut world, seed, 60_000);
+        world.inject(Fault::Restart(2));
+        watch(&mut world, seed, 60_000);
+        assert_eq!((status(&world).rounds, steps(&world)), (before.rounds, done), "seed {seed}");
+        world.inject(Fault::Hold(false));
+        watch(&mut world, seed, 60_000);
+        assert!(status(&world).rounds > before.rounds + 100, "seed {seed}: {}", brief(&world));
+        assert!(status(&world).participation > 0.9, "seed {seed}: {}", brief(&world));
+    });
+}
+
 /// Goal: a crawling learner takes part with what it has, and holds nobody up.
 #[test]
 fn a_crawling_learner_is_still_merged() {

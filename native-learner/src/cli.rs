@@ -67,6 +67,9 @@ pub(crate) struct JoinArgs {
     /// The syncer: ws://HOST:PORT, a link to its page, or HOST:PORT
     #[arg(env = "ARCHIPELAGO_SYNCER")]
     pub(crate) syncer: Option<String>,
+    /// What the run's owner gave you to join, unless the link to it ends in #invite=…
+    #[arg(long, value_name = "TOKEN", env = "ARCHIPELAGO_INVITE", hide_env_values = true)]
+    pub(crate) invite: Option<String>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps [default: 1]

@@ -78,6 +78,7 @@ pub(crate) struct Output {
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct FileConfig {
     syncer: Option<String>,
+    invite: Option<String>,
     engine: Option<String>,
     adapter: Option<String>,
     half_weights: bool,
@@ -131,8 +132,13 @@ impl JoinConfig {
             (None, None) => (file.identity, file.identity_dir),
             given => given,
         };
+        let address: Address = args.syncer.or(file.syncer).ok_or(ConfigError::NoSyncer)?.parse()?;
+        let address = match args.invite.or(file.invite) {
+            Some(invite) => address.with_invite(&invite)?,
+            None => address,
+        };
         Ok(Self {
-            address: args.syncer.or(file.syncer).ok_or(ConfigError::NoSyncer)?.parse()?,
+            address,
             compute,
             duty_cycle: args.duty_cycle.or(file.duty_cycle).unwrap_or(1.0),
             name: args.name.or(file.name),
@@ -279,6 +285,19 @@ mod tests {
         assert_eq!(config.run_ms_max, Some(5));
         assert_eq!((config.identity, config.identity_dir), (None, Some("d".into())));
         assert!(config.output.quiet && !config.output.verbose);
+    }
+
+    #[test]
+    fn an_invite_comes_by_link_flag_or_file() {
+        let invite = |text, flags: &[&str]| {
+            join(text, flags).unwrap().address.invite().map(|invite| invite.expose().to_owned())
+        };
+        assert_eq!(invite("", &["a:1"]), None);
+        assert_eq!(invite("", &["http://a:1/#invite=one"]).as_deref(), Some("one"));
+        assert_eq!(invite("invite = 'two'", &["http://a:1/#invite=one"]).as_deref(), Some("two"));
+        assert_eq!(invite("invite = 'two'", &["a:1", "--invite", "three"]).as_deref(), Some("three"));
+        let error = join("", &["a:1", "--invite", "no invite"]).unwrap_err();
+        assert!(error.to_string().contains("copy the whole link"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Seek;
 use std::path::{Path, PathBuf};
 
 use archipelago::diloco::{Fragments, Layout, RunId};
@@ -8,6 +9,8 @@ use archipelago::wire::{ModelSpec, RunSpec};
 use safetensors::tensor::{Dtype, View};
 use serde::Serialize;
 use serde_json::json;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 use crate::errors::ServerError;
 use crate::prepare::layout;
@@ -55,9 +58,17 @@ pub fn export(dir: &Path, out: &Path) -> Result<Exported, ServerError> {
 fn write(snapshot: &Snapshot, tokenizer: &str, out: &Path) -> Result<(), ServerError> {
     let spec = &snapshot.record.spec;
     let layout = layout(spec)?;
-    let theta = flat(snapshot, spec, &layout)?;
-    fs::create_dir_all(out).map_err(disk("make", out))?;
+    write_folder(&flat(snapshot, spec, &layout)?, &spec.model, &layout, tokenizer, out)
+}
 
+fn write_folder(
+    theta: &[f32],
+    spec: &ModelSpec,
+    layout: &Layout,
+    tokenizer: &str,
+    out: &Path,
+) -> Result<(), ServerError> {
+    fs::create_dir_all(out).map_err(disk("make", out))?;
     let tensors = layout.offsets().map(|(start, tensor)| {
         let values = &theta[start as usize..][..tensor.len() as usize];
         let shape = match tensor.rows {
@@ -73,14 +84,58 @@ fn write(snapshot: &Snapshot, tokenizer: &str, out: &Path) -> Result<(), ServerE
 
     let json =
         |name: &str, value: serde_json::Value| write_file(&out.join(name), format!("{value:#}\n").as_bytes());
-    json("config.json", model_config(&spec.model))?;
+    json("config.json", model_config(spec))?;
     // safetensors makes files for their owner only; a model is for whom the folder is for.
     let config = out.join("config.json");
     let permissions = fs::metadata(&config).map_err(disk("read", &config))?.permissions();
     fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
-    json("generation_config.json", generation_config(&spec.model))?;
-    json("tokenizer_config.json", tokenizer_config(&spec.model))?;
+    json("generation_config.json", generation_config(spec))?;
+    json("tokenizer_config.json", tokenizer_config(spec))?;
     write_file(&out.join("tokenizer.json"), tokenizer.as_bytes())
+}
+
+/// The same folder as one file, `name/…` in a ZIP archive that nothing is compressed in: parameters hardly
+/// get smaller. Made in `dir`, gone when it is closed; only `theta`, `[layout.len()]`, is held in memory.
+///
+/// # Errors
+/// - `Internal`: `theta` is not a model like `spec`.
+/// - `Disk`: something cannot be written.
+pub fn archive(
+    theta: &[f32],
+    spec: &RunSpec,
+    tokenizer: &str,
+    dir: &Path,
+    name: &str,
+) -> Result<File, ServerError> {
+    let layout = layout(spec)?;
+    if theta.len() != layout.len() {
+        let what = "the parameters do not fit the run's model".into();
+        return Err(ServerError::Internal { what });
+    }
+    let folder = tempfile::tempdir_in(dir).map_err(disk("make a folder in", dir))?;
+    write_folder(theta, &spec.model, &layout, tokenizer, folder.path())?;
+    zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name)
+        .map_err(disk("write an archive in", dir))
+}
+
+fn zip(folder: &Path, archive: File, name: &str) -> std::io::Result<File> {
+    let mut paths =
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    paths.sort();
+    let mut zip = ZipWriter::new(archive);
+    for path in paths {
+        let mut file = File::open(&path)?;
+        let large = file.metadata()?.len() >= u32::MAX.into();
+        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+        zip.start_file(format!("{name}/{file_name}"), options.large_file(large))?;
+        std::io::copy(&mut file, &mut zip)?;
+        // The disk need not hold all of it twice.
+        fs::remove_file(&path)?;
+    }
+    let mut archive = zip.finish()?;
+    archive.rewind()?;
+    Ok(archive)
 }
 
 fn flat(snapshot: &Snapshot, spec: &RunSpec, layout: &Layout) -> Result<Vec<f32>, ServerError> {

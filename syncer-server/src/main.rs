@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use archipelago::wire::Invite;
 use serde_json::json;
 use signal_hook::{consts::TERM_SIGNALS, flag};
-use syncer_server::config::{Cli, CliError, ExportArgs, ServeConfig, Verb, parse};
+use syncer_server::config::{self, Cli, CliError, ExportArgs, ServeConfig, Verb, parse};
 use syncer_server::errors::{EXIT_STOPPED, ServerError};
+use syncer_server::store::Store;
 use syncer_server::{bind, doctor, export, prepare, serve};
 use tracing_subscriber::EnvFilter;
 
@@ -39,7 +41,7 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
     }
 }
 
-async fn start(config: ServeConfig) -> Result<(), ServerError> {
+async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     log(&config);
     let settings = serde_json::to_string(&config).expect("plain data");
     tracing::info!(settings, "effective settings");
@@ -48,7 +50,11 @@ async fn start(config: ServeConfig) -> Result<(), ServerError> {
     let address =
         address.map_err(|source| ServerError::Address { address: config.listen.clone(), source })?;
     let json = config.json;
-    let (url, socket) = (format!("http://{address}/"), format!("ws://{address}/v1/ws"));
+    let invite = invite(&config)?;
+    // What follows # stays with whoever opens the link: no request carries it.
+    let fragment = invite.as_ref().map_or_else(String::new, |invite| format!("#invite={}", invite.expose()));
+    config.invite = invite.map(|invite| invite.expose().to_owned());
+    let (url, socket) = (format!("http://{address}/{fragment}"), format!("ws://{address}/v1/ws{fragment}"));
     match json {
         true => {
             say(&json!({ "event": "listening", "address": address.to_string(), "url": url, "join": socket }))
@@ -67,6 +73,12 @@ async fn start(config: ServeConfig) -> Result<(), ServerError> {
         )),
     }
     Ok(())
+}
+
+/// What learners must show, if anything; the links that are printed carry it.
+fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
+    config::invite(config)?;
+    Store::look(&config.dir).invite(config.invite.as_deref())
 }
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {

@@ -1,5 +1,6 @@
 //! Both cores against each other, without a network: each output is at once the other's input.
 
+mod hold;
 mod late;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use super::fake::{FakeSyncer, Script, Toy};
 use super::{Address, Control, Event, Report, RunConfig, RunError, run};
 use crate::engine::HostEngine;
-use crate::wire::{CloseCode, Fate, Identity};
+use crate::wire::{CloseCode, Fate, Identity, Invite};
 
 /// More than any test needs on a busy machine; reached only if one hangs.
 const HANG_MS: u64 = 60_000;
@@ -65,6 +65,19 @@ fn trains_merges_and_leaves_politely() {
 }
 
 #[test]
+fn an_invite_goes_into_the_introduction_and_nowhere_else() {
+    let fake = FakeSyncer::start(Script::default());
+    let address = fake.address.clone().with_invite("open-sesame").unwrap();
+    let (result, events) = learn(config(&address), |events| merged(events) >= 1);
+    assert!(result.is_ok(), "{result:?}");
+    let hellos = fake.script(|script| script.hellos.clone());
+    assert!(hellos.iter().all(|hello| hello.invite.as_ref().map(Invite::expose) == Some("open-sesame")));
+    let requests = fake.script(|script| script.requests.clone());
+    assert!(!requests.is_empty());
+    assert!(!format!("{requests:?}{events:?}").contains("sesame"));
+}
+
+#[test]
 fn comes_back_as_the_same_learner() {
     let fake = FakeSyncer::start(Script { cut_after_receipts: Some(3), ..Script::default() });
     let (result, events) = learn(config(&fake.address), |events| {
@@ -82,7 +95,9 @@ fn comes_back_as_the_same_learner() {
 
 #[test]
 fn final_goodbyes_end_the_run() {
-    for code in [CloseCode::Version, CloseCode::Layout, CloseCode::Untrusted, CloseCode::Replaced] {
+    let codes =
+        [CloseCode::Version, CloseCode::Layout, CloseCode::Untrusted, CloseCode::Replaced, CloseCode::Invite];
+    for code in codes {
         let fake = FakeSyncer::start(Script { goodbyes: vec![code], ..Script::default() });
         let (result, _) = learn(config(&fake.address), |_| false);
         let refused = matches!(&result, Err(RunError::Refused { code: found, .. }) if *found == code);

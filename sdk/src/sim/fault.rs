@@ -38,6 +38,8 @@ pub enum Fault {
     CrashSyncer,
     /// A new syncer starts from the last snapshot.
     RestartSyncer,
+    /// The owner holds the run, or lets it go on.
+    Hold(bool),
     /// The owner ends the run.
     Finish,
 }

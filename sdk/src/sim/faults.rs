@@ -13,6 +13,7 @@ impl World {
             Fault::CrashSyncer => return self.crash_syncer(),
             Fault::RestartSyncer => return self.restart_syncer(),
             Fault::Finish => return self.finish(),
+            Fault::Hold(held) => return self.hold(held),
             Fault::Kill(i)
             | Fault::Vanish(i)
             | Fault::Restart(i)
@@ -49,7 +50,7 @@ impl World {
                 machine.poison = poison;
                 machine.forged |= poison.is_some();
             }
-            Fault::CrashSyncer | Fault::RestartSyncer | Fault::Finish => {}
+            Fault::CrashSyncer | Fault::RestartSyncer | Fault::Finish | Fault::Hold(_) => {}
         }
     }
 
@@ -121,6 +122,12 @@ impl World {
             self.end_at_learner(id);
         }
         self.machines[machine as usize].kill();
+    }
+
+    fn hold(&mut self, held: bool) {
+        if self.host.is_some() {
+            self.host_input(syncer::Input::Hold(held));
+        }
     }
 
     fn finish(&mut self) {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod events;
+mod export;
 mod files;
 mod page;
 mod socket;
@@ -21,6 +22,9 @@ use tokio::sync::watch;
 use crate::connection::Context;
 use crate::corpus::Corpus;
 
+pub use events::WATCHERS_MAX;
+pub use export::Exports;
+
 /// What the routes need.
 pub struct App {
     /// What connections need.
@@ -37,6 +41,8 @@ pub struct App {
     pub sockets_max: u32,
     /// Sockets open.
     pub sockets: AtomicU32,
+    /// What archives of the model are made of.
+    pub exports: Exports,
     /// Streams of events open.
     pub watchers: AtomicU32,
     /// The number of the next connection.
@@ -61,6 +67,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/series", get(stats::series))
         .route("/v1/rounds", get(stats::rounds))
         .route("/v1/events", get(events::events))
+        .route("/v1/export.zip", get(export::export))
         .route("/v1/ws", get(socket::upgrade))
         .route("/v1/runs/{run}/fragments/{fragment}/{version}", get(files::fragment))
         .route("/v1/runs/{run}/shards/{index}", get(files::shard))

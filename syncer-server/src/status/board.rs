@@ -145,3 +145,134 @@ impl Board {
         self.run_s_before + now.0 as f64 / 1e3
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use archipelago::diloco::syncer::{Input, SyncerConfig};
+    use archipelago::diloco::{ConnId, RunId};
+    use archipelago::wire::{DataSpec, Hello, Identity, LearnerState, Message, Progress, ShardSpec};
+
+    use super::*;
+    use crate::config::{ServeConfig, run_spec};
+    use crate::prepare::layout;
+    use crate::status::{FOREMOST_MAX, PAGE_MAX, POINTS_MAX, SAMPLES_MAX, Sort};
+
+    const RUN: RunId = RunId(7);
+
+    /// A run of `count` learners that have trained, the later the more.
+    fn crowd(count: u32) -> Syncer {
+        let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
+        let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
+        let spec = run_spec(&config, 256, DataSpec { token_bytes: 2, shards }).unwrap();
+        let layout = layout(&spec).unwrap();
+        let theta = vec![0.0; layout.len()];
+        let mut syncer = Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap();
+        for number in 0..count {
+            let conn = ConnId(number.into());
+            let mut identity = [0; 16];
+            identity[..4].copy_from_slice(&number.to_le_bytes());
+            let hello = Hello {
+                run: None,
+                layout: None,
+                identity: Identity(identity),
+                // As long as names can be.
+                name: format!("{number:064}"),
+                device: format!("gpu, {}", "x".repeat(59)),
+                invite: None,
+            };
+            syncer.handle(Millis(0), Input::Message(conn, Message::Hello(hello)));
+            report(&mut syncer, number, 1, 0);
+        }
+        syncer
+    }
+
+    fn report(syncer: &mut Syncer, number: u32, tokens: u64, at_ms: u64) {
+        let progress = Progress {
+            run: RUN,
+            leases: vec![],
+            steps: 1,
+            tokens,
+            step_ms: 31.25,
+            loss: 3.25,
+            state: LearnerState::Training,
+        };
+        syncer.handle(Millis(at_ms), Input::Message(ConnId(number.into()), Message::Progress(progress)));
+    }
+
+    fn board() -> Board {
+        let facts = Facts {
+            preset: "tiny".into(),
+            corpus: "text".into(),
+            corpus_tokens: 1,
+            bytes_per_token: 1.0,
+            entropy_floor: None,
+            total_tokens: 1,
+            invite_required: false,
+        };
+        Board::new(facts, Carried::default())
+    }
+
+    #[test]
+    fn a_crowd_keeps_the_status_small() {
+        let (syncer, mut board) = (crowd(1_000), board());
+        for second in 0..20 {
+            board.tick(Millis(second * 1_000), &syncer, Traffic::default());
+        }
+        let status = board.status(Millis(20_000), &syncer, Traffic::default(), 1_000);
+        assert_eq!((status.learners.len(), status.core.learners_total), (FOREMOST_MAX, 1_000));
+        assert_eq!(status.learners_by_state.training, 1_000);
+        let json = serde_json::to_string(&status).unwrap();
+        assert!(json.len() < 48 << 10, "{} bytes", json.len());
+    }
+
+    #[test]
+    fn pages_show_everyone_once() {
+        let (mut syncer, mut board) = (crowd(450), board());
+        syncer.handle(Millis(0), Input::Disconnected(ConnId(3)));
+        board.tick(Millis(0), &syncer, Traffic::default());
+        report(&mut syncer, 5, 10_001, 1_000);
+        board.tick(Millis(1_000), &syncer, Traffic::default());
+        let page = |offset, limit, sort| {
+            board.learners(Millis(1_000), &syncer, LearnersQuery { offset, limit, sort })
+        };
+        for sort in [Sort::Merged, Sort::Speed, Sort::Name, Sort::State] {
+            let mut seen = BTreeSet::new();
+            for offset in [0, 200, 400] {
+                let page = page(offset, usize::MAX, sort);
+                assert_eq!((page.total, page.learners.len()), (450, PAGE_MAX.min(450 - offset)));
+                seen.extend(page.learners.iter().map(|learner| learner.learner));
+            }
+            assert_eq!(seen.len(), 450, "{sort:?}");
+        }
+        // Learners are numbered from 1, connections from 0.
+        let fastest = &page(0, 1, Sort::Speed).learners[0];
+        assert_eq!((fastest.learner.0, fastest.tokens_per_s), (6, 10_000.0));
+        assert_eq!(fastest.connected_s, Some(1.0));
+        assert_eq!(page(0, 1, Sort::Name).learners[0].learner.0, 1);
+        let away = &page(449, 1, Sort::State).learners[0];
+        assert_eq!((away.learner.0, away.state, away.connected_s), (4, None, None));
+        assert_eq!(page(900, 10, Sort::Name).learners, []);
+    }
+
+    #[test]
+    fn a_day_of_history_stays_small() {
+        let (syncer, mut board) = (crowd(1), board());
+        for second in 0..86_400 {
+            board.tick(Millis(second * 1_000), &syncer, Traffic::default());
+            if second % 5 == 0 {
+                let evaluation = Evaluation { tokens_merged: second, rounds: second, loss: 3.0, time_s: 0.0 };
+                let text = (second % 30 == 0).then(|| "x".repeat(600));
+                board.evaluated(Millis(second * 1_000), evaluation, text);
+            }
+        }
+        let json = board.series_json();
+        assert!(json.len() < 256 << 10, "{} bytes", json.len());
+        let view: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let times = view["time_s"].as_array().unwrap();
+        assert!(times.len() <= POINTS_MAX && view["samples"].as_array().unwrap().len() <= SAMPLES_MAX);
+        assert_eq!((times[0].as_f64(), times[times.len() - 1].as_f64()), (Some(0.0), Some(86_399.0)));
+        assert_eq!(view["evaluations"].as_array().unwrap().last().unwrap()["time_s"], 86_395.0);
+    }
+}

@@ -96,3 +96,19 @@ pub struct ServerStatus {
     /// Time that the run's syncers were up, in seconds; [`SeriesView::time_s`] is on this clock.
     pub run_s: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What servers wrote before there were series.
+    #[test]
+    fn old_snapshots_load() {
+        let old = r#"{"traffic":{"bytes_up":1,"bytes_down":2,"values_up":3,"values_down":4,"join_bytes":5,
+            "data_bytes":6},"history":{"evaluations":[{"tokens_merged":7,"rounds":8,"loss":3.5}],"sample":"text"}}"#;
+        let carried: Carried = serde_json::from_str(old).unwrap();
+        assert_eq!((carried.traffic.data_bytes, carried.history.last()), (6, Some(3.5)));
+        assert_eq!((carried.series, carried.run_s), (Series::default(), 0.0));
+        assert!(serde_json::from_str::<Carried>(&old.replace("sample", "simple")).is_err());
+    }
+}

@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod dashboard;
 mod durability;
 mod files;
+mod owner;
 mod socket;
 mod support;
 mod take_home;

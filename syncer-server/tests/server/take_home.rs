@@ -1,14 +1,20 @@
-//! The model as a folder.
+//! The model as a folder, and as one file.
+
+use std::io::{Cursor, Read};
 
 use archipelago::diloco::Fragments;
 use archipelago::model;
 use safetensors::SafeTensors;
+use syncer_server::config::ServeConfig;
 use syncer_server::errors::ServerError;
 use syncer_server::export::export;
 use syncer_server::store::Store;
 use tokenizers::Tokenizer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use zip::ZipArchive;
 
-use crate::support::{Server, config};
+use crate::support::{PATIENCE, Server, config, header};
 
 #[tokio::test]
 async fn a_folder_holds_the_model_whole() {
@@ -52,4 +58,57 @@ async fn a_folder_holds_the_model_whole() {
     assert_eq!(config["hidden_size"], spec.model.d_model);
     let tokenizer = Tokenizer::from_file(out.join("tokenizer.json")).unwrap();
     assert_eq!(tokenizer.get_vocab_size(true) as u32, spec.model.vocab);
+}
+
+#[tokio::test]
+async fn an_archive_holds_the_same_files() {
+    let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(config(dir.path())).await;
+    let run = server.status().await["run"].as_str().unwrap().to_owned();
+    let (code, head, body) = server.http("GET /v1/export.zip").await;
+    assert_eq!((code, header(&head, "content-type")), (200, "application/zip"));
+    assert_eq!(header(&head, "content-length"), body.len().to_string());
+    let name = format!("archipelago-{run}-0");
+    assert_eq!(header(&head, "content-disposition"), format!("attachment; filename=\"{name}.zip\""));
+    server.stop().await;
+
+    export(dir.path(), out.path()).unwrap();
+    let mut archive = ZipArchive::new(Cursor::new(body)).unwrap();
+    let mut count = 0;
+    for entry in std::fs::read_dir(out.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let inside = format!("{name}/{}", path.file_name().unwrap().to_str().unwrap());
+        let mut bytes = Vec::new();
+        archive.by_name(&inside).unwrap().read_to_end(&mut bytes).unwrap();
+        assert!(bytes == std::fs::read(&path).unwrap(), "{inside}");
+        if inside.ends_with(".safetensors") {
+            assert!(SafeTensors::deserialize(&bytes).unwrap().len() > 1);
+        }
+        count += 1;
+    }
+    assert_eq!((archive.len(), count), (5, 5));
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".tmp")), "{left:?}");
+}
+
+#[tokio::test]
+async fn one_archive_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    // More bytes than sockets take in by themselves.
+    let config =
+        ServeConfig { preset: "medium".into(), corpus_bytes: "1MB".parse().unwrap(), ..config(dir.path()) };
+    let server = Server::start(config).await;
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    first.write_all(b"GET /v1/export.zip HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    tokio::time::timeout(PATIENCE, first.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    let (code, head, _) = server.http("GET /v1/export.zip").await;
+    assert_eq!((code, header(&head, "retry-after")), (429, "30"));
+    // Whoever leaves makes room.
+    drop(first);
+    let room = async { while server.http("GET /v1/export.zip").await.0 != 200 {} };
+    tokio::time::timeout(PATIENCE, room).await.unwrap();
+    server.stop().await;
 }

@@ -7,6 +7,7 @@
 //! Sub-machines, each in its file: `session` (who is connected), `round` (launch, collect, settle),
 //! and [`super::LeasePool`], [`super::Ledger`], [`super::QuorumPolicy`], which know nothing of connections.
 
+mod admit;
 mod config;
 mod io;
 mod norm;

@@ -1,0 +1,164 @@
+//! What pages are told of a run.
+
+use archipelago::wire::{Fate, Message};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Learner, PATIENCE, Server, config, header};
+
+/// Has one update of `learner` merged.
+async fn merge(learner: &mut Learner) {
+    let invitation = learner.collect().await;
+    learner.steps += 1;
+    learner.report().await;
+    let update = learner.update(invitation, 0.01);
+    learner.client.send(&Message::Update(update)).await;
+    let fate = learner.until(|message| match message {
+        Message::Receipt { fate, .. } => Some(fate),
+        _ => None,
+    });
+    assert!(matches!(fate.await, Fate::Merged { .. }));
+}
+
+async fn json(server: &Server, path: &str) -> Value {
+    let (code, head, body) = server.http(&format!("GET {path}")).await;
+    assert_eq!((code, header(&head, "cache-control")), (200, "no-store"), "{path}");
+    serde_json::from_slice(&body).unwrap()
+}
+
+/// A stream of events that is read as far as it is wanted.
+struct Watch {
+    stream: TcpStream,
+    text: String,
+}
+
+impl Watch {
+    async fn open(server: &Server, path: &str) -> Self {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        Self { stream, text: String::new() }
+    }
+
+    /// Reads until the event `name` has come `count` times in all.
+    async fn until(&mut self, name: &str, count: usize) {
+        let line = format!("event: {name}\n");
+        while self.text.matches(&line).count() < count {
+            let mut bytes = [0; 4_096];
+            let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut bytes)).await.unwrap().unwrap();
+            assert!(read > 0, "the stream ended: {}", self.text);
+            self.text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn rounds_learners_and_series_tell_of_a_merge() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    merge(&mut learner).await;
+
+    let status = server.status().await;
+    assert_eq!((&status["learners_by_state"]["training"], &status["learners_total"]), (&1.into(), &1.into()));
+    for gone in ["evaluations", "rounds_recent"] {
+        assert!(status.get(gone).is_none(), "{gone} grows with the run");
+    }
+
+    let rounds = json(&server, "/v1/rounds").await;
+    let round = rounds["rounds"].as_array().unwrap().iter().find(|round| !round["merged"].is_null()).unwrap();
+    assert_eq!((&round["invited"], &round["answered"]), (&1.into(), &1.into()));
+    let (answer, merged) = (&round["answers"][0], &round["merged"]);
+    assert_eq!((&answer["learner"], &answer["fate"]), (&1.into(), &"merged".into()));
+    assert_eq!(answer["tokens"], learner.step_tokens());
+    assert_eq!((&answer["after_ms"], &round["quorum_ms"]), (&merged["collect_ms"], &merged["collect_ms"]));
+    assert_eq!(round["decision"]["why"], "all_answered");
+    let times = ["launched_ms", "merge_start_ms", "merge_end_ms"].map(|name| round[name].as_u64().unwrap());
+    assert!(times[1] <= times[2] && times[0] + times[2] <= rounds["now_ms"].as_u64().unwrap(), "{round}");
+
+    let page = json(&server, "/v1/learners?sort=speed&limit=1").await;
+    assert_eq!((&page["total"], &page["sort"]), (&1.into(), &"speed".into()));
+    let shown = &page["learners"][0];
+    assert_eq!((&shown["name"], &shown["fates"]["merged"]), (&"learner 1".into(), &1.into()));
+    assert_eq!((&shown["merged_share"], &shown["state"]), (&1.0.into(), &"training".into()));
+    assert!(shown["connected_s"].is_f64());
+    assert_eq!(json(&server, "/v1/learners?offset=1").await["learners"], Value::Array(vec![]));
+    for query in ["limit=0", "limit=-1", "limit=x", "offset=-1", "sort=age", "limits=3"] {
+        let (code, _, why) = server.http(&format!("GET /v1/learners?{query}")).await;
+        assert_eq!(code, 400, "{query}");
+        assert!(String::from_utf8(why).unwrap().contains("sort=merged, speed, name or state"), "{query}");
+    }
+
+    let series = json(&server, "/v1/series").await;
+    assert_eq!(series["span_s"], 1);
+    assert!(!series["time_s"].as_array().unwrap().is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn events_are_few_and_raw_ones_only_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut plain = Watch::open(&server, "/v1/events").await;
+    plain.until("status", 1).await;
+    let mut raw = Watch::open(&server, "/v1/events?raw=1").await;
+    raw.until("status", 1).await;
+    let mut learner = Learner::join(&server, 1).await;
+    merge(&mut learner).await;
+    plain.until("point", 1).await;
+    plain.until("rounds", 1).await;
+    plain.until("status", 2).await;
+    raw.until("rounds", 1).await;
+    raw.until("run", 4).await;
+    assert!(!plain.text.contains("event: run\n"), "{}", plain.text);
+    for event in ["joined", "launched", "answered", "settled"] {
+        assert!(raw.text.contains(&format!(r#"data: {{"event":"{event}""#)), "{event}: {}", raw.text);
+    }
+    assert_eq!(server.http("GET /v1/events?raw=yes").await.0, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn streams_at_once_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut watches = Vec::new();
+    for _ in 0..syncer_server::http::WATCHERS_MAX {
+        let mut watch = Watch::open(&server, "/v1/events").await;
+        watch.until("status", 1).await;
+        watches.push(watch);
+    }
+    let (code, _, why) = server.http("GET /v1/events").await;
+    assert_eq!((code, why), (503, b"too many pages watch this run: try again later\n".to_vec()));
+    // Those who leave make room.
+    drop(watches);
+    let room = async {
+        loop {
+            let mut watch = Watch::open(&server, "/v1/events").await;
+            let mut bytes = [0; 12];
+            watch.stream.read_exact(&mut bytes).await.unwrap();
+            if bytes.ends_with(b"200") {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, room).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_course_of_a_run_survives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut watch = Watch::open(&server, "/v1/events").await;
+    watch.until("point", 2).await;
+    let last = server.stop().await;
+    let server = Server::start(config(dir.path())).await;
+    let (series, status) = (json(&server, "/v1/series").await, server.status().await);
+    let times: Vec<f64> =
+        series["time_s"].as_array().unwrap().iter().map(|at| at.as_f64().unwrap()).collect();
+    assert!(times.len() >= 3 && times.is_sorted(), "{times:?}");
+    assert!(status["run_s"].as_f64().unwrap() >= last.run_s, "{status}");
+    server.stop().await;
+}
