@@ -18,7 +18,7 @@ pub use failure::Failure;
 pub use learner::Learner;
 pub use measure::measure;
 pub use notice::Notice;
-pub use options::{JoinOptions, MeasureOptions, Measured};
+pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 
 /// The wire version this build speaks; a page compares it with the syncer's before it joins.
 #[wasm_bindgen(js_name = wireVersion)]

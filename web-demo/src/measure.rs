@@ -2,14 +2,14 @@
 
 use archipelago::data::BYTE_VOCAB;
 use archipelago::engine::{AnyEngine, Engine, EngineError};
-use archipelago::model::{Preset, init};
+use archipelago::model::{Preset, flops_per_token, init, layout};
 use archipelago::platform::{Clock, yield_now};
 use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::learner::{open, read, to_js};
-use crate::{Failure, MeasureOptions, Measured, options};
+use crate::{Failure, MeasureOptions, Measured, PresetFacts, options};
 
 /// Trains a preset on made-up tokens for a while; resolves with [`Measured`]. `measure_options` are
 /// [`MeasureOptions`].
@@ -46,17 +46,34 @@ async fn train(options: &MeasureOptions) -> Result<Measured, Failure> {
     }
     engine.settle().await?;
     let train_s = (clock.now_us() - first_step_us) as f64 / 1e6;
+    let tokens_per_s = if steps == 0 { 0.0 } else { trained as f64 / train_s };
     let gpu = matches!(engine, AnyEngine::Gpu(_)).then(|| builder.gpu()).flatten();
     Ok(Measured {
         device: engine.describe(),
         params: params.len() as u64,
-        tokens_per_s: if steps == 0 { 0.0 } else { trained as f64 / train_s },
+        tokens_per_s,
         first_step_ms: first_step_us as f64 / 1e3,
         loss: stats.loss,
         steps,
         memory_bytes: memory_bytes(),
         binding_bytes_max: gpu.map(|gpu| gpu.facts().binding_bytes_max),
+        presets: presets(preset, tokens_per_s)?,
     })
+}
+
+/// Copies of the parameters that training holds: θ, gradient, two moments, Θ̂ and what was reported.
+const COPIES: u64 = 6;
+
+/// What each preset would come to, if `measured` does `tokens_per_s`.
+fn presets(measured: Preset, tokens_per_s: f64) -> Result<Vec<PresetFacts>, EngineError> {
+    let flops = |preset: Preset| flops_per_token(&preset.model(BYTE_VOCAB));
+    let flops_per_s = tokens_per_s * flops(measured)? as f64;
+    let facts = |preset: Preset| {
+        let params = layout(&preset.model(BYTE_VOCAB))?.len() as u64;
+        let (name, state_bytes) = (preset.name(), COPIES * 4 * params);
+        Ok(PresetFacts { name, params, state_bytes, tokens_per_s: flops_per_s / flops(preset)? as f64 })
+    };
+    Preset::ALL.into_iter().map(facts).collect()
 }
 
 fn memory_bytes() -> u64 {

@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// How to take part in a run.
 #[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(ts_rs::TS))]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "RawJoin"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JoinOptions {
     /// Address of the syncer, with or without what follows `#`.
@@ -29,7 +29,7 @@ pub struct JoinOptions {
 
 /// What to measure.
 #[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(ts_rs::TS))]
+#[cfg_attr(test, derive(ts_rs::TS), ts(rename = "RawMeasure"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MeasureOptions {
     /// "gpu" or "cpu".
@@ -61,6 +61,24 @@ pub struct Measured {
     pub memory_bytes: u64,
     /// Largest binding of a kernel on the GPU, in bytes.
     pub binding_bytes_max: Option<u64>,
+    /// What that means for each preset, over a vocabulary of bytes, smallest first.
+    pub presets: Vec<PresetFacts>,
+}
+
+/// What a preset asks of this browser.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub struct PresetFacts {
+    /// Its name.
+    pub name: &'static str,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Parameters, gradient, moments and what the exchange holds, in bytes; activations not included.
+    pub state_bytes: u64,
+    /// Tokens trained on per second at the rate of operations that was measured: an estimate but for the preset
+    /// that was measured.
+    pub tokens_per_s: f64,
 }
 
 /// The engine called `name`.

@@ -6,7 +6,7 @@ use archipelago::run::{Doing, Event, Offline, Report};
 use archipelago::wire::{Fate, FragmentId, LateReason, LearnerId, Refusal, Round, Version};
 use ts_rs::{Config, TS};
 
-use crate::{JoinOptions, MeasureOptions, Measured, Notice};
+use crate::{JoinOptions, MeasureOptions, Measured, Notice, PresetFacts};
 
 /// Where they are kept.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/package/src/generated.ts");
@@ -25,7 +25,7 @@ fn declarations() -> String {
         ($($name:ty),*) => { $(add(<$name>::decl(&config), <$name>::docs());)* };
     }
     declare!(LearnerId, FragmentId, Round, Version, LateReason, Refusal, Fate, Doing, Offline, Report, Event);
-    declare!(JoinOptions, MeasureOptions, Measured, Notice);
+    declare!(JoinOptions, MeasureOptions, PresetFacts, Measured, Notice);
     text
 }
 

@@ -231,7 +231,7 @@ reason: string, } | { "event": "progress" } & Report;
 /**
  * How to take part in a run.
  */
-export type JoinOptions = { 
+export type RawJoin = { 
 /**
  * Address of the syncer, with or without what follows `#`.
  */
@@ -264,7 +264,7 @@ saveSteps: number, };
 /**
  * What to measure.
  */
-export type MeasureOptions = { 
+export type RawMeasure = { 
 /**
  * "gpu" or "cpu".
  */
@@ -277,6 +277,28 @@ preset: string,
  * How long to train after the first step, in milliseconds.
  */
 trainMs: number, };
+
+/**
+ * What a preset asks of this browser.
+ */
+export type PresetFacts = { 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * Parameters of the model.
+ */
+params: number, 
+/**
+ * Parameters, gradient, moments and what the exchange holds, in bytes; activations not included.
+ */
+stateBytes: number, 
+/**
+ * Tokens trained on per second at the rate of operations that was measured: an estimate but for the preset
+ * that was measured.
+ */
+tokensPerS: number, };
 
 /**
  * What training here comes to.
@@ -313,7 +335,11 @@ memoryBytes: number,
 /**
  * Largest binding of a kernel on the GPU, in bytes.
  */
-bindingBytesMax: number | null, };
+bindingBytesMax: number | null, 
+/**
+ * What that means for each preset, over a vocabulary of bytes, smallest first.
+ */
+presets: Array<PresetFacts>, };
 
 /**
  * Something that a page may want to show. As JSON each has its name under `event`.

@@ -22,6 +22,8 @@ import type {
   ToWorker,
 } from "./types.js";
 
+export { capabilities } from "./check.js";
+export type { AdapterFacts, Capabilities } from "./check.js";
 export * from "./types.js";
 
 /** A learner that is told to stop has this long to say farewell, in milliseconds; then its Worker ends. */

@@ -1,5 +1,5 @@
 /** What a page asks of a learner, and what it hears. */
-import type { Event, Notice, Measured, Report } from "./generated.js";
+import type { Event, Notice, Measured, RawMeasure, Report } from "./generated.js";
 
 export type * from "./generated.js";
 
@@ -91,7 +91,7 @@ export class LearnerError extends Error {
 /** Page to Worker. */
 export type ToWorker =
   | { readonly do: "join"; readonly wasmUrl: string; readonly options: WorkerJoin }
-  | { readonly do: "measure"; readonly wasmUrl: string; readonly options: { engine: string; preset: string; trainMs: number } }
+  | { readonly do: "measure"; readonly wasmUrl: string; readonly options: RawMeasure }
   | { readonly do: "pause" | "resume" | "stop" | "reconnect" | "loseDevice" }
   | { readonly do: "setShare"; readonly share: number }
   | { readonly do: "setHidden"; readonly hidden: boolean };

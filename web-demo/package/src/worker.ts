@@ -1,7 +1,8 @@
 /** The learner's Worker: loads the engine, and hands events and wishes to and fro. */
+import { hasRelaxedSimd } from "./check.js";
 import { Keeper } from "./kept.js";
 import type { Moments } from "./kept.js";
-import type { ErrorCode, FromWorker, LearnerEvent, ToWorker, WorkerJoin } from "./types.js";
+import type { ErrorCode, FromWorker, LearnerEvent, RawJoin, RawMeasure, ToWorker, WorkerJoin } from "./types.js";
 import type { Learner } from "../dist/wasm/plain/archipelago.js";
 
 type Engine = typeof import("../dist/wasm/plain/archipelago.js");
@@ -63,14 +64,14 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
     for (const message of waiting.splice(0)) act(learner, message);
     const saveSteps = options.remember ? SAVE_STEPS : 0;
     const report = await learner.run(
-      { syncer, name, engine: options.engine, share, contactMsMax, identity: keeper.identity, saveSteps },
+      { syncer, name, engine: options.engine, share, contactMsMax, identity: keeper.identity, saveSteps } satisfies RawJoin,
       hooks,
     );
     scope.postMessage({ is: "ended", report });
   });
 }
 
-async function measure(wasmUrl: string, options: object): Promise<void> {
+async function measure(wasmUrl: string, options: RawMeasure): Promise<void> {
   const engine = await load(wasmUrl);
   scope.postMessage({ is: "measured", measured: await engine.measure(options) });
 }
@@ -103,19 +104,6 @@ async function load(wasmUrl: string): Promise<Engine> {
   } catch (error) {
     throw Object.assign(new Error(`the engine could not be loaded: ${error}`), { code: "load" });
   }
-}
-
-/** Whether fused multiply-adds of four lanes are there: validates a module that has one. */
-function hasRelaxedSimd(): boolean {
-  return WebAssembly.validate(
-    new Uint8Array([
-      0, 97, 115, 109, 1, 0, 0, 0, // magic and version
-      1, 5, 1, 96, 0, 1, 123, // one type: () -> v128
-      3, 2, 1, 0, // one function of it
-      10, 19, 1, 17, 0, // its code
-      65, 1, 253, 17, 65, 2, 253, 17, 65, 3, 253, 17, 253, 133, 2, 11, // three splats and f32x4.relaxed_madd
-    ]),
-  );
 }
 
 function tell(event: LearnerEvent): void {

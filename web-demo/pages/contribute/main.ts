@@ -1,9 +1,110 @@
-import { join } from "archipelago";
-const log = document.querySelector("#log")!;
-document.querySelector("#start")!.addEventListener("click", () => {
-  const learner = join(new URL(".", location.href).origin + "/" + location.hash, { engine: (new URLSearchParams(location.search).get("engine") ?? "auto") as "auto" });
-  Object.assign(window, { learner });
-  for (const name of ["preparing", "welcomed", "engine", "progress", "trouble", "disconnected", "afresh", "first_step", "standby", "forgetful"] as const)
-    learner.on(name, (event) => (log.textContent = JSON.stringify(event) + "\n" + log.textContent!.slice(0, 4000)));
-  learner.done.then((report) => (log.textContent += "\nended " + JSON.stringify(report)), (error) => (log.textContent += `\n${error.code} ${error}`));
+/** The page on which a visitor lends a machine. */
+import type { LearnerError } from "archipelago";
+import type { ServerStatus } from "../shared/api.js";
+import { showBrowser, showFits, showRun } from "./before.js";
+import { Machine, ScreenLock } from "./conditions.js";
+import { byId, say } from "./dom.js";
+import { bindForms } from "./form.js";
+import { Live } from "./live.js";
+import { Session } from "./session.js";
+import { keepSettings, noteRunning, readSettings, wasRunning } from "./settings.js";
+import { showLink } from "./share.js";
+
+/** Time between two looks at the run, in milliseconds; none while the page is hidden. */
+const STATUS_MS = 5_000;
+
+// What follows # is an invite: it goes to the syncer when joining, and into the link.
+const syncer = new URL("./", location.href).href + location.hash;
+const live = new Live();
+const lock = new ScreenLock();
+const machine = new Machine(() => session?.apply());
+let settings = readSettings();
+let session: Session | undefined;
+let preset = "tiny";
+
+function start(): void {
+  problem("");
+  live.begin();
+  noteRunning(true);
+  lock.want(settings.wakeLock);
+  show("running");
+  session = new Session(syncer, settings, machine, {
+    sentence: tell,
+    engine: (notice) => live.engine(notice),
+    welcomed: (event) => live.welcomed(event),
+    progress: (report) => live.progress(report),
+    receipt: (event) => live.receipt(event),
+    trouble: problem,
+    ended,
+  });
+}
+
+function ended(sentence: string, error?: LearnerError): void {
+  session = undefined;
+  noteRunning(false);
+  lock.want(false);
+  show("idle");
+  tell(sentence);
+  if (error) byId("sentence").dataset["tone"] = "trouble";
+}
+
+function show(state: "running" | "idle"): void {
+  byId("start").hidden = state === "running";
+  byId("pause").hidden = byId("stop").hidden = state === "idle";
+  byId("pause").textContent = "Pause";
+  byId(state === "running" ? "stop" : "start").focus();
+}
+
+/** The sentence, and the colour that goes with how it begins. */
+function tell(sentence: string): void {
+  say("sentence", sentence);
+  const tones: [RegExp, string][] = [
+    [/Not connected|^Not training/, "trouble"],
+    [/^Training/, "going"],
+    [/^(Paused|Resting)/, "held"],
+    [/^(Stopped|The run|Nothing)/, "done"],
+  ];
+  byId("sentence").dataset["tone"] = tones.find(([begins]) => begins.test(sentence))?.[1] ?? "waiting";
+}
+
+function problem(text: string): void {
+  say("error", text);
+  byId("error").hidden = text === "";
+}
+
+async function look(): Promise<void> {
+  if (document.hidden) return;
+  try {
+    const answer = await fetch("./v1/status");
+    if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
+    const status: ServerStatus = await answer.json();
+    preset = status.preset;
+    showRun(status);
+  } catch (error) {
+    // A learner that runs says itself that the syncer is away.
+    if (!session) say("about", `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`);
+  }
+}
+
+byId("start").addEventListener("click", start);
+byId("stop").addEventListener("click", () => void session?.stop());
+byId("pause").addEventListener("click", () => {
+  if (!session) return;
+  session.paused = !session.paused;
+  byId("pause").textContent = session.paused ? "Go on" : "Pause";
+  session.apply();
 });
+bindForms(settings, (changed) => {
+  settings = changed;
+  keepSettings(settings);
+  if (session) lock.want(settings.wakeLock);
+  session?.apply(settings);
+});
+showLink(syncer);
+void look();
+setInterval(() => void look(), STATUS_MS);
+void showBrowser().then((found) => byId("check").addEventListener("click", () => void showFits(found, preset)));
+if (wasRunning() && settings.resume) start();
+
+/** For lessons and tests: breaks things on purpose, from the console. */
+Object.assign(window, { archipelago: { loseDevice: () => session?.loseDevice() } });

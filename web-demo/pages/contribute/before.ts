@@ -1,0 +1,101 @@
+/** What is said before the start: what runs, what it costs, what this browser has, what fits. */
+import { capabilities, measure } from "archipelago";
+import type { Capabilities, LearnerError, Measured } from "archipelago";
+import { bytes, count } from "../shared/format.js";
+import type { ServerStatus } from "../shared/api.js";
+import { byId, make, say } from "./dom.js";
+
+/** Bits on the socket per parameter and round, each way, until the run has measured its own. */
+const BITS_PER_PARAM = 4.1;
+/** Copies of the parameters that training holds. */
+const COPIES = 6;
+/** Below this a preset is called slow. */
+const SLOW_TOKENS_PER_S = 500;
+/** Above this share of the machine's memory a preset is said not to fit. */
+const MEMORY_SHARE = 0.5;
+/** Time that each engine trains when it is measured. */
+const TRAIN_MS = 1_000;
+
+/** Says what is being trained. */
+export function showRun(status: ServerStatus): void {
+  const others = status.live === 1 ? "1 machine takes" : `${status.live} machines take`;
+  const text = status.corpus ? ` on ${status.corpus}` : "";
+  const loss = status.val_loss_last === null ? "" : ` It has learned from ${count(status.tokens_merged)} tokens so far.`;
+  say("about", `This run trains a model with ${count(status.params)} parameters (“${status.preset}”)${text}. ${others} part now.${loss}`);
+  showCosts(status);
+  say("model-state", status.val_loss_last === null ? "Not measured yet." : `After ${count(status.tokens_merged)} tokens; held-out loss ${status.val_loss_last.toFixed(3)} nats per token.`);
+  say("sample", status.sample || "Nothing yet.");
+}
+
+function showCosts(status: ServerStatus): void {
+  const bits = status.bits_per_param_up ?? BITS_PER_PARAM;
+  // A round of each fragment moves every parameter once each way; rounds are as far apart as was measured.
+  const rounds = status.timing.launch_ms > 0 ? 3_600_000 / (status.timing.launch_ms * Math.max(1, status.fragments.length)) : 0;
+  const hourly = rounds > 0 ? `about ${bytes((2 * rounds * status.params * bits) / 8)} an hour at the run's pace` : "a few bits per parameter and round";
+  const shard = (status.corpus_tokens * 2) || 0;
+  const lines = [
+    "Nothing computes before you press the button, and Stop ends it at once.",
+    `Data: ${bytes(status.params * 4)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,
+    `Memory: about ${bytes(status.params * 4 * COPIES)} for the model and as much again to compute.`,
+    "Power: a processor or GPU that works hard; choose how hard below the sentence above.",
+    "Nothing of yours is read: the text comes from the run, and what goes back are changes of the model.",
+    "The run's owner and its learners see a name, what you compute with, and how much you did.",
+  ];
+  const list = byId("costs");
+  const shown = Array.from(list.children, (item) => item.textContent);
+  if (shown.join() !== lines.join()) list.replaceChildren(...lines.map((line) => make("li", line)));
+}
+
+/** Shows what the browser offers, which costs nothing to ask. */
+export async function showBrowser(): Promise<Capabilities> {
+  const found = await capabilities();
+  const { adapter } = found;
+  const rows: [string, string][] = [
+    ["GPU", adapter ? `WebGPU${adapter.name ? `, ${adapter.name}` : ""}${adapter.software ? " (a program on the processor: slow)" : ""}` : `none to use: ${found.reason}`],
+    ["Largest binding", adapter ? bytes(adapter.bindingBytesMax) : "–"],
+    ["Processor", `${found.processors} threads, ${found.relaxedSimd ? "fused vectors" : found.simd ? "vectors" : "no vectors: too old to train"}`],
+    ["Memory", found.memoryBytes ? `about ${bytes(found.memoryBytes)} or more` : "not told"],
+    ["Would train with", found.engine === "gpu" ? "WebGPU" : "the processor"],
+  ];
+  byId("browser").replaceChildren(...rows.flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
+  return found;
+}
+
+/** Measures on demand both engines that are there, and says what fits. */
+export async function showFits(found: Capabilities, preset: string): Promise<void> {
+  const button = byId<HTMLButtonElement>("check");
+  button.disabled = true;
+  const measured: Measured[] = [];
+  const told: string[] = [];
+  for (const engine of found.adapter && !found.adapter.software ? (["gpu", "cpu"] as const) : (["cpu"] as const)) {
+    const name = engine === "gpu" ? "WebGPU" : "The processor";
+    say("check-state", `Measuring: ${name} trains for a second…`);
+    try {
+      const result = await measure({ engine, preset, trainMs: TRAIN_MS });
+      measured.push(result);
+      told.push(`${name}: ${count(result.tokensPerS)} tokens a second, first step after ${(result.firstStepMs / 1000).toFixed(1)} s.`);
+    } catch (error) {
+      told.push(`${name}: ${(error as LearnerError).message}.`);
+    }
+  }
+  say("check-state", told.join(" "));
+  button.disabled = false;
+  const best = measured.sort((a, b) => b.tokensPerS - a.tokensPerS)[0];
+  if (best) showTable(best, found, preset);
+}
+
+function showTable(best: Measured, found: Capabilities, measured: string): void {
+  say("fits-caption", `What fits, with ${best.device}; “${measured}” was measured, the others follow from it`);
+  const rows = best.presets.map((preset) => {
+    const memory = found.memoryBytes !== undefined && preset.stateBytes > found.memoryBytes * MEMORY_SHARE;
+    const verdict = memory ? "too large" : preset.tokensPerS < SLOW_TOKENS_PER_S ? "slow" : "fits";
+    const row = document.createElement("tr");
+    const name = make("th", preset.name);
+    name.scope = "row";
+    const numbers = [count(preset.params), bytes(preset.stateBytes), count(preset.tokensPerS)];
+    row.append(name, ...numbers.map((text) => make("td", text, "right")), make("td", verdict));
+    return row;
+  });
+  byId("fits-rows").replaceChildren(...rows);
+  byId("fits").hidden = false;
+}

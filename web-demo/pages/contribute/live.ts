@@ -1,0 +1,72 @@
+/** What this machine does, while it does it. */
+import type { LearnerEventMap, Report } from "archipelago";
+import { bytes, count } from "../shared/format.js";
+import { byId, make, say } from "./dom.js";
+import { Spark } from "./spark.js";
+
+/** Receipts shown. */
+const RECEIPTS_MAX = 40;
+
+/** The card "This machine". */
+export class Live {
+  readonly #spark = new Spark(byId<HTMLCanvasElement>("spark"));
+  #mergedBefore = 0;
+  #fates = { merged: 0, late: 0, refused: 0 };
+  #device = "";
+
+  /** For a learner that begins. */
+  begin(): void {
+    this.#spark.clear();
+    this.#fates = { merged: 0, late: 0, refused: 0 };
+    byId("receipts").replaceChildren();
+    byId("live").hidden = false;
+  }
+
+  engine({ device, fallback, restored }: LearnerEventMap["engine"]): void {
+    this.#device = [device, restored ? "goes on with what this browser kept" : "", fallback ?? ""].filter(Boolean).join("; ");
+    say("device", this.#device);
+  }
+
+  welcomed({ learner, tokens_merged }: LearnerEventMap["welcomed"]): void {
+    this.#mergedBefore = tokens_merged;
+    this.#showMerged(0);
+    say("device", `Learner ${learner}: ${this.#device}`);
+  }
+
+  progress(report: Report): void {
+    say("speed", count(report.tokens_per_s));
+    if (report.loss !== null) {
+      say("loss", report.loss.toFixed(3));
+      this.#spark.push(report.loss);
+      say("spark-text", this.#spark.describe());
+    }
+    this.#showMerged(report.tokens_merged);
+    say("bytes", bytes(report.sent_bytes + report.received_bytes));
+    say("exchange", `${bytes(report.sent_bytes)} up, ${bytes(report.received_bytes)} down`);
+  }
+
+  receipt({ round, fragment, fate }: LearnerEventMap["receipt"]): void {
+    const { kind, text } = inWords(fate);
+    this.#fates[kind] += 1;
+    const list = byId("receipts");
+    list.prepend(make("li", `Round ${round}, fragment ${fragment}: ${text}`));
+    while (list.children.length > RECEIPTS_MAX) list.lastChild?.remove();
+    const { merged, late, refused } = this.#fates;
+    say("receipts-sum", `Of this machine's updates ${merged} merged, ${late} came late, ${refused} refused. Late progress rides in the next update.`);
+  }
+
+  #showMerged(now: number): void {
+    const tokens = this.#mergedBefore + now;
+    byId("merged").dataset["tokens"] = String(tokens);
+    say("merged", count(tokens));
+  }
+}
+
+function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "late" | "refused"; text: string } {
+  if ("merged" in fate) {
+    const { tokens, weight, version } = fate.merged;
+    return { kind: "merged", text: `merged into version ${version}, ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of it` };
+  }
+  if ("late" in fate) return { kind: "late", text: `late (${fate.late.replaceAll("_", " ")})` };
+  return { kind: "refused", text: `refused (${fate.refused.replaceAll("_", " ")})` };
+}

@@ -1,0 +1,42 @@
+/** Whether to train now, by the visitor's rules. Pure. */
+import type { Hours, Settings } from "./settings.js";
+
+/** How things stand with the machine. */
+export interface Conditions {
+  /** Whether it runs on its battery; undefined if the browser does not say. */
+  readonly onBattery: boolean | undefined;
+  readonly hidden: boolean;
+  /** Bytes sent and received since the start. */
+  readonly bytes: number;
+  /** Local time in hours, 0 to 24. */
+  readonly hour: number;
+  /** The visitor pressed Pause. */
+  readonly paused: boolean;
+}
+
+/** What the rules say: train, rest for now, or end. */
+export type Verdict = { readonly do: "train" } | { readonly do: "rest" | "end"; readonly why: string };
+
+/** The first rule that speaks against training decides. */
+export function judge(settings: Settings, now: Conditions): Verdict {
+  if (settings.bytesMax > 0 && now.bytes >= settings.bytesMax) {
+    return { do: "end", why: "Stopped: your data cap is reached." };
+  }
+  if (now.paused) return { do: "rest", why: "Paused by you: nothing computes." };
+  if (settings.hours && !isWithin(settings.hours, now.hour)) {
+    return { do: "rest", why: `Resting until ${clock(settings.hours.from)}, as your schedule says.` };
+  }
+  if (settings.restOnBattery && now.onBattery) return { do: "rest", why: "Resting: this machine runs on its battery." };
+  if (settings.restHidden && now.hidden) return { do: "rest", why: "Resting: this page is hidden." };
+  return { do: "train" };
+}
+
+function isWithin({ from, to }: Hours, hour: number): boolean {
+  return from < to ? from <= hour && hour < to : hour >= from || hour < to;
+}
+
+/** 7.5 as 07:30. */
+export function clock(hour: number): string {
+  const minutes = Math.round(hour * 60);
+  return `${String(Math.floor(minutes / 60)).padStart(2, "0")}:${String(minutes % 60).padStart(2, "0")}`;
+}

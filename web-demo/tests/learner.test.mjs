@@ -1,0 +1,158 @@
+// Goal: learners in real browsers and a native one train one model, and survive what browsers do to them.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { chromiumFlagsWithoutGpu, launch, startLearner, startSyncer, until } from "./support.mjs";
+
+let syncer, gpuBrowser, plainBrowser;
+
+before(async () => {
+  [syncer, gpuBrowser, plainBrowser] = await Promise.all([startSyncer("--total-tokens", "2000000"), launch(), launch(chromiumFlagsWithoutGpu)]);
+});
+after(() => Promise.all([syncer?.stop(), gpuBrowser?.close(), plainBrowser?.close()]));
+
+/** A page that trains under `name`. `trouble` collects what the console complains of. */
+async function contribute(context, name, engine = "auto", settings = {}) {
+  const page = await context.newPage();
+  const trouble = [];
+  page.on("pageerror", (error) => trouble.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
+  await page.addInitScript((kept) => localStorage.setItem("archipelago.settings", JSON.stringify(kept)), { name, engine, mode: "all", ...settings });
+  await page.goto(syncer.url);
+  await page.click("#start");
+  return { page, trouble };
+}
+
+async function learner(name) {
+  const { learners } = await syncer.status();
+  return learners.filter((learner) => learner.name === name);
+}
+
+const sentence = (page) => page.textContent("#sentence");
+const merged = (name, tokens = 0) =>
+  until(`tokens of ${name} to be merged`, async () => (await learner(name)).find((learner) => learner.tokens_merged > tokens));
+
+test("WebGPU, WebAssembly and native learners are merged into one model", async () => {
+  const native = startLearner(syncer.url, "native", 0.2);
+  const gpuContext = await gpuBrowser.newContext();
+  const plainContext = await plainBrowser.newContext();
+  const gpu = await contribute(gpuContext, "webgpu", "gpu");
+  const plain = await contribute(plainContext, "wasm", "auto", { mode: "gentle" });
+  const [onGpu, onCpu] = await Promise.all([merged("webgpu"), merged("wasm"), merged("native")]);
+  assert.match(onGpu.device, /WebGPU/);
+  assert.match(onCpu.device, /cpu/);
+  const status = await until("the held-out loss to fall", async () => {
+    const status = await syncer.status();
+    return status.val_loss_last < status.val_loss_first - 0.5 && status;
+  });
+  assert.equal(status.live, 3);
+  assert.deepEqual(status.fates.refused, {});
+  assert.deepEqual([gpu.trouble, plain.trouble], [[], []]);
+  await native.stop();
+
+  // Stop is instant: the Worker is gone when the page says so, and the syncer hears of it.
+  await gpu.page.click("#stop");
+  await until("the page to say that it stopped", async () => /^Stopped/.test(await sentence(gpu.page)));
+  await until("its Worker to be gone", async () => gpu.page.workers().length === 0);
+  await until("the syncer to know", async () => (await learner("webgpu"))[0].state === null);
+  const [{ tokens_trained }] = await learner("webgpu");
+  await gpu.page.waitForTimeout(1_500);
+  assert.equal((await learner("webgpu"))[0].tokens_trained, tokens_trained);
+  await Promise.all([gpuContext.close(), plainContext.close()]);
+});
+
+test("a device that is lost is opened anew, and training goes on", async () => {
+  const context = await gpuBrowser.newContext();
+  const { page } = await contribute(context, "unlucky", "gpu");
+  const before = await merged("unlucky");
+  await page.evaluate(() => window.archipelago.loseDevice());
+  await until("the page to tell of it", async () => /lost/.test(await page.textContent("#error")));
+  const after = await merged("unlucky", before.tokens_merged);
+  assert.equal(after.learner, before.learner, "it is the same learner");
+  assert.equal((await learner("unlucky")).length, 1);
+  await context.close();
+});
+
+test("a page that is loaded anew goes on as the same learner, with its optimiser", async () => {
+  const context = await plainBrowser.newContext();
+  const { page } = await contribute(context, "loyal", "cpu", { resume: true });
+  const before = await merged("loyal");
+  await until("the moments to be kept", () => page.evaluate(hasMoments));
+  await page.reload();
+  // It was asked to go on by itself.
+  await until("it to go on with what was kept", async () => /kept/.test(await page.textContent("#device")));
+  const after = await merged("loyal", before.tokens_merged);
+  assert.equal(after.learner, before.learner);
+  const shown = await until("its tokens from before to be shown", () => page.getAttribute("#merged", "data-tokens"));
+  assert.ok(Number(shown) >= before.tokens_merged, "nothing that was merged is forgotten");
+  await context.close();
+});
+
+test("of two tabs of one browser one trains, and the other takes over", async () => {
+  const context = await plainBrowser.newContext();
+  const first = await contribute(context, "twins", "cpu");
+  await merged("twins");
+  const second = await contribute(context, "twins", "cpu");
+  await until("the second to wait", async () => /another tab/.test(await sentence(second.page)));
+  assert.equal((await learner("twins")).length, 1, "they are one learner");
+  const [{ tokens_merged }] = await learner("twins");
+  await first.page.close();
+  await until("the second to train", async () => /^Training/.test(await sentence(second.page)));
+  await merged("twins", tokens_merged);
+  await context.close();
+});
+
+test("a browser that keeps nothing trains all the same, and says so", async () => {
+  const context = await plainBrowser.newContext();
+  await context.addInitScript(() => Object.defineProperty(indexedDB, "open", { value: () => { throw new Error("storage is refused"); } }));
+  const { page } = await contribute(context, "forgetful", "cpu");
+  // Workers have an indexedDB of their own: what is refused there is refused by the browser.
+  await merged("forgetful");
+  await page.close();
+  await context.close();
+});
+
+test("rules pause and end training", async () => {
+  const context = await plainBrowser.newContext();
+  const { page } = await contribute(context, "ruled", "cpu");
+  await merged("ruled");
+  await page.click("#pause");
+  await until("the pause to be told", async () => /^Paused by you/.test(await sentence(page)));
+  await until("the syncer to know", async () => (await learner("ruled"))[0].state === "paused");
+  const [{ tokens_trained }] = await learner("ruled");
+  await page.waitForTimeout(1_000);
+  assert.equal((await learner("ruled"))[0].tokens_trained, tokens_trained, "nothing is trained in a pause");
+  await page.click("#pause");
+  await merged("ruled", (await learner("ruled"))[0].tokens_merged);
+  await page.fill("[name=megabytes]", "0.01");
+  await page.dispatchEvent("[name=megabytes]", "change");
+  await until("the cap to end it", async () => /data cap/.test(await sentence(page)));
+  await until("its Worker to be gone", async () => page.workers().length === 0);
+  await context.close();
+});
+
+test("a network that goes away is said, and training goes on when it is back", async () => {
+  const context = await plainBrowser.newContext();
+  const { page } = await contribute(context, "wanderer", "cpu");
+  const before = await merged("wanderer");
+  await page.evaluate(() => window.archipelago.learner); // the page is alive
+  await context.setOffline(true);
+  await context.setOffline(false);
+  await merged("wanderer", before.tokens_merged);
+  assert.equal((await learner("wanderer")).length, 1);
+  await context.close();
+});
+
+function hasMoments() {
+  return new Promise((resolve) => {
+    const opening = indexedDB.open("archipelago", 1);
+    opening.onerror = () => resolve(false);
+    opening.onsuccess = () => {
+      const db = opening.result;
+      const asked = db.transaction("learners").objectStore("learners").getAll();
+      asked.onsuccess = () => {
+        db.close();
+        resolve(asked.result.some((kept) => kept.moments));
+      };
+    };
+  });
+}

@@ -1,0 +1,107 @@
+// What the browser tests share: Chromium, the two programs, a static server.
+import { spawn } from "node:child_process";
+import { createServer } from "node:http";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { extname, join, resolve, sep } from "node:path";
+import { fileURLToPath } from "node:url";
+import { chromium } from "playwright-core";
+
+export const root = fileURLToPath(new URL("..", import.meta.url));
+
+/** Longest wait for anything, in milliseconds; far more than a busy machine needs. */
+export const PATIENCE_MS = 120_000;
+
+const quiet = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const swiftshader = ["--enable-unsafe-webgpu", "--enable-features=Vulkan,WebGPU", "--use-vulkan=swiftshader", "--use-webgpu-adapter=swiftshader", "--ignore-gpu-blocklist"];
+
+/** Flags of a Chromium with WebGPU on SwiftShader. */
+export const chromiumFlags = [...quiet, ...swiftshader];
+/** Flags of one without WebGPU. */
+export const chromiumFlagsWithoutGpu = [...quiet, "--disable-features=WebGPU", "--disable-gpu"];
+
+export const chromiumPath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+
+/** Starts Chromium; `CHROMIUM` names another than Debian's. */
+export function launch(args = chromiumFlags) {
+  return chromium.launch({ executablePath: chromiumPath, args });
+}
+
+/** Where `cargo build` left the programs. */
+function program(name) {
+  const folder = process.env.ARCHIPELAGO_BIN ?? join(root, "../target/debug");
+  return join(folder, name);
+}
+
+/** Starts a syncer on a port that it chooses; `stop` ends it. */
+export async function startSyncer(...args) {
+  const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
+  const command = ["serve", "--listen", "127.0.0.1:0", "--dir", join(folder, "run"), "--preset", "tiny", "--quiet", ...args];
+  const child = spawn(program("syncer-server"), command, { stdio: ["ignore", "pipe", "inherit"] });
+  const url = await new Promise((found, failed) => {
+    let text = "";
+    child.stdout.on("data", (data) => {
+      text += data;
+      const match = /http:\/\/127\.0\.0\.1:\d+\//.exec(text);
+      if (match) found(match[0]);
+    });
+    child.on("error", failed);
+    child.on("exit", (code) => failed(new Error(`the syncer ended with ${code} before it listened: ${text}`)));
+  });
+  const status = async () => (await fetch(new URL("v1/status", url))).json();
+  return {
+    url,
+    folder: join(folder, "run"),
+    status,
+    async stop() {
+      await end(child);
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Starts a native learner on the CPU at a share of its time; `stop` ends it. */
+export function startLearner(url, name, share) {
+  const args = ["join", url, "--engine", "cpu", "--threads", "1", "--duty-cycle", String(share), "--name", name, "--quiet"];
+  const child = spawn(program("native-learner"), args, { stdio: ["ignore", "ignore", "inherit"] });
+  return { stop: () => end(child) };
+}
+
+async function end(child) {
+  if (child.exitCode !== null) return;
+  const ended = new Promise((resolve) => child.once("exit", resolve));
+  child.kill("SIGINT");
+  const timer = setTimeout(() => child.kill("SIGKILL"), 20_000);
+  await ended;
+  clearTimeout(timer);
+}
+
+/** Asks again until `condition` gives something true, and returns that. */
+export async function until(what, condition) {
+  const give_up = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const found = await condition();
+    if (found) return found;
+    if (Date.now() > give_up) throw new Error(`waited in vain for: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}
+
+const kinds = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css" };
+
+/** Serves the files below `folder` on loopback. */
+export async function serve(folder) {
+  const base = resolve(folder);
+  const server = createServer(async (request, response) => {
+    const path = resolve(base, `.${decodeURIComponent(new URL(request.url, "http://localhost").pathname)}`);
+    try {
+      if (!path.startsWith(base + sep)) throw new Error("outside");
+      const body = await readFile(path);
+      response.writeHead(200, { "content-type": kinds[extname(path)] ?? "application/octet-stream" }).end(body);
+    } catch {
+      response.writeHead(404).end();
+    }
+  });
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  return { url: `http://127.0.0.1:${server.address().port}/`, stop: () => new Promise((closed) => server.close(closed)) };
+}
