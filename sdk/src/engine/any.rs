@@ -1,15 +1,14 @@
 use std::sync::Arc;
 
-use super::cpu::CpuTrainer;
 use super::gpu::GpuEngine;
-use super::{Encoded, Engine, EngineError, EngineKind, HostEngine, Moments, StepStats};
+use super::{Encoded, Engine, EngineError, EngineKind, Moments, StepStats, Team};
 use crate::diloco::{Fragments, Layout};
 use crate::wire::{FragmentId, Round};
 
 /// Whichever engine an [`super::EngineBuilder`] built.
 pub enum AnyEngine {
     /// On the processor.
-    Cpu(Box<HostEngine<CpuTrainer>>),
+    Cpu(Box<Team>),
     /// On a GPU.
     Gpu(Box<GpuEngine>),
 }

@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use super::cpu::CpuTrainer;
 use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune};
-use super::{AnyEngine, EngineError, EngineKind, HostEngine, Moments};
+use super::{AnyEngine, EngineError, EngineKind, Helpers, HostEngine, Moments, Team};
 use crate::model::layout;
 use crate::wire::RunSpec;
 
@@ -52,6 +52,7 @@ pub enum Fallback {
 pub struct EngineBuilder {
     options: EngineOptions,
     now_us: Rc<dyn Fn() -> u64>,
+    helpers: Helpers,
     /// `None` for the CPU.
     gpu: Option<Gpu>,
     fallback: Option<Fallback>,
@@ -75,7 +76,13 @@ impl EngineBuilder {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { options, now_us, gpu, fallback, losses_us: Vec::new(), trials: Vec::new(), stale: None })
+        let (helpers, losses_us, trials) = (Helpers::default(), Vec::new(), Vec::new());
+        Ok(Self { options, now_us, helpers, gpu, fallback, losses_us, trials, stale: None })
+    }
+
+    /// Gives CPU engines helpers from now on.
+    pub fn set_helpers(&mut self, helpers: Helpers) {
+        self.helpers = helpers;
     }
 
     /// The GPU; `None` for the CPU.
@@ -185,7 +192,8 @@ impl EngineBuilder {
         if let Some(moments) = &moments {
             trainer.resume(moments)?;
         }
-        Ok(AnyEngine::Cpu(Box::new(HostEngine::new(spec, trainer)?)))
+        let (host, helpers) = (HostEngine::new(spec, trainer)?, self.helpers.start(spec));
+        Ok(AnyEngine::Cpu(Box::new(Team::new(host, helpers, Rc::clone(&self.now_us)))))
     }
 
     /// Better to refuse than to be killed for memory in the middle of a run.

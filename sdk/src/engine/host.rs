@@ -28,6 +28,18 @@ impl<T: Trainer> HostEngine<T> {
         let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
         Ok(Self { trainer, fragments, replica, encoded: VecDeque::new() })
     }
+
+    /// The parameters, `[len]`.
+    #[cfg(feature = "cpu-portable")]
+    pub(super) fn params(&self) -> &[f32] {
+        self.trainer.params()
+    }
+
+    /// What trains.
+    #[cfg(feature = "cpu-portable")]
+    pub(super) fn trainer_mut(&mut self) -> &mut T {
+        &mut self.trainer
+    }
 }
 
 impl<T: Trainer> Engine for HostEngine<T> {
@@ -80,6 +92,6 @@ impl<T: Trainer> Engine for HostEngine<T> {
     }
 
     fn salvage(&mut self) -> Option<Moments> {
-        None
+        self.trainer.moments()
     }
 }

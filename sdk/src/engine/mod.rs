@@ -10,6 +10,8 @@ pub mod cpu;
 pub mod gpu;
 mod host;
 mod kind;
+#[cfg(feature = "cpu-portable")]
+mod team;
 
 use std::sync::Arc;
 
@@ -19,6 +21,8 @@ pub use any::AnyEngine;
 pub use builder::{EngineBuilder, EngineOptions, Fallback};
 pub use host::HostEngine;
 pub use kind::{EngineKind, UnknownEngine};
+#[cfg(feature = "cpu-portable")]
+pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
 use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
 use crate::model::ModelError;
@@ -44,6 +48,11 @@ pub trait Trainer {
     /// - [`EngineError::Rate`]: `lr` is negative or not finite.
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
+
+    /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
+    fn moments(&self) -> Option<Moments> {
+        None
+    }
 
     /// What it computes with, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
@@ -115,8 +124,9 @@ pub trait Engine {
     /// Whether something begun is not done.
     fn is_busy(&self) -> bool;
 
-    /// The optimiser's moments as last known in host memory, to go on with after the device was lost;
-    /// those that it was built with, if it never came to more. `None` where nothing can be lost.
+    /// A copy of the optimiser's moments as last known in host memory, to go on with after the device was
+    /// lost, or in another process; those that it was built with, if it never came to more. `None` where there
+    /// are none.
     fn salvage(&mut self) -> Option<Moments>;
 }
 

@@ -3,6 +3,7 @@
 mod attention;
 mod buffer;
 mod forward;
+mod gradient;
 mod kernels;
 mod matmul;
 mod network;
@@ -18,6 +19,8 @@ mod tests;
 use std::num::NonZeroUsize;
 
 pub use forward::CpuModel;
+pub use gradient::{CpuGradient, Sums};
+pub(in crate::engine) use kernels::instruction_set;
 pub use peak::matmul_flops_per_s;
 pub use trainer::CpuTrainer;
 
@@ -27,5 +30,5 @@ const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(256).expect("256 > 0");
 fn describe(pool: &pool::Pool) -> String {
     let threads = pool.threads();
     let plural = if threads == 1 { "" } else { "s" };
-    format!("cpu {} {threads} thread{plural}", kernels::instruction_set())
+    format!("cpu {} {threads} thread{plural}", instruction_set())
 }

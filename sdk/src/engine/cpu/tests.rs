@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use super::{CpuModel, CpuTrainer};
+use super::{CpuGradient, CpuModel, CpuTrainer};
 use crate::engine::{EngineError, Moments, Trainer};
 use crate::model::{
     AdamW, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits, reference_loss_and_grad,
@@ -149,6 +149,46 @@ fn taken_over(spec: &ModelSpec, params: &[f32], adamw: &AdamW) -> CpuTrainer {
     trainer.resume(&Moments { steps, m: m.clone(), v: v[1..].to_vec() }).unwrap_err();
     trainer.resume(&Moments { steps, m, v }).unwrap();
     trainer
+}
+
+/// Goal: an engine built anew with what another kept goes on as if it were that one.
+#[test]
+fn kept_moments_go_on() {
+    let spec = spec(SHAPES[0].0);
+    let tokens = tokens(&spec, 3);
+    let mut first = trainer(&spec, 3, 1);
+    for _ in 0..3 {
+        first.step(&tokens, 1e-2).unwrap();
+    }
+    let mut second = trainer(&spec, 3, 1);
+    second.params_mut().copy_from_slice(first.params());
+    let moments = first.moments().unwrap();
+    assert_eq!(moments.steps, 3);
+    second.resume(&moments).unwrap();
+    assert_eq!(first.step(&tokens, 1e-2).unwrap(), second.step(&tokens, 1e-2).unwrap());
+    assert!(first.params() == second.params());
+}
+
+/// Goal: gradients of parts with the weight of the whole add up to that of the whole.
+#[test]
+fn parts_of_a_batch_add_up() {
+    let spec = spec(SHAPES[1].0);
+    let (tokens, count, cut) = (tokens(&spec, 31), 31 * 9, 12 * 10);
+    let part = |tokens: &[u32]| {
+        let mut gradient = CpuGradient::new(&spec, 31, threads(2)).unwrap();
+        gradient.params_mut().copy_from_slice(&params(&spec));
+        let sums = gradient.differentiate(tokens, count).unwrap();
+        (sums, gradient)
+    };
+    let (whole, exact) = part(&tokens);
+    let ((first, mut sum), (second, rest)) = (part(&tokens[..cut]), part(&tokens[cut..]));
+    let squares = sum.add(&[rest.grad()]);
+    assert!((first.loss + second.loss - whole.loss).abs() < 1e-3);
+    assert!((squares / whole.squares - 1.0).abs() < 1e-5);
+    assert!(distance(sum.grad(), exact.grad()) < 1e-5 * whole.squares.sqrt());
+    let (_, mut gradient) = part(&tokens);
+    let more = [&tokens[..], &tokens[..10]].concat();
+    assert!(matches!(gradient.differentiate(&more, count), Err(EngineError::Windows { found: 32, .. })));
 }
 
 #[test]

@@ -1,0 +1,191 @@
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+
+use super::buffer::Buffer;
+use super::kernels;
+use super::network::{Gradient, Network, Pass};
+use super::pool::Pool;
+use super::workspace::Workspace;
+use super::{THREADS_MAX, describe};
+use crate::engine::{BATCH_MAX, EngineError};
+use crate::model::{ModelSpec, init, layout, windows};
+
+/// Differentiates a model on the processor: what each of those needs who share a batch.
+///
+/// Threads take windows, not rows of a matrix: each runs forwards and backwards on its own and adds to
+/// the one gradient in turn. So more threads than windows do not help, and a gradient has the same bits for
+/// any number of threads that leaves each of them 256 tokens. Memory is 2 × 4 bytes for each parameter
+/// (parameters, gradient) and [`Self::activation_bytes`].
+pub struct CpuGradient {
+    pub(super) network: Network,
+    pub(super) pool: Pool,
+    windows_max: u32,
+    /// Windows that a thread takes at a time.
+    at_once: usize,
+    /// One for each thread that can have windows.
+    workspaces: Vec<Workspace>,
+    pub(super) params: Buffer,
+    pub(super) grad: Buffer,
+    /// Gradient of the embedded tokens, `[B T, C]`.
+    dx: Buffer,
+}
+
+/// What [`CpuGradient::differentiate`] found beside the gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sums {
+    /// Sum of the losses of the tokens, in nats.
+    pub loss: f64,
+    /// Sum of the gradient's squares.
+    pub squares: f64,
+}
+
+impl CpuGradient {
+    /// For up to `windows_max` windows at once. Parameters are [`init`] with seed 0 until they are overwritten.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `model` is no model.
+    /// - [`EngineError::Batch`]: `windows_max` is out of range.
+    /// - [`EngineError::Thread`]: the system gives no more threads.
+    pub fn new(model: &ModelSpec, windows_max: u32, threads: NonZeroUsize) -> Result<Self, EngineError> {
+        let len = layout(model)?.len();
+        if windows_max == 0 || windows_max > BATCH_MAX {
+            return Err(EngineError::Batch { batch: windows_max });
+        }
+        let (network, batch) = (Network::new(model), windows_max as usize);
+        let pool = Pool::new(threads.min(THREADS_MAX))?;
+        let at_once = network.windows_at_once(batch, pool.threads());
+        let useful = pool.threads().min(batch.div_ceil(at_once));
+        let mut params = Buffer::zeros(len);
+        params.copy_from_slice(&init(model, 0)?);
+        Ok(Self {
+            pool,
+            windows_max,
+            at_once,
+            workspaces: (0..useful).map(|_| Workspace::new(&network.dims, at_once, true)).collect(),
+            params,
+            grad: Buffer::zeros(len),
+            dx: Buffer::zeros(batch * network.dims.context * network.dims.width),
+            network,
+        })
+    }
+
+    /// The parameters, `[len]`, to overwrite in part or whole.
+    pub fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    /// What [`Self::differentiate`] left, `[len]`.
+    #[must_use]
+    pub fn grad(&self) -> &[f32] {
+        &self.grad
+    }
+
+    /// Bytes held beside parameters and gradient.
+    #[must_use]
+    pub fn activation_bytes(&self) -> usize {
+        let own = self.dx.bytes() + self.network.rotary.bytes();
+        own + self.workspaces.iter().map(Workspace::bytes).sum::<usize>()
+    }
+
+    /// What it computes with, for people: "cpu avx512 2 threads".
+    #[must_use]
+    pub fn describe(&self) -> String {
+        describe(&self.pool)
+    }
+
+    /// The gradient of the losses of `tokens`, `[n, context + 1]`, each with the weight `1 / count`: where `count`
+    /// is the number of all tokens of a batch of which these windows are a part, the gradients of the parts add
+    /// up to that of the mean loss.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `tokens` has another shape, or a token is outside the vocabulary.
+    /// - [`EngineError::Windows`]: more windows than it was built for.
+    pub fn differentiate(&mut self, tokens: &[u32], count: u64) -> Result<Sums, EngineError> {
+        let (found, batch) = (windows(tokens, &self.network.dims)?, self.windows_max as usize);
+        if found > batch {
+            return Err(EngineError::Windows { found, batch });
+        }
+        let loss = self.run_windows(tokens, (1.0 / count as f64) as f32);
+        Ok(Sums { loss, squares: self.add_embedded(tokens) })
+    }
+
+    /// Overwrites the gradient, `[len]`.
+    pub(in crate::engine) fn set_grad(&mut self, grad: &[f32]) {
+        self.grad.copy_from_slice(grad);
+    }
+
+    /// Adds the gradients of other parts of the batch, `[len]` each, in their order; returns the sum of squares.
+    pub(in crate::engine) fn add(&mut self, parts: &[&[f32]]) -> f64 {
+        let mut squares = vec![0.0; self.grad.len().div_ceil(PIECE)];
+        let mut jobs: Vec<_> = self.grad.chunks_mut(PIECE).zip(&mut squares).enumerate().collect();
+        self.pool.each(&mut jobs, |(i, (grad, square))| {
+            let start = *i * PIECE;
+            for part in parts {
+                kernels::add(grad, &part[start..start + grad.len()]);
+            }
+            **square = kernels::squares(grad);
+        });
+        squares.iter().sum()
+    }
+
+    /// Forwards and backwards; the embedded tokens' share stays in `dx`. Returns the sum of
+    /// the losses.
+    fn run_windows(&mut self, tokens: &[u32], share: f32) -> f64 {
+        let (network, params) = (&self.network, &*self.params);
+        let (len, c) = (network.dims.context, network.dims.width);
+        let at_once = self.at_once;
+        let gradient = Gradient::new(network, &mut self.grad);
+        let batches = tokens.chunks(at_once * (len + 1));
+        let mut losses = vec![0.0; batches.len()];
+        let jobs = batches.zip(self.dx.chunks_mut(at_once * len * c)).zip(&mut losses).enumerate();
+        // Microbatches are handed out in order, so each waits only for ones that are running.
+        let queue = Mutex::new(jobs);
+        let next = || queue.lock().expect("no thread panics with the lock").next();
+        self.pool.each(&mut self.workspaces, |work| {
+            while let Some((turn, ((tokens, dx), loss))) = next() {
+                let rows = tokens.len() / (len + 1) * len;
+                let pass = Pass { network, params, len, rows };
+                let windows = tokens.chunks_exact(len + 1);
+                pass.forward(windows.clone().flat_map(|window| &window[..len]).copied(), work);
+                let mut targets = std::mem::take(&mut work.targets);
+                targets.clear();
+                targets.extend(windows.flat_map(|window| &window[1..]));
+                *loss = pass.loss_back(&targets, share, turn, &gradient, work);
+                work.targets = targets;
+                pass.backward(turn, &gradient, dx, work);
+            }
+        });
+        losses.iter().sum()
+    }
+
+    /// Adds the embedded tokens' share, in the order of the tokens; returns the sum of squares.
+    fn add_embedded(&mut self, tokens: &[u32]) -> f64 {
+        let (embed, c, len) =
+            (self.network.slots.embed.end, self.network.dims.width, self.network.dims.context);
+        let mut squares = vec![0.0; self.grad.len().div_ceil(PIECE)];
+        let dx = &*self.dx;
+        let mut jobs: Vec<_> = self.grad.chunks_mut(PIECE).zip(&mut squares).enumerate().collect();
+        self.pool.each(&mut jobs, |(i, (grad, square))| {
+            let start = *i * PIECE;
+            if start < embed {
+                let inputs = tokens.chunks_exact(len + 1).flat_map(|window| &window[..len]);
+                for (&token, dx) in inputs.zip(dx.chunks_exact(c)) {
+                    add_row(grad, start, token as usize * c, dx);
+                }
+            }
+            **square = kernels::squares(grad);
+        });
+        squares.iter().sum()
+    }
+}
+
+/// Values in a piece of the passes over all parameters: in the cache, and many enough to balance.
+pub(super) const PIECE: usize = 1 << 15;
+
+/// Adds `row`, which starts at `at` in the flat vector, to the part of it that begins at `start`.
+fn add_row(part: &mut [f32], start: usize, at: usize, row: &[f32]) {
+    let (from, to) = (at.max(start), (at + row.len()).min(start + part.len()));
+    if from < to {
+        kernels::add(&mut part[from - start..to - start], &row[from - at..to - at]);
+    }
+}

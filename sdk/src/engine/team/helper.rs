@@ -1,0 +1,104 @@
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use crate::wire::RunSpec;
+
+/// A worker with a [`crate::engine::cpu::CpuGradient`] of the same model, and no memory in common.
+pub trait Helper {
+    /// Begins a part of a step, and returns at once; the task is read before that. What was begun before and
+    /// is not done is not wanted any more.
+    fn begin(&mut self, task: &Task<'_>) -> Working;
+}
+
+/// A part of a step on its way. It ends by itself, at the latest after [`Task::patience_ms`].
+pub type Working = Pin<Box<dyn Future<Output = Result<Part, HelperError>>>>;
+
+/// What a helper is asked for: the arguments of [`crate::engine::cpu::CpuGradient::differentiate`].
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// The parameters, `[len]`.
+    pub params: &'a [f32],
+    /// Some windows of the batch, `[n, context + 1]`.
+    pub tokens: &'a [u32],
+    /// Tokens in the whole batch.
+    pub count: u64,
+    /// After so long it has failed, in milliseconds.
+    pub patience_ms: u64,
+}
+
+/// What a helper found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Sum of the losses of its tokens, in nats.
+    pub loss: f64,
+    /// Its part of the gradient, `[len]`.
+    pub grad: Vec<f32>,
+    /// How long it took there.
+    pub busy_us: u64,
+}
+
+impl Part {
+    /// # Errors
+    /// - [`HelperError::Length`]: the gradient is not `expected` long.
+    pub(super) fn check(self, expected: usize) -> Result<Self, HelperError> {
+        let found = self.grad.len();
+        if found == expected { Ok(self) } else { Err(HelperError::Length { found, expected }) }
+    }
+}
+
+/// Why a helper was given up. Its part was then found without it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelperError {
+    /// It could not be started, or broke down.
+    #[error("a helper failed: {reason}")]
+    Failed {
+        /// What the system says of it.
+        reason: String,
+    },
+    /// It took too long.
+    #[error("a helper did not answer within {patience_ms} ms")]
+    Late {
+        /// [`Task::patience_ms`].
+        patience_ms: u64,
+    },
+    /// Its gradient is of another model.
+    #[error("a helper's gradient has {found} values, the model has {expected}")]
+    Length {
+        /// Number given.
+        found: usize,
+        /// Number expected.
+        expected: usize,
+    },
+}
+
+type Start = dyn Fn(&RunSpec) -> Vec<Box<dyn Helper>>;
+
+/// How to start the helpers of an engine; none by default. They end when they are dropped.
+#[derive(Clone)]
+pub struct Helpers(Rc<Start>);
+
+impl Helpers {
+    /// Starts helpers with `start`.
+    pub fn new(start: impl Fn(&RunSpec) -> Vec<Box<dyn Helper>> + 'static) -> Self {
+        Self(Rc::new(start))
+    }
+
+    /// Helpers for the run that `spec` describes.
+    #[must_use]
+    pub fn start(&self, spec: &RunSpec) -> Vec<Box<dyn Helper>> {
+        (self.0)(spec)
+    }
+}
+
+impl Default for Helpers {
+    fn default() -> Self {
+        Self::new(|_| Vec::new())
+    }
+}
+
+impl fmt::Debug for Helpers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Helpers")
+    }
+}

@@ -1,0 +1,189 @@
+//! One learner on several workers that share no memory: each finds the gradient of some windows of a batch.
+
+mod helper;
+mod shares;
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub use helper::{Helper, HelperError, Helpers, Part, Task, Working};
+
+use self::shares::Shares;
+use super::cpu::{CpuTrainer, Sums, instruction_set};
+use super::{Encoded, Engine, EngineError, HostEngine, Moments, StepStats};
+use crate::diloco::{Fragments, Layout};
+use crate::wire::{FragmentId, Round};
+
+/// A CPU engine that gives [`Helper`]s a part of each batch and does the rest itself, all at once.
+///
+/// Parameters and moments are here only. Gradients are added in a fixed order, this worker's first, so a step
+/// has the same bits whatever the timing, for the same cut of the batch. The cut follows the workers' speed,
+/// as measured: it and the number of workers change bits, and no more than the order of a sum does.
+pub struct Team {
+    host: HostEngine<CpuTrainer>,
+    helpers: Vec<Box<dyn Helper>>,
+    /// This worker's first, then the helpers'.
+    shares: Shares,
+    dropped: Vec<HelperError>,
+    now_us: Rc<dyn Fn() -> u64>,
+}
+
+/// A helper's part of a step, on its way.
+struct Begun {
+    helper: usize,
+    first: usize,
+    windows: usize,
+    working: Working,
+}
+
+/// A helper that takes so many times as long as expected is given up.
+const PATIENCE: f64 = 20.0;
+/// Never sooner than this, in milliseconds: a machine may stand still for a while.
+const PATIENCE_MS_MIN: u64 = 10_000;
+/// While nothing is measured, in milliseconds: helpers may still load.
+const PATIENCE_MS_FIRST: u64 = 60_000;
+
+impl Team {
+    /// Trains with the trainer in `host`, and with `helpers` if there are any; `now_us` gives microseconds
+    /// since any moment.
+    #[must_use]
+    pub fn new(
+        mut host: HostEngine<CpuTrainer>,
+        helpers: Vec<Box<dyn Helper>>,
+        now_us: Rc<dyn Fn() -> u64>,
+    ) -> Self {
+        let shares = Shares::new(host.trainer_mut().batch(), 1 + helpers.len());
+        Self { host, helpers, shares, dropped: Vec::new(), now_us }
+    }
+
+    /// Why helpers were given up, in that order.
+    #[must_use]
+    pub fn dropped(&self) -> &[HelperError] {
+        &self.dropped
+    }
+
+    async fn step_together(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        let trainer = self.host.trainer_mut();
+        trainer.check(tokens, lr)?;
+        let (window, count) = (tokens.len() / trainer.batch(), trainer.count());
+        let own = self.shares.of(0);
+        let begun = self.begin(tokens, window, count);
+
+        let start_us = (self.now_us)();
+        let gradient = self.host.trainer_mut().gradient();
+        let mut loss = gradient.differentiate(&tokens[..own * window], count)?.loss;
+        self.shares.measured(0, (self.now_us)().saturating_sub(start_us));
+
+        let (mut grads, mut failed) = (Vec::with_capacity(begun.len()), Vec::new());
+        for Begun { helper, first, windows, working } in begun {
+            let found = working.await.and_then(|part| part.check(gradient.grad().len()));
+            let part = match found {
+                Ok(part) => {
+                    self.shares.measured(1 + helper, part.busy_us);
+                    part
+                }
+                Err(error) => {
+                    failed.push((helper, error));
+                    let kept = gradient.grad().to_vec();
+                    let sums =
+                        gradient.differentiate(&tokens[first * window..][..windows * window], count)?;
+                    let grad = gradient.grad().to_vec();
+                    gradient.set_grad(&kept);
+                    Part { loss: sums.loss, grad, busy_us: 0 }
+                }
+            };
+            loss += part.loss;
+            grads.push(part.grad);
+        }
+        let squares = gradient.add(&grads.iter().map(|grad| &grad[..]).collect::<Vec<_>>());
+        let stats = self.host.trainer_mut().finish(Sums { loss, squares }, lr);
+        for (helper, error) in failed.into_iter().rev() {
+            self.helpers.remove(helper);
+            self.shares.remove(1 + helper);
+            self.dropped.push(error);
+        }
+        self.shares.balance();
+        stats
+    }
+
+    /// Hands out every window but this worker's.
+    fn begin(&mut self, tokens: &[u32], window: usize, count: u64) -> Vec<Begun> {
+        let params = self.host.params();
+        let (mut first, mut begun) = (self.shares.of(0), Vec::with_capacity(self.helpers.len()));
+        for (helper, worker) in self.helpers.iter_mut().enumerate() {
+            let windows = self.shares.of(1 + helper);
+            if windows == 0 {
+                continue;
+            }
+            let expected_us = self.shares.expected_us(1 + helper);
+            let patience_ms = expected_us.map_or(PATIENCE_MS_FIRST, |expected_us| {
+                PATIENCE_MS_MIN.max((PATIENCE * expected_us / 1e3) as u64)
+            });
+            let tokens = &tokens[first * window..][..windows * window];
+            let working = worker.begin(&Task { params, tokens, count, patience_ms });
+            begun.push(Begun { helper, first, windows, working });
+            first += windows;
+        }
+        begun
+    }
+}
+
+impl Engine for Team {
+    fn layout(&self) -> &Layout {
+        self.host.layout()
+    }
+
+    fn fragments(&self) -> &Arc<Fragments> {
+        self.host.fragments()
+    }
+
+    fn describe(&self) -> String {
+        match self.helpers.len() {
+            0 => self.host.describe(),
+            helpers => format!("cpu {} {} workers", instruction_set(), 1 + helpers),
+        }
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        if self.helpers.is_empty() {
+            return self.host.step(tokens, lr).await;
+        }
+        self.step_together(tokens, lr).await
+    }
+
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+        self.host.encode(round, fragment)
+    }
+
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        self.host.encoded()
+    }
+
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+        self.host.apply(fragment, body, included)
+    }
+
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError> {
+        self.host.load(fragment, values, keep, included)
+    }
+
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        self.host.settle().await
+    }
+
+    fn is_busy(&self) -> bool {
+        self.host.is_busy()
+    }
+
+    fn salvage(&mut self) -> Option<Moments> {
+        self.host.salvage()
+    }
+}
