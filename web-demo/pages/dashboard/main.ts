@@ -1,1 +1,118 @@
-export {};
+/** The dashboard: what the run is doing, for its owner and for whoever has the link. */
+import "./dashboard.css";
+import type { RoundsView, SeriesView, ServerStatus } from "../shared/api.js";
+import { find, setText } from "../shared/dom.js";
+import { EventLink, type LinkState } from "../shared/events.js";
+import { carryInvite, copyFrom, invite, shareLink } from "../shared/link.js";
+import { painter } from "../shared/paint.js";
+import { makeCharts } from "./charts.js";
+import { Course } from "./course.js";
+import { makeHeadline } from "./headline.js";
+import { Learners } from "./learners.js";
+import { Owner } from "./owner.js";
+import { makeSamples } from "./samples.js";
+import { SentenceView, sentenceOf } from "./sentence.js";
+import { Timeline } from "./timeline.js";
+
+const course = new Course();
+let status: ServerStatus | null = null;
+let link: LinkState = { link: "opening" };
+
+const sentence = new SentenceView(find("sentence", HTMLElement), find("sentence-live", HTMLElement), find("sentence-countdown", HTMLElement));
+const learners = new Learners();
+const timeline = new Timeline((learner) => learners.nameOf(learner));
+const owner = new Owner();
+const refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status?.entropy_floor ?? null);
+const refreshSamples = makeSamples(course);
+const writeHeadline = makeHeadline();
+const refreshHeadline = painter(find("headline", HTMLElement), () => {
+  if (!status) return;
+  writeHeadline(status);
+});
+const refreshOwner = painter(find("share", HTMLElement), () => {
+  if (!status) return;
+  owner.show(status);
+  find("invite-needed", HTMLElement).hidden = !status.invite_required || invite() !== "";
+});
+
+function refreshAll(): void {
+  refreshCharts();
+  refreshSamples();
+  refreshHeadline();
+}
+
+async function get<T>(path: string): Promise<T | null> {
+  try {
+    const answer = await fetch(path);
+    return answer.ok ? ((await answer.json()) as T) : null;
+  } catch {
+    // The event stream tells of a lost connection, and fetches anew once it is back.
+    return null;
+  }
+}
+
+let loading = false;
+
+/** Fetches the columns. Asked again meanwhile, it does nothing: what comes until then is added when they are there. */
+async function loadSeries(): Promise<void> {
+  if (loading) return;
+  loading = true;
+  course.fetching();
+  const view = await get<SeriesView>("./v1/series");
+  loading = false;
+  if (view) course.load(view);
+  refreshAll();
+}
+
+async function loadRounds(): Promise<void> {
+  const view = await get<RoundsView>("./v1/rounds");
+  if (view) timeline.take(view, true);
+}
+
+new EventLink(
+  "./v1/events",
+  {
+    status: (news) => {
+      const floorCame = status === null;
+      status = news;
+      learners.meet(news.learners);
+      sentence.show(sentenceOf(status, link), link);
+      refreshHeadline();
+      refreshOwner();
+      if (floorCame) refreshCharts();
+    },
+    rounds: (news) => timeline.take(news, false),
+    point: (point) => {
+      if (course.append(point)) refreshCharts();
+      else void loadSeries();
+    },
+    evaluation: (evaluation) => {
+      course.evaluated(evaluation);
+      refreshCharts();
+    },
+    sample: (sample) => {
+      course.wrote(sample);
+      refreshSamples();
+    },
+    lagged: () => {
+      void loadSeries();
+      void loadRounds();
+    },
+  },
+  (state) => {
+    link = state;
+    sentence.show(sentenceOf(status, link), link);
+    if (state.link !== "open") return;
+    void loadSeries();
+    void loadRounds();
+  },
+);
+
+carryInvite();
+const shared = find("share-link", HTMLInputElement);
+shared.value = shareLink();
+shared.addEventListener("focus", () => shared.select());
+find("share-copy", HTMLButtonElement).addEventListener("click", async () => {
+  const copied = await copyFrom(shared);
+  setText(find("share-said", HTMLElement), copied ? "Copied." : "Selected: press Ctrl+C to copy it.");
+});

@@ -1,17 +1,42 @@
-/** Numbers for people. */
+/** Numbers for people. `null` is what is not known yet. */
 
-/** 950, 12.3 k, 4.56 M. */
-export function count(value: number): string {
-  return scaled(value, 1000, ["", " k", " M", " G", " T"]);
+/** What stands where nothing is known yet. */
+export const UNKNOWN = "–";
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** 950, 1,234, 12.3 k, 4.56 M. */
+export function count(value: number | null): string {
+  if (value !== null && Math.abs(value) < 9_999.5) return WHOLE.format(value);
+  return scaled(value, ["", " k", " M", " G", " T"]);
 }
 
 /** 950 B, 12.3 kB, 4.56 MB. */
-export function bytes(value: number): string {
-  return scaled(value, 1000, [" B", " kB", " MB", " GB", " TB"]);
+export function bytes(value: number | null): string {
+  return scaled(value, [" B", " kB", " MB", " GB", " TB"]);
+}
+
+/** "1 learner", "3 learners"; `many` if the plural is another word. */
+export function plural(value: number, one: string, many = `${one}s`): string {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** 0.9512 as "95.1 %", 0.00123 as "0.12 %". */
+export function percent(share: number | null): string {
+  if (share === null || !Number.isFinite(share)) return UNKNOWN;
+  const value = share * 100;
+  const digits = value === 0 || value >= 99.95 ? 0 : value < 0.995 ? 2 : 1;
+  return `${value.toFixed(digits)} %`;
+}
+
+/** Nats per token. */
+export function nats(loss: number | null): string {
+  return loss === null ? UNKNOWN : loss.toFixed(3);
 }
 
 /** 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
-export function duration(seconds: number): string {
+export function duration(seconds: number | null): string {
+  if (seconds === null) return UNKNOWN;
   const whole = Math.max(0, Math.round(seconds));
   const units: [number, string][] = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
   const first = units.findIndex(([size]) => whole >= size);
@@ -25,12 +50,20 @@ export function duration(seconds: number): string {
   return parts.filter(Boolean).join(" ");
 }
 
-function scaled(value: number, step: number, units: string[]): string {
-  if (!Number.isFinite(value)) return "–";
+/** 0.4 ms, 340 ms, 1.24 s, 2 min 5 s. */
+export function milliseconds(value: number | null): string {
+  if (value === null) return UNKNOWN;
+  if (value < 10) return `${Number(value.toFixed(1))} ms`;
+  if (value < 1_000) return `${value.toFixed(0)} ms`;
+  return value < 60_000 ? `${Number((value / 1_000).toPrecision(3))} s` : duration(value / 1_000);
+}
+
+function scaled(value: number | null, units: readonly string[]): string {
+  if (value === null || !Number.isFinite(value)) return UNKNOWN;
   let [size, unit] = [Math.abs(value), 0];
   // What would be shown as 1000 goes to the next unit.
-  while (size >= step * 0.9995 && unit < units.length - 1) {
-    size /= step;
+  while (size >= 999.5 && unit < units.length - 1) {
+    size /= 1_000;
     unit += 1;
   }
   const text = unit === 0 ? String(Math.round(size)) : size.toPrecision(3);

@@ -1,0 +1,105 @@
+/** What the charts show. */
+import uPlot from "uplot";
+import { bytes, count, duration, nats, percent } from "../shared/format.js";
+import { Chart, type ChartSpec } from "./chart.js";
+import { perSecond, type Course } from "./course.js";
+
+const fromZero = (_: number, max: number): [number, number] => [0, max > 0 ? max * 1.1 : 1];
+const plain = (value: number): string => String(Number(value.toPrecision(4)));
+const wholePercent = (share: number): string => `${Math.round(share * 100)} %`;
+
+/** Charts in `grid`; the function asks for all of them to be drawn anew. */
+export function makeCharts(grid: HTMLElement, course: Course, floor: () => number | null): () => void {
+  const charts = [loss(course, floor), speed(course), learners(course), network(course)].map((spec) => {
+    const figure = grid.appendChild(document.createElement("figure"));
+    figure.className = "card chart";
+    return new Chart(figure, spec);
+  });
+  return () => charts.forEach((chart) => chart.refresh());
+}
+
+function loss(course: Course, floor: () => number | null): ChartSpec {
+  return {
+    title: "Loss",
+    lines: [
+      { label: "held-out", color: "line-1", format: nats, tick: plain, dots: true },
+      { label: "training", color: "line-2", format: nats, tick: plain },
+      { label: "no model can go below", color: "line-quiet", format: nats, tick: plain, dashed: true },
+    ],
+    range: (min, max) => {
+      const pad = Math.max(0.05, (max - min) * 0.08);
+      return [Math.max(0, min - pad), max + pad];
+    },
+    columns: () => {
+      const { time_s, train_loss, evaluations } = course.view;
+      const held = [evaluations.map((one) => one.time_s), evaluations.map((one) => one.loss)];
+      if (time_s.length === 0) return [[], [], [], []];
+      const [time = [], trained = [], tested = []] = uPlot.join([[time_s, train_loss], held] as uPlot.AlignedData[]) as (number | null | undefined)[][];
+      const least = floor();
+      return [time as number[], tested, trained, time.map(() => least)];
+    },
+    summary: () => {
+      const { evaluations } = course.view;
+      const first = evaluations[0];
+      const last = evaluations.at(-1);
+      if (!first || !last) return "Nothing measured yet.";
+      const least = floor();
+      const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
+      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} nats per token in ${duration(last.time_s)}.${below}`;
+    },
+  };
+}
+
+function speed(course: Course): ChartSpec {
+  return {
+    title: "Speed",
+    lines: [{ label: "tokens a second", color: "line-1", format: count, tick: count }],
+    range: fromZero,
+    columns: () => [course.view.time_s, course.view.tokens_per_s],
+    summary: () => {
+      const { tokens_per_s } = course.view;
+      const last = tokens_per_s.at(-1);
+      if (last === undefined) return "Nothing measured yet.";
+      return `${count(last)} tokens a second now, ${count(tokens_per_s.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+    },
+  };
+}
+
+function learners(course: Course): ChartSpec {
+  return {
+    title: "Participation and learners",
+    lines: [
+      { label: "tokens merged of those trained", color: "line-1", format: percent, tick: wholePercent },
+      { label: "learners in rounds", color: "line-2", format: count, tick: count, right: true },
+    ],
+    range: () => [0, 1],
+    rangeRight: fromZero,
+    columns: () => [course.view.time_s, course.view.participation, course.view.live],
+    summary: () => {
+      const { participation, live } = course.view;
+      const share = participation.at(-1);
+      if (share === undefined) return "Nothing measured yet.";
+      return `${percent(share)} of all trained tokens are merged; ${count(live.at(-1) ?? 0)} learners take part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+    },
+  };
+}
+
+function network(course: Course): ChartSpec {
+  const format = (value: number) => `${bytes(value)}/s`;
+  return {
+    title: "Network",
+    lines: [
+      { label: "from learners", color: "line-1", format, tick: format },
+      { label: "to learners", color: "line-2", format, tick: format, dashed: true },
+    ],
+    range: fromZero,
+    columns: () => {
+      const { time_s, bytes_up, bytes_down } = course.view;
+      return [time_s, perSecond(time_s, bytes_up), perSecond(time_s, bytes_down)];
+    },
+    summary: () => {
+      const { bytes_up, bytes_down } = course.view;
+      return `${bytes(bytes_up.at(-1) ?? 0)} came from learners so far, ${bytes(bytes_down.at(-1) ?? 0)} went to them; joining and data not counted.`;
+    },
+  };
+}

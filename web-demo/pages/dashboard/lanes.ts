@@ -1,0 +1,132 @@
+/** The last rounds as lanes: where things stand on them, without drawing. */
+import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
+import { count, milliseconds, plural } from "../shared/format.js";
+
+/** Rounds known at once; the syncer keeps as many. */
+const ROUNDS_MAX = 48;
+
+/** The last rounds, updated as events tell. */
+export class Rounds {
+  #byRound = new Map<number, RoundReport>();
+  /** The syncer's clock, in milliseconds, as of the last news. */
+  now_ms = 0;
+
+  /** Takes in rounds: all of them if `whole`, those that changed otherwise. */
+  take(view: RoundsView, whole: boolean): void {
+    if (whole) this.#byRound.clear();
+    this.now_ms = view.now_ms;
+    for (const report of view.rounds) this.#byRound.set(report.round, report);
+    const surplus = this.#byRound.size - ROUNDS_MAX;
+    if (surplus <= 0) return;
+    for (const round of [...this.#byRound.keys()].sort((a, b) => a - b).slice(0, surplus)) this.#byRound.delete(round);
+  }
+
+  /** The newest `most` rounds, newest first. */
+  newest(most: number): RoundReport[] {
+    return [...this.#byRound.values()].sort((a, b) => b.round - a.round).slice(0, most);
+  }
+}
+
+/**
+ * Places moments after launch on 0 to 1: evenly up to about the `knee`, and ever denser beyond, so that answers
+ * after a millisecond and a grace window of a second are seen together. `at(ms) = ln(1 + ms/knee) / ln(1 + end/knee)`.
+ */
+export class TimeScale {
+  readonly knee_ms: number;
+  readonly end_ms: number;
+
+  constructor(reports: readonly RoundReport[], now_ms: number) {
+    const answers = reports.flatMap((report) => report.answers.map((answer) => answer.after_ms)).sort((a, b) => a - b);
+    const ends = reports.map((report) => endOf(report, now_ms));
+    // Round numbers, so that the scale stays where it is while rounds come and go.
+    this.knee_ms = roundUp(Math.max(1, answers[answers.length >> 1] ?? 1));
+    this.end_ms = roundUp(Math.max(10, this.knee_ms * 2, ...ends));
+  }
+
+  /** Where a moment is, 0 to 1. */
+  at(after_ms: number): number {
+    const place = Math.log1p(Math.max(0, after_ms) / this.knee_ms) / Math.log1p(this.end_ms / this.knee_ms);
+    return Math.min(1, place);
+  }
+
+  /** Round moments at least `apart` from each other, of 1. */
+  ticks(apart: number): number[] {
+    const ticks = [0];
+    for (let power = 1; power <= this.end_ms; power *= 10) {
+      for (const tick of [power, 2 * power, 5 * power]) {
+        if (tick <= this.end_ms && this.at(tick) - this.at(ticks.at(-1) ?? 0) >= apart) ticks.push(tick);
+      }
+    }
+    return ticks;
+  }
+}
+
+/** The next of 1, 2, 5, 10, 20, … */
+function roundUp(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 10 * power;
+}
+
+/** The last moment of a round that is drawn, after its launch. */
+function endOf(report: RoundReport, now_ms: number): number {
+  const open = isOpen(report) ? now_ms - report.launched_ms : 0;
+  const last = report.answers.reduce((latest, answer) => Math.max(latest, answer.after_ms), 0);
+  return Math.max(open, last, report.merge_end_ms ?? 0, report.grace_end_ms ?? 0);
+}
+
+/** Whether a round is in flight. */
+export function isOpen(report: RoundReport): boolean {
+  return report.merged === null && report.decision?.decision !== "abandon" && report.merge_end_ms === null;
+}
+
+/** What a round came to, in a few words. */
+export function outcome(report: RoundReport): string {
+  const { merged, decision } = report;
+  if (merged) return `merged ${plural(merged.updates, "update")}, ${count(merged.tokens)} tokens`;
+  switch (decision?.decision) {
+    case "abandon":
+      return decision.why === "nothing_new" ? "nothing new to merge" : "given up: too few answered in time";
+    case "merge":
+      return "merging";
+    case "await_grace":
+      return "quorum reached, waiting for more";
+    case "await_quorum":
+      return `waiting for ${plural(decision.missing, "more answer")}`;
+    case undefined:
+      return "launched";
+  }
+}
+
+/** Why collecting ended, in a few words. */
+export function cause(report: RoundReport): string {
+  if (report.decision?.decision !== "merge") return "";
+  return { all_answered: "all answered", grace_over: "grace over", patience_over: "patience over" }[report.decision.why];
+}
+
+/** A round in a sentence. */
+export function describeRound(report: RoundReport): string {
+  const parts = [`${report.answered} of ${report.invited} answered`];
+  if (report.quorum_ms !== null) parts.push(`quorum after ${milliseconds(report.quorum_ms)}`);
+  if (report.grace_ms !== null) parts.push(`up to ${milliseconds(report.grace_ms)} of grace`);
+  const why = cause(report);
+  const after = report.merged ? ` after ${milliseconds(report.merged.collect_ms)}${why ? ` (${why})` : ""}` : "";
+  parts.push(outcome(report) + after);
+  return `Round ${report.round}, fragment ${report.fragment}: ${parts.join("; ")}.`;
+}
+
+/** An answer in a sentence. */
+export function describeAnswer(answer: Answer, name: string): string {
+  const when = `${name} answered after ${milliseconds(answer.after_ms)}`;
+  switch (answer.fate) {
+    case "merged":
+      return `${when}: ${count(answer.tokens)} tokens merged.`;
+    case "passed":
+      return `${when}: it had nothing new.`;
+    case "pending":
+      return `${when}: ${count(answer.tokens)} tokens, not merged yet.`;
+    case "late":
+      return `${when}: too late, ${answer.late === "stale_base" ? "its base was too old" : "the round was over"}.`;
+    case "refused":
+      return `${when}: refused (${(answer.refused ?? "no reason given").replaceAll("_", " ")}).`;
+  }
+}

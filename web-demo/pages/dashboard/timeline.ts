@@ -1,0 +1,149 @@
+/** The rounds as a timeline, for eyes, fingers and keys, and as a table. */
+import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
+import { fillRows, find, make, setText } from "../shared/dom.js";
+import { milliseconds } from "../shared/format.js";
+import { painter } from "../shared/paint.js";
+import { AXIS_PX, drawLanes, LANE_PX, type Picture, xOf, yOf } from "./draw-lanes.js";
+import { cause, describeAnswer, describeRound, outcome, Rounds, TimeScale } from "./lanes.js";
+import { onThemeChange } from "./palette.js";
+
+const LANES_WIDE = 14;
+const LANES_NARROW = 10;
+/** How near to a mark counts as on it, in CSS pixels. */
+const NEAR_PX = 9;
+
+/** The section with the last rounds. */
+export class Timeline {
+  readonly #rounds = new Rounds();
+  readonly #nameOf: (learner: number) => string;
+  readonly #host = find("lanes", HTMLElement);
+  readonly #canvas = find("lanes-canvas", HTMLCanvasElement);
+  readonly #context = this.#canvas.getContext("2d");
+  readonly #said = find("lanes-said", HTMLElement);
+  readonly #table = find("rounds-table", HTMLDetailsElement);
+  readonly #rows = find("rounds-rows", HTMLTableSectionElement);
+  readonly #refresh: () => void;
+  #picture: Picture = { reports: [], scale: new TimeScale([], 0), now_ms: 0, width: 0, lane: null, answer: null };
+  /** Nothing moves under a pointer or a reader. */
+  #held = false;
+
+  constructor(nameOf: (learner: number) => string) {
+    this.#nameOf = nameOf;
+    this.#refresh = painter(this.#host, () => this.#paint());
+    new ResizeObserver(() => this.#refresh()).observe(this.#host);
+    onThemeChange(() => this.#refresh());
+    this.#host.addEventListener("pointermove", (event) => this.#point(event));
+    this.#host.addEventListener("pointerdown", (event) => this.#point(event));
+    this.#host.addEventListener("pointerleave", () => this.#release());
+    this.#host.addEventListener("blur", () => this.#release());
+    this.#host.addEventListener("keydown", (event) => this.#key(event));
+    this.#table.addEventListener("toggle", () => this.#refresh());
+  }
+
+  /** Takes in rounds: all of them if `whole`, those that changed otherwise. */
+  take(view: RoundsView, whole: boolean): void {
+    this.#rounds.take(view, whole);
+    this.#refresh();
+  }
+
+  #paint(): void {
+    const width = this.#host.clientWidth;
+    if (!this.#held) {
+      const reports = this.#rounds.newest(width < 600 ? LANES_NARROW : LANES_WIDE);
+      const now_ms = this.#rounds.now_ms;
+      this.#picture = { reports, now_ms, width, scale: new TimeScale(reports, now_ms), lane: null, answer: null };
+    } else if (width !== this.#picture.width) {
+      this.#picture = { ...this.#picture, width };
+    }
+    this.#draw();
+    this.#say();
+    if (this.#table.open && !this.#table.contains(document.activeElement)) this.#fillTable();
+  }
+
+  #draw(): void {
+    const { reports, width } = this.#picture;
+    const height = AXIS_PX + Math.max(1, reports.length) * LANE_PX;
+    const ratio = devicePixelRatio;
+    if (this.#canvas.width !== Math.round(width * ratio) || this.#canvas.height !== Math.round(height * ratio)) {
+      this.#canvas.width = Math.round(width * ratio);
+      this.#canvas.height = Math.round(height * ratio);
+      this.#canvas.style.height = `${height}px`;
+    }
+    if (!this.#context) return;
+    this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    drawLanes(this.#context, this.#picture);
+  }
+
+  #say(): void {
+    const { reports, lane, answer } = this.#picture;
+    const report = reports[lane ?? 0];
+    if (!report) return setText(this.#said, "No round yet: the first begins when learners have trained for a while.");
+    const mark = answer ? ` ${describeAnswer(answer, this.#nameOf(answer.learner))}` : "";
+    setText(this.#said, (lane === null ? "Newest: " : "") + describeRound(report) + mark);
+  }
+
+  #choose(lane: number | null, answer: Answer | null): void {
+    const { reports } = this.#picture;
+    const within = lane === null || reports.length === 0 ? null : Math.min(reports.length - 1, Math.max(0, lane));
+    this.#held = within !== null;
+    this.#picture = { ...this.#picture, lane: within, answer };
+    this.#refresh();
+  }
+
+  #release(): void {
+    if (document.activeElement === this.#host && this.#host.matches(":focus-visible")) return;
+    this.#choose(null, null);
+  }
+
+  #point(event: PointerEvent): void {
+    const box = this.#canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const lane = Math.floor((y - AXIS_PX) / LANE_PX);
+    const report = this.#picture.reports[lane];
+    if (!report) return this.#choose(null, null);
+    const distance = (answer: Answer) => Math.hypot(xOf(this.#picture, answer.after_ms) - x, yOf(lane) - y);
+    const nearest = report.answers.reduce<Answer | null>(
+      (best, answer) => (best && distance(best) <= distance(answer) ? best : answer),
+      null,
+    );
+    this.#choose(lane, nearest && distance(nearest) <= NEAR_PX ? nearest : null);
+  }
+
+  #key(event: KeyboardEvent): void {
+    const { lane, answer, reports } = this.#picture;
+    if (event.key === "Escape") return this.#choose(null, null);
+    const answers = [...(reports[lane ?? 0]?.answers ?? [])].sort((a, b) => a.after_ms - b.after_ms);
+    const at = answer ? answers.indexOf(answer) : -1;
+    const goals: Readonly<Record<string, () => void>> = {
+      ArrowDown: () => this.#choose(lane === null ? 0 : lane + 1, null),
+      ArrowUp: () => this.#choose((lane ?? 1) - 1, null),
+      ArrowRight: () => this.#choose(lane ?? 0, answers[Math.min(answers.length - 1, at + 1)] ?? null),
+      ArrowLeft: () => this.#choose(lane ?? 0, answers[at - 1] ?? null),
+    };
+    const go = goals[event.key];
+    if (!go) return;
+    event.preventDefault();
+    go();
+  }
+
+  #fillTable(): void {
+    const blank = () => make("tr", {}, make("th", { scope: "row" }), ...Array.from({ length: 7 }, () => make("td")));
+    fillRows(this.#rows, this.#picture.reports, blank, (row, report) => {
+      tableCells(report).forEach((text, index) => setText(row.cells[index]!, text));
+    });
+  }
+}
+
+function tableCells(report: RoundReport): string[] {
+  const first = report.answers.length > 0 ? Math.min(...report.answers.map((answer) => answer.after_ms)) : null;
+  return [
+    String(report.round),
+    String(report.fragment),
+    `${report.answered} of ${report.invited}`,
+    milliseconds(first),
+    milliseconds(report.quorum_ms),
+    milliseconds(report.grace_ms),
+    report.merged ? `${milliseconds(report.merged.collect_ms)}, ${cause(report)}` : "",
+    outcome(report),
+  ];
+}

@@ -1,0 +1,48 @@
+/** The few things that pages do with elements. Text from others goes in as text, never as markup. */
+
+/** The element with this id, which must be a `kind`. */
+export function find<T extends Element>(id: string, kind: new () => T): T {
+  const found = document.getElementById(id);
+  if (!(found instanceof kind)) throw new Error(`the page has no ${kind.name} with the id "${id}"`);
+  return found;
+}
+
+/** Sets an element's text if it differs: an unchanged text costs no layout and is not announced again. */
+export function setText(node: Element, text: string): void {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Sets or, with `null`, takes away an attribute, if it differs. */
+export function setAttribute(node: Element, name: string, value: string | null): void {
+  if (value === null) node.removeAttribute(name);
+  else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+/** A new element with attributes and children; strings become text. */
+export function make<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Readonly<Record<string, string>> = {},
+  ...children: readonly (Node | string)[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/**
+ * Gives `element` as many rows as there are `items`, reusing those that are there: `blank` makes one, `fill`
+ * writes an item into it.
+ */
+export function fillRows<T, R extends Element>(
+  element: Element,
+  items: readonly T[],
+  blank: () => R,
+  fill: (row: R, item: T) => void,
+): void {
+  while (element.childElementCount > items.length) element.lastElementChild?.remove();
+  items.forEach((item, index) => {
+    const row = (element.children[index] as R | undefined) ?? element.appendChild(blank());
+    fill(row, item);
+  });
+}

@@ -1,0 +1,28 @@
+/** Links to this run. The invite, if there is one, is in the fragment, which browsers send to nobody. */
+
+/** The link to share: whoever opens it can lend a machine. */
+export function shareLink(): string {
+  return new URL("./", location.href).href + invite();
+}
+
+/** `#invite=…`, or nothing. */
+export function invite(): string {
+  return location.hash.startsWith("#invite=") ? location.hash : "";
+}
+
+/** Lets the links between pages carry the invite along. */
+export function carryInvite(): void {
+  for (const link of document.querySelectorAll<HTMLAnchorElement>("header.site a")) link.hash = invite();
+}
+
+/** Copies the text of `field`; false if the browser lets nobody, and then it is selected for copying by hand. */
+export async function copyFrom(field: HTMLInputElement): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(field.value);
+    return true;
+  } catch {
+    // Pages that did not come over HTTPS have no clipboard.
+    field.select();
+    return false;
+  }
+}
