@@ -19,6 +19,8 @@ export interface Line {
   readonly dashed?: boolean;
   /** Marks each value: for lines of few values. */
   readonly dots?: boolean;
+  /** Not named while it has no value. */
+  readonly optional?: boolean;
 }
 
 /** What a chart shows. */
@@ -53,28 +55,27 @@ export class Chart {
   readonly #plotHost = make("div", { class: "plot", tabindex: "0", role: "img" });
   readonly #table = make("details");
   readonly #rows = make("tbody");
-  readonly #plot: uPlot;
+  readonly #keys: HTMLElement[] = [];
+  /** Made with the first picture: a chart that is never seen costs nothing. */
+  #plot: uPlot | undefined;
 
   constructor(figure: HTMLElement, spec: ChartSpec) {
     this.#spec = spec;
     const keys = make("p", { class: "keys small number" });
-    spec.lines.forEach((line, index) => {
+    for (const line of spec.lines) {
       const value = make("b", {}, UNKNOWN);
+      const key = make("span", { class: line.dashed ? "key dashed" : "key" }, `${line.label} `, value);
+      key.style.setProperty("--swatch", `var(--${line.color})`);
       this.#values.push(value);
-      keys.append(make("span", { class: line.dashed ? "key dashed" : "key", "data-line": String(index) }, `${line.label} `, value));
-    });
-    keys.append(this.#when);
-    const swatches = () => spec.lines.forEach((line, index) => {
-      (keys.children[index] as HTMLElement).style.setProperty("--swatch", `var(--${line.color})`);
-    });
-    swatches();
+      this.#keys.push(key);
+    }
+    keys.append(...this.#keys, this.#when);
     figure.append(make("figcaption", {}, make("h3", {}, spec.title), this.#summary), keys, this.#plotHost, this.#tableOf(spec));
-    this.#plot = new uPlot(this.#options(), [[], ...spec.lines.map(() => [])] as unknown as uPlot.AlignedData, this.#plotHost);
     this.refresh = painter(figure, () => this.#paint());
     new ResizeObserver(() => this.#resize()).observe(this.#plotHost);
     this.#plotHost.addEventListener("keydown", (event) => this.#key(event));
     this.#table.addEventListener("toggle", () => this.#fillTable());
-    onThemeChange(() => this.#plot.redraw(false, true));
+    onThemeChange(() => this.#plot?.redraw(false, true));
   }
 
   #options(): uPlot.Options {
@@ -120,11 +121,14 @@ export class Chart {
   }
 
   #resize(): void {
-    if (this.#plot.width !== this.#width()) this.#plot.setSize({ width: this.#width(), height: HEIGHT_PX });
+    if (this.#plot && this.#plot.width !== this.#width()) this.#plot.setSize({ width: this.#width(), height: HEIGHT_PX });
   }
 
   #paint(): void {
-    this.#plot.setData(this.#spec.columns() as unknown as uPlot.AlignedData);
+    // uPlot's type allows no `undefined` within a column that may have `null`; its join makes just those.
+    const columns = this.#spec.columns() as unknown as uPlot.AlignedData;
+    if (this.#plot) this.#plot.setData(columns);
+    else this.#plot = new uPlot(this.#options(), columns, this.#plotHost);
     const summary = this.#spec.summary();
     setText(this.#summary, summary);
     this.#plotHost.setAttribute("aria-label", `Chart: ${this.#spec.title}. ${summary} Arrow keys read single moments.`);
@@ -134,16 +138,24 @@ export class Chart {
 
   /** The values under the cursor, or the newest. */
   #readOut(): void {
-    if (!this.#plot) return;
-    const index = this.#plot.cursor.idx ?? null;
-    const time = index === null ? undefined : this.#plot.data[0][index];
+    const times = this.#times();
+    const index = this.#plot?.cursor.idx ?? null;
+    const time = index === null ? undefined : times[index];
     setText(this.#when, time === undefined ? "" : `after ${duration(time)}`);
-    this.#values.forEach((node, line) => setText(node, this.#at(line, index ?? this.#plot.data[0].length - 1)));
+    this.#values.forEach((node, line) => {
+      const value = this.#at(line, index ?? times.length - 1);
+      setText(node, value);
+      this.#keys[line]!.hidden = (this.#spec.lines[line]?.optional ?? false) && value === UNKNOWN;
+    });
+  }
+
+  #times(): ArrayLike<number> {
+    return this.#plot?.data[0] ?? [];
   }
 
   /** The value of a line at a row, or the last one before. */
   #at(line: number, row: number): string {
-    const column = this.#plot.data[line + 1] ?? [];
+    const column = this.#plot?.data[line + 1] ?? [];
     let at = row;
     while (at >= 0 && column[at] === undefined) at -= 1;
     const value = column[at];
@@ -152,7 +164,7 @@ export class Chart {
 
   #fillTable(): void {
     if (!this.#table.open) return;
-    const times = this.#plot.data[0];
+    const times = this.#times();
     const step = Math.max(1, Math.ceil(times.length / TABLE_ROWS_MAX));
     const rows: number[] = [];
     for (let row = times.length - 1; row >= 0; row -= step) rows.push(row);
@@ -164,18 +176,20 @@ export class Chart {
   }
 
   #key(event: KeyboardEvent): void {
-    const times = this.#plot.data[0];
+    const plot = this.#plot;
+    const times = this.#times();
     const last = times.length - 1;
-    const now = this.#plot.cursor.idx ?? last + 1;
+    if (!plot || last < 0) return;
+    const now = plot.cursor.idx ?? last + 1;
     const page = Math.max(1, Math.round(last / 10));
     const goals: Readonly<Record<string, number>> = {
       ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - page, PageDown: now + page, Home: 0, End: last,
     };
     const goal = goals[event.key];
-    if (event.key === "Escape") this.#plot.setCursor({ left: -10, top: -10 });
-    if (goal === undefined || last < 0) return;
+    if (event.key === "Escape") plot.setCursor({ left: -10, top: -10 });
+    if (goal === undefined) return;
     event.preventDefault();
     const time = times[Math.min(last, Math.max(0, goal))] ?? 0;
-    this.#plot.setCursor({ left: this.#plot.valToPos(time, "x"), top: 0 });
+    plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 });
   }
 }

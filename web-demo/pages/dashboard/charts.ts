@@ -6,6 +6,8 @@ import { perSecond, type Course } from "./course.js";
 
 const fromZero = (_: number, max: number): [number, number] => [0, max > 0 ? max * 1.1 : 1];
 const plain = (value: number): string => String(Number(value.toPrecision(4)));
+/** Without zeros at the end of a fraction. */
+const tidy = (text: string): string => text.replace(/(\.\d*?)0+(?= )/, "$1").replace(/\.(?= )/, "");
 const wholePercent = (share: number): string => `${Math.round(share * 100)} %`;
 
 /** Charts in `grid`; the function asks for all of them to be drawn anew. */
@@ -24,7 +26,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
     lines: [
       { label: "held-out", color: "line-1", format: nats, tick: plain, dots: true },
       { label: "training", color: "line-2", format: nats, tick: plain },
-      { label: "no model can go below", color: "line-quiet", format: nats, tick: plain, dashed: true },
+      { label: "no model can go below", color: "line-quiet", format: nats, tick: plain, dashed: true, optional: true },
     ],
     range: (min, max) => {
       const pad = Math.max(0.05, (max - min) * 0.08);
@@ -53,7 +55,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
 function speed(course: Course): ChartSpec {
   return {
     title: "Speed",
-    lines: [{ label: "tokens a second", color: "line-1", format: count, tick: count }],
+    lines: [{ label: "tokens a second", color: "line-1", format: count, tick: (value) => tidy(count(value)) }],
     range: fromZero,
     columns: () => [course.view.time_s, course.view.tokens_per_s],
     summary: () => {
@@ -70,7 +72,7 @@ function learners(course: Course): ChartSpec {
     title: "Participation and learners",
     lines: [
       { label: "tokens merged of those trained", color: "line-1", format: percent, tick: wholePercent },
-      { label: "learners in rounds", color: "line-2", format: count, tick: count, right: true },
+      { label: "learners in rounds", color: "line-2", format: count, tick: (value) => tidy(count(value)), right: true },
     ],
     range: () => [0, 1],
     rangeRight: fromZero,
@@ -86,11 +88,12 @@ function learners(course: Course): ChartSpec {
 
 function network(course: Course): ChartSpec {
   const format = (value: number) => `${bytes(value)}/s`;
+  const tick = (value: number) => tidy(format(value));
   return {
     title: "Network",
     lines: [
-      { label: "from learners", color: "line-1", format, tick: format },
-      { label: "to learners", color: "line-2", format, tick: format, dashed: true },
+      { label: "from learners", color: "line-1", format, tick },
+      { label: "to learners", color: "line-2", format, tick, dashed: true },
     ],
     range: fromZero,
     columns: () => {

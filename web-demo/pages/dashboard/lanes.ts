@@ -37,10 +37,13 @@ export class TimeScale {
 
   constructor(reports: readonly RoundReport[], now_ms: number) {
     const answers = reports.flatMap((report) => report.answers.map((answer) => answer.after_ms)).sort((a, b) => a - b);
-    const ends = reports.map((report) => endOf(report, now_ms));
+    const ends = reports.map(endOf);
+    const age_ms = Math.max(0, ...reports.filter(isOpen).map((report) => now_ms - report.launched_ms));
     // Round numbers, so that the scale stays where it is while rounds come and go.
     this.knee_ms = roundUp(Math.max(1, answers[answers.length >> 1] ?? 1));
-    this.end_ms = roundUp(Math.max(10, this.knee_ms * 2, ...ends));
+    const ended_ms = Math.max(10, this.knee_ms * 2, ...ends);
+    // A round that waits for long runs off the edge rather than squeeze the others.
+    this.end_ms = roundUp(Math.max(ended_ms, Math.min(age_ms, ended_ms * 2)));
   }
 
   /** Where a moment is, 0 to 1. */
@@ -67,11 +70,10 @@ function roundUp(value: number): number {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 10 * power;
 }
 
-/** The last moment of a round that is drawn, after its launch. */
-function endOf(report: RoundReport, now_ms: number): number {
-  const open = isOpen(report) ? now_ms - report.launched_ms : 0;
+/** The last moment of a round that is known, after its launch. */
+function endOf(report: RoundReport): number {
   const last = report.answers.reduce((latest, answer) => Math.max(latest, answer.after_ms), 0);
-  return Math.max(open, last, report.merge_end_ms ?? 0, report.grace_end_ms ?? 0);
+  return Math.max(last, report.merge_end_ms ?? 0, report.grace_end_ms ?? 0);
 }
 
 /** Whether a round is in flight. */

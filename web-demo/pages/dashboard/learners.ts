@@ -67,7 +67,8 @@ export class Learners {
       const sorted = head.dataset["sort"] === page.sort;
       setAttribute(head, "aria-sort", sorted ? (page.sort === "merged" || page.sort === "speed" ? "descending" : "ascending") : null);
     }
-    fillRows(this.#rows, page.learners, blankRow, fillRow);
+    const most = Math.max(...page.learners.map((learner) => learner.merged_share), Number.MIN_VALUE);
+    fillRows(this.#rows, page.learners, blankRow, (row, view) => fillRow(row, view, view.merged_share / most));
     const last = page.offset + page.learners.length;
     setText(this.#range, page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`);
     this.#before.disabled = page.offset === 0;
@@ -87,7 +88,8 @@ function blankRow(): HTMLTableRowElement {
   return make("tr", {}, head, make("td"), make("td", {}, make("span", { class: "badge" })), right(), right(), share, right(), make("td"));
 }
 
-function fillRow(row: HTMLTableRowElement, view: LearnerView): void {
+/** `bar` is the share beside the greatest one of the page, 0 to 1. */
+function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void {
   const [head, kind, state, speed, loss, share, merged, lost] = [...row.cells] as HTMLElement[];
   if (!head || !kind || !state || !speed || !loss || !share || !merged || !lost) return;
   setText(head.children[0]!, nameOf(view));
@@ -98,7 +100,7 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView): void {
   setAttribute(badge, "data-tone", toneOf(view));
   setText(speed, view.state === null ? "–" : count(view.tokens_per_s));
   setText(loss, nats(view.loss));
-  (share.children[0]!.children[0] as HTMLElement).style.width = `${(view.merged_share * 100).toFixed(1)}%`;
+  (share.children[0]!.children[0] as HTMLElement).style.width = `${(bar * 100).toFixed(1)}%`;
   setText(share.children[1]!, percent(view.merged_share));
   setText(merged, count(view.tokens_merged));
   setText(lost, lostUpdates(view.fates));

@@ -11,14 +11,14 @@ import { makeHeadline } from "./headline.js";
 import { Learners } from "./learners.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
-import { SentenceView, sentenceOf } from "./sentence.js";
+import { SentenceView } from "./sentence.js";
 import { Timeline } from "./timeline.js";
 
 const course = new Course();
 let status: ServerStatus | null = null;
 let link: LinkState = { link: "opening" };
 
-const sentence = new SentenceView(find("sentence", HTMLElement), find("sentence-live", HTMLElement), find("sentence-countdown", HTMLElement));
+const sentence = new SentenceView();
 const learners = new Learners();
 const timeline = new Timeline((learner) => learners.nameOf(learner));
 const owner = new Owner();
@@ -76,7 +76,7 @@ new EventLink(
       const floorCame = status === null;
       status = news;
       learners.meet(news.learners);
-      sentence.show(sentenceOf(status, link), link);
+      sentence.show(status, link);
       refreshHeadline();
       refreshOwner();
       if (floorCame) refreshCharts();
@@ -101,7 +101,7 @@ new EventLink(
   },
   (state) => {
     link = state;
-    sentence.show(sentenceOf(status, link), link);
+    sentence.show(status, link);
     if (state.link !== "open") return;
     void loadSeries();
     void loadRounds();

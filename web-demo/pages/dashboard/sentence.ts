@@ -1,6 +1,6 @@
 /** What the run is doing, in one sentence. */
 import type { LearnersByState, ServerStatus } from "../shared/api.js";
-import { setAttribute, setText } from "../shared/dom.js";
+import { find, setAttribute, setText } from "../shared/dom.js";
 import type { LinkState } from "../shared/events.js";
 import { plural } from "../shared/format.js";
 
@@ -52,37 +52,26 @@ function others(by: LearnersByState): string[] {
   return words.filter(([some]) => some > 0).map(([some, what]) => `${some} ${what}`);
 }
 
-/** How long a sentence of the same tone stays at least, in milliseconds: readers are not told each small change. */
-const STAY_MS = 5_000;
+/** How long readers are left alone after a sentence, in milliseconds, unless the tone changes. */
+const QUIET_MS = 30_000;
 
-/** Shows sentences in a live region, and the countdown of a lost connection outside it. */
+/** Shows sentences, and tells readers of screens those that matter. */
 export class SentenceView {
-  readonly #whole: HTMLElement;
-  readonly #live: HTMLElement;
-  readonly #countdown: HTMLElement;
-  #shown: Sentence | undefined;
-  #shownAt_ms = 0;
-  #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly #shown = find("sentence", HTMLElement);
+  readonly #told = find("sentence-told", HTMLElement);
+  #tone: Sentence["tone"] | undefined;
+  #toldAt_ms = 0;
 
-  constructor(whole: HTMLElement, live: HTMLElement, countdown: HTMLElement) {
-    this.#whole = whole;
-    this.#live = live;
-    this.#countdown = countdown;
-  }
-
-  /** Shows `sentence`: now if its tone is new, else when the last one has stood long enough. */
-  show(sentence: Sentence, link: LinkState): void {
-    setText(this.#countdown, link.link === "lost" && sentence.tone === "trouble" ? ` in ${link.retry_s} s` : "");
-    clearTimeout(this.#timer);
-    if (sentence.text === this.#shown?.text) return;
-    const wait_ms = sentence.tone === this.#shown?.tone ? this.#shownAt_ms + STAY_MS - performance.now() : 0;
-    if (wait_ms > 0) {
-      this.#timer = setTimeout(() => this.show(sentence, link), wait_ms);
-      return;
-    }
-    this.#shown = sentence;
-    this.#shownAt_ms = performance.now();
-    setAttribute(this.#whole, "data-tone", sentence.tone);
-    setText(this.#live, sentence.text);
+  /** Shows the sentence for a run and the connection to it. */
+  show(status: ServerStatus | null, link: LinkState): void {
+    const { tone, text } = sentenceOf(status, link);
+    const countdown = link.link === "lost" && tone === "trouble" ? ` in ${link.retry_s} s.` : "";
+    setAttribute(this.#shown, "data-tone", tone);
+    setText(this.#shown, text + countdown);
+    const now_ms = performance.now();
+    if (tone === this.#tone && now_ms - this.#toldAt_ms < QUIET_MS) return;
+    this.#tone = tone;
+    if (this.#told.textContent !== text) this.#toldAt_ms = now_ms;
+    setText(this.#told, text);
   }
 }

@@ -1,31 +1,44 @@
 /** Drawing at the pace of the screen, and only what can be seen. */
 
+/** Once a frame has spent this long on painting, in milliseconds, the rest waits for the next one. */
+const FRAME_MS = 10;
+
+const queue = new Set<() => void>();
+
+function runFrame(): void {
+  const until = performance.now() + FRAME_MS;
+  for (const paint of queue) {
+    queue.delete(paint);
+    paint();
+    if (performance.now() > until) break;
+  }
+  if (queue.size > 0) requestAnimationFrame(runFrame);
+}
+
+function enqueue(paint: () => void): void {
+  if (queue.size === 0) requestAnimationFrame(runFrame);
+  queue.add(paint);
+}
+
 /**
  * Gives a function that asks for `paint`. However often it is called, `paint` runs once a frame at most; it waits
  * while the tab is hidden or `element` is out of view, and then runs once.
  */
 export function painter(element: Element, paint: () => void): () => void {
   let wanted = false;
-  let asked = false;
   let inView = false;
   const frame = () => {
-    asked = false;
     if (!wanted || !inView) return;
     wanted = false;
     paint();
   };
   const ask = () => {
-    if (asked || !wanted || !inView) return;
-    asked = true;
-    requestAnimationFrame(frame);
+    if (wanted && inView) enqueue(frame);
   };
-  new IntersectionObserver(
-    (entries) => {
-      inView = entries.at(-1)?.isIntersecting ?? false;
-      ask();
-    },
-    { rootMargin: "200px" },
-  ).observe(element);
+  watch(element, "200px", (seen) => {
+    inView = seen;
+    ask();
+  });
   return () => {
     wanted = true;
     ask();
@@ -46,9 +59,13 @@ export function whileSeen(element: Element, every_ms: number, act: () => void): 
       timer = undefined;
     }
   };
-  new IntersectionObserver((entries) => {
-    inView = entries.at(-1)?.isIntersecting ?? false;
+  watch(element, "0px", (seen) => {
+    inView = seen;
     settle();
-  }).observe(element);
+  });
   document.addEventListener("visibilitychange", settle);
+}
+
+function watch(element: Element, rootMargin: string, seen: (inView: boolean) => void): void {
+  new IntersectionObserver((entries) => seen(entries.at(-1)?.isIntersecting ?? false), { rootMargin }).observe(element);
 }
