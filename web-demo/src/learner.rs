@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::engine::gpu::Gpu;
-use archipelago::engine::{EngineBuilder, EngineError, EngineKind, EngineOptions, Moments};
+use archipelago::engine::{EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, Moments};
 use archipelago::platform::Clock;
 use archipelago::run::{Address, Control, Event, RunConfig, run};
 use archipelago::wire::RunSpec;
@@ -15,6 +15,7 @@ use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen_futures::JsFuture;
 
+use crate::helper::{Team, helpers};
 use crate::saving::Saving;
 use crate::{Failure, JoinOptions, Notice, options};
 
@@ -61,13 +62,13 @@ impl Learner {
     }
 
     /// Takes part in a run until it is told to stop or the run ends; resolves with the last report.
-    /// `join_options` are [`JoinOptions`].
+    /// `join_options` are [`JoinOptions`]; `team` starts the helpers of a CPU engine.
     ///
     /// # Errors
     /// [`Failure`], as an `Error` with a `code`.
-    pub async fn run(&self, join_options: JsValue, hooks: Hooks) -> Result<JsValue, JsValue> {
+    pub async fn run(&self, join_options: JsValue, hooks: Hooks, team: Team) -> Result<JsValue, JsValue> {
         let options: JoinOptions = read(join_options)?;
-        let report = self.take_part(options, Rc::new(hooks)).await?;
+        let report = self.take_part(options, Rc::new(hooks), team).await?;
         Ok(to_js(&report))
     }
 
@@ -119,11 +120,12 @@ impl Learner {
         &self,
         options: JoinOptions,
         hooks: Rc<Hooks>,
+        team: Team,
     ) -> Result<archipelago::run::Report, Failure> {
         self.control.set_duty_cycle(options.share)?;
         let address: Address = options.syncer.parse()?;
         let identity = options::identity(&options.identity)?;
-        let mut builder = open(options::engine(&options.engine)?).await?;
+        let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
         let device = builder.gpu().map_or_else(|| "browser, cpu".to_owned(), describe);
         let config = RunConfig {
             address,
@@ -170,8 +172,8 @@ pub(crate) fn describe(gpu: &Gpu) -> String {
     }
 }
 
-/// A builder of engines of `kind`.
-pub(crate) async fn open(kind: EngineKind) -> Result<EngineBuilder, Failure> {
+/// A builder of engines of `kind`; those on the CPU have `helpers`.
+pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBuilder, Failure> {
     let clock = Clock::start();
     let options = EngineOptions {
         kind,
@@ -181,7 +183,9 @@ pub(crate) async fn open(kind: EngineKind) -> Result<EngineBuilder, Failure> {
         free_mib: || None,
         tunings: Vec::new(),
     };
-    Ok(EngineBuilder::open(options, Rc::new(move || clock.now_us())).await?)
+    let mut builder = EngineBuilder::open(options, Rc::new(move || clock.now_us())).await?;
+    builder.set_helpers(helpers);
+    Ok(builder)
 }
 
 /// What an earlier page kept of this model's moments. Whatever is wrong with it is no reason not to train.

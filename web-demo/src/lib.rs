@@ -4,6 +4,7 @@
 //! cross as JavaScript numbers: no count of a run comes near 2⁵³.
 
 mod failure;
+mod helper;
 mod learner;
 mod measure;
 mod notice;
@@ -15,6 +16,7 @@ mod types;
 use wasm_bindgen::prelude::wasm_bindgen;
 
 pub use failure::Failure;
+pub use helper::Differentiator;
 pub use learner::Learner;
 pub use measure::measure;
 pub use notice::Notice;

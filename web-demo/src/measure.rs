@@ -8,25 +8,26 @@ use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
+use crate::helper::{Team, helpers};
 use crate::learner::{open, read, to_js};
 use crate::{Failure, MeasureOptions, Measured, PresetFacts, options};
 
 /// Trains a preset on made-up tokens for a while; resolves with [`Measured`]. `measure_options` are
-/// [`MeasureOptions`].
+/// [`MeasureOptions`]; `team` starts the helpers of a CPU engine.
 ///
 /// # Errors
 /// [`Failure`], as an `Error` with a `code`.
 #[wasm_bindgen]
-pub async fn measure(measure_options: JsValue) -> Result<JsValue, JsValue> {
+pub async fn measure(measure_options: JsValue, team: Team) -> Result<JsValue, JsValue> {
     let options: MeasureOptions = read(measure_options)?;
-    Ok(to_js(&train(&options).await?))
+    Ok(to_js(&train(&options, team).await?))
 }
 
-async fn train(options: &MeasureOptions) -> Result<Measured, Failure> {
+async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure> {
     let preset: Preset = options.preset.parse().map_err(|error| Failure::Options(format!("{error}")))?;
     let spec = spec(preset);
     let clock = Clock::start();
-    let mut builder = open(options::engine(&options.engine)?).await?;
+    let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
     let mut engine = builder.build(&spec, None).await?;
     let params = init(&spec.model, spec.seed).map_err(EngineError::from)?;
     let fragments = engine.fragments().clone();

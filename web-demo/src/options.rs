@@ -19,6 +19,8 @@ pub struct JoinOptions {
     pub name: String,
     /// "auto", "gpu" or "cpu".
     pub engine: String,
+    /// Workers that help a CPU engine, at most; 0 for none.
+    pub helpers: u32,
     /// Share of time to compute, above 0 and at most 1.
     pub share: f64,
     /// How long to try to be taken in for the first time, in milliseconds.
@@ -34,6 +36,8 @@ pub struct JoinOptions {
 pub struct MeasureOptions {
     /// "gpu" or "cpu".
     pub engine: String,
+    /// Workers that help a CPU engine, at most; 0 for none.
+    pub helpers: u32,
     /// Name of a preset: "tiny", "small", "medium" or "base".
     pub preset: String,
     /// How long to train after the first step, in milliseconds.

@@ -249,6 +249,10 @@ name: string,
  */
 engine: string, 
 /**
+ * Workers that help a CPU engine, at most; 0 for none.
+ */
+helpers: number, 
+/**
  * Share of time to compute, above 0 and at most 1.
  */
 share: number, 
@@ -269,6 +273,10 @@ export type RawMeasure = {
  * "gpu" or "cpu".
  */
 engine: string, 
+/**
+ * Workers that help a CPU engine, at most; 0 for none.
+ */
+helpers: number, 
 /**
  * Name of a preset: "tiny", "small", "medium" or "base".
  */

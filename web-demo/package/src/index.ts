@@ -29,6 +29,9 @@ export * from "./types.js";
 /** A learner that is told to stop has this long to say farewell, in milliseconds; then its Worker ends. */
 const FAREWELL_MS = 400;
 
+/** Workers of a learner, unless more are asked for: a batch has few windows. */
+const WORKERS_MAX = 8;
+
 /** A learner in a Worker of its own. */
 export class Learner {
   /** Resolves with the last report when the learner has ended, by whatever way but an error. */
@@ -49,7 +52,7 @@ export class Learner {
     this.done.catch(() => {});
     this.#worker = start(options, (message) => this.#hear(message), (error) => this.#end({ error }));
     const { name = "browser", engine = "auto", share = 1, contactMsMax = 20_000, remember = true } = options;
-    this.#tell({ do: "join", wasmUrl: wasmUrl(options), options: { syncer, name, engine, share, contactMsMax, remember } });
+    this.#tell({ do: "join", wasmUrl: wasmUrl(options), options: { syncer, name, engine, helpers: helpers(options), share, contactMsMax, remember } });
     this.#watchPage();
     const { signal } = options;
     if (signal) {
@@ -170,7 +173,7 @@ export function measure(options: MeasureOptions): Promise<Measured> {
     const worker = start(options, hear, (error) => end(() => reject(error)));
     if (signal?.aborted) return abort();
     signal?.addEventListener("abort", abort);
-    worker.postMessage({ do: "measure", wasmUrl: wasmUrl(options), options: { engine, preset, trainMs } } satisfies ToWorker);
+    worker.postMessage({ do: "measure", wasmUrl: wasmUrl(options), options: { engine, helpers: helpers(options), preset, trainMs } } satisfies ToWorker);
   });
 }
 
@@ -191,4 +194,10 @@ function start(sources: Sources, hear: (message: FromWorker) => void, fail: (err
 
 function wasmUrl(sources: Sources): string {
   return sources.wasmUrl === undefined ? "" : new URL(sources.wasmUrl, document.baseURI).href;
+}
+
+/** Workers that help a CPU engine. Where there are more than two cores, one stays free for the page. */
+function helpers({ workers }: { readonly workers?: number }): number {
+  const cores = navigator.hardwareConcurrency || 1;
+  return (workers ?? Math.min(cores > 2 ? cores - 1 : cores, WORKERS_MAX)) - 1;
 }

@@ -20,6 +20,8 @@ export interface JoinOptions extends Sources {
   readonly name?: string;
   /** What to train with. */
   readonly engine?: EngineKind;
+  /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
+  readonly workers?: number;
   /** Share of time to compute, above 0 and at most 1. */
   readonly share?: number;
   /** How long to try to be taken in for the first time, in milliseconds. */
@@ -36,6 +38,8 @@ export interface MeasureOptions extends Sources {
   readonly engine: "gpu" | "cpu";
   /** "tiny", "small", "medium" or "base". */
   readonly preset: string;
+  /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
+  readonly workers?: number;
   /** How long to train after the first step, in milliseconds. */
   readonly trainMs?: number;
   /** Gives up when it fires. */
@@ -101,6 +105,7 @@ export interface WorkerJoin {
   readonly syncer: string;
   readonly name: string;
   readonly engine: EngineKind;
+  readonly helpers: number;
   readonly share: number;
   readonly contactMsMax: number;
   readonly remember: boolean;

@@ -1,5 +1,7 @@
 /** The learner's Worker: loads the engine, and hands events and wishes to and fro. */
 import { hasRelaxedSimd } from "./check.js";
+import { Fellow, answer } from "./fellow.js";
+import type { FromFellow, ToFellow } from "./fellow.js";
 import { Keeper } from "./kept.js";
 import type { Moments } from "./kept.js";
 import type { ErrorCode, FromWorker, LearnerEvent, RawJoin, RawMeasure, ToWorker, WorkerJoin } from "./types.js";
@@ -11,8 +13,9 @@ type Engine = typeof import("../dist/wasm/plain/archipelago.js");
 const SAVE_STEPS = 200;
 
 const scope = self as unknown as {
-  onmessage: (message: MessageEvent<ToWorker>) => void;
+  onmessage: (message: MessageEvent<ToWorker | ToFellow>) => void;
   postMessage(message: FromWorker): void;
+  postMessage(message: FromFellow, transfer?: Transferable[]): void;
   navigator: Navigator;
 };
 
@@ -23,6 +26,8 @@ const waiting: ToWorker[] = [];
 scope.onmessage = ({ data }) => {
   if (data.do === "join") void tellFailure(join(data.wasmUrl, data.options));
   else if (data.do === "measure") void tellFailure(measure(data.wasmUrl, data.options));
+  else if (data.do === "help") help(data);
+  else if (data.do === "part") return; // A helper listens otherwise.
   else if (learner) act(learner, data);
   else waiting.push(data);
 };
@@ -44,9 +49,26 @@ function act(learner: Learner, message: ToWorker): void {
   }
 }
 
+/** This Worker is a helper from now on. */
+function help({ wasmUrl, model, windows }: Extract<ToFellow, { do: "help" }>): void {
+  const broken = (error: unknown) => scope.postMessage({ is: "broken", message: String(error) });
+  const ready = load(wasmUrl).then((engine) => new engine.Differentiator(model, windows));
+  ready.catch(broken);
+  scope.onmessage = ({ data }) => {
+    if (data.do !== "part") return;
+    const done = ready.then((differentiator) => scope.postMessage(answer(differentiator, data), [data.params.buffer]));
+    done.catch(broken);
+  };
+}
+
+/** What starts helpers of the engine from `wasmUrl`. */
+function team(wasmUrl: string) {
+  return { start: (model: unknown, windows: number) => new Fellow(wasmUrl, model, windows) };
+}
+
 async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
   const engine = await load(wasmUrl);
-  const { syncer, name, share, contactMsMax } = options;
+  const { syncer, name, helpers, share, contactMsMax } = options;
   const place = syncer.replace(/#.*$/s, "");
   const keeper = await Keeper.open(place, options.remember);
   if (keeper.refused) tell({ event: "forgetful", reason: keeper.refused });
@@ -64,8 +86,18 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
     for (const message of waiting.splice(0)) act(learner, message);
     const saveSteps = options.remember ? SAVE_STEPS : 0;
     const report = await learner.run(
-      { syncer, name, engine: options.engine, share, contactMsMax, identity: keeper.identity, saveSteps } satisfies RawJoin,
+      {
+        syncer,
+        name,
+        engine: options.engine,
+        helpers,
+        share,
+        contactMsMax,
+        identity: keeper.identity,
+        saveSteps,
+      } satisfies RawJoin,
       hooks,
+      team(wasmUrl),
     );
     scope.postMessage({ is: "ended", report });
   });
@@ -73,7 +105,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
 
 async function measure(wasmUrl: string, options: RawMeasure): Promise<void> {
   const engine = await load(wasmUrl);
-  scope.postMessage({ is: "measured", measured: await engine.measure(options) });
+  scope.postMessage({ is: "measured", measured: await engine.measure(options, team(wasmUrl)) });
 }
 
 /** Two learners with one identity would take each other's place for ever: the second waits for the first to end. */

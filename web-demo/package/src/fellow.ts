@@ -1,0 +1,92 @@
+/** A Worker beside the learner's that finds gradients of windows; the two share no memory. */
+
+/** Learner to helper. */
+export type ToFellow =
+  | { readonly do: "help"; readonly wasmUrl: string; readonly model: unknown; readonly windows: number }
+  | { readonly do: "part"; readonly id: number; readonly params: Float32Array; readonly tokens: Uint32Array; readonly count: number };
+
+/** Helper to learner. */
+export type FromFellow =
+  | { readonly is: "part"; readonly id: number; readonly part: Part }
+  | { readonly is: "broken"; readonly message: string };
+
+/** A helper's part of a step. */
+export interface Part {
+  /** Sum of the losses of its tokens. */
+  readonly loss: number;
+  /** Its part of the gradient. */
+  readonly grad: Float32Array;
+  /** How long it took, in microseconds. */
+  readonly busyUs: number;
+}
+
+/** Patience is counted in so many pieces: a machine that slept is no slow helper. */
+const PIECES = 10;
+
+/** What the helper's Worker calls of the engine. */
+interface Differentiator {
+  differentiate(params: Float32Array, tokens: Uint32Array, count: number): number;
+}
+
+/** One helper, as the learner sees it. */
+export class Fellow {
+  readonly #worker: Worker;
+  #id = 0;
+  #broken: Error | undefined;
+  #wanted: { readonly resolve: (part?: Part) => void; readonly reject: (error: Error) => void; readonly timer: number } | undefined;
+
+  /** Starts the Worker: the very script that this runs in. */
+  constructor(wasmUrl: string, model: unknown, windows: number) {
+    this.#worker = new Worker(self.location.href, { type: "module", name: "helper" });
+    this.#worker.onmessage = ({ data }: MessageEvent<FromFellow>) => {
+      if (data.is === "broken") this.#break(data.message);
+      else if (data.id === this.#id) this.#settle()?.resolve(data.part);
+    };
+    this.#worker.onerror = (event) => {
+      event.preventDefault();
+      this.#break(event.message || "its Worker could not be loaded");
+    };
+    this.#worker.postMessage({ do: "help", wasmUrl, model, windows } satisfies ToFellow);
+  }
+
+  /** Begins a part; resolves with nothing if that takes too long. What was begun before is not wanted any more. */
+  begin(params: Float32Array, tokens: Uint32Array, count: number, patienceMs: number): Promise<Part | undefined> {
+    this.#settle();
+    return new Promise((resolve, reject) => {
+      if (this.#broken) return reject(this.#broken);
+      let pieces = PIECES;
+      const timer = self.setInterval(() => {
+        if (--pieces === 0) this.#settle()?.resolve();
+      }, patienceMs / PIECES);
+      this.#wanted = { resolve, reject, timer };
+      const message: ToFellow = { do: "part", id: ++this.#id, params, tokens, count };
+      this.#worker.postMessage(message, [params.buffer, tokens.buffer]);
+    });
+  }
+
+  /** Ends the Worker. */
+  end(): void {
+    this.#settle();
+    this.#worker.terminate();
+  }
+
+  #break(message: string): void {
+    this.#broken = new Error(message);
+    this.#settle()?.reject(this.#broken);
+  }
+
+  #settle() {
+    const wanted = this.#wanted;
+    this.#wanted = undefined;
+    clearInterval(wanted?.timer);
+    return wanted;
+  }
+}
+
+/** Does one part, in the helper's Worker; the memory of the parameters becomes that of the gradient. */
+export function answer(differentiator: Differentiator, task: Extract<ToFellow, { do: "part" }>): FromFellow {
+  const start = performance.now();
+  const loss = differentiator.differentiate(task.params, task.tokens, task.count);
+  const busyUs = (performance.now() - start) * 1000;
+  return { is: "part", id: task.id, part: { loss, grad: task.params, busyUs } };
+}

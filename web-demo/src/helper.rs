@@ -1,0 +1,127 @@
+//! Helpers of a CPU engine: Workers beside the learner's, which share no memory with it.
+
+use archipelago::engine::cpu::CpuGradient;
+use archipelago::engine::{EngineError, Helper, HelperError, Helpers, Part, Task, Working};
+use archipelago::model::ModelSpec;
+use archipelago::wire::RunSpec;
+use js_sys::{Error, Float32Array, Promise, Uint32Array};
+use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
+
+use crate::Failure;
+use crate::learner::{read, to_js};
+
+#[wasm_bindgen]
+extern "C" {
+    /// What starts helpers.
+    #[derive(Clone)]
+    pub type Team;
+    /// Starts one that differentiates up to so many windows of a model.
+    #[wasm_bindgen(method, catch)]
+    fn start(this: &Team, model: JsValue, windows: u32) -> Result<Remote, JsValue>;
+
+    /// One helper, as the learner's Worker sees it.
+    type Remote;
+    /// Resolves with [`RemotePart`]; with nothing if that takes longer than `patience_ms`.
+    #[wasm_bindgen(method)]
+    fn begin(
+        this: &Remote,
+        params: Float32Array,
+        tokens: Uint32Array,
+        count: f64,
+        patience_ms: f64,
+    ) -> Promise;
+    #[wasm_bindgen(method)]
+    fn end(this: &Remote);
+
+    /// What [`Differentiator::differentiate`] gives, with a time.
+    type RemotePart;
+    #[wasm_bindgen(method, getter)]
+    fn loss(this: &RemotePart) -> f64;
+    #[wasm_bindgen(method, getter)]
+    fn grad(this: &RemotePart) -> Float32Array;
+    #[wasm_bindgen(method, getter, js_name = busyUs)]
+    fn busy_us(this: &RemotePart) -> f64;
+}
+
+/// Up to `count` helpers that `team` starts for each engine; fewer if it cannot.
+pub fn helpers(team: Team, count: u32) -> Helpers {
+    Helpers::new(move |spec: &RunSpec| {
+        let start = |_| team.start(to_js(&spec.model), spec.inner.batch).ok();
+        // No more than have a window each, beside the learner's own.
+        let useful = count.min(spec.inner.batch.saturating_sub(1));
+        (0..useful).map_while(start).map(|remote| Box::new(Owned(remote)) as Box<dyn Helper>).collect()
+    })
+}
+
+/// A helper that ends when it is dropped.
+struct Owned(Remote);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl Helper for Owned {
+    fn begin(&mut self, task: &Task<'_>) -> Working {
+        let (params, tokens) = (Float32Array::from(task.params), Uint32Array::from(task.tokens));
+        let patience_ms = task.patience_ms;
+        let promise = self.0.begin(params, tokens, task.count as f64, patience_ms as f64);
+        Box::pin(async move {
+            let answer = JsFuture::from(promise).await.map_err(failed)?;
+            if answer.is_undefined() {
+                return Err(HelperError::Late { patience_ms });
+            }
+            let part: RemotePart = answer.unchecked_into();
+            Ok(Part { loss: part.loss(), grad: part.grad().to_vec(), busy_us: part.busy_us() as u64 })
+        })
+    }
+}
+
+fn failed(error: JsValue) -> HelperError {
+    let reason =
+        error.dyn_ref::<Error>().map_or_else(|| format!("{error:?}"), |error| error.message().into());
+    HelperError::Failed { reason }
+}
+
+/// What a helper's Worker calls.
+#[wasm_bindgen]
+pub struct Differentiator(CpuGradient);
+
+#[wasm_bindgen]
+impl Differentiator {
+    /// For up to so many windows of `model`.
+    ///
+    /// # Errors
+    /// [`Failure`], as an `Error` with a `code`.
+    #[wasm_bindgen(constructor)]
+    pub fn new(model: JsValue, windows: u32) -> Result<Self, JsValue> {
+        let model: ModelSpec = read(model)?;
+        let gradient = CpuGradient::new(&model, windows, std::num::NonZeroUsize::MIN);
+        Ok(Self(gradient.map_err(Failure::from)?))
+    }
+
+    /// Puts the gradient of some windows, see [`CpuGradient::differentiate`], in the place of `params`, and
+    /// gives the sum of their losses.
+    ///
+    /// # Errors
+    /// [`Failure`], as an `Error` with a `code`.
+    pub fn differentiate(
+        &mut self,
+        params: &Float32Array,
+        tokens: Vec<u32>,
+        count: f64,
+    ) -> Result<f64, JsValue> {
+        let (found, expected) = (params.length() as usize, self.0.grad().len());
+        if found != expected {
+            let error = archipelago::model::ModelError::Params { found, expected };
+            return Err(Failure::from(EngineError::from(error)).into());
+        }
+        params.copy_to(self.0.params_mut());
+        let sums = self.0.differentiate(&tokens, count as u64).map_err(Failure::from)?;
+        params.copy_from(self.0.grad());
+        Ok(sums.loss)
+    }
+}
