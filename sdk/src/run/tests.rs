@@ -78,6 +78,21 @@ fn an_invite_goes_into_the_introduction_and_nowhere_else() {
 }
 
 #[test]
+fn a_new_process_is_told_what_the_ones_before_did() {
+    let fake = FakeSyncer::start(Script::default());
+    let told = |events: &[Event]| {
+        events.iter().find_map(|event| match event {
+            Event::Welcomed { tokens_trained, tokens_merged, .. } => Some((*tokens_trained, *tokens_merged)),
+            _ => None,
+        })
+    };
+    let (_, events) = learn(config(&fake.address), |events| merged(events) >= 6);
+    assert_eq!(told(&events), Some((0, 0)));
+    let (_, events) = learn(config(&fake.address), |events| merged(events) >= 1);
+    assert!(told(&events).is_some_and(|(trained, merged)| merged > 0 && trained >= merged), "{events:?}");
+}
+
+#[test]
 fn comes_back_as_the_same_learner() {
     let fake = FakeSyncer::start(Script { cut_after_receipts: Some(3), ..Script::default() });
     let (result, events) = learn(config(&fake.address), |events| {

@@ -13,13 +13,19 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::App;
 use crate::actor::News;
 
 /// Streams at once.
 pub const WATCHERS_MAX: u32 = 256;
+
+/// Events that wait for one reader, at most.
+const EVENTS_AHEAD: usize = 4;
+
+/// Time that a reader may take for one event.
+const EVENT_WITHIN: Duration = Duration::from_secs(30);
 
 /// What `/v1/events` is asked for.
 #[derive(Debug, Deserialize)]
@@ -51,11 +57,22 @@ pub async fn events(
         first: true,
         _seat: seat,
     };
-    let stream = stream::unfold(sources, |mut sources| async move {
-        let event = sources.next().await?;
-        Some((Ok::<_, Infallible>(event), sources))
+    let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
+    tokio::spawn(pump(sources, sender));
+    let stream = stream::unfold(receiver, |mut receiver| async move {
+        Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))
     });
     Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
+}
+
+/// Hands events on until there are no more or the reader takes none: one that stands still must not keep
+/// its seat.
+async fn pump(mut sources: Sources, reader: mpsc::Sender<Event>) {
+    while let Some(event) = sources.next().await {
+        if reader.send_timeout(event, EVENT_WITHIN).await.is_err() {
+            return;
+        }
+    }
 }
 
 struct Sources {

@@ -13,7 +13,7 @@ pub const ROUNDS_KEPT: usize = 48;
 /// Answers of a round that are shown; others are only counted.
 pub const ANSWERS_MAX: usize = 32;
 
-/// One round. Times in `…_ms` are on the server's clock in `launched_ms`, all others from there on.
+/// One round. `launched_ms` is on the server's clock; the other times are counted from it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RoundReport {

@@ -290,7 +290,7 @@ export type RoundsView = {
   rounds: Array<RoundReport>,
 };
 
-/** One round. Times in `…_ms` are on the server's clock in `launched_ms`, all others from there on. */
+/** One round. `launched_ms` is on the server's clock; the other times are counted from it. */
 export type RoundReport = {
   /** The round. */
   round: Round,
