@@ -9,7 +9,9 @@ use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 #[tokio::test]
 async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(config(dir.path())).await;
+    // None but the owner's word is a reason to save.
+    let rarely = ServeConfig { snapshot_every: "1h".parse().unwrap(), ..config(dir.path()) };
+    let server = Server::start(rarely).await;
     let mut learner = Learner::join(&server, 1).await;
     learner.collect().await;
     for verb in ["pause", "resume"] {
@@ -60,7 +62,7 @@ async fn only_the_invited_may_join() {
     for shown in [None, Some("open-sesamE"), Some("open-sesame-"), Some("")] {
         let mut client = Client::connect(&server).await;
         client.send(&Message::Hello(Hello { invite: shown.map(Invite::new), ..hello(1) })).await;
-        let end = client.end().await;
+        let end = tokio::time::timeout(PATIENCE, client.end()).await.expect("it is sent away");
         assert_eq!((end.bye, end.close), (CloseCode::Invite.into(), CloseCode::Invite.into()), "{shown:?}");
         assert!(end.reason.contains("open the whole link"), "{}", end.reason);
     }
