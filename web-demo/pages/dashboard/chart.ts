@@ -86,7 +86,7 @@ export class Chart {
     const values = (right: boolean) => (_: uPlot, splits: number[]) => splits.map((split) => side(right)?.tick(split) ?? "");
     const axes = [
       axis({ incrs: TIME_STEPS, space: 56, size: 30, values: (_, splits) => splits.map((split) => duration(split)) }),
-      axis({ scale: "y", size: 58, values: values(false) }),
+      axis({ scale: "y", size: 58, space: 24, values: values(false) }),
     ];
     if (side(true)) axes.push(axis({ scale: "right", side: 1, size: 44, incrs: WHOLE_STEPS, grid: { show: false }, values: values(true) }));
     const range = (limits: ChartSpec["range"]): uPlot.Range.Function => (_, min, max) => limits(min ?? 0, max ?? 1);

@@ -57,7 +57,8 @@ export class Timeline {
     }
     this.#draw();
     this.#say();
-    if (this.#table.open && !this.#table.contains(document.activeElement)) this.#fillTable();
+    const isRead = this.#rows.closest(".scroll")?.contains(document.activeElement) ?? false;
+    if (this.#table.open && !isRead) this.#fillTable();
   }
 
   #draw(): void {

@@ -1,0 +1,161 @@
+// Goal: the dashboard says what the syncer says, goes on when the syncer comes back, and trusts nobody's text.
+import assert from "node:assert/strict";
+import { after, before, beforeEach, test } from "node:test";
+import { learner, round, startCanned } from "./canned.mjs";
+import { chromiumFlagsWithoutGpu, launch, until } from "./support.mjs";
+
+let browser, syncer, page;
+
+before(async () => {
+  browser = await launch(chromiumFlagsWithoutGpu);
+});
+after(() => browser?.close());
+beforeEach(async (context) => {
+  syncer = await startCanned();
+  page = await browser.newPage({ viewport: { width: 1280, height: 4_000 } });
+  const trouble = [];
+  page.on("pageerror", (error) => trouble.push(String(error)));
+  context.after(async () => {
+    await page.close();
+    await syncer.stop();
+    assert.deepEqual(trouble, []);
+  });
+});
+
+async function open() {
+  await page.goto(new URL("dashboard", syncer.url).href);
+  await says("#participation", /90.0 %/);
+}
+
+/** Waits until the element's text matches. */
+function says(selector, pattern) {
+  return until(`${selector} to say ${pattern}`, async () => pattern.test(await page.textContent(selector)));
+}
+
+test("figures and the sentence follow the status", async () => {
+  await open();
+  await says("#sentence", /^Training: 3 learners, 1 paused by their owners\.$/);
+  const { status } = syncer;
+  syncer.say("status", { ...status, paused: true, val_loss_last: 3.125 });
+  await says("#sentence", /^Paused by its owner: 4 learners wait\.$/);
+  await says("#sentence-told", /^Paused/);
+  await says("#loss", /^3.125$/);
+  syncer.say("status", { ...status, connected: 0, live: 0, learners_total: 0 });
+  await says("#sentence", /^Waiting for the first learner: share the link\.$/);
+  syncer.say("status", { ...status, finishing: true });
+  await says("#sentence", /^Finishing/);
+});
+
+test("a change of numbers alone is shown, but not read out at once", async () => {
+  await open();
+  await says("#sentence-told", /3 learners/);
+  const { status } = syncer;
+  syncer.say("status", { ...status, learners_by_state: { ...status.learners_by_state, training: 2 } });
+  await says("#sentence", /2 learners/);
+  assert.match(await page.textContent("#sentence-told"), /3 learners/);
+});
+
+test("a lost connection is said, and made good with what was missed", async () => {
+  await open();
+  await until("the stream", () => syncer.streams() === 1);
+  syncer.refusing = true;
+  syncer.hangUp();
+  await says("#sentence", /^Connection to the syncer lost, trying again in \d+ s\.$/);
+  assert.equal(await page.textContent("#sentence-told"), "Connection to the syncer lost, trying again");
+  syncer.asked.length = 0;
+  syncer.refusing = false;
+  await says("#sentence", /^Training/);
+  await until("what was missed", () => ["GET /v1/series", "GET /v1/rounds"].every((one) => syncer.asked.includes(one)));
+});
+
+test("points are added; columns are fetched anew only when a point stands for more", async () => {
+  await open();
+  const fetched = () => syncer.asked.filter((one) => one === "GET /v1/series").length;
+  const speed = "#charts figure:nth-child(2) .keys";
+  await says(speed, /700/);
+  const point = {
+    span_s: 1, time_s: 3, train_loss: 3, tokens_per_s: 812, participation: 0.9, live: 3, bytes_up: 500, bytes_down: 500, tokens_merged: 300, rounds: 3,
+  };
+  syncer.say("point", point);
+  await says(speed, /812/);
+  assert.equal(fetched(), 1);
+  syncer.series = { ...syncer.series, span_s: 2, tokens_per_s: [0, 600, 333] };
+  syncer.say("point", { ...point, span_s: 2, time_s: 2 });
+  await says(speed, /333/);
+  assert.equal(fetched(), 2);
+});
+
+test("names and texts are shown as they are", async () => {
+  const markup = "<img src=x onerror=alert(1)>";
+  syncer.learners = [learner(1, { name: markup, device: markup })];
+  syncer.series = { ...syncer.series, samples: [{ time_s: 0, tokens_merged: 0, loss: 5, text: `${markup}\u0007` }] };
+  await open();
+  await says("#learners-rows .name", /^<img src=x onerror=alert\(1\)>$/);
+  await says("#sample-text", /^<img src=x onerror=alert\(1\)>·$/);
+  assert.equal(await page.locator("main img").count(), 0);
+});
+
+test("learners come in pages, in the order asked for", async () => {
+  syncer.learners = Array.from({ length: 120 }, (_, index) => learner(index + 1));
+  await open();
+  await says("#learners-range", /^1–50 of 120 learners$/);
+  await page.click("th[data-sort=speed] button");
+  await until("that order", () => page.$("th[data-sort=speed][aria-sort=descending]"));
+  await page.click("#learners-after");
+  await says("#learners-range", /^51–100 of 120/);
+  assert.ok(syncer.asked.includes("GET /v1/learners?offset=50&limit=50&sort=speed"));
+  await page.click("#learners-after");
+  await says("#learners-range", /^101–120 of 120/);
+  assert.equal(await page.locator("#learners-rows tr").count(), 20);
+  assert.ok(await page.isDisabled("#learners-after"));
+});
+
+test("rounds are read by keyboard and as a table", async () => {
+  await open();
+  await page.focus("#lanes");
+  await page.keyboard.press("ArrowDown");
+  await says("#lanes-said", /^Round 12, fragment 2: 2 of 3 answered; quorum after 10 ms; .*\(grace over\)\.$/);
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("ArrowRight");
+  await says("#lanes-said", /(islet|learner) 2 answered after 30 ms: too late, the round was over/);
+  // Nothing moves under a reader; afterwards the newest is there.
+  syncer.say("rounds", { now_ms: 14_000, rounds: [round(13)] });
+  await page.keyboard.press("ArrowDown");
+  await says("#lanes-said", /^Round 11/);
+  await page.keyboard.press("Escape");
+  await says("#lanes-said", /^Newest: Round 13/);
+  await page.click("#rounds-table summary");
+  await until("three rows", async () => (await page.locator("#rounds-rows tr").count()) === 3);
+});
+
+test("only who has the token pauses and finishes, and is asked before the end", async () => {
+  await open();
+  await page.click("text=I own this run");
+  await page.click("#owner-pause");
+  await says("#owner-said", /admin\.token/);
+  assert.ok(!syncer.asked.some((one) => one.includes("/v1/admin/")));
+  await page.fill("#owner-token", "a wrong one");
+  await page.click("#owner-pause");
+  await says("#owner-said", /^That is not the token of this run/);
+  await page.fill("#owner-token", syncer.token);
+  await page.click("#owner-pause");
+  await says("#owner-said", /^The run is paused\.$/);
+  syncer.say("status", { ...syncer.status, paused: true });
+  await says("#owner-pause", /^Resume/);
+  await page.click("#owner-finish");
+  await page.click("#finish-no");
+  assert.ok(!syncer.asked.includes("POST /v1/admin/finish"));
+  await page.click("#owner-finish");
+  await page.click("#finish-yes");
+  await says("#owner-said", /^The run finishes\.$/);
+  assert.ok(syncer.asked.includes("POST /v1/admin/finish"));
+  assert.ok(!(syncer.asked.join() + page.url()).includes("token"));
+  assert.equal(await page.evaluate(() => JSON.stringify(localStorage)), "{}");
+});
+
+test("the invite in a link goes along, and is sent to nobody", async () => {
+  await page.goto(new URL("dashboard#invite=abc", syncer.url).href);
+  await until("the link", async () => (await page.inputValue("#share-link")) === `${syncer.url}#invite=abc`);
+  assert.equal(await page.getAttribute("header nav a", "href"), `${syncer.url}#invite=abc`);
+  assert.ok(!syncer.asked.join().includes("abc"));
+});
