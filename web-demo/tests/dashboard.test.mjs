@@ -117,7 +117,7 @@ test("rounds are read by keyboard and as a table", async () => {
   await says("#lanes-said", /^Round 12, fragment 2: 2 of 3 answered; quorum after 10 ms; .*\(grace over\)\.$/);
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("ArrowRight");
-  await says("#lanes-said", /(islet|learner) 2 answered after 30 ms: too late, the round was over/);
+  await says("#lanes-said", /(islet|Learner) 2 answered after 30 ms: too late, the round was over/);
   // Nothing moves under a reader; afterwards the newest is there.
   syncer.say("rounds", { now_ms: 14_000, rounds: [round(13)] });
   await page.keyboard.press("ArrowDown");
@@ -158,4 +158,21 @@ test("the invite in a link goes along, and is sent to nobody", async () => {
   await until("the link", async () => (await page.inputValue("#share-link")) === `${syncer.url}#invite=abc`);
   assert.equal(await page.getAttribute("header nav a", "href"), `${syncer.url}#invite=abc`);
   assert.ok(!syncer.asked.join().includes("abc"));
+});
+
+test("a page that nobody looks at gives its stream back", async () => {
+  await page.clock.install();
+  await open();
+  const hide = (hidden) => page.evaluate((hidden) => {
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, hidden);
+  await until("the stream", () => syncer.streams() === 1);
+  await hide(true);
+  await page.clock.fastForward(50_000);
+  assert.equal(syncer.streams(), 1);
+  await page.clock.fastForward(20_000);
+  await until("the end of the stream", () => syncer.streams() === 0);
+  await hide(false);
+  await until("the stream again", () => syncer.streams() === 1);
 });

@@ -17,7 +17,7 @@ export interface Line {
   /** The scale to its right instead of that to its left. */
   readonly right?: boolean;
   readonly dashed?: boolean;
-  /** Marks each value: for lines of few values. */
+  /** Marks each value while there are few. */
   readonly dots?: boolean;
   /** Not named while it has no value. */
   readonly optional?: boolean;
@@ -38,6 +38,7 @@ export interface ChartSpec {
 
 const HEIGHT_PX = 210;
 const TABLE_ROWS_MAX = 24;
+const DOTS_MAX = 60;
 const FONT = "12px system-ui, sans-serif";
 /** Steps of a scale that counts things. */
 const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [step, step * 10, step * 100, step * 1_000]).sort((a, b) => a - b);
@@ -101,7 +102,7 @@ export class Chart {
       axes,
       series: [{}, ...this.#spec.lines.map((line): uPlot.Series => ({
         label: line.label, scale: line.right ? "right" : "y", stroke: () => color(line.color), width: 1.75, spanGaps: false,
-        points: { show: line.dots ?? false, size: 4, fill: () => color(line.color) },
+        points: { show: (plot, index) => (line.dots ?? false) && isSparse(plot.data[index] ?? []), size: 4, fill: () => color(line.color) },
         ...(line.dashed ? { dash: [6, 5] } : {}),
       }))],
       hooks: { setCursor: [() => this.#readOut()] },
@@ -192,4 +193,10 @@ export class Chart {
     const time = times[Math.min(last, Math.max(0, goal))] ?? 0;
     plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 });
   }
+}
+
+function isSparse(column: ArrayLike<unknown>): boolean {
+  let values = 0;
+  for (let row = 0; row < column.length && values <= DOTS_MAX; row += 1) values += typeof column[row] === "number" ? 1 : 0;
+  return values <= DOTS_MAX;
 }

@@ -22,7 +22,7 @@ export function makeCharts(grid: HTMLElement, course: Course, floor: () => numbe
 
 function loss(course: Course, floor: () => number | null): ChartSpec {
   return {
-    title: "Loss",
+    title: "Loss, in nats per token",
     lines: [
       { label: "held-out", color: "line-1", format: nats, tick: plain, dots: true },
       { label: "training", color: "line-2", format: nats, tick: plain },
@@ -47,7 +47,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       if (!first || !last) return "Nothing measured yet.";
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
-      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} nats per token in ${duration(last.time_s)}.${below}`;
+      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} in ${duration(last.time_s)}.${below}`;
     },
   };
 }

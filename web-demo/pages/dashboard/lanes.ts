@@ -43,7 +43,7 @@ export class TimeScale {
     this.knee_ms = roundUp(Math.max(1, answers[answers.length >> 1] ?? 1));
     const ended_ms = Math.max(10, this.knee_ms * 2, ...ends);
     // A round that waits for long runs off the edge rather than squeeze the others.
-    this.end_ms = roundUp(Math.max(ended_ms, Math.min(age_ms, ended_ms * 2)));
+    this.end_ms = roundUp(Math.max(ended_ms, Math.min(age_ms, ended_ms * 1.2)));
   }
 
   /** Where a moment is, 0 to 1. */

@@ -35,7 +35,7 @@ export class Learners {
 
   /** What people call a learner, as far as it is known. */
   nameOf(learner: number): string {
-    return this.#names.get(learner) ?? `learner ${learner}`;
+    return this.#names.get(learner) ?? `Learner ${learner}`;
   }
 
   /** Learns names. */
@@ -78,7 +78,7 @@ export class Learners {
 }
 
 function nameOf(view: LearnerView): string {
-  return view.name || `learner ${view.learner}`;
+  return view.name || `Learner ${view.learner}`;
 }
 
 function blankRow(): HTMLTableRowElement {

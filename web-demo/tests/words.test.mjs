@@ -1,0 +1,56 @@
+// Goal: numbers read well, and moments stand where they belong on the timeline.
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { test } from "node:test";
+import { build } from "vite";
+import { round } from "./canned.mjs";
+import { root } from "./support.mjs";
+
+/** A module of the pages, compiled. */
+async function load(path) {
+  const options = { configFile: false, logLevel: "error", root, build: { ssr: join(root, "pages", path), write: false } };
+  const { output } = await build(options);
+  return import(`data:text/javascript,${encodeURIComponent(output[0].code)}`);
+}
+
+test("numbers for people", async () => {
+  const { bytes, count, duration, milliseconds, percent, plural } = await load("shared/format.ts");
+  const check = (said, expected) => assert.equal(said, expected);
+  check(count(0), "0");
+  check(count(9_123), "9,123");
+  check(count(9_999.6), "10.0 k");
+  check(count(999_600), "1.00 M");
+  check(count(null), "–");
+  check(bytes(999), "999 B");
+  check(bytes(1_234_567), "1.23 MB");
+  check(duration(0), "0 s");
+  check(duration(59.6), "1 min");
+  check(duration(7_265), "2 h 1 min");
+  check(duration(86_400 * 3 + 5), "3 d");
+  check(percent(0), "0 %");
+  check(percent(0.00123), "0.12 %");
+  check(percent(0.9512), "95.1 %");
+  check(percent(0.9999), "100 %");
+  check(milliseconds(0.44), "0.4 ms");
+  check(milliseconds(1_240), "1.24 s");
+  check(milliseconds(125_000), "2 min 5 s");
+  check(plural(1, "learner"), "1 learner");
+  check(plural(1_200, "learner"), "1,200 learners");
+});
+
+test("the time scale of rounds grows, begins at launch and has room for all", async () => {
+  const { TimeScale } = await load("dashboard/lanes.ts");
+  const scale = new TimeScale([round(1), round(2, { merge_end_ms: 640 })], 10_000);
+  const places = [0, 1, 10, 30, 100, 640].map((ms) => scale.at(ms));
+  assert.equal(places[0], 0);
+  assert.ok(places.every((place, index) => index === 0 || place > places[index - 1]), places.join(" "));
+  assert.ok(places.at(-1) <= 1);
+  const ticks = scale.ticks(0.1);
+  assert.ok(ticks.every((tick, index) => index === 0 || scale.at(tick) - scale.at(ticks[index - 1]) >= 0.1), ticks.join(" "));
+});
+
+test("a round that waits for long does not squeeze the others", async () => {
+  const { TimeScale } = await load("dashboard/lanes.ts");
+  const waiting = round(3, { launched_ms: 0, decision: { decision: "await_quorum", missing: 1, until: 0 }, merged: null, merge_start_ms: null, merge_end_ms: null });
+  assert.ok(new TimeScale([round(1), waiting], 3_600_000).end_ms < 1_000);
+});
