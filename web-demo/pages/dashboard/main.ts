@@ -5,7 +5,6 @@ import { find, setText } from "../shared/dom.js";
 import { EventLink, type LinkState } from "../shared/events.js";
 import { carryInvite, copyFrom, invite, shareLink } from "../shared/link.js";
 import { painter } from "../shared/paint.js";
-import { makeCharts } from "./charts.js";
 import { Course } from "./course.js";
 import { makeHeadline } from "./headline.js";
 import { Learners } from "./learners.js";
@@ -22,7 +21,7 @@ const sentence = new SentenceView();
 const learners = new Learners();
 const timeline = new Timeline((learner) => learners.nameOf(learner));
 const owner = new Owner();
-const refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status?.entropy_floor ?? null);
+let refreshCharts = (): void => {};
 const refreshSamples = makeSamples(course);
 const writeHeadline = makeHeadline();
 const refreshHeadline = painter(find("headline", HTMLElement), () => {
@@ -107,6 +106,12 @@ new EventLink(
     void loadRounds();
   },
 );
+
+// Apart, so that what draws charts is no part of the page's first task.
+void import("./charts.js").then(({ makeCharts }) => {
+  refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status?.entropy_floor ?? null);
+  refreshCharts();
+});
 
 carryInvite();
 const shared = find("share-link", HTMLInputElement);

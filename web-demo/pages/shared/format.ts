@@ -3,11 +3,9 @@
 /** What stands where nothing is known yet. */
 export const UNKNOWN = "–";
 
-const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-
 /** 950, 1,234, 12.3 k, 4.56 M. */
 export function count(value: number | null): string {
-  if (value !== null && Math.abs(value) < 9_999.5) return WHOLE.format(value);
+  if (value !== null && Math.abs(value) < 9_999.5) return String(Math.round(value)).replace(/\B(?=\d{3}$)/, ",");
   return scaled(value, ["", " k", " M", " G", " T"]);
 }
 
