@@ -58,15 +58,34 @@ fn block(
     lefts: &[[f32; ROWS]],
     rights: &[[f32; COLS]],
 ) {
+    let stride = out.stride;
     for (j, right) in rights.chunks_exact(depth).enumerate() {
         let (first_col, cols) = (col + j * COLS, COLS.min(cols - j * COLS));
         for (i, left) in lefts.chunks_exact(depth).enumerate() {
             let (first_row, rows) = (row + i * ROWS, ROWS.min(rows - i * ROWS));
             let sums = tile(left, right);
-            for (r, sums) in sums[..rows].iter().enumerate() {
-                let start = (first_row + r) * out.stride + first_col;
-                put(&mut out.values[start..start + cols], sums, store, scale);
+            let out = &mut out.values[first_row * stride + first_col..];
+            if (rows, cols) == (ROWS, COLS) {
+                put_whole(out, stride, &sums, store, scale);
+            } else {
+                for (r, sums) in sums[..rows].iter().enumerate() {
+                    put(&mut out[r * stride..][..cols], sums, store, scale);
+                }
             }
+        }
+    }
+}
+
+/// Stores all sums of a tile; rows lie `stride` apart.
+#[inline(always)]
+fn put_whole(out: &mut [f32], stride: usize, sums: &[[F4; COLS / 4]; ROWS], store: Store, scale: f32) {
+    let out = &mut out[..(ROWS - 1) * stride + COLS];
+    let scale = F4::splat(scale);
+    for (r, sums) in sums.iter().enumerate() {
+        let row = &mut out[r * stride..r * stride + COLS];
+        for (out, &sum) in row.as_chunks_mut().0.iter_mut().zip(sums) {
+            let before = if store == Store::Add { F4::load(out) } else { F4::splat(0.0) };
+            before.add_product(sum, scale).store(out);
         }
     }
 }
@@ -86,16 +105,9 @@ fn tile(left: &[[f32; ROWS]], right: &[[f32; COLS]]) -> [[F4; COLS / 4]; ROWS] {
     sums
 }
 
-/// Stores as many sums of a row as `out` is long.
+/// Stores as many sums of a row as `out` is long: at the edges.
 #[inline(always)]
 fn put(out: &mut [f32], sums: &[F4; COLS / 4], store: Store, scale: f32) {
-    if let Ok(out) = <&mut [f32; COLS]>::try_from(&mut *out) {
-        for (out, &sum) in out.as_chunks_mut().0.iter_mut().zip(sums) {
-            let before = if store == Store::Add { F4::load(out) } else { F4::splat(0.0) };
-            before.add_product(sum, F4::splat(scale)).store(out);
-        }
-        return;
-    }
     let mut values = [0.0; COLS];
     for (values, sum) in values.as_chunks_mut().0.iter_mut().zip(sums) {
         sum.store(values);
