@@ -98,6 +98,8 @@ impl Sources {
             }
         };
         let news = tokio::select! {
+            // The last status comes before the end: it tells whether the run is complete.
+            biased;
             changed = self.status.changed() => {
                 changed.ok()?;
                 Ok(("status", Arc::clone(&self.status.borrow_and_update())))

@@ -162,3 +162,23 @@ async fn the_course_of_a_run_survives_a_restart() {
     assert!(status["run_s"].as_f64().unwrap() >= last.run_s, "{status}");
     server.stop().await;
 }
+
+/// Pages that missed the last status would take the end of the run for a lost connection.
+#[tokio::test]
+async fn all_who_watch_hear_that_the_run_is_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut watches = Vec::new();
+    for _ in 0..8 {
+        let mut watch = Watch::open(&server, "/v1/events").await;
+        watch.until("status", 1).await;
+        watches.push(watch);
+    }
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    for mut watch in watches {
+        let mut rest = String::new();
+        tokio::time::timeout(PATIENCE, watch.stream.read_to_string(&mut rest)).await.unwrap().unwrap();
+        assert!(rest.contains(r#""finishing":true"#), "{rest}");
+    }
+    server.ended().await;
+}
