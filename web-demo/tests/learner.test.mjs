@@ -101,16 +101,6 @@ test("of two tabs of one browser one trains, and the other takes over", async ()
   await context.close();
 });
 
-test("a browser that keeps nothing trains all the same, and says so", async () => {
-  const context = await plainBrowser.newContext();
-  await context.addInitScript(() => Object.defineProperty(indexedDB, "open", { value: () => { throw new Error("storage is refused"); } }));
-  const { page } = await contribute(context, "forgetful", "cpu");
-  // Workers have an indexedDB of their own: what is refused there is refused by the browser.
-  await merged("forgetful");
-  await page.close();
-  await context.close();
-});
-
 test("rules pause and end training", async () => {
   const context = await plainBrowser.newContext();
   const { page } = await contribute(context, "ruled", "cpu");

@@ -1,0 +1,4 @@
+// An app as a developer would write it: everything by default, found by the bundler.
+import { capabilities, join, LearnerError, measure } from "archipelago";
+
+Object.assign(window, { capabilities, join, LearnerError, measure });

@@ -1,0 +1,89 @@
+// Goal: every page can be used by everybody, in both themes, wide and narrow, and asks nobody else for anything.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { after, before, test } from "node:test";
+import { createRequire } from "node:module";
+import { chromiumFlagsWithoutGpu, launch, startSyncer, until } from "./support.mjs";
+
+const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+let syncer, browser;
+
+before(async () => {
+  [syncer, browser] = await Promise.all([startSyncer(), launch(chromiumFlagsWithoutGpu)]);
+});
+after(() => Promise.all([syncer?.stop(), browser?.close()]));
+
+/** Faults that keep somebody out, in words. */
+async function faults(page) {
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+  return grave.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map((node) => node.html).join(" | ")}`);
+}
+
+async function open(path, colorScheme, width) {
+  const context = await browser.newContext({ colorScheme, viewport: { width, height: 800 } });
+  // What it checks with is ours, not the page's: it goes in before the page's policy counts.
+  await context.addInitScript(axe);
+  const page = await context.newPage();
+  const trouble = [];
+  page.on("pageerror", (error) => trouble.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
+  page.on("request", (request) => {
+    if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(syncer.url)) trouble.push(`asks ${request.url()}`);
+  });
+  await page.goto(new URL(path, syncer.url).href);
+  return { context, page, trouble };
+}
+
+for (const path of ["./", "./dashboard"]) {
+  for (const colorScheme of ["light", "dark"]) {
+    for (const width of [360, 1280]) {
+      test(`${path} in the ${colorScheme} theme, ${width} px wide`, async () => {
+        const { context, page, trouble } = await open(path, colorScheme, width);
+        if (path === "./") {
+          await until("the run to be described", async () => /parameters/.test(await page.textContent("#about")));
+          await page.click("#start");
+          await until("it to train", async () => /^Training/.test(await page.textContent("#sentence")));
+          await until("a receipt", () => page.$("#receipts li"));
+        } else {
+          await until("the run to be shown", async () => /\d/.test(await page.textContent("main")));
+          await page.waitForTimeout(1_500);
+        }
+        assert.deepEqual(await faults(page), []);
+        const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(wider <= 0, `${wider} px stick out`);
+        assert.deepEqual(trouble, []);
+        await context.close();
+      });
+    }
+  }
+}
+
+test("the whole of a run can be done with the keyboard", async () => {
+  const { context, page } = await open("./", "light", 1280);
+  const reach = async (id) => {
+    for (let i = 0; i < 60; i++) {
+      if ((await page.evaluate(() => document.activeElement?.id)) === id) return;
+      await page.keyboard.press("Tab");
+    }
+    assert.fail(`Tab never reaches #${id}`);
+  };
+  await reach("start");
+  await page.keyboard.press("Enter");
+  await until("it to train", async () => /^Training/.test(await page.textContent("#sentence")));
+  await reach("stop");
+  await page.keyboard.press("Enter");
+  await until("it to stop", async () => /^Stopped/.test(await page.textContent("#sentence")));
+  await context.close();
+});
+
+test("pages are kept by browsers as they should be", async () => {
+  const page = await fetch(syncer.url);
+  assert.equal(page.headers.get("cache-control"), "no-cache");
+  const again = await fetch(syncer.url, { headers: { "if-none-match": page.headers.get("etag") } });
+  assert.equal(again.status, 304);
+  const [, asset] = /"\.\/(assets\/[^"]+\.js)"/.exec(await page.text());
+  const code = await fetch(new URL(asset, syncer.url));
+  assert.match(code.headers.get("cache-control"), /immutable/);
+  assert.equal(code.headers.get("content-encoding"), "gzip");
+});
