@@ -23,7 +23,10 @@ pub struct Args {
     /// Trains until the held-out loss is at most so many nats per token.
     #[arg(long, value_name = "LOSS")]
     pub until_loss: Option<f64>,
-    /// Plain lines and no question asked; runs 60 s unless told otherwise.
+    /// Opens the page in this machine's browser.
+    #[arg(long, conflicts_with = "headless")]
+    pub open: bool,
+    /// Plain lines, no pages and no question asked; runs 60 s unless told otherwise.
     #[arg(long)]
     pub headless: bool,
     /// Prints one JSON object as the last line.

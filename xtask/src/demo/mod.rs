@@ -10,7 +10,8 @@ mod session;
 mod status;
 mod view;
 
-use std::process::ExitCode;
+use std::env;
+use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::json;
 
@@ -64,7 +65,14 @@ fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoEr
         None => None,
     };
     let mut session = Session::start(args, &programs, interrupt, run_s, planned_tokens)?;
-    view.say(&format!("page: http://{}/", session.address()));
+    let page = format!("http://{}/", session.address());
+    if !args.headless {
+        view.say(&format!("open {page} in a browser and it trains along; {page}dashboard shows the run"));
+        view.say(&format!("the owner's token, to pause or finish it there: {}", programs.admin_token()?));
+    }
+    if args.open && !open(&page) {
+        view.say("no browser could be opened from here");
+    }
     view.say(&format!(
         "preset {}, {} learners, threads of each: {}; run in {}; Ctrl+C finishes, a second one stops",
         args.preset,
@@ -81,4 +89,14 @@ fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoEr
     });
     view.say(&report.summary());
     Ok((report, verdict))
+}
+
+/// Asks the system to show `page`; false if it would not.
+fn open(page: &str) -> bool {
+    let opener = match env::consts::OS {
+        "macos" => "open",
+        "windows" => "explorer",
+        _ => "xdg-open",
+    };
+    Command::new(opener).arg(page).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
 }

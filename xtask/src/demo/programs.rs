@@ -16,6 +16,7 @@ use super::{args::Args, error::DemoError};
 use crate::{
     cargo::{build, root},
     process::{Process, http},
+    web,
 };
 
 /// Longest wait until the syncer listens: it reads, cuts and perhaps tokenises the corpus first.
@@ -35,12 +36,15 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds both programs, has the syncer look at data and settings, and makes a folder under `runs/`.
+    /// Builds the pages, unless nobody is to see them, and both programs, has the syncer look at data and settings, and makes a folder under `runs/`.
     ///
     /// # Errors
     /// - [`DemoError::System`]: the build failed, or the folder cannot be made.
     /// - [`DemoError::Ended`]: data or settings are wrong; the syncer says how.
     pub fn build(args: &Args) -> Result<Self, DemoError> {
+        if !args.headless {
+            web::site()?;
+        }
         let which: &[&str] = if args.dev {
             // The same selection as the tests', so that nothing is built twice.
             &["--workspace", "--exclude", "xtask", "--bins"]

@@ -1,9 +1,10 @@
 //! `cargo xtask test`: every check of the repository, in order of cost.
 
+mod apt;
+mod browsers;
 mod stages;
 mod tidy;
 mod vulkan;
-mod wasm;
 
 use std::{process::ExitCode, time::Instant};
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::cargo::{WASM, cargo, root, shown};
 
-use super::{tidy, vulkan, wasm};
+use super::{browsers, tidy, vulkan};
 
 /// One check.
 pub struct Stage {
@@ -20,7 +20,7 @@ pub struct Stage {
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "setup",
-        what: "rustfmt, clippy, the wasm32 target and a Vulkan driver are there",
+        what: "rustfmt, clippy, the wasm32 target, a Vulkan driver, Node and browsers are there",
         run: setup,
     },
     Stage { name: "tidy", what: "house rules that no compiler checks", run: || tidy::check(root()) },
@@ -31,9 +31,18 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "learner-wasm", what: "learner and engines build for browsers", run: learner_wasm },
     Stage { name: "lint", what: "clippy on every target, warnings are errors", run: lint },
     Stage { name: "lint-wasm", what: "clippy on what browsers run", run: lint_wasm },
-    Stage { name: "wasm", what: "web-demo builds, loads in Node and answers", run: wasm::check },
+    Stage {
+        name: "web",
+        what: "the engine for browsers, its npm package and the pages build",
+        run: browsers::build,
+    },
     Stage { name: "build", what: "the programs the tests start", run: build },
     Stage { name: "test", what: "every test", run: test },
+    Stage {
+        name: "browser",
+        what: "learners in Chromium and Firefox, the npm package and the pages",
+        run: browser,
+    },
     Stage { name: "demo", what: "a short run that loses a learner and exports the model", run: demo },
     Stage { name: "doc", what: "the documentation builds without warnings", run: doc },
 ];
@@ -68,6 +77,14 @@ fn build() -> Result<String, String> {
 
 fn test() -> Result<String, String> {
     call(cargo(&["test", "--locked", "--workspace", "--quiet"]))
+}
+
+/// Tests in browsers, with the programs that the stage `build` left.
+fn browser() -> Result<String, String> {
+    let files = crate::cargo::build(&["--locked", "-p", "syncer-server", "-p", "native-learner"])?;
+    let program = files.iter().rfind(|file| file.file_stem().is_some_and(|name| name == "syncer-server"));
+    let folder = program.and_then(|file| file.parent()).ok_or("the build left no syncer-server")?;
+    browsers::test(folder)
 }
 
 /// The README's first command, with the programs that the stage `build` left.
@@ -112,12 +129,13 @@ fn setup() -> Result<String, String> {
         rustup(&["component", "add", name])?;
         added.push(name);
     }
-    if !wasm::target_installed() {
+    if !crate::web::target_installed() {
         rustup(&["target", "add", WASM])?;
         added.push(WASM);
     }
     let packages = vulkan::setup()?;
     added.extend(packages.as_deref());
+    added.extend(browsers::setup()?);
     Ok(if added.is_empty() { String::new() } else { format!("added {}", added.join(", ")) })
 }
 

@@ -1,6 +1,8 @@
 //! A Vulkan driver for the tests of the GPU engine; without a GPU, Mesa's software one.
 
-use std::{env, fs, path::Path, process::Command};
+use std::{env, fs, process::Command};
+
+use super::apt;
 
 /// Debian's packages: the loader, and Mesa's drivers with the software one among them.
 const PACKAGES: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
@@ -24,20 +26,7 @@ pub fn setup() -> Result<Option<String>, String> {
         "there is no Vulkan driver: install one (on Debian: apt-get install {packages}), or set GPU_TESTS=no to \
          go without the tests of the GPU engine"
     );
-    if !(is_root() && Path::new("/usr/bin/apt-get").exists()) {
-        return Err(by_hand);
-    }
-    let apt = |args: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.args(args).args(["-y", "-q"]).env("DEBIAN_FRONTEND", "noninteractive");
-        command.status().is_ok_and(|status| status.success())
-    };
-    let install = [&["install", "--no-install-recommends"], &PACKAGES[..]].concat();
-    if (apt(&install) || apt(&["update"]) && apt(&install)) && installed() {
-        Ok(Some(packages))
-    } else {
-        Err(by_hand)
-    }
+    if apt::install(&PACKAGES) && installed() { Ok(Some(packages)) } else { Err(by_hand) }
 }
 
 fn installed() -> bool {
@@ -45,8 +34,4 @@ fn installed() -> bool {
     let drivers = VARIABLES.iter().any(|name| env::var_os(name).is_some()) || FOLDERS.iter().any(folder_has);
     let loaders = Command::new("ldconfig").arg("-p").output();
     drivers && loaders.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("libvulkan.so.1"))
-}
-
-fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }

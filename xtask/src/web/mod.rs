@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{fs, io};
 
-pub use node::{install, node};
+pub use node::{install, node, program};
 
 use crate::cargo::{WASM, build, cargo, root, shown};
 
@@ -94,6 +94,15 @@ fn built(args: &[&str], name: &str) -> Result<PathBuf, String> {
         .into_iter()
         .find(|file| file.file_stem().is_some_and(|stem| stem == name))
         .ok_or_else(|| format!("the build left no {name}"))
+}
+
+/// Whether the standard library for [`WASM`] is there, however it was installed.
+pub fn target_installed() -> bool {
+    Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", WASM])
+        .current_dir(root())
+        .output()
+        .is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
 /// Where cargo builds.

@@ -1,7 +1,7 @@
 //! Node and what web-demo takes from npm.
 
-use std::fs;
 use std::process::{Command, Stdio};
+use std::{env, fs};
 
 use super::call;
 use crate::cargo::root;
@@ -10,11 +10,21 @@ use crate::cargo::root;
 const NODE_MAJOR: u32 = 20;
 
 /// A program that npm installed for web-demo, to run there.
-pub fn node(program: &str) -> Command {
+pub fn node(name: &str) -> Command {
     let folder = root().join("web-demo");
-    let mut command = Command::new(folder.join("node_modules/.bin").join(program));
+    let mut command = Command::new(folder.join("node_modules/.bin").join(script(name)));
     command.current_dir(folder);
     command
+}
+
+/// A program of Node itself: `node` or `npm`.
+pub fn program(name: &str) -> Command {
+    Command::new(if name == "npm" { script(name) } else { name.to_owned() })
+}
+
+/// What npm's programs are called here.
+fn script(name: &str) -> String {
+    if env::consts::OS == "windows" { format!("{name}.cmd") } else { name.to_owned() }
 }
 
 /// Installs what web-demo's lock file names, unless it is there.
@@ -31,17 +41,13 @@ pub fn install() -> Result<(), String> {
     if read(stamp).as_deref() == Some(&lock) {
         return Ok(());
     }
-    call(
-        Command::new("npm")
-            .args(["ci", "--no-audit", "--no-fund", "--loglevel", "error"])
-            .current_dir(&folder),
-    )?;
+    call(program("npm").args(["ci", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&folder))?;
     fs::write(folder.join(stamp), lock).map_err(|error| format!("web-demo/{stamp}: {error}"))
 }
 
 fn check_node() -> Result<(), String> {
     let wanted = format!("install Node {NODE_MAJOR} or newer, with npm");
-    let output = Command::new("node").arg("--version").stderr(Stdio::inherit()).output();
+    let output = program("node").arg("--version").stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("node did not start ({error}): {wanted}"))?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());

@@ -1,0 +1,86 @@
+//! Chromium and Firefox for the tests of the pages.
+
+use std::{env, fs, path::Path};
+
+use super::apt;
+use crate::cargo::root;
+use crate::web::{self, call, program};
+
+/// A browser, where Debian has it, the variable that names another, and the one that goes without.
+struct Browser {
+    package: &'static str,
+    path: &'static str,
+    variable: &'static str,
+    switch: &'static str,
+}
+
+const CHROMIUM: Browser =
+    Browser { package: "chromium", path: "/usr/bin/chromium", variable: "CHROMIUM", switch: "BROWSER_TESTS" };
+const FIREFOX: Browser = Browser {
+    package: "firefox-esr",
+    path: "/usr/bin/firefox-esr",
+    variable: "FIREFOX",
+    switch: "FIREFOX_TESTS",
+};
+
+/// Sees to it that both are there; what it installed, if anything.
+///
+/// # Errors
+/// A sentence: one is missing, and how to get it or to do without.
+pub fn setup() -> Result<Vec<&'static str>, String> {
+    if is_off() {
+        return Ok(Vec::new());
+    }
+    web::install()?;
+    let mut added = Vec::new();
+    for Browser { package, path, variable, switch } in [CHROMIUM, FIREFOX] {
+        let off = env::var(switch).is_ok_and(|value| value == "no");
+        let named = env::var_os(variable).is_some_and(|path| Path::new(&path).exists());
+        if off || named || Path::new(path).exists() {
+            continue;
+        }
+        if !(apt::install(&[package]) && Path::new(path).exists()) {
+            return Err(format!(
+                "there is no {package}: install it (on Debian: apt-get install {package}), name yours with \
+                 {variable}=…, or set {switch}=no to go without its tests"
+            ));
+        }
+        added.push(package);
+    }
+    Ok(added)
+}
+
+/// Builds the pages, unless the tests of browsers are switched off.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn build() -> Result<String, String> {
+    if is_off() {
+        return Ok("left out: BROWSER_TESTS=no".to_owned());
+    }
+    web::site().map(|_| String::new())
+}
+
+/// Runs them.
+///
+/// # Errors
+/// A sentence: what failed.
+pub fn test(programs: &Path) -> Result<String, String> {
+    if is_off() {
+        return Ok("left out: BROWSER_TESTS=no".to_owned());
+    }
+    let folder = root().join("web-demo/tests");
+    let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.to_string_lossy().ends_with(".test.mjs"));
+    files.sort();
+    let mut command = program("node");
+    // One file after the other: two of them at once would fight for the processor.
+    command.args(["--test", "--test-concurrency=1", "--test-reporter=spec"]).args(files);
+    command.env("ARCHIPELAGO_BIN", programs);
+    call(&mut command).map(|()| String::new())
+}
+
+fn is_off() -> bool {
+    env::var("BROWSER_TESTS").is_ok_and(|value| value == "no")
+}
