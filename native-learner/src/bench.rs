@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::data::BYTE_VOCAB;
 use archipelago::engine::gpu::{KernelTime, Trial};
-use archipelago::engine::{AnyEngine, Engine, EngineError, cpu};
-use archipelago::model::{Preset, flops_per_token, init};
+use archipelago::engine::{AnyEngine, Engine, EngineError, Rehearsal, cpu};
+use archipelago::model::flops_per_token;
 use archipelago::platform::Clock;
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Round, RunSpec};
+use archipelago::wire::{Round, RunSpec};
 use serde_json::{Value, json};
 
 use crate::cli::BenchArgs;
@@ -37,22 +36,23 @@ struct Figures {
 }
 
 async fn measure(config: &BenchConfig) -> Result<(), Failure> {
-    let spec = run_spec(config.preset);
+    let rehearsal = Rehearsal::new(config.preset);
+    let spec = &rehearsal.spec;
     let failed = |error: EngineError| {
         Failure::new(Exit::Machine, format!("cannot train {}: {error}", config.preset.name()))
     };
     let clock = Clock::start();
     let mut compute = Compute::open(&config.compute, clock).await?;
-    let mut engine = compute.build(&spec, None).await.map_err(failed)?;
+    let mut engine = compute.build(spec, None).await.map_err(failed)?;
     let notes = compute.take_notes();
     if !config.json {
         notes.iter().for_each(|note| show::write(format_args!("{note}\n")));
     }
-    let mut figures = steps(&mut engine, &spec, config, clock).await.map_err(failed)?;
+    let mut figures = steps(&mut engine, &rehearsal, config, clock).await.map_err(failed)?;
     if let (AnyEngine::Gpu(engine), true) = (&mut engine, config.profile) {
         figures.profile = engine.profile().await.map_err(failed)?;
     }
-    let trials = compute.trials(&spec).await.map_err(failed)?;
+    let trials = compute.trials(spec).await.map_err(failed)?;
     figures.peak_flops_per_s = match engine {
         AnyEngine::Gpu(_) => trials.iter().map(|trial| trial.gflops * 1e9).reduce(f64::max),
         AnyEngine::Cpu(_) => {
@@ -61,7 +61,7 @@ async fn measure(config: &BenchConfig) -> Result<(), Failure> {
         }
     };
     if config.json {
-        let mut all = figures.json(config, &engine, &spec);
+        let mut all = figures.json(config, &engine, spec);
         let facts = compute.builder.gpu().map(|gpu| gpu.facts());
         all["adapter"] = json!(facts.map(|facts| &facts.name));
         all["driver"] = json!(facts.map(|facts| &facts.driver));
@@ -71,7 +71,7 @@ async fn measure(config: &BenchConfig) -> Result<(), Failure> {
         all["notes"] = json!(notes);
         show::print(&all);
     } else {
-        figures.show(config, &engine, &spec, &trials);
+        figures.show(config, &engine, spec, &trials);
     }
     Ok(())
 }
@@ -79,24 +79,21 @@ async fn measure(config: &BenchConfig) -> Result<(), Failure> {
 /// Loads parameters, trains as the loop does, and codes each fragment once.
 async fn steps(
     engine: &mut AnyEngine,
-    spec: &RunSpec,
+    rehearsal: &Rehearsal,
     config: &BenchConfig,
     clock: Clock,
 ) -> Result<Figures, EngineError> {
-    let params = init(&spec.model, spec.seed)?;
+    let Rehearsal { spec, tokens } = rehearsal;
+    rehearsal.load(engine)?;
     let fragments = engine.fragments().clone();
-    for fragment in fragments.ids() {
-        engine.load(fragment, &fragments.gather(fragment, &params), false, false)?;
-    }
-    let tokens = tokens(spec);
-    engine.step(&tokens, spec.inner.lr_max).await?;
+    engine.step(tokens, spec.inner.lr_max).await?;
     let first_step_us = clock.now_us();
     engine.settle().await?;
 
     let start_us = clock.now_us();
     let (mut steps_us, mut trained, mut now_us) = (Vec::new(), 0, start_us);
     while ((now_us - start_us) as f64) < config.seconds * 1e6 {
-        trained += engine.step(&tokens, spec.inner.lr_max).await?.tokens;
+        trained += engine.step(tokens, spec.inner.lr_max).await?.tokens;
         let then_us = now_us;
         now_us = clock.now_us();
         steps_us.push(now_us - then_us);
@@ -190,25 +187,4 @@ impl Figures {
             show::write("no profile: kernels can be timed on GPUs that have timestamps\n");
         }
     }
-}
-
-/// The vocabulary that `base` is named by its size for.
-const BASE_VOCAB: u32 = 50_257;
-
-/// A run of `preset` over bytes, or for `base` over as many tokens as GPT-2's, with the syncer's own exchange.
-pub(crate) fn run_spec(preset: Preset) -> RunSpec {
-    let apply = ApplyPolicy::Keep { residue: true };
-    RunSpec {
-        model: preset.model(if preset == Preset::Base { BASE_VOCAB } else { BYTE_VOCAB }),
-        inner: preset.inner(),
-        exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
-        data: DataSpec { token_bytes: 2, shards: Vec::new() },
-        seed: 1,
-    }
-}
-
-/// Windows that look like anything: what they are does not change the speed.
-pub(crate) fn tokens(spec: &RunSpec) -> Vec<u32> {
-    let count = spec.inner.batch * (spec.model.context + 1);
-    (0..count).map(|index| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab).collect()
 }

@@ -1,10 +1,8 @@
 //! How fast this browser trains.
 
-use archipelago::data::BYTE_VOCAB;
-use archipelago::engine::{AnyEngine, Engine, EngineError};
-use archipelago::model::{Preset, flops_per_token, init, layout};
+use archipelago::engine::{AnyEngine, Engine, EngineError, Rehearsal};
+use archipelago::model::{Preset, flops_per_token, layout};
 use archipelago::platform::{Clock, yield_now};
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
@@ -25,22 +23,18 @@ pub async fn measure(measure_options: JsValue, team: Team) -> Result<JsValue, Js
 
 async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure> {
     let preset: Preset = options.preset.parse().map_err(|error| Failure::Options(format!("{error}")))?;
-    let spec = spec(preset);
+    let rehearsal = Rehearsal::new(preset);
+    let Rehearsal { spec, tokens } = &rehearsal;
     let clock = Clock::start();
     let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
-    let mut engine = builder.build(&spec, None).await?;
-    let params = init(&spec.model, spec.seed).map_err(EngineError::from)?;
-    let fragments = engine.fragments().clone();
-    for fragment in fragments.ids() {
-        engine.load(fragment, &fragments.gather(fragment, &params), false, false)?;
-    }
-    let tokens = tokens(&spec);
-    let mut stats = engine.step(&tokens, spec.inner.lr_max).await?;
+    let mut engine = builder.build(spec, None).await?;
+    rehearsal.load(&mut engine)?;
+    let mut stats = engine.step(tokens, spec.inner.lr_max).await?;
     engine.settle().await?;
     let first_step_us = clock.now_us();
     let (mut trained, mut steps) = (0, 0);
     while clock.now_us() - first_step_us < options.train_ms * 1_000 {
-        stats = engine.step(&tokens, spec.inner.lr_max).await?;
+        stats = engine.step(tokens, spec.inner.lr_max).await?;
         trained += stats.tokens;
         steps += 1;
         yield_now().await;
@@ -51,7 +45,7 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     let gpu = matches!(engine, AnyEngine::Gpu(_)).then(|| builder.gpu()).flatten();
     Ok(Measured {
         device: engine.describe(),
-        params: params.len() as u64,
+        params: engine.layout().len() as u64,
         tokens_per_s,
         first_step_ms: first_step_us as f64 / 1e3,
         loss: stats.loss,
@@ -67,10 +61,10 @@ const COPIES: u64 = 6;
 
 /// What each preset would come to, if `measured` does `tokens_per_s`.
 fn presets(measured: Preset, tokens_per_s: f64) -> Result<Vec<PresetFacts>, EngineError> {
-    let flops = |preset: Preset| flops_per_token(&preset.model(BYTE_VOCAB));
+    let flops = |preset: Preset| flops_per_token(&Rehearsal::new(preset).spec.model);
     let flops_per_s = tokens_per_s * flops(measured)? as f64;
     let facts = |preset: Preset| {
-        let params = layout(&preset.model(BYTE_VOCAB))?.len() as u64;
+        let params = layout(&Rehearsal::new(preset).spec.model)?.len() as u64;
         let (name, state_bytes) = (preset.name(), COPIES * 4 * params);
         Ok(PresetFacts { name, params, state_bytes, tokens_per_s: flops_per_s / flops(preset)? as f64 })
     };
@@ -81,27 +75,4 @@ fn memory_bytes() -> u64 {
     let memory: js_sys::WebAssembly::Memory = wasm_bindgen::JsCast::unchecked_into(wasm_bindgen::memory());
     let buffer: js_sys::ArrayBuffer = wasm_bindgen::JsCast::unchecked_into(memory.buffer());
     buffer.byte_length().into()
-}
-
-/// A run of a model over bytes.
-fn spec(preset: Preset) -> RunSpec {
-    RunSpec {
-        model: preset.model(BYTE_VOCAB),
-        inner: preset.inner(),
-        exchange: ExchangeSpec {
-            fragments: 8,
-            sync_every: 24,
-            block: 256,
-            code: Code::Int4,
-            apply: ApplyPolicy::Keep { residue: true },
-        },
-        data: DataSpec { token_bytes: 1, shards: Vec::new() },
-        seed: 0,
-    }
-}
-
-/// One batch with a pattern, so that the loss falls if the engine is right.
-fn tokens(spec: &RunSpec) -> Vec<u32> {
-    let len = spec.inner.batch as usize * (spec.model.context as usize + 1);
-    (0..len as u32).map(|i| (i * i / 7 + i % 13) % spec.model.vocab).collect()
 }

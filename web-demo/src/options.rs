@@ -65,7 +65,7 @@ pub struct Measured {
     pub memory_bytes: u64,
     /// Largest binding of a kernel on the GPU, in bytes.
     pub binding_bytes_max: Option<u64>,
-    /// What that means for each preset, over a vocabulary of bytes, smallest first.
+    /// What that means for each preset, smallest first.
     pub presets: Vec<PresetFacts>,
 }
 

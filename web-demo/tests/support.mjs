@@ -36,7 +36,8 @@ function program(name) {
 /** Starts a syncer on a port that it chooses; `stop` ends it. */
 export async function startSyncer(...args) {
   const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
-  const command = ["serve", "--listen", "127.0.0.1:0", "--dir", join(folder, "run"), "--preset", "tiny", "--quiet", ...args];
+  const preset = args.includes("--preset") ? [] : ["--preset", "tiny"];
+  const command = ["serve", "--listen", "127.0.0.1:0", "--dir", join(folder, "run"), "--quiet", ...preset, ...args];
   const child = spawn(program("syncer-server"), command, { stdio: ["ignore", "pipe", "inherit"] });
   const url = await new Promise((found, failed) => {
     let text = "";

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use archipelago::engine::gpu::{AdapterFacts, Choice, Form, Trial, adapters};
-use archipelago::engine::{AnyEngine, Engine};
+use archipelago::engine::{AnyEngine, Engine, Rehearsal};
 use archipelago::model::Preset;
 use archipelago::platform::Clock;
 use serde_json::{Value, json};
 
 use super::Finding;
-use crate::bench::{run_spec, tokens};
 use crate::compute::Compute;
 use crate::config::ComputeConfig;
 use crate::{Exit, Failure};
@@ -44,11 +43,11 @@ pub(super) async fn look(config: &ComputeConfig) -> (Vec<Finding>, Value) {
 
 /// One step of a small model.
 async fn train(config: &ComputeConfig) -> Result<(AnyEngine, Compute, Vec<Trial>), Failure> {
-    let spec = run_spec(Preset::Small);
+    let Rehearsal { spec, tokens } = Rehearsal::new(Preset::Small);
     let failed = |error| Failure::new(Exit::Unwell, error);
     let mut compute = Compute::open(config, Clock::start()).await?;
     let mut engine = compute.build(&spec, None).await.map_err(failed)?;
-    engine.step(&tokens(&spec), spec.inner.lr_max).await.map_err(failed)?;
+    engine.step(&tokens, spec.inner.lr_max).await.map_err(failed)?;
     let trials = compute.trials(&spec).await.map_err(failed)?;
     Ok((engine, compute, trials))
 }

@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod gpu;
 mod host;
 mod kind;
+mod rehearsal;
 #[cfg(feature = "cpu-portable")]
 mod team;
 
@@ -21,6 +22,7 @@ pub use any::AnyEngine;
 pub use builder::{EngineBuilder, EngineOptions, Fallback};
 pub use host::HostEngine;
 pub use kind::{EngineKind, UnknownEngine};
+pub use rehearsal::Rehearsal;
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 

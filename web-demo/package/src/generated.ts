@@ -345,7 +345,7 @@ memoryBytes: number,
  */
 bindingBytesMax: number | null, 
 /**
- * What that means for each preset, over a vocabulary of bytes, smallest first.
+ * What that means for each preset, smallest first.
  */
 presets: Array<PresetFacts>, };
 

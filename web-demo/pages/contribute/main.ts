@@ -1,4 +1,5 @@
 /** The page on which a visitor lends a machine. */
+import { measure } from "archipelago";
 import type { LearnerError } from "archipelago";
 import type { ServerStatus } from "../shared/api.js";
 import { showBrowser, showFits, showRun } from "./before.js";
@@ -24,6 +25,7 @@ let preset = "tiny";
 
 function start(): void {
   problem("");
+  performance.mark("start");
   live.begin();
   noteRunning(true);
   lock.want(settings.wakeLock);
@@ -106,5 +108,5 @@ setInterval(() => void look(), STATUS_MS);
 void showBrowser().then((found) => byId("check").addEventListener("click", () => void showFits(found, preset)));
 if (wasRunning() && settings.resume) start();
 
-/** For lessons and tests: breaks things on purpose, from the console. */
-Object.assign(window, { archipelago: { loseDevice: () => session?.loseDevice() } });
+/** For the console: measures, and breaks things on purpose. */
+Object.assign(window, { archipelago: { measure, loseDevice: () => session?.loseDevice() } });

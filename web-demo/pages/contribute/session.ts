@@ -91,6 +91,7 @@ export class Session {
     learner.on("forgetful", ({ reason }) => this.#view.trouble(`This browser keeps nothing (${reason}): after a reload you count as a newcomer.`));
     learner.on("engine", (notice) => this.#view.engine(notice));
     learner.on("welcomed", (event) => this.#view.welcomed(event));
+    learner.on("first_step", () => performance.measure("first step", "start"));
     learner.on("receipt", (event) => this.#view.receipt(event));
     learner.on("trouble", ({ reason }) => this.#view.trouble(reason));
     learner.on("afresh", ({ reason }) => this.#view.trouble(`Begun afresh: ${reason}.`));

@@ -36,6 +36,8 @@ enum Name {
     Wire,
     /// Largest resident memory of syncer and learner, against the bars.
     Memory,
+    /// The browser's learner: sizes, time to the first step, tokens a second on WebGPU and WebAssembly.
+    Browser,
 }
 
 /// Measures; exit code 1 if something could not be measured.
@@ -69,6 +71,7 @@ fn measure(name: Name) -> Result<Value, String> {
         Name::Codec => bench("codec"),
         Name::Wire => runs::wire(),
         Name::Memory => runs::memory(),
+        Name::Browser => browser(),
     }
 }
 
@@ -78,6 +81,18 @@ fn bench(name: &str) -> Result<Value, String> {
     let mut command =
         cargo(&["run", "--release", "--quiet", "-p", "xtask", "--features", "bench", "--bin", "bench"]);
     command.args(["--", name]).stderr(Stdio::inherit());
+    last_line(command)
+}
+
+/// Builds pages and programs as they are delivered, and drives Chromium.
+fn browser() -> Result<Value, String> {
+    crate::web::site()?;
+    let files = crate::cargo::build(&["--release", "-p", "syncer-server", "-p", "native-learner"])?;
+    let program = files.iter().rfind(|file| file.file_stem().is_some_and(|name| name == "syncer-server"));
+    let folder = program.and_then(|file| file.parent()).ok_or("the build left no syncer-server")?;
+    let mut command = crate::web::program("node");
+    command.arg(crate::cargo::root().join("web-demo/tests/bench.mjs")).env("ARCHIPELAGO_BIN", folder);
+    command.stderr(Stdio::inherit());
     last_line(command)
 }
 
