@@ -53,7 +53,8 @@ export class Chart {
   readonly #summary = make("p", { class: "quiet small" });
   readonly #when = make("span", { class: "quiet" });
   readonly #values: HTMLElement[] = [];
-  readonly #plotHost = make("div", { class: "plot", tabindex: "0", role: "img" });
+  // Named anew with each drawing; what is never drawn has a name too.
+  readonly #plotHost = make("div", { class: "plot", tabindex: "0", role: "img", "aria-label": "Chart" });
   readonly #table = make("details");
   readonly #rows = make("tbody");
   readonly #keys: HTMLElement[] = [];
