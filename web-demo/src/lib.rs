@@ -9,6 +9,8 @@ mod learner;
 mod measure;
 mod notice;
 mod options;
+#[cfg(feature = "parity")]
+mod parity;
 mod saving;
 #[cfg(test)]
 mod types;
@@ -21,6 +23,8 @@ pub use learner::Learner;
 pub use measure::measure;
 pub use notice::Notice;
 pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
+#[cfg(feature = "parity")]
+pub use parity::Parity;
 
 /// The wire version this build speaks; a page compares it with the syncer's before it joins.
 #[wasm_bindgen(js_name = wireVersion)]

@@ -31,7 +31,7 @@ pub use init::init;
 pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
 pub(crate) use layout::{Dims, LayerSlots, Slots};
 pub use preset::{Preset, UnknownPreset};
-#[cfg(all(test, feature = "gpu"))]
+#[cfg(any(all(test, feature = "gpu"), feature = "parity"))]
 pub(crate) use reference::ops;
 pub use reference::{reference_logits, reference_loss_and_grad};
 #[cfg(any(feature = "cpu-portable", feature = "gpu"))]

@@ -20,11 +20,18 @@ pub struct Args {
     /// Ends after the npm package, without the pages.
     #[arg(long)]
     package: bool,
+    /// Builds the parity tests of the GPU engine instead, for `web-demo/tests`.
+    #[arg(long, conflicts_with = "package")]
+    parity: bool,
 }
 
 /// Builds; exit code 1 if something failed.
 pub fn run(args: &Args) -> ExitCode {
-    let built = if args.package { package() } else { site() };
+    let built = match args {
+        Args { parity: true, .. } => parity(),
+        Args { package: true, .. } => package(),
+        _ => site(),
+    };
     match built {
         Ok(folder) => {
             println!("{}", folder.display());
@@ -55,13 +62,28 @@ pub fn site() -> Result<PathBuf, String> {
 pub fn package() -> Result<PathBuf, String> {
     install()?;
     let folder = root().join("web-demo/package");
-    let bindgen =
-        built(&["--locked", "-p", "xtask", "--bin", "bindgen", "--features", "bindgen"], "bindgen")?;
+    let bindgen = bindgen()?;
     for (name, flags) in BUILDS {
         engine(&bindgen, name, flags, &folder.join("dist/wasm").join(name))?;
     }
     call(node("tsc").args(["-p", "package"]))?;
     Ok(folder)
+}
+
+/// Builds the parity tests of the GPU engine for browsers, and gives their folder. Not optimised for size.
+///
+/// # Errors
+/// A sentence: what is missing or failed.
+pub fn parity() -> Result<PathBuf, String> {
+    let args = ["--locked", "-p", "web-demo", "--lib", "--features", "parity", "--target", WASM];
+    let folder = root().join("web-demo/tests/dist");
+    call(Command::new(bindgen()?).arg(built(&args, "web_demo")?).arg("parity").arg(&folder))?;
+    Ok(folder)
+}
+
+/// Builds the program that makes the JavaScript side of a module.
+fn bindgen() -> Result<PathBuf, String> {
+    built(&["--locked", "-p", "xtask", "--bin", "bindgen", "--features", "bindgen"], "bindgen")
 }
 
 /// One build of the engine; nothing is done where it is newer than what it is made of.

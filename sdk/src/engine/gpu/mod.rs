@@ -13,6 +13,8 @@ mod kernels;
 mod matmul;
 mod network;
 mod pace;
+#[cfg(any(test, feature = "parity"))]
+pub mod parity;
 mod profile;
 mod program;
 mod ring;
@@ -21,9 +23,6 @@ mod trainer;
 mod tuning;
 mod vectors;
 mod workspace;
-
-#[cfg(test)]
-mod tests;
 
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;

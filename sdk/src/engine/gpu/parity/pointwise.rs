@@ -1,26 +1,25 @@
 use super::super::kernels;
-use super::harness::{close, each_gpu, exact, floats, noise, run, words};
+use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
 
 /// Within 1e-6 of the larger of 1 and the value: one exponential and one division.
-#[test]
-fn swiglu_agrees() {
+async fn swiglu_agrees(gpus: &Gpus) {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let gate_up = noise(rows * 2 * ff, 3.0);
         let expected: Vec<f64> =
             exact(&gate_up).chunks(2 * ff).flat_map(|row| ops::swiglu(&row[..ff], &row[ff..])).collect();
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let buffers = [words(&gate_up), vec![0; rows * ff]];
             let params = [rows as u32, ff as u32 / 4];
-            let found = run(gpu, &kernels::SWIGLU, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+            let found = run(gpu, &kernels::SWIGLU, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
             close("swiglu", &floats(&found[0]), &expected, 1e-6);
-        });
+        })
+        .await;
     }
 }
 
 /// Within 1e-6 of the larger of 1 and the value.
-#[test]
-fn swiglu_grad_agrees() {
+async fn swiglu_grad_agrees(gpus: &Gpus) {
     for (rows, ff, groups) in [(1, 4, 1), (3, 20, 2), (64, 4, 1), (65, 4, 3), (129, 344, 7)] {
         let (gate_up, dy) = (noise(rows * 2 * ff, 3.0), noise(rows * ff, 1.0));
         let (mut gradient, mut y) = (Vec::new(), Vec::new());
@@ -30,19 +29,20 @@ fn swiglu_grad_agrees() {
             gradient.extend(dgate.into_iter().chain(dup));
             y.extend(ops::swiglu(gate, up));
         }
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let buffers = [words(&gate_up), words(&dy)];
             let params = [rows as u32, ff as u32 / 4];
-            let found = run(gpu, &kernels::SWIGLU_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+            let found =
+                run(gpu, &kernels::SWIGLU_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
             close("gradient", &floats(&found[0]), &gradient, 1e-6);
             close("y", &floats(&found[1]), &y, 1e-6);
-        });
+        })
+        .await;
     }
 }
 
 /// Within 1e-6; values behind the rotated heads keep their bits.
-#[test]
-fn rotary_agrees() {
+async fn rotary_agrees(gpus: &Gpus) {
     // Windows, context, rotated heads, width of a head, values in a row, workgroups.
     for (windows, context, heads, head, stride, groups) in
         [(1, 1, 1, 2, 4, 1), (2, 5, 3, 6, 20, 1), (3, 64, 4, 16, 96, 3), (1, 65, 5, 10, 52, 400)]
@@ -63,17 +63,21 @@ fn rotary_agrees() {
                     row[..width].copy_from_slice(turned);
                 }
             }
-            each_gpu(|gpu| {
+            gpus.each(async |gpu| {
                 let params = [windows * context, context, stride, heads, half, 0].map(|size| size as u32);
                 let params = [&params[..5], &[sign.to_bits()]].concat();
                 let buffers = [table(f64::cos), table(f64::sin), words(&x)];
-                let found = run(gpu, &kernels::ROTARY, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+                let found =
+                    run(gpu, &kernels::ROTARY, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
                 let found = floats(&found[0]);
                 close("x", &found, &expected, 1e-6);
                 for (found, x) in found.chunks(stride).zip(x.chunks(stride)) {
                     assert_eq!(found[width..], x[width..]);
                 }
-            });
+            })
+            .await;
         }
     }
 }
+
+parity!(swiglu_agrees, swiglu_grad_agrees, rotary_agrees);

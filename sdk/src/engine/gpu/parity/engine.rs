@@ -2,11 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use futures::executor::block_on;
-
 use super::super::matmul::{Matmul, Variant};
-use super::super::{Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup};
-use super::harness::each_gpu;
+use super::super::{Gpu, GpuEngine, GpuError, GpuSetup};
+use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
 use crate::model::{InnerSpec, ModelSpec, Preset, init, layout, reference_loss_and_grad};
@@ -34,23 +32,27 @@ fn setup() -> GpuSetup {
 
 /// Fifty steps with weights read as 16-bit floats: losses within 0.5 % of those with 32 bits, of which they
 /// keep 11 in the significand.
-#[test]
-fn half_weights_follow_whole_ones() {
+async fn half_weights_follow_whole_ones(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
-    each_gpu(|gpu| {
-        let losses = |matmul: Matmul| -> Vec<f32> {
+    gpus.each(async |gpu| {
+        let losses = async |matmul: Matmul| {
             let setup = GpuSetup { matmul, ..setup() };
-            let mut engine = block_on(GpuEngine::new(gpu, &run_spec(model, inner), setup)).unwrap();
+            let mut engine = GpuEngine::new(gpu, &run_spec(model, inner), setup).await.unwrap();
             engine.set_params(&init(&model, 7).unwrap());
-            (0..50).map(|step| block_on(engine.step(&ramps(step), 2e-3)).unwrap().loss).collect()
+            let mut losses = Vec::new();
+            for step in 0..50 {
+                losses.push(engine.step(&ramps(step), 2e-3).await.unwrap().loss);
+            }
+            losses
         };
-        let whole = losses(Matmul::fixed(Variant::Register8));
-        let half = losses(Matmul::fixed(Variant::Register8).with_half_weights());
+        let whole = losses(Matmul::fixed(Variant::Register8)).await;
+        let half = losses(Matmul::fixed(Variant::Register8).with_half_weights()).await;
         assert!(whole != half, "the option does something");
         let worst = whole.iter().zip(&half).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max);
         assert!(worst < 5e-3, "{worst}: {half:?} beside {whole:?}");
-    });
+    })
+    .await;
 }
 
 /// Four windows of steps of 3 through a vocabulary of 64, from somewhere else each time.
@@ -58,8 +60,8 @@ fn ramps(step: u32) -> Vec<u32> {
     (0..4 * 65).map(|i| (i * 3 + step * 5) % 64).collect()
 }
 
-fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngine, EngineError> {
-    block_on(GpuEngine::new(gpu, &run_spec(model, inner), setup()))
+async fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngine, EngineError> {
+    GpuEngine::new(gpu, &run_spec(model, inner), setup()).await
 }
 
 fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
@@ -89,22 +91,22 @@ fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> M
 }
 
 /// Loss within 1e-5, the gradient of each tensor within 1e-4 of its norm.
-fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
+async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
     let inner = InnerSpec { batch, ..Preset::Tiny.inner() };
     let (params, tokens) = (params(&model), tokens(&model, batch, 0));
     let mut exact = vec![0.0; params.len()];
     let expected = reference_loss_and_grad(&model, &params, &tokens, &mut exact).unwrap();
-    let mut engine = engine(gpu, model, inner).unwrap();
+    let mut engine = engine(gpu, model, inner).await.unwrap();
     // Twice: the second must not see anything of the first.
     for _ in 0..2 {
         engine.set_params(&params);
-        let stats = block_on(engine.step(&tokens, 1e-3)).unwrap();
+        let stats = engine.step(&tokens, 1e-3).await.unwrap();
         assert!(
             (f64::from(stats.loss) / expected - 1.0).abs() < 1e-5,
             "{model:?}: {stats:?}, not {expected}"
         );
-        block_on(engine.settle()).unwrap();
-        let grad = block_on(engine.grad()).unwrap();
+        engine.settle().await.unwrap();
+        let grad = engine.grad().await.unwrap();
         for (start, tensor) in layout(&model).unwrap().offsets() {
             let range = start as usize..(start + tensor.len()) as usize;
             let error = distance(&grad[range.clone()], &exact[range.clone()]);
@@ -114,29 +116,30 @@ fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
     }
 }
 
-#[test]
-fn agrees_with_the_reference() {
-    each_gpu(|gpu| SHAPES.into_iter().for_each(|(shape, batch)| agrees(gpu, spec(shape), batch)));
+async fn agrees_with_the_reference(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        for (shape, batch) in SHAPES {
+            agrees(gpu, spec(shape), batch).await;
+        }
+    })
+    .await;
 }
 
 /// Bindings so small that the embedding comes in slices, the parameters in chunks and the batch in parts.
-#[test]
-fn agrees_in_small_bindings() {
-    each_gpu(|_| {
-        let options =
-            GpuOptions { software: true, binding_bytes_max: Some(140 << 10), ..GpuOptions::default() };
-        let gpu = block_on(Gpu::open(&options)).unwrap();
-        agrees(&gpu, spec([300, 128, 1, 4, 2, 64, 70]), 6);
-    });
+async fn agrees_in_small_bindings(gpus: &Gpus) {
+    gpus.each(async |_| {
+        let gpu = own_gpu(Some(140 << 10)).await;
+        agrees(&gpu, spec([300, 128, 1, 4, 2, 64, 70]), 6).await;
+    })
+    .await;
 }
 
 /// Fifty steps from one seed: losses within 1e-4 of the CPU engine's.
-#[test]
-fn follows_the_cpu_engine() {
+async fn follows_the_cpu_engine(gpus: &Gpus) {
     let model = Preset::Tiny.model(64);
     let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
-    each_gpu(|gpu| {
-        let mut engine = engine(gpu, model, inner).unwrap();
+    gpus.each(async |gpu| {
+        let mut engine = engine(gpu, model, inner).await.unwrap();
         let mut cpu = CpuTrainer::new(&model, &inner, NonZeroUsize::MIN).unwrap();
         let params = init(&model, 7).unwrap();
         cpu.params_mut().copy_from_slice(&params);
@@ -145,67 +148,68 @@ fn follows_the_cpu_engine() {
         for step in 0..50 {
             let tokens = ramps(step);
             losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
-            let stats = block_on(engine.step(&tokens, 2e-3)).unwrap();
+            let stats = engine.step(&tokens, 2e-3).await.unwrap();
             // The newest step that is done: the one before, or the very first.
             let expected = losses[losses.len().saturating_sub(2)];
             assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
         }
         assert!(losses[49] < losses[0] - 0.5, "it learns: {losses:?}");
-        let error = distance(&block_on(engine.params()).unwrap(), cpu.params());
+        let error = distance(&engine.params().await.unwrap(), cpu.params());
         let moved = distance(&params, cpu.params());
         assert!(error < 1e-2 * moved, "parameters are {error} apart after moving {moved}");
-    });
+    })
+    .await;
 }
 
-#[test]
-fn the_same_steps_give_the_same_bits() {
+async fn the_same_steps_give_the_same_bits(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
-    each_gpu(|gpu| {
-        let run = || {
-            let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).unwrap();
+    gpus.each(async |gpu| {
+        let run = async || {
+            let mut engine =
+                engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).await.unwrap();
             engine.set_params(&params(&model));
             for step in 0..3 {
-                block_on(engine.step(&tokens(&model, 3, step), 1e-3)).unwrap();
+                engine.step(&tokens(&model, 3, step), 1e-3).await.unwrap();
             }
-            block_on(engine.params()).unwrap()
+            engine.params().await.unwrap()
         };
-        assert!(run() == run());
-    });
+        assert!(run().await == run().await);
+    })
+    .await;
 }
 
-#[test]
-fn refuses_bad_input_and_keeps_its_parameters_when_training_blows_up() {
+async fn refuses_bad_input_and_keeps_its_parameters_when_training_blows_up(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
-    each_gpu(|gpu| {
-        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).unwrap();
+    gpus.each(async |gpu| {
+        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).await.unwrap();
         engine.set_params(&params(&model));
         let good = tokens(&model, 3, 0);
-        let mut error = |tokens: &[u32], lr| block_on(engine.step(tokens, lr)).unwrap_err();
-        assert!(matches!(error(&good[1..], 1e-3), EngineError::Model(_)));
-        assert!(matches!(error(&good[..142], 1e-3), EngineError::Windows { found: 2, batch: 3 }));
-        assert!(matches!(error(&[37; 213], 1e-3), EngineError::Model(_)));
-        assert!(matches!(error(&good, f32::NAN), EngineError::Rate { .. }));
+        let mut error = async |tokens: &[u32], lr| engine.step(tokens, lr).await.unwrap_err();
+        assert!(matches!(error(&good[1..], 1e-3).await, EngineError::Model(_)));
+        assert!(matches!(error(&good[..142], 1e-3).await, EngineError::Windows { found: 2, batch: 3 }));
+        assert!(matches!(error(&[37; 213], 1e-3).await, EngineError::Model(_)));
+        assert!(matches!(error(&good, f32::NAN).await, EngineError::Rate { .. }));
 
         let mut bad = params(&model);
         bad[100] = f32::NAN;
         engine.set_params(&bad);
-        assert!(matches!(block_on(engine.step(&good, 1e-3)), Err(EngineError::NotFinite { .. })));
-        let found = block_on(engine.params()).unwrap();
+        assert!(matches!(engine.step(&good, 1e-3).await, Err(EngineError::NotFinite { .. })));
+        let found = engine.params().await.unwrap();
         assert!(found.iter().zip(&bad).all(|(a, b)| a.to_bits() == b.to_bits()));
         engine.set_params(&params(&model));
-        assert!(block_on(engine.step(&good, 1e-3)).is_ok(), "recovers");
-    });
+        assert!(engine.step(&good, 1e-3).await.is_ok(), "recovers");
+    })
+    .await;
 }
 
 /// Each kernel of a step is timed, and the cost of the matrix products is exact.
-#[test]
-fn a_profile_times_every_kernel() {
+async fn a_profile_times_every_kernel(gpus: &Gpus) {
     let model = spec(SHAPES[0].0);
-    each_gpu(|gpu| {
-        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).unwrap();
+    gpus.each(async |gpu| {
+        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).await.unwrap();
         engine.set_params(&params(&model));
-        block_on(engine.step(&tokens(&model, 3, 0), 1e-3)).unwrap();
-        let Some(times) = block_on(engine.profile()).unwrap() else {
+        engine.step(&tokens(&model, 3, 0), 1e-3).await.unwrap();
+        let Some(times) = engine.profile().await.unwrap() else {
             return assert!(!gpu.facts().timestamps, "it has a clock");
         };
         for kernel in ["embed", "attention", "cross_entropy", "embed_grad", "adamw"] {
@@ -214,53 +218,68 @@ fn a_profile_times_every_kernel() {
         // Layers of 24 with 20 inside, a head of 37 tokens; forwards, and twice that backwards.
         let weights = 2 * (4 * 24 * 24 + 3 * 24 * 20) + 37 * 24;
         assert_eq!(times["matmul_register"].cost, 6 * weights * 3 * 70);
-    });
+    })
+    .await;
 }
 
-#[test]
-fn refuses_what_does_not_fit() {
+async fn refuses_what_does_not_fit(gpus: &Gpus) {
     let inner = Preset::Tiny.inner();
-    each_gpu(|gpu| {
-        let refused = |model| engine(gpu, model, inner).unwrap_err();
+    gpus.each(async |gpu| {
+        let refused = async |model| engine(gpu, model, inner).await.unwrap_err();
         let shape = spec([37, 24, 2, 4, 4, 20, 70]);
-        assert!(matches!(refused(shape), EngineError::Gpu(GpuError::Shape { value: 6, .. })));
+        assert!(matches!(refused(shape).await, EngineError::Gpu(GpuError::Shape { value: 6, .. })));
         let shape = spec([37, 24, 2, 3, 3, 22, 70]);
-        assert!(matches!(refused(shape), EngineError::Gpu(GpuError::Shape { field: "d_ff", value: 22 })));
+        assert!(matches!(
+            refused(shape).await,
+            EngineError::Gpu(GpuError::Shape { field: "d_ff", value: 22 })
+        ));
         let shape = spec([37, 264, 2, 2, 2, 20, 70]);
-        assert!(matches!(refused(shape), EngineError::Gpu(GpuError::Head { width: 132, width_max: 128 })));
+        assert!(matches!(
+            refused(shape).await,
+            EngineError::Gpu(GpuError::Head { width: 132, width_max: 128 })
+        ));
         let batch = InnerSpec { batch: 0, ..inner };
-        assert!(matches!(engine(gpu, spec(SHAPES[0].0), batch), Err(EngineError::Batch { batch: 0 })));
-    });
+        assert!(matches!(engine(gpu, spec(SHAPES[0].0), batch).await, Err(EngineError::Batch { batch: 0 })));
+    })
+    .await;
 }
 
 /// A lost device is an error at the next call, and its moments are there to go on with.
-#[test]
-fn a_lost_device_leaves_its_moments() {
+async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
     let model = spec(SHAPES[3].0);
     let inner = InnerSpec { batch: 1, ..Preset::Tiny.inner() };
-    each_gpu(|_| {
-        let open = || {
-            let options = GpuOptions { software: true, ..GpuOptions::default() };
-            block_on(Gpu::open(&options)).unwrap()
-        };
-        let gpu = open();
-        let mut lost = engine(&gpu, model, inner).unwrap();
+    gpus.each(async |_| {
+        let gpu = own_gpu(None).await;
+        let mut lost = engine(&gpu, model, inner).await.unwrap();
         assert!(lost.salvage().is_none(), "nothing was read back yet");
         lost.set_params(&params(&model));
         for step in 0..40 {
-            block_on(lost.step(&tokens(&model, 1, step), 1e-3)).unwrap();
+            lost.step(&tokens(&model, 1, step), 1e-3).await.unwrap();
         }
         gpu.lose();
-        assert!(matches!(block_on(lost.step(&tokens(&model, 1, 0), 1e-3)), Err(EngineError::Lost { .. })));
-        assert!(matches!(block_on(lost.settle()), Err(EngineError::Lost { .. })));
+        assert!(matches!(lost.step(&tokens(&model, 1, 0), 1e-3).await, Err(EngineError::Lost { .. })));
+        assert!(matches!(lost.settle().await, Err(EngineError::Lost { .. })));
         let moments = lost.salvage().expect("a small model is read back in a few steps");
         assert_eq!(moments.steps, 40);
         assert!(moments.v.iter().any(|&v| v > 0.0));
 
         let setup = GpuSetup { moments: Some(moments.clone()), ..setup() };
-        let mut next = block_on(GpuEngine::new(&open(), &run_spec(model, inner), setup)).unwrap();
+        let mut next = GpuEngine::new(&own_gpu(None).await, &run_spec(model, inner), setup).await.unwrap();
         next.set_params(&params(&model));
         assert_eq!(next.salvage(), Some(moments));
-        block_on(next.step(&tokens(&model, 1, 0), 1e-3)).unwrap();
-    });
+        next.step(&tokens(&model, 1, 0), 1e-3).await.unwrap();
+    })
+    .await;
 }
+
+parity!(
+    half_weights_follow_whole_ones,
+    agrees_with_the_reference,
+    agrees_in_small_bindings,
+    follows_the_cpu_engine,
+    the_same_steps_give_the_same_bits,
+    refuses_bad_input_and_keeps_its_parameters_when_training_blows_up,
+    a_profile_times_every_kernel,
+    refuses_what_does_not_fit,
+    a_lost_device_leaves_its_moments
+);

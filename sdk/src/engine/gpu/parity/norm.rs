@@ -1,6 +1,6 @@
 use super::super::Gpu;
 use super::super::kernels;
-use super::harness::{close, each_gpu, exact, floats, noise_of, run, words};
+use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops;
 
 const EPS: f32 = 1e-5;
@@ -23,32 +23,31 @@ fn scales(x: &[f32], width: usize) -> Vec<f64> {
 }
 
 /// Within 1e-6 of the larger of 1 and the value, of sums of up to 1028 squares.
-#[test]
-fn norm_agrees() {
+async fn norm_agrees(gpus: &Gpus) {
     for (rows, width, groups, wg) in SIZES {
         let (x, w) = (input(rows, width), noise_of(2, width, 1.0));
         let expected = ops::norm(&exact(&x), &exact(&w), f64::from(EPS));
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let buffers = [words(&x), words(&w), vec![0; rows * width], vec![0; rows]];
             let params = [rows as u32, width as u32 / 4, EPS.to_bits()];
-            let found = run(gpu, &kernels::NORM, &[("WG", wg)], &params, &buffers, [groups, 1, 1]);
+            let found = run(gpu, &kernels::NORM, &[("WG", wg)], &params, &buffers, [groups, 1, 1]).await;
             close("y", &floats(&found[0]), &expected, 1e-6);
             close("scales", &floats(&found[1]), &scales(&x, width), 1e-6);
-        });
+        })
+        .await;
     }
 }
 
 /// The values of `sum` that `column_sum` makes of `partial` and, to `add` to, `before`.
-fn column_sum(gpu: &Gpu, partial: &[f32], before: &[f32], add: bool, wg: u32) -> Vec<f32> {
+async fn column_sum(gpu: &Gpu, partial: &[f32], before: &[f32], add: bool, wg: u32) -> Vec<f32> {
     let (rows, quads) = (partial.len() / before.len(), before.len() / 4);
     let params = [rows as u32, quads as u32, u32::from(add)];
     let buffers = [words(partial), words(before)];
-    floats(&run(gpu, &kernels::COLUMN_SUM, &[("WG", wg)], &params, &buffers, [2, 1, 1])[0])
+    floats(&run(gpu, &kernels::COLUMN_SUM, &[("WG", wg)], &params, &buffers, [2, 1, 1]).await[0])
 }
 
 /// dx within 1e-6 of the larger of 1 and the value; dw within 1e-6 for each row of its sum.
-#[test]
-fn norm_grad_agrees() {
+async fn norm_grad_agrees(gpus: &Gpus) {
     for ((rows, width, groups, wg), rows_per_group) in SIZES.into_iter().zip([1, 2, 4, 64, 7]) {
         // Rows of like size: those of a small one have a gradient that swamps the others'.
         let (dy, x, w) =
@@ -61,16 +60,20 @@ fn norm_grad_agrees() {
             let base = |before: f32| if add { f64::from(before) } else { 0.0 };
             let dx: Vec<f64> = dx.iter().zip(&before).map(|(dx, &before)| dx + base(before)).collect();
             let dw: Vec<f64> = dw.iter().zip(&before).map(|(dw, &before)| dw + base(before)).collect();
-            each_gpu(|gpu| {
+            gpus.each(async |gpu| {
                 let parts = rows.div_ceil(rows_per_group);
                 let read = [&dy, &x, &w, &scales, &before].map(|values| words(values));
                 let buffers = [&read[..], &[words(&vec![f32::NAN; parts * width])]].concat();
                 let params = [rows as u32, width as u32 / 4, rows_per_group as u32, u32::from(add)];
-                let found = run(gpu, &kernels::NORM_GRAD, &[("WG", wg)], &params, &buffers, [groups, 1, 1]);
+                let found =
+                    run(gpu, &kernels::NORM_GRAD, &[("WG", wg)], &params, &buffers, [groups, 1, 1]).await;
                 close("dx", &floats(&found[0]), &dx, 1e-6);
-                let sum = column_sum(gpu, &floats(&found[1]), &before[..width], add, wg);
+                let sum = column_sum(gpu, &floats(&found[1]), &before[..width], add, wg).await;
                 close("dw", &sum, &dw, 1e-6 * rows as f64);
-            });
+            })
+            .await;
         }
     }
 }
+
+parity!(norm_agrees, norm_grad_agrees);

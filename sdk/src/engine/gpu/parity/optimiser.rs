@@ -1,5 +1,5 @@
 use super::super::kernels;
-use super::harness::{close, each_gpu, floats, noise, run, words};
+use super::harness::{Gpus, close, floats, noise, run, words};
 use crate::model::{Adjust, InnerSpec, Preset, adjust};
 
 const CLIP: f32 = 0.5;
@@ -9,8 +9,7 @@ fn inner(clip_norm: f32) -> InnerSpec {
 }
 
 /// Each sum within 1e-6 of itself, and nothing written elsewhere.
-#[test]
-fn squares_agree() {
+async fn squares_agree(gpus: &Gpus) {
     for (len, groups, first) in [(4, 1, 0), (252, 3, 2), (256, 1, 1), (260, 2, 0), (40_004, 5, 3)] {
         let x = noise(len, 3.0);
         let exact = |group: usize| -> f64 {
@@ -18,20 +17,21 @@ fn squares_agree() {
             quads.flat_map(|(_, quad)| quad).map(|&x| f64::from(x) * f64::from(x)).sum()
         };
         let expected: Vec<f64> = (0..groups).map(exact).collect();
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let buffers = [words(&x), words(&vec![-1.0; first + groups])];
             let params = [len as u32 / 4, first as u32];
-            let found = run(gpu, &kernels::SQUARES, &[("WG", 64)], &params, &buffers, [groups as u32, 1, 1]);
+            let found =
+                run(gpu, &kernels::SQUARES, &[("WG", 64)], &params, &buffers, [groups as u32, 1, 1]).await;
             let found = floats(&found[0]);
             assert!(found[..first].iter().all(|&value| value == -1.0));
             close("squares", &found[first..], &expected, 1e-6);
-        });
+        })
+        .await;
     }
 }
 
 /// Loss and norm within 1e-6; the factor is that of [`Adjust::new`] for the norm found.
-#[test]
-fn finish_agrees() {
+async fn finish_agrees(gpus: &Gpus) {
     for (partials, losses, size, clip) in
         [(1, 1, 1.0, 0.0), (64, 255, 1e-3, CLIP), (257, 256, 2.0, CLIP), (300, 1000, 3.0, 0.0)]
     {
@@ -39,36 +39,36 @@ fn finish_agrees() {
         let squares: Vec<f32> = squares.into_iter().map(f32::abs).collect();
         let mean = losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len() as f64;
         let norm = squares.iter().map(|&square| f64::from(square)).sum::<f64>().sqrt();
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let buffers = [words(&squares), words(&losses), vec![0; 4]];
             let params = [partials as u32, losses.len() as u32, clip.to_bits()];
-            let found = run(gpu, &kernels::FINISH, &[("WG", 256)], &params, &buffers, [1, 1, 1]);
+            let found = run(gpu, &kernels::FINISH, &[("WG", 256)], &params, &buffers, [1, 1, 1]).await;
             let found = floats(&found[0]);
             close("loss and norm", &found[..2], &[mean, norm], 1e-6);
             let scale = Adjust::new(&inner(clip), 1, 1e-3, found[1]).scale;
             close("factor", &found[2..3], &[f64::from(scale)], 1e-6);
             assert_eq!(found[3], 1.0);
-        });
+        })
+        .await;
     }
 }
 
-#[test]
-fn finish_notices_what_is_not_finite() {
+async fn finish_notices_what_is_not_finite(gpus: &Gpus) {
     for bad in [f32::NAN, f32::INFINITY, -f32::NAN] {
         for (squares, losses) in [([1.0, bad], [1.0, 1.0]), ([1.0, 1.0], [bad, 1.0])] {
-            each_gpu(|gpu| {
+            gpus.each(async |gpu| {
                 let buffers = [words(&squares), words(&losses), vec![0; 4]];
                 let params = [2, 2, CLIP.to_bits()];
-                let found = run(gpu, &kernels::FINISH, &[("WG", 256)], &params, &buffers, [1, 1, 1]);
+                let found = run(gpu, &kernels::FINISH, &[("WG", 256)], &params, &buffers, [1, 1, 1]).await;
                 assert_eq!(floats(&found[0])[3], 0.0, "{squares:?} {losses:?}");
-            });
+            })
+            .await;
         }
     }
 }
 
 /// Parameters and moments after one step from awkward ones, within 1e-6 of the larger of 1 and the value.
-#[test]
-fn adamw_agrees() {
+async fn adamw_agrees(gpus: &Gpus) {
     let numbers = Adjust::new(&inner(CLIP), 3, 1e-2, 2.0);
     let Adjust { beta1, beta2, rate, root, eps, keep, scale } = numbers;
     let hyper = words(&[beta1, beta2, rate, root, eps, keep, 0.0, 0.0]);
@@ -78,19 +78,22 @@ fn adamw_agrees() {
         let mut expected = (theta.clone(), m.clone(), v.clone());
         let twin = Adjust { keep: if decayed { keep } else { 1.0 }, ..numbers };
         adjust(&mut expected.0, &grad, &mut expected.1, &mut expected.2, &twin);
-        each_gpu(|gpu| {
-            let step = |finite: f32| {
+        gpus.each(async |gpu| {
+            let step = async |finite: f32| {
                 let stats = words(&[1.0, 2.0, scale, finite]);
                 let buffers = [stats, hyper.clone(), words(&theta), words(&grad), words(&m), words(&v)];
                 let params = [len as u32 / 4, u32::from(decayed)];
-                run(gpu, &kernels::ADAMW, &[("WG", 64)], &params, &buffers, [groups, 1, 1])
+                run(gpu, &kernels::ADAMW, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await
             };
-            let found = step(1.0);
+            let found = step(1.0).await;
             for (found, expected) in found.iter().zip([&expected.0, &expected.1, &expected.2]) {
                 let expected: Vec<f64> = expected.iter().map(|&value| f64::from(value)).collect();
                 close("adamw", &floats(found), &expected, 1e-6);
             }
-            assert_eq!(step(0.0), [words(&theta), words(&m), words(&v)], "a step that is not finite");
-        });
+            assert_eq!(step(0.0).await, [words(&theta), words(&m), words(&v)], "a step that is not finite");
+        })
+        .await;
     }
 }
+
+parity!(squares_agree, finish_agrees, finish_notices_what_is_not_finite, adamw_agrees);

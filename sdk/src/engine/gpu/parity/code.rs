@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::Gpu;
 use super::super::kernels::{self, Kernel};
 use super::super::program::Constant;
-use super::harness::{each_gpu, run, words};
+use super::harness::{Gpus, run, words};
 use crate::diloco::{Codec, MergeClass, Segment};
 use crate::rng::Rng;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec};
@@ -82,7 +82,7 @@ fn among_others(values: &[f32], other: f32) -> Vec<u32> {
 }
 
 /// The body of Θ̂ − θ, with the flag before it, as the device codes it.
-fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u32> {
+async fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u32> {
     let (codec, segments) = (codec(code, block), segment(hat.len()));
     let constants = constants(code, block);
     let mut head = vec![0; 1 + codec.head_bytes(&segments) / 4];
@@ -93,7 +93,7 @@ fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u
         let [theta, hat] =
             [(theta, 0.0), (hat, f32::MAX)].map(|(vector, other)| among_others(&vector[run.clone()], other));
         let buffers = [theta, hat, largest, head];
-        let found = run_kernel(gpu, &kernels::DELTA_MAX, &constants[..2], &params, &buffers);
+        let found = run_kernel(gpu, &kernels::DELTA_MAX, &constants[..2], &params, &buffers).await;
         [largest, head] = found.try_into().unwrap();
     }
     for run in runs(hat.len()) {
@@ -101,54 +101,52 @@ fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) -> Vec<u
         let [theta, hat] =
             [(theta, 0.0), (hat, f32::MAX)].map(|(vector, other)| among_others(&vector[run.clone()], other));
         let buffers = [theta, hat, largest.clone(), head, codes];
-        let found = run_kernel(gpu, &kernels::DELTA_CODE, &constants, &params, &buffers);
+        let found = run_kernel(gpu, &kernels::DELTA_CODE, &constants, &params, &buffers).await;
         [head, codes] = found.try_into().unwrap();
     }
     [head, codes].concat()
 }
 
-fn run_kernel(
+async fn run_kernel(
     gpu: &Gpu,
     kernel: &'static Kernel,
     constants: &[Constant],
     params: &[u32],
     buffers: &[Vec<u32>],
 ) -> Vec<Vec<u32>> {
-    run(gpu, kernel, constants, params, buffers, [3, 1, 1])
+    run(gpu, kernel, constants, params, buffers, [3, 1, 1]).await
 }
 
 /// The bytes of the twin, for all sizes of scales, at ties, and above the largest value.
-#[test]
-fn codes_agree() {
+async fn codes_agree(gpus: &Gpus) {
     let mut rng = Rng::new(1);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
         for (len, block) in SIZES {
             let hat = deltas(&mut rng, len, block);
             let expected = codec(code, block).encode(&segment(len), &hat);
-            each_gpu(|gpu| {
-                let found = coded(gpu, code, block, &vec![0.0; len], &hat);
+            gpus.each(async |gpu| {
+                let found = coded(gpu, code, block, &vec![0.0; len], &hat).await;
                 assert_eq!(found[0], 0);
                 assert_eq!(found[1..], body_words(&expected), "{code:?} {len} {block}");
-            });
+            })
+            .await;
         }
     }
 }
 
-#[test]
-fn the_first_that_is_not_finite_is_named() {
+async fn the_first_that_is_not_finite_is_named(gpus: &Gpus) {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let (mut theta, mut hat) = (vec![0.5; 300], vec![1.0; 300]);
         theta[130] = bad;
         theta[290] = f32::NAN;
-        each_gpu(|gpu| assert_eq!(coded(gpu, Code::Int4, 8, &theta, &hat)[0], !130));
+        gpus.each(async |gpu| assert_eq!(coded(gpu, Code::Int4, 8, &theta, &hat).await[0], !130)).await;
         (theta[17], hat[17]) = (f32::MIN, f32::MAX);
-        each_gpu(|gpu| assert_eq!(coded(gpu, Code::F32, 8, &theta, &hat)[0], !17));
+        gpus.each(async |gpu| assert_eq!(coded(gpu, Code::F32, 8, &theta, &hat).await[0], !17)).await;
     }
 }
 
 /// The bits of the twin, with subnormal numbers and zeros of both signs.
-#[test]
-fn sums_agree() {
+async fn sums_agree(gpus: &Gpus) {
     let mut rng = Rng::new(2);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
         for (len, block) in SIZES {
@@ -181,14 +179,15 @@ fn sums_agree() {
                     (if sign == 0 { value + decoded } else { value - decoded }).to_bits()
                 });
                 let expected: Vec<u32> = expected.collect();
-                each_gpu(|gpu| {
+                gpus.each(async |gpu| {
                     let mut found = Vec::new();
                     for run in runs(len) {
                         let params = [3, run.len() as u32, run.start as u32, 0, 0, sign];
                         let values = among_others(&values[run.clone()], f32::MAX);
                         let buffers = [head.clone(), body[head_words..].to_vec(), values];
                         let all =
-                            run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers);
+                            run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers)
+                                .await;
                         let (others, mine) = all[0].split_at(3);
                         let (mine, more) = mine.split_at(run.len());
                         assert_eq!([others, more], [words(&[f32::MAX; 3]), words(&[f32::MAX; 3])]);
@@ -198,28 +197,31 @@ fn sums_agree() {
                         let terms = (values[i], decoded[i]);
                         assert_eq!(found, expected, "{code:?} {what} {len} {block}: {terms:?}");
                     }
-                });
+                })
+                .await;
             }
         }
     }
 }
 
 /// To the bit with a share of 1, else within an ulp of the larger term: a device may fuse the two operations.
-#[test]
-fn rebase_agrees() {
+async fn rebase_agrees(gpus: &Gpus) {
     let mut rng = Rng::new(3);
     for (len, share) in [(1, 1.0), (63, 0.5), (64, 1.0), (65, 0.3), (1_001, 1.0), (1_003, 0.7)] {
         let mut vector = || -> Vec<f32> { (0..len).map(|_| float(&mut rng, 120, 130)).collect() };
         let (hat, reference, theta) = (vector(), vector(), vector());
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let params = [0, len as u32, f32::to_bits(share)];
             let buffers = [words(&hat), words(&reference), words(&theta)];
-            let found = run_kernel(gpu, &kernels::REBASE, &[("WG", 64)], &params, &buffers);
+            let found = run_kernel(gpu, &kernels::REBASE, &[("WG", 64)], &params, &buffers).await;
             for (i, &found) in found[0].iter().enumerate() {
                 let kept = share * (theta[i] - reference[i]);
                 let tolerance = if share == 1.0 { 0.0 } else { kept.abs().max(hat[i].abs()) * f32::EPSILON };
                 assert!((f32::from_bits(found) - (hat[i] + kept)).abs() <= tolerance, "{len} {i}");
             }
-        });
+        })
+        .await;
     }
 }
+
+parity!(codes_agree, the_first_that_is_not_finite_is_named, sums_agree, rebase_agrees);

@@ -1,6 +1,6 @@
 use super::super::attention::Bands;
 use super::super::{Gpu, kernels};
-use super::harness::{close, each_gpu, exact, floats, noise_of, run, words};
+use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops::{self, Heads};
 
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl Sizes {
 
 /// What the kernels make of it: y and the gradient of qkv, with `groups` workgroups or as many as there is work
 /// for.
-fn found(
+async fn found(
     gpu: &Gpu,
     sizes: Sizes,
     bands: Bands,
@@ -75,16 +75,16 @@ fn found(
     let per_head = sizes.rows() * sizes.heads.heads;
 
     let buffers = [words(qkv), none(dy.len()), none(per_head)];
-    let forward = run(gpu, &kernels::ATTENTION, &constants, &params, &buffers, groups(heads));
+    let forward = run(gpu, &kernels::ATTENTION, &constants, &params, &buffers, groups(heads)).await;
     let (y, lse) = (&forward[0], &forward[1]);
 
     let buffers = [y.clone(), words(dy), none(per_head)];
     let dots_params = [per_head as u32, sizes.heads.head as u32 / 4];
-    let dots = run(gpu, &kernels::ATTENTION_DOTS, &[("WG", 64)], &dots_params, &buffers, [2, 1, 1]);
+    let dots = run(gpu, &kernels::ATTENTION_DOTS, &[("WG", 64)], &dots_params, &buffers, [2, 1, 1]).await;
 
     let mut buffers = [words(qkv), words(dy), lse.clone(), dots[0].clone(), none(qkv.len())];
     for (kernel, heads) in [(&kernels::ATTENTION_GRAD_Q, heads), (&kernels::ATTENTION_GRAD_KV, kv_heads)] {
-        buffers[4] = run(gpu, kernel, &constants, &params, &buffers, groups(heads)).remove(0);
+        buffers[4] = run(gpu, kernel, &constants, &params, &buffers, groups(heads)).await.remove(0);
     }
     [floats(y), floats(&buffers[4])]
 }
@@ -98,8 +98,7 @@ fn shapes(sizes: Sizes) -> [Bands; 3] {
 
 /// Within 5e-6 of the larger of 1 and the value, of sums over up to 130 positions and 3 heads; all workgroups in
 /// one give the same bits.
-#[test]
-fn attention_agrees() {
+async fn attention_agrees(gpus: &Gpus) {
     for (sizes, shape) in [
         (Sizes::new(1, 1, 1, 1, 4), 0),
         (Sizes::new(2, 37, 6, 2, 12), 1),
@@ -112,26 +111,29 @@ fn attention_agrees() {
         let dy = noise_of(2, sizes.rows() * sizes.width(), 1.0);
         let bands = shapes(sizes)[shape];
         let expected = sizes.expected(&qkv, &dy);
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let found = |groups| found(gpu, sizes, bands, groups, &qkv, &dy);
-            let [y, dqkv] = found(None);
+            let [y, dqkv] = found(None).await;
             close(&format!("y of {sizes:?}"), &y, &expected[0], 5e-6);
             close(&format!("dqkv of {sizes:?}"), &dqkv, &expected[1], 5e-6);
-            assert_eq!(found(Some(1)), [y, dqkv], "{sizes:?}");
-        });
+            assert_eq!(found(Some(1)).await, [y, dqkv], "{sizes:?}");
+        })
+        .await;
     }
 }
 
 /// Scores of some thousands: those of a row lie far apart, and what an f32 holds of them is worth 1e-3.
-#[test]
-fn large_scores_stay_finite() {
+async fn large_scores_stay_finite(gpus: &Gpus) {
     let sizes = Sizes::new(2, 40, 2, 2, 8);
     let qkv = noise_of(1, sizes.rows() * (sizes.width() + 2 * sizes.kv_width()), 60.0);
     let dy = noise_of(2, sizes.rows() * sizes.width(), 1e-2);
     let [y, dqkv] = sizes.expected(&qkv, &dy);
-    each_gpu(|gpu| {
-        let found = found(gpu, sizes, shapes(sizes)[1], None, &qkv, &dy);
+    gpus.each(async |gpu| {
+        let found = found(gpu, sizes, shapes(sizes)[1], None, &qkv, &dy).await;
         close("y", &found[0], &y, 2e-3);
         close("dqkv", &found[1], &dqkv, 2e-3);
-    });
+    })
+    .await;
 }
+
+parity!(attention_agrees, large_scores_stay_finite);

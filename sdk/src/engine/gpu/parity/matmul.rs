@@ -7,7 +7,7 @@ use super::super::Gpu;
 use super::super::kernels;
 use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Variant};
 use super::super::program::{Builder, Pipelines, Slice};
-use super::harness::{each_gpu, floats, noise, read, run, words};
+use super::harness::{Gpus, floats, noise, read, run, words};
 
 const FORMS: [Form; 3] = [Form::Nt, Form::Nn, Form::Tn];
 
@@ -67,7 +67,7 @@ fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
 
 /// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Returns C, padding
 /// and all.
-fn check(
+async fn check(
     matmul: &Matmul,
     pipelines: &Pipelines,
     gpu: &Gpu,
@@ -97,7 +97,7 @@ fn check(
     matmul.add(&mut builder, product);
     let program = builder.build(gpu, pipelines);
     program.submit(gpu, u64::MAX);
-    let bits = read(gpu, &c);
+    let bits = read(gpu, &c).await;
     let found = Matrix { values: floats(&bits), ..before };
 
     let what = format!("{matmul:?} {form:?} {m} × {n} × {k}, store {store}");
@@ -142,90 +142,90 @@ const SIZES: [[usize; 3]; 14] = [
     [257, 128, 65],
 ];
 
-#[test]
-fn products_agree() {
-    each_gpu(|gpu| {
+async fn products_agree(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let pipelines = Pipelines::default();
         for variant in Variant::ALL {
             for form in FORMS {
                 for (size, store) in SIZES.into_iter().zip([0, 1, 2].into_iter().cycle()) {
-                    check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store);
+                    check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store).await;
                 }
             }
         }
-    });
+    })
+    .await;
 }
 
 /// Enough terms to be split, in two, three and more parts of which the last is shorter.
-#[test]
-fn split_sums_agree() {
-    each_gpu(|gpu| {
+async fn split_sums_agree(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let pipelines = Pipelines::default();
         for variant in Variant::ALL {
             let matmul = Matmul::fixed(variant).with_scratch(gpu);
             for (form, size) in FORMS.into_iter().zip([[5, 70, 513], [1, 1, 770], [129, 37, 1101]]) {
                 for store in 0..3 {
-                    let first = check(&matmul, &pipelines, gpu, form, size, store);
-                    let second = check(&matmul, &pipelines, gpu, form, size, store);
+                    let first = check(&matmul, &pipelines, gpu, form, size, store).await;
+                    let second = check(&matmul, &pipelines, gpu, form, size, store).await;
                     assert_eq!(first, second, "{variant:?} {form:?}: other bits at the second run");
-                    let whole = check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store);
+                    let whole = check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store).await;
                     assert_ne!(first, whole, "{variant:?} {form:?}: was not split");
                 }
             }
         }
-    });
+    })
+    .await;
 }
 
 /// Within the same tolerance: rounding is not theirs.
-#[test]
-fn products_with_half_weights_agree() {
-    each_gpu(|gpu| {
+async fn products_with_half_weights_agree(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let pipelines = Pipelines::default();
         for variant in Variant::ALL {
             for form in FORMS {
                 let matmul = Matmul::fixed(variant).with_half_weights();
-                check(&matmul, &pipelines, gpu, form, [65, 37, 129], 0);
+                check(&matmul, &pipelines, gpu, form, [65, 37, 129], 0).await;
             }
         }
-    });
+    })
+    .await;
 }
 
 /// Within one unit of the last place of 16 bits, 2⁻¹⁰ of the value: WGSL leaves the direction open.
-#[test]
-fn weights_halve() {
+async fn weights_halve(gpus: &Gpus) {
     for (len, groups) in [(4, 1), (260, 1), (1028, 3)] {
         let x = noise(len, 3.0);
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let buffers = [words(&x), vec![0; len / 2]];
-            let found = run(gpu, &kernels::HALVE, &[("WG", 64)], &[len as u32 / 4], &buffers, [groups, 1, 1]);
+            let found =
+                run(gpu, &kernels::HALVE, &[("WG", 64)], &[len as u32 / 4], &buffers, [groups, 1, 1]).await;
             let halves = found[0].iter().flat_map(|pair| [*pair as u16, (pair >> 16) as u16]);
             for (half, x) in halves.zip(&x) {
                 let (found, expected) = (f16::from_bits(half).to_f32(), f16::from_f32(*x).to_f32());
                 assert!((found - expected).abs() <= expected.abs() / 1024.0, "{x} became {found}");
             }
-        });
+        })
+        .await;
     }
 }
 
 /// A dispatch for each 32 to 128 rows.
-#[test]
-fn cut_products_agree() {
-    each_gpu(|gpu| {
+async fn cut_products_agree(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let pipelines = Pipelines::default();
         for variant in Variant::ALL {
             let mut matmul = Matmul::fixed(variant);
             matmul.cost_max = 1;
             for form in FORMS {
-                check(&matmul, &pipelines, gpu, form, [257, 37, 33], 2);
+                check(&matmul, &pipelines, gpu, form, [257, 37, 33], 2).await;
             }
         }
-    });
+    })
+    .await;
 }
 
 /// By a clock on which everything takes as long: all variants are tried, and the first one of each form stays.
-#[test]
-fn a_trial_chooses() {
-    each_gpu(|gpu| {
+async fn a_trial_chooses(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let clock = Cell::new(0);
         let now_us = || {
             clock.set(clock.get() + 5_000);
@@ -234,7 +234,7 @@ fn a_trial_chooses() {
         let shapes = [(Form::Nt, 33, 2_000_000_000, 4), (Form::Nt, 8, 8, 8), (Form::Tn, 5, 6, 7)];
         let pipelines = Pipelines::default();
         let choosing = Matmul::choose(gpu, &pipelines, &shapes, &now_us);
-        let (matmul, trials) = futures::executor::block_on(choosing).unwrap();
+        let (matmul, trials) = choosing.await.unwrap();
         let tried = |form, n| trials.iter().filter(move |trial| trial.form == form && trial.n == n);
         let variants: Vec<Variant> = tried(Form::Tn, 6).map(|trial| trial.variant).collect();
         assert_eq!(variants, Variant::ALL[..3], "tiles are not tried on the CPU");
@@ -245,13 +245,13 @@ fn a_trial_chooses() {
         assert!(tried(Form::Tn, 6).all(|trial| (trial.gflops / gflops - 1.0).abs() < 1e-9));
         let choice = matmul.choice(gpu);
         assert_eq!([choice.nt, choice.nn, choice.tn], [Variant::ALL[0], Variant::Register8, Variant::ALL[0]]);
-    });
+    })
+    .await;
 }
 
 /// By a clock on which the first variant takes 5 ms at each of six runs, the second 20, the third 4.
-#[test]
-fn a_trial_leaves_what_is_slow() {
-    each_gpu(|gpu| {
+async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let (clock, calls) = (Cell::new(0), Cell::new(0));
         let now_us = || {
             calls.set(calls.get() + 1);
@@ -266,22 +266,22 @@ fn a_trial_leaves_what_is_slow() {
         let shapes = [(Form::Nn, 4, 4, 4), (Form::Nn, 8, 8, 8)];
         let pipelines = Pipelines::default();
         let choosing = Matmul::choose(gpu, &pipelines, &shapes, &now_us);
-        let (matmul, trials) = futures::executor::block_on(choosing).unwrap();
+        let (matmul, trials) = choosing.await.unwrap();
         let found: Vec<_> = trials.iter().map(|trial| (trial.variant, trial.n)).collect();
         let [first, second, third, ..] = Variant::ALL;
         assert_eq!(found, [(first, 4), (first, 8), (second, 4), (third, 4), (third, 8)]);
         assert_eq!(matmul.choice(gpu).nn, third);
         assert_eq!(calls.get(), 12 + 2 + 12);
-    });
+    })
+    .await;
 }
 
-#[test]
-fn a_choice_holds_where_it_was_made() {
-    each_gpu(|gpu| {
+async fn a_choice_holds_where_it_was_made(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         let made = Matmul::fixed(Variant::Tile64).choice(gpu);
         let choice = Choice { nn: Variant::Register4, tn: Variant::Register8, ..made };
-        let text = serde_json::to_string(&choice).unwrap();
-        let kept: Choice = serde_json::from_str(&text).unwrap();
+        let bytes = rmp_serde::to_vec_named(&choice).unwrap();
+        let kept: Choice = rmp_serde::from_slice(&bytes).unwrap();
         assert_eq!(Matmul::from_choice(gpu, &kept).unwrap().choice(gpu), choice);
         let elsewhere = Choice { adapter: "Voodoo".to_owned(), ..choice.clone() };
         let error = Matmul::from_choice(gpu, &elsewhere).unwrap_err();
@@ -289,5 +289,17 @@ fn a_choice_holds_where_it_was_made() {
         let before = Choice { driver: "1.0".to_owned(), ..choice };
         let error = Matmul::from_choice(gpu, &before).unwrap_err();
         assert!(matches!(error, ChoiceError::Driver { .. }), "{error}");
-    });
+    })
+    .await;
 }
+
+parity!(
+    products_agree,
+    split_sums_agree,
+    products_with_half_weights_agree,
+    weights_halve,
+    cut_products_agree,
+    a_trial_chooses,
+    a_trial_leaves_what_is_slow,
+    a_choice_holds_where_it_was_made
+);

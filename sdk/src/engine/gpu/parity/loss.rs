@@ -1,11 +1,11 @@
 use super::super::{Gpu, kernels};
-use super::harness::{close, each_gpu, exact, floats, noise, run, words};
+use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
 
 const SHARE: f32 = 0.25;
 
 /// Gradient `[rows, 4 · quads]` and losses `[rows]` of logits `[rows, vocab]`, with NaN as padding.
-fn cross_entropy(
+async fn cross_entropy(
     gpu: &Gpu,
     logits: &[f32],
     targets: &[u32],
@@ -20,13 +20,12 @@ fn cross_entropy(
     });
     let buffers = [targets.to_vec(), words(&padded.collect::<Vec<_>>()), vec![0; targets.len()]];
     let params = [targets.len() as u32, vocab as u32, quads as u32, SHARE.to_bits()];
-    let found = run(gpu, &kernels::CROSS_ENTROPY, &[("WG", wg)], &params, &buffers, [groups, 1, 1]);
+    let found = run(gpu, &kernels::CROSS_ENTROPY, &[("WG", wg)], &params, &buffers, [groups, 1, 1]).await;
     [floats(&found[0]), floats(&found[1])]
 }
 
 /// Within 1e-6 of the larger of 1 and the value, for logits near and far, all high and all low.
-#[test]
-fn cross_entropy_agrees() {
+async fn cross_entropy_agrees(gpus: &Gpus) {
     for (rows, vocab, quads, groups, wg) in [
         (1, 2, 1, 1, 1),
         (3, 7, 2, 2, 8),
@@ -48,24 +47,27 @@ fn cross_entropy_agrees() {
                     row.chain(std::iter::repeat_n(0.0, 4 * quads - vocab))
                 })
                 .collect();
-            each_gpu(|gpu| {
-                let [gradient, found] = cross_entropy(gpu, &logits, &targets, quads, groups, wg);
+            gpus.each(async |gpu| {
+                let [gradient, found] = cross_entropy(gpu, &logits, &targets, quads, groups, wg).await;
                 close("losses", &found, &losses, 1e-6);
                 close("gradient", &gradient, &padded, 1e-6);
-            });
+            })
+            .await;
         }
     }
 }
 
 /// A logit that is no number shows in the loss of its row, and there only.
-#[test]
-fn a_broken_logit_breaks_the_loss() {
+async fn a_broken_logit_breaks_the_loss(gpus: &Gpus) {
     for broken in [f32::NAN, f32::INFINITY] {
         let mut logits = noise(3 * 9, 1.0);
         logits[9 + 4] = broken;
-        each_gpu(|gpu| {
-            let [_, losses] = cross_entropy(gpu, &logits, &[0, 1, 8], 3, 3, 8);
+        gpus.each(async |gpu| {
+            let [_, losses] = cross_entropy(gpu, &logits, &[0, 1, 8], 3, 3, 8).await;
             assert_eq!([0, 1, 2].map(|row| losses[row].is_finite()), [true, false, true], "{broken}");
-        });
+        })
+        .await;
     }
 }
+
+parity!(cross_entropy_agrees, a_broken_logit_breaks_the_loss);

@@ -1,47 +1,48 @@
 //! For tests: a device, and one kernel run on plain vectors.
 
-use std::sync::OnceLock;
-
 use wgpu::util::DeviceExt;
 
 use super::super::kernels::{Access, Kernel};
 use super::super::program::{Builder, Constant, Dispatch, Pipelines, Slice};
-use super::super::{Gpu, GpuOptions};
+use super::super::ring::Ring;
+use super::super::{Gpu, GpuError, GpuOptions};
 use crate::rng::Rng;
 
-/// `no` skips everything that needs an adapter; any other state of it makes a missing adapter a failure.
-const SWITCH: &str = "GPU_TESTS";
+/// The devices that tests share: one with the adapter's limits, one that keeps to WebGPU's defaults.
+#[derive(Debug)]
+pub struct Gpus([Gpu; 2]);
 
-/// One device for all tests of this process, and another that keeps to WebGPU's default limits. None if the
-/// tests were switched off by `GPU_TESTS=no`.
-fn gpus() -> Option<&'static [Gpu; 2]> {
-    static GPUS: OnceLock<Option<[Gpu; 2]>> = OnceLock::new();
-    GPUS.get_or_init(|| {
-        if std::env::var(SWITCH).is_ok_and(|value| value == "no") {
-            eprintln!("skipped: {SWITCH}=no");
-            return None;
+impl Gpus {
+    /// Opens both, on the best adapter.
+    ///
+    /// # Errors
+    /// Those of [`Gpu::open`].
+    pub async fn open() -> Result<Self, GpuError> {
+        Ok(Self([open(false, None).await?, open(true, None).await?]))
+    }
+
+    /// Calls `check` with each.
+    pub(super) async fn each(&self, mut check: impl AsyncFnMut(&Gpu)) {
+        for gpu in &self.0 {
+            check(gpu).await;
         }
-        Some([false, true].map(|default_limits| open(default_limits, None)))
-    })
-    .as_ref()
+    }
 }
 
-fn open(default_limits: bool, binding_bytes_max: Option<u64>) -> Gpu {
-    let options = GpuOptions { adapter: None, software: true, default_limits, binding_bytes_max };
-    futures::executor::block_on(Gpu::open(&options))
-        .unwrap_or_else(|error| panic!("{error}; {SWITCH}=no skips the tests of the GPU engine"))
+async fn open(default_limits: bool, binding_bytes_max: Option<u64>) -> Result<Gpu, GpuError> {
+    Gpu::open(&GpuOptions { adapter: None, software: true, default_limits, binding_bytes_max }).await
 }
 
 /// A device for one test alone, that may be lost there and binds no more than this at once, if not `None`.
-pub fn own_gpu(binding_bytes_max: Option<u64>) -> Option<Gpu> {
-    gpus().map(|_| open(false, binding_bytes_max))
+pub async fn own_gpu(binding_bytes_max: Option<u64>) -> Gpu {
+    open(false, binding_bytes_max).await.unwrap()
 }
 
 /// Lies behind the words of each buffer and must stay as it is. A signalling NaN: any sum with it has other bits.
 const GUARD: [u32; 16] = [0x7f80_dead; 16];
 
 /// Runs `kernel` once on `buffers`, the words of its storage; returns those that it may write, in order.
-pub fn run(
+pub async fn run(
     gpu: &Gpu,
     kernel: &'static Kernel,
     constants: &[Constant],
@@ -69,33 +70,24 @@ pub fn run(
         cost: 1,
     });
     builder.build(gpu, &Pipelines::default()).submit(gpu, u64::MAX);
-    let written = kernel.storage.iter().zip(storage).zip(buffers);
-    written
-        .filter(|((access, _), _)| **access == Access::Write)
-        .map(|((_, slice), words)| {
-            let mut found = read(gpu, &slice);
+    let mut written = Vec::new();
+    for ((access, slice), words) in kernel.storage.iter().zip(storage).zip(buffers) {
+        if *access == Access::Write {
+            let mut found = read(gpu, &slice).await;
             assert_eq!(found.split_off(words.len()), GUARD, "{} writes beyond its output", kernel.name);
-            found
-        })
-        .collect()
+            written.push(found);
+        }
+    }
+    written
 }
 
 /// The words of `slice`, waited for.
-pub fn read(gpu: &Gpu, slice: &Slice) -> Vec<u32> {
-    let staging = gpu.device.create_buffer(&wgpu::BufferDescriptor {
-        label: None,
-        size: slice.bytes,
-        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-        mapped_at_creation: false,
-    });
-    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-    encoder.copy_buffer_to_buffer(&slice.buffer, slice.start_byte, &staging, 0, slice.bytes);
-    gpu.queue.submit([encoder.finish()]);
-    staging.map_async(wgpu::MapMode::Read, .., |mapped| mapped.expect("the device is there"));
-    gpu.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
-    gpu.check().unwrap();
-    let view = staging.get_mapped_range(..).unwrap();
-    view.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+pub async fn read(gpu: &Gpu, slice: &Slice) -> Vec<u32> {
+    let mut ring = Ring::new(gpu, "read", 1, slice.bytes);
+    ring.read(gpu, std::slice::from_ref(slice), ());
+    ring.ready(gpu).await.unwrap();
+    let take = |(), bytes: &[u8]| bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    ring.next(gpu, take).unwrap().expect("it was waited for")
 }
 
 /// Floats as words.
@@ -106,11 +98,6 @@ pub fn words(values: &[f32]) -> Vec<u32> {
 /// Words as floats.
 pub fn floats(words: &[u32]) -> Vec<f32> {
     words.iter().map(|&word| f32::from_bits(word)).collect()
-}
-
-/// Calls `check` with each device, if there are any.
-pub fn each_gpu(check: impl FnMut(&Gpu)) {
-    gpus().into_iter().flatten().for_each(check);
 }
 
 /// Floats as the twins take them.

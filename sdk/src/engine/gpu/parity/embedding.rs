@@ -1,6 +1,6 @@
 use super::super::batch::BatchShape;
 use super::super::kernels;
-use super::harness::{each_gpu, floats, noise, run, words};
+use super::harness::{Gpus, floats, noise, run, words};
 use crate::rng::Rng;
 
 /// `len` tokens below `vocab`.
@@ -16,24 +16,26 @@ fn slices(vocab: usize, count_max: usize) -> impl Iterator<Item = (usize, usize)
 }
 
 /// Exactly, with the table in slices.
-#[test]
-fn embed_agrees() {
+async fn embed_agrees(gpus: &Gpus) {
     for (rows, width, vocab, count_max, groups) in
         [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 36, 50, 49, 3)]
     {
         let (table, tokens) = (noise(vocab * width, 1.0), tokens(rows, vocab));
         let expected: Vec<f32> =
             tokens.iter().flat_map(|&token| &table[token as usize * width..][..width]).copied().collect();
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let mut x = words(&vec![f32::NAN; rows * width]);
             for (first, count) in slices(vocab, count_max) {
                 let params = [rows as u32, width as u32 / 4, first as u32, count as u32];
                 let slice = words(&table[first * width..][..count * width]);
                 let buffers = [tokens.clone(), slice, x.clone()];
-                x = run(gpu, &kernels::EMBED, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).remove(0);
+                x = run(gpu, &kernels::EMBED, &[("WG", 64)], &params, &buffers, [groups, 1, 1])
+                    .await
+                    .remove(0);
             }
             assert_eq!(floats(&x), expected);
-        });
+        })
+        .await;
     }
 }
 
@@ -47,8 +49,7 @@ fn embed_grad(tokens: &[u32], dx: &[f32], dtable: &mut [f32], width: usize) {
 }
 
 /// Exactly: the order of the sums is that of the rows.
-#[test]
-fn embed_grad_agrees() {
+async fn embed_grad_agrees(gpus: &Gpus) {
     for (rows, width, vocab, count_max, groups) in
         [(1, 4, 2, 2, 1), (3, 20, 5, 2, 1), (64, 4, 7, 3, 2), (130, 300, 50, 49, 3)]
     {
@@ -60,16 +61,20 @@ fn embed_grad_agrees() {
         let padded = shape.rows_padded();
         let batch = shape.fill(&[&tokens[..], &[0]].concat());
         let (order, runs) = batch[2 * padded..].split_at(padded);
-        each_gpu(|gpu| {
+        gpus.each(async |gpu| {
             let mut found = begun.clone();
             for (first, count) in slices(vocab, count_max) {
                 let params = [rows as u32, width as u32 / 4, first as u32, count as u32];
                 let part = first * width..(first + count) * width;
                 let buffers = [runs.to_vec(), order.to_vec(), words(&dx), words(&found[part.clone()])];
-                let out = run(gpu, &kernels::EMBED_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]);
+                let out =
+                    run(gpu, &kernels::EMBED_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
                 found[part].copy_from_slice(&floats(&out[0]));
             }
             assert_eq!(found, expected);
-        });
+        })
+        .await;
     }
 }
+
+parity!(embed_agrees, embed_grad_agrees);

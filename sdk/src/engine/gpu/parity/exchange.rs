@@ -3,13 +3,11 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use futures::executor::block_on;
-
 use super::super::arena::Arena;
 use super::super::exchange::{Exchange, Vectors};
 use super::super::program::{Pipelines, Slice};
 use super::super::{Gpu, GpuError};
-use super::harness::{each_gpu, floats, own_gpu, read, words};
+use super::harness::{Gpus, floats, own_gpu, read, words};
 use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
 use crate::engine::{Encoded, EngineError};
 use crate::model::{self, Dims, Preset, Slots};
@@ -43,7 +41,7 @@ struct Pair {
 
 impl Pair {
     /// Of `model` in chunks of at most `chunk_bytes`; every fragment is loaded.
-    fn new(
+    async fn new(
         gpu: &Gpu,
         model: &ModelSpec,
         chunk_bytes: u64,
@@ -61,7 +59,7 @@ impl Pair {
         let vectors = Vectors { arena: &arena, theta: &device[0], hat: &device[1] };
         let pipelines = Pipelines::default();
         let exchange = Exchange::new(gpu, &pipelines, vectors, Arc::clone(&fragments), codec, apply);
-        let exchange = block_on(exchange).unwrap();
+        let exchange = exchange.await.unwrap();
         let replica = Replica::new(Arc::clone(&fragments), codec, apply);
         let (theta, rng) = (vec![0.0; layout.len()], Rng::new(u64::from(count)));
         let mut pair =
@@ -96,9 +94,11 @@ impl Pair {
         }
     }
 
-    fn download(&self, vector: &[wgpu::Buffer]) -> Vec<f32> {
-        let chunks: Vec<_> =
-            vector.iter().map(|chunk| floats(&read(&self.gpu, &Slice::whole(chunk)))).collect();
+    async fn download(&self, vector: &[wgpu::Buffer]) -> Vec<f32> {
+        let mut chunks = Vec::new();
+        for chunk in vector {
+            chunks.push(floats(&read(&self.gpu, &Slice::whole(chunk)).await));
+        }
         let runs = self.arena.runs(0..self.theta.len());
         runs.flat_map(|run| chunks[run.chunk][run.start..][..run.flat.len()].to_vec()).collect()
     }
@@ -121,9 +121,9 @@ impl Pair {
     }
 
     /// Θ̂ to the bit, and θ too unless a product is rounded: a device may fuse it with the sum.
-    fn check(&mut self, tolerance: f32) {
-        assert_eq!(words(&self.download(&self.device[1])), words(self.replica.hat()));
-        let theta = self.download(&self.device[0]);
+    async fn check(&mut self, tolerance: f32) {
+        assert_eq!(words(&self.download(&self.device[1]).await), words(self.replica.hat()));
+        let theta = self.download(&self.device[0]).await;
         if tolerance == 0.0 {
             assert_eq!(words(&theta), words(&self.theta));
         }
@@ -131,14 +131,14 @@ impl Pair {
         self.theta = theta;
     }
 
-    fn finish(&mut self) -> Vec<Encoded> {
-        block_on(self.exchange.ready()).unwrap();
+    async fn finish(&mut self) -> Vec<Encoded> {
+        self.exchange.ready().await.unwrap();
         assert!(!self.exchange.is_busy());
         std::iter::from_fn(|| self.exchange.encoded().unwrap()).collect()
     }
 
     /// Any calls in any order that the core may make.
-    fn walk(&mut self, steps: u64, tolerance: f32) {
+    async fn walk(&mut self, steps: u64, tolerance: f32) {
         let mut reported = vec![false; usize::from(self.fragments.count())];
         let mut expected = Vec::new();
         for round in 0..steps {
@@ -164,28 +164,28 @@ impl Pair {
                     *reported = false;
                 }
             }
-            self.check(tolerance);
+            self.check(tolerance).await;
             if expected.len() > 3 || round + 1 == steps {
-                assert_eq!(self.finish(), std::mem::take(&mut expected));
+                assert_eq!(self.finish().await, std::mem::take(&mut expected));
             }
         }
     }
 }
 
 /// Bodies and Θ̂ to the bit, and θ but for [`ApplyPolicy::Blend`]: there within 1e-6 of values around 1.
-#[test]
-fn does_what_a_replica_does() {
-    each_gpu(|gpu| {
+async fn does_what_a_replica_does(gpus: &Gpus) {
+    gpus.each(async |gpu| {
         for (code, block) in [(Code::Int4, 8), (Code::Int4, 256), (Code::E3m0, 24), (Code::F32, 256)] {
             for (apply, tolerance) in
                 [(KEEP, 0.0), (RESIDUE, 0.0), (ApplyPolicy::Overwrite, 0.0), (BLEND, 1e-6)]
             {
-                let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (code, block, apply));
+                let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (code, block, apply)).await;
                 assert!(pair.arena.chunks().len() > 2);
-                pair.walk(30, tolerance);
+                pair.walk(30, tolerance).await;
             }
         }
-    });
+    })
+    .await;
 }
 
 /// What makes the fragments above awkward: a code word, and so a block, of which two chunks have a part.
@@ -204,10 +204,9 @@ fn chunks_end_within_a_word() {
 }
 
 /// More bodies than slots; of one that waits for a slot, the newest.
-#[test]
-fn bodies_wait_their_turn() {
-    each_gpu(|gpu| {
-        let mut pair = Pair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP));
+async fn bodies_wait_their_turn(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        let mut pair = Pair::new(gpu, &odd_model(), 1 << 20, 7, (Code::Int4, 8, KEEP)).await;
         let rounds = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 0), (8, 6), (9, 5), (10, 0)];
         let begun = rounds.map(|(round, p)| {
             pair.train();
@@ -215,9 +214,10 @@ fn bodies_wait_their_turn() {
         });
         assert!(pair.exchange.is_busy());
         let kept = begun.into_iter().filter(|body| ![6, 7].contains(&body.round.0));
-        assert_eq!(pair.finish(), kept.collect::<Vec<_>>());
-        pair.check(0.0);
-    });
+        assert_eq!(pair.finish().await, kept.collect::<Vec<_>>());
+        pair.check(0.0).await;
+    })
+    .await;
 }
 
 fn refusal<T>(result: Result<T, EngineError>) -> ReplicaError {
@@ -227,10 +227,9 @@ fn refusal<T>(result: Result<T, EngineError>) -> ReplicaError {
     }
 }
 
-#[test]
-fn refuses_what_a_replica_refuses() {
-    each_gpu(|gpu| {
-        let pair = &mut Pair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP));
+async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        let pair = &mut Pair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP)).await;
         let values = pair.noise(P0, 1.0);
         let good = pair.codec.encode(pair.fragments.segments(P0).unwrap(), &values);
         let (mut bad, mut infinite) = (good.clone(), values.clone());
@@ -255,22 +254,22 @@ fn refuses_what_a_replica_refuses() {
         load(pair, P0, &values, true);
         let expected = pair.replica.encode(FragmentId(2), &pair.theta).unwrap_err();
         assert_eq!(refusal(pair.exchange.encode(Round(0), FragmentId(2))), expected);
-        pair.check(0.0);
+        pair.check(0.0).await;
 
         // A report counts once.
         pair.encode(1, P0);
         pair.replica.apply(P0, &good, true, &mut pair.theta).unwrap();
         pair.exchange.apply(P0, &good, true).unwrap();
         apply(pair, P0, &good, true);
-        pair.check(0.0);
-    });
+        pair.check(0.0).await;
+    })
+    .await;
 }
 
 /// The first value that is not finite comes out with the body; once loaded again, the fragment is as good as new.
-#[test]
-fn what_is_not_finite_is_no_body() {
-    each_gpu(|gpu| {
-        let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE));
+async fn what_is_not_finite_is_no_body(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
         let segments = pair.fragments.segments(P0).unwrap().to_vec();
         let last = segments.last().unwrap().range();
         pair.theta[last.start + 3] = f32::NAN;
@@ -278,25 +277,25 @@ fn what_is_not_finite_is_no_body() {
         pair.upload();
         pair.exchange.encode(Round(1), P0).unwrap();
         let expected = pair.replica.encode(P0, &pair.theta).unwrap_err();
-        assert_eq!(refusal(block_on(pair.exchange.ready())), expected);
+        assert_eq!(refusal(pair.exchange.ready().await), expected);
 
         let values = pair.noise(P0, 1.0);
         pair.load(P0, &values, false, false);
-        pair.check(0.0);
+        pair.check(0.0).await;
         pair.train();
         let encoded = pair.encode(2, P0);
-        assert_eq!(pair.finish(), [encoded]);
-    });
+        assert_eq!(pair.finish().await, [encoded]);
+    })
+    .await;
 }
 
-#[test]
-fn a_lost_device_is_an_error() {
-    let Some(gpu) = own_gpu(None) else { return };
-    let mut pair = Pair::new(&gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP));
+async fn a_lost_device_is_an_error(_: &Gpus) {
+    let gpu = own_gpu(None).await;
+    let mut pair = Pair::new(&gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP)).await;
     pair.encode(1, P0);
     gpu.lose();
     let lost = |result| assert!(matches!(result, Err(EngineError::Lost { .. })), "{result:?}");
-    lost(block_on(pair.exchange.ready()));
+    lost(pair.exchange.ready().await);
     lost(pair.exchange.encoded().map(drop));
     lost(pair.exchange.encode(Round(2), P0));
     lost(pair.exchange.apply(P0, &[], false));
@@ -304,31 +303,41 @@ fn a_lost_device_is_an_error() {
 }
 
 /// A body that no binding holds is refused before anything is made.
-#[test]
-fn a_body_above_the_limit_is_refused() {
-    let Some(gpu) = own_gpu(Some(4_096)) else { return };
+async fn a_body_above_the_limit_is_refused(_: &Gpus) {
+    let gpu = own_gpu(Some(4_096)).await;
     let (dims, layout) = (Dims::new(&odd_model()), model::layout(&odd_model()).unwrap());
     let arena = Arena::plan(&dims, &Slots::new(&dims), 1 << 20, "test").unwrap();
     let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::MIN));
     let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 8, code: Code::F32, apply: KEEP };
     let vectors = Vectors { arena: &arena, theta: &[], hat: &[] };
     let codec = Codec::new(&exchange).unwrap();
-    let made = block_on(Exchange::new(&gpu, &Pipelines::default(), vectors, fragments, codec, KEEP));
+    let made = Exchange::new(&gpu, &Pipelines::default(), vectors, fragments, codec, KEEP).await;
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 
 /// What travels from the device is the body and one word: 4.07 bits a value.
-#[test]
-fn only_bodies_are_read_back() {
-    each_gpu(|gpu| {
-        let mut pair = Pair::new(gpu, &Preset::Small.model(256), 128 << 20, 8, (Code::Int4, 256, RESIDUE));
+async fn only_bodies_are_read_back(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        let mut pair =
+            Pair::new(gpu, &Preset::Small.model(256), 128 << 20, 8, (Code::Int4, 256, RESIDUE)).await;
         assert_eq!(pair.exchange.bytes_read_back(), 0);
         pair.train();
         let ids: Vec<FragmentId> = pair.fragments.ids().collect();
         let begun: Vec<Encoded> = ids.into_iter().map(|p| pair.encode(0, p)).collect();
         let bytes: usize = begun.iter().map(|encoded| encoded.body.len() + 4).sum();
-        assert_eq!(pair.finish(), begun);
+        assert_eq!(pair.finish().await, begun);
         assert_eq!(pair.exchange.bytes_read_back(), bytes as u64);
         assert!(bytes as f64 * 8.0 < 4.07 * pair.theta.len() as f64, "{bytes}");
-    });
+    })
+    .await;
 }
+
+parity!(
+    does_what_a_replica_does,
+    bodies_wait_their_turn,
+    refuses_what_a_replica_refuses,
+    what_is_not_finite_is_no_body,
+    a_lost_device_is_an_error,
+    a_body_above_the_limit_is_refused,
+    only_bodies_are_read_back
+);

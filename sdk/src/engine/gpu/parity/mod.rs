@@ -1,0 +1,72 @@
+//! Each kernel against its scalar twin, at sizes that fit nothing, with the adapter's limits and with WebGPU's.
+//!
+//! A test is an `async fn` that takes the devices: `cargo test` blocks on it, a browser awaits it.
+
+#![cfg_attr(not(test), allow(clippy::unwrap_used, reason = "these are tests"))]
+
+/// Puts tests into the module's `PARITY`, and natively among those of `cargo test`.
+macro_rules! parity {
+    ($($name:ident),* $(,)?) => {
+        pub const PARITY: &[super::Test] = &[$(super::Test {
+            name: concat!(module_path!(), "::", stringify!($name)),
+            run: |gpus| Box::pin($name(gpus)),
+        }),*];
+
+        #[cfg(test)]
+        mod tests {
+            $(#[test]
+            fn $name() {
+                super::super::native::run(super::$name);
+            })*
+        }
+    };
+}
+
+mod attention;
+mod code;
+mod embedding;
+mod engine;
+mod exchange;
+mod harness;
+mod loss;
+mod matmul;
+#[cfg(test)]
+mod native;
+mod norm;
+mod optimiser;
+mod pointwise;
+mod ring;
+#[cfg(test)]
+mod table;
+
+use std::pin::Pin;
+
+pub use harness::Gpus;
+
+/// One test.
+#[derive(Clone, Copy, Debug)]
+pub struct Test {
+    /// Its path in this crate.
+    pub name: &'static str,
+    /// Runs it; panics if it fails.
+    pub run: for<'a> fn(&'a Gpus) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
+}
+
+const GROUPS: &[&[Test]] = &[
+    attention::PARITY,
+    code::PARITY,
+    embedding::PARITY,
+    engine::PARITY,
+    exchange::PARITY,
+    loss::PARITY,
+    matmul::PARITY,
+    norm::PARITY,
+    optimiser::PARITY,
+    pointwise::PARITY,
+    ring::PARITY,
+];
+
+/// All of them, in an order that stays the same.
+pub fn tests() -> impl Iterator<Item = Test> {
+    GROUPS.iter().copied().flatten().copied()
+}

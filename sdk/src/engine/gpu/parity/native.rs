@@ -1,0 +1,31 @@
+//! The tests in `cargo test`, which blocks on each.
+
+use std::sync::OnceLock;
+
+use futures::executor::block_on;
+
+use super::Gpus;
+
+/// `no` skips everything that needs an adapter; any other state of it makes a missing adapter a failure.
+const SWITCH: &str = "GPU_TESTS";
+
+/// The devices of all tests of this process; `None` if the tests were switched off by `GPU_TESTS=no`.
+fn gpus() -> Option<&'static Gpus> {
+    static GPUS: OnceLock<Option<Gpus>> = OnceLock::new();
+    GPUS.get_or_init(|| {
+        if std::env::var(SWITCH).is_ok_and(|value| value == "no") {
+            eprintln!("skipped: {SWITCH}=no");
+            return None;
+        }
+        let opened = block_on(Gpus::open());
+        Some(opened.unwrap_or_else(|error| panic!("{error}; {SWITCH}=no skips the tests of the GPU engine")))
+    })
+    .as_ref()
+}
+
+/// Runs `test`, if there are devices.
+pub fn run(test: impl AsyncFnOnce(&Gpus)) {
+    if let Some(gpus) = gpus() {
+        block_on(test(gpus));
+    }
+}

@@ -1,0 +1,38 @@
+//! The parity tests of the GPU engine, for a page to run.
+
+use archipelago::engine::gpu::parity::{Gpus, tests};
+use wasm_bindgen::prelude::wasm_bindgen;
+
+use crate::Failure;
+
+/// The tests, with the devices that they run on.
+#[wasm_bindgen]
+#[derive(Debug)]
+pub struct Parity {
+    gpus: Gpus,
+}
+
+#[wasm_bindgen]
+impl Parity {
+    /// Opens the devices. From then on a panic is thrown as an `Error`.
+    ///
+    /// # Errors
+    /// [`Failure::Gpu`]: there are none.
+    pub async fn open() -> Result<Self, Failure> {
+        std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
+        Ok(Self { gpus: Gpus::open().await? })
+    }
+
+    /// The name of each test.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        tests().map(|test| test.name.to_owned()).collect()
+    }
+
+    /// Runs the test at `index` of the names. One that fails panics, which nothing catches: the worker has an
+    /// `error` event, the promise stays as it is, and this module is of no use any more.
+    pub async fn run(&self, index: usize) {
+        let test = tests().nth(index).expect("the page counts the names");
+        (test.run)(&self.gpus).await;
+    }
+}
