@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use wgpu::{Backends, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits};
 
 use super::GpuError;
-use super::program::Slice;
+use super::program::{Pipelines, Slice};
 
 /// Its name in WebGPU, what the kernels need of it, and where to find it.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
@@ -64,6 +64,7 @@ pub struct GpuOptions {
 pub struct Gpu {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
+    pub(super) pipelines: Arc<Pipelines>,
     facts: Arc<AdapterFacts>,
     binding_bytes_max: u64,
     fault: Arc<Mutex<Option<GpuError>>>,
@@ -159,7 +160,8 @@ impl Gpu {
         }));
         let binding_bytes_max = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let binding_bytes_max = options.binding_bytes_max.unwrap_or(u64::MAX).min(binding_bytes_max);
-        Ok(Self { device, queue, facts: Arc::new(facts), binding_bytes_max, fault })
+        let (pipelines, facts) = (Arc::default(), Arc::new(facts));
+        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, fault })
     }
 
     /// What it runs on.

@@ -57,7 +57,7 @@ pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
 /// The value of an `override`.
 pub type Constant = (&'static str, u32);
 
-/// Compiled kernels of one device, by name and constants.
+/// Compiled kernels of one device, by name and constants: each is compiled once.
 #[derive(Debug, Default)]
 pub struct Pipelines(Mutex<BTreeMap<(&'static str, Vec<Constant>), Pipeline>>);
 
@@ -152,7 +152,7 @@ impl Builder {
     }
 
     /// Compiles what is not compiled and binds everything.
-    pub fn build(self, gpu: &Gpu, pipelines: &Pipelines) -> Program {
+    pub fn build(self, gpu: &Gpu) -> Program {
         let stride = ALIGN_BYTES as usize;
         let mut words = vec![0_u8; (self.dispatches.len() * stride).max(stride)];
         for (dispatch, slot) in self.dispatches.iter().zip(words.chunks_mut(stride)) {
@@ -166,7 +166,7 @@ impl Builder {
             usage: BufferUsages::UNIFORM,
         });
         let bound = self.dispatches.into_iter().zip(0..).map(|(dispatch, index)| {
-            let Pipeline { pipeline, layout } = pipelines.get(gpu, dispatch.kernel, &dispatch.constants);
+            let Pipeline { pipeline, layout } = gpu.pipelines.get(gpu, dispatch.kernel, &dispatch.constants);
             let params =
                 Slice { buffer: uniforms.clone(), start_byte: index * ALIGN_BYTES, bytes: ALIGN_BYTES };
             let slices = std::iter::once(&params).chain(&dispatch.storage);

@@ -6,7 +6,7 @@ use super::batch::BatchShape;
 use super::kernels;
 use super::matmul::Matmul;
 use super::network::Network;
-use super::program::{Builder, Dispatch, Pipelines, Program, Slice, buffer};
+use super::program::{Builder, Dispatch, Program, Slice, buffer};
 use super::vectors::Vectors;
 use super::workspace::Workspace;
 use super::{Gpu, GpuError};
@@ -59,7 +59,6 @@ impl StepParts<'_> {
     #[expect(clippy::too_many_arguments, reason = "the buffers of a step")]
     pub fn program(
         &self,
-        pipelines: &Pipelines,
         matmul: &Matmul,
         shape: BatchShape,
         work: &Workspace,
@@ -91,7 +90,7 @@ impl StepParts<'_> {
         }
         let losses_len = shape.microbatches * shape.rows_padded();
         self.optimiser(&mut builder, hyper, stats, &losses, losses_len);
-        builder.build(self.gpu, pipelines)
+        builder.build(self.gpu)
     }
 
     /// Parameters as 16-bit floats, anew in each step: the exchange changes them too.

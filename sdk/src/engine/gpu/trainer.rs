@@ -8,7 +8,7 @@ use super::exchange::{self, Exchange};
 use super::matmul::Matmul;
 use super::pace::Pace;
 use super::profile::{KernelTime, profile};
-use super::program::{Pipelines, Program, Slice, buffer};
+use super::program::{Program, Slice, buffer};
 use super::ring::Ring;
 use super::step::{QUAD, StepParts, small};
 use super::vectors::{Shadow, Vectors, download, upload};
@@ -91,10 +91,9 @@ impl GpuEngine {
         let arena = Arena::plan(&dims, &slots, gpu.binding_bytes_max(), &gpu.facts().name)?;
         let vectors =
             gpu.allocate(arena.bytes() * 5, || Vectors::new(gpu, &arena, setup.matmul.half)).await?;
-        let pipelines = Pipelines::default();
         let held = exchange::Vectors { arena: &arena, theta: &vectors.theta, hat: &vectors.hat };
         let apply = spec.exchange.apply;
-        let exchange = Exchange::new(gpu, &pipelines, held, Arc::clone(&fragments), codec, apply).await?;
+        let exchange = Exchange::new(gpu, held, Arc::clone(&fragments), codec, apply).await?;
         // Moments of another model say nothing.
         let fits =
             |moments: &Moments| [&moments.m, &moments.v].iter().all(|values| values.len() == layout.len());
@@ -109,7 +108,7 @@ impl GpuEngine {
         let (shape, work) = parts.fit().await?;
         let tokens = buffer(gpu, "tokens", shape.words() as u64);
         let (hyper, stats) = (small(gpu, "hyper", 8), small(gpu, "stats", 4));
-        let program = parts.program(&pipelines, &setup.matmul, shape, &work, &tokens, &hyper, &stats);
+        let program = parts.program(&setup.matmul, shape, &work, &tokens, &hyper, &stats);
         gpu.check()?;
         let ring = Ring::new(gpu, "stats", STEPS_MAX, stats.bytes);
         let pace = Pace::new(setup.now_us, program.cost());

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Gpu;
 use super::matmul::{Choice, ChoiceError, Form, Matmul, Trial};
-use super::program::Pipelines;
 use crate::engine::EngineError;
 use crate::model::layout;
 use crate::wire::RunSpec;
@@ -82,7 +81,7 @@ pub async fn tune(
         (Form::Tn, wide, width, rows),
         (Form::Tn, square, width, rows),
     ];
-    let (matmul, trials) = Matmul::choose(gpu, &Pipelines::default(), &shapes, now_us).await?;
+    let (matmul, trials) = Matmul::choose(gpu, &shapes, now_us).await?;
     let choice = matmul.choice(gpu);
     Ok(Tuned { matmul, tuning: Tuning { rows, width, ff, choice }, trials, stale })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use part::{Body, FLAG_BYTES, Piece, Plan};
 
 use super::arena::Arena;
-use super::program::{Pipelines, Program, Slice, buffer};
+use super::program::{Program, Slice, buffer};
 use super::ring::Ring;
 use super::{Gpu, GpuError};
 use crate::diloco::replica::{all_finite, kept_share, same_length};
@@ -81,7 +81,6 @@ impl Exchange {
     /// [`GpuError::TensorTooLarge`] for a body that cannot be bound, and [`GpuError::Memory`].
     pub async fn new(
         gpu: &Gpu,
-        pipelines: &Pipelines,
         vectors: Vectors<'_>,
         fragments: Arc<Fragments>,
         codec: Codec,
@@ -115,16 +114,8 @@ impl Exchange {
             )
         };
         let (bodies, incoming, reported, largest, ring) = gpu.allocate(bytes, make).await?;
-        let plan = Plan {
-            gpu,
-            pipelines,
-            codec,
-            theta,
-            hat,
-            reported: &reported,
-            largest: &largest,
-            incoming: &incoming,
-        };
+        let plan =
+            Plan { gpu, codec, theta, hat, reported: &reported, largest: &largest, incoming: &incoming };
         let part = |(p, body)| {
             let pieces = Piece::all(arena, &codec, segments(p));
             let keeps_residue = policy == ApplyPolicy::Keep { residue: true };

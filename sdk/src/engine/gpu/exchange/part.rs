@@ -3,7 +3,7 @@
 use super::super::Gpu;
 use super::super::arena::Arena;
 use super::super::kernels::{DECODE_ADD, DELTA_CODE, DELTA_MAX, Kernel, REBASE};
-use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Pipelines, Program, Slice, buffer};
+use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Program, Slice, buffer};
 use crate::diloco::{Codec, Segment};
 use crate::wire::Code;
 
@@ -92,7 +92,6 @@ impl Piece {
 #[derive(Debug)]
 pub struct Plan<'a> {
     pub gpu: &'a Gpu,
-    pub pipelines: &'a Pipelines,
     pub codec: Codec,
     /// θ.
     pub theta: &'a [wgpu::Buffer],
@@ -129,7 +128,7 @@ impl Plan<'_> {
             ];
             builder.add(self.dispatch(&DELTA_CODE, 3, len / 8 + 2, params, storage));
         }
-        builder.build(self.gpu, self.pipelines)
+        builder.build(self.gpu)
     }
 
     /// `reported −= body`.
@@ -150,7 +149,7 @@ impl Plan<'_> {
             let storage = vec![body.head.clone(), body.codes.clone(), piece.slice(values)];
             builder.add(self.dispatch(&DECODE_ADD, 3, len, params, storage));
         }
-        builder.build(self.gpu, self.pipelines)
+        builder.build(self.gpu)
     }
 
     /// `θ = Θ̂ + share (θ − reported)`.
@@ -161,7 +160,7 @@ impl Plan<'_> {
             let storage = [self.hat, self.reported, self.theta].map(|vector| piece.slice(vector)).to_vec();
             builder.add(self.dispatch(&REBASE, 1, piece.len, params, storage));
         }
-        builder.build(self.gpu, self.pipelines)
+        builder.build(self.gpu)
     }
 
     /// With the first of the constants that the kernel has.

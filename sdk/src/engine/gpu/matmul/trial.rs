@@ -4,7 +4,7 @@ use futures::channel::oneshot;
 use serde::Serialize;
 
 use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Variant};
-use crate::engine::gpu::program::{Builder, Pipelines, Program, Slice, buffer};
+use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
 use crate::engine::gpu::{Gpu, GpuError};
 
 /// Floating-point operations of a product that is tried, at most; larger ones are cut down. A weak GPU takes
@@ -46,7 +46,6 @@ impl Matmul {
     /// [`GpuError::Memory`], [`GpuError::Lost`] and [`GpuError::Refused`].
     pub async fn choose(
         gpu: &Gpu,
-        pipelines: &Pipelines,
         shapes: &[(Form, u32, u32, u32)],
         now_us: &dyn Fn() -> u64,
     ) -> Result<(Self, Vec<Trial>), GpuError> {
@@ -65,7 +64,7 @@ impl Matmul {
                 *matmul.variant_mut(form) = variant;
                 let mut times_us = Vec::new();
                 for (bench, best_us) in benches.iter().zip(&best.1) {
-                    let us = bench.time(gpu, pipelines, &matmul, now_us, best_us * BEHIND).await?;
+                    let us = bench.time(gpu, &matmul, now_us, best_us * BEHIND).await?;
                     trials.push(bench.trial(variant, us));
                     times_us.push(us);
                     if us > best_us * BEHIND {
@@ -115,7 +114,7 @@ impl Bench {
     }
 
     /// `count` products, one after the other.
-    fn program(&self, gpu: &Gpu, pipelines: &Pipelines, matmul: &Matmul, count: u32) -> Program {
+    fn program(&self, gpu: &Gpu, matmul: &Matmul, count: u32) -> Program {
         let [m, n, k] = self.sides;
         let width = |side: u32| side.next_multiple_of(4);
         let (a_stride, b_stride) = match self.form {
@@ -128,20 +127,19 @@ impl Bench {
         let product = Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store };
         let mut builder = Builder::default();
         (0..count).for_each(|_| matmul.add(&mut builder, product.clone()));
-        builder.build(gpu, pipelines)
+        builder.build(gpu)
     }
 
     /// Microseconds of a product: the best of a few runs, or that of the first if it is above `enough_us`.
     async fn time(
         &self,
         gpu: &Gpu,
-        pipelines: &Pipelines,
         matmul: &Matmul,
         now_us: &dyn Fn() -> u64,
         enough_us: f64,
     ) -> Result<f64, GpuError> {
         let mut repeats = 1;
-        let mut program = self.program(gpu, pipelines, matmul, repeats);
+        let mut program = self.program(gpu, matmul, repeats);
         // Some drivers compile at first use.
         run(gpu, &program).await?;
         let (mut best_us, mut total_us, mut runs) = (f64::INFINITY, 0, 0);
@@ -151,7 +149,7 @@ impl Bench {
             let us = now_us().saturating_sub(start_us).max(1);
             if us < RUN_US_MIN && repeats < REPEATS_MAX {
                 repeats *= 4;
-                program = self.program(gpu, pipelines, matmul, repeats);
+                program = self.program(gpu, matmul, repeats);
                 continue;
             }
             best_us = best_us.min(us as f64 / f64::from(repeats));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::arena::Arena;
 use super::super::exchange::{Exchange, Vectors};
-use super::super::program::{Pipelines, Slice};
+use super::super::program::Slice;
 use super::super::{Gpu, GpuError};
 use super::harness::{Gpus, floats, own_gpu, read, words};
 use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
@@ -57,8 +57,7 @@ impl Pair {
         let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(count).unwrap()));
         let device = ["theta", "hat"].map(|label| arena.vector(gpu, label));
         let vectors = Vectors { arena: &arena, theta: &device[0], hat: &device[1] };
-        let pipelines = Pipelines::default();
-        let exchange = Exchange::new(gpu, &pipelines, vectors, Arc::clone(&fragments), codec, apply);
+        let exchange = Exchange::new(gpu, vectors, Arc::clone(&fragments), codec, apply);
         let exchange = exchange.await.unwrap();
         let replica = Replica::new(Arc::clone(&fragments), codec, apply);
         let (theta, rng) = (vec![0.0; layout.len()], Rng::new(u64::from(count)));
@@ -311,7 +310,7 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 8, code: Code::F32, apply: KEEP };
     let vectors = Vectors { arena: &arena, theta: &[], hat: &[] };
     let codec = Codec::new(&exchange).unwrap();
-    let made = Exchange::new(&gpu, &Pipelines::default(), vectors, fragments, codec, KEEP).await;
+    let made = Exchange::new(&gpu, vectors, fragments, codec, KEEP).await;
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 

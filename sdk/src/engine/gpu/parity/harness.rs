@@ -3,7 +3,7 @@
 use wgpu::util::DeviceExt;
 
 use super::super::kernels::{Access, Kernel};
-use super::super::program::{Builder, Constant, Dispatch, Pipelines, Slice};
+use super::super::program::{Builder, Constant, Dispatch, Slice};
 use super::super::ring::Ring;
 use super::super::{Gpu, GpuError, GpuOptions};
 use crate::rng::Rng;
@@ -69,7 +69,7 @@ pub async fn run(
         groups,
         cost: 1,
     });
-    builder.build(gpu, &Pipelines::default()).submit(gpu, u64::MAX);
+    builder.build(gpu).submit(gpu, u64::MAX);
     let mut written = Vec::new();
     for ((access, slice), words) in kernel.storage.iter().zip(storage).zip(buffers) {
         if *access == Access::Write {

@@ -6,7 +6,7 @@ use wgpu::util::DeviceExt;
 use super::super::Gpu;
 use super::super::kernels;
 use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Variant};
-use super::super::program::{Builder, Pipelines, Slice};
+use super::super::program::{Builder, Slice};
 use super::harness::{Gpus, floats, noise, read, run, words};
 
 const FORMS: [Form; 3] = [Form::Nt, Form::Nn, Form::Tn];
@@ -67,14 +67,7 @@ fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
 
 /// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Returns C, padding
 /// and all.
-async fn check(
-    matmul: &Matmul,
-    pipelines: &Pipelines,
-    gpu: &Gpu,
-    form: Form,
-    [m, n, k]: [usize; 3],
-    store: usize,
-) -> Vec<u32> {
+async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, [m, n, k]: [usize; 3], store: usize) -> Vec<u32> {
     let (a, mut b) = operands(form, m, n, k);
     let half = matmul.half && form != Form::Tn;
     let b_slice = if half { b.upload_half(gpu) } else { b.upload(gpu) };
@@ -95,7 +88,7 @@ async fn check(
         store: [Store::Set, Store::Add, Store::Plus(residual.upload(gpu))][store].clone(),
     };
     matmul.add(&mut builder, product);
-    let program = builder.build(gpu, pipelines);
+    let program = builder.build(gpu);
     program.submit(gpu, u64::MAX);
     let bits = read(gpu, &c).await;
     let found = Matrix { values: floats(&bits), ..before };
@@ -142,14 +135,18 @@ const SIZES: [[usize; 3]; 14] = [
     [257, 128, 65],
 ];
 
+/// Each variant with each form, and what becomes of C: each of the three with each variant and each form, for a
+/// kernel takes long to compile.
+fn kinds() -> impl Iterator<Item = (Variant, Form, usize)> {
+    let variants = Variant::ALL.into_iter().enumerate();
+    variants.flat_map(|(i, variant)| FORMS.into_iter().zip(i..).map(move |(form, j)| (variant, form, j % 3)))
+}
+
 async fn products_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let pipelines = Pipelines::default();
-        for variant in Variant::ALL {
-            for form in FORMS {
-                for (size, store) in SIZES.into_iter().zip([0, 1, 2].into_iter().cycle()) {
-                    check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store).await;
-                }
+        for (variant, form, store) in kinds() {
+            for size in SIZES {
+                check(&Matmul::fixed(variant), gpu, form, size, store).await;
             }
         }
     })
@@ -159,18 +156,14 @@ async fn products_agree(gpus: &Gpus) {
 /// Enough terms to be split, in two, three and more parts of which the last is shorter.
 async fn split_sums_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let pipelines = Pipelines::default();
-        for variant in Variant::ALL {
+        for (variant, form, store) in kinds() {
+            let size = [[5, 70, 513], [1, 1, 770], [129, 37, 1101]][form as usize];
             let matmul = Matmul::fixed(variant).with_scratch(gpu);
-            for (form, size) in FORMS.into_iter().zip([[5, 70, 513], [1, 1, 770], [129, 37, 1101]]) {
-                for store in 0..3 {
-                    let first = check(&matmul, &pipelines, gpu, form, size, store).await;
-                    let second = check(&matmul, &pipelines, gpu, form, size, store).await;
-                    assert_eq!(first, second, "{variant:?} {form:?}: other bits at the second run");
-                    let whole = check(&Matmul::fixed(variant), &pipelines, gpu, form, size, store).await;
-                    assert_ne!(first, whole, "{variant:?} {form:?}: was not split");
-                }
-            }
+            let first = check(&matmul, gpu, form, size, store).await;
+            let second = check(&matmul, gpu, form, size, store).await;
+            assert_eq!(first, second, "{variant:?} {form:?}: other bits at the second run");
+            let whole = check(&Matmul::fixed(variant), gpu, form, size, store).await;
+            assert_ne!(first, whole, "{variant:?} {form:?}: was not split");
         }
     })
     .await;
@@ -179,12 +172,9 @@ async fn split_sums_agree(gpus: &Gpus) {
 /// Within the same tolerance: rounding is not theirs.
 async fn products_with_half_weights_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let pipelines = Pipelines::default();
-        for variant in Variant::ALL {
-            for form in FORMS {
-                let matmul = Matmul::fixed(variant).with_half_weights();
-                check(&matmul, &pipelines, gpu, form, [65, 37, 129], 0).await;
-            }
+        for (variant, form, store) in kinds() {
+            let matmul = Matmul::fixed(variant).with_half_weights();
+            check(&matmul, gpu, form, [65, 37, 129], store).await;
         }
     })
     .await;
@@ -211,13 +201,10 @@ async fn weights_halve(gpus: &Gpus) {
 /// A dispatch for each 32 to 128 rows.
 async fn cut_products_agree(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let pipelines = Pipelines::default();
-        for variant in Variant::ALL {
+        for (variant, form, store) in kinds() {
             let mut matmul = Matmul::fixed(variant);
             matmul.cost_max = 1;
-            for form in FORMS {
-                check(&matmul, &pipelines, gpu, form, [257, 37, 33], 2).await;
-            }
+            check(&matmul, gpu, form, [257, 37, 33], store).await;
         }
     })
     .await;
@@ -232,8 +219,7 @@ async fn a_trial_chooses(gpus: &Gpus) {
             clock.get()
         };
         let shapes = [(Form::Nt, 33, 2_000_000_000, 4), (Form::Nt, 8, 8, 8), (Form::Tn, 5, 6, 7)];
-        let pipelines = Pipelines::default();
-        let choosing = Matmul::choose(gpu, &pipelines, &shapes, &now_us);
+        let choosing = Matmul::choose(gpu, &shapes, &now_us);
         let (matmul, trials) = choosing.await.unwrap();
         let tried = |form, n| trials.iter().filter(move |trial| trial.form == form && trial.n == n);
         let variants: Vec<Variant> = tried(Form::Tn, 6).map(|trial| trial.variant).collect();
@@ -264,8 +250,7 @@ async fn a_trial_leaves_what_is_slow(gpus: &Gpus) {
             clock.get()
         };
         let shapes = [(Form::Nn, 4, 4, 4), (Form::Nn, 8, 8, 8)];
-        let pipelines = Pipelines::default();
-        let choosing = Matmul::choose(gpu, &pipelines, &shapes, &now_us);
+        let choosing = Matmul::choose(gpu, &shapes, &now_us);
         let (matmul, trials) = choosing.await.unwrap();
         let found: Vec<_> = trials.iter().map(|trial| (trial.variant, trial.n)).collect();
         let [first, second, third, ..] = Variant::ALL;
