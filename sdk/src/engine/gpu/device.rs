@@ -190,7 +190,12 @@ impl Gpu {
     /// Takes the device away, as a driver that resets does.
     pub fn lose(&self) {
         self.device.destroy();
-        note(&self.fault, GpuError::Lost { reason: "destroyed on purpose".to_owned() });
+        self.note_loss("destroyed on purpose");
+    }
+
+    /// Notes that the device is gone, unless it is known: word of it may come later than what it shows by.
+    pub(super) fn note_loss(&self, reason: &str) {
+        note(&self.fault, GpuError::Lost { reason: reason.to_owned() });
     }
 
     /// Writes `values` to the start of `slice`, before all that is submitted later.

@@ -127,6 +127,8 @@ fn poll(gpu: &Gpu, how: PollType) -> Result<(), GpuError> {
 
 /// Why a copy that was asked for does not arrive.
 fn unreadable(gpu: &Gpu) -> GpuError {
-    let unknown = || GpuError::Lost { reason: "its memory can no longer be read".to_owned() };
-    gpu.check().err().unwrap_or_else(unknown)
+    if gpu.check().is_ok() {
+        gpu.note_loss("its memory can no longer be read");
+    }
+    gpu.check().expect_err("it was noted")
 }

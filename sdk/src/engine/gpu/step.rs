@@ -56,7 +56,6 @@ impl StepParts<'_> {
     }
 
     /// Forwards and backwards over all microbatches, then the optimiser.
-    #[expect(clippy::too_many_arguments, reason = "the buffers of a step")]
     pub fn program(
         &self,
         matmul: &Matmul,

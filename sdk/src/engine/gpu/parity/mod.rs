@@ -2,7 +2,7 @@
 //!
 //! A test is an `async fn` that takes the devices: `cargo test` blocks on it, a browser awaits it.
 
-#![cfg_attr(not(test), allow(clippy::unwrap_used, reason = "these are tests"))]
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 /// Puts tests into the module's `PARITY`, and natively among those of `cargo test`.
 macro_rules! parity {

@@ -88,11 +88,15 @@ async fn a_lost_device_is_an_error(_: &Gpus) {
         let gpu = own_gpu(None).await;
         let source = buffer(&gpu, "source", WORDS);
         let mut ring = Ring::new(&gpu, "ring", 2, 4 * WORDS);
+        let mut first = Ring::new(&gpu, "first", 1, 4);
         ring.read(&gpu, &[part(&source, 1)], ());
         if arrived {
             ring.ready(&gpu).await.unwrap();
         }
         lose(&gpu);
+        // A browser says so only later: the first copy that fails tells.
+        first.read(&gpu, &[part(&source, 1)], ());
+        assert!(first.ready(&gpu).await.is_err());
         ring.read(&gpu, &[part(&source, 1)], ());
         assert!(is_lost(ring.ready(&gpu).await));
         assert!(is_lost(ring.next(&gpu, |(), _| ()).map(drop)));
