@@ -50,7 +50,7 @@ pub fn setup() -> Result<Vec<&'static str>, String> {
     Ok(added)
 }
 
-/// Builds the pages, unless the tests of browsers are switched off.
+/// Builds the pages and the parity tests, unless the tests of browsers are switched off.
 ///
 /// # Errors
 /// A sentence: what failed.
@@ -58,6 +58,7 @@ pub fn build() -> Result<String, String> {
     if is_off() {
         return Ok("left out: BROWSER_TESTS=no".to_owned());
     }
+    web::parity()?;
     web::site().map(|_| String::new())
 }
 
