@@ -9,7 +9,7 @@ use std::{
 const LINES_MAX: usize = 400;
 
 /// Folders that hold no code of ours.
-const SKIPPED: &[&str] = &["target", "node_modules", "runs", ".git"];
+const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
 
 /// Kinds of file that are read.
 const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
