@@ -3,7 +3,8 @@ import { capabilities, measure } from "archipelago";
 import type { Capabilities, LearnerError, Measured } from "archipelago";
 import { bytes, count } from "../shared/format.js";
 import type { ServerStatus } from "../shared/api.js";
-import { byId, make, say } from "./dom.js";
+import { find, make } from "../shared/dom.js";
+import { say } from "./say.js";
 
 /** Bits on the socket per parameter and round, each way, until the run has measured its own. */
 const BITS_PER_PARAM = 4.1;
@@ -41,9 +42,9 @@ function showCosts(status: ServerStatus): void {
     "Nothing of yours is read: the text comes from the run, and what goes back are changes of the model.",
     "The run's owner and its learners see a name, what you compute with, and how much you did.",
   ];
-  const list = byId("costs");
+  const list = find("costs", HTMLElement);
   const shown = Array.from(list.children, (item) => item.textContent);
-  if (shown.join() !== lines.join()) list.replaceChildren(...lines.map((line) => make("li", line)));
+  if (shown.join() !== lines.join()) list.replaceChildren(...lines.map((line) => make("li", {}, line)));
 }
 
 /** Shows what the browser offers, which costs nothing to ask. */
@@ -57,13 +58,13 @@ export async function showBrowser(): Promise<Capabilities> {
     ["Memory", found.memoryBytes ? `about ${bytes(found.memoryBytes)} or more` : "not told"],
     ["Would train with", found.engine === "gpu" ? "WebGPU" : "the processor"],
   ];
-  byId("browser").replaceChildren(...rows.flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
+  find("browser", HTMLElement).replaceChildren(...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
   return found;
 }
 
 /** Measures on demand both engines that are there, and says what fits. */
 export async function showFits(found: Capabilities, preset: string): Promise<void> {
-  const button = byId<HTMLButtonElement>("check");
+  const button = find("check", HTMLButtonElement);
   button.disabled = true;
   const measured: Measured[] = [];
   const told: string[] = [];
@@ -90,12 +91,12 @@ function showTable(best: Measured, found: Capabilities, measured: string): void 
     const memory = found.memoryBytes !== undefined && preset.stateBytes > found.memoryBytes * MEMORY_SHARE;
     const verdict = memory ? "too large" : preset.tokensPerS < SLOW_TOKENS_PER_S ? "slow" : "fits";
     const row = document.createElement("tr");
-    const name = make("th", preset.name);
+    const name = make("th", {}, preset.name);
     name.scope = "row";
     const numbers = [count(preset.params), bytes(preset.stateBytes), count(preset.tokensPerS)];
-    row.append(name, ...numbers.map((text) => make("td", text, "right")), make("td", verdict));
+    row.append(name, ...numbers.map((text) => make("td", { class: "right" }, text)), make("td", {}, verdict));
     return row;
   });
-  byId("fits-rows").replaceChildren(...rows);
-  byId("fits").hidden = false;
+  find("fits-rows", HTMLElement).replaceChildren(...rows);
+  find("fits", HTMLElement).hidden = false;
 }

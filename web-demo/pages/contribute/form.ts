@@ -1,13 +1,13 @@
 /** The forms of this page and the settings, each way. */
-import { byId } from "./dom.js";
+import { find } from "../shared/dom.js";
 import { clock } from "./rules.js";
 import { DEFAULTS, MODES } from "./settings.js";
 import type { Hours, Mode, Settings } from "./settings.js";
 
 /** Fills the forms, and calls `changed` with each change. */
 export function bindForms(settings: Settings, changed: (settings: Settings) => void): void {
-  const form = byId<HTMLFormElement>("rules");
-  const modes = byId("modes");
+  const form = find("rules", HTMLFormElement);
+  const modes = find("modes", HTMLElement);
   for (const [mode, { label, says }] of Object.entries(MODES)) {
     const input = document.createElement("input");
     Object.assign(input, { type: "radio", name: "mode", value: mode, checked: mode === settings.mode });

@@ -1,7 +1,8 @@
 /** What this machine does, while it does it. */
 import type { LearnerEventMap, Report } from "archipelago";
 import { bytes, count } from "../shared/format.js";
-import { byId, make, say } from "./dom.js";
+import { find, make } from "../shared/dom.js";
+import { say } from "./say.js";
 import { Spark } from "./spark.js";
 
 /** Receipts shown. */
@@ -9,7 +10,7 @@ const RECEIPTS_MAX = 40;
 
 /** The card "This machine". */
 export class Live {
-  readonly #spark = new Spark(byId<HTMLCanvasElement>("spark"));
+  readonly #spark = new Spark(find("spark", HTMLCanvasElement));
   #mergedBefore = 0;
   #fates = { merged: 0, late: 0, refused: 0 };
   #device = "";
@@ -18,8 +19,8 @@ export class Live {
   begin(): void {
     this.#spark.clear();
     this.#fates = { merged: 0, late: 0, refused: 0 };
-    byId("receipts").replaceChildren();
-    byId("live").hidden = false;
+    find("receipts", HTMLElement).replaceChildren();
+    find("live", HTMLElement).hidden = false;
   }
 
   engine({ device, fallback, restored }: LearnerEventMap["engine"]): void {
@@ -48,8 +49,8 @@ export class Live {
   receipt({ round, fragment, fate }: LearnerEventMap["receipt"]): void {
     const { kind, text } = inWords(fate);
     this.#fates[kind] += 1;
-    const list = byId("receipts");
-    list.prepend(make("li", `Round ${round}, fragment ${fragment}: ${text}`));
+    const list = find("receipts", HTMLElement);
+    list.prepend(make("li", {}, `Round ${round}, fragment ${fragment}: ${text}`));
     while (list.children.length > RECEIPTS_MAX) list.lastChild?.remove();
     const { merged, late, refused } = this.#fates;
     say("receipts-sum", `Of this machine's updates ${merged} merged, ${late} came late, ${refused} refused. Late progress rides in the next update.`);
@@ -57,7 +58,7 @@ export class Live {
 
   #showMerged(now: number): void {
     const tokens = this.#mergedBefore + now;
-    byId("merged").dataset["tokens"] = String(tokens);
+    find("merged", HTMLElement).dataset["tokens"] = String(tokens);
     say("merged", count(tokens));
   }
 }

@@ -4,7 +4,9 @@ import type { LearnerError } from "archipelago";
 import type { ServerStatus } from "../shared/api.js";
 import { showBrowser, showFits, showRun } from "./before.js";
 import { Machine, ScreenLock } from "./conditions.js";
-import { byId, say } from "./dom.js";
+import { find } from "../shared/dom.js";
+import { carryInvite, shareLink } from "../shared/link.js";
+import { say } from "./say.js";
 import { bindForms } from "./form.js";
 import { Live } from "./live.js";
 import { Session } from "./session.js";
@@ -13,15 +15,19 @@ import { showLink } from "./share.js";
 
 /** Time between two looks at the run, in milliseconds; none while the page is hidden. */
 const STATUS_MS = 5_000;
+/** How long a trouble is shown at least, in milliseconds. */
+const TROUBLE_MS = 20_000;
 
 // What follows # is an invite: it goes to the syncer when joining, and into the link.
-const syncer = new URL("./", location.href).href + location.hash;
+const syncer = shareLink();
 const live = new Live();
 const lock = new ScreenLock();
 const machine = new Machine(() => session?.apply());
 let settings = readSettings();
 let session: Session | undefined;
 let preset = "tiny";
+/** When something went wrong last. */
+let trouble_ms = 0;
 
 function start(): void {
   problem("");
@@ -35,7 +41,11 @@ function start(): void {
     engine: (notice) => live.engine(notice),
     welcomed: (event) => live.welcomed(event),
     progress: (report) => live.progress(report),
-    receipt: (event) => live.receipt(event),
+    receipt: (event) => {
+      live.receipt(event);
+      // What was wrong is over, and was there to be read.
+      if (performance.now() - trouble_ms > TROUBLE_MS) problem("");
+    },
     trouble: problem,
     ended,
   });
@@ -47,14 +57,14 @@ function ended(sentence: string, error?: LearnerError): void {
   lock.want(false);
   show("idle");
   tell(sentence);
-  if (error) byId("sentence").dataset["tone"] = "trouble";
+  if (error) find("sentence", HTMLElement).dataset["tone"] = "trouble";
 }
 
 function show(state: "running" | "idle"): void {
-  byId("start").hidden = state === "running";
-  byId("pause").hidden = byId("stop").hidden = state === "idle";
-  byId("pause").textContent = "Pause";
-  byId(state === "running" ? "stop" : "start").focus();
+  find("start", HTMLElement).hidden = state === "running";
+  find("pause", HTMLElement).hidden = find("stop", HTMLElement).hidden = state === "idle";
+  find("pause", HTMLElement).textContent = "Pause";
+  find(state === "running" ? "stop" : "start", HTMLElement).focus();
 }
 
 /** The sentence, and the colour that goes with how it begins. */
@@ -66,12 +76,13 @@ function tell(sentence: string): void {
     [/^(Paused|Resting)/, "held"],
     [/^(Stopped|The run|Nothing)/, "done"],
   ];
-  byId("sentence").dataset["tone"] = tones.find(([begins]) => begins.test(sentence))?.[1] ?? "waiting";
+  find("sentence", HTMLElement).dataset["tone"] = tones.find(([begins]) => begins.test(sentence))?.[1] ?? "waiting";
 }
 
 function problem(text: string): void {
+  trouble_ms = performance.now();
   say("error", text);
-  byId("error").hidden = text === "";
+  find("error", HTMLElement).hidden = text === "";
 }
 
 async function look(): Promise<void> {
@@ -88,12 +99,12 @@ async function look(): Promise<void> {
   }
 }
 
-byId("start").addEventListener("click", start);
-byId("stop").addEventListener("click", () => void session?.stop());
-byId("pause").addEventListener("click", () => {
+find("start", HTMLElement).addEventListener("click", start);
+find("stop", HTMLElement).addEventListener("click", () => void session?.stop());
+find("pause", HTMLElement).addEventListener("click", () => {
   if (!session) return;
   session.paused = !session.paused;
-  byId("pause").textContent = session.paused ? "Go on" : "Pause";
+  find("pause", HTMLElement).textContent = session.paused ? "Go on" : "Pause";
   session.apply();
 });
 bindForms(settings, (changed) => {
@@ -102,10 +113,11 @@ bindForms(settings, (changed) => {
   if (session) lock.want(settings.wakeLock);
   session?.apply(settings);
 });
-showLink(syncer);
+showLink();
+carryInvite();
 void look();
 setInterval(() => void look(), STATUS_MS);
-void showBrowser().then((found) => byId("check").addEventListener("click", () => void showFits(found, preset)));
+void showBrowser().then((found) => find("check", HTMLElement).addEventListener("click", () => void showFits(found, preset)));
 if (wasRunning() && settings.resume) start();
 
 /** For the console: measures, and breaks things on purpose. */
