@@ -5,14 +5,15 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::engine::gpu::Gpu;
-use archipelago::engine::{EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, Moments};
+use archipelago::engine::{Engine, EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, Moments};
+use archipelago::model::layout;
 use archipelago::platform::Clock;
-use archipelago::run::{Address, Control, Event, RunConfig, run};
+use archipelago::run::{Address, Control, Event, Report, RunConfig, run};
 use archipelago::wire::RunSpec;
 use js_sys::{Float32Array, Promise};
 use serde::Serialize;
-use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
 use crate::helper::{Team, helpers};
@@ -26,10 +27,10 @@ extern "C" {
     /// Takes an event.
     #[wasm_bindgen(method)]
     fn event(this: &Hooks, event: JsValue);
-    /// Keeps the moments of the model with this number of parameters.
+    /// Keeps moments.
     #[wasm_bindgen(method)]
     fn save(this: &Hooks, steps: f64, m: Float32Array, v: Float32Array);
-    /// Resolves with what was kept, or with nothing.
+    /// Resolves with the moments kept of a model with so many parameters, or with nothing.
     #[wasm_bindgen(method)]
     fn restore(this: &Hooks, params: f64) -> Promise;
 
@@ -116,12 +117,7 @@ impl Learner {
 }
 
 impl Learner {
-    async fn take_part(
-        &self,
-        options: JoinOptions,
-        hooks: Rc<Hooks>,
-        team: Team,
-    ) -> Result<archipelago::run::Report, Failure> {
+    async fn take_part(&self, options: JoinOptions, hooks: Rc<Hooks>, team: Team) -> Result<Report, Failure> {
         self.control.set_duty_cycle(options.share)?;
         let address: Address = options.syncer.parse()?;
         let identity = options::identity(&options.identity)?;
@@ -145,7 +141,7 @@ impl Learner {
             self.gpu.replace(builder.gpu().cloned());
             hooks.event(to_js(&Notice::Engine {
                 engine: engine.kind().name(),
-                device: builder.gpu().map_or_else(|| engine_name(&engine), describe),
+                device: builder.gpu().map_or_else(|| engine.describe(), describe),
                 fallback: builder.fallback().map(ToString::to_string),
                 restored,
             }));
@@ -158,10 +154,6 @@ impl Learner {
         };
         Ok(run(config, &self.control, build, observe).await?)
     }
-}
-
-fn engine_name(engine: &archipelago::engine::AnyEngine) -> String {
-    archipelago::engine::Engine::describe(engine)
 }
 
 /// A GPU for people: browsers tell little.
@@ -190,12 +182,12 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
 
 /// What an earlier page kept of this model's moments. Whatever is wrong with it is no reason not to train.
 async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<Moments> {
-    let params = archipelago::model::layout(&spec.model).ok()?.len();
+    let params = layout(&spec.model).ok()?.len();
     let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;
     if kept.is_null() || kept.is_undefined() {
         return None;
     }
-    let kept: Kept = wasm_bindgen::JsCast::unchecked_into(kept);
+    let kept: Kept = kept.unchecked_into();
     let (steps, m, v) = (kept.steps(), kept.m().to_vec(), kept.v().to_vec());
     let sane = |values: &[f32]| values.len() == params && values.iter().all(|value| value.is_finite());
     let steps_sane = steps >= 0.0 && steps <= u32::MAX.into();

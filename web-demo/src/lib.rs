@@ -26,6 +26,13 @@ pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 #[cfg(feature = "parity")]
 pub use parity::Parity;
 
+/// Called when the module is loaded: a panic, which is a fault of ours, ends the Worker with its message rather than
+/// with a bare trap.
+#[wasm_bindgen(start)]
+pub fn start() {
+    std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
+}
+
 /// The wire version this build speaks; a page compares it with the syncer's before it joins.
 #[wasm_bindgen(js_name = wireVersion)]
 #[must_use]

@@ -3,8 +3,8 @@
 use archipelago::engine::{AnyEngine, Engine, EngineError, Rehearsal};
 use archipelago::model::{Preset, flops_per_token, layout};
 use archipelago::platform::{Clock, yield_now};
-use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsCast, JsValue};
 
 use crate::helper::{Team, helpers};
 use crate::learner::{open, read, to_js};
@@ -72,7 +72,7 @@ fn presets(measured: Preset, tokens_per_s: f64) -> Result<Vec<PresetFacts>, Engi
 }
 
 fn memory_bytes() -> u64 {
-    let memory: js_sys::WebAssembly::Memory = wasm_bindgen::JsCast::unchecked_into(wasm_bindgen::memory());
-    let buffer: js_sys::ArrayBuffer = wasm_bindgen::JsCast::unchecked_into(memory.buffer());
+    let memory: js_sys::WebAssembly::Memory = wasm_bindgen::memory().unchecked_into();
+    let buffer: js_sys::ArrayBuffer = memory.buffer().unchecked_into();
     buffer.byte_length().into()
 }

@@ -14,12 +14,11 @@ pub struct Parity {
 
 #[wasm_bindgen]
 impl Parity {
-    /// Opens the devices. From then on a panic is thrown as an `Error`.
+    /// Opens the devices.
     ///
     /// # Errors
     /// [`Failure::Gpu`]: there are none.
     pub async fn open() -> Result<Self, Failure> {
-        std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
         Ok(Self { gpus: Gpus::open().await? })
     }
 

@@ -207,7 +207,9 @@ impl Engine for GpuEngine {
 
     fn describe(&self) -> String {
         let facts = self.gpu.facts();
-        format!("gpu {} {}", facts.name, facts.backend)
+        // Browsers may give no name.
+        let words = ["gpu", &facts.name, facts.backend];
+        words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
 
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
