@@ -20,6 +20,9 @@ use crate::helper::{Team, helpers};
 use crate::saving::Saving;
 use crate::{Failure, JoinOptions, Notice, options};
 
+/// Parameters of a model whose moments are saved, at most: 256 MiB of them are too much to write again and again.
+const SAVED_PARAMS_MAX: usize = 32 << 20;
+
 #[wasm_bindgen]
 extern "C" {
     /// What a learner calls in its Worker.
@@ -150,7 +153,8 @@ impl Learner {
                 let (m, v) = (Float32Array::from(&moments.m[..]), Float32Array::from(&moments.v[..]));
                 hooks.save(moments.steps as f64, m, v);
             };
-            Ok::<_, EngineError>(Saving::new(engine, options.save_steps, Box::new(save)))
+            let every = if engine.layout().len() > SAVED_PARAMS_MAX { 0 } else { options.save_steps };
+            Ok::<_, EngineError>(Saving::new(engine, every, Box::new(save)))
         };
         Ok(run(config, &self.control, build, observe).await?)
     }
