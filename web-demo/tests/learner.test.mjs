@@ -120,6 +120,41 @@ test("rules pause and end training", async () => {
   await context.close();
 });
 
+test("a hidden page trains on, and the syncer knows that it is hidden", async () => {
+  const context = await plainBrowser.newContext();
+  const { page } = await contribute(context, "shy", "cpu");
+  const before = await merged("shy");
+  const hide = (hidden) =>
+    page.evaluate((hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, hidden);
+  await hide(true);
+  await until("the syncer to know", async () => (await learner("shy"))[0].state === "hidden");
+  await merged("shy", before.tokens_merged);
+  await page.check("[name=restHidden]");
+  await until("the rule to be told", async () => /page is hidden/.test(await sentence(page)));
+  await until("the syncer to know of the rest", async () => (await learner("shy"))[0].state === "paused");
+  await hide(false);
+  await until("it to train again", async () => (await learner("shy"))[0].state === "training");
+  await context.close();
+});
+
+test("a page that was frozen goes on as the same learner", async () => {
+  const context = await plainBrowser.newContext();
+  const { page } = await contribute(context, "sleeper", "cpu");
+  const before = await merged("sleeper");
+  const devtools = await context.newCDPSession(page);
+  await devtools.send("Page.setWebLifecycleState", { state: "frozen" });
+  await page.waitForTimeout(2_000);
+  await devtools.send("Page.setWebLifecycleState", { state: "active" });
+  const { tokens_merged } = (await learner("sleeper"))[0];
+  const after = await merged("sleeper", tokens_merged);
+  assert.equal(after.learner, before.learner);
+  assert.equal((await learner("sleeper")).length, 1);
+  await context.close();
+});
+
 test("a network that goes away is said, and training goes on when it is back", async () => {
   const context = await plainBrowser.newContext();
   const { page } = await contribute(context, "wanderer", "cpu");
