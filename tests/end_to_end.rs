@@ -10,7 +10,7 @@ use archipelago::diloco::{Codec, Fragments, checksum};
 use archipelago::model::layout;
 use archipelago::wire::{
     CHUNK_BYTES, CloseCode, Fate, Hello, LayoutHash, LearnerState, Message, Progress, Refusal, RunId, Update,
-    encode,
+    VERSION, encode,
 };
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::socket::{RawSocket, Received, hello};
@@ -184,7 +184,7 @@ fn bad_messages_get_their_typed_close() {
         ("noise", vec![0xc1; 40], CloseCode::Malformed),
         ("truncated", good[..good.len() - 1].to_vec(), CloseCode::Malformed),
         ("an unknown tag", with(6, 99), CloseCode::Malformed),
-        ("another version", with(4, 2), CloseCode::Version),
+        ("another version", with(4, VERSION as u8 + 1), CloseCode::Version),
         ("another run", encode(&foreign), CloseCode::WrongRun),
         ("a frame above the limit", vec![0; CHUNK_BYTES as usize + 1], CloseCode::TooLarge),
         (
