@@ -22,7 +22,7 @@ pub struct CpuTrainer {
 }
 
 impl CpuTrainer {
-    /// A trainer whose parameters are [`init`] with seed 0 until they are overwritten.
+    /// A trainer whose parameters are [`crate::model::init`] with seed 0 until they are overwritten.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `model` is no model, or a number in `inner` is out of range.
