@@ -11,11 +11,11 @@ use archipelago::platform::Clock;
 use archipelago::run::{Address, Control, Event, Report, RunConfig, run};
 use archipelago::wire::RunSpec;
 use js_sys::{Float32Array, Promise};
-use serde::Serialize;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
+use crate::convert::{read, to_js};
 use crate::helper::{Team, helpers};
 use crate::saving::Saving;
 use crate::{Failure, JoinOptions, Notice, options};
@@ -200,15 +200,4 @@ async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<Moments> {
         m,
         v,
     })
-}
-
-/// Options as Rust has them.
-pub(crate) fn read<T: serde::de::DeserializeOwned>(options: JsValue) -> Result<T, Failure> {
-    serde_wasm_bindgen::from_value(options).map_err(|error| Failure::Options(error.to_string()))
-}
-
-/// Plain data as plain objects.
-pub(crate) fn to_js(value: &impl Serialize) -> JsValue {
-    let serializer = serde_wasm_bindgen::Serializer::json_compatible();
-    value.serialize(&serializer).expect("plain data")
 }

@@ -6,8 +6,9 @@ use archipelago::platform::{Clock, yield_now};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 
+use crate::convert::{read, to_js};
 use crate::helper::{Team, helpers};
-use crate::learner::{open, read, to_js};
+use crate::learner::open;
 use crate::{Failure, MeasureOptions, Measured, PresetFacts, options};
 
 /// Trains a preset on made-up tokens for a while; resolves with [`Measured`]. `measure_options` are
