@@ -1,7 +1,7 @@
 // Goal: learners in real browsers and a native one train one model, and survive what browsers do to them.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chromiumFlagsWithoutGpu, launch, startLearner, startSyncer, until } from "./support.mjs";
+import { chromiumFlagsWithoutGpu, launch, relay, startLearner, startSyncer, until } from "./support.mjs";
 
 let syncer, gpuBrowser, plainBrowser;
 
@@ -11,13 +11,13 @@ before(async () => {
 after(() => Promise.all([syncer?.stop(), gpuBrowser?.close(), plainBrowser?.close()]));
 
 /** A page that trains under `name`. `trouble` collects what the console complains of. */
-async function contribute(context, name, engine = "auto", settings = {}) {
+async function contribute(context, name, engine = "auto", settings = {}, url = syncer.url) {
   const page = await context.newPage();
   const trouble = [];
   page.on("pageerror", (error) => trouble.push(String(error)));
   page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
   await page.addInitScript((kept) => localStorage.setItem("archipelago.settings", JSON.stringify(kept)), { name, engine, mode: "all", ...settings });
-  await page.goto(syncer.url);
+  await page.goto(url);
   await page.click("#start");
   return { page, trouble };
 }
@@ -155,16 +155,25 @@ test("a page that was frozen goes on as the same learner", async () => {
   await context.close();
 });
 
-test("a network that goes away is said, and training goes on when it is back", async () => {
+test("a network that goes away is said, training goes on, and nothing is counted twice", async () => {
+  const network = await relay(syncer.url);
   const context = await plainBrowser.newContext();
-  const { page } = await contribute(context, "wanderer", "cpu");
+  const { page } = await contribute(context, "wanderer", "cpu", {}, network.url);
   const before = await merged("wanderer");
-  await page.evaluate(() => window.archipelago.learner); // the page is alive
-  await context.setOffline(true);
-  await context.setOffline(false);
-  await merged("wanderer", before.tokens_merged);
+  network.cut();
+  await until("the page to say so", async () => /Not connected \(.+\), trying again/.test(await sentence(page)));
+  await until("the syncer to miss it", async () => (await learner("wanderer"))[0].state === null);
+  const lossText = () => page.textContent("#loss");
+  const loss = await lossText();
+  await until("the loss to move all the same", async () => (await lossText()) !== loss);
+  network.mend();
+  await until("it to be back", async () => /^Training, all\.$/.test(await sentence(page)));
+  const after = await merged("wanderer", before.tokens_merged);
+  assert.equal(after.learner, before.learner);
   assert.equal((await learner("wanderer")).length, 1);
+  assert.ok(after.tokens_merged <= after.tokens_trained, JSON.stringify(after));
   await context.close();
+  await network.stop();
 });
 
 function hasMoments() {

@@ -1,6 +1,7 @@
 // What the browser tests share: Chromium, the two programs, a static server.
 import { spawn } from "node:child_process";
 import { createServer } from "node:http";
+import { connect, createServer as createRelay } from "node:net";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { extname, join, resolve, sep } from "node:path";
@@ -86,6 +87,37 @@ export async function until(what, condition) {
     if (Date.now() > give_up) throw new Error(`waited in vain for: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
+}
+
+/** A network between a page and `url` that can be cut, and mended again. */
+export async function relay(url) {
+  const { hostname, port } = new URL(url);
+  const open = new Set();
+  let whole = true;
+  const server = createRelay((near) => {
+    if (!whole) return near.destroy();
+    const far = connect(Number(port), hostname);
+    for (const [one, other] of [[near, far], [far, near]]) {
+      open.add(one);
+      one.on("error", () => other.destroy());
+      one.on("close", () => open.delete(one) && other.destroy());
+      one.pipe(other);
+    }
+  });
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  const cut = () => {
+    whole = false;
+    for (const socket of open) socket.destroy();
+  };
+  return {
+    url: `http://127.0.0.1:${server.address().port}/`,
+    cut,
+    mend: () => (whole = true),
+    stop() {
+      cut();
+      return new Promise((closed) => server.close(closed));
+    },
+  };
 }
 
 const kinds = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css" };
