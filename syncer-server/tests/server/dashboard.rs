@@ -1,25 +1,10 @@
 //! What pages are told of a run.
 
-use archipelago::wire::{Fate, Message};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::{Learner, PATIENCE, Server, config, header};
-
-/// Has one update of `learner` merged.
-async fn merge(learner: &mut Learner) {
-    let invitation = learner.collect().await;
-    learner.steps += 1;
-    learner.report().await;
-    let update = learner.update(invitation, 0.01);
-    learner.client.send(&Message::Update(update)).await;
-    let fate = learner.until(|message| match message {
-        Message::Receipt { fate, .. } => Some(fate),
-        _ => None,
-    });
-    assert!(matches!(fate.await, Fate::Merged { .. }));
-}
 
 async fn json(server: &Server, path: &str) -> Value {
     let (code, head, body) = server.http(&format!("GET {path}")).await;
@@ -58,7 +43,7 @@ async fn rounds_learners_and_series_tell_of_a_merge() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = Learner::join(&server, 1).await;
-    merge(&mut learner).await;
+    learner.merge().await;
 
     let status = server.status().await;
     assert_eq!((&status["learners_by_state"]["training"], &status["learners_total"]), (&1.into(), &1.into()));
@@ -105,7 +90,7 @@ async fn events_are_few_and_raw_ones_only_on_request() {
     let mut raw = Watch::open(&server, "/v1/events?raw=1").await;
     raw.until("status", 1).await;
     let mut learner = Learner::join(&server, 1).await;
-    merge(&mut learner).await;
+    learner.merge().await;
     plain.until("point", 1).await;
     plain.until("rounds", 1).await;
     plain.until("status", 2).await;

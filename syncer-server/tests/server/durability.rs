@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago::wire::{Fate, Message, RunId, Version, Welcome};
+use archipelago::wire::{RunId, Version, Welcome};
 use syncer_server::store::Store;
 
 use crate::support::{Client, Learner, Server, config};
@@ -12,16 +12,7 @@ use crate::support::{Client, Learner, Server, config};
 async fn train(server: &Server) -> Welcome {
     let mut learner = Learner::join(server, 1).await;
     for _ in learner.fragments.ids() {
-        let invitation = learner.collect().await;
-        learner.steps += 1;
-        learner.report().await;
-        let update = learner.update(invitation, 0.01);
-        learner.client.send(&Message::Update(update)).await;
-        let fate = learner.until(|message| match message {
-            Message::Receipt { fate, .. } => Some(fate),
-            _ => None,
-        });
-        assert!(matches!(fate.await, Fate::Merged { .. }));
+        learner.merge().await;
     }
     learner.welcome
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use archipelago::diloco::{Codec, Fragments, checksum};
 use archipelago::model;
 use archipelago::wire::{
-    Assembler, BODY_BYTES_MAX, Bye, FragmentId, Hello, Identity, LearnerState, Message, Progress, Round,
-    SUBPROTOCOL, Update, Version, Welcome, encode, frames,
+    Assembler, BODY_BYTES_MAX, Bye, Fate, FragmentId, Hello, Identity, LearnerState, Message, Progress,
+    Round, SUBPROTOCOL, Update, Version, Welcome, encode, frames,
 };
 use futures::{SinkExt, StreamExt};
 use syncer_server::config::ServeConfig;
@@ -250,6 +250,20 @@ impl Learner {
                 return picked;
             }
         }
+    }
+
+    /// Has one update merged.
+    pub async fn merge(&mut self) {
+        let invitation = self.collect().await;
+        self.steps += 1;
+        self.report().await;
+        let update = self.update(invitation, 0.01);
+        self.client.send(&Message::Update(update)).await;
+        let fate = self.until(|message| match message {
+            Message::Receipt { fate, .. } => Some(fate),
+            _ => None,
+        });
+        assert!(matches!(fate.await, Fate::Merged { .. }));
     }
 
     /// Waits for a round.
