@@ -158,7 +158,8 @@ fn a_killed_syncer_goes_on_where_it_was() {
 fn a_run_ends_by_itself() {
     let _machine = whole_machine();
     let mut flags = SMALL.to_vec();
-    flags.extend(["--stop-at-tokens", "60000"]);
+    // Nothing is merged before both are there: on a busy machine one could be done before the other has begun.
+    flags.extend(["--stop-at-tokens", "60000", "--learners-start", "2"]);
     let syncer = SyncerProcess::start(&flags);
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
     for learner in &mut learners {

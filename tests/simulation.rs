@@ -166,6 +166,58 @@ fn a_held_run_stands_still_and_goes_on() {
     });
 }
 
+/// Goal: the outer momentum of a merge is what the run's clock says, not what it will be in the end.
+#[test]
+fn outer_momentum_rises_with_the_run() {
+    let digest = |momentum, warmup_ratio| {
+        let mut toys = Toys::new(2);
+        (toys.syncer.outer.momentum, toys.syncer.momentum_warmup_ratio) = (momentum, warmup_ratio);
+        let mut world = toys.world(1);
+        world.run_for(20_000);
+        world.digest()
+    };
+    assert_ne!(digest(0.6, 0.0), digest(0.6, 0.2));
+    assert_ne!(digest(0.6, 0.2), digest(0.0, 0.0), "it does rise");
+    assert_eq!(digest(0.0, 0.0), digest(0.0, 0.2), "there is nothing to rise");
+}
+
+/// Goal: the owner slows one learner down and sends another away; the others are merged on, and both are
+/// merged again, whatever happens meanwhile.
+#[test]
+fn an_owner_slows_and_drops_single_learners() {
+    for_seeds(50, |seed| {
+        let mut world = Toys::new(3).world(seed);
+        watch(&mut world, seed, 30_000);
+        let before = steps(&world);
+        watch(&mut world, seed, 20_000);
+        let full = steps(&world)[0] - before[0];
+
+        world.inject(Fault::Pace(0, 0.25));
+        world.inject(Fault::Drop(1, 20_000));
+        world.inject(Fault::Break(0));
+        let (before, rounds) = (steps(&world), status(&world).rounds);
+        watch(&mut world, seed, 19_000);
+        let slowed = steps(&world)[0] - before[0];
+        assert!(slowed * 3 < full && slowed * 6 > full, "seed {seed}: {slowed} of {full} steps");
+        assert!(status(&world).rounds > rounds + 10, "seed {seed}: {}", brief(&world));
+        // It was told once, and does not knock before its time.
+        assert_eq!(status(&world).live, 2, "seed {seed}: {}", brief(&world));
+        watch(&mut world, seed, 5_000);
+        assert_eq!(status(&world).live, 3, "seed {seed}: {}", brief(&world));
+
+        world.inject(Fault::Pace(0, 1.0));
+        watch(&mut world, seed, 60_000);
+        let (before, merged) = (steps(&world), learners(&world).map(|learner| learner.fates.merged));
+        let merged: Vec<_> = merged.collect();
+        watch(&mut world, seed, 20_000);
+        let again = steps(&world)[0] - before[0];
+        assert!(again * 10 > full * 9, "seed {seed}: {again} of {full} steps");
+        let later = learners(&world).map(|learner| learner.fates.merged);
+        assert!(later.zip(merged).all(|(later, merged)| later > merged), "seed {seed}: {}", brief(&world));
+        assert!(status(&world).participation > 0.9, "seed {seed}: {}", brief(&world));
+    });
+}
+
 /// Goal: a crawling learner takes part with what it has, and holds nobody up.
 #[test]
 fn a_crawling_learner_is_still_merged() {

@@ -14,6 +14,6 @@ export default defineConfig({
     target: "es2022",
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    rollupOptions: { input: ["pages/index.html", "pages/dashboard.html"] },
+    rollupOptions: { input: ["pages/index.html", "pages/dashboard.html", "pages/teach.html", "pages/scale.html"] },
   },
 });

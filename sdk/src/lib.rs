@@ -7,6 +7,10 @@
 pub mod data;
 pub mod diloco;
 pub mod engine;
+#[cfg(feature = "cpu-portable")]
+pub mod lab;
+#[cfg(feature = "cpu-portable")]
+pub mod lesson;
 pub mod model;
 #[cfg(any(feature = "cpu-portable", feature = "learner"))]
 pub mod platform;

@@ -12,6 +12,7 @@ use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::actor::{ActorHandle, Command};
@@ -45,6 +46,15 @@ pub struct Context {
     pub invite: Option<Invite>,
     /// Largest body that a learner of this run has reason to send.
     pub body_bytes_max: u32,
+}
+
+impl Context {
+    /// Whether who shows `shown` may join this run.
+    #[must_use]
+    pub fn is_invited(&self, shown: Option<&[u8]>) -> bool {
+        let Some(asked) = &self.invite else { return true };
+        shown.is_some_and(|shown| is_same(shown, asked.expose().as_bytes()))
+    }
 }
 
 /// Sets the limits of a socket before it opens. Larger frames are refused before they are read.
@@ -147,7 +157,7 @@ impl Reader {
                 (None, _) => continue,
             };
             if let Input::Message(_, Message::Hello(hello)) = &input
-                && !is_invited(self.context.invite.as_ref(), hello.invite.as_ref())
+                && !self.context.is_invited(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()))
             {
                 return refuse(
                     CloseCode::Invite,
@@ -200,17 +210,11 @@ fn broken(error: axum::Error) -> Ended {
         }
         _ => return Ended::Elsewhere,
     };
-    Ended::Broken(Bye { code, reason })
-}
-
-/// Whether who shows `shown` may join a run that asks for `asked`.
-fn is_invited(asked: Option<&Invite>, shown: Option<&Invite>) -> bool {
-    let Some(asked) = asked else { return true };
-    shown.is_some_and(|shown| is_same(shown.expose().as_bytes(), asked.expose().as_bytes()))
+    Ended::Broken(Bye::new(code, reason))
 }
 
 fn refuse(code: CloseCode, reason: &str) -> Ended {
-    Ended::Refused(Bye { code, reason: reason.to_owned() })
+    Ended::Refused(Bye::new(code, reason))
 }
 
 /// The half that writes.
@@ -231,11 +235,11 @@ impl Writer {
     async fn run(mut self, mut queues: Queues) {
         if let Stop::Bye(bye) = self.pump(&mut queues).await {
             // A peer that takes nothing cannot be told; the time limit ends it.
-            let _ = timeout(BYE_WITHIN, self.say(bye)).await;
+            let _ = timeout(BYE_WITHIN, self.part(bye, queues.control)).await;
         }
     }
 
-    /// Sends what is queued: goodbyes first, then short messages, then parameters, frame by frame.
+    /// Sends what is queued, until there is a goodbye: short messages, then parameters, frame by frame.
     async fn pump(&mut self, queues: &mut Queues) -> Stop {
         let mut ping = interval(PING_EVERY);
         ping.reset();
@@ -301,11 +305,22 @@ impl Writer {
         }
     }
 
+    /// Sends the short messages that were there before the goodbye, such as the receipts of the last round, and then it.
+    async fn part(&mut self, bye: Bye, mut control: mpsc::Receiver<Outgoing>) -> Result<(), axum::Error> {
+        while let Ok(outgoing) = control.try_recv() {
+            for frame in outgoing.frames.iter() {
+                self.sink.feed(ws::Message::Binary(frame.clone())).await?;
+                self.meters.down(outgoing.phase, frame.len());
+            }
+        }
+        self.say(bye).await
+    }
+
     async fn say(&mut self, bye: Bye) -> Result<(), axum::Error> {
         let reason = clip(&bye.reason, CLOSE_REASON_BYTES_MAX).to_owned();
         let code = u16::from(bye.code);
         let reason_clipped = clip(&bye.reason, archipelago::wire::REASON_BYTES_MAX).to_owned();
-        let encoded = encode(&Message::Bye(Bye { code: bye.code, reason: reason_clipped }));
+        let encoded = encode(&Message::Bye(Bye { reason: reason_clipped, ..bye }));
         self.sink.feed(ws::Message::Binary(encoded.into())).await?;
         self.sink.feed(ws::Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;
         self.sink.flush().await

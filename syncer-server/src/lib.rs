@@ -8,10 +8,13 @@
 //! | `actor/` | the one task that owns the core |
 //! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
 //! | `http/` | parameters, shards, status, events, the page |
+//! | `links`, `announce` | where people reach the server, and how they are told |
 //! | `evaluate` | held-out loss and a text sample in the background |
+//! | `simulate/` | the paper's tables, recomputed |
 //! | `store/`, `export` | snapshots, and the model as a Hugging Face folder |
 
 pub mod actor;
+pub mod announce;
 pub mod clock;
 pub mod config;
 pub mod connection;
@@ -21,10 +24,12 @@ pub mod errors;
 pub mod evaluate;
 pub mod export;
 pub mod http;
+pub mod links;
 pub mod meters;
 pub mod outbox;
 pub mod prepare;
 pub mod secret;
+pub mod simulate;
 pub mod status;
 pub mod store;
 pub mod units;
@@ -43,6 +48,7 @@ use clock::Clock;
 use config::ServeConfig;
 use connection::Context;
 use errors::ServerError;
+use links::Links;
 use meters::Meters;
 use prepare::{Prepared, prepare};
 use status::{Board, ServerStatus};
@@ -78,7 +84,10 @@ pub async fn serve(
 ) -> Result<ServerStatus, ServerError> {
     let clock = Clock::start();
     let for_preparing = config.clone();
-    let prepared = blocking(move || prepare(&for_preparing)).await??;
+    let mut prepared = blocking(move || prepare(&for_preparing)).await??;
+    if let Ok(address) = listener.local_addr() {
+        prepared.facts.links = Links::of(address, config.public_url.as_deref()).pages;
+    }
     let run = prepared.syncer.run();
     tracing::info!(%run, resumed = prepared.resumed, dir = %config.dir.display(), "run is ready");
 
@@ -92,7 +101,7 @@ pub async fn serve(
         context,
         corpus: Arc::clone(&corpus),
         run: run.to_string(),
-        allow_origin: config.allow_origin.clone(),
+        allow_origin: allowed_origins(&config)?,
         admin_token,
         sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
         sockets: 0.into(),
@@ -131,6 +140,12 @@ pub async fn serve(
     let last = blocking(move || wind_up(last, &store, &corpus, finished.then_some(&model))).await??;
     tracing::info!(?ended, tokens_merged = last.core.tokens_merged, "saved and stopped");
     Ok(last)
+}
+
+/// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
+fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
+    let public = config.public_url.as_deref().map(links::origin).transpose()?;
+    Ok(config.allow_origin.iter().cloned().chain(public).collect())
 }
 
 fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Context {

@@ -10,10 +10,11 @@ use std::time::Duration;
 use archipelago::wire::Invite;
 use serde_json::json;
 use signal_hook::{consts::TERM_SIGNALS, flag};
+use syncer_server::announce::Announcement;
 use syncer_server::config::{self, Cli, CliError, ExportArgs, ServeConfig, Verb, parse};
 use syncer_server::errors::{EXIT_STOPPED, ServerError};
 use syncer_server::store::Store;
-use syncer_server::{bind, doctor, export, prepare, serve};
+use syncer_server::{bind, doctor, export, prepare, serve, simulate};
 use tracing_subscriber::EnvFilter;
 
 /// Time between two looks at whether a signal came.
@@ -38,6 +39,10 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Export(args) => take_home(&args),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => examine(&config).await,
+        Verb::Simulate(args) => {
+            say(&simulate::run(&args, &mut |line| eprintln!("{line}"))?);
+            Ok(())
+        }
     }
 }
 
@@ -51,15 +56,12 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
         address.map_err(|source| ServerError::Address { address: config.listen.clone(), source })?;
     let json = config.json;
     let invite = invite(&config)?;
-    // What follows # stays with whoever opens the link: no request carries it.
-    let fragment = invite.as_ref().map_or_else(String::new, |invite| format!("#invite={}", invite.expose()));
+    let coloured = shows_colours(&std::io::stdout());
+    let said = Announcement::new(&config, address, invite.as_ref(), coloured);
     config.invite = invite.map(|invite| invite.expose().to_owned());
-    let (url, socket) = (format!("http://{address}/{fragment}"), format!("ws://{address}/v1/ws{fragment}"));
     match json {
-        true => {
-            say(&json!({ "event": "listening", "address": address.to_string(), "url": url, "join": socket }))
-        }
-        false => say(&format!("listening on {url} (learners join {socket})")),
+        true => say(&serde_json::to_string(&said).expect("plain data")),
+        false => say(&said),
     }
     let status = serve(listener, config, signalled()?).await?;
     match json {
@@ -144,8 +146,13 @@ fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
 fn log(config: &ServeConfig) {
     let level = if config.quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let colour = shows_colours(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).init();
+}
+
+/// Whether colours are seen, and wanted, on `stream`.
+fn shows_colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 fn fail(error: &ServerError) -> ExitCode {

@@ -64,7 +64,7 @@ pub struct Queues {
     pub control: mpsc::Receiver<Outgoing>,
     /// Messages with parameters.
     pub bulk: mpsc::Receiver<Outgoing>,
-    /// The goodbye; it overtakes everything.
+    /// The goodbye; it overtakes parameters, and what waits for room on the socket.
     pub bye: mpsc::Receiver<Bye>,
 }
 

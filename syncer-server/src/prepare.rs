@@ -14,6 +14,7 @@ use crate::corpus::Corpus;
 use crate::doctor::available_bytes;
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
+use crate::links::origin;
 use crate::status::{Carried, Facts};
 use crate::store::{FORMAT, Manifest, Snapshot, Store, random_u64};
 use crate::units::Bytes;
@@ -62,6 +63,7 @@ pub fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
     let preset = preset(config)?;
     let syncer_config = syncer_config(config)?;
     invite(config)?;
+    public_origin(config)?;
     let store = Store::open(&config.dir)?;
     let kept = store.tokenizer_path();
     let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
@@ -134,6 +136,7 @@ pub fn check(config: &ServeConfig) -> Result<Checked, ServerError> {
     preset(config)?;
     syncer_config(config)?;
     invite(config)?;
+    public_origin(config)?;
     let store = Store::look(&config.dir);
     let kept = store.tokenizer_path();
     let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
@@ -190,6 +193,11 @@ fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, ServerError> {
     }
 }
 
+/// Checks the link that the owner gave, if one was given.
+fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
+    config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
+}
+
 fn facts(config: &ServeConfig, preset: &str, corpus: &Corpus, spec: &RunSpec) -> Facts {
     let source = config.data.as_deref().and_then(Path::file_name);
     Facts {
@@ -200,6 +208,8 @@ fn facts(config: &ServeConfig, preset: &str, corpus: &Corpus, spec: &RunSpec) ->
         entropy_floor: corpus.entropy_floor.map(|floor| floor * corpus.bytes_per_token),
         total_tokens: spec.inner.total_tokens,
         invite_required: config.invite.is_some(),
+        classroom: config.classroom,
+        links: Vec::new(),
     }
 }
 

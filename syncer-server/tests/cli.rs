@@ -39,6 +39,7 @@ fn bad_input_has_a_sentence_and_a_code() {
     };
     check(3, &["--config", &settings], "unknown key `sinc-every`");
     check(3, &["--block", "12"], "--block 12");
+    check(3, &["--public-url", "class.example"], "--public-url class.example is no link");
     check(4, &["--data", none.to_str().unwrap()], "none.txt");
     check(5, &["--data", &empty], "is empty");
     check(6, &["--data", &binary], "is not UTF-8 text (byte 4");

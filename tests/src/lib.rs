@@ -1,6 +1,5 @@
 //! Helpers shared by the suites that are wider than one file.
 
-pub mod lab;
 pub mod processes;
 pub mod socket;
 pub mod toys;

@@ -72,7 +72,8 @@ pub fn crowd(seed: u64) -> Toys {
     toys.data = (4, 1_000);
     for _ in 0..count {
         let bytes_per_s = rng.chance(0.3).then(|| rng.between(20_000, 200_000));
-        let link = LinkSpec { latency_ms: rng.between(1, 200), jitter_ms: rng.between(0, 100), bytes_per_s };
+        let (latency_ms, jitter_ms) = (rng.between(1, 200), rng.between(0, 100));
+        let link = LinkSpec { latency_ms, jitter_ms, bytes_per_s, loss: 0.0 };
         let (step_ms, jitter) = (rng.between(40, 400), 0.5 * rng.unit());
         let starts_ms = if rng.chance(0.3) { rng.between(0, 15_000) } else { 0 };
         toys.machines.push(MachineSpec { step_ms, jitter, link, starts_ms });
@@ -92,6 +93,7 @@ pub fn crowd(seed: u64) -> Toys {
         backoff_ms_max: 2_000,
         snapshot_ms,
         encode: true,
+        shards_at_hand: false,
     };
     toys
 }

@@ -3,6 +3,7 @@
 use archipelago::engine::EngineError;
 use archipelago::engine::gpu::GpuError;
 use archipelago::run::{AddressError, DutyError, RunError};
+use archipelago::wire::CloseCode;
 use js_sys::{Error, Reflect};
 use wasm_bindgen::JsValue;
 
@@ -32,6 +33,7 @@ impl Failure {
             Self::Gpu(_) => "gpu",
             Self::Engine(_) | Self::Run(RunError::Build(_) | RunError::Engine(_)) => "engine",
             Self::Run(RunError::Unreachable { .. }) => "unreachable",
+            Self::Run(RunError::Refused { code: CloseCode::Replaced, .. }) => "replaced",
             Self::Run(RunError::Refused { .. }) => "refused",
             Self::Run(RunError::Random(_)) => "random",
         }

@@ -5,7 +5,7 @@ use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::Failure;
 
-/// The tests, with the devices that they run on.
+/// The tests, with the device that they run on.
 #[wasm_bindgen]
 #[derive(Debug)]
 pub struct Parity {
@@ -14,12 +14,12 @@ pub struct Parity {
 
 #[wasm_bindgen]
 impl Parity {
-    /// Opens the devices.
+    /// Opens the device.
     ///
     /// # Errors
-    /// [`Failure::Gpu`]: there are none.
+    /// [`Failure::Gpu`]: there is none.
     pub async fn open() -> Result<Self, Failure> {
-        Ok(Self { gpus: Gpus::open().await? })
+        Ok(Self { gpus: Gpus::open_as_a_page().await? })
     }
 
     /// The name of each test.

@@ -11,7 +11,7 @@ export function learner(id, more = {}) {
   return {
     learner: id, name: `islet ${id}`, device: "cpu, 1 thread", kind: "cpu", state: "training", live: true, connected_s: 60, step_ms: 100,
     tokens_per_s: 500, loss: 3.5, tokens_trained: 1_000, tokens_merged: 900, merged_share: 0.5, updates: 4,
-    fates: { merged: 4, late: {}, refused: {} }, ...more,
+    fates: { merged: 4, late: {}, refused: {} }, share: 1, returns_s: null, ...more,
   };
 }
 
@@ -34,7 +34,7 @@ const status = {
   fates: { merged: 30, late: {}, refused: {} }, epoch: 0, regranted_windows: 0,
   timing: { step_ms: 100, launch_ms: 400, quorum_ms: 10, sync_ms: 3 }, grace_ms: 15, train_loss: 3.4, fragments: [], paused: false,
   finishing: false, preset: "tiny", corpus: "a text", corpus_tokens: 10_000, bytes_per_token: 1, entropy_floor: 0.4, total_tokens: 100_000,
-  invite_required: false, bytes_up: 5_000, bytes_down: 6_000, values_up: 1, values_down: 1, join_bytes: 0, data_bytes: 0,
+  invite_required: false, classroom: false, links: [], bytes_up: 5_000, bytes_down: 6_000, values_up: 1, values_down: 1, join_bytes: 0, data_bytes: 0,
 };
 
 const series = {
@@ -43,10 +43,10 @@ const series = {
   evaluations: [{ tokens_merged: 0, rounds: 0, loss: 5.5, time_s: 0 }], samples: [{ time_s: 0, tokens_merged: 0, loss: 5.5, text: "once" }],
 };
 
-/** Starts one. `asked` lists what came in; `say` sends an event to all; `hangUp` ends all streams and takes no more for a while. */
+/** Starts one. `asked` lists what came in, `orders` what was in it; `say` sends an event to all; `hangUp` ends all streams and takes no more for a while. */
 export async function startCanned() {
   const canned = {
-    status, series, learners: [learner(1)], rounds: [round(11), round(12)], token: "the token", asked: [], refusing: false,
+    status, series, learners: [learner(1)], rounds: [round(11), round(12)], token: "the token", asked: [], orders: [], refusing: false,
     say: (name, data) => streams.forEach((stream) => stream.write(event(name, data))),
     hangUp: () => streams.forEach((stream) => stream.destroy()),
     streams: () => streams.size,
@@ -65,6 +65,9 @@ export async function startCanned() {
       return json({ total: canned.learners.length, offset, sort: url.searchParams.get("sort"), learners });
     }
     if (url.pathname.startsWith("/v1/admin/")) {
+      let body = "";
+      for await (const part of request) body += part;
+      if (body) canned.orders.push([url.pathname, JSON.parse(body)]);
       const known = request.headers.authorization === `Bearer ${canned.token}`;
       return response.writeHead(known ? 202 : 401).end();
     }

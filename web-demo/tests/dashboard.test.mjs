@@ -160,6 +160,67 @@ test("the invite in a link goes along, and is sent to nobody", async () => {
   assert.ok(!syncer.asked.join().includes("abc"));
 });
 
+/** A run for a class of three: one at full speed, one slowed down, one sent away. */
+function classOf(syncer) {
+  const learners = [learner(1), learner(2, { share: 0.25 }), learner(3, { state: null, live: false, share: 0.5, returns_s: 11.2 }), learner(4, { state: null, live: false })];
+  return { ...syncer.status, classroom: true, links: ["http://192.168.7.5:7700/"], invite_required: true, learners };
+}
+
+test("a class sees the code, who is there, and what the owner did to whom", async () => {
+  syncer.learners = classOf(syncer).learners;
+  await page.goto(new URL("dashboard#invite=abc", syncer.url).href);
+  await says("#participation", /90.0 %/);
+  assert.ok(await page.isHidden("#classroom"));
+  syncer.say("status", classOf(syncer));
+  // A link that others can open, not this machine's own name for itself.
+  await says("#classroom-link", /^http:\/\/192\.168\.7\.5:7700\/#invite=abc$/);
+  // Parts of the page are drawn each in its own time.
+  await until("the same link to share", async () => (await page.inputValue("#share-link")) === "http://192.168.7.5:7700/#invite=abc");
+  await until("the code", () => page.evaluate(() => document.querySelector("#classroom-code").width > 21));
+  const badges = await page.locator("#islands .badge").allTextContents();
+  assert.deepEqual(badges, ["training", "slowed ×4 by the owner", "dropped by the owner, may return in 12 s; slowed ×2"]);
+  await says("#islands-count", /^2$/);
+  await until("the table too", async () => /^training, slowed ×4 by the owner$/.test(await page.locator("#learners-rows .badge").nth(1).textContent()));
+  assert.ok(await page.isHidden("#islands .controls >> nth=0"));
+});
+
+test("who has the token slows islands down, sends them away and lets them back", async () => {
+  await open();
+  syncer.say("status", classOf(syncer));
+  await says("#classroom-note", /invite is missing/);
+  await page.click("#islands-token");
+  await page.keyboard.type("a wrong one");
+  const row = (number) => page.locator("#islands li").nth(number);
+  const press = (number, name) => row(number).getByRole("button", { name, exact: true }).click();
+  await press(0, "×8 slower");
+  await says("#islands-said", /^That is not the token/);
+  await page.fill("#owner-token", syncer.token);
+  syncer.orders.length = 0;
+  await press(0, "×8 slower");
+  await until("no complaint", () => page.isHidden("#islands-said"));
+  await press(1, "Full speed");
+  await page.fill("#drop-seconds", "7");
+  await press(1, "Drop");
+  await press(2, "Let it back");
+  await until("four orders", () => syncer.orders.length === 4);
+  const learners = "/v1/admin/learners";
+  assert.deepEqual(syncer.orders, [
+    [`${learners}/1/pace`, { share: 0.125 }], [`${learners}/2/pace`, { share: 1 }],
+    [`${learners}/2/drop`, { seconds: 7 }], [`${learners}/3/drop`, { seconds: 0 }],
+  ]);
+  await page.fill("#drop-seconds", "0");
+  await press(0, "Drop");
+  assert.equal(syncer.orders.length, 4, "no time at all is none");
+  const pressed = await row(1).locator("[aria-pressed=true]").allTextContents();
+  assert.deepEqual(pressed, ["×4 slower"]);
+  // Rows stay: a button that has the keyboard keeps it when somebody comes or goes.
+  await row(1).getByRole("button", { name: "×2 slower" }).focus();
+  const status = classOf(syncer);
+  syncer.say("status", { ...status, learners: status.learners.slice(1) });
+  await until("one row less", async () => (await page.locator("#islands li").count()) === 2);
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "×2 slower");
+});
+
 test("a page that nobody looks at gives its stream back", async () => {
   await page.clock.install();
   await open();

@@ -1,11 +1,9 @@
 // Goal: every page can be used by everybody, in both themes, wide and narrow, and asks nobody else for anything.
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
-import { createRequire } from "node:module";
+import { axe, faults } from "./axe.mjs";
 import { chromiumFlagsWithoutGpu, launch, startSyncer, until } from "./support.mjs";
 
-const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 let syncer, browser;
 
 before(async () => {
@@ -13,16 +11,8 @@ before(async () => {
 });
 after(() => Promise.all([syncer?.stop(), browser?.close()]));
 
-/** Faults that keep somebody out, in words. */
-async function faults(page) {
-  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
-  const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
-  return grave.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map((node) => node.html).join(" | ")}`);
-}
-
 async function open(path, colorScheme, width) {
   const context = await browser.newContext({ colorScheme, viewport: { width, height: 800 } });
-  // What it checks with is ours, not the page's: it goes in before the page's policy counts.
   await context.addInitScript(axe);
   const page = await context.newPage();
   const trouble = [];
@@ -35,7 +25,7 @@ async function open(path, colorScheme, width) {
   return { context, page, trouble };
 }
 
-for (const path of ["./", "./dashboard"]) {
+for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
   for (const colorScheme of ["light", "dark"]) {
     for (const width of [360, 1280]) {
       test(`${path} in the ${colorScheme} theme, ${width} px wide`, async () => {

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { extname, join, resolve, sep } from "node:path";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
+import { build } from "vite";
 
 export const root = fileURLToPath(new URL("..", import.meta.url));
 
@@ -54,6 +55,8 @@ export async function startSyncer(...args) {
   return {
     url,
     folder: join(folder, "run"),
+    /** What the owner shows. */
+    token: async () => (await readFile(join(folder, "run/admin.token"), "utf8")).trim(),
     status,
     async stop() {
       await end(child);
@@ -120,7 +123,7 @@ export async function relay(url) {
   };
 }
 
-const kinds = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css" };
+const kinds = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css", ".svg": "image/svg+xml" };
 
 /** Serves the files below `folder` on loopback. */
 export async function serve(folder) {
@@ -137,4 +140,11 @@ export async function serve(folder) {
   });
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
   return { url: `http://127.0.0.1:${server.address().port}/`, stop: () => new Promise((closed) => server.close(closed)) };
+}
+
+/** A module of the pages, compiled. */
+export async function load(path) {
+  const options = { configFile: false, logLevel: "error", root, build: { ssr: join(root, "pages", path), write: false } };
+  const { output } = await build(options);
+  return import(`data:text/javascript,${encodeURIComponent(output[0].code)}`);
 }

@@ -1,17 +1,8 @@
 // Goal: numbers read well, and moments stand where they belong on the timeline.
 import assert from "node:assert/strict";
-import { join } from "node:path";
 import { test } from "node:test";
-import { build } from "vite";
 import { round } from "./canned.mjs";
-import { root } from "./support.mjs";
-
-/** A module of the pages, compiled. */
-async function load(path) {
-  const options = { configFile: false, logLevel: "error", root, build: { ssr: join(root, "pages", path), write: false } };
-  const { output } = await build(options);
-  return import(`data:text/javascript,${encodeURIComponent(output[0].code)}`);
-}
+import { load } from "./support.mjs";
 
 test("numbers for people", async () => {
   const { bytes, count, duration, milliseconds, percent, plural } = await load("shared/format.ts");
@@ -53,4 +44,12 @@ test("a round that waits for long does not squeeze the others", async () => {
   const { TimeScale } = await load("dashboard/lanes.ts");
   const waiting = round(3, { launched_ms: 0, decision: { decision: "await_quorum", missing: 1, until: 0 }, merged: null, merge_start_ms: null, merge_end_ms: null });
   assert.ok(new TimeScale([round(1), waiting], 3_600_000).end_ms < 1_000);
+});
+
+test("what the owner did is said in the same words everywhere", async () => {
+  const { reinOf, slowed } = await load("shared/rein.ts");
+  assert.deepEqual([1, 0.5, 0.25, 0.125, 0.6].map(slowed), ["", "slowed ×2", "slowed ×4", "slowed ×8", "slowed ×1.7"]);
+  assert.equal(reinOf({ share: 1, returns_s: null }), "");
+  assert.equal(reinOf({ share: 0.25, returns_s: null }), "slowed ×4 by the owner");
+  assert.equal(reinOf({ share: 1, returns_s: 11.2 }), "dropped by the owner, may return in 12 s");
 });

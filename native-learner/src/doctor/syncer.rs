@@ -18,7 +18,13 @@ pub(super) fn identity(address: &Address) -> Finding {
 
 pub(super) async fn http(address: &Address) -> Finding {
     let url = address.http_url("/healthz");
-    let request = FetchRequest { url: url.clone(), start_byte: 0, body_bytes_max: 1 << 20, header: "server" };
+    let request = FetchRequest {
+        url: url.clone(),
+        start_byte: 0,
+        body_bytes_max: 1 << 20,
+        invite: None,
+        header: "server",
+    };
     match fetch(request).await {
         Ok(reply) if reply.status == 200 => {
             Finding { what: "http", well: true, text: format!("{url} answers 200") }
@@ -50,7 +56,9 @@ pub(super) async fn socket(address: &Address) -> Finding {
         SocketEvent::Closed { reason, .. } => {
             (false, format!("{url} does not open: {reason}; a proxy in between must let WebSockets through"))
         }
-        SocketEvent::Frame(_) => (false, format!("{url} speaks before it is asked: it is no syncer")),
+        SocketEvent::Frame(_) | SocketEvent::Alive => {
+            (false, format!("{url} speaks before it is asked: it is no syncer"))
+        }
     };
     Finding { what: "socket", well, text }
 }

@@ -1,33 +1,50 @@
 //! The arithmetic of one block of coded values, in loops that compilers turn into vector code.
 //!
-//! Two codes are a byte, the first in the low half. Nothing here depends on the width of the vectors:
+//! Codes share a byte, the first in the lowest bits. Nothing here depends on the width of the vectors:
 //! each value is computed alone, sums of squares of codes are exact integers, and sums of `f64` always
 //! run over the same 32 lanes.
 
+mod low;
+
+pub(super) use low::{FourLevels, Sign};
+
 /// Values unpacked at a time; a power of two that stays in the nearest cache.
 const TILE: usize = 256;
-/// Bytes of their codes.
-const HALF: usize = TILE / 2;
 
-/// What a 4-bit code stands for: a whole number of units, the unit being a power of two times the
-/// scale. Nibble 0 is 0; nibble 8 is not used.
-pub(super) trait Nibble {
+/// What the codes of so many bits stand for: whole numbers of units, the unit being a power of two
+/// times the scale.
+pub(super) trait Alphabet {
+    /// Bits of a code: 1, 2 or 4.
+    const BITS: usize;
     /// The unit, in scales.
     const UNIT: f32;
-    /// The largest number, in scales.
-    const MAX: f32;
-    /// The number of `nibble`, which is below 16, in units.
-    fn number(nibble: u8) -> i8;
-    /// The nearest nibble to `x` scales, halves to even, larger sizes to ±MAX, what is no number to 0.
+    /// The scale for `values`, before it is rounded; none of its numbers is above `max` in size.
+    fn scale(values: &[f32], max: f32) -> f32;
+    /// The number of `code`, which has no bits above [`Self::BITS`], in units.
+    fn number(code: u8) -> i8;
+    /// The code of the nearest number to `x` scales, larger sizes to the largest number; what is no
+    /// number counts as 0.
     fn nearest(x: f32) -> u8;
+    /// Whether a code that is not used is among `codes`.
+    fn has_unused(codes: &[u8]) -> bool;
 }
 
-/// −7…7.
+/// −7…7, the largest size as 7, halves to even. Code 8 is not used.
 pub(super) struct Uniform;
 
-impl Nibble for Uniform {
+impl Alphabet for Uniform {
+    const BITS: usize = 4;
     const UNIT: f32 = 1.0;
-    const MAX: f32 = 7.0;
+
+    #[inline(always)]
+    fn scale(values: &[f32], max: f32) -> f32 {
+        abs_max(values).min(max) / 7.0
+    }
+
+    #[inline(always)]
+    fn has_unused(codes: &[u8]) -> bool {
+        has_nibble_8(codes)
+    }
 
     #[inline(always)]
     fn number(nibble: u8) -> i8 {
@@ -44,12 +61,22 @@ impl Nibble for Uniform {
     }
 }
 
-/// 0, ±2⁻⁶…±1.
+/// 0, ±2⁻⁶…±1, the largest size as 1, halves to even. Code 8 is not used.
 pub(super) struct PowerOfTwo;
 
-impl Nibble for PowerOfTwo {
+impl Alphabet for PowerOfTwo {
+    const BITS: usize = 4;
     const UNIT: f32 = 1.0 / 64.0;
-    const MAX: f32 = 1.0;
+
+    #[inline(always)]
+    fn scale(values: &[f32], max: f32) -> f32 {
+        abs_max(values).min(max)
+    }
+
+    #[inline(always)]
+    fn has_unused(codes: &[u8]) -> bool {
+        has_nibble_8(codes)
+    }
 
     #[inline(always)]
     fn number(nibble: u8) -> i8 {
@@ -81,36 +108,67 @@ pub(super) fn abs_max(values: &[f32]) -> f32 {
     f32::from_bits(max)
 }
 
-/// Codes `values` in units of `scale` to `codes`, unused nibbles as 0.
+/// Codes `values` in units of `scale` to `codes`, which are zero; unused codes stay so.
 #[inline(always)]
-pub(super) fn pack<N: Nibble>(values: &[f32], scale: f32, codes: &mut [u8]) {
+pub(super) fn pack<A: Alphabet>(values: &[f32], scale: f32, codes: &mut [u8]) {
     let per_scale = 1.0 / scale;
     let (tiles, rest) = values.as_chunks::<TILE>();
-    let (full, last) = codes.split_at_mut(tiles.len() * HALF);
-    for (tile, codes) in tiles.iter().zip(full.as_chunks_mut::<HALF>().0) {
-        pack_tile::<N>(tile, per_scale, codes);
+    let (full, last) = codes.split_at_mut(tiles.len() * tile_bytes::<A>());
+    for (tile, codes) in tiles.iter().zip(full.chunks_exact_mut(tile_bytes::<A>())) {
+        pack_tile::<A>(tile, per_scale, codes);
     }
-    pack_tile::<N>(rest, per_scale, last);
+    pack_tile::<A>(rest, per_scale, last);
 }
 
 #[inline(always)]
-fn pack_tile<N: Nibble>(values: &[f32], per_scale: f32, codes: &mut [u8]) {
-    let mut nibbles = [0_u8; TILE];
-    for (nibble, value) in nibbles.iter_mut().zip(values) {
-        *nibble = N::nearest(value * per_scale);
+const fn tile_bytes<A: Alphabet>() -> usize {
+    TILE * A::BITS / 8
+}
+
+#[inline(always)]
+fn pack_tile<A: Alphabet>(values: &[f32], per_scale: f32, codes: &mut [u8]) {
+    let mut single = [0_u8; TILE];
+    for (code, value) in single.iter_mut().zip(values) {
+        *code = A::nearest(value * per_scale);
     }
-    for (code, pair) in codes.iter_mut().zip(nibbles.as_chunks::<2>().0) {
-        let pair = u16::from_le_bytes(*pair);
-        *code = (pair | pair >> 4) as u8;
+    match A::BITS {
+        4 => {
+            for (code, pair) in codes.iter_mut().zip(single.as_chunks::<2>().0) {
+                let pair = u16::from_le_bytes(*pair);
+                *code = (pair | pair >> 4) as u8;
+            }
+        }
+        2 => {
+            for (code, four) in codes.iter_mut().zip(single.as_chunks::<4>().0) {
+                let four = u32::from_le_bytes(*four);
+                *code = (four | four >> 6 | four >> 12 | four >> 18) as u8;
+            }
+        }
+        _ => {
+            for (code, eight) in codes.iter_mut().zip(single.as_chunks::<8>().0) {
+                let eight = u64::from_le_bytes(*eight);
+                *code = (0..8).fold(0, |bits, i| bits | (eight >> (7 * i)) as u8 & 1 << i);
+            }
+        }
     }
 }
 
-/// The numbers of `codes`, at most half a tile of them, in units.
+/// The numbers of `codes`, at most a tile of them, in units.
 #[inline(always)]
-fn numbers<N: Nibble>(codes: &[u8]) -> [i8; TILE] {
+fn numbers<A: Alphabet>(codes: &[u8]) -> [i8; TILE] {
+    match A::BITS {
+        4 => spread::<A, 2>(codes),
+        2 => spread::<A, 4>(codes),
+        _ => spread::<A, 8>(codes),
+    }
+}
+
+#[inline(always)]
+fn spread<A: Alphabet, const PER_BYTE: usize>(codes: &[u8]) -> [i8; TILE] {
+    let mask = u8::MAX >> (8 - 8 / PER_BYTE);
     let mut numbers = [0; TILE];
-    for (pair, code) in numbers.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
-        *pair = [N::number(code & 15), N::number(code >> 4)];
+    for (group, code) in numbers.as_chunks_mut::<PER_BYTE>().0.iter_mut().zip(codes) {
+        *group = std::array::from_fn(|i| A::number(code >> (i * 8 / PER_BYTE) & mask));
     }
     numbers
 }
@@ -118,32 +176,36 @@ fn numbers<N: Nibble>(codes: &[u8]) -> [i8; TILE] {
 /// Calls `take(item, number)` for each of `items` with the number of its code, in units; codes beyond
 /// them are padding.
 #[inline(always)]
-pub(super) fn unpack<N: Nibble, T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, i8)) {
-    for (items, codes) in items.chunks_mut(TILE).zip(codes.chunks(HALF)) {
-        let numbers = &numbers::<N>(codes)[..items.len()];
+pub(super) fn unpack<A: Alphabet, T>(codes: &[u8], items: &mut [T], take: impl Fn(&mut T, i8)) {
+    for (items, codes) in items.chunks_mut(TILE).zip(codes.chunks(tile_bytes::<A>())) {
+        let numbers = &numbers::<A>(codes)[..items.len()];
         for (item, number) in items.iter_mut().zip(numbers) {
             take(item, *number);
         }
     }
 }
 
-/// Sum of the squares of the numbers, in scales squared. Exact: a block has at most 2¹⁶ values of at
-/// most 2¹² units.
+/// Sum of the squares of the numbers of the first `len` of `codes`, the rest of which are zero, in
+/// scales squared. Exact: a block has at most 2¹⁶ values of at most 2¹² units.
 #[inline(always)]
-pub(super) fn square<N: Nibble>(codes: &[u8]) -> f64 {
+pub(super) fn square<A: Alphabet>(codes: &[u8], len: usize) -> f64 {
     let mut sum = 0_i32;
-    let (tiles, rest) = codes.as_chunks::<HALF>();
+    let tiles = codes.chunks_exact(tile_bytes::<A>());
+    let rest = tiles.remainder();
     for codes in tiles {
-        sum += square_tile::<N>(codes);
+        sum += square_tile::<A>(codes);
     }
-    sum += square_tile::<N>(rest);
-    f64::from(sum) * f64::from(N::UNIT * N::UNIT)
+    sum += square_tile::<A>(rest);
+    // Code 0 need not stand for 0.
+    let padding = (codes.len() * 8 / A::BITS - len) as i32;
+    sum -= padding * i32::from(A::number(0)) * i32::from(A::number(0));
+    f64::from(sum) * f64::from(A::UNIT * A::UNIT)
 }
 
 #[inline(always)]
-fn square_tile<N: Nibble>(codes: &[u8]) -> i32 {
+fn square_tile<A: Alphabet>(codes: &[u8]) -> i32 {
     let square = |number: &i8| i32::from(*number) * i32::from(*number);
-    numbers::<N>(codes).iter().map(square).sum()
+    numbers::<A>(codes).iter().map(square).sum()
 }
 
 /// Whether a nibble is 8, in whole words.
@@ -191,18 +253,24 @@ pub(super) fn first_outside(codes: &[u8], max: f32) -> Option<(usize, f32)> {
     if any { values.enumerate().find(|(_, value)| outside(*value)) } else { None }
 }
 
-/// `Σ value(item)²`: tile by tile, within a tile by halves, so that neither order nor rounding depends
-/// on the width of vectors.
+/// `Σ value(item)²`, in the order of [`sum_of`].
 #[inline(always)]
 pub(super) fn sum_squares<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    sum_of(items, |item| value(item) * value(item))
+}
+
+/// `Σ value(item)`: tile by tile, within a tile by halves, so that neither order nor rounding depends
+/// on the width of vectors.
+#[inline(always)]
+fn sum_of<T>(items: &[T], value: impl Fn(&T) -> f64) -> f64 {
     let (tiles, rest) = items.as_chunks::<TILE>();
     let mut sum = 0.0;
     for items in tiles {
-        sum += sum_tile(std::array::from_fn(|i| value(&items[i]) * value(&items[i])));
+        sum += sum_tile(std::array::from_fn(|i| value(&items[i])));
     }
     let mut last = [0.0; TILE];
-    for (square, item) in last.iter_mut().zip(rest) {
-        *square = value(item) * value(item);
+    for (term, item) in last.iter_mut().zip(rest) {
+        *term = value(item);
     }
     if rest.is_empty() { sum } else { sum + sum_tile(last) }
 }

@@ -1,6 +1,6 @@
 //! Handing out the training windows, each once an epoch unless a lease is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +127,17 @@ impl LeasePool {
         }
     }
 
+    /// Allows what [`Self::untouched`] lists until `expires`: it waits for its turn.
+    ///
+    /// A lease that was begun is allowed by [`Self::progress`] alone: after a restart the pool may hold one that its
+    /// learner has finished and forgotten, and in whose place it would never get another.
+    pub fn extend(&mut self, learner: LearnerId, expires: Millis) {
+        let untouched = |held: &&mut Held| held.learner == learner && held.done == 0;
+        for held in self.held.values_mut().filter(untouched) {
+            held.expires = Some(expires);
+        }
+    }
+
     /// Takes back what expired at `now`; leases of before a restart are allowed until `fresh`.
     pub fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
         for held in self.held.values_mut() {
@@ -150,6 +161,12 @@ impl LeasePool {
     #[must_use]
     pub fn remaining(&self, learner: LearnerId) -> u32 {
         self.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
+    }
+
+    /// Those who hold any.
+    #[must_use]
+    pub fn holders(&self) -> BTreeSet<LearnerId> {
+        self.held.values().map(|held| held.learner).collect()
     }
 
     /// The leases of `learner`.
@@ -224,8 +241,6 @@ impl LeasePool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     const ANNE: LearnerId = LearnerId(1);

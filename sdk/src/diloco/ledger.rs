@@ -27,7 +27,7 @@ pub struct Account {
     pub name: String,
     /// What it computes with, for people.
     pub device: String,
-    /// Tokens that it says it trained on.
+    /// Tokens that it says it trained on, at most those leased to it.
     pub trained_tokens: u64,
     /// What its present process said of that.
     reported_tokens: u64,
@@ -140,6 +140,16 @@ impl Ledger {
         (learner, false)
     }
 
+    /// Forgets the first learner that left no trace in the run and that may be forgotten as far as `absent` goes, to
+    /// make room. The last one stays, so that no number is given twice.
+    pub(super) fn evict(&mut self, absent: impl Fn(LearnerId) -> bool) -> Option<LearnerId> {
+        let (&last, _) = self.accounts.last_key_value()?;
+        let mut blank = self.accounts.iter().filter(|(_, account)| account.is_blank());
+        let (&learner, _) = blank.find(|&(&learner, _)| learner != last && absent(learner))?;
+        self.accounts.remove(&learner);
+        Some(learner)
+    }
+
     /// The account of `learner`.
     #[must_use]
     pub fn account(&self, learner: LearnerId) -> Option<&Account> {
@@ -163,7 +173,7 @@ impl Ledger {
         match fate {
             Fate::Merged { tokens, .. } => {
                 let p = usize::from(fragment.0);
-                account.merged_tokens[p] += tokens;
+                account.merged_tokens[p] = account.merged_tokens[p].saturating_add(*tokens);
                 account.merged_rounds[p] = Some(round);
                 account.refused_in_a_row = 0;
             }
@@ -180,11 +190,13 @@ impl Ledger {
         }
     }
 
-    /// Notes that the present process of `learner` has trained on `tokens` so far.
+    /// Notes that the present process of `learner` says it has trained on `tokens` so far; more than were leased to
+    /// it are not believed.
     pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) {
         if let Some(account) = self.accounts.get_mut(&learner) {
             let more = tokens.saturating_sub(account.reported_tokens);
-            account.trained_tokens = account.trained_tokens.saturating_add(more);
+            let trained = account.trained_tokens.saturating_add(more);
+            account.trained_tokens = trained.min(account.leased_tokens.max(account.trained_tokens));
             account.reported_tokens = account.reported_tokens.max(tokens);
         }
     }
@@ -217,7 +229,8 @@ impl Ledger {
     /// Tokens of the whole run that are merged; the clock of the inner schedule.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
-        let sum = |p: usize| self.accounts.values().map(|account| account.merged_tokens[p]).sum();
+        let merged = |p: usize| self.accounts.values().map(move |account| account.merged_tokens[p]);
+        let sum = |p: usize| merged(p).fold(0, u64::saturating_add);
         let by_fragment: Vec<u64> = (0..self.fragment_lens.len()).map(sum).collect();
         self.mean(&by_fragment)
     }
@@ -225,7 +238,7 @@ impl Ledger {
     /// Tokens of the whole run that were trained on.
     #[must_use]
     pub fn trained_tokens(&self) -> u64 {
-        self.accounts.values().map(Account::trained).sum()
+        self.accounts.values().map(Account::trained).fold(0, u64::saturating_add)
     }
 
     /// Tokens merged of tokens trained on, 0 to 1; 1 before the first.
@@ -250,6 +263,11 @@ impl Ledger {
 }
 
 impl Account {
+    /// Nothing of it is merged, nor can be of what it has sent.
+    fn is_blank(&self) -> bool {
+        self.merged_tokens.iter().all(|&tokens| tokens == 0) && self.updates == self.fates.total()
+    }
+
     /// Tokens trained on: what it said, or what was merged where its word is not in yet.
     #[must_use]
     pub fn trained(&self) -> u64 {
@@ -303,6 +321,19 @@ mod tests {
         assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
         assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
         assert_eq!(ledger.countable(LearnerId(9), FragmentId(1), 50), 0);
+    }
+
+    #[test]
+    fn no_word_of_a_learner_counts_beyond_its_lease() {
+        let mut ledger = Ledger::new(vec![1]);
+        let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 16]), "a", "cpu").0);
+        for learner in learners {
+            ledger.account_mut(learner).unwrap().leased_tokens = 100;
+            ledger.report(learner, 60);
+            assert_eq!(ledger.account(learner).unwrap().trained(), 60);
+            ledger.report(learner, u64::MAX);
+        }
+        assert_eq!(ledger.trained_tokens(), 200);
     }
 
     #[test]

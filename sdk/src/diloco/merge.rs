@@ -10,6 +10,7 @@ use super::{block, outer};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum MergeRule {
     /// Each segment as its [`MergeClass`] says.

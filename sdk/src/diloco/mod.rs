@@ -14,6 +14,7 @@ mod pair;
 mod quant;
 mod quorum;
 pub(crate) mod replica;
+mod schedule;
 pub mod syncer;
 
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
@@ -24,3 +25,4 @@ pub use outer::{OuterSpec, outer_step};
 pub use quant::{Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Timing};
 pub use replica::{Replica, ReplicaError};
+pub use schedule::learning_rate;

@@ -19,6 +19,17 @@ impl Default for OuterSpec {
     }
 }
 
+impl OuterSpec {
+    /// The same with `share` of the momentum, held to 0…1.
+    ///
+    /// Early updates are long and agree, and a momentum that adds up several of them overshoots: rising
+    /// momentum is a choice of ours, see ARCHITECTURE.md.
+    #[must_use]
+    pub fn with_momentum_share(self, share: f64) -> Self {
+        Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
+    }
+}
+
 /// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`; `theta`, `momentum` (v) and `delta` (Δ, where
 /// learners stand below Θ) are `[len]`.
 ///
@@ -48,6 +59,14 @@ mod tests {
         outer_step(&spec, &mut theta, &mut v, &[1.0, -1.0]);
         assert_eq!(v, [1.0, 1.0]);
         assert_eq!(theta, [1.0 - 0.5 * 1.5, 2.0 - 0.5 * (-1.0 + 0.5)]);
+    }
+
+    #[test]
+    fn momentum_rises_to_its_value_and_no_further() {
+        let spec = OuterSpec { lr: 0.5, momentum: 0.5 };
+        let momentum = |share| spec.with_momentum_share(share).momentum;
+        assert_eq!([-1.0, 0.0, 0.5, 1.0, 7.0].map(momentum), [0.0, 0.0, 0.25, 0.5, 0.5]);
+        assert_eq!(spec.with_momentum_share(0.5).lr, 0.5);
     }
 
     #[test]

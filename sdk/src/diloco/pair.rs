@@ -2,6 +2,8 @@
 
 mod hold;
 mod late;
+mod rein;
+mod rounds;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
@@ -11,7 +13,7 @@ use super::learner::{self, Learner, LearnerConfig, Step};
 use super::syncer::{self, Event, Syncer, SyncerConfig};
 use super::{Codec, Fragments, Layout, MergeClass, Replica, Tensor};
 use crate::wire::{
-    ApplyPolicy, Code, ConnId, DataSpec, ExchangeSpec, Identity, InnerSpec, LeaseGrant, Message, Millis,
+    ApplyPolicy, Bye, Code, ConnId, DataSpec, ExchangeSpec, Identity, InnerSpec, LeaseGrant, Message, Millis,
     ModelSpec, RunId, RunSpec, ShardSpec,
 };
 
@@ -27,6 +29,8 @@ struct Island {
     replica: Option<Replica>,
     target: f32,
     connected: bool,
+    /// Why the syncer closed its last connection, if it did.
+    goodbye: Option<Bye>,
     leases: Vec<LeaseGrant>,
     /// Bodies that its device has not brought out yet, if it is a slow one.
     held: Option<VecDeque<learner::Input>>,
@@ -42,6 +46,10 @@ struct Pair {
     finished: bool,
     next_conn: u64,
     boaster: Option<ConnId>,
+    /// How long updates are on their way, in milliseconds.
+    lag_ms: u64,
+    /// Those that are, and when they arrive.
+    under_way: VecDeque<(Millis, ConnId, Message)>,
 }
 
 fn layout() -> Layout {
@@ -91,9 +99,13 @@ fn spec() -> RunSpec {
 
 impl Pair {
     fn new(targets: &[f32]) -> Self {
+        Self::with(targets, SyncerConfig::default())
+    }
+
+    fn with(targets: &[f32], config: SyncerConfig) -> Self {
         let (layout, spec) = (layout(), spec());
         let theta = vec![0.0; layout.len()];
-        let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
+        let syncer = Syncer::new(RunId(7), spec, config, &layout, &theta).unwrap();
         let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(FRAGMENTS).unwrap()));
         let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
             conn: ConnId(0),
@@ -107,6 +119,7 @@ impl Pair {
             replica: None,
             target,
             connected: false,
+            goodbye: None,
             leases: Vec::new(),
             held: None,
         });
@@ -121,6 +134,8 @@ impl Pair {
             finished: false,
             next_conn: 1,
             boaster: None,
+            lag_ms: 0,
+            under_way: VecDeque::new(),
         };
         for i in 0..targets.len() {
             pair.connect(i);
@@ -159,6 +174,9 @@ impl Pair {
                 {
                     (update.steps, update.tokens) = (1, update.tokens * 1_000);
                 }
+                if self.lag_ms > 0 && matches!(message, Message::Update(_)) {
+                    return self.under_way.push_back((self.now.after(self.lag_ms), conn, message));
+                }
                 self.syncer(syncer::Input::Message(conn, message));
             }
             Output::Send(_) => {}
@@ -189,7 +207,9 @@ impl Pair {
             }
             Output::Grant(grant) => island.leases.push(grant),
             Output::RetainLeases(known) => island.leases.retain(|grant| known.contains(&grant.lease)),
-            Output::Reconnect(_) | Output::Stop(_) => island.connected = false,
+            Output::Reconnect(bye) | Output::Stop(bye) => {
+                (island.connected, island.goodbye) = (false, Some(bye));
+            }
         }
     }
 
@@ -223,6 +243,9 @@ impl Pair {
     fn steps(&mut self, count: u32) {
         for _ in 0..count {
             self.now = self.now.after(STEP_MS);
+            while let Some((_, conn, message)) = self.under_way.pop_front_if(|(at, ..)| *at <= self.now) {
+                self.syncer(syncer::Input::Message(conn, message));
+            }
             for i in 0..self.islands.len() {
                 let island = &mut self.islands[i];
                 if island.core.can_train() {
@@ -345,16 +368,7 @@ fn boasting_counts_for_nothing() {
 
 #[test]
 fn a_full_house_lets_a_learner_past_its_own_ghost() {
-    let mut pair = Pair::new(&[1.0]);
-    pair.syncer = Syncer::new(
-        RunId(7),
-        spec(),
-        SyncerConfig { learners_max: 1, ..SyncerConfig::default() },
-        &pair.layout,
-        &vec![0.0; pair.layout.len()],
-    )
-    .unwrap();
-    pair.connect(0);
+    let mut pair = Pair::with(&[1.0], SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
     // The syncer never hears that this connection is gone.
     pair.connect(0);
     pair.steps(10);

@@ -1,4 +1,4 @@
-//! Coding the change of a fragment: 4 bits a value in blocks that share a scale.
+//! Coding the change of a fragment: 4, 2 or 1 bits a value in blocks that share a scale.
 //!
 //! # The body
 //! The values of a fragment, segment after segment, are cut into blocks of `block` values; a block
@@ -6,21 +6,28 @@
 //!
 //! 1. one scale per block, in order: the upper 16 bits of an `f32` (bfloat16), little endian;
 //! 2. zero or two zero bytes, up to a multiple of 4;
-//! 3. for each block, one 4-bit code per value, two a byte, the first in the low nibble, with zero
-//!    codes up to a multiple of 8: every block starts at a multiple of 4 bytes.
+//! 3. for each block, one code per value, the first in the lowest bits of the first byte, with zero
+//!    codes up to a multiple of 32 bits: every block starts at a multiple of 4 bytes. So `block` is a
+//!    multiple of 8 for codes of 4 bits, of 16 for 2 bits, of 32 for 1 bit.
 //!
 //! A value is `number(code) · scale`. That product is exact in `f32`, so adding it to a parameter
 //! gives the same bits with and without fused multiply-add: syncer and learners agree on Θ̂.
 //!
-//! | code | number of nibble `n` | scale |
+//! | code | number of the bits `n` | scale |
 //! |---|---|---|
 //! | [`Code::Int4`] | `n` as two's complement, −7…7 | largest size in the block / 7 |
 //! | [`Code::E3m0`] | 0 for `n = 0`; else ±2^(L−7), L = `n & 7`, negative if `n & 8` | largest size in the block |
+//! | [`Code::Int2`] | 1 + 2 · (`n & 1`), negative if `n & 2`: ±1, ±3 | 0.624 · mean size in the block |
+//! | [`Code::Int1`] | 1 for `n = 0`, −1 for `n = 1` | mean size in the block |
 //!
-//! Scales are rounded up, values to the nearest number of the rounded scale, halves to even. A scale
-//! is 0 or within 2⁻¹⁰⁰…2⁶⁰; a block whose scale would be smaller is coded as zeros. Nibble 8 (−8, −0)
-//! is never used. So a body and what it decodes to determine each other, and a merge of any accepted
-//! bodies stays finite.
+//! Scales are rounded up, values to the nearest number of the rounded scale, in 4 bits halves to even.
+//! A scale is 0 or within 2⁻¹⁰⁰…2⁶⁰; a block whose scale would be smaller is coded as zeros. Nibble 8
+//! (−8, −0) is never used. A merge of any accepted bodies stays finite. What a body decodes to is coded
+//! as that body again, except with [`Code::Int2`], whose scale follows the sizes that are coded.
+//!
+//! The constant of [`Code::Int2`] gives the steps with the least mean square error for normally
+//! distributed values (Max, 1960). The paper's codes of 1 and 2 bits are not published; ours are for
+//! comparison in simulations, and a syncer does not offer them.
 //!
 //! With blocks of 256 a value costs 4 + 16/256 = 4.0625 bits, plus the padding of each segment's last
 //! block. [`Code::F32`] has neither blocks nor scales: the values are `f32`, little endian.
@@ -47,11 +54,13 @@ pub struct Codec {
 /// Why a codec cannot be had, or a body is none.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
-    /// A block size that is not a multiple of 8 within 8…65536.
-    #[error("a block of {block} values: choose a multiple of 8 from 8 to 65536")]
+    /// A block size that does not fill whole words, or is above 65536.
+    #[error("a block of {block} values: choose a multiple of {multiple} from {multiple} to 65536")]
     Block {
         /// The size asked for.
         block: u32,
+        /// Values in a word of 4 bytes; with [`Code::F32`] 8.
+        multiple: u32,
     },
     /// The body is not as long as the fragment's shape demands.
     #[error("a body of {actual} bytes where the fragment takes {expected}")]
@@ -75,7 +84,7 @@ pub enum QuantError {
         /// What stands there.
         value: f32,
     },
-    /// A code that stands for nothing: nibble 8, or not 0 where the scale is 0.
+    /// A code that stands for nothing: a nibble 8, or not 0 where the scale is 0.
     #[error("block {block} holds a code that stands for no value")]
     Code {
         /// Index of the block.
@@ -90,11 +99,17 @@ impl Codec {
     /// The codec that `spec` asks for.
     ///
     /// # Errors
-    /// [`QuantError::Block`]: `spec.block` is not a multiple of 8 from 8 to 65536.
+    /// [`QuantError::Block`]: `spec.block` is not a multiple of 8, with [`Code::Int2`] of 16, with
+    /// [`Code::Int1`] of 32, up to 65536.
     pub fn new(spec: &ExchangeSpec) -> Result<Self, QuantError> {
         let ExchangeSpec { code, block, .. } = *spec;
-        if block == 0 || !block.is_multiple_of(8) || block > 1 << 16 {
-            return Err(QuantError::Block { block });
+        let multiple = match code {
+            Code::Int4 | Code::E3m0 | Code::F32 => 8,
+            Code::Int2 => 16,
+            Code::Int1 => 32,
+        };
+        if block == 0 || !block.is_multiple_of(multiple) || block > 1 << 16 {
+            return Err(QuantError::Block { block, multiple });
         }
         Ok(Self { code, block })
     }
@@ -194,6 +209,8 @@ impl Codec {
     fn code_bytes(&self, len: usize) -> usize {
         match self.code {
             Code::Int4 | Code::E3m0 => len.div_ceil(8) * 4,
+            Code::Int2 => len.div_ceil(16) * 4,
+            Code::Int1 => len.div_ceil(32) * 4,
             Code::F32 => len * 4,
         }
     }
@@ -201,7 +218,9 @@ impl Codec {
     /// Bytes before the codes.
     pub(crate) fn head_bytes(&self, segments: &[Segment]) -> usize {
         match self.code {
-            Code::Int4 | Code::E3m0 => (self.block_count(segments) * 2).next_multiple_of(4),
+            Code::Int4 | Code::E3m0 | Code::Int2 | Code::Int1 => {
+                (self.block_count(segments) * 2).next_multiple_of(4)
+            }
             Code::F32 => 0,
         }
     }

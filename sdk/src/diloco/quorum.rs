@@ -18,9 +18,16 @@ pub struct QuorumPolicy {
     pub rounds_in_flight: u32,
     /// A round without quorum is given up, or merged with what it has, after this many step times…
     pub patience_steps: f64,
-    /// …and not before this many milliseconds.
+    /// …and not before this many milliseconds. Where answers take long, as over thin links, it is longer:
+    /// [`Self::patience_ms`].
     pub patience_ms_min: u64,
 }
+
+/// Patience, in times that an answer has taken lately; constant of ours.
+const PATIENCE_ANSWERS: f64 = 2.0;
+/// Longest patience that slow answers lead to, in milliseconds: one that only says that it is there must not
+/// keep a fragment for ever. Constant of ours.
+const PATIENCE_ANSWERS_MS_MAX: f64 = 120_000.0;
 
 impl Default for QuorumPolicy {
     fn default() -> Self {
@@ -46,6 +53,9 @@ pub struct Timing {
     pub quorum_ms: f64,
     /// ξ_sync: from the end of collecting to the merged fragment being sent.
     pub sync_ms: f64,
+    /// From the start of a round to an update for it, also if that came too late.
+    #[serde(default)]
+    pub answer_ms: f64,
 }
 
 /// One round, as far as the decision needs it.
@@ -59,6 +69,8 @@ pub struct RoundView {
     pub pending: u32,
     /// When the quorum was reached.
     pub quorum_at: Option<Millis>,
+    /// Rounds launched at once with this one, itself included: their updates share the learners' links.
+    pub at_once: u32,
 }
 
 /// What to do now about one round, and why.
@@ -129,10 +141,14 @@ impl QuorumPolicy {
         (self.grace_ratio * slack).max(0.0) as u64
     }
 
-    /// How long a round may stay below quorum, in milliseconds.
+    /// How long a round may stay below quorum, in milliseconds: `patience_steps`, or twice as long as answers
+    /// take, if that is more; `at_once` times that if so many rounds were launched together.
     #[must_use]
-    pub fn patience_ms(&self, timing: &Timing) -> u64 {
-        ((self.patience_steps * timing.step_ms).max(0.0) as u64).max(self.patience_ms_min)
+    pub fn patience_ms(&self, timing: &Timing, at_once: u32) -> u64 {
+        // Never NaN: `max` leaves that out.
+        let answers_ms = (PATIENCE_ANSWERS * timing.answer_ms * f64::from(at_once)).max(0.0);
+        let ms = (self.patience_steps * timing.step_ms).max(answers_ms.min(PATIENCE_ANSWERS_MS_MAX));
+        (ms.max(0.0) as u64).max(self.patience_ms_min)
     }
 
     /// What to do about `round` at `now`.
@@ -146,7 +162,7 @@ impl QuorumPolicy {
         }
         let needed = self.needed(round);
         if round.updates < needed {
-            let until = round.launched.after(self.patience_ms(timing));
+            let until = round.launched.after(self.patience_ms(timing, round.at_once));
             return match (now >= until, round.updates) {
                 (false, _) => Decision::AwaitQuorum { missing: needed - round.updates, until },
                 (true, 0) => Decision::Abandon { why: AbandonCause::PatienceOver },
@@ -178,7 +194,8 @@ mod tests {
     use super::*;
 
     /// K = 2, τ·ξ_launch = 100 ms, of which 37.5 ms are spoken for: grace is 50 ms.
-    const TIMING: Timing = Timing { step_ms: 25.0, launch_ms: 50.0, quorum_ms: 30.0, sync_ms: 7.5 };
+    const TIMING: Timing =
+        Timing { step_ms: 25.0, launch_ms: 50.0, quorum_ms: 30.0, sync_ms: 7.5, answer_ms: 30.0 };
 
     fn policy() -> QuorumPolicy {
         QuorumPolicy { updates_min: NonZeroU32::new(2).unwrap(), ..QuorumPolicy::default() }
@@ -191,6 +208,7 @@ mod tests {
             updates,
             pending: invited - updates,
             quorum_at: arrivals.get(1).copied().map(Millis),
+            at_once: 1,
         };
         assert_eq!(policy().decide(&TIMING, Millis(now), &round), expected, "now {now}, {arrivals:?}");
     }
@@ -217,6 +235,14 @@ mod tests {
     fn patience_ends() {
         check(2_000, &[5], 3, Decision::Merge { why: MergeCause::PatienceOver });
         check(2_000, &[], 3, Decision::Abandon { why: AbandonCause::PatienceOver });
+    }
+
+    #[test]
+    fn patience_outlasts_answers_over_thin_links() {
+        let patience_ms = |answer_ms, at_once| policy().patience_ms(&Timing { answer_ms, ..TIMING }, at_once);
+        assert_eq!([0.0, 900.0, f64::NAN].map(|answer_ms| patience_ms(answer_ms, 1)), [2_000; 3]);
+        assert_eq!((patience_ms(3_500.0, 1), patience_ms(900.0, 8)), (7_000, 14_400));
+        assert_eq!(patience_ms(1e9, 8), 120_000);
     }
 
     #[test]

@@ -74,9 +74,7 @@ impl Adjust {
     pub fn new(inner: &InnerSpec, steps: u64, lr: f32, grad_norm: f32) -> Self {
         let clip = inner.clip_norm;
         let scale = if clip > 0.0 && grad_norm > clip { clip / grad_norm } else { 1.0 };
-        // Beyond 2³¹ steps the correction is 1 in any case.
-        let t = i32::try_from(steps).unwrap_or(i32::MAX);
-        let correction = |beta: f32| 1.0 - f64::from(beta).powi(t);
+        let correction = |beta: f32| 1.0 - libm::pow(f64::from(beta), steps as f64);
         Self {
             scale,
             beta1: inner.beta1,

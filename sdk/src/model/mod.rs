@@ -1,4 +1,4 @@
-//! The model in plain scalar Rust: presets, parameter layout, initial values, schedule, AdamW, and a
+//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW, and a
 //! reference forward and backward pass that the engines are tested against.
 //!
 //! A Llama-shaped decoder. Letters, here and in the engines:
@@ -20,8 +20,8 @@ mod reference;
 #[cfg(any(feature = "cpu-portable", feature = "gpu"))]
 mod rotary;
 mod sampler;
-mod schedule;
 
+pub use crate::diloco::learning_rate;
 #[cfg(feature = "cpu-portable")]
 pub(crate) use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
@@ -37,7 +37,6 @@ pub use reference::{reference_logits, reference_loss_and_grad};
 #[cfg(any(feature = "cpu-portable", feature = "gpu"))]
 pub(crate) use rotary::rotary_tables;
 pub use sampler::Sampler;
-pub use schedule::learning_rate;
 
 pub use crate::wire::{InnerSpec, ModelSpec};
 

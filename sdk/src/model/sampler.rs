@@ -21,7 +21,7 @@ impl Sampler {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weight = |x: f32| {
             let scaled = f64::from(x - max) / f64::from(self.temperature);
-            if self.temperature > 0.0 { scaled.exp() } else { f64::from(u8::from(x == max)) }
+            if self.temperature > 0.0 { libm::exp(scaled) } else { f64::from(u8::from(x == max)) }
         };
         let weights = || logits.iter().map(|&x| weight(x)).map(|w| if w.is_nan() { 0.0 } else { w });
         let total: f64 = weights().sum();

@@ -1,5 +1,7 @@
 //! What sockets and fetches take and give, on every target.
 
+use crate::wire::Invite;
+
 /// What a [`super::Socket`] reports, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketEvent {
@@ -7,6 +9,8 @@ pub enum SocketEvent {
     Opened,
     /// One binary frame came in.
     Frame(Vec<u8>),
+    /// The peer showed that it is there, by a ping or the answer to one; browsers do not tell.
+    Alive,
     /// The connection is gone, or never came about. The last event of a socket.
     Closed {
         /// The close code that the peer gave, if it gave one.
@@ -63,14 +67,16 @@ pub struct FetchRequest {
     pub start_byte: u64,
     /// Longest body taken, in bytes; a longer one is an error, and no more than this is ever held.
     pub body_bytes_max: u64,
+    /// Name and value of a request header that shows an invite, if one is to go along.
+    pub invite: Option<(&'static str, Invite)>,
     /// Name of the one response header to report.
     pub header: &'static str,
 }
 
-/// The answer to a [`FetchRequest`], after redirects.
+/// The answer to a [`FetchRequest`]. Redirects are not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchReply {
-    /// HTTP status of the last answer.
+    /// HTTP status.
     pub status: u16,
     /// Value of the header asked for, if it came.
     pub header: Option<String>,

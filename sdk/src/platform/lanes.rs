@@ -1,4 +1,4 @@
-//! Vectors of four floats: `simd128` where a browser's module is compiled for it, plain arrays elsewhere.
+//! Vectors of floats, as wide as the processor has them, whose sums and products are rounded one by one.
 
 /// The vector instructions that all code is compiled for; `None` where they are looked for at run time.
 pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
@@ -9,12 +9,40 @@ pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
     None
 };
 
-#[cfg(all(target_feature = "simd128", any(test, not(feature = "cpu"))))]
-mod simd128;
-#[cfg(all(target_feature = "simd128", any(test, not(feature = "cpu"))))]
-pub use simd128::F4;
+/// `N` floats side by side, in registers.
+pub trait Lanes<const N: usize>: Copy {
+    /// `value` everywhere.
+    fn splat(value: f32) -> Self;
 
-#[cfg(all(not(target_feature = "simd128"), any(test, not(feature = "cpu"))))]
+    /// Of values that lie side by side.
+    fn load(values: &[f32; N]) -> Self;
+
+    /// Into values that lie side by side.
+    fn store(self, values: &mut [f32; N]);
+
+    /// `self + a · b`, rounded twice; in modules compiled for `relaxed-simd` once, if the browser likes that
+    /// better.
+    #[must_use]
+    fn add_product(self, a: Self, b: Self) -> Self;
+}
+
+/// Work to do with the widest vectors there are: see [`widest`]. All of it must be `#[inline(always)]`, or
+/// each operation becomes a call.
+pub trait Work {
+    /// Does it.
+    fn run<L: Lanes<N>, const N: usize>(self);
+}
+
+#[cfg(not(any(target_feature = "simd128", target_arch = "x86_64")))]
 mod array;
-#[cfg(all(not(target_feature = "simd128"), any(test, not(feature = "cpu"))))]
-pub use array::F4;
+#[cfg(target_feature = "simd128")]
+mod simd128;
+#[cfg(all(not(target_feature = "simd128"), target_arch = "x86_64"))]
+mod x86_64;
+
+#[cfg(not(any(target_feature = "simd128", target_arch = "x86_64")))]
+pub use array::widest;
+#[cfg(target_feature = "simd128")]
+pub use simd128::widest;
+#[cfg(all(not(target_feature = "simd128"), target_arch = "x86_64"))]
+pub use x86_64::widest;

@@ -17,7 +17,7 @@ pub struct Address {
     secure: bool,
     /// Host, port if given, and path without a slash at its end.
     place: String,
-    /// What the fragment of a link brought; neither shown nor sent in a request.
+    /// What the fragment of a link brought; never shown, and in no address.
     invite: Option<Invite>,
 }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+use crate::wire::Share;
+
 /// Pauses, throttles and ends a run; from any thread, at any time. Copies steer the same run.
 #[derive(Clone, Debug)]
 pub struct Control(Arc<Shared>);
@@ -95,11 +97,18 @@ impl Control {
         self.0.reconnect.swap(false, Relaxed)
     }
 
-    /// Rest owed for `busy_us` of computing, in microseconds.
+    /// Rest owed for `busy_us` of computing, in microseconds, if the run's owner has it train for `share` of what its
+    /// duty cycle leaves.
     #[must_use]
-    pub fn rest_us(&self, busy_us: u64) -> u64 {
-        let permille = u64::from(self.0.duty_permille.load(Relaxed));
-        busy_us.saturating_mul(1_000 - permille) / permille
+    pub fn rest_us(&self, busy_us: u64, share: Share) -> u64 {
+        let pace_ppm = self.pace_ppm(share);
+        busy_us.saturating_mul(1_000_000 - pace_ppm) / pace_ppm
+    }
+
+    /// The part of the time that it computes if the run's owner has it train for `share` of what its duty cycle
+    /// leaves, in millionths.
+    pub(super) fn pace_ppm(&self, share: Share) -> u64 {
+        u64::from(self.0.duty_permille.load(Relaxed)) * u64::from(share.permille())
     }
 }
 
@@ -116,12 +125,14 @@ mod tests {
     #[test]
     fn rest_and_work_make_the_duty_cycle() {
         let control = Control::new();
-        assert_eq!(control.rest_us(7_000), 0);
+        assert_eq!(control.rest_us(7_000, Share::FULL), 0);
         control.set_duty_cycle(0.25).unwrap();
-        assert_eq!(control.rest_us(1_000), 3_000);
+        assert_eq!(control.rest_us(1_000, Share::FULL), 3_000);
         for share in [0.0, -1.0, 1.1, f64::NAN] {
             assert!(control.set_duty_cycle(share).is_err(), "{share}");
         }
-        assert_eq!(control.rest_us(1_000), 3_000, "a refused share changes nothing");
+        // Four times as slow again, not only as slow as the slower of the two.
+        assert_eq!(control.rest_us(1_000, Share::new(0.25).unwrap()), 15_000);
+        assert_eq!(control.rest_us(1_000, Share::FULL), 3_000, "a refused share changes nothing");
     }
 }

@@ -9,7 +9,7 @@ use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
 use crate::platform::{FetchError, FetchReply, FetchRequest, fetch};
-use crate::wire::{FragmentId, RunId, Version, clip};
+use crate::wire::{FragmentId, INVITE_HEADER, RunId, Version, clip};
 
 use super::{Address, Backoff};
 
@@ -94,12 +94,9 @@ impl Downloads {
         }
         let held = self.shard.as_mut().expect("set above");
         if held.transfer.is_none() && held.retry_us <= now_us {
-            let request = FetchRequest {
-                url: self.address.http_url(&format!("/v1/runs/{run}/shards/{shard}")),
-                start_byte: held.partial.len() as u64,
-                body_bytes_max: body_bytes,
-                header: VERSION_HEADER,
-            };
+            let path = format!("/v1/runs/{run}/shards/{shard}");
+            let start_byte = held.partial.len() as u64;
+            let request = request(&self.address, &path, start_byte, body_bytes);
             held.transfer = Some(fetch(request).boxed_local());
         }
     }
@@ -164,11 +161,21 @@ impl Downloads {
             && let Some(wanted) = self.waiting.pop_front()
         {
             let Wanted { run, fragment, version, body_bytes } = wanted;
-            let url = self.address.http_url(&format!("/v1/runs/{run}/fragments/{fragment}/{version}"));
-            let request =
-                FetchRequest { url, start_byte: 0, body_bytes_max: body_bytes, header: VERSION_HEADER };
+            let path = format!("/v1/runs/{run}/fragments/{fragment}/{version}");
+            let request = request(&self.address, &path, 0, body_bytes);
             self.fragments.push(fetch(request).map(move |reply| (wanted, reply)).boxed_local());
         }
+    }
+}
+
+/// The request for `path`; an invite goes along in a header, since addresses end up in logs.
+fn request(address: &Address, path: &str, start_byte: u64, body_bytes_max: u64) -> FetchRequest {
+    FetchRequest {
+        url: address.http_url(path),
+        start_byte,
+        body_bytes_max,
+        invite: address.invite().map(|invite| (INVITE_HEADER, invite.clone())),
+        header: VERSION_HEADER,
     }
 }
 

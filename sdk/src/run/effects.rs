@@ -8,7 +8,7 @@ use crate::wire::{Bye, CloseCode, Fate, Message, RunSpec, Welcome};
 use super::RunError;
 use super::downloads::Download;
 use super::event::Event;
-use super::link::{LinkEvent, bye};
+use super::link::{End, LinkEvent, bye};
 use super::meter::Spent;
 use super::session::{Part, Session, newcomer};
 
@@ -53,9 +53,9 @@ where
                 let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.ending);
                 match code {
                     // Its goodbye was lost, but not the reason.
-                    Some(code) => self.handle(Input::Message(Message::Bye(Bye { code, reason }))).await,
+                    Some(code) => self.handle(Input::Message(Message::Bye(Bye::new(code, reason)))).await,
                     None => {
-                        self.disconnect(&reason);
+                        self.disconnect(&End { reason: &reason, ..End::default() });
                         self.drain().await
                     }
                 }
@@ -68,10 +68,29 @@ where
                 if code == CloseCode::Version {
                     return Err(RunError::Refused { code, reason });
                 }
-                self.disconnect(&reason);
+                self.disconnect(&End { reason: &reason, ..End::default() });
                 self.drain().await
             }
         }
+    }
+
+    /// Gives up a connection on which nothing comes, and hurries if its owner wants that.
+    pub(super) async fn watch_link(&mut self, now_us: u64) -> Result<(), RunError> {
+        let ready = self.learner.is_ready();
+        let hurries = self.control.take_reconnect();
+        // One whose owner paused it has time to find out.
+        let mut given_up = self.link.given_up(now_us, ready && !self.paused);
+        if hurries && ready && self.learner.can_train() && self.link.is_doubtful(now_us) {
+            given_up.get_or_insert_with(|| "nothing was heard for a while".to_owned());
+        }
+        if let Some(reason) = given_up {
+            self.disconnect(&End { reason: &reason, ..End::default() });
+            self.drain().await?;
+        }
+        if hurries {
+            self.link.hurry(now_us);
+        }
+        Ok(())
     }
 
     pub(super) async fn on_download(&mut self, download: Download) -> Result<(), RunError> {
@@ -134,20 +153,24 @@ where
                     part.feed.retain(&leases);
                 }
             }
-            Output::Reconnect(Bye { code, reason }) => {
+            Output::Reconnect(Bye { code, reason, wait_ms }) => {
                 self.link.close(code, &reason);
-                self.disconnect(&reason);
+                self.disconnect(&End { reason: &reason, code: Some(code), wait_ms });
+                if wait_ms > 0 {
+                    // Whoever says when to come back is there: only after that is it missed.
+                    self.offline_us = Some(self.clock.now_us() + u64::from(wait_ms) * 1_000);
+                }
             }
             Output::Stop(bye) => return self.stop(bye),
         }
         Ok(())
     }
 
-    fn stop(&mut self, Bye { code, reason }: Bye) -> Result<(), RunError> {
+    fn stop(&mut self, Bye { code, reason, .. }: Bye) -> Result<(), RunError> {
         self.link.close(code, &reason);
         match code {
             CloseCode::Done => {
-                self.disconnect(&reason);
+                self.disconnect(&End { reason: &reason, code: Some(code), wait_ms: 0 });
                 self.ending = true;
                 Ok(())
             }
@@ -198,7 +221,7 @@ where
             return;
         }
         if let Err(error) = self.link.send(message) {
-            return self.disconnect(&error.to_string());
+            return self.disconnect(&End { reason: &error.to_string(), ..End::default() });
         }
         if let (Message::Progress(progress), Some(part)) = (message, &mut self.part) {
             part.feed.reported(&progress.leases);
@@ -233,16 +256,16 @@ where
     }
 
     /// Gives up the connection; the core hears of it with the next [`Self::drain`].
-    fn disconnect(&mut self, reason: &str) {
+    fn disconnect(&mut self, end: &End<'_>) {
         if self.link.retry_us().is_some() {
             return;
         }
         let now_us = self.clock.now_us();
-        let retry_ms = self.link.drop_connection(now_us, reason);
+        let retry_ms = self.link.drop_connection(now_us, end);
         self.offline_us.get_or_insert(now_us);
         self.downloads.clear_fragments();
         if !self.ending {
-            (self.observe)(&Event::Disconnected { reason: reason.to_owned(), retry_ms });
+            (self.observe)(&Event::Disconnected { reason: end.reason.to_owned(), retry_ms });
         }
         self.learner.handle(self.clock.now(), Input::Disconnected);
     }
@@ -266,7 +289,7 @@ where
     /// Gives up everything but the identity, and joins as a newcomer does.
     fn afresh(&mut self, reason: &str) {
         (self.observe)(&Event::Afresh { reason: reason.to_owned() });
-        self.disconnect(reason);
+        self.disconnect(&End { reason, ..End::default() });
         self.learner = newcomer(&self.config);
         if self.paused {
             self.learner.handle(self.clock.now(), Input::Paused(true));

@@ -88,6 +88,8 @@ pub struct Report {
     pub doing: Doing,
     /// Why there is no connection, if there is none.
     pub offline: Option<Offline>,
+    /// The part of the time it would train that the run's owner has it train, 0.001 to 1.
+    pub share: f64,
     /// Steps done.
     pub steps: u64,
     /// Tokens trained on.
@@ -151,6 +153,8 @@ pub enum Doing {
 pub struct Offline {
     /// Why.
     pub reason: String,
+    /// The close code, if the syncer said why; 4014 if the run's owner dropped this learner.
+    pub code: Option<u16>,
     /// Time to the next attempt, in milliseconds; 0 while one is under way.
     pub retry_ms: u64,
 }
@@ -167,10 +171,13 @@ impl fmt::Display for Report {
             Doing::Paused => "paused",
             Doing::Leaving => "leaving",
         })?;
+        if self.share < 1.0 && self.doing == Doing::Training {
+            write!(f, ", slowed down by the run's owner to {} % of its pace", self.share * 100.0)?;
+        }
         match &self.offline {
             None => Ok(()),
-            Some(Offline { reason, retry_ms: 0 }) => write!(f, ", reconnecting now because {reason}"),
-            Some(Offline { reason, retry_ms }) => {
+            Some(Offline { reason, retry_ms: 0, .. }) => write!(f, ", reconnecting now because {reason}"),
+            Some(Offline { reason, retry_ms, .. }) => {
                 write!(f, ", reconnecting in {} s because {reason}", retry_ms.div_ceil(1_000))
             }
         }

@@ -18,8 +18,8 @@ use crate::diloco::{Layout, MergeClass, Tensor, Version};
 use crate::engine::{EngineError, StepStats, Trainer};
 use crate::platform::Clock;
 use crate::wire::{
-    ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, CloseCode, Code, ConnId, DataSpec, ExchangeSpec, FragmentId,
-    Hello, InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
+    ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Hello,
+    InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
 };
 
 use super::Address;
@@ -28,11 +28,13 @@ use super::Address;
 #[derive(Default)]
 pub(super) struct Script {
     /// Answers for the next greetings, before any is let through.
-    pub(super) goodbyes: Vec<CloseCode>,
+    pub(super) goodbyes: Vec<Bye>,
     /// The next answers with a shard break off half way.
     pub(super) broken_shards: u32,
     /// Each connection is cut once so many receipts went out on it.
     pub(super) cut_after_receipts: Option<u32>,
+    /// The next connection on which so many receipts went out brings no word more, but stands.
+    pub(super) mute_after_receipts: Option<u32>,
     /// Sent instead of the answer to the next greeting.
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
@@ -81,6 +83,11 @@ impl FakeSyncer {
         Self { address, world }
     }
 
+    /// Has the core take `input`, as if its owner said so.
+    pub(super) fn order(&self, input: Input) {
+        lock(&self.world).handle(input);
+    }
+
     pub(super) fn script<R>(&self, look: impl FnOnce(&mut Script) -> R) -> R {
         look(&mut lock(&self.world).script)
     }
@@ -122,7 +129,7 @@ impl World {
             conn
         };
         let mut assembler = Assembler::new(BODY_BYTES_MAX);
-        let mut receipts = 0;
+        let (mut receipts, mut mute) = (0, false);
         loop {
             match socket.read() {
                 Ok(Frame::Binary(frame)) => {
@@ -142,7 +149,11 @@ impl World {
                     world.handle(Input::Timeout);
                 }
                 let garbage = if world.script.hellos.is_empty() { None } else { world.script.garbage.take() };
-                let messages = world.conns.get_mut(&conn).map(std::mem::take).unwrap_or_default();
+                let mut messages = world.conns.get_mut(&conn).map(std::mem::take).unwrap_or_default();
+                mute |= world.script.mute_after_receipts.take_if(|after| receipts >= *after).is_some();
+                if mute {
+                    messages.clear();
+                }
                 (messages, world.script.cut_after_receipts, garbage)
             };
             if let Some(garbage) = garbage {
@@ -156,7 +167,7 @@ impl World {
                     // A peer that went away shows at the next read.
                     let _sent = socket.send(Frame::Binary(frame.into()));
                 }
-                if let Some(Bye { code, reason }) = bye {
+                if let Some(Bye { code, reason, .. }) = bye {
                     let code = SocketCode::from(u16::from(code));
                     let _sent = socket.close(Some(CloseFrame { code, reason: reason.into() }));
                 }
@@ -175,8 +186,7 @@ impl World {
             Message::Hello(hello) => {
                 self.script.hellos.push(hello.clone());
                 if !self.script.goodbyes.is_empty() {
-                    let code = self.script.goodbyes.remove(0);
-                    let bye = Bye { code, reason: "the test says so".to_owned() };
+                    let bye = self.script.goodbyes.remove(0);
                     return self.conns.entry(conn).or_default().push(Message::Bye(bye));
                 }
                 if self.script.garbage.is_some() {
@@ -225,22 +235,15 @@ impl World {
             [head.as_bytes(), body].concat()
         };
         match path.as_slice() {
-            ["", "v1", "runs", _, "fragments", fragment, version] => {
+            ["", "v1", "runs", _, "fragments", fragment, _] => {
                 let Ok(fragment) = fragment.parse().map(FragmentId) else {
                     return reply("404 Not Found", 0, &[]);
                 };
                 match self.syncer.hat(fragment) {
-                    Some((Version(current), values)) if *version == current.to_string() => {
+                    Some((Version(current), values)) => {
                         let body: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                         let head = format!("200 OK\r\nx-archipelago-version: {current}");
                         reply(&head, body.len(), &body)
-                    }
-                    Some((Version(current), _)) => {
-                        let run = self.syncer.run();
-                        let head = format!(
-                            "307 Temporary Redirect\r\nlocation: /v1/runs/{run}/fragments/{fragment}/{current}"
-                        );
-                        reply(&head, 0, &[])
                     }
                     None => reply("503 Service Unavailable", 0, &[]),
                 }

@@ -1,15 +1,22 @@
-//! The connection to the syncer: messages in and out, and when to try again.
+//! The connection to the syncer: messages in and out, when to give it up, and when to try again.
 
-use crate::platform::{Socket, SocketBytes, SocketEvent, SocketLimits};
+use std::ops::RangeInclusive;
+
+use crate::platform::{SendError, Socket, SocketBytes, SocketEvent, SocketLimits};
 use crate::wire::{
     Assembler, BODY_BYTES_MAX, Bye, CHUNK_BYTES, CloseCode, DecodeError, Message, SUBPROTOCOL,
 };
 use crate::wire::{encode, frames};
 
+use super::silence::{PATIENCE_US, Silence};
 use super::{Address, Backoff};
 
 /// Bytes that may wait to be sent: two of the largest messages.
 const QUEUE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize;
+/// Time for a connection to open, in microseconds.
+const OPEN_US_MAX: u64 = 10_000_000;
+/// The part of the first patience that one in a [hurry](Link::hurry) has.
+const HURRY: u64 = 6;
 
 /// What happened on the link.
 #[derive(Debug)]
@@ -24,12 +31,27 @@ pub(super) enum LinkEvent {
     Garbled(DecodeError),
 }
 
+/// How a connection ended.
+#[derive(Debug, Default)]
+pub(super) struct End<'a> {
+    /// In words.
+    pub(super) reason: &'a str,
+    /// As a number, if the peer gave one.
+    pub(super) code: Option<CloseCode>,
+    /// Time that the peer asks to be left alone for, in milliseconds; 0 if it does not.
+    pub(super) wait_ms: u32,
+}
+
 /// One connection after another to the same syncer.
 #[derive(Debug)]
 pub(super) struct Link {
     address: Address,
     state: State,
     backoff: Backoff,
+    /// Patience with a syncer that says nothing, and the longest, in microseconds.
+    patience_us: RangeInclusive<u64>,
+    /// Patience of one in a hurry, in microseconds.
+    hurry_us: u64,
     /// No attempt is made before, in microseconds.
     not_before_us: u64,
     /// Number of the next message that is sent in chunks.
@@ -37,25 +59,44 @@ pub(super) struct Link {
     /// Bytes of the connections that are over.
     bytes: SocketBytes,
     reason: String,
+    /// What the last connection ended with, if the peer said so.
+    code: Option<CloseCode>,
 }
 
 #[derive(Debug)]
 enum State {
-    Down { retry_us: u64 },
-    Up { socket: Socket, assembler: Assembler, opened_us: Option<u64> },
+    Down {
+        retry_us: u64,
+    },
+    Up {
+        socket: Socket,
+        assembler: Assembler,
+        opened_us: Option<u64>,
+        /// A message came in.
+        met: bool,
+        silence: Silence,
+    },
 }
 
 impl Link {
     /// A link that may connect at once; `seed` spreads the retries.
     pub(super) fn new(address: Address, seed: u64) -> Self {
+        Self::within(PATIENCE_US, address, seed)
+    }
+
+    /// The first and the longest patience with a syncer that says nothing, in microseconds.
+    pub(super) fn within(patience_us: RangeInclusive<u64>, address: Address, seed: u64) -> Self {
         Self {
             address,
             state: State::Down { retry_us: 0 },
             backoff: Backoff::new(seed),
+            hurry_us: patience_us.start() / HURRY,
+            patience_us,
             not_before_us: 0,
             number: 0,
             bytes: SocketBytes::default(),
             reason: String::new(),
+            code: None,
         }
     }
 
@@ -67,7 +108,8 @@ impl Link {
                     SocketLimits { frame_bytes_max: CHUNK_BYTES as usize, queue_bytes_max: QUEUE_BYTES_MAX };
                 let socket = Socket::connect(&self.address.socket_url(), SUBPROTOCOL, limits);
                 let assembler = Assembler::new(BODY_BYTES_MAX);
-                self.state = State::Up { socket, assembler, opened_us: None };
+                let silence = Silence::new(now_us);
+                self.state = State::Up { socket, assembler, opened_us: None, met: false, silence };
                 true
             }
             _ => false,
@@ -95,31 +137,69 @@ impl Link {
 
     /// Makes a message of a raw event, if it completes one.
     pub(super) fn take(&mut self, now_us: u64, event: SocketEvent) -> Option<LinkEvent> {
-        let State::Up { assembler, opened_us, .. } = &mut self.state else { return None };
+        let State::Up { assembler, opened_us, met, silence, .. } = &mut self.state else { return None };
+        silence.end(now_us);
         match event {
             SocketEvent::Opened => {
                 *opened_us = Some(now_us);
                 self.reason.clear();
+                self.code = None;
                 Some(LinkEvent::Opened)
             }
             SocketEvent::Frame(frame) => match assembler.push(&frame) {
-                Ok(message) => message.map(LinkEvent::Message),
+                Ok(message) => {
+                    *met |= message.is_some();
+                    message.map(LinkEvent::Message)
+                }
                 Err(error) => Some(LinkEvent::Garbled(error)),
             },
+            SocketEvent::Alive => None,
             SocketEvent::Closed { code, reason } => Some(LinkEvent::Closed { code, reason }),
         }
     }
 
-    /// Queues a message; drops it if there is no connection.
+    /// Why the connection is of no more use, if it has not opened or nothing has come for too long; to be called often,
+    /// after what came was taken. An answer to the greeting is always awaited; after it, silence counts only if
+    /// `awaited` says so.
+    pub(super) fn given_up(&mut self, now_us: u64, awaited: bool) -> Option<String> {
+        let State::Up { opened_us, met, silence, .. } = &mut self.state else { return None };
+        if *met && !awaited {
+            silence.forgive(now_us);
+            return None;
+        }
+        let (patience_us, longest_us) = (*self.patience_us.start(), *self.patience_us.end());
+        let silent_us = silence.look(now_us);
+        if opened_us.is_none() {
+            let late = silent_us >= OPEN_US_MAX;
+            return late.then(|| format!("no connection within {} s", OPEN_US_MAX / 1_000_000));
+        }
+        if silent_us < patience_us {
+            return None;
+        }
+        self.patience_us = (2 * patience_us).min(longest_us)..=longest_us;
+        Some(format!("nothing was heard for {} s", patience_us / 1_000_000))
+    }
+
+    /// Whether nothing has come for so long that a user in a [hurry](Self::hurry) had better begin anew.
+    pub(super) fn is_doubtful(&self, now_us: u64) -> bool {
+        let State::Up { opened_us: Some(_), silence, .. } = &self.state else { return false };
+        silence.lasts_us(now_us) > self.hurry_us
+    }
+
+    /// Queues a message; drops it if there is no connection. One that ended lately may have brought words that
+    /// are not read yet, such as why it ended: its events say so, in order.
     ///
     /// # Errors
-    /// The network is too slow for what is sent: the connection must end.
-    pub(super) fn send(&mut self, message: &Message) -> Result<(), crate::platform::SendError> {
+    /// [`SendError::QueueFull`]: the network is too slow for what is sent, and the connection must end.
+    pub(super) fn send(&mut self, message: &Message) -> Result<(), SendError> {
         let State::Up { socket, opened_us: Some(_), .. } = &mut self.state else { return Ok(()) };
         self.number = self.number.wrapping_add(1);
         let bulk = message.is_bulk();
         for frame in frames(encode(message), self.number) {
-            socket.send(frame, bulk)?;
+            match socket.send(frame, bulk) {
+                Err(SendError::Closed) => return Ok(()),
+                sent => sent?,
+            }
         }
         Ok(())
     }
@@ -131,8 +211,9 @@ impl Link {
         }
     }
 
-    /// Ends the connection, if there is one, and plans the next; says in how many milliseconds.
-    pub(super) fn drop_connection(&mut self, now_us: u64, reason: &str) -> u64 {
+    /// Ends the connection, if there is one, and plans the next; says in how many milliseconds. What the peer asks for
+    /// comes before our own plans, but a user in a [hurry](Self::hurry) may ask it again.
+    pub(super) fn drop_connection(&mut self, now_us: u64, end: &End<'_>) -> u64 {
         let mut healthy_ms = 0;
         if let State::Up { socket, opened_us, .. } = &self.state {
             let bytes = socket.bytes();
@@ -141,11 +222,13 @@ impl Link {
             healthy_ms = opened_us.map_or(0, |opened_us| now_us.saturating_sub(opened_us) / 1_000);
         }
         let retry_ms = match self.not_before_us.saturating_sub(now_us).div_ceil(1_000) {
+            0 if end.wait_ms > 0 => u64::from(end.wait_ms),
             0 => self.backoff.next_ms(healthy_ms),
-            postponed_ms => postponed_ms,
+            postponed_ms => postponed_ms.max(end.wait_ms.into()),
         };
         self.state = State::Down { retry_us: now_us + retry_ms * 1_000 };
-        reason.clone_into(&mut self.reason);
+        end.reason.clone_into(&mut self.reason);
+        self.code = end.code;
         retry_ms
     }
 
@@ -194,6 +277,11 @@ impl Link {
         SocketBytes { sent: self.bytes.sent + live.sent, received: self.bytes.received + live.received }
     }
 
+    /// What the last connection ended with, if the peer said so; nothing while one stands.
+    pub(super) fn code(&self) -> Option<CloseCode> {
+        self.code
+    }
+
     /// Why the last connection ended; empty while one stands.
     pub(super) fn reason(&self) -> &str {
         &self.reason
@@ -202,5 +290,5 @@ impl Link {
 
 /// A goodbye of this side.
 pub(super) fn bye(code: CloseCode, reason: &str) -> Message {
-    Message::Bye(Bye { code, reason: crate::wire::clip(reason, crate::wire::REASON_BYTES_MAX).to_owned() })
+    Message::Bye(Bye::new(code, crate::wire::clip(reason, crate::wire::REASON_BYTES_MAX)))
 }

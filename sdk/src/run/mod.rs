@@ -19,6 +19,7 @@ mod losses;
 mod meter;
 mod report;
 mod session;
+mod silence;
 #[cfg(test)]
 mod tests;
 

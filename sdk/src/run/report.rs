@@ -31,6 +31,7 @@ impl<E, B, O> Session<'_, E, B, O> {
         let offline =
             self.offline_us.filter(|_| !self.ending && !self.link.reason().is_empty()).map(|_| Offline {
                 reason: self.link.reason().to_owned(),
+                code: self.link.code().map(u16::from),
                 retry_ms: self
                     .link
                     .retry_us()
@@ -40,6 +41,7 @@ impl<E, B, O> Session<'_, E, B, O> {
             elapsed_ms: now_us / 1_000,
             doing,
             offline,
+            share: self.learner.share().ratio(),
             steps: self.meter.steps,
             tokens_trained: self.meter.tokens,
             tokens_merged: self.tally.tokens_merged.round() as u64,

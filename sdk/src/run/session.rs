@@ -49,7 +49,7 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) starved: bool,
     /// The syncer took this learner in before.
     pub(super) welcomed: bool,
-    /// Since when it is not taken in, in microseconds.
+    /// Since when it is not taken in, in microseconds; later than now while the syncer has it stay away.
     pub(super) offline_us: Option<u64>,
     /// The run is complete, or this learner is to leave.
     pub(super) ending: bool,
@@ -59,6 +59,8 @@ pub(super) struct Session<'a, E, B, O> {
     settled_us: u64,
     /// Rest that the duty cycle still asks for; below 0 if it rested too long.
     pub(super) rest_us: i64,
+    /// The part of the time that it computes, as it was when last looked at, in millionths.
+    pace_ppm: u64,
     /// Up to when time is booked.
     pub(super) booked_us: u64,
     pub(super) report_us: u64,
@@ -110,6 +112,7 @@ where
             unsettled: false,
             settled_us: 0,
             rest_us: 0,
+            pace_ppm: 0,
             booked_us: 0,
             report_us: 0,
             config,
@@ -145,9 +148,6 @@ where
             self.hidden = !self.hidden;
             self.handle(Input::Hidden(self.hidden)).await?;
         }
-        if self.control.take_reconnect() {
-            self.link.hurry(now_us);
-        }
         self.check_contact(now_us)?;
         if self.link.connect(now_us) {
             (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
@@ -155,6 +155,7 @@ where
         while let Some(event) = self.link.try_event(now_us) {
             self.on_link(event).await?;
         }
+        self.watch_link(now_us).await?;
         while let Some(download) = self.downloads.try_next(now_us) {
             self.on_download(download).await?;
         }
@@ -162,6 +163,11 @@ where
             self.handle(Input::Timeout).await?;
         }
         self.deadline = self.learner.deadline(self.clock.now());
+        let pace_ppm = self.control.pace_ppm(self.learner.share());
+        if mem::replace(&mut self.pace_ppm, pace_ppm) < pace_ppm {
+            // What was owed at a lower pace is owed no more.
+            self.rest_us = self.rest_us.min(0);
+        }
         self.want_shard(now_us);
         if now_us >= self.report_us {
             self.report_us = now_us + REPORT_US;
@@ -203,7 +209,7 @@ where
             (self.observe)(&Event::FirstStep { elapsed_ms: now_us / 1_000 });
         }
         // The rest is part of its pace: the syncer plans with it.
-        let step_ms = (step_us + self.control.rest_us(step_us)) as f32 / 1e3;
+        let step_ms = (step_us + self.rest_of(step_us)) as f32 / 1e3;
         self.handle(Input::Stepped(Step { tokens: stats.tokens, loss: stats.loss, step_ms, leases })).await
     }
 
@@ -280,8 +286,13 @@ where
     fn worked(&mut self) -> u64 {
         let now_us = self.clock.now_us();
         let busy_us = now_us - mem::replace(&mut self.booked_us, now_us);
-        self.rest_us = self.rest_us.saturating_add_unsigned(self.control.rest_us(busy_us));
+        self.rest_us = self.rest_us.saturating_add_unsigned(self.rest_of(busy_us));
         busy_us
+    }
+
+    /// Rest owed for `busy_us`: its own duty cycle, and of that the part that the run's owner has it train.
+    fn rest_of(&self, busy_us: u64) -> u64 {
+        self.control.rest_us(busy_us, self.learner.share())
     }
 
     /// Books the time since the last booking.
@@ -302,7 +313,7 @@ where
 
     fn check_contact(&self, now_us: u64) -> Result<(), RunError> {
         let Some(offline_us) = self.offline_us else { return Ok(()) };
-        let waited_ms = (now_us - offline_us) / 1_000;
+        let waited_ms = now_us.saturating_sub(offline_us) / 1_000;
         let ms_max =
             if self.welcomed { self.config.reconnect_ms_max } else { Some(self.config.contact_ms_max) };
         if ms_max.is_none_or(|ms_max| waited_ms < ms_max) {

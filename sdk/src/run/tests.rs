@@ -1,13 +1,16 @@
 //! The loop against a syncer in this process, over real sockets.
 
 mod device;
+mod rein;
+mod silence;
 
 use std::cell::RefCell;
 
 use super::fake::{FakeSyncer, Script, Toy};
+use super::link::{End, Link, LinkEvent};
 use super::{Address, Control, Event, Report, RunConfig, RunError, run};
 use crate::engine::HostEngine;
-use crate::wire::{CloseCode, Fate, Identity, Invite};
+use crate::wire::{Bye, CloseCode, Fate, Hello, Identity, Invite, Message};
 
 /// More than any test needs on a busy machine; reached only if one hangs.
 const HANG_MS: u64 = 60_000;
@@ -26,13 +29,20 @@ fn config(address: &Address) -> RunConfig {
 
 /// Runs until `enough` says so of the events up to then.
 fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report, RunError>, Vec<Event>) {
+    steer(config, |events, control| {
+        if enough(events) {
+            control.stop();
+        }
+    })
+}
+
+/// Runs as an owner has it who does as `owner` does after each event.
+fn steer(config: RunConfig, owner: impl Fn(&[Event], &Control)) -> (Result<Report, RunError>, Vec<Event>) {
     let control = Control::new();
     let events = RefCell::new(Vec::new());
     let observe = |event: &Event| {
         events.borrow_mut().push(event.clone());
-        if enough(&events.borrow()) {
-            control.stop();
-        }
+        owner(&events.borrow(), &control);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(run(
@@ -42,6 +52,10 @@ fn learn(config: RunConfig, enough: impl Fn(&[Event]) -> bool) -> (Result<Report
         observe,
     ));
     (result, events.into_inner())
+}
+
+fn bye(code: CloseCode) -> Bye {
+    Bye::new(code, "the test says so")
 }
 
 fn merged(events: &[Event]) -> usize {
@@ -65,7 +79,7 @@ fn trains_merges_and_leaves_politely() {
 }
 
 #[test]
-fn an_invite_goes_into_the_introduction_and_nowhere_else() {
+fn an_invite_is_shown_to_the_syncer_and_nowhere_else() {
     let fake = FakeSyncer::start(Script::default());
     let address = fake.address.clone().with_invite("open-sesame").unwrap();
     let (result, events) = learn(config(&address), |events| merged(events) >= 1);
@@ -74,7 +88,11 @@ fn an_invite_goes_into_the_introduction_and_nowhere_else() {
     assert!(hellos.iter().all(|hello| hello.invite.as_ref().map(Invite::expose) == Some("open-sesame")));
     let requests = fake.script(|script| script.requests.clone());
     assert!(!requests.is_empty());
-    assert!(!format!("{requests:?}{events:?}").contains("sesame"));
+    for request in requests {
+        let shown: Vec<_> = request.lines().filter(|line| line.contains("sesame")).collect();
+        assert_eq!(shown, ["x-archipelago-invite: open-sesame"], "{request}");
+    }
+    assert!(!format!("{events:?}").contains("sesame"));
 }
 
 #[test]
@@ -113,7 +131,7 @@ fn final_goodbyes_end_the_run() {
     let codes =
         [CloseCode::Version, CloseCode::Layout, CloseCode::Untrusted, CloseCode::Replaced, CloseCode::Invite];
     for code in codes {
-        let fake = FakeSyncer::start(Script { goodbyes: vec![code], ..Script::default() });
+        let fake = FakeSyncer::start(Script { goodbyes: vec![bye(code)], ..Script::default() });
         let (result, _) = learn(config(&fake.address), |_| false);
         let refused = matches!(&result, Err(RunError::Refused { code: found, .. }) if *found == code);
         assert!(refused, "{code:?}: {result:?}");
@@ -122,14 +140,44 @@ fn final_goodbyes_end_the_run() {
 
 #[test]
 fn the_end_of_the_run_is_no_error() {
-    let fake = FakeSyncer::start(Script { goodbyes: vec![CloseCode::Done], ..Script::default() });
+    let fake = FakeSyncer::start(Script { goodbyes: vec![bye(CloseCode::Done)], ..Script::default() });
     let (result, _) = learn(config(&fake.address), |_| false);
     assert_eq!(result.unwrap().steps, 0);
 }
 
 #[test]
+fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
+    let fake = FakeSyncer::start(Script { goodbyes: vec![bye(CloseCode::Done)], ..Script::default() });
+    let mut link = Link::new(fake.address.clone(), 1);
+    assert!(link.connect(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let opened = runtime.block_on(link.recv());
+    assert!(matches!(link.take(0, opened), Some(LinkEvent::Opened)));
+    let config = config(&fake.address);
+    let hello = Hello {
+        run: None,
+        layout: None,
+        identity: config.identity,
+        name: config.name,
+        device: config.device,
+        invite: None,
+    };
+    link.send(&Message::Hello(hello)).unwrap();
+    // Sent until the socket's thread must have noticed the end, as by a learner in the middle of a long step.
+    for _ in 0..100 {
+        link.send(&super::link::bye(CloseCode::Done, "")).expect("what cannot be sent is dropped");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let heard = std::iter::from_fn(|| link.try_event(0)).collect::<Vec<_>>();
+    let [LinkEvent::Message(Message::Bye(bye)), LinkEvent::Closed { code, .. }] = &heard[..] else {
+        panic!("{heard:?}");
+    };
+    assert_eq!((bye.code, *code), (CloseCode::Done, Some(CloseCode::Done.into())));
+}
+
+#[test]
 fn other_goodbyes_bring_it_back_and_another_run_makes_it_new() {
-    let goodbyes = vec![CloseCode::Full, CloseCode::Restart, CloseCode::WrongRun];
+    let goodbyes = [CloseCode::Full, CloseCode::Restart, CloseCode::WrongRun].map(bye).to_vec();
     let fake = FakeSyncer::start(Script { goodbyes, ..Script::default() });
     let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
     assert!(result.is_ok(), "{result:?}");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Trace;
 use super::link::Lane;
 use super::net::Payload;
 use super::process::Effect;
@@ -28,6 +29,9 @@ impl World {
             match effect {
                 Effect::Send(message) => self.send_up(machine, message),
                 Effect::Fetch { fragment, version } => self.fetch(machine, fragment, version),
+                Effect::Applied(fragment) => {
+                    self.note_trace(|| Some(Trace::Applied { machine, fragment, at: now }));
+                }
                 Effect::Close { bye, stay_away } => self.close_from_learner(machine, bye, stay_away),
             }
         }
@@ -38,19 +42,21 @@ impl World {
         let Some(id) = process.conn else { return };
         process.sent(&message);
         let messages = match process.poison {
-            Some(poison) => poison.forge(message),
+            Some(poison) => poison.forge(message, self.spec.run_spec.exchange.code),
             None => vec![message],
         };
         for message in messages {
             let lane = if message.is_bulk() { Lane::BulkUp } else { Lane::ControlUp };
-            let payload = Payload::new(message, self.spec.shell.encode);
+            let payload = Payload::new(message.clone(), self.spec.shell.encode);
             let at = self.arrival(machine, lane, payload.bytes());
+            self.note_parcel(machine, &message, payload.bytes(), at);
             self.queue.plan(at, Happening::ToSyncer { conn: id, payload });
         }
     }
 
     fn close_from_learner(&mut self, machine: u32, bye: Bye, stay_away: bool) {
         let Some(process) = &mut self.machines[machine as usize].process else { return };
+        process.wait_ms = u64::from(bye.wait_ms);
         if stay_away {
             process.stopped = Some(bye);
         }
@@ -98,8 +104,11 @@ impl World {
         let life = self.machines[machine as usize].life;
         let at = self.now.after(self.machines[machine as usize].link.latency_ms());
         let Some(process) = &mut self.machines[machine as usize].process else { return };
-        if let Some(shard) = process.shard_to_fetch() {
-            self.queue.plan(at, Happening::AskShard { machine, life, shard });
+        while let Some(shard) = process.shard_to_fetch() {
+            match self.spec.shards.get(shard as usize).filter(|_| self.spec.shell.shards_at_hand) {
+                Some(bytes) => process.take_shard(shard, Some(bytes)),
+                None => return self.queue.plan(at, Happening::AskShard { machine, life, shard }),
+            }
         }
     }
 
@@ -115,7 +124,9 @@ impl World {
         let Some(process) = machine.process.as_mut().filter(|process| !process.is_stepping()) else { return };
         if process.begin_step(now) {
             let (step_ms, life) = (machine.step_ms(), machine.life);
-            self.queue.plan(self.now.after(step_ms), Happening::StepDone { machine: index, life, step_ms });
+            let until = now.after(step_ms);
+            self.queue.plan(until, Happening::StepDone { machine: index, life, step_ms });
+            self.note_trace(|| Some(Trace::Step { machine: index, from: now, until }));
         }
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Rng;
-use crate::wire::{Message, Millis, RunId, Update, Version};
+use crate::wire::{Code, Message, Millis, RunId, Update, Version};
 
 /// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
 /// does not exist, or a fault that does not apply, changes nothing.
@@ -40,6 +40,10 @@ pub enum Fault {
     RestartSyncer,
     /// The owner holds the run, or lets it go on.
     Hold(bool),
+    /// The owner of the run has the learner train for this share of its time, 0.001 to 1.
+    Pace(u32, f64),
+    /// The owner of the run sends the learner away for so many milliseconds.
+    Drop(u32, u32),
     /// The owner ends the run.
     Finish,
 }
@@ -85,14 +89,14 @@ impl Poison {
         Self::NoFragment,
     ];
 
-    /// What a learner sends in place of `message`.
-    pub(super) fn forge(self, message: Message) -> Vec<Message> {
+    /// What a learner sends in place of `message`, whose values travel as `code`.
+    pub(super) fn forge(self, message: Message, code: Code) -> Vec<Message> {
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();
         match self {
-            Self::NotFinite => fill_scales(&mut update, [0x80, 0x7f]),
+            Self::NotFinite => fill_first(&mut update, code, [0x80, 0x7f]),
             // 2⁶⁰ as bfloat16.
-            Self::Huge => fill_scales(&mut update, [0x80, 0x5d]),
+            Self::Huge => fill_first(&mut update, code, [0x80, 0x5d]),
             Self::Shape => {
                 update.body.pop();
                 update.checksum = crate::diloco::checksum(&update.body);
@@ -113,10 +117,12 @@ impl Poison {
     }
 }
 
-/// Overwrites the first scale of the body, or with plain values the first upper half.
-fn fill_scales(update: &mut Update, scale: [u8; 2]) {
-    if let Some(first) = update.body.first_chunk_mut::<2>() {
-        *first = scale;
+/// Overwrites the first scale of the body, or where values travel as they are the first value, with a bfloat16.
+fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
+    // A bfloat16 is the upper half of an `f32`, so the last two of its bytes in little endian.
+    let forged: &[u8] = if code == Code::F32 { &[0, 0, low, high] } else { &[low, high] };
+    if let Some(first) = update.body.get_mut(..forged.len()) {
+        first.copy_from_slice(forged);
     }
     update.checksum = crate::diloco::checksum(&update.body);
 }

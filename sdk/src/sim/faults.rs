@@ -4,7 +4,7 @@ use super::Fault;
 use super::machine::Machine;
 use super::world::{Happening, World};
 use crate::diloco::{learner, syncer};
-use crate::wire::{Bye, CloseCode};
+use crate::wire::{Bye, CloseCode, LearnerId, Share};
 
 impl World {
     /// Does `fault` now.
@@ -25,6 +25,8 @@ impl World {
             | Fault::Heal(i)
             | Fault::Pause(i, _)
             | Fault::Leave(i)
+            | Fault::Pace(i, _)
+            | Fault::Drop(i, _)
             | Fault::Poison(i, _) => i,
         };
         if machine as usize >= self.machines.len() {
@@ -45,10 +47,20 @@ impl World {
             Fault::Heal(_) => self.heal(machine),
             Fault::Pause(_, paused) => self.learner_input(machine, learner::Input::Paused(paused)),
             Fault::Leave(_) => self.leave(machine),
+            Fault::Pace(_, share) => {
+                let share = Share::new(share).ok();
+                self.rein(machine, |learner| Some(syncer::Input::Pace { learner, share: share? }));
+            }
+            Fault::Drop(_, wait_ms) => {
+                self.rein(machine, |learner| Some(syncer::Input::Drop { learner, wait_ms }));
+            }
             Fault::Poison(_, poison) => {
                 let machine = &mut self.machines[machine as usize];
                 machine.poison = poison;
                 machine.forged |= poison.is_some();
+                if let Some(process) = &mut machine.process {
+                    process.poison = poison;
+                }
             }
             Fault::CrashSyncer | Fault::RestartSyncer | Fault::Finish | Fault::Hold(_) => {}
         }
@@ -114,8 +126,7 @@ impl World {
         let now = self.now;
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         process.leave(now);
-        let reason = "stopped by its owner".into();
-        process.stopped = Some(Bye { code: CloseCode::Done, reason });
+        process.stopped = Some(Bye::new(CloseCode::Done, "stopped by its owner"));
         self.drive_learner(machine);
         let conn = self.machines[machine as usize].process.as_mut().and_then(|process| process.conn.take());
         if let Some(id) = conn {
@@ -127,6 +138,15 @@ impl World {
     fn hold(&mut self, held: bool) {
         if self.host.is_some() {
             self.host_input(syncer::Input::Hold(held));
+        }
+    }
+
+    /// Gives the syncer an order about the learner on a machine, if it knows it.
+    fn rein(&mut self, machine: u32, order: impl Fn(LearnerId) -> Option<syncer::Input>) {
+        let identity = self.machines[machine as usize].identity;
+        let learner = self.host.as_ref().and_then(|host| host.core.ledger().find(&identity));
+        if let Some(order) = learner.and_then(order) {
+            self.host_input(order);
         }
     }
 

@@ -6,6 +6,7 @@ use super::books::Books;
 use super::link::Lane;
 use super::net::Payload;
 use super::world::{Happening, World};
+use super::{Cargo, Parcel, Trace};
 use crate::diloco::syncer::{Input, Output, Syncer, SyncerRecord};
 use crate::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome};
 use crate::wire::{Bye, ConnId, FragmentId, Message, Millis, Version};
@@ -118,10 +119,12 @@ impl World {
             self.audit.on_sent(conn, &message);
         }
         let lane = if message.is_bulk() { Lane::BulkDown } else { Lane::ControlDown };
-        let payload = Payload::new(message, self.spec.shell.encode);
+        let payload = Payload::new(message.clone(), self.spec.shell.encode);
         for &id in conns {
             let Some(conn) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { continue };
-            let at = self.arrival(conn.machine, lane, payload.bytes());
+            let machine = conn.machine;
+            let at = self.arrival(machine, lane, payload.bytes());
+            self.note_parcel(machine, &message, payload.bytes(), at);
             self.queue.plan(at, Happening::ToLearner { conn: id, payload: payload.clone() });
         }
     }
@@ -154,7 +157,12 @@ impl World {
         let Some((version, hat)) = host.core.hat(fragment) else {
             return host.waiting.push((machine, life, fragment));
         };
-        let at = self.arrival(machine, Lane::Http, 4 * hat.len() as u64);
+        let bytes = 4 * hat.len() as u64;
+        let (from, at) = (self.now, self.arrival(machine, Lane::Http, bytes));
+        self.note_trace(|| {
+            let (what, round, body) = (Cargo::Whole, None, Vec::new());
+            Some(Trace::Parcel(Parcel { machine, what, round, fragment, bytes, from, until: at, body }))
+        });
         let answer = Some((version, Arc::clone(&hat)));
         self.queue.plan(at, Happening::FragmentCame { machine, life, fragment, answer });
     }

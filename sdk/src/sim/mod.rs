@@ -20,20 +20,27 @@
 //! ```
 
 mod audit;
+pub mod bandwidth;
 mod books;
+mod drift;
 mod drive;
 mod fault;
 mod faults;
+pub mod goodput;
 mod host;
 mod link;
 mod machine;
 mod net;
 mod process;
 mod queue;
+pub mod regions;
 mod rng;
+pub mod scavenging;
 mod spec;
 mod status;
 mod toy;
+mod trace;
+mod trial;
 mod violation;
 mod world;
 
@@ -44,6 +51,8 @@ pub use rng::Rng;
 pub use spec::{MachineSpec, ShellSpec, WorldSpec};
 pub use status::MachineStatus;
 pub use toy::Toy;
+pub use trace::{Cargo, Parcel, Trace};
+pub use trial::TrialError;
 pub use violation::Violation;
 pub use world::World;
 

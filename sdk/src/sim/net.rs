@@ -113,7 +113,10 @@ impl World {
         let Some(process) = self.machines[machine as usize].alive(life) else { return };
         let doubled = shell.backoff_ms.saturating_mul(1 << process.failures.min(16));
         let wait = doubled.min(shell.backoff_ms_max).max(1);
-        let wait = self.rng.between(wait / 2, wait);
+        let wait = match std::mem::take(&mut process.wait_ms) {
+            0 => self.rng.between(wait / 2, wait),
+            asked_ms => asked_ms,
+        };
         self.queue.plan(self.now.after(wait), Happening::Dial { machine, life });
     }
 
@@ -128,7 +131,7 @@ impl World {
                 self.host_input(syncer::Input::Message(conn, message));
             }
             Err(error) => {
-                let bye = Bye { code: error.close_code(), reason: error.to_string() };
+                let bye = Bye::new(error.close_code(), error.to_string());
                 self.send_bye(conn, bye);
                 self.host_input(syncer::Input::Disconnected(conn));
             }

@@ -22,6 +22,8 @@ pub(super) enum Effect {
         fragment: FragmentId,
         version: Version,
     },
+    /// Nothing to do: it has taken a merged fragment in.
+    Applied(FragmentId),
     /// Close the connection and come back later, or with `stay_away` never.
     Close {
         bye: Bye,
@@ -53,6 +55,10 @@ pub(super) struct Process {
     pub(super) conn: Option<ConnId>,
     /// Failed attempts to connect since the last success.
     pub(super) failures: u32,
+    /// How long the syncer has it stay away, in milliseconds; 0 leaves it to the process.
+    pub(super) wait_ms: u64,
+    /// It rests until then, on the world's clock, as the run's owner has it.
+    rest_until: Millis,
     /// The wake-up planned for its core, on the world's clock.
     pub(super) wake: Option<Millis>,
     /// Why it stays away for good.
@@ -77,6 +83,8 @@ impl Process {
             born,
             conn: None,
             failures: 0,
+            wait_ms: 0,
+            rest_until: born,
             wake: None,
             stopped: None,
             poison,
@@ -104,6 +112,10 @@ impl Process {
                 Output::Reconnect(bye) => return Some(Effect::Close { bye, stay_away: false }),
                 Output::Stop(bye) => return Some(Effect::Close { bye, stay_away: true }),
                 Output::Build(welcome) => self.build(now, &welcome, make),
+                Output::Apply { fragment, .. } => {
+                    self.work(now, output);
+                    return Some(Effect::Applied(fragment));
+                }
                 local => self.work(now, local),
             }
         }
@@ -112,7 +124,7 @@ impl Process {
 
     /// Begins a step if there is something to train on; whether it did.
     pub(super) fn begin_step(&mut self, now: Millis) -> bool {
-        if self.batch.is_some() || self.stopped.is_some() || !self.core.can_train() {
+        if self.batch.is_some() || self.stopped.is_some() || self.rest_until > now || !self.core.can_train() {
             return false;
         }
         let clock = self.clock(now);
@@ -130,7 +142,7 @@ impl Process {
         let stats = match workshop.trainer.step(&batch, lr) {
             Ok(stats) => stats,
             Err(error) => {
-                self.stopped = Some(Bye { code: CloseCode::Done, reason: error.to_string() });
+                self.stopped = Some(Bye::new(CloseCode::Done, error.to_string()));
                 return;
             }
         };
@@ -138,7 +150,11 @@ impl Process {
         self.tokens += stats.tokens;
         self.loss = stats.loss;
         let leases = workshop.feed.progress();
-        let step = Step { tokens: stats.tokens, loss: stats.loss, step_ms: step_ms as f32, leases };
+        let permille = u64::from(self.core.share().permille());
+        let rest_ms = step_ms.saturating_mul(1_000 - permille) / permille;
+        self.rest_until = now.after(rest_ms);
+        let step_ms = (step_ms + rest_ms) as f32;
+        let step = Step { tokens: stats.tokens, loss: stats.loss, step_ms, leases };
         self.core.handle(self.clock(now), Input::Stepped(step));
     }
 
@@ -153,9 +169,10 @@ impl Process {
         self.batch.is_some()
     }
 
-    /// When the core wants [`Input::Timeout`], on the world's clock.
+    /// When the core wants [`Input::Timeout`], or the rest is over, on the world's clock.
     pub(super) fn deadline(&self, now: Millis) -> Option<Millis> {
-        Some(self.core.deadline(self.clock(now))?.after(self.born.0))
+        let core = self.core.deadline(self.clock(now)).map(|at| at.after(self.born.0));
+        core.into_iter().chain((self.rest_until > now).then_some(self.rest_until)).min()
     }
 
     /// A shard to fetch, once for each.

@@ -61,6 +61,8 @@ pub struct ShellSpec {
     pub snapshot_ms: u64,
     /// Whether messages are really encoded and decoded. Without, they only have a size.
     pub encode: bool,
+    /// Whether the data lies on every machine already. Without, each fetches its shards from the syncer over its link.
+    pub shards_at_hand: bool,
 }
 
 impl Default for ShellSpec {
@@ -73,6 +75,7 @@ impl Default for ShellSpec {
             backoff_ms_max: 15_000,
             snapshot_ms: 5_000,
             encode: true,
+            shards_at_hand: false,
         }
     }
 }

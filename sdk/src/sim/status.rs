@@ -2,7 +2,34 @@
 
 use serde::Serialize;
 
+use super::World;
 use super::machine::Machine;
+use crate::diloco::syncer::LearnerStatus;
+use crate::wire::LearnerId;
+
+impl World {
+    /// The machine on which the syncer's `learner` runs; `None` while the syncer is down or does not know it.
+    #[must_use]
+    pub fn machine_of(&self, learner: LearnerId) -> Option<u32> {
+        let name = self.learner(|status| status.learner == learner, |status| status.name.to_owned())?;
+        (0..self.machines.len() as u32).find(|machine| Machine::name(*machine) == name)
+    }
+
+    /// Tokens of a machine's learner that are merged, as the syncer counts them; 0 while it does not.
+    #[must_use]
+    pub fn tokens_merged(&self, machine: u32) -> u64 {
+        let name = Machine::name(machine);
+        self.learner(|status| status.name == name, |status| status.tokens_merged).unwrap_or(0)
+    }
+
+    fn learner<T>(
+        &self,
+        is: impl Fn(&LearnerStatus<'_>) -> bool,
+        say: impl Fn(&LearnerStatus<'_>) -> T,
+    ) -> Option<T> {
+        self.syncer()?.learners().find(|status| is(status)).map(|status| say(&status))
+    }
+}
 
 /// One machine at one moment, whatever the syncer knows of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

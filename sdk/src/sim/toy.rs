@@ -11,6 +11,8 @@ use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpe
 
 /// Noise of a toy gradient, per parameter.
 const NOISE: f32 = 0.3;
+/// Tokens of a run: few, so that its outer momentum has risen after some seconds.
+const TOTAL_TOKENS: u64 = 20_000;
 
 /// A quadratic bowl: `loss = ½ mean((θ − target)²)`, gradients with noise that only the batch decides.
 ///
@@ -87,7 +89,7 @@ impl Toy {
             lr_max: 0.05,
             lr_min_ratio: 1.0,
             warmup_tokens: 1,
-            total_tokens: 1 << 30,
+            total_tokens: TOTAL_TOKENS,
             beta1: 0.9,
             beta2: 0.95,
             eps: 1e-8,

@@ -10,7 +10,7 @@ use super::machine::Machine;
 use super::net::{Conn, Payload};
 use super::process::MakeTrainer;
 use super::queue::Queue;
-use super::{Fault, MachineStatus, Rng, Violation, WorldSpec};
+use super::{Fault, MachineStatus, Rng, Trace, Violation, WorldSpec};
 use crate::diloco::Layout;
 use crate::diloco::learner;
 use crate::diloco::syncer::{Event, Input, Status, Syncer, SyncerError};
@@ -135,6 +135,8 @@ pub struct World {
     pub(super) conns_made: u64,
     pub(super) audit: Audit,
     pub(super) events: VecDeque<(Millis, Event)>,
+    /// `None` while nobody looks.
+    pub(super) traces: Option<VecDeque<Trace>>,
     pub(super) finished: bool,
 }
 
@@ -168,6 +170,7 @@ impl World {
             conns_made: 0,
             audit,
             events: VecDeque::new(),
+            traces: None,
             finished: false,
             spec,
         };

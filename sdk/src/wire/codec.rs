@@ -25,6 +25,7 @@ impl Message {
             Self::Progress(_) => Tag::Progress,
             Self::Bye(_) => Tag::Bye,
             Self::Hold { .. } => Tag::Hold,
+            Self::Pace { .. } => Tag::Pace,
         }
     }
 
@@ -65,6 +66,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Progress(progress) => write(&mut bytes, progress),
         Message::Bye(bye) => write(&mut bytes, bye),
         Message::Hold { run, held } => write(&mut bytes, &(run, held)),
+        Message::Pace { run, share } => write(&mut bytes, &(run, share)),
     }
     let body_bytes = u32::try_from(bytes.len() - HEADER_BYTES).expect("a fragment is far below 4 GiB");
     bytes[..HEADER_BYTES].copy_from_slice(&Header { tag: message.tag(), body_bytes }.encode());
@@ -114,6 +116,10 @@ pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         Tag::Hold => {
             let (run, held) = read(tag, body)?;
             Message::Hold { run, held }
+        }
+        Tag::Pace => {
+            let (run, share) = read(tag, body)?;
+            Message::Pace { run, share }
         }
         Tag::Chunk => unreachable!("refused above"),
     };

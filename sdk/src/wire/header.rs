@@ -38,11 +38,13 @@ pub enum Tag {
     Chunk = 12,
     /// [`crate::wire::Message::Hold`].
     Hold = 13,
+    /// [`crate::wire::Message::Pace`].
+    Pace = 14,
 }
 
 impl Tag {
     /// Every tag, by number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Hello,
         Self::Welcome,
         Self::Ready,
@@ -56,13 +58,20 @@ impl Tag {
         Self::Bye,
         Self::Chunk,
         Self::Hold,
+        Self::Pace,
     ];
 
     /// Largest body of this kind, in bytes.
     #[must_use]
     pub fn body_bytes_max(self) -> u32 {
         match self {
-            Self::Ready | Self::Collect | Self::Pass | Self::Receipt | Self::Lease | Self::Hold => 64,
+            Self::Ready
+            | Self::Collect
+            | Self::Pass
+            | Self::Receipt
+            | Self::Lease
+            | Self::Hold
+            | Self::Pace => 64,
             Self::Hello | Self::Bye => 1 << 10,
             Self::Progress => 16 << 10,
             Self::Chunk => super::CHUNK_BYTES - 12,
@@ -143,9 +152,10 @@ mod tests {
     #[test]
     fn bytes_are_frozen() {
         let header = Header { tag: Tag::Update, body_bytes: 0x0102_0304 };
-        assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, 2, 0, 5, 0, 4, 3, 2, 1]);
+        let [v0, v1] = VERSION.to_le_bytes();
+        assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, v0, v1, 5, 0, 4, 3, 2, 1]);
         let numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
-        assert_eq!(numbers, (1..=13).collect::<Vec<_>>());
+        assert_eq!(numbers, (1..=14).collect::<Vec<_>>());
     }
 
     #[test]
@@ -174,9 +184,9 @@ mod tests {
         };
         check(0, b'a', DecodeError::Magic { found: *b"aRCH" });
         check(4, 1, DecodeError::Version { found: 1 });
-        check(5, 1, DecodeError::Version { found: 258 });
+        check(5, 1, DecodeError::Version { found: VERSION + 256 });
         check(6, 0, DecodeError::Tag { found: 0 });
-        check(6, 14, DecodeError::Tag { found: 14 });
+        check(6, 15, DecodeError::Tag { found: 15 });
         check(7, 1, DecodeError::Reserved { found: 1 });
         check(8, 65, DecodeError::BodyTooLarge { tag: Tag::Ready, bytes: 65, bytes_max: 64 });
         assert_eq!(Header::decode(&good[..11]), Err(DecodeError::Truncated { bytes: 11, expected: 12 }));

@@ -1,6 +1,7 @@
 //! Names of things, each its own type so that none is passed for another.
 
 use std::fmt;
+use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,63 @@ impl Millis {
     #[must_use]
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// The part of its time that a learner may train, in thousandths from 1 to 1000. Without floats on the wire, what
+/// makes no sense cannot be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "u16", try_from = "u16")]
+pub struct Share(NonZeroU16);
+
+/// A share that is none.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a share of {0} makes no sense: it is the part of the time to train, from 0.001 to 1")]
+pub struct ShareError(pub f64);
+
+impl Share {
+    /// All of the time.
+    pub const FULL: Self = Self(NonZeroU16::new(1_000).expect("it is not 0"));
+
+    /// `ratio` to the nearest thousandth.
+    ///
+    /// # Errors
+    /// [`ShareError`]: `ratio` is not from 0.001 to 1.
+    pub fn new(ratio: f64) -> Result<Self, ShareError> {
+        let permille = (0.001..=1.0).contains(&ratio).then(|| (ratio * 1_000.0).round() as u16);
+        permille.and_then(NonZeroU16::new).map(Self).ok_or(ShareError(ratio))
+    }
+
+    /// In thousandths, 1 to 1000.
+    #[must_use]
+    pub fn permille(self) -> u16 {
+        self.0.get()
+    }
+
+    /// As a number, 0.001 to 1.
+    #[must_use]
+    pub fn ratio(self) -> f64 {
+        f64::from(self.permille()) / 1e3
+    }
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self::FULL
+    }
+}
+
+impl From<Share> for u16 {
+    fn from(share: Share) -> Self {
+        share.permille()
+    }
+}
+
+impl TryFrom<u16> for Share {
+    type Error = ShareError;
+
+    fn try_from(permille: u16) -> Result<Self, ShareError> {
+        Self::new(f64::from(permille) / 1e3)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, RunSpec, Version};
+use super::{
+    FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, RunSpec, Share, Version,
+};
 
 /// Everything that crosses the socket. The tag of each is fixed in the codec.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +69,13 @@ pub enum Message {
         /// Whether it is held.
         held: bool,
     },
+    /// Syncer → learner: the owner has you train for so much of the time that you would train. 1 is all of it.
+    Pace {
+        /// The run.
+        run: RunId,
+        /// The part of its time.
+        share: Share,
+    },
     /// Learner → syncer: how far I am; at least every `PROGRESS_MS`.
     Progress(Progress),
     /// Either way: the last message of a connection.
@@ -116,6 +125,8 @@ pub struct Welcome {
     pub tokens_merged: u64,
     /// Whether the owner holds the run, see [`Message::Hold`].
     pub held: bool,
+    /// How much of its time the owner has it train, see [`Message::Pace`].
+    pub share: Share,
 }
 
 /// A learner's progress on one fragment since its last merged update of it.
@@ -274,6 +285,16 @@ pub struct Bye {
     pub code: CloseCode,
     /// What was wrong and what to do, in one sentence.
     pub reason: String,
+    /// Time after which the learner may come back, in milliseconds; 0 leaves it to the learner.
+    pub wait_ms: u32,
+}
+
+impl Bye {
+    /// A goodbye that leaves it to the learner when to come back.
+    #[must_use]
+    pub fn new(code: CloseCode, reason: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), wait_ms: 0 }
+    }
 }
 
 /// Why a connection ends. The numbers are on the wire: never reorder them, never reuse one.
@@ -309,6 +330,8 @@ pub enum CloseCode {
     Untrusted = 4012,
     /// The run takes invited learners only, and this one shows no invite or another.
     Invite = 4013,
+    /// The owner of the run dropped this learner; it may come back after the time in `Bye`.
+    Dropped = 4014,
 }
 
 impl From<CloseCode> for u16 {
@@ -337,6 +360,7 @@ impl TryFrom<u16> for CloseCode {
             C::SlowReader,
             C::Untrusted,
             C::Invite,
+            C::Dropped,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)

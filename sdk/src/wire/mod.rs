@@ -16,7 +16,8 @@ pub use codec::{decode, encode};
 pub use error::{BodyFault, DecodeError};
 pub use header::{HEADER_BYTES, MAGIC, Tag};
 pub use ids::{
-    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Version,
+    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Share,
+    ShareError, Version,
 };
 pub use messages::{
     Bye, CloseCode, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Message, Progress, Refusal,
@@ -25,10 +26,10 @@ pub use messages::{
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.2";
+pub const SUBPROTOCOL: &str = "archipelago.3";
 
 /// Largest frame, in bytes, headers included; a larger message is sent in chunks.
 pub const CHUNK_BYTES: u32 = 64 << 10;
@@ -47,6 +48,9 @@ pub const NAME_BYTES_MAX: u32 = 64;
 
 /// Longest invite in [`Hello`], in bytes.
 pub const INVITE_BYTES_MAX: u32 = 64;
+
+/// The request header that shows the invite when parameters and data are fetched.
+pub const INVITE_HEADER: &str = "x-archipelago-invite";
 
 /// Longest reason in [`Bye`], in bytes.
 pub const REASON_BYTES_MAX: u32 = 512;

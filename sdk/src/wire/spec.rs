@@ -76,7 +76,7 @@ pub struct ExchangeSpec {
     pub fragments: u16,
     /// H: steps of the median learner between two rounds of the same fragment.
     pub sync_every: u32,
-    /// Values that share one scale; a multiple of 8.
+    /// Values that share one scale; a multiple of 8, with codes of 2 bits of 16, of 1 bit of 32.
     pub block: u32,
     /// How values are coded, both ways.
     pub code: Code,
@@ -86,12 +86,17 @@ pub struct ExchangeSpec {
 
 /// The code of one value within its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// 4 bits: −7…7 times a bfloat16 scale.
     Int4,
     /// 4 bits: sign and a power of two, 2⁻⁶…1 times a bfloat16 scale, or 0.
     E3m0,
+    /// 2 bits: ±1 or ±3 times a bfloat16 scale, for comparison.
+    Int2,
+    /// 1 bit: ±1 times a bfloat16 scale, for comparison.
+    Int1,
     /// 32 bits, for comparison.
     F32,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use archipelago::diloco::syncer::Input;
-use archipelago::diloco::{ConnId, FragmentId, Version};
+use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::evaluate::{Evaluation, Subject};
@@ -29,6 +29,8 @@ pub enum Command {
     Open(ConnId, Outbox),
     /// Something for the core.
     Input(Input),
+    /// An order of the owner about this learner; the answer is whether there is such a one.
+    Rein(LearnerId, Input, oneshot::Sender<bool>),
     /// What is Θ̂ of this fragment?
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
     /// What is Θ?
@@ -91,6 +93,11 @@ impl ActorHandle {
     /// Θ̂ of `fragment` and its version; `None` if the actor has ended or there is no such fragment.
     pub async fn hat(&self, fragment: FragmentId) -> Option<(Version, Arc<Vec<f32>>)> {
         self.ask(|reply| Command::Hat(fragment, reply)).await
+    }
+
+    /// Gives an order about one learner; false if there is no such one, `None` if the actor has ended.
+    pub async fn rein(&self, learner: LearnerId, order: Input) -> Option<bool> {
+        self.ask(|reply| Command::Rein(learner, order, reply)).await
     }
 
     /// Θ and where the run stands; `None` if the actor has ended.

@@ -132,6 +132,14 @@ impl Actor {
                 }
                 self.handle(input);
             }
+            Command::Rein(learner, input, reply) => {
+                // Nobody waits any more if this fails.
+                let _ = reply.send(self.syncer.knows(learner));
+                self.handle(input);
+                // Whoever watches sees it at once.
+                self.drain(state);
+                self.mailbox.status.send_replace(json(&self.status(state)));
+            }
             Command::Hat(fragment, reply) => {
                 if fragment.0 < self.syncer.fragments().count() {
                     state.hats.push((fragment, reply));
@@ -199,8 +207,8 @@ impl Actor {
             }
             let Some(conn) = slow.pop() else { return };
             if let Some(outbox) = state.outboxes.remove(&conn) {
-                let reason = "messages pile up unread: use a faster connection, then join again".into();
-                outbox.close(Bye { code: CloseCode::SlowReader, reason });
+                let reason = "messages pile up unread: use a faster connection, then join again";
+                outbox.close(Bye::new(CloseCode::SlowReader, reason));
                 self.handle(Input::Disconnected(conn));
             }
         }
@@ -220,7 +228,12 @@ impl Actor {
         self.board.note(self.clock.now(), event);
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
-            Event::Joined { .. } | Event::Live { .. } | Event::Left { .. } | Event::Held { .. } => {
+            Event::Joined { .. }
+            | Event::Live { .. }
+            | Event::Left { .. }
+            | Event::Held { .. }
+            | Event::Paced { .. }
+            | Event::Dropped { .. } => {
                 tracing::info!(?event);
             }
             _ => tracing::debug!(?event),
@@ -301,9 +314,9 @@ impl Actor {
     /// Tells everyone, waits for merges and saves in flight, and gives the last state.
     async fn wind_up(mut self, mut state: State, ended: Ended) -> Result<Final, ServerError> {
         if ended == Ended::Stopped {
-            let reason = "the syncer stops for now: come back later".to_owned();
+            let bye = Bye::new(CloseCode::Restart, "the syncer stops for now: come back later");
             for (_, outbox) in std::mem::take(&mut state.outboxes) {
-                outbox.close(Bye { code: CloseCode::Restart, reason: reason.clone() });
+                outbox.close(bye.clone());
             }
         }
         while let Some(merged) = state.merges.join_next().await {

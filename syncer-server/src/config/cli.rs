@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use super::ServeConfig;
+use super::{ServeConfig, classroom};
 use crate::errors::{EXIT_CODES, ServerError};
+use crate::simulate::SimulateArgs;
 
 /// The syncer of one Archipelago run: it leads the learners' rounds, merges what they send and keeps the
 /// model.
@@ -34,6 +35,9 @@ pub enum Verb {
     /// Say what works on this machine: cores, memory, address, data, disk
     #[command(after_help = EXIT_CODES)]
     Doctor(Box<ServeConfig>),
+    /// Recompute the paper's tables and print them beside its figures
+    #[command(after_help = EXIT_CODES)]
+    Simulate(Box<SimulateArgs>),
 }
 
 /// Settings of `export`.
@@ -71,10 +75,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = Cli::command().try_get_matches_from(&arguments).map_err(CliError::Usage)?;
     let Some((verb, given)) = matches.subcommand() else {
-        return Cli::from_arg_matches(&matches).map_err(CliError::Usage);
+        return read(&matches);
     };
     let file = given.try_get_one::<PathBuf>("config").ok().flatten().cloned();
-    let Some(file) = file else { return Cli::from_arg_matches(&matches).map_err(CliError::Usage) };
+    let Some(file) = file else { return read(&matches) };
 
     let command = Cli::command();
     let command = command.find_subcommand(verb).expect("clap matched it");
@@ -82,8 +86,22 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
     arguments.extend(from_file.into_iter().map(OsString::from));
     let matches = Cli::command().try_get_matches_from(&arguments);
     // Without the file's flags they were right, so what is wrong now is the file's.
-    let matches = matches.map_err(|error| wrong(&file, first_line(&error)))?;
-    Cli::from_arg_matches(&matches).map_err(CliError::Usage)
+    read(&matches.map_err(|error| wrong(&file, first_line(&error)))?)
+}
+
+/// The settings of `matches`, and what some of them imply of others.
+fn read(matches: &ArgMatches) -> Result<Cli, CliError> {
+    let mut cli = Cli::from_arg_matches(matches).map_err(CliError::Usage)?;
+    let given = matches.subcommand().map(|(_, given)| given);
+    let is_default = |id: &str| {
+        given.is_some_and(|given| {
+            given.value_source(id).is_none_or(|source| source == ValueSource::DefaultValue)
+        })
+    };
+    if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut cli.verb {
+        classroom::imply(config, is_default);
+    }
+    Ok(cli)
 }
 
 fn wrong(file: &Path, why: String) -> CliError {
@@ -135,6 +153,8 @@ fn flag(key: &str, value: toml::Value) -> Result<Option<String>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     fn serve(arguments: &[&str]) -> Result<ServeConfig, CliError> {
@@ -155,9 +175,32 @@ mod tests {
     fn flags_beat_the_file_which_beats_defaults() {
         let text = "sync-every = 7\nseed = 3\nno-eval = true\nallow-origin = ['https://a', 'https://b']";
         let config = with_file(text, &["--seed", "4"]).unwrap();
-        assert_eq!((config.sync_every, config.seed, config.no_eval), (7, 4, true));
+        assert_eq!((config.method.sync_every, config.seed, config.no_eval), (7, 4, true));
         assert_eq!(config.allow_origin, ["https://a", "https://b"]);
-        assert_eq!(config.block, ServeConfig::default().block);
+        assert_eq!(config.method.block, ServeConfig::default().method.block);
+    }
+
+    #[test]
+    fn a_classroom_implies_what_is_given_nowhere() {
+        let check = |config: ServeConfig, listen: &str, preset: &str, invite: Option<&str>| {
+            assert_eq!(
+                (&*config.listen, &*config.preset, config.invite.as_deref()),
+                (listen, preset, invite)
+            );
+        };
+        let plain = ServeConfig::default();
+        check(serve(&[]).unwrap(), &plain.listen, &plain.preset, None);
+        check(serve(&["--classroom"]).unwrap(), "0.0.0.0:7700", "tiny", Some("short"));
+        check(with_file("classroom = true", &[]).unwrap(), "0.0.0.0:7700", "tiny", Some("short"));
+        // Even what is the default, if it is asked for.
+        let asked = ["--classroom", "--listen", &plain.listen, "--preset=small", "--invite=open-sesame"];
+        check(serve(&asked).unwrap(), &plain.listen, "small", Some("open-sesame"));
+        check(
+            with_file("preset = 'medium'", &["--classroom"]).unwrap(),
+            "0.0.0.0:7700",
+            "medium",
+            Some("short"),
+        );
     }
 
     #[test]
@@ -178,7 +221,8 @@ mod tests {
     #[test]
     fn every_flag_has_a_variable() {
         let command = Cli::command();
-        for verb in command.get_subcommands() {
+        let verbs = command.get_subcommands().flat_map(|verb| iter::once(verb).chain(verb.get_subcommands()));
+        for verb in verbs {
             for arg in verb.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"))
             {
                 let long = arg.get_long().expect("every setting has a long flag");

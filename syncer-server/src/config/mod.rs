@@ -1,19 +1,23 @@
 //! The settings of a run: one struct, from flags, environment, file and defaults, in that order.
 
+mod classroom;
 mod cli;
+mod method;
+mod range;
 mod run;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago::diloco::OuterSpec;
 use clap::Parser;
 use serde::Serialize;
 
 use crate::units::{Bytes, Span};
 
 pub use cli::{Cli, CliError, ExportArgs, Verb, parse};
-pub use run::{INVITE_AUTO, invite, preset, run_spec, syncer_config};
+pub use method::{MethodArgs, as_written};
+pub use range::range;
+pub use run::{INVITE_AUTO, INVITE_SHORT, invite, preset, run_spec, syncer_config};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.
@@ -89,24 +93,10 @@ pub struct ServeConfig {
     )]
     pub stop_at_tokens: u64,
 
-    /// H, steps between two exchanges of the same fragment
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_SYNC_EVERY",
-        value_name = "STEPS",
-        default_value_t = 24,
-        help_heading = "Exchange"
-    )]
-    pub sync_every: u32,
-    /// P, parts that the parameters are exchanged in
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_FRAGMENTS",
-        value_name = "COUNT",
-        default_value_t = 8,
-        help_heading = "Exchange"
-    )]
-    pub fragments: u16,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub method: MethodArgs,
     /// K, updates without which nothing is merged (fewer if fewer learners are alive)
     #[arg(
         long,
@@ -125,69 +115,6 @@ pub struct ServeConfig {
         help_heading = "Exchange"
     )]
     pub grace_ratio: f64,
-    /// τ, rounds in flight at once
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_ROUNDS_IN_FLIGHT",
-        value_name = "COUNT",
-        default_value_t = 2,
-        help_heading = "Exchange"
-    )]
-    pub rounds_in_flight: u32,
-    /// Outer learning rate
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_OUTER_LR",
-        value_name = "RATE",
-        default_value_t = OuterSpec::default().lr,
-        help_heading = "Exchange"
-    )]
-    pub outer_lr: f32,
-    /// Outer Nesterov momentum (0 to below 1)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_OUTER_MOMENTUM",
-        value_name = "SHARE",
-        default_value_t = OuterSpec::default().momentum,
-        help_heading = "Exchange"
-    )]
-    pub outer_momentum: f32,
-    /// How values travel: int4, e3m0 or f32
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_CODE",
-        value_name = "CODE",
-        default_value = "int4",
-        help_heading = "Exchange"
-    )]
-    pub code: String,
-    /// Values that share one scale (a multiple of 8)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_BLOCK",
-        value_name = "VALUES",
-        default_value_t = 256,
-        help_heading = "Exchange"
-    )]
-    pub block: u32,
-    /// What a learner does with a merged fragment: keep, keep-residue, overwrite or blend=SHARE
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_APPLY",
-        value_name = "POLICY",
-        default_value = "keep-residue",
-        help_heading = "Exchange"
-    )]
-    pub apply: String,
-    /// How updates are merged: radial or mean
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_MERGE",
-        value_name = "RULE",
-        default_value = "radial",
-        help_heading = "Exchange"
-    )]
-    pub merge: String,
 
     /// Learners at once
     #[arg(
@@ -217,6 +144,12 @@ pub struct ServeConfig {
     )]
     pub cohort_max: u32,
 
+    /// For a class: prints a code to point phones at, and unless told otherwise listens on 0.0.0.0:7700, trains the preset tiny and asks for an invite
+    #[arg(long, env = "ARCHIPELAGO_CLASSROOM", help_heading = "Server")]
+    pub classroom: bool,
+    /// Link under which others reach this server, as https://host/ behind a proxy with TLS; by default this machine's addresses
+    #[arg(long, env = "ARCHIPELAGO_PUBLIC_URL", value_name = "URL", help_heading = "Server")]
+    pub public_url: Option<String>,
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
     #[arg(
         long,
@@ -254,11 +187,11 @@ pub struct ServeConfig {
     )]
     #[serde(skip)]
     pub admin_token: Option<String>,
-    /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's folder
+    /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's folder, short one that is easy to type
     #[arg(
         long,
         env = "ARCHIPELAGO_INVITE",
-        value_name = "TOKEN|auto",
+        value_name = "TOKEN|auto|short",
         hide_env_values = true,
         help_heading = "Server"
     )]

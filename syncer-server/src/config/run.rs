@@ -1,11 +1,12 @@
 //! From settings to what the core is told.
 
+use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::diloco::{MergeRule, OuterSpec, QuorumPolicy};
 use archipelago::model::Preset;
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, INVITE_BYTES_MAX, RunSpec};
+use archipelago::wire::{DataSpec, INVITE_BYTES_MAX, RunSpec};
 
 use super::ServeConfig;
+use super::range::range;
 use crate::errors::ServerError;
 
 /// What learners are told of the run, for a vocabulary of `vocab` tokens and these shards.
@@ -25,19 +26,13 @@ pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunS
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
     }
     range("lr", inner.lr_max.into(), inner.lr_max.is_finite() && inner.lr_max > 0.0, "a number above 0")?;
-    range("sync-every", config.sync_every.into(), config.sync_every > 0, "1 or more")?;
-    range("fragments", config.fragments.into(), config.fragments > 0, "1 or more")?;
-    let block = config.block;
-    let block_holds = block.is_multiple_of(8) && (8..=1 << 16).contains(&block);
-    range("block", block.into(), block_holds, "a multiple of 8 from 8 to 65536")?;
-    let exchange = ExchangeSpec {
-        fragments: config.fragments,
-        sync_every: config.sync_every,
-        block,
-        code: code(&config.code)?,
-        apply: apply(&config.apply)?,
-    };
-    Ok(RunSpec { model: preset.model(vocab), inner, exchange, data, seed: config.seed })
+    Ok(RunSpec {
+        model: preset.model(vocab),
+        inner,
+        exchange: config.method.exchange()?,
+        data,
+        seed: config.seed,
+    })
 }
 
 /// The syncer's own knobs.
@@ -45,9 +40,7 @@ pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunS
 /// # Errors
 /// `Config`: a setting is out of range.
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
-    let (lr, momentum) = (config.outer_lr, config.outer_momentum);
-    range("outer-lr", lr.into(), lr.is_finite() && lr > 0.0, "a number above 0")?;
-    range("outer-momentum", momentum.into(), (0.0..1.0).contains(&momentum), "a number from 0 to below 1")?;
+    let method = config.method.syncer()?;
     range(
         "grace-ratio",
         config.grace_ratio,
@@ -55,45 +48,38 @@ pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> 
         "a number from 0 to 1",
     )?;
     for (flag, value) in [
-        ("rounds-in-flight", config.rounds_in_flight),
         ("learners-max", config.learners_max),
         ("learners-start", config.learners_start),
         ("cohort-max", config.cohort_max),
     ] {
         range(flag, value.into(), value > 0, "1 or more")?;
     }
-    let merge = match config.merge.as_str() {
-        "radial" => MergeRule::Radial,
-        "mean" => MergeRule::Mean,
-        other => return Err(choice("merge", other, "radial or mean")),
-    };
-    let quorum = QuorumPolicy {
-        updates_min: config.min_quorum,
-        grace_ratio: config.grace_ratio,
-        rounds_in_flight: config.rounds_in_flight,
-        ..QuorumPolicy::default()
-    };
+    let quorum =
+        QuorumPolicy { updates_min: config.min_quorum, grace_ratio: config.grace_ratio, ..method.quorum };
     Ok(SyncerConfig {
         quorum,
-        outer: OuterSpec { lr, momentum },
-        merge,
         learners_start: config.learners_start,
         learners_max: config.learners_max,
         cohort_max: config.cohort_max,
         stop_tokens: config.stop_at_tokens,
-        ..SyncerConfig::default()
+        ..method
     })
 }
 
 /// The value of `--invite` that has one made.
 pub const INVITE_AUTO: &str = "auto";
 
+/// The value of `--invite` that has one made that is short enough to be typed.
+pub const INVITE_SHORT: &str = "short";
+
 /// Checks the invite asked for, if one is.
 ///
 /// # Errors
 /// `Config`: it is too short to be a secret, or no link could carry it.
 pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
-    let Some(invite) = config.invite.as_deref().filter(|invite| *invite != INVITE_AUTO) else {
+    let Some(invite) =
+        config.invite.as_deref().filter(|invite| ![INVITE_AUTO, INVITE_SHORT].contains(invite))
+    else {
         return Ok(());
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -102,7 +88,7 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
         // What was given is not repeated: it may be a secret with a slip in it.
         false => {
             let why = format!(
-                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}"
+                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, or {INVITE_SHORT}"
             );
             Err(ServerError::Config { why })
         }
@@ -118,41 +104,10 @@ pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
     config.preset.parse().map_err(unknown)
 }
 
-fn code(name: &str) -> Result<Code, ServerError> {
-    match name {
-        "int4" => Ok(Code::Int4),
-        "e3m0" => Ok(Code::E3m0),
-        "f32" => Ok(Code::F32),
-        other => Err(choice("code", other, "int4, e3m0 or f32")),
-    }
-}
-
-fn apply(name: &str) -> Result<ApplyPolicy, ServerError> {
-    let blend = |share: &str| share.parse().ok().filter(|alpha| (0.0..=1.0).contains(alpha));
-    match name {
-        "keep" => Ok(ApplyPolicy::Keep { residue: false }),
-        "keep-residue" => Ok(ApplyPolicy::Keep { residue: true }),
-        "overwrite" => Ok(ApplyPolicy::Overwrite),
-        other => match other.strip_prefix("blend=").and_then(blend) {
-            Some(alpha) => Ok(ApplyPolicy::Blend { alpha }),
-            None => {
-                Err(choice("apply", other, "keep, keep-residue, overwrite or blend=SHARE, SHARE from 0 to 1"))
-            }
-        },
-    }
-}
-
-fn range(flag: &str, value: f64, holds: bool, range: &str) -> Result<(), ServerError> {
-    let why = || format!("--{flag} {value} is out of range: give {range}");
-    if holds { Ok(()) } else { Err(ServerError::Config { why: why() }) }
-}
-
-fn choice(flag: &str, found: &str, choices: &str) -> ServerError {
-    ServerError::Config { why: format!("--{flag} {found} does not exist: give {choices}") }
-}
-
 #[cfg(test)]
 mod tests {
+    use archipelago::wire::ApplyPolicy;
+
     use super::*;
 
     fn spec(change: impl FnOnce(&mut ServeConfig)) -> Result<RunSpec, ServerError> {
@@ -170,18 +125,20 @@ mod tests {
             assert_eq!(error.exit_code(), code, "{error}");
         };
         check(8, |config| config.preset = "huge".into());
-        check(3, |config| config.code = "int3".into());
-        check(3, |config| config.apply = "blend=2".into());
-        check(3, |config| config.merge = "median".into());
-        check(3, |config| config.block = 12);
+        check(3, |config| config.method.code = "int3".into());
+        check(3, |config| config.method.apply = "blend=2".into());
+        check(3, |config| config.method.merge = "median".into());
+        check(3, |config| config.method.block = 12);
         check(3, |config| config.lr = Some(f32::NAN));
-        check(3, |config| config.outer_momentum = 1.0);
+        check(3, |config| config.method.outer_momentum = 1.0);
+        check(3, |config| config.method.momentum_warmup = 1.1);
         check(3, |config| config.grace_ratio = -0.1);
-        check(3, |config| config.sync_every = 0);
+        check(3, |config| config.method.sync_every = 0);
         check(3, |config| config.cohort_max = 0);
-        check(3, |config| config.invite = Some("short".into()));
+        check(3, |config| config.invite = Some("brief".into()));
         check(3, |config| config.invite = Some("with space".into()));
         assert!(spec(|config| config.invite = Some(INVITE_AUTO.into())).is_ok());
+        assert!(spec(|config| config.invite = Some(INVITE_SHORT.into())).is_ok());
         assert!(spec(|config| config.invite = Some("open-sesame_1".into())).is_ok());
     }
 
@@ -189,7 +146,7 @@ mod tests {
     fn warm_up_keeps_its_share() {
         let inner = spec(|config| config.total_tokens = Some(400_000)).unwrap().inner;
         assert_eq!((inner.total_tokens, inner.warmup_tokens), (400_000, 20_000));
-        let blend = spec(|config| config.apply = "blend=0.5".into()).unwrap().exchange.apply;
+        let blend = spec(|config| config.method.apply = "blend=0.5".into()).unwrap().exchange.apply;
         assert_eq!(blend, ApplyPolicy::Blend { alpha: 0.5 });
     }
 }

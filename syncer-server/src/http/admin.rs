@@ -1,11 +1,15 @@
-//! What the owner may tell the run.
+//! What the owner may tell the run, and single learners.
 
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Input;
-use axum::extract::State;
+use archipelago::diloco::LearnerId;
+use archipelago::diloco::syncer::{DROP_MS_MAX, Input};
+use archipelago::wire::Share;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::App;
 use crate::actor::Command;
@@ -26,13 +30,106 @@ pub async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Response
     tell(&app, &headers, Input::Hold(false), "the run goes on\n").await
 }
 
+/// What `/v1/admin/learners/{id}/pace` is told.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pace {
+    /// The part of the time it would train that it is to train, 0.001 to 1.
+    share: f64,
+}
+
+/// What `/v1/admin/learners/{id}/drop` is told.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drop {
+    /// How long it must stay away, in seconds; 0 lets it come back.
+    seconds: f64,
+}
+
+/// `/v1/admin/learners/{id}/pace`: have one learner train for a part of its time only.
+pub async fn pace(
+    State(app): State<Arc<App>>,
+    Path(learner): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    rein(&app, &headers, &learner, || {
+        let Pace { share } = read(&body, "{\"share\": 0.25}")?;
+        let share = Share::new(share).map_err(|error| error.to_string())?;
+        Ok(move |learner| Input::Pace { learner, share })
+    })
+    .await
+}
+
+/// `/v1/admin/learners/{id}/drop`: send one learner away for a while.
+pub async fn send_away(
+    State(app): State<Arc<App>>,
+    Path(learner): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    rein(&app, &headers, &learner, || {
+        let Drop { seconds } = read(&body, "{\"seconds\": 20}")?;
+        let seconds_max = f64::from(DROP_MS_MAX) / 1e3;
+        if !(0.0..=seconds_max).contains(&seconds) {
+            return Err(format!("{seconds} s make no sense: give 0 to {seconds_max}; 0 lets it come back"));
+        }
+        let wait_ms = (seconds * 1e3).round() as u32;
+        Ok(move |learner| Input::Drop { learner, wait_ms })
+    })
+    .await
+}
+
+/// The order in `body`, which looks like `example`.
+fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T, String> {
+    serde_json::from_slice(body)
+        .map_err(|error| format!("the body is no such order ({error}): send JSON as {example}"))
+}
+
+/// Gives the order that `make` reads to the learner that `id` names.
+async fn rein<F: FnOnce(LearnerId) -> Input>(
+    app: &App,
+    headers: &HeaderMap,
+    id: &str,
+    make: impl FnOnce() -> Result<F, String>,
+) -> Response {
+    if let Err(refused) = check_owner(app, headers) {
+        return refused;
+    }
+    let Ok(learner) = id.parse().map(LearnerId) else {
+        return (StatusCode::BAD_REQUEST, format!("{id:?} is no learner: give its number in /v1/learners\n"))
+            .into_response();
+    };
+    let order = match make() {
+        Ok(order) => order(learner),
+        Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
+    };
+    match app.context.actor.rein(learner, order).await {
+        Some(true) => (StatusCode::ACCEPTED, "the learner is told\n").into_response(),
+        Some(false) => {
+            let why = format!("there has been no learner {learner} in this run: /v1/learners lists them\n");
+            (StatusCode::NOT_FOUND, why).into_response()
+        }
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops: nobody is told\n").into_response(),
+    }
+}
+
 async fn tell(app: &App, headers: &HeaderMap, input: Input, done: &'static str) -> Response {
-    let shown =
-        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    if !shown.is_some_and(|shown| is_same(shown, app.admin_token.as_bytes())) {
-        let why = "show the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
-        return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response();
+    if let Err(refused) = check_owner(app, headers) {
+        return refused;
     }
     app.context.actor.tell(Command::Input(input)).await;
     (StatusCode::ACCEPTED, done).into_response()
+}
+
+/// Whether the request shows the owner's token; if not, the answer to it.
+#[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
+fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
+    let shown =
+        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if shown.is_some_and(|shown| is_same(shown, app.admin_token.as_bytes())) {
+        return Ok(());
+    }
+    let why = "show the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
+    Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use archipelago::diloco::FragmentId;
+use archipelago::wire::INVITE_HEADER;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -16,14 +17,21 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("x-archipelago-versio
 /// A version, a shard, never changes under its name.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-/// Θ̂ of one fragment as little-endian `f32`; sent on to the current version if asked for another.
+/// The same of a run for the invited: a cache that many share would hand it to others.
+const IMMUTABLE_PRIVATE: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
+
+/// Neither text nor anything else that a browser would show.
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// The current Θ̂ of one fragment as little-endian `f32`, whatever version was asked for. A redirect to the current one
+/// would lose the race against merges for ever, if the way to the peer takes longer than the time between two of them.
 pub async fn fragment(
     State(app): State<Arc<App>>,
     Path((run, fragment, version)): Path<(String, u16, u64)>,
     headers: HeaderMap,
 ) -> Response {
-    if run != app.run {
-        return other_run(&app);
+    if let Some(refused) = refused(&app, &run, &headers) {
+        return refused;
     }
     if usize::from(fragment) >= app.context.fragment_lens.len() {
         return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
@@ -32,15 +40,17 @@ pub async fn fragment(
         return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
     };
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
-    if current.0 != version {
-        let location = format!("/v1/runs/{run}/fragments/{fragment}/{current}");
-        let headers = [(header::LOCATION, location), (header::CACHE_CONTROL, "no-store".into())];
-        return (StatusCode::TEMPORARY_REDIRECT, headers, version_header).into_response();
-    }
-    let bytes: Vec<u8> = hat.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes: Bytes = hat.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>().into();
     drop(hat);
-    let etag = format!("\"{run}-{fragment}-{version}\"");
-    let (response, sent) = file(bytes.into(), &etag, &headers);
+    let (response, sent) = if current.0 == version {
+        file(bytes, &format!("\"{run}-{fragment}-{version}\""), lasting(&app), &headers)
+    } else {
+        // Not what this name means: whole, since a part goes with parts of the same version only, and kept by nobody.
+        let len = bytes.len() as u64;
+        let common =
+            [(header::CACHE_CONTROL, HeaderValue::from_static("no-store")), (header::CONTENT_TYPE, BINARY)];
+        ((common, bytes).into_response(), len)
+    };
     app.context.meters.fetched(sent);
     (version_header, response).into_response()
 }
@@ -51,31 +61,44 @@ pub async fn shard(
     Path((run, index)): Path<(String, usize)>,
     headers: HeaderMap,
 ) -> Response {
-    if run != app.run {
-        return other_run(&app);
+    if let Some(refused) = refused(&app, &run, &headers) {
+        return refused;
     }
     let (Some(bytes), Some(spec)) = (app.corpus.shards.get(index), app.corpus.spec.shards.get(index)) else {
         return (StatusCode::NOT_FOUND, "there is no such shard\n").into_response();
     };
     let sha256: String = spec.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (response, sent) = file(bytes.clone(), &format!("\"{sha256}\""), &headers);
+    let (response, sent) = file(bytes.clone(), &format!("\"{sha256}\""), lasting(&app), &headers);
     app.context.meters.data(sent);
     response
 }
 
-fn other_run(app: &App) -> Response {
-    let why = format!("this is run {}: join it afresh\n", app.run);
-    (StatusCode::NOT_FOUND, why).into_response()
+/// The answer to who asks for another run, or is not invited to this one.
+fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
+    if !app.context.is_invited(headers.get(INVITE_HEADER).map(HeaderValue::as_bytes)) {
+        let why = format!("this run is for the invited: show the invite in {INVITE_HEADER}\n");
+        return Some((StatusCode::FORBIDDEN, why).into_response());
+    }
+    if run != app.run {
+        let why = format!("this is run {}: join it afresh\n", app.run);
+        return Some((StatusCode::NOT_FOUND, why).into_response());
+    }
+    None
+}
+
+/// How long, and by whom, a version or a shard may be kept.
+fn lasting(app: &App) -> HeaderValue {
+    if app.context.invite.is_some() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
 /// Answers with `bytes`, or the range of them that `request` asks for (RFC 9110), and says how many.
-fn file(bytes: Bytes, etag: &str, request: &HeaderMap) -> (Response, u64) {
+fn file(bytes: Bytes, etag: &str, lasting: HeaderValue, request: &HeaderMap) -> (Response, u64) {
     let etag_header = HeaderValue::from_str(etag).expect("tags are hexadecimal and digits");
     let common = [
         (header::ETAG, etag_header),
-        (header::CACHE_CONTROL, IMMUTABLE),
+        (header::CACHE_CONTROL, lasting),
         (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+        (header::CONTENT_TYPE, BINARY),
     ];
     let text = |name| request.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     if text(header::IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag)) {

@@ -11,11 +11,12 @@ mod stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use archipelago::wire::INVITE_HEADER;
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::watch;
 
@@ -24,6 +25,9 @@ use crate::corpus::Corpus;
 
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
+
+/// Largest body of a request; only the owner's orders have one.
+const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// What the routes need.
 pub struct App {
@@ -58,6 +62,10 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(page::index))
         .route("/dashboard", get(page::dashboard))
+        .route("/teach", get(page::teach))
+        .route("/teach.html", get(page::teach))
+        .route("/scale", get(page::scale))
+        .route("/scale.html", get(page::scale))
         .route("/assets/{name}", get(page::asset))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(stats::ready))
@@ -74,6 +82,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/admin/finish", post(admin::finish))
         .route("/v1/admin/pause", post(admin::pause))
         .route("/v1/admin/resume", post(admin::resume))
+        .route("/v1/admin/learners/{id}/pace", post(admin::pace))
+        .route("/v1/admin/learners/{id}/drop", post(admin::send_away))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here; / shows the run\n") })
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)
@@ -83,7 +94,9 @@ pub fn router(app: Arc<App>) -> Router {
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| socket::is_listed(&app, origin));
-    let mut response = next.run(request).await;
+    // Browsers ask before they show an invite to another origin than the page's.
+    let asks = request.method() == Method::OPTIONS && allowed.is_some();
+    let mut response = if asks { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
@@ -92,6 +105,7 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         let exposed = HeaderValue::from_static("etag, content-range, x-archipelago-version");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(INVITE_HEADER));
     }
     response
 }

@@ -36,6 +36,16 @@ pub async fn dashboard(headers: HeaderMap) -> Response {
     page("dashboard.html", &headers)
 }
 
+/// `/teach`, and `/teach.html`, as files on a static host are called and those pages call each other.
+pub async fn teach(headers: HeaderMap) -> Response {
+    page("teach.html", &headers)
+}
+
+/// `/scale` and `/scale.html`.
+pub async fn scale(headers: HeaderMap) -> Response {
+    page("scale.html", &headers)
+}
+
 /// `/assets/…`: what pages load.
 pub async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
     match find(&format!("assets/{name}")) {

@@ -183,6 +183,9 @@ mod tests {
                 invite: None,
             };
             syncer.handle(Millis(0), Input::Message(conn, Message::Hello(hello)));
+            // What is not leased is not trained on.
+            let ready = Message::Ready { run: RUN, layout: syncer.fragments().hash() };
+            syncer.handle(Millis(0), Input::Message(conn, ready));
             report(&mut syncer, number, 1, 0);
         }
         syncer
@@ -210,6 +213,8 @@ mod tests {
             entropy_floor: None,
             total_tokens: 1,
             invite_required: false,
+            classroom: false,
+            links: vec![],
         };
         Board::new(facts, Carried::default())
     }

@@ -49,6 +49,10 @@ pub struct LearnerView {
     pub updates: u64,
     /// What became of them.
     pub fates: FateCounts,
+    /// The part of the time it would train that the owner has it train, 0.001 to 1.
+    pub share: f64,
+    /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
+    pub returns_s: Option<f64>,
 }
 
 /// What a learner computes with.
@@ -119,8 +123,7 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
     learners.truncate(FOREMOST_MAX);
     // Rows that stay where they are can be read.
     learners.sort_by_key(|learner| learner.learner);
-    let total = syncer.ledger().clock_tokens();
-    (learners.iter().map(|learner| view(learner, speeds, total, now)).collect(), counts)
+    (learners.iter().map(|learner| view(learner, syncer, speeds, now)).collect(), counts)
 }
 
 /// What `/v1/learners` is asked for.
@@ -184,13 +187,12 @@ pub fn page_of(syncer: &Syncer, speeds: &Speeds, now: Millis, query: LearnersQue
         Sort::Name => learners.sort_by_key(|learner| learner.name),
         Sort::State => learners.sort_by_key(|learner| place(learner.state)),
     }
-    let clock_tokens = syncer.ledger().clock_tokens();
     let shown = learners.iter().skip(query.offset).take(query.limit.min(PAGE_MAX));
     LearnersPage {
         total: learners.len(),
         offset: query.offset,
         sort: query.sort,
-        learners: shown.map(|learner| view(learner, speeds, clock_tokens, now)).collect(),
+        learners: shown.map(|learner| view(learner, syncer, speeds, now)).collect(),
     }
 }
 
@@ -206,7 +208,9 @@ fn place(state: Option<LearnerState>) -> u32 {
     }
 }
 
-fn view(learner: &LearnerStatus<'_>, speeds: &Speeds, clock_tokens: u64, now: Millis) -> LearnerView {
+fn view(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
+    let clock_tokens = syncer.ledger().clock_tokens();
+    let returns = syncer.returns(now, learner.learner);
     LearnerView {
         learner: learner.learner,
         name: learner.name.to_owned(),
@@ -223,6 +227,8 @@ fn view(learner: &LearnerStatus<'_>, speeds: &Speeds, clock_tokens: u64, now: Mi
         merged_share: learner.tokens_merged as f64 / clock_tokens.max(1) as f64,
         updates: learner.updates,
         fates: learner.fates.clone(),
+        share: learner.share.ratio(),
+        returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
 }
 

@@ -58,6 +58,10 @@ pub struct Facts {
     pub total_tokens: u64,
     /// Whether learners must show an invite.
     pub invite_required: bool,
+    /// Whether the run is for a class: pages show how to join, and the owner steers single learners.
+    pub classroom: bool,
+    /// Pages to lend a machine, best first, without the invite.
+    pub links: Vec<String>,
 }
 
 /// A run at one moment, as `/v1/status`, the event `status` and the last line of `--json` give it.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago::wire::{Invite, RunId};
 
-use crate::config::INVITE_AUTO;
+use crate::config::{INVITE_AUTO, INVITE_SHORT};
 use crate::errors::ServerError;
 
 pub use manifest::{FORMAT, Manifest};
@@ -157,7 +157,7 @@ impl Store {
         if let Some(token) = given {
             return Ok(token.to_owned());
         }
-        self.token("admin.token")
+        self.token("admin.token", long)
     }
 
     /// What learners must show: `given`, or if that is `auto` the one kept here, or a new one.
@@ -167,13 +167,14 @@ impl Store {
     pub fn invite(&self, given: Option<&str>) -> Result<Option<Invite>, ServerError> {
         match given {
             None => Ok(None),
-            Some(INVITE_AUTO) => self.token("invite.token").map(|token| Some(Invite::new(token))),
+            Some(INVITE_AUTO) => self.token("invite.token", long).map(|token| Some(Invite::new(token))),
+            Some(INVITE_SHORT) => self.token("invite.token", short).map(|token| Some(Invite::new(token))),
             Some(token) => Ok(Some(Invite::new(token))),
         }
     }
 
-    /// The secret in the file `name`, made if it is not there.
-    fn token(&self, name: &str) -> Result<String, ServerError> {
+    /// The secret in the file `name`; if it is not there, what `make` makes.
+    fn token(&self, name: &str, make: fn() -> Result<String, ServerError>) -> Result<String, ServerError> {
         let path = self.dir.join(name);
         if path.exists() {
             let token = fs::read_to_string(&path).map_err(disk("read", &path))?;
@@ -181,7 +182,7 @@ impl Store {
                 return Ok(token.trim().to_owned());
             }
         }
-        let token = format!("{:016x}{:016x}", random_u64()?, random_u64()?);
+        let token = make()?;
         fs::create_dir_all(&self.dir).map_err(disk("make", &self.dir))?;
         // Temporary files are made readable by their owner only, on every system.
         let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(disk("write", &path))?;
@@ -240,6 +241,21 @@ fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
         folder.sync_all().map_err(disk("sync", path))?;
     }
     Ok(())
+}
+
+/// 128 random bits as hex digits.
+fn long() -> Result<String, ServerError> {
+    Ok(format!("{:016x}{:016x}", random_u64()?, random_u64()?))
+}
+
+/// Letters and digits that are not mistaken for each other.
+const PLAIN: &[u8; 31] = b"abcdefghjkmnpqrstuvwxyz23456789";
+
+/// Eight of [`PLAIN`], 39 random bits: enough for as long as whoever guesses must ask a server each time.
+fn short() -> Result<String, ServerError> {
+    let random = random_u64()?;
+    let plain = |place| char::from(PLAIN[(random / 31_u64.pow(place) % 31) as usize]);
+    Ok((0..8).map(plain).collect())
 }
 
 /// Makes a `Disk` error of what the system says.

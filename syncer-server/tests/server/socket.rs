@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::Message as Frame;
 use tokio_tungstenite::{MaybeTlsStream, connect_async, tungstenite};
 
-use crate::support::{Client, Learner, Server, config, hello};
+use crate::support::{Client, Learner, Server, config, header, hello};
 
 #[tokio::test]
 async fn every_bad_peer_gets_its_typed_close() {
@@ -147,6 +147,12 @@ async fn only_known_origins_and_versions_may_join() {
     check("origin", "https://page.example", 101).await;
     check("origin", &format!("http://{}", server.address), 101).await;
     check("sec-websocket-protocol", "archipelago.9", 400).await;
+    let asks =
+        "OPTIONS /v1/runs/0/shards/0\nAccess-Control-Request-Headers: x-archipelago-invite\nOrigin: https:";
+    let (code, head, _) = server.http(&format!("{asks}//page.example")).await;
+    assert_eq!((code, header(&head, "access-control-allow-headers")), (204, "x-archipelago-invite"));
+    let (_, head, _) = server.http(&format!("{asks}//evil.example")).await;
+    assert!(!head.contains("access-control-allow"), "{head}");
     server.stop().await;
 }
 
@@ -169,11 +175,39 @@ async fn stopping_and_finishing_say_goodbye() {
 }
 
 #[tokio::test]
+async fn the_goodbye_does_not_overtake_the_last_receipts() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    let (mut sent, mut told) = (vec![], vec![]);
+    let bye = loop {
+        match learner.client.next().await {
+            Message::Collect { round, fragment, base, .. } => {
+                learner.steps += 1;
+                learner.report().await;
+                let update = learner.update((round, fragment, base), 0.01);
+                learner.client.send(&Message::Update(update)).await;
+                sent.push(round);
+            }
+            Message::Receipt { round, .. } => told.push(round),
+            Message::Bye(bye) => break bye,
+            _ => {}
+        }
+    };
+    told.sort();
+    assert!(!sent.is_empty());
+    assert_eq!((bye.code, told), (CloseCode::Done, sent));
+    server.ended().await;
+}
+
+#[tokio::test]
 async fn who_never_reads_is_sent_away_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
     // Uncoded, so that the socket's buffers are full sooner.
-    let server =
-        Server::start(syncer_server::config::ServeConfig { code: "f32".into(), ..config(dir.path()) }).await;
+    let mut config = config(dir.path());
+    config.method.code = "f32".into();
+    let server = Server::start(config).await;
     let mut deaf = Learner::join(&server, 2).await;
     deaf.report().await;
     let mut learner = Learner::join(&server, 1).await;

@@ -11,7 +11,7 @@ use archipelago::wire::{
     Round, SUBPROTOCOL, Update, Version, Welcome, encode, frames,
 };
 use futures::{SinkExt, StreamExt};
-use syncer_server::config::ServeConfig;
+use syncer_server::config::{MethodArgs, ServeConfig};
 use syncer_server::errors::ServerError;
 use syncer_server::serve;
 use syncer_server::status::ServerStatus;
@@ -28,16 +28,16 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Settings of a small run in `dir` that measures nothing.
 pub fn config(dir: &Path) -> ServeConfig {
+    let defaults = ServeConfig::default();
     ServeConfig {
         dir: dir.to_owned(),
         preset: "tiny".into(),
         corpus_bytes: "60kB".parse().unwrap(),
-        sync_every: 1,
         // One invitation at a time, so that none is missed while another's receipt is awaited.
-        rounds_in_flight: 1,
+        method: MethodArgs { sync_every: 1, rounds_in_flight: 1, ..defaults.method },
         no_eval: true,
         admin_token: Some("secret".into()),
-        ..ServeConfig::default()
+        ..defaults
     }
 }
 
@@ -77,10 +77,15 @@ impl Server {
 
     /// One HTTP exchange: status, head, body.
     pub async fn http(&self, request: &str) -> (u16, String, Vec<u8>) {
+        self.exchange(request, "").await
+    }
+
+    /// One HTTP exchange with a body, whose length is among the request's headers.
+    pub async fn exchange(&self, request: &str, sent: &str) -> (u16, String, Vec<u8>) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let (first, rest) = request.split_once('\n').unwrap_or((request, ""));
         let text = format!("{first} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
-        let text = text + &rest.lines().map(|line| format!("{line}\r\n")).collect::<String>() + "\r\n";
+        let text = text + &rest.lines().map(|line| format!("{line}\r\n")).collect::<String>() + "\r\n" + sent;
         stream.write_all(text.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
@@ -122,6 +127,8 @@ pub struct End {
     pub close: u16,
     /// The reason in the last message.
     pub reason: String,
+    /// The time in the last message, in milliseconds.
+    pub wait_ms: u32,
 }
 
 impl Client {
@@ -185,8 +192,9 @@ impl Client {
                     _ => assert_eq!(bye, None, "the goodbye is the last message"),
                 },
                 Frame::Close(frame) => {
-                    let Bye { code, reason } = bye.expect("a goodbye before the close");
-                    return End { bye: code.into(), close: frame.expect("a reason").code.into(), reason };
+                    let Bye { code, reason, wait_ms } = bye.expect("a goodbye before the close");
+                    let close = frame.expect("a reason").code.into();
+                    return End { bye: code.into(), close, reason, wait_ms };
                 }
                 _ => {}
             }

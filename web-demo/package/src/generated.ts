@@ -62,6 +62,10 @@ export type Offline = {
  */
 reason: string, 
 /**
+ * The close code, if the syncer said why; 4014 if the run's owner dropped this learner.
+ */
+code: number | null, 
+/**
  * Time to the next attempt, in milliseconds; 0 while one is under way.
  */
 retry_ms: number, };
@@ -82,6 +86,10 @@ doing: Doing,
  * Why there is no connection, if there is none.
  */
 offline: Offline | null, 
+/**
+ * The part of the time it would train that the run's owner has it train, 0.001 to 1.
+ */
+share: number, 
 /**
  * Steps done.
  */

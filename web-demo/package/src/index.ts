@@ -87,6 +87,11 @@ export class Learner {
     this.#tell({ do: "setShare", share });
   }
 
+  /** Connects now rather than when it was planned, if there is no connection. */
+  reconnect(): void {
+    this.#tell({ do: "reconnect" });
+  }
+
   /** Takes the GPU away, as a driver that resets does; for tests and lessons. */
   loseDevice(): void {
     this.#tell({ do: "loseDevice" });
@@ -139,7 +144,7 @@ export class Learner {
     const seen = () => this.#tell({ do: "setHidden", hidden: document.hidden });
     if (document.hidden) seen();
     this.#plug(document, "visibilitychange", seen);
-    const back = () => this.#tell({ do: "reconnect" });
+    const back = () => this.reconnect();
     for (const name of ["online", "pageshow", "focus"]) this.#plug(window, name, back);
     this.#plug(document, "resume", back);
   }

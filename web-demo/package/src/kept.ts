@@ -46,6 +46,11 @@ export class Keeper {
     }
   }
 
+  /** Whether other pages of this browser would find the same identity. */
+  get shared(): boolean {
+    return this.#db !== undefined;
+  }
+
   /** The learner's secret as 32 hex digits. */
   get identity(): string {
     return this.#kept.identity;

@@ -71,6 +71,8 @@ export type ErrorCode =
   | "unreachable"
   /** The syncer will not have this learner. */
   | "refused"
+  /** Another learner with the same identity took its place: another tab of this browser, say. */
+  | "replaced"
   /** The browser gave no random bytes. */
   | "random"
   /** The code could not be loaded. */

@@ -1,4 +1,5 @@
 /** The learner's Worker: loads the engine, and hands events and wishes to and fro. */
+import { alone } from "./alone.js";
 import { hasRelaxedSimd } from "./check.js";
 import { Fellow, answer } from "./fellow.js";
 import type { FromFellow, ToFellow } from "./fellow.js";
@@ -16,7 +17,6 @@ const scope = self as unknown as {
   onmessage: (message: MessageEvent<ToWorker | ToFellow>) => void;
   postMessage(message: FromWorker): void;
   postMessage(message: FromFellow, transfer?: Transferable[]): void;
-  navigator: Navigator;
 };
 
 /** What came before there was a learner is done when there is one. */
@@ -72,7 +72,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
   const place = syncer.replace(/#.*$/s, "");
   const keeper = await Keeper.open(place, options.remember);
   if (keeper.refused) tell({ event: "forgetful", reason: keeper.refused });
-  await alone(place, options.remember, async () => {
+  const takePart = async () => {
     let run = "";
     const hooks = {
       event: (event: LearnerEvent) => {
@@ -100,26 +100,14 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
       team(wasmUrl),
     );
     scope.postMessage({ is: "ended", report });
-  });
+  };
+  if (keeper.shared) await alone(`archipelago ${place}`, () => tell({ event: "standby" }), takePart);
+  else await takePart();
 }
 
 async function measure(wasmUrl: string, options: RawMeasure): Promise<void> {
   const engine = await load(wasmUrl);
   scope.postMessage({ is: "measured", measured: await engine.measure(options, team(wasmUrl)) });
-}
-
-/** Two learners with one identity would take each other's place for ever: the second waits for the first to end. */
-async function alone(place: string, remember: boolean, run: () => Promise<void>): Promise<void> {
-  const locks = scope.navigator.locks;
-  if (!remember || !locks) return run();
-  const name = `archipelago ${place}`;
-  const ran = await locks.request(name, { ifAvailable: true }, async (lock) => {
-    if (lock) await run();
-    return lock !== null;
-  });
-  if (ran) return;
-  tell({ event: "standby" });
-  await locks.request(name, run);
 }
 
 /** The engine for this browser, from `wasmUrl` if that is given. */

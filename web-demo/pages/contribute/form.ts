@@ -42,7 +42,8 @@ export function bindForms(settings: Settings, changed: (settings: Settings) => v
     resume: field("resume").checked,
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  for (const element of [form, modes]) element.addEventListener("change", () => changed(read()));
+  // A field of the form may stand elsewhere on the page.
+  for (const element of [form, modes, find("who", HTMLElement)]) element.addEventListener("change", () => changed(read()));
 }
 
 function readHours(from: string, to: string): Hours | null {

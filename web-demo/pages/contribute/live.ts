@@ -3,7 +3,7 @@ import type { LearnerEventMap, Report } from "archipelago";
 import { bytes, count } from "../shared/format.js";
 import { find, make } from "../shared/dom.js";
 import { say } from "./say.js";
-import { Spark } from "./spark.js";
+import { Spark } from "../shared/spark.js";
 
 /** Receipts shown. */
 const RECEIPTS_MAX = 40;

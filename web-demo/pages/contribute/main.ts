@@ -3,15 +3,16 @@ import { measure } from "archipelago";
 import type { LearnerError } from "archipelago";
 import type { ServerStatus } from "../shared/api.js";
 import { showBrowser, showFits, showRun } from "./before.js";
+import { showClassroom, showInsecure } from "./classroom.js";
 import { Machine, ScreenLock } from "./conditions.js";
 import { find } from "../shared/dom.js";
-import { carryInvite, shareLink } from "../shared/link.js";
+import { carryInvite, linkFor, shareLink } from "../shared/link.js";
 import { say } from "./say.js";
 import { bindForms } from "./form.js";
 import { Live } from "./live.js";
 import { Session } from "./session.js";
 import { keepSettings, noteRunning, readSettings, wasRunning } from "./settings.js";
-import { showLink } from "./share.js";
+import { bindCopy, showLink } from "./share.js";
 
 /** Time between two looks at the run, in milliseconds; none while the page is hidden. */
 const STATUS_MS = 5_000;
@@ -71,6 +72,7 @@ function show(state: "running" | "idle"): void {
 function tell(sentence: string): void {
   say("sentence", sentence);
   const tones: [RegExp, string][] = [
+    [/^Dropped/, "held"],
     [/Not connected|^Not training/, "trouble"],
     [/^Training/, "going"],
     [/^(Paused|Resting)/, "held"],
@@ -93,6 +95,9 @@ async function look(): Promise<void> {
     const status: ServerStatus = await answer.json();
     preset = status.preset;
     showRun(status);
+    showLink(linkFor(status.links));
+    showClassroom(status.classroom);
+    session?.look(status.learners);
   } catch (error) {
     // A learner that runs says itself that the syncer is away.
     if (!session) say("about", `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`);
@@ -113,8 +118,10 @@ bindForms(settings, (changed) => {
   if (session) lock.want(settings.wakeLock);
   session?.apply(settings);
 });
-showLink();
+showLink(syncer);
+bindCopy();
 carryInvite();
+showInsecure();
 void look();
 setInterval(() => void look(), STATUS_MS);
 void showBrowser().then((found) => find("check", HTMLElement).addEventListener("click", () => void showFits(found, preset)));

@@ -1,6 +1,8 @@
 /** One learner under the visitor's rules: from Start to Stop. */
 import { capabilities, join } from "archipelago";
 import type { Learner, LearnerError, LearnerEventMap, Report } from "archipelago";
+import type { LearnerView } from "../shared/api.js";
+import { DROPPED, slowed } from "../shared/rein.js";
 import type { Machine } from "./conditions.js";
 import { judge } from "./rules.js";
 import type { Verdict } from "./rules.js";
@@ -20,6 +22,9 @@ export interface View {
   ended(sentence: string, error?: LearnerError): void;
 }
 
+/** What is said when this browser's own other tab took this one's place. */
+const TWIN = "Not training: another tab or window of this browser trains in this run now.";
+
 /** A learner that begins at once. */
 export class Session {
   paused = false;
@@ -31,6 +36,10 @@ export class Session {
   /** What the learner itself says that it does. */
   #doing = "Starting: loading the engine…";
   #bytes = 0;
+  /** Its number in the run. */
+  #id: number | undefined;
+  /** The owner of the run dropped it. */
+  #dropped = false;
   #resting = false;
 
   constructor(syncer: string, settings: Settings, machine: Machine, view: View) {
@@ -55,6 +64,12 @@ export class Session {
       else this.#learner.resume();
     }
     this.#view.sentence(verdict.do === "rest" ? verdict.why : this.#doing);
+  }
+
+  /** Hears what the syncer shows of learners: who was dropped, and may come back before its time, does. */
+  look(learners: readonly LearnerView[]): void {
+    const shown = learners.find(({ learner }) => learner === this.#id);
+    if (this.#dropped && shown && shown.returns_s === null) this.#learner?.reconnect();
   }
 
   /** Takes the GPU away on purpose. */
@@ -90,19 +105,23 @@ export class Session {
     learner.on("standby", () => doing("Waiting: another tab of this browser trains in this run already. This one takes over when that one ends."));
     learner.on("forgetful", ({ reason }) => this.#view.trouble(`This browser keeps nothing (${reason}): after a reload you count as a newcomer.`));
     learner.on("engine", (notice) => this.#view.engine(notice));
-    learner.on("welcomed", (event) => this.#view.welcomed(event));
+    learner.on("welcomed", (event) => {
+      this.#id = event.learner;
+      this.#view.welcomed(event);
+    });
     learner.on("first_step", () => performance.measure("first step", "start"));
     learner.on("receipt", (event) => this.#view.receipt(event));
     learner.on("trouble", ({ reason }) => this.#view.trouble(reason));
     learner.on("afresh", ({ reason }) => this.#view.trouble(`Begun afresh: ${reason}.`));
     learner.on("progress", (report) => {
       this.#bytes = report.sent_bytes + report.received_bytes;
+      this.#dropped = report.offline?.code === DROPPED;
       doing(sentence(report, MODES[this.#settings.mode].label));
       this.#view.progress(report);
     });
     learner.done.then(
       () => this.#end("The run is complete. Thank you."),
-      (error: LearnerError) => this.#end(`Not training: ${error.message}.`, error),
+      (error: LearnerError) => this.#end(error.code === "replaced" ? TWIN : `Not training: ${error.message}.`, error),
     );
     this.apply();
   }
@@ -117,8 +136,14 @@ export class Session {
 /** What a learner does, in one sentence. */
 export function sentence(report: Report, mode: string): string {
   const offline = report.offline;
+  const wait = offline?.retry_ms ? `may return in ${Math.ceil(offline.retry_ms / 1000)} s` : "returning now";
+  if (offline?.code === DROPPED && report.doing !== "paused") {
+    const alone = report.doing === "training" ? "; what it learns alone until then counts when it is back" : "";
+    return `Dropped by the owner of the run: this machine ${wait}${alone}.`;
+  }
   const again = offline && (offline.retry_ms > 0 ? `trying again in ${Math.ceil(offline.retry_ms / 1000)} s` : "trying again now");
   const apart = offline ? ` Not connected (${offline.reason}), ${again}.` : "";
+  const slow = report.share < 1 ? `, ${slowed(report.share)} by the owner of the run` : "";
   switch (report.doing) {
     case "connecting":
       return offline ? `Connecting: ${offline.reason}, ${again}.` : "Connecting to the syncer…";
@@ -129,7 +154,7 @@ export function sentence(report: Report, mode: string): string {
     case "held":
       return "Waiting: the owner of the run paused it.";
     case "training":
-      return `Training, ${mode.toLowerCase()}.${apart}`;
+      return `Training, ${mode.toLowerCase()}${slow}.${apart}`;
     case "paused":
       return `Resting.${apart}`;
     case "leaving":

@@ -4,7 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import { fillRows, make, setText } from "../shared/dom.js";
 import { duration, UNKNOWN } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
-import { color, onThemeChange, type ColorName } from "./palette.js";
+import { color, onThemeChange, type ColorName } from "../shared/palette.js";
 
 /** One line. */
 export interface Line {

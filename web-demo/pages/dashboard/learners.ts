@@ -3,6 +3,7 @@ import type { FateCounts, LearnersPage, LearnerView, Sort } from "../shared/api.
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural } from "../shared/format.js";
 import { whileSeen } from "../shared/paint.js";
+import { reinOf } from "../shared/rein.js";
 
 const PAGE = 50;
 const RENEW_MS = 3_000;
@@ -77,7 +78,8 @@ export class Learners {
   }
 }
 
-function nameOf(view: LearnerView): string {
+/** What people call a learner. */
+export function nameOf(view: LearnerView): string {
   return view.name || `Learner ${view.learner}`;
 }
 
@@ -96,8 +98,9 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   setText(head.children[1]!, view.device);
   setText(kind, KINDS[view.kind]);
   const badge = state.children[0]!;
-  setText(badge, view.state ?? "away");
-  setAttribute(badge, "data-tone", toneOf(view));
+  const rein = reinOf(view);
+  setText(badge, [view.returns_s === null ? (view.state ?? "away") : "", rein].filter(Boolean).join(", "));
+  setAttribute(badge, "data-tone", rein ? "held" : toneOf(view));
   setText(speed, view.state === null ? "–" : count(view.tokens_per_s));
   setText(loss, nats(view.loss));
   (share.children[0]!.children[0] as HTMLElement).style.width = `${(bar * 100).toFixed(1)}%`;
@@ -106,7 +109,8 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   setText(lost, lostUpdates(view.fates));
 }
 
-function toneOf(view: LearnerView): string | null {
+/** The tone of its state. */
+export function toneOf(view: LearnerView): string | null {
   switch (view.state) {
     case "training":
       return "going";

@@ -3,10 +3,11 @@ import "./dashboard.css";
 import type { RoundsView, SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { EventLink, type LinkState } from "../shared/events.js";
-import { carryInvite, copyFrom, invite, shareLink } from "../shared/link.js";
+import { carryInvite, copyFrom, invite, linkFor, shareLink } from "../shared/link.js";
 import { painter } from "../shared/paint.js";
 import { Course } from "./course.js";
 import { makeHeadline } from "./headline.js";
+import { Islands } from "./islands.js";
 import { Learners } from "./learners.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
@@ -21,6 +22,8 @@ const sentence = new SentenceView();
 const learners = new Learners();
 const timeline = new Timeline((learner) => learners.nameOf(learner));
 const owner = new Owner();
+const islands = new Islands(owner);
+const shared = find("share-link", HTMLInputElement);
 let refreshCharts = (): void => {};
 const refreshSamples = makeSamples(course);
 const writeHeadline = makeHeadline();
@@ -31,6 +34,7 @@ const refreshHeadline = painter(find("headline", HTMLElement), () => {
 const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
   owner.show(status);
+  shared.value = linkFor(status.links);
   find("invite-needed", HTMLElement).hidden = !status.invite_required || invite() !== "";
 });
 
@@ -76,6 +80,7 @@ new EventLink(
       status = news;
       learners.meet(news.learners);
       sentence.show(status, link);
+      islands.show(status);
       refreshHeadline();
       refreshOwner();
       if (floorCame) refreshCharts();
@@ -114,7 +119,6 @@ void import("./charts.js").then(({ makeCharts }) => {
 });
 
 carryInvite();
-const shared = find("share-link", HTMLInputElement);
 shared.value = shareLink();
 shared.addEventListener("focus", () => shared.select());
 find("share-copy", HTMLButtonElement).addEventListener("click", async () => {

@@ -1,7 +1,7 @@
 /** What the model wrote as it learned. It is shown as text only: what a model writes is nobody's markup. */
 import type { TextSample } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
-import { count, duration, nats } from "../shared/format.js";
+import { count, duration, legible, nats } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import type { Course } from "./course.js";
 
@@ -36,9 +36,4 @@ export function makeSamples(course: Course): () => void {
 
 function momentOf(sample: TextSample): string {
   return `After ${duration(sample.time_s)} and ${count(sample.tokens_merged)} merged tokens, held-out loss ${nats(sample.loss)}`;
-}
-
-/** A model that knows nothing writes control characters too; a dot stands for each. */
-function legible(text: string): string {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffd]/g, "·");
 }

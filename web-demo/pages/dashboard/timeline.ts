@@ -5,7 +5,7 @@ import { milliseconds } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import { AXIS_PX, drawLanes, LANE_PX, type Picture, xOf, yOf } from "./draw-lanes.js";
 import { cause, describeAnswer, describeRound, outcome, Rounds, TimeScale } from "./lanes.js";
-import { onThemeChange } from "./palette.js";
+import { onThemeChange } from "../shared/palette.js";
 
 const LANES_WIDE = 14;
 const LANES_NARROW = 10;

@@ -91,6 +91,10 @@ export type ServerStatus = {
   total_tokens: number,
   /** Whether learners must show an invite. */
   invite_required: boolean,
+  /** Whether the run is for a class: pages show how to join, and the owner steers single learners. */
+  classroom: boolean,
+  /** Pages to lend a machine, best first, without the invite. */
+  links: Array<string>,
   /** WebSocket bytes from learners while training, headers of frames and pings included. */
   bytes_up: number,
   /** The same to learners. */
@@ -137,6 +141,10 @@ export type LearnerView = {
   updates: number,
   /** What became of them. */
   fates: FateCounts,
+  /** The part of the time it would train that the owner has it train, 0.001 to 1. */
+  share: number,
+  /** Time until it may come back, in seconds, if the owner sent it away; `null` otherwise. */
+  returns_s: number | null,
 };
 
 /** What a learner computes with. */
@@ -189,6 +197,8 @@ export type Timing = {
   quorum_ms: number,
   /** ξ_sync: from the end of collecting to the merged fragment being sent. */
   sync_ms: number,
+  /** From the start of a round to an update for it, also if that came too late. */
+  answer_ms: number,
 };
 
 /** `/v1/learners`: some learners of all. */

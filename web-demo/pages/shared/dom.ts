@@ -12,6 +12,17 @@ export function setText(node: Element, text: string): void {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Blank for so long before the same text again, in milliseconds: long enough to be seen, and heard. */
+const BLANK_MS = 120;
+
+/** Says `text` in a place for news, even if it was the last that was said there. */
+export function say(node: Element, text: string): void {
+  if (node.textContent !== text) return setText(node, text);
+  setText(node, "");
+  // Unless something else was said meanwhile.
+  setTimeout(() => node.textContent === "" && setText(node, text), BLANK_MS);
+}
+
 /** Sets or, with `null`, takes away an attribute, if it differs. */
 export function setAttribute(node: Element, name: string, value: string | null): void {
   if (value === null) node.removeAttribute(name);

@@ -56,6 +56,11 @@ export function milliseconds(value: number | null): string {
   return value < 60_000 ? `${Number((value / 1_000).toPrecision(3))} s` : duration(value / 1_000);
 }
 
+/** A model that knows nothing writes control characters too; a dot stands for each. */
+export function legible(text: string): string {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffd]/g, "·");
+}
+
 function scaled(value: number | null, units: readonly string[]): string {
   if (value === null || !Number.isFinite(value)) return UNKNOWN;
   let [size, unit] = [Math.abs(value), 0];

@@ -5,9 +5,22 @@ export function shareLink(): string {
   return new URL("./", location.href).href + invite();
 }
 
-/** `#invite=…`, or nothing. */
+/**
+ * The link to share when the syncer says under which `links` it is reached: this page's own, unless others could not
+ * open that, or the owner gave another.
+ */
+export function linkFor(links: readonly string[]): string {
+  const own = new URL("./", location.href).href;
+  const [best] = links;
+  return (best === undefined || links.includes(own) ? own : best) + invite();
+}
+
+let invited = "";
+
+/** `#invite=…`, or nothing; a link within the page does not take it away. */
 export function invite(): string {
-  return location.hash.startsWith("#invite=") ? location.hash : "";
+  if (location.hash.startsWith("#invite=")) invited = location.hash;
+  return invited;
 }
 
 /** Lets the links between pages carry the invite along. */

@@ -8,12 +8,18 @@ pub struct Args {
     /// Text to train on, a UTF-8 file or a folder of them [default: text of a built-in grammar].
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
-    /// Learners, each a process; they share the cores.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub learners: u32,
-    /// Size of the model: tiny, small, medium or base.
-    #[arg(long, value_name = "NAME", default_value = "small")]
-    pub preset: String,
+    /// Learners on this machine, each a process; they share the cores [default: 2, with --classroom 0].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
+    learners: Option<u32>,
+    /// Size of the model: tiny, small, medium or base [default: small, with --classroom tiny].
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// For a class: listens to the network, asks for an invite, and shows a code that phones open; the class trains.
+    #[arg(long, conflicts_with = "headless")]
+    pub classroom: bool,
+    /// Link under which the class reaches this machine, as https://host/ behind a proxy with TLS.
+    #[arg(long, value_name = "URL", requires = "classroom")]
+    pub public_url: Option<String>,
     /// Writes the model as a Hugging Face folder at the end.
     #[arg(long, value_name = "FOLDER")]
     pub export: Option<PathBuf>,
@@ -23,7 +29,7 @@ pub struct Args {
     /// Trains until the held-out loss is at most so many nats per token.
     #[arg(long, value_name = "LOSS")]
     pub until_loss: Option<f64>,
-    /// Opens the page in this machine's browser.
+    /// Opens the page in this machine's browser, with --classroom the dashboard.
     #[arg(long, conflicts_with = "headless")]
     pub open: bool,
     /// Plain lines, no pages and no question asked; runs 60 s unless told otherwise.
@@ -38,12 +44,24 @@ pub struct Args {
     /// Seed of the parameters and of the order of the data.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Port of the page on 127.0.0.1; 0 takes a free one.
+    /// Port of the page on 127.0.0.1, with --classroom on every address of this machine; 0 takes a free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
     /// Uses the programs as the tests build them, which saves a build.
     #[arg(long, hide = true)]
     pub dev: bool,
+}
+
+impl Args {
+    /// Learners on this machine.
+    pub fn learners(&self) -> u32 {
+        self.learners.unwrap_or(if self.classroom { 0 } else { 2 })
+    }
+
+    /// Size of the model: one that phones can train, for a class.
+    pub fn preset(&self) -> &str {
+        self.preset.as_deref().unwrap_or(if self.classroom { "tiny" } else { "small" })
+    }
 }
 
 /// A length of time as people write it: `90`, `90s`, `1.5m`, `2h`.
@@ -71,6 +89,27 @@ impl FromStr for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_class_trains_by_itself_unless_told_otherwise() {
+        use clap::Parser;
+        let args = |line: &str| Alone::try_parse_from(line.split(' ')).map(|alone| alone.args);
+        let check = |line, learners, preset| {
+            let args = args(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!((args.learners(), args.preset()), (learners, preset), "{line}");
+        };
+        check("demo", 2, "small");
+        check("demo --classroom", 0, "tiny");
+        check("demo --classroom --learners 1 --preset small", 1, "small");
+        assert!(args("demo --classroom --headless").is_err());
+        assert!(args("demo --public-url https://a/").is_err());
+    }
 
     #[test]
     fn reads_lengths_of_time() {

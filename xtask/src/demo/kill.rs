@@ -1,7 +1,5 @@
 //! `--kill-one`: a learner dies mid-run, without a word, and comes back.
 
-use std::net::SocketAddr;
-
 use serde_json::{Value, json};
 
 use super::{error::DemoError, history::History, programs::Programs, status::Status};
@@ -52,7 +50,7 @@ impl Kill {
         status: &Status,
         process: &mut Process,
         programs: &Programs,
-        address: SocketAddr,
+        join: &str,
     ) -> Result<Option<String>, DemoError> {
         match self.stage {
             Stage::Waiting if now >= self.killed => {
@@ -62,7 +60,7 @@ impl Kill {
             }
             Stage::Dead if now >= self.restarted => {
                 self.merged_tokens_at_restart = self.merged_tokens(status);
-                *process = programs.start_learner(&self.name, address)?;
+                *process = programs.start_learner(&self.name, join)?;
                 (self.restarted, self.stage) = (now, Stage::Back);
                 Ok(Some(format!("{} started again", self.name)))
             }

@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: a syncer and learners as processes of their own, on this machine.
 
 mod args;
+mod classroom;
 mod error;
 mod history;
 mod kill;
@@ -56,27 +57,42 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// The whole run: what was measured, and whether that is what was asked.
 fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoError>), DemoError> {
+    if args.headless && args.learners() == 0 {
+        return Err(DemoError::System(
+            "--learners 0 leaves nobody to train without a page: give 1 or more".into(),
+        ));
+    }
     let mut view = View::new(args.headless);
     let programs = Programs::build(args)?;
     let run_s = args.span.map(|span| span.0.as_secs_f64());
     let run_s = run_s.or((args.headless && args.until_loss.is_none()).then_some(HEADLESS_S));
     let planned_tokens = match run_s {
-        Some(seconds) => Some((programs.measure(args.learners, &args.preset)? * SPEED_KEPT * seconds) as u64),
-        None => None,
+        Some(seconds) if args.learners() > 0 => {
+            Some((programs.measure(args.learners(), args.preset())? * SPEED_KEPT * seconds) as u64)
+        }
+        _ => None,
     };
     let mut session = Session::start(args, &programs, interrupt, run_s, planned_tokens)?;
-    let page = format!("http://{}/", session.address());
+    let mut page = format!("http://{}/", session.address());
+    if let Some(classroom) = session.classroom() {
+        view.say(&classroom.to_string());
+        page.clone_from(&classroom.dashboard);
+    } else if !args.headless {
+        view.say(&format!("open {page} in a browser and it trains along; {page}dashboard shows the run, {page}teach breaks one"));
+    }
     if !args.headless {
-        view.say(&format!("open {page} in a browser and it trains along; {page}dashboard shows the run"));
-        view.say(&format!("the owner's token, to pause or finish it there: {}", programs.admin_token()?));
+        view.say(&format!(
+            "the owner's token, to pause, finish and steer it there: {}",
+            programs.admin_token()?
+        ));
     }
     if args.open && !open(&page) {
         view.say("no browser could be opened from here");
     }
     view.say(&format!(
-        "preset {}, {} learners, threads of each: {}; run in {}; Ctrl+C finishes, a second one stops",
-        args.preset,
-        args.learners,
+        "preset {}, {} learners here, threads of each: {}; run in {}; Ctrl+C finishes, a second one stops",
+        args.preset(),
+        args.learners(),
         programs.threads,
         programs.dir.display(),
     ));

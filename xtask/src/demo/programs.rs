@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{args::Args, error::DemoError};
+use super::{args::Args, classroom::Classroom, error::DemoError};
 use crate::{
     cargo::{build, root},
     process::{Process, http},
@@ -24,6 +24,17 @@ const START_WAIT: Duration = Duration::from_secs(120);
 
 /// How long one learner's speed is measured for, in seconds.
 const BENCH_S: u32 = 3;
+
+/// A syncer that answers.
+pub struct Started {
+    pub syncer: Process,
+    /// Where this machine reaches it.
+    pub address: SocketAddr,
+    /// What learners of this machine join, invite included.
+    pub join: String,
+    /// How a class joins, if this is for one.
+    pub classroom: Option<Classroom>,
+}
 
 /// The built programs and the folder of this run.
 pub struct Programs {
@@ -62,7 +73,7 @@ impl Programs {
             syncer: program("syncer-server")?,
             learner: program("native-learner")?,
             dir: runs.join("demo"),
-            threads: (cores / args.learners as usize).max(1),
+            threads: (cores / args.learners().max(1) as usize).max(1),
         };
         programs.validate(args)?;
         programs.dir = new_folder(&runs)?;
@@ -74,18 +85,17 @@ impl Programs {
     /// # Errors
     /// - [`DemoError::Ended`]: it ended at once and says why.
     /// - [`DemoError::Silent`]: it never answered.
-    pub fn start_syncer(
-        &self,
-        args: &Args,
-        total_tokens: Option<u64>,
-    ) -> Result<(Process, SocketAddr), DemoError> {
+    pub fn start_syncer(&self, args: &Args, total_tokens: Option<u64>) -> Result<Started, DemoError> {
         let line = self.syncer_line("serve", args, total_tokens);
         let mut syncer = Process::spawn(&self.syncer, &line, &self.dir.join("syncer"))?;
         let end = Instant::now() + START_WAIT;
         while Instant::now() < end {
-            let address = syncer.stdout().first().and_then(|line| address(line));
-            if let Some(address) = address.filter(|address| http::get(*address, "/v1/status").is_ok()) {
-                return Ok((syncer, address));
+            let line = syncer.stdout().first().and_then(|line| serde_json::from_str::<Value>(line).ok());
+            if let Some((line, address)) = line.and_then(|line| address(&line).map(|address| (line, address)))
+                && http::get(address, "/v1/status").is_ok()
+            {
+                let join = format!("ws://{address}/v1/ws{}", invite(&line));
+                return Ok(Started { syncer, address, join, classroom: Classroom::read(&line) });
             }
             if let Some(code) = syncer.exit_code() {
                 return Err(DemoError::Ended { name: "syncer".to_owned(), code, words: syncer.last_words() });
@@ -98,12 +108,12 @@ impl Programs {
         )))
     }
 
-    /// Starts the learner `name`; the same name is the same identity.
+    /// Starts the learner `name` on the run at `join`; the same name is the same identity.
     ///
     /// # Errors
     /// [`DemoError::System`]: it could not be started.
-    pub fn start_learner(&self, name: &str, address: SocketAddr) -> Result<Process, DemoError> {
-        let mut line = words(["join", &format!("ws://{address}"), "--json", "--name", name]);
+    pub fn start_learner(&self, name: &str, join: &str) -> Result<Process, DemoError> {
+        let mut line = words(["join", join, "--json", "--name", name]);
         line.extend(words(["--threads", &self.threads.to_string()]));
         line.extend(["--identity".into(), self.dir.join(name).with_extension("identity").into()]);
         Ok(Process::spawn(&self.learner, &line, &self.dir.join(name))?)
@@ -159,10 +169,17 @@ impl Programs {
     }
 
     fn syncer_line(&self, verb: &str, args: &Args, total_tokens: Option<u64>) -> Vec<OsString> {
-        let mut line = words([verb, "--json", "--listen", &format!("127.0.0.1:{}", args.port)]);
+        let host = if args.classroom { "0.0.0.0" } else { "127.0.0.1" };
+        let mut line = words([verb, "--json", "--listen", &format!("{host}:{}", args.port)]);
         line.extend(["--dir".into(), self.store().into()]);
-        line.extend(words(["--preset", &args.preset, "--seed", &args.seed.to_string()]));
-        line.extend(words(["--learners-start", &args.learners.to_string()]));
+        line.extend(words(["--preset", args.preset(), "--seed", &args.seed.to_string()]));
+        line.extend(words(["--learners-start", &args.learners().max(1).to_string()]));
+        if args.classroom {
+            line.push("--classroom".into());
+        }
+        if let Some(link) = &args.public_url {
+            line.extend(words(["--public-url", link]));
+        }
         if let Some(tokens) = total_tokens {
             line.extend(words(["--total-tokens", &tokens.to_string()]));
         }
@@ -178,9 +195,19 @@ impl Programs {
     }
 }
 
-/// The address in the syncer's first line.
-fn address(line: &str) -> Option<SocketAddr> {
-    serde_json::from_str::<Value>(line).ok()?["address"].as_str()?.parse().ok()
+/// Where this machine reaches the syncer, by its first line.
+fn address(line: &Value) -> Option<SocketAddr> {
+    let mut address: SocketAddr = line["address"].as_str()?.parse().ok()?;
+    if address.ip().is_unspecified() {
+        address.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    Some(address)
+}
+
+/// What the syncer asks learners for, by its first line.
+fn invite(line: &Value) -> String {
+    let link = line["join"].as_str().unwrap_or_default();
+    link.find('#').map_or_else(String::new, |at| link[at..].to_owned())
 }
 
 /// What a program that is over says of itself.

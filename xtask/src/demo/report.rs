@@ -45,6 +45,10 @@ impl Report {
         if let Some(asked) = args.until_loss.filter(|asked| last.is_none_or(|last| last > *asked)) {
             return Err(DemoError::LossNotReached { asked, last });
         }
+        if args.learners() == 0 && self.status.tokens_trained == 0 {
+            // Nobody came: that is no fault of the run's.
+            return Ok(());
+        }
         if !matches!((first, last), (Some(first), Some(last)) if last < first) {
             return Err(DemoError::LossDidNotFall { first, last });
         }
@@ -123,8 +127,8 @@ mod tests {
         let args = Cli::parse_from(["demo"].iter().chain(flags)).args;
         let status = Status { val_loss_first: Some(5.5), val_loss: Some(2.0), ..Status::default() };
         let mut report = Report {
-            preset: args.preset.clone(),
-            learners: 2,
+            preset: args.preset().to_owned(),
+            learners: args.learners(),
             threads: 1,
             seconds: 60.0,
             planned_tokens: None,
@@ -148,6 +152,12 @@ mod tests {
         check(&[], Stop::Time, |report| report.status.val_loss_first = None, 21);
         check(&[], Stop::Time, |report| report.status.val_loss = Some(f64::NAN), 21);
         check(&[], Stop::Time, |report| report.status.updates_without_fate = 1, 23);
+        // A class that nobody came to, and one that came and learnt nothing.
+        check(&["--classroom"], Stop::Asked, |report| report.status.val_loss = None, 0);
+        let learnt_nothing = |report: &mut Report| {
+            (report.status.tokens_trained, report.status.val_loss) = (1, Some(5.5));
+        };
+        check(&["--classroom"], Stop::Asked, learnt_nothing, 21);
         check(&[], Stop::Time, |report| report.kill = Some(("a".into(), true, Value::Null)), 0);
         check(&[], Stop::Time, |report| report.kill = Some(("a".into(), false, Value::Null)), 25);
     }

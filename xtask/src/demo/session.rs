@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use super::{
     args::Args,
+    classroom::Classroom,
     error::DemoError,
     history::History,
     kill::Kill,
-    programs::Programs,
+    programs::{Programs, Started},
     report::{Peak, Report},
     status::Status,
     view::{Speed, View},
@@ -55,6 +56,9 @@ pub struct Session<'a> {
     interrupt: &'a Interrupt,
     syncer: Process,
     address: SocketAddr,
+    /// What learners of this machine join.
+    join: String,
+    classroom: Option<Classroom>,
     learners: Vec<(String, Process)>,
     run_s: Option<f64>,
     planned_tokens: Option<u64>,
@@ -82,9 +86,9 @@ impl<'a> Session<'a> {
         run_s: Option<f64>,
         planned_tokens: Option<u64>,
     ) -> Result<Self, DemoError> {
-        let (syncer, address) = programs.start_syncer(args, planned_tokens)?;
-        let names = (1..=args.learners).map(|number| format!("learner-{number}"));
-        let start = |name: String| Ok((name.clone(), programs.start_learner(&name, address)?));
+        let Started { syncer, address, join, classroom } = programs.start_syncer(args, planned_tokens)?;
+        let names = (1..=args.learners()).map(|number| format!("learner-{number}"));
+        let start = |name: String| Ok((name.clone(), programs.start_learner(&name, &join)?));
         let learners = names.map(start).collect::<Result<Vec<_>, DemoError>>()?;
         let kill = args.kill_one.then(|| learners.last().map(|(name, _)| Kill::new(name, run_s))).flatten();
         Ok(Self {
@@ -92,6 +96,8 @@ impl<'a> Session<'a> {
             interrupt,
             syncer,
             address,
+            join,
+            classroom,
             learners,
             run_s,
             planned_tokens,
@@ -108,6 +114,11 @@ impl<'a> Session<'a> {
     /// Where the page is.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// How a class joins, if this is for one.
+    pub fn classroom(&self) -> Option<&Classroom> {
+        self.classroom.as_ref()
     }
 
     /// Trains until there is a reason to stop.
@@ -132,7 +143,8 @@ impl<'a> Session<'a> {
             if self.began.is_none() && self.status.tokens_trained > 0 {
                 self.began = Some(Instant::now());
             }
-            if self.began.is_none() && start.elapsed() > JOIN_WAIT {
+            // A class may take its time.
+            if self.began.is_none() && !self.learners.is_empty() && start.elapsed() > JOIN_WAIT {
                 return Err(DemoError::Silent("no learner trained a step; see their logs".to_owned()));
             }
             let now = self.now();
@@ -181,8 +193,8 @@ impl<'a> Session<'a> {
             _ => 0.0,
         };
         Ok(Report {
-            preset: args.preset.clone(),
-            learners: args.learners,
+            preset: args.preset().to_owned(),
+            learners: args.learners(),
             threads: self.programs.threads,
             seconds,
             planned_tokens: self.planned_tokens,
@@ -227,7 +239,7 @@ impl<'a> Session<'a> {
         let Some((_, process)) = self.learners.iter_mut().find(|(name, _)| *name == kill.name) else {
             return Ok(());
         };
-        if let Some(sentence) = kill.step(now, &self.status, process, self.programs, self.address)? {
+        if let Some(sentence) = kill.step(now, &self.status, process, self.programs, &self.join)? {
             view.say(&sentence);
         }
         Ok(())

@@ -68,7 +68,9 @@ fn lint() -> Result<String, String> {
 }
 
 fn lint_wasm() -> Result<String, String> {
-    call(cargo(&["clippy", "--locked", "--target", WASM, "-p", "web-demo", "--", "-D", "warnings"]))
+    let mut command = cargo(&["clippy", "--locked", "--target", WASM, "-p", "web-demo", "-p", "lesson"]);
+    command.args(["--", "-D", "warnings"]);
+    call(command)
 }
 
 fn build() -> Result<String, String> {

@@ -17,9 +17,15 @@ const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,
 /// inlined says so.
 const SMALL: &str = "-C llvm-args=-inline-threshold=60";
 
+/// The folder of lessons, whose module has the same bits in each browser: no `relaxed-simd`.
+const LESSON: &str = "web-demo/lesson/dist";
+
 /// What to build.
 #[derive(clap::Args)]
 pub struct Args {
+    /// Builds the module of lessons only.
+    #[arg(long, conflicts_with_all = ["package", "parity"])]
+    lesson: bool,
     /// Ends after the npm package, without the pages.
     #[arg(long)]
     package: bool,
@@ -33,6 +39,7 @@ pub fn run(args: &Args) -> ExitCode {
     let built = match args {
         Args { parity: true, .. } => parity(),
         Args { package: true, .. } => package(),
+        Args { lesson: true, .. } => lesson(),
         _ => site(),
     };
     match built {
@@ -53,6 +60,7 @@ pub fn run(args: &Args) -> ExitCode {
 /// A sentence: what is missing or failed.
 pub fn site() -> Result<PathBuf, String> {
     package()?;
+    lesson()?;
     call(node("tsc").args(["-p", "pages"]))?;
     call(node("vite").args(["build", "--logLevel", "warn"]))?;
     Ok(root().join("web-demo/dist"))
@@ -68,14 +76,26 @@ pub fn package() -> Result<PathBuf, String> {
     let bindgen = bindgen()?;
     // At once: most of a build is one thread that optimises the whole program.
     thread::scope(|scope| {
-        let builds = BUILDS.map(|(name, features)| {
-            let (bindgen, out) = (&bindgen, folder.join("dist/wasm").join(name));
-            scope.spawn(move || engine(bindgen, name, features, &out))
+        let builds = BUILDS.map(|(build, features)| {
+            let (bindgen, out) = (&bindgen, folder.join("dist/wasm").join(build));
+            let engine = Module { package: "web-demo", name: "archipelago", build, features };
+            scope.spawn(move || module(bindgen, &engine, &out))
         });
         builds.into_iter().try_for_each(|build| build.join().expect("a build that fails says so"))
     })?;
     call(node("tsc").args(["-p", "package"]))?;
     Ok(folder)
+}
+
+/// Builds the module of lessons, and gives its folder.
+///
+/// # Errors
+/// A sentence: what is missing or failed.
+pub fn lesson() -> Result<PathBuf, String> {
+    let out = root().join(LESSON);
+    let (name, features) = BUILDS[0];
+    module(&bindgen()?, &Module { package: "lesson", name: "lesson", build: name, features }, &out)?;
+    Ok(out)
 }
 
 /// Builds the parity tests of the GPU engine for browsers, and gives their folder. Not optimised for size.
@@ -94,22 +114,32 @@ fn bindgen() -> Result<PathBuf, String> {
     built(&["--locked", "-p", "xtask", "--bin", "bindgen", "--features", "bindgen"], "bindgen")
 }
 
-/// One build of the engine; nothing is done where it is newer than what it is made of.
-fn engine(bindgen: &Path, name: &str, features: &str, out: &Path) -> Result<(), String> {
-    let target = target_folder()?.join("web").join(name);
-    println!("   the engine, {name}: {features}");
-    let mut command = cargo(&["build", "--locked", "--quiet", "--profile", "web", "-p", "web-demo", "--lib"]);
+/// One build of a crate for browsers.
+struct Module {
+    package: &'static str,
+    /// What the files are called.
+    name: &'static str,
+    build: &'static str,
+    features: &'static str,
+}
+
+/// Makes one module; nothing is done where it is newer than what it is made of.
+fn module(bindgen: &Path, module: &Module, out: &Path) -> Result<(), String> {
+    let Module { package, name, build, features } = module;
+    let target = target_folder()?.join("web").join(build);
+    println!("   {name}, {build}: {features}");
+    let mut command = cargo(&["build", "--locked", "--quiet", "--profile", "web", "-p", package, "--lib"]);
     // A folder of its own: other flags would build everything anew.
     command.args(["--target", WASM, "--target-dir"]).arg(&target);
     command.env("RUSTFLAGS", format!("-C target-feature={features} {SMALL}"));
     call(&mut command)?;
-    let module = target.join(WASM).join("web/web_demo.wasm");
-    let made = out.join("archipelago_bg.wasm");
-    if is_newer(&made, &module) {
+    let built = target.join(WASM).join("web").join(format!("{}.wasm", package.replace('-', "_")));
+    let made = out.join(format!("{name}_bg.wasm"));
+    if is_newer(&made, &built) {
         return Ok(());
     }
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
-    call(Command::new(bindgen).arg(&module).arg("archipelago").arg(out))
+    call(Command::new(bindgen).arg(&built).arg(name).arg(out))
 }
 
 /// Whether `made` is there and no older than `source`.

@@ -69,7 +69,7 @@ pub enum Output {
     Grant(LeaseGrant),
     /// Forget every lease but these.
     RetainLeases(Vec<LeaseId>),
-    /// Close the connection and come back later.
+    /// Close the connection and come back later, after `wait_ms` if that is not 0.
     Reconnect(Bye),
     /// Close the connection and stay away; the reason is for the user.
     Stop(Bye),

@@ -52,11 +52,12 @@ impl Learner {
                 own_tokens: 0,
                 ready: false,
                 held: welcome.held,
+                share: welcome.share,
             });
             return self.out.push_back(Output::Build(welcome));
         };
         part.tick(welcome.clock_tokens);
-        part.held = welcome.held;
+        (part.held, part.share) = (welcome.held, welcome.share);
         let news = welcome.versions.iter().zip(&welcome.merged_rounds);
         for (track, (&version, &merged_round)) in part.tracks.iter_mut().zip(news) {
             if track.welcome(version, merged_round) {
@@ -75,7 +76,7 @@ impl Learner {
             let reason = format!(
                 "the syncer lays parameters out as {theirs}, this learner as {ours}: use the same release"
             );
-            return self.out.push_back(Output::Stop(Bye { code: CloseCode::Layout, reason }));
+            return self.out.push_back(Output::Stop(Bye::new(CloseCode::Layout, reason)));
         }
         part.fragments = Some(fragments);
         self.fetch_due(now);

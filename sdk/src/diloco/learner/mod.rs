@@ -19,7 +19,7 @@ use super::Fragments;
 use super::checksum;
 use crate::wire::{
     ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Identity, Invite, LayoutHash, LearnerId, LearnerState,
-    Merged, Message, Millis, PROGRESS_MS, Round, RunId, Update, Version,
+    Merged, Message, Millis, PROGRESS_MS, Round, RunId, Share, Update, Version,
 };
 use meter::Meter;
 use track::{Fetch, Track};
@@ -65,6 +65,8 @@ struct Part {
     ready: bool,
     /// The run's owner holds it, as last heard.
     held: bool,
+    /// The part of its time that the run's owner has it train, as last heard.
+    share: Share,
 }
 
 impl Learner {
@@ -129,6 +131,12 @@ impl Learner {
         !self.paused && self.part.as_ref().is_some_and(|part| part.is_loaded() && !part.held)
     }
 
+    /// Whether it told this connection that it has the parameters: from then on it takes part in rounds.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.connected && self.part.as_ref().is_some_and(|part| part.ready)
+    }
+
     /// What it is doing.
     #[must_use]
     pub fn state(&self) -> LearnerState {
@@ -140,6 +148,12 @@ impl Learner {
             Self { hidden: true, .. } => LearnerState::Hidden,
             _ => LearnerState::Training,
         }
+    }
+
+    /// The part of the time it would train that the run's owner has it train.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        self.part.as_ref().map_or(Share::FULL, |part| part.share)
     }
 
     /// Says whether there are no windows to train on. The syncer hears of it at once.
@@ -172,8 +186,8 @@ impl Learner {
     /// Reports a last time and says goodbye.
     pub fn leave(&mut self, now: Millis) {
         self.report(now);
-        let reason = "the learner was stopped by its owner".into();
-        self.out.push_back(Output::Send(Message::Bye(Bye { code: CloseCode::Done, reason })));
+        let bye = Bye::new(CloseCode::Done, "the learner was stopped by its owner");
+        self.out.push_back(Output::Send(Message::Bye(bye)));
     }
 
     fn on_message(&mut self, now: Millis, message: Message) {
@@ -186,7 +200,8 @@ impl Learner {
                 | CloseCode::Full
                 | CloseCode::Malformed
                 | CloseCode::TooLarge
-                | CloseCode::Protocol => Output::Reconnect(bye),
+                | CloseCode::Protocol
+                | CloseCode::Dropped => Output::Reconnect(bye),
                 CloseCode::Done
                 | CloseCode::Version
                 | CloseCode::WrongRun
@@ -206,10 +221,13 @@ impl Learner {
                 self.part.as_mut().expect("it is part of the run").held = held;
                 self.report(now);
             }
+            Message::Pace { run, share } if self.is_part_of(run) => {
+                self.part.as_mut().expect("it is part of the run").share = share;
+            }
             Message::Lease { run, grant } if self.is_part_of(run) => self.out.push_back(Output::Grant(grant)),
             other => {
                 let reason = format!("a syncer must not send message {} here", other.tag() as u8);
-                self.out.push_back(Output::Reconnect(Bye { code: CloseCode::Protocol, reason }));
+                self.out.push_back(Output::Reconnect(Bye::new(CloseCode::Protocol, reason)));
             }
         }
     }

@@ -4,8 +4,33 @@ use std::ops::Range;
 
 use super::{Codec, QuantError, VALUE_ABS_MAX};
 use crate::diloco::Segment;
-use crate::diloco::block::{self, Nibble, PowerOfTwo, Uniform};
+use crate::diloco::block::{self, Alphabet, FourLevels, PowerOfTwo, Sign, Uniform};
 use crate::wire::Code;
+
+/// The alphabet `$A` of a code, or what holds for [`Code::F32`], which has none.
+macro_rules! with_alphabet {
+    ($code:expr, $A:ident => $coded:expr, plain => $plain:expr) => {
+        match $code {
+            Code::Int4 => {
+                type $A = Uniform;
+                $coded
+            }
+            Code::E3m0 => {
+                type $A = PowerOfTwo;
+                $coded
+            }
+            Code::Int2 => {
+                type $A = FourLevels;
+                $coded
+            }
+            Code::Int1 => {
+                type $A = Sign;
+                $coded
+            }
+            Code::F32 => $plain,
+        }
+    };
+}
 
 /// Where a segment begins, within the fragment and its body.
 #[derive(Clone, Copy, Debug)]
@@ -68,21 +93,13 @@ impl Codec {
     /// Codes `values`, those of `block`, into its places in `body`, which are zero.
     #[inline(always)]
     pub(in crate::diloco) fn encode_block(&self, block: &Block, values: &[f32], body: &mut [u8]) {
-        let scale = match self.code {
-            Code::Int4 => scale_bits(block::abs_max(values).min(VALUE_ABS_MAX) / Uniform::MAX),
-            Code::E3m0 => scale_bits(block::abs_max(values).min(VALUE_ABS_MAX) / PowerOfTwo::MAX),
-            Code::F32 => return block::write_f32(values, VALUE_ABS_MAX, &mut body[block.codes.clone()]),
-        };
-        if scale == 0 {
-            return;
-        }
-        body[block.index * 2..][..2].copy_from_slice(&scale.to_le_bytes());
-        let codes = &mut body[block.codes.clone()];
-        match self.code {
-            Code::Int4 => block::pack::<Uniform>(values, scale_value(scale), codes),
-            Code::E3m0 => block::pack::<PowerOfTwo>(values, scale_value(scale), codes),
-            Code::F32 => unreachable!("returned above"),
-        }
+        with_alphabet!(self.code, A => {
+            let scale = scale_bits(A::scale(values, VALUE_ABS_MAX));
+            if scale != 0 {
+                body[block.index * 2..][..2].copy_from_slice(&scale.to_le_bytes());
+                block::pack::<A>(values, scale_value(scale), &mut body[block.codes.clone()]);
+            }
+        }, plain => block::write_f32(values, VALUE_ABS_MAX, &mut body[block.codes.clone()]));
     }
 
     /// Writes what `block` of a checked `body` stands for to `values`.
@@ -101,75 +118,60 @@ impl Codec {
         take: impl Fn(&mut f32, f32),
     ) {
         let codes = &body[block.codes.clone()];
-        let unit = |unit: f32| scale(block, body) * unit;
-        match self.code {
-            Code::Int4 => {
-                let unit = unit(Uniform::UNIT);
-                block::unpack::<Uniform, _>(codes, values, |value, n| take(value, f32::from(n) * unit));
-            }
-            Code::E3m0 => {
-                let unit = unit(PowerOfTwo::UNIT);
-                block::unpack::<PowerOfTwo, _>(codes, values, |value, n| take(value, f32::from(n) * unit));
-            }
-            Code::F32 => block::read_f32(codes, values, take),
-        }
+        with_alphabet!(self.code, A => {
+            let unit = scale(block, body) * A::UNIT;
+            block::unpack::<A, _>(codes, values, |value, n| take(value, f32::from(n) * unit));
+        }, plain => block::read_f32(codes, values, take));
     }
 
     /// Adds `factor` times what `block` of a checked `body` stands for to `sums`.
     #[inline(always)]
     pub(in crate::diloco) fn add_block(&self, block: &Block, body: &[u8], factor: f64, sums: &mut [f64]) {
         let codes = &body[block.codes.clone()];
-        let unit = |unit: f32| factor * f64::from(scale(block, body) * unit);
-        match self.code {
-            Code::Int4 => {
-                let unit = unit(Uniform::UNIT);
-                block::unpack::<Uniform, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
-            }
-            Code::E3m0 => {
-                let unit = unit(PowerOfTwo::UNIT);
-                block::unpack::<PowerOfTwo, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
-            }
-            Code::F32 => block::read_f32(codes, sums, |sum, value| *sum += f64::from(value) * factor),
-        }
+        with_alphabet!(self.code, A => {
+            let unit = factor * f64::from(scale(block, body) * A::UNIT);
+            block::unpack::<A, _>(codes, sums, |sum, n| *sum += f64::from(n) * unit);
+        }, plain => block::read_f32(codes, sums, |sum, value| *sum += f64::from(value) * factor));
     }
 
     /// Sum of squares of what `block` of a checked `body` stands for.
     #[inline(always)]
     pub(in crate::diloco) fn block_square(&self, block: &Block, body: &[u8]) -> f64 {
         let codes = &body[block.codes.clone()];
-        let scale_square = |scale: f32| f64::from(scale) * f64::from(scale);
-        match self.code {
-            Code::Int4 => block::square::<Uniform>(codes) * scale_square(scale(block, body)),
-            Code::E3m0 => block::square::<PowerOfTwo>(codes) * scale_square(scale(block, body)),
-            Code::F32 => block::square_f32(codes),
-        }
+        with_alphabet!(self.code, A => {
+            let scale = f64::from(scale(block, body));
+            block::square::<A>(codes, block.values.len()) * (scale * scale)
+        }, plain => block::square_f32(codes))
     }
 
     #[inline(always)]
     pub(super) fn check_block(&self, block: &Block, body: &[u8]) -> Result<(), QuantError> {
         let codes = &body[block.codes.clone()];
-        if self.code == Code::F32 {
-            return match block::first_outside(codes, VALUE_ABS_MAX) {
+        with_alphabet!(self.code, A => check_codes::<A>(block, scale(block, body), codes), plain => {
+            match block::first_outside(codes, VALUE_ABS_MAX) {
                 None => Ok(()),
                 Some((at, value)) => Err(out_of_range(block.values.start + at, value)),
-            };
-        }
-        let scale = scale(block, body);
-        if scale != 0.0 && !(SCALE_MIN..=SCALE_MAX).contains(&scale) || scale.is_sign_negative() {
-            return Err(out_of_range(block.index, scale));
-        }
-        if block::has_nibble_8(codes) || scale == 0.0 && codes.iter().any(|&byte| byte != 0) {
-            return Err(QuantError::Code { block: block.index });
-        }
-        let used = block.values.len() % 8;
-        if used != 0 {
-            let (_, last) = codes.split_last_chunk::<4>().expect("a block has at least one word");
-            if u32::from_le_bytes(*last) >> (4 * used) != 0 {
-                return Err(QuantError::Padding);
             }
-        }
-        Ok(())
+        })
     }
+}
+
+#[inline(always)]
+fn check_codes<A: Alphabet>(block: &Block, scale: f32, codes: &[u8]) -> Result<(), QuantError> {
+    if scale != 0.0 && !(SCALE_MIN..=SCALE_MAX).contains(&scale) || scale.is_sign_negative() {
+        return Err(out_of_range(block.index, scale));
+    }
+    if A::has_unused(codes) || scale == 0.0 && codes.iter().any(|&byte| byte != 0) {
+        return Err(QuantError::Code { block: block.index });
+    }
+    let used = block.values.len() * A::BITS % 32;
+    if used != 0 {
+        let (_, last) = codes.split_last_chunk::<4>().expect("a block has at least one word");
+        if u32::from_le_bytes(*last) >> used != 0 {
+            return Err(QuantError::Padding);
+        }
+    }
+    Ok(())
 }
 
 /// Smallest scale but 0.

@@ -5,6 +5,8 @@ use super::*;
 use crate::diloco::MergeClass;
 use crate::wire::ApplyPolicy;
 
+mod low;
+
 const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
 
 fn codec(code: Code, block: u32) -> Codec {
@@ -33,15 +35,23 @@ fn bounded(x: f32) -> f32 {
 
 #[test]
 fn takes_blocks_of_whole_words_only() {
-    let block = |block| {
-        let (code, apply) = (Code::Int4, ApplyPolicy::Overwrite);
+    let block = |code, block| {
+        let apply = ApplyPolicy::Overwrite;
         Codec::new(&ExchangeSpec { fragments: 1, sync_every: 1, block, code, apply }).err()
     };
     for good in [8, 256, 65_536] {
-        assert_eq!(block(good), None);
+        assert_eq!(block(Code::Int4, good), None);
     }
-    for bad in [0, 4, 12, 65_544] {
-        assert_eq!(block(bad), Some(QuantError::Block { block: bad }));
+    for (code, multiple, bad) in [
+        (Code::Int4, 8, [0, 4, 12, 65_544]),
+        (Code::F32, 8, [0, 4, 12, 65_544]),
+        (Code::Int2, 16, [0, 8, 24, 65_552]),
+        (Code::Int1, 32, [0, 16, 48, 65_568]),
+    ] {
+        assert_eq!(block(code, multiple), None);
+        for bad in bad {
+            assert_eq!(block(code, bad), Some(QuantError::Block { block: bad, multiple }));
+        }
     }
 }
 
@@ -127,6 +137,7 @@ fn worst(code: Code, x: f32) -> f64 {
         Code::Int4 => 0.5,
         Code::E3m0 => (0..7).map(|k| 0.5_f64.powi(k)).fold(x, |best, number| best.min((x - number).abs())),
         Code::F32 => 0.0,
+        Code::Int2 | Code::Int1 => panic!("{code:?} has tests of its own"),
     }
 }
 
@@ -173,10 +184,10 @@ proptest! {
     }
 
     #[test]
-    fn norm_is_that_of_the_decoded(values in values(100), block in 1_u32..5) {
-        let segments = segments(&[33, 67]);
-        for code in CODES {
-            let codec = codec(code, block * 8);
+    fn norm_is_that_of_the_decoded(values in values(300), block in 1_u32..4) {
+        let segments = segments(&[33, 267]);
+        for code in CODES.into_iter().chain(low::LOW) {
+            let codec = codec(code, block * 32);
             let body = codec.encode(&segments, &values);
             let decoded = codec.decode(&segments, &body).unwrap();
             let expected = decoded.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();

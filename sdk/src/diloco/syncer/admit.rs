@@ -1,15 +1,16 @@
 //! What an update must stand before it is taken in.
 
 use super::Syncer;
-use crate::diloco::checksum;
-use crate::wire::{Fate, LateReason, LearnerId, Millis, Refusal, Update};
+use crate::diloco::{checksum, learning_rate};
+use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal, Update};
 
-/// How much faster than it ever claimed a learner may have been.
-const SPEED_SLACK: f64 = 2.0;
+/// How much farther than AdamW goes an update may reach: for what a code rounded away, for decay, and for
+/// optimisers of a learner's own.
+const REACH_SLACK: f64 = 4.0;
 
 impl Syncer {
-    /// Everything an update must stand: countable tokens and norm, or its fate.
-    pub(super) fn check(&self, now: Millis, learner: LearnerId, update: &Update) -> Result<(u64, f64), Fate> {
+    /// Everything an update must stand: its countable tokens, or its fate.
+    pub(super) fn check(&mut self, now: Millis, learner: LearnerId, update: &Update) -> Result<u64, Fate> {
         let p = usize::from(update.fragment.0);
         let open = match self.open.get(&update.fragment) {
             Some(open) if open.round == update.round => open,
@@ -34,30 +35,78 @@ impl Syncer {
         }
         let norm = self.codec.norm(segments, &update.body);
         let norm = norm.ok().filter(|norm| norm.is_finite()).ok_or(Fate::Refused(Refusal::NotFinite))?;
-        if !self.norms[p].admits(norm, update.steps, self.config.norm_ratio_max) {
+        let steps_max = self.steps_max(now, learner, update.fragment);
+        let steps = update.steps.min(u32::try_from(steps_max).unwrap_or(u32::MAX));
+        let reach = reach(&self.spec.inner, steps, self.fragments.len(update.fragment));
+        if norm > reach {
             return Err(Fate::Refused(Refusal::Norm));
         }
-        match self.countable(now, learner, update) {
+        let (pace, ratio_max) = (self.norm_pace(steps), self.config.norm_ratio_max);
+        let norm_max = self.norms[p].norm_max(pace, ratio_max);
+        self.norms[p].note(norm, pace, ratio_max);
+        if norm > norm_max {
+            return Err(Fate::Refused(Refusal::Norm));
+        }
+        match self.countable(learner, update, steps) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
-            tokens => Ok((tokens, norm)),
+            tokens => Ok(tokens),
         }
     }
 
-    /// How many of the tokens of `update` count: no more than its steps can hold, than were leased to its
-    /// learner, and than fit into the time since the last ones at the best speed it ever claimed.
-    fn countable(&self, now: Millis, learner: LearnerId, update: &Update) -> u64 {
-        let step_tokens = u64::from(self.spec.inner.batch) * u64::from(self.spec.model.context);
-        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get(conn));
-        let step_ms = session.map_or(0.0, |session| session.step_ms_min);
-        let steps_max = match self.counted.get(&(learner, update.fragment)) {
-            Some(since) if step_ms > 0.0 => {
-                (SPEED_SLACK * now.since(*since) as f64 / step_ms) as u64
-                    + u64::from(self.spec.exchange.sync_every)
-            }
-            _ => u64::MAX,
-        };
-        let steps = u64::from(update.steps).min(steps_max);
-        let tokens = update.tokens.min(steps.saturating_mul(step_tokens));
+    /// What the norm of an update of so many steps grows with: the rate of the moment and the root of the steps.
+    fn norm_pace(&self, steps: u32) -> f64 {
+        let lr = learning_rate(&self.spec.inner, self.ledger.clock_tokens());
+        // A run at a rate of 0 trains nothing, and may still be one.
+        f64::from(if lr > 0.0 { lr } else { 1.0 }) * f64::from(steps).sqrt()
+    }
+
+    /// How many of the tokens of `update` count: no more than the `steps` that are believed can hold, and than
+    /// were leased to its learner.
+    fn countable(&self, learner: LearnerId, update: &Update, steps: u32) -> u64 {
+        let tokens = update.tokens.min(u64::from(steps).saturating_mul(self.step_tokens()));
         self.ledger.countable(learner, update.fragment, tokens)
+    }
+}
+
+/// Largest norm that `steps` steps on `len` values can come to, known before anyone has sent anything.
+///
+/// AdamW moves a value by at most `lr · max(1, (1 − β1) / √(1 − β2))` in a step (Kingma and Ba 2015, section
+/// 2.1). Without bound at a rate of 0, which trains nothing.
+fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
+    if inner.lr_max <= 0.0 {
+        return f64::INFINITY;
+    }
+    let [beta1, beta2] = [inner.beta1, inner.beta2].map(f64::from);
+    let step = f64::from(inner.lr_max) * ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0);
+    REACH_SLACK * step * f64::from(steps) * (len as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{AdamW, Preset, layout};
+
+    /// The worst that a gradient can do: nothing for long, then all at once.
+    #[test]
+    fn no_gradient_takes_adamw_out_of_reach() {
+        let inner = InnerSpec { clip_norm: 0.0, weight_decay: 0.0, ..Preset::Tiny.inner() };
+        let layout = layout(&Preset::Tiny.model(16)).unwrap();
+        let mut params = vec![0.0; layout.len()];
+        let mut optimiser = AdamW::new(layout.len());
+        let quiet = vec![0.0; layout.len()];
+        for _ in 0..2_000 {
+            optimiser.step(&layout, &inner, inner.lr_max, &mut params, &quiet);
+        }
+        for steps in 1..=30 {
+            optimiser.step(&layout, &inner, inner.lr_max, &mut params, &vec![1e3; layout.len()]);
+            let norm = params.iter().map(|p| f64::from(*p).powi(2)).sum::<f64>().sqrt();
+            let reach = reach(&inner, steps, layout.len());
+            assert!(norm < reach && norm > reach / (5.0 * REACH_SLACK), "{steps}: {norm} {reach}");
+        }
+    }
+
+    #[test]
+    fn without_a_rate_there_is_no_reach() {
+        assert_eq!(reach(&InnerSpec { lr_max: 0.0, ..Preset::Tiny.inner() }, 1, 1), f64::INFINITY);
     }
 }

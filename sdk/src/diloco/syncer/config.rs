@@ -17,6 +17,9 @@ pub struct SyncerConfig {
     pub quorum: QuorumPolicy,
     /// The outer optimiser.
     pub outer: OuterSpec,
+    /// Share of the inner schedule's `total_tokens` over which the outer momentum rises in a line from 0,
+    /// 0 to 1; 0 has it in full from the first round. Constant of ours, see ARCHITECTURE.md.
+    pub momentum_warmup_ratio: f64,
     /// How updates are merged.
     pub merge: MergeRule,
     /// Live learners before the first round of a run.
@@ -33,7 +36,7 @@ pub struct SyncerConfig {
     pub hidden_ms_max: u64,
     /// Training time that one lease is meant to last.
     pub lease_ms: u64,
-    /// A lease without progress for so long goes to others.
+    /// A lease without progress for so long goes to others, unless it waits for its turn at a learner that is there.
     pub lease_idle_ms_max: u64,
     /// An update is refused if its norm over the root of its steps is above so many medians.
     pub norm_ratio_max: f64,
@@ -48,6 +51,7 @@ impl Default for SyncerConfig {
         Self {
             quorum: QuorumPolicy::default(),
             outer: OuterSpec::default(),
+            momentum_warmup_ratio: 0.2,
             merge: MergeRule::Radial,
             learners_start: 1,
             learners_max: 2_048,

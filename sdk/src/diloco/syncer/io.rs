@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use crate::diloco::Decision;
 use crate::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome};
-use crate::wire::{Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Version};
+use crate::wire::{
+    Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Share, Version,
+};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -24,6 +26,10 @@ pub enum Input {
     Finish,
     /// Whether the owner holds the run: then nothing is launched or leased, and learners wait.
     Hold(bool),
+    /// The owner has one learner train for this part of its time.
+    Pace { learner: LearnerId, share: Share },
+    /// The owner sends one learner away for so long, at most [`super::DROP_MS_MAX`]; 0 lets it come back.
+    Drop { learner: LearnerId, wait_ms: u32 },
     /// [`super::Syncer::deadline`] has come.
     Timeout,
 }
@@ -83,6 +89,10 @@ pub enum Event {
     },
     /// The owner holds the run, or lets it go on.
     Held { held: bool },
+    /// The owner has a learner train for this part of its time, in thousandths.
+    Paced { learner: LearnerId, share: Share },
+    /// The owner sent a learner away for so long, or with 0 lets it come back.
+    Dropped { learner: LearnerId, wait_ms: u32 },
     /// A merge failed; the fragment is as before.
     MergeFailed { round: Round, fragment: FragmentId, error: String },
     /// A lease ran out or was given back; its `windows` left go to others.

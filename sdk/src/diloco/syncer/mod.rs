@@ -12,9 +12,13 @@ mod config;
 mod io;
 mod norm;
 mod record;
+mod rein;
 mod round;
 mod session;
+mod speed;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
@@ -23,6 +27,7 @@ use std::sync::Arc;
 pub use config::{SyncerConfig, SyncerError};
 pub use io::{Event, Input, LeaveCause, Output};
 pub use record::SyncerRecord;
+pub use rein::DROP_MS_MAX;
 pub use status::{LearnerStatus, Status};
 
 use super::Codec;
@@ -32,10 +37,14 @@ use super::Ledger;
 use super::Timing;
 use super::{Fragments, Layout};
 use crate::data;
-use crate::wire::{Bye, CloseCode, ConnId, FragmentId, LearnerId, Message, Millis, RunId, RunSpec, Version};
+use crate::wire::{
+    Bye, CloseCode, ConnId, FragmentId, LearnerId, Message, Millis, Round, RunId, RunSpec, Version,
+};
 use norm::NormGuard;
+use rein::Rein;
 use round::{Closed, Open};
 use session::Session;
+use speed::Supply;
 
 /// The state of a run and the rules by which it changes.
 pub struct Syncer {
@@ -56,6 +65,7 @@ pub struct Syncer {
     /// Since when the tokens of a learner on a fragment are not counted yet, as far as this process knows.
     counted: BTreeMap<(LearnerId, FragmentId), Millis>,
     leases: LeasePool,
+    supplies: BTreeMap<LearnerId, Supply>,
     ledger: Ledger,
     timing: Timing,
     /// The number of the next round and of the version that it leads to.
@@ -63,13 +73,20 @@ pub struct Syncer {
     next_fragment: FragmentId,
     /// When the last round was launched.
     launched: Option<Millis>,
+    /// When the latest rounds were launched.
+    launches: BTreeMap<Round, Millis>,
     rounds_merged: u64,
     rounds_abandoned: u64,
     /// The owner holds the run: nothing is launched or leased.
     held: bool,
+    /// Learners that the owner slowed down or sent away.
+    reins: BTreeMap<LearnerId, Rein>,
     finishing: Option<Finishing>,
     out: VecDeque<Output>,
 }
+
+/// The number of a run's first round.
+const FIRST_ROUND: u64 = 1;
 
 /// The last collection, before everyone is sent home.
 struct Finishing {
@@ -111,7 +128,7 @@ impl Syncer {
             leases,
             ledger: Ledger::new(lens),
             timing: Timing::default(),
-            next_round: 1,
+            next_round: FIRST_ROUND,
             next_fragment: FragmentId(0),
             rounds_merged: 0,
             rounds_abandoned: 0,
@@ -132,7 +149,7 @@ impl Syncer {
             config,
             codec,
             versions: states.iter().map(|state| state.version).collect(),
-            norms: vec![NormGuard::default(); states.len()],
+            norms: fragments.ids().map(|p| NormGuard::new(fragments.len(p))).collect(),
             states: states.into_iter().map(Some).collect(),
             fragments,
             spec: record.spec,
@@ -142,14 +159,17 @@ impl Syncer {
             closed: BTreeMap::new(),
             counted: BTreeMap::new(),
             leases: record.leases,
+            supplies: BTreeMap::new(),
             ledger: record.ledger,
             timing: record.timing,
             next_round: record.next_round,
             next_fragment: record.next_fragment,
             launched: None,
+            launches: BTreeMap::new(),
             rounds_merged: record.rounds_merged,
             rounds_abandoned: record.rounds_abandoned,
             held: record.held,
+            reins: BTreeMap::new(),
             finishing: None,
             out: VecDeque::new(),
         })
@@ -165,6 +185,8 @@ impl Syncer {
             Input::MergeFailed { fragment, state, error } => self.on_merge_failed(fragment, *state, &error),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.hold(now, held),
+            Input::Pace { learner, share } => self.pace(learner, share),
+            Input::Drop { learner, wait_ms } => self.drop_learner(now, learner, wait_ms),
             Input::Timeout => {}
         }
         self.advance(now);
@@ -270,8 +292,7 @@ impl Syncer {
         let done = |finishing: &&mut Finishing| finishing.todo.is_empty() && !finishing.said;
         let Some(finishing) = self.finishing.as_mut().filter(done).filter(|_| idle) else { return };
         finishing.said = true;
-        let reason = "the run is complete: thank you".to_owned();
-        let bye = Bye { code: CloseCode::Done, reason };
+        let bye = Bye::new(CloseCode::Done, "the run is complete: thank you");
         for conn in self.sessions.keys().copied().collect::<Vec<_>>() {
             self.close(conn, bye.clone());
         }

@@ -10,7 +10,8 @@ use crate::diloco::Ledger;
 use crate::diloco::Timing;
 use crate::wire::{FragmentId, RunId, RunSpec};
 
-/// What a snapshot holds beside the [`FragmentState`]s.
+/// What a snapshot holds beside the [`FragmentState`]s. Who was slowed down or sent away is not in it: everybody
+/// starts anew with the syncer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncerRecord {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use super::{Event, Output, Syncer};
+use super::{Event, FIRST_ROUND, Output, Syncer};
 use crate::diloco::checksum;
-use crate::diloco::{Decision, QuorumPolicy, RoundView};
+use crate::diloco::{Decision, OuterSpec, QuorumPolicy, RoundView};
 use crate::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome, Weighted};
 use crate::wire::{
     CloseCode, ConnId, Fate, FragmentId, LateReason, LearnerId, Merged, Message, Millis, Round, Update,
@@ -14,6 +14,9 @@ use crate::wire::{
 
 /// Weight of the newest value in the moving averages of times.
 const TIMING_WEIGHT: f64 = 0.5;
+
+/// Launches that are remembered, to know how late an update is that comes after its round.
+const LAUNCHES_MAX: usize = 256;
 
 /// A round that collects.
 pub(super) struct Open {
@@ -26,6 +29,8 @@ pub(super) struct Open {
     quorum_at: Option<Millis>,
     /// The last of a finishing run waits for everyone.
     last: bool,
+    /// Rounds launched together, this one included.
+    at_once: u32,
     said: Option<Decision>,
 }
 
@@ -58,7 +63,7 @@ impl Syncer {
             let fragment = self.next_fragment;
             self.next_fragment = FragmentId((fragment.0 + 1) % self.fragments.count());
             let invited = self.cohort();
-            self.launch(now, fragment, invited, false);
+            self.launch(now, fragment, invited, None);
         }
     }
 
@@ -67,11 +72,9 @@ impl Syncer {
         let in_flight = self.open.len() + self.closed.len();
         let busy = |p: &FragmentId| self.open.contains_key(p) || self.closed.contains_key(p);
         let live = self.sessions.values().filter(|session| session.live).count();
-        // Once a run has begun, whoever is there carries it on.
-        let needed = match self.launched {
-            None => self.config.learners_start.max(1) as usize,
-            Some(_) => 1,
-        };
+        // Once a run has begun, whoever is there carries it on, also after a restart.
+        let needed =
+            if self.next_round == FIRST_ROUND { self.config.learners_start.max(1) as usize } else { 1 };
         let measured = self.sessions.values().any(|session| session.live && session.step_ms > 0.0);
         let full = in_flight >= self.config.quorum.rounds_in_flight.max(1) as usize;
         if self.finishing.is_some()
@@ -102,8 +105,9 @@ impl Syncer {
         if live.is_empty() {
             return;
         }
+        let together = u32::try_from(free.len()).unwrap_or(u32::MAX);
         for fragment in free {
-            self.launch(now, fragment, live.clone(), true);
+            self.launch(now, fragment, live.clone(), Some(together));
         }
     }
 
@@ -164,9 +168,11 @@ impl Syncer {
             account.updates += 1;
         }
         let (round, fragment, tokens) = (update.round, update.fragment, update.tokens);
+        if let Some(&launched) = self.launches.get(&round) {
+            self.timing.answer_ms = average(self.timing.answer_ms, now.since(launched) as f64);
+        }
         let fate = match self.check(now, learner, &update) {
-            Ok((tokens, norm)) => {
-                self.norms[usize::from(fragment.0)].note(norm, update.steps);
+            Ok(tokens) => {
                 let taken = Taken { steps: update.steps, tokens, body: update.body };
                 let open = self.open.get_mut(&fragment).expect("`check` found the round");
                 open.answered.insert(learner);
@@ -240,10 +246,21 @@ impl Syncer {
         self.event(Event::MergeFailed { round, fragment, error: error.to_string() });
     }
 
-    fn launch(&mut self, now: Millis, fragment: FragmentId, invited: BTreeSet<LearnerId>, last: bool) {
+    /// Starts a round on `fragment`: one of so many last ones, or one as any other.
+    fn launch(
+        &mut self,
+        now: Millis,
+        fragment: FragmentId,
+        invited: BTreeSet<LearnerId>,
+        last_of: Option<u32>,
+    ) {
         let round = Round(self.next_round);
         self.next_round += 1;
         self.launched = Some(now);
+        self.launches.insert(round, now);
+        if self.launches.len() > LAUNCHES_MAX {
+            self.launches.pop_first();
+        }
         let base = self.versions[usize::from(fragment.0)];
         let collect = Message::Collect { run: self.run, round, fragment, base };
         let conns = invited.iter().filter_map(|learner| self.connections.get(learner).copied()).collect();
@@ -258,17 +275,32 @@ impl Syncer {
             answered: BTreeSet::new(),
             taken: BTreeMap::new(),
             quorum_at: None,
-            last,
+            last: last_of.is_some(),
+            at_once: last_of.unwrap_or(1),
             said: None,
         };
         self.open.insert(fragment, open);
     }
 
-    /// The live learners, or a fair sample that rotates with the rounds.
+    /// Asks one that came back for what its rounds still wait for: the question may have been lost with its
+    /// connection.
+    pub(super) fn ask_again(&mut self, conn: ConnId, learner: LearnerId) {
+        for (&fragment, open) in &self.open {
+            if open.invited.contains(&learner) && !open.answered.contains(&learner) {
+                let collect =
+                    Message::Collect { run: self.run, round: open.round, fragment, base: open.base };
+                self.out.push_back(Output::Send(conn, collect));
+            }
+        }
+    }
+
+    /// The live learners, or a sample that moves on with each turn of all fragments: a step for each round could
+    /// ask the same learners for the same fragment every time.
     fn cohort(&self) -> BTreeSet<LearnerId> {
         let live: BTreeSet<_> = self.live().collect();
         let size = (self.config.cohort_max.max(1) as usize).min(live.len());
-        let skip = (self.next_round as usize).wrapping_mul(size) % live.len().max(1);
+        let turn = self.next_round / u64::from(self.fragments.count());
+        let skip = (turn as usize).wrapping_mul(size) % live.len().max(1);
         live.iter().cycle().skip(skip).take(size).copied().collect()
     }
 
@@ -288,7 +320,8 @@ impl Syncer {
         };
         let pending = open.invited.difference(&open.answered).filter(alive).count() as u32;
         let updates = open.taken.len() as u32;
-        RoundView { launched: open.launched, updates, pending, quorum_at: open.quorum_at }
+        let Open { launched, quorum_at, at_once, .. } = *open;
+        RoundView { launched, updates, pending, quorum_at, at_once }
     }
 
     fn policy(&self, open: &Open) -> QuorumPolicy {
@@ -329,9 +362,18 @@ impl Syncer {
             segments: self.fragments.segments(fragment).unwrap_or_default().to_vec(),
             codec: self.codec,
             rule: self.config.merge,
-            outer: self.config.outer,
+            outer: self.outer(),
             next: Version(round.0),
         })));
+    }
+
+    /// The outer step at this point of the run.
+    fn outer(&self) -> OuterSpec {
+        let warmup_tokens = self.config.momentum_warmup_ratio * self.spec.inner.total_tokens as f64;
+        match warmup_tokens > 0.0 {
+            true => self.config.outer.with_momentum_share(self.ledger.clock_tokens() as f64 / warmup_tokens),
+            false => self.config.outer,
+        }
     }
 
     /// Records the fate of an update and tells its learner.

@@ -1,5 +1,6 @@
 //! Who is connected, and what they are leased.
 
+use super::speed::STEP_MS;
 use super::{Event, LeaveCause, Output, Syncer};
 use crate::data::LEASES_MAX;
 use crate::diloco::Millis;
@@ -9,12 +10,8 @@ use crate::wire::{
 
 /// Windows in one lease, at most.
 pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
-/// Steps that the first lease of a learner lasts, whose speed is not known yet.
-const FIRST_LEASE_STEPS: u32 = 256;
 /// Leases that a learner holds at most: tiny shards must not flood it.
 const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
-/// Believable times of one step, in milliseconds.
-const STEP_MS: std::ops::RangeInclusive<f64> = 0.01..=3_600_000.0;
 
 /// One connection with a learner behind it.
 pub(super) struct Session {
@@ -82,12 +79,14 @@ impl Syncer {
 
     /// Closes silent sessions and takes back lost leases.
     pub(super) fn expire(&mut self, now: Millis) {
+        self.expire_reins(now);
         let silent = self.sessions.iter().filter(|(_, session)| self.silent_at(session) <= now);
         for conn in silent.map(|(&conn, _)| conn).collect::<Vec<_>>() {
             self.refuse(conn, CloseCode::Silent, "nothing was heard for too long: connect again".into());
         }
         for back in self.leases.expire(now, now.after(self.config.lease_idle_ms_max)) {
             let (learner, lease, windows) = (back.learner, back.lease, back.windows);
+            self.return_supply(learner, windows);
             self.event(Event::LeaseReturned { learner, lease, windows, expired: true });
         }
     }
@@ -103,7 +102,7 @@ impl Syncer {
     }
 
     pub(super) fn refuse(&mut self, conn: ConnId, code: CloseCode, reason: String) {
-        self.close(conn, Bye { code, reason });
+        self.close(conn, Bye::new(code, reason));
     }
 
     fn on_hello(&mut self, now: Millis, conn: ConnId, hello: &Hello) {
@@ -119,6 +118,9 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Done, "the run is complete".into());
         }
         let known = self.ledger.find(&hello.identity);
+        if known.is_some_and(|learner| self.turned_away(now, conn, learner)) {
+            return;
+        }
         if let Some(&ghost) = known.and_then(|learner| self.connections.get(&learner)) {
             let reason = "another connection with the same identity took over".into();
             self.refuse(ghost, CloseCode::Replaced, reason);
@@ -127,7 +129,8 @@ impl Syncer {
             let reason = format!("{} learners are connected, which is the limit", self.config.learners_max);
             return self.refuse(conn, CloseCode::Full, reason);
         }
-        if known.is_none() && self.ledger.len() >= self.config.identities_max as usize {
+        let full = known.is_none() && self.ledger.len() >= self.config.identities_max as usize;
+        if full && !self.make_room() {
             let reason =
                 format!("{} identities have been here, which is the limit", self.config.identities_max);
             return self.refuse(conn, CloseCode::Full, reason);
@@ -164,6 +167,7 @@ impl Syncer {
             tokens_trained: account.trained(),
             tokens_merged: self.ledger.merged_tokens(account),
             held: self.held,
+            share: self.share(learner),
         };
         self.out.push_back(Output::Send(conn, Message::Welcome(Box::new(welcome))));
         let (name, device) = (hello.name.clone(), hello.device.clone());
@@ -179,7 +183,9 @@ impl Syncer {
         session.live = true;
         session.state = LearnerState::Training;
         let (learner, fresh) = (session.learner, session.fresh);
-        if fresh {
+        // Whoever was never leased anything has nothing from before, whatever it says.
+        let new = self.ledger.account(learner).is_some_and(|account| account.leased_tokens == 0);
+        if fresh || new {
             // One that comes back may have trained for as long as it was away.
             for fragment in self.fragments.ids() {
                 self.counted.entry((learner, fragment)).or_insert(now);
@@ -190,6 +196,7 @@ impl Syncer {
                 self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
             }
         }
+        self.ask_again(conn, learner);
         self.event(Event::Live { learner });
         self.lease(now, conn);
     }
@@ -208,7 +215,12 @@ impl Syncer {
         }
         let changed = session.state != progress.state;
         session.state = progress.state;
+        let live = session.live;
         self.ledger.report(learner, progress.tokens);
+        if live {
+            // One that takes no step, in a hidden tab or a long pause, names no lease that came after its last.
+            self.leases.extend(learner, now.after(self.config.lease_idle_ms_max));
+        }
         for &(lease, done) in &progress.leases {
             self.leases.progress(learner, lease, done, now.after(self.config.lease_idle_ms_max));
         }
@@ -234,31 +246,48 @@ impl Syncer {
         let Some(session) = self.sessions.get(&conn).filter(|session| session.live) else { return };
         let learner = session.learner;
         let batch = self.spec.inner.batch.max(1);
-        let wanted = match session.step_ms {
-            0.0 => FIRST_LEASE_STEPS.saturating_mul(batch),
-            step_ms => ((self.config.lease_ms as f64 / step_ms) as u32).max(1).saturating_mul(batch),
-        };
+        let wanted = self.lease_steps(learner, session.step_ms).saturating_mul(batch);
         // No learner may hold more than an eighth of the data, or others would have none.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
         let wanted = wanted.min(LEASE_WINDOWS_MAX).min(share).max(batch);
         let mut held = self.leases.remaining(learner);
         // A grant ends with its shard, so that it may take several to have a batch at all.
         let enough = wanted.div_ceil(2).max(batch);
-        while held < enough && self.leases.leases(learner).len() < LEASES_HELD_MAX {
+        while held < enough
+            && self.leases.leases(learner).len() < LEASES_HELD_MAX
+            && self.may_lease(now, learner)
+        {
             let expires = now.after(self.config.lease_idle_ms_max);
             let grant = self.leases.grant(learner, wanted - held, expires);
             held += grant.windows;
+            self.supply(learner, grant.windows);
             let tokens = u64::from(grant.windows) * u64::from(self.spec.model.context);
             if let Some(account) = self.ledger.account_mut(learner) {
-                account.leased_tokens += tokens;
+                account.leased_tokens = account.leased_tokens.saturating_add(tokens);
             }
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
     }
 
+    /// Forgets an identity that came to nothing, if there is one that is gone.
+    fn make_room(&mut self) -> bool {
+        let holders = self.leases.holders();
+        let (connections, reins) = (&self.connections, &self.reins);
+        let evicted = self.ledger.evict(|learner| {
+            !connections.contains_key(&learner)
+                && !reins.contains_key(&learner)
+                && !holders.contains(&learner)
+        });
+        let Some(evicted) = evicted else { return false };
+        self.counted.retain(|(learner, _), _| *learner != evicted);
+        self.supplies.remove(&evicted);
+        true
+    }
+
     fn release_leases(&mut self, learner: LearnerId) {
         for back in self.leases.release(learner) {
             let (lease, windows) = (back.lease, back.windows);
+            self.return_supply(learner, windows);
             self.event(Event::LeaseReturned { learner, lease, windows, expired: false });
         }
     }
@@ -295,6 +324,7 @@ fn run_of(message: &Message) -> Option<RunId> {
         | Message::Pass { run, .. }
         | Message::Receipt { run, .. }
         | Message::Hold { run, .. }
+        | Message::Pace { run, .. }
         | Message::Lease { run, .. } => Some(*run),
         Message::Update(update) => Some(update.run),
         Message::Merged(merged) => Some(merged.run),

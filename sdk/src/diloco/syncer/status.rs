@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Syncer;
 use crate::diloco::FateCounts;
 use crate::diloco::Timing;
-use crate::wire::{FragmentId, LearnerId, LearnerState, Millis, Version};
+use crate::wire::{FragmentId, LearnerId, LearnerState, Millis, Share, Version};
 
 /// A run at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,6 +84,8 @@ pub struct LearnerStatus<'a> {
     pub updates: u64,
     /// By fate.
     pub fates: &'a FateCounts,
+    /// The part of its time that the owner has it train.
+    pub share: Share,
     /// Since when it is connected, on the shell's clock; `None` while it is away.
     pub since: Option<Millis>,
 }
@@ -143,6 +145,7 @@ impl Syncer {
                 tokens_merged: self.ledger.merged_tokens(account),
                 updates: account.updates,
                 fates: &account.fates,
+                share: self.share(learner),
                 since: session.map(|session| session.since),
             }
         })

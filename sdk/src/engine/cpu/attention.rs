@@ -5,7 +5,7 @@
 
 use super::buffer::Buffer;
 use super::kernels;
-use super::matmul::{Mat, MatMut, Store, matmul};
+use super::matmul::{Mat, MatMut, Products, Store};
 use crate::model::Dims;
 
 /// Queries in a block: enough for the matrix product, few enough to skip most of what causality hides.
@@ -67,7 +67,14 @@ fn blocks(len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
 }
 
 /// One window: qkv `[len, C + 2 K D]` → y `[len, C]`, lse `[H, len]`.
-pub fn forward(dims: &Dims, qkv: &[f32], y: &mut [f32], lse: &mut [f32], scratch: &mut Scratch) {
+pub fn forward(
+    dims: &Dims,
+    products: Products,
+    qkv: &[f32],
+    y: &mut [f32],
+    lse: &mut [f32],
+    scratch: &mut Scratch,
+) {
     let (stride, d) = (dims.qkv_width(), dims.head);
     let len = qkv.len() / stride;
     let scale = 1.0 / (d as f32).sqrt();
@@ -76,7 +83,13 @@ pub fn forward(dims: &Dims, qkv: &[f32], y: &mut [f32], lse: &mut [f32], scratch
         for (first, rows, keys) in blocks(len) {
             let block = &mut scratch.scores[..rows * scratch.stride];
             let scores = MatMut::strided(block, rows, keys, scratch.stride);
-            matmul(scores, Store::Set, 1.0, view(first, head.query, rows), view(0, head.key, keys).t());
+            products.multiply(
+                scores,
+                Store::Set,
+                1.0,
+                view(first, head.query, rows),
+                view(0, head.key, keys).t(),
+            );
             let inverse = &mut scratch.per_row[..rows];
             kernels::softmax(
                 block,
@@ -90,7 +103,7 @@ pub fn forward(dims: &Dims, qkv: &[f32], y: &mut [f32], lse: &mut [f32], scratch
             let out = &mut y[first * dims.width + head.query..];
             let weights = Mat::strided(block, rows, keys, scratch.stride);
             let target = MatMut::strided(out, rows, d, dims.width);
-            matmul(target, Store::Set, 1.0, weights, view(0, head.value, keys));
+            products.multiply(target, Store::Set, 1.0, weights, view(0, head.value, keys));
             kernels::scale_rows(out, dims.width, d, inverse);
         }
     }
@@ -109,14 +122,14 @@ pub struct Saved<'a> {
 }
 
 /// One window: writes dqkv, `[len, C + 2 K D]`.
-pub fn backward(dims: &Dims, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
+pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
     let len = saved.qkv.len() / dims.qkv_width();
     for (head, lse) in heads(dims).zip(saved.lse.chunks_exact(len)) {
         for (i, block) in blocks(len).enumerate() {
             // The first block of the first head sees all keys, so it can overwrite.
             let store = if head.shared || i > 0 { Store::Add } else { Store::Set };
             let lse = &lse[block.0..block.0 + block.1];
-            block_backward(dims, head, block, store, saved, lse, dqkv, scratch);
+            block_backward(dims, products, head, block, store, saved, lse, dqkv, scratch);
         }
     }
 }
@@ -124,6 +137,7 @@ pub fn backward(dims: &Dims, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut 
 #[expect(clippy::too_many_arguments, reason = "the inside of two loops")]
 fn block_backward(
     dims: &Dims,
+    products: Products,
     head: Head,
     (first, rows, keys): (usize, usize, usize),
     store: Store,
@@ -141,19 +155,31 @@ fn block_backward(
     let query = qkv(first, head.query, rows);
     let (p, dp) = (&mut scratch.scores[..rows * stride], &mut scratch.gradients[..rows * stride]);
 
-    matmul(MatMut::strided(p, rows, keys, stride), Store::Set, 1.0, query, qkv(0, head.key, keys).t());
+    products.multiply(
+        MatMut::strided(p, rows, keys, stride),
+        Store::Set,
+        1.0,
+        query,
+        qkv(0, head.key, keys).t(),
+    );
     kernels::probabilities(p, stride, first, keys, scale, lse);
     let weights = Mat::strided(p, rows, keys, stride);
     let dvalue = MatMut::strided(&mut dqkv[head.value..], keys, d, wide);
-    matmul(dvalue, store, 1.0, weights.t(), dout);
+    products.multiply(dvalue, store, 1.0, weights.t(), dout);
 
-    matmul(MatMut::strided(dp, rows, keys, stride), Store::Set, 1.0, dout, qkv(0, head.value, keys).t());
+    products.multiply(
+        MatMut::strided(dp, rows, keys, stride),
+        Store::Set,
+        1.0,
+        dout,
+        qkv(0, head.value, keys).t(),
+    );
     let dots = &mut scratch.per_row[..rows];
     kernels::dots(dy, y, width, d, dots);
     kernels::score_gradient(dp, p, stride, keys, scale, dots);
     let gradients = Mat::strided(dp, rows, keys, stride);
     let dquery = MatMut::strided(&mut dqkv[first * wide + head.query..], rows, d, wide);
-    matmul(dquery, Store::Set, 1.0, gradients, qkv(0, head.key, keys));
+    products.multiply(dquery, Store::Set, 1.0, gradients, qkv(0, head.key, keys));
     let dkey = MatMut::strided(&mut dqkv[head.key..], keys, d, wide);
-    matmul(dkey, store, 1.0, gradients.t(), query);
+    products.multiply(dkey, store, 1.0, gradients.t(), query);
 }

@@ -1,6 +1,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
+use super::matmul::Products;
 use super::network::{Network, Pass};
 use super::pool::Pool;
 use super::workspace::Workspace;
@@ -23,8 +24,20 @@ impl CpuModel {
     /// - [`EngineError::Model`]: `spec` is no model.
     /// - [`EngineError::Thread`]: the system gives no more threads.
     pub fn new(spec: &ModelSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
+        Self::with(spec, threads, Products::FASTEST)
+    }
+
+    /// As [`Self::new`] on one thread, with the same bits on every machine: see [`super::CpuTrainer::fixed`].
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn fixed(spec: &ModelSpec) -> Result<Self, EngineError> {
+        Self::with(spec, NonZeroUsize::MIN, Products::FIXED)
+    }
+
+    fn with(spec: &ModelSpec, threads: NonZeroUsize, products: Products) -> Result<Self, EngineError> {
         layout(spec)?;
-        let network = Network::new(spec);
+        let network = Network::new(spec, products);
         let pool = Pool::new(threads.min(THREADS_MAX))?;
         let workspace = |_| Workspace::new(&network.dims, network.windows_at_once(usize::MAX, 1), false);
         Ok(Self { workspaces: (0..pool.threads()).map(workspace).collect(), network, pool })

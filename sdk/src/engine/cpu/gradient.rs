@@ -3,6 +3,7 @@ use std::sync::Mutex;
 
 use super::buffer::Buffer;
 use super::kernels;
+use super::matmul::Products;
 use super::network::{Gradient, Network, Pass};
 use super::pool::Pool;
 use super::workspace::Workspace;
@@ -47,11 +48,20 @@ impl CpuGradient {
     /// - [`EngineError::Batch`]: `windows_max` is out of range.
     /// - [`EngineError::Thread`]: the system gives no more threads.
     pub fn new(model: &ModelSpec, windows_max: u32, threads: NonZeroUsize) -> Result<Self, EngineError> {
+        Self::with(model, windows_max, threads, Products::FASTEST)
+    }
+
+    pub(super) fn with(
+        model: &ModelSpec,
+        windows_max: u32,
+        threads: NonZeroUsize,
+        products: Products,
+    ) -> Result<Self, EngineError> {
         let len = layout(model)?.len();
         if windows_max == 0 || windows_max > BATCH_MAX {
             return Err(EngineError::Batch { batch: windows_max });
         }
-        let (network, batch) = (Network::new(model), windows_max as usize);
+        let (network, batch) = (Network::new(model, products), windows_max as usize);
         let pool = Pool::new(threads.min(THREADS_MAX))?;
         let at_once = network.windows_at_once(batch, pool.threads());
         let useful = pool.threads().min(batch.div_ceil(at_once));

@@ -2,7 +2,7 @@
 
 use super::attention;
 use super::kernels::{self, Direction, Rotary};
-use super::matmul::{Mat, MatMut, Store, matmul};
+use super::matmul::{Mat, MatMut, Products, Store};
 use super::turns::Turns;
 use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots, ModelSpec, Slots};
@@ -15,14 +15,16 @@ pub struct Network {
     pub slots: Slots,
     /// Positions.
     pub rotary: Rotary,
+    /// How matrices are multiplied.
+    pub products: Products,
 }
 
 impl Network {
     /// Of a spec that [`crate::model::layout`] accepts.
-    pub fn new(spec: &ModelSpec) -> Self {
+    pub fn new(spec: &ModelSpec, products: Products) -> Self {
         let dims = Dims::new(spec);
         let rotary = Rotary::new(dims.context, dims.head, dims.rope_theta);
-        Self { dims, slots: Slots::new(&dims), rotary }
+        Self { dims, slots: Slots::new(&dims), rotary, products }
     }
 
     /// Windows that one of `threads` takes at a time from a batch: enough tokens for the matrix products,
@@ -80,11 +82,6 @@ impl<'a> Gradient<'a> {
     }
 }
 
-/// Adds `dyᵀ x` to the gradient of a matrix; turn 0 overwrites.
-fn add_product(turns: &Turns<'_>, turn: usize, dy: Mat<'_>, x: Mat<'_>, shape: (usize, usize)) {
-    turns.take(turn, |dw| matmul(MatMut::new(dw, shape.0, shape.1), store(turn), 1.0, dy.t(), x));
-}
-
 fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
     turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
 }
@@ -110,18 +107,27 @@ impl Pass<'_> {
         &self.params[range.clone()]
     }
 
+    fn multiply(&self, out: MatMut<'_>, store: Store, a: Mat<'_>, b: Mat<'_>) {
+        self.network.products.multiply(out, store, 1.0, a, b);
+    }
+
+    /// Adds `dyᵀ x` to the gradient of a matrix; turn 0 overwrites.
+    fn add_product(&self, turns: &Turns<'_>, turn: usize, dy: Mat<'_>, x: Mat<'_>, shape: (usize, usize)) {
+        turns.take(turn, |dw| self.multiply(MatMut::new(dw, shape.0, shape.1), store(turn), dy.t(), x));
+    }
+
     /// `y = x wᵀ`; x `[rows, ins]`, w `[outs, ins]`.
     fn linear(&self, x: &[f32], w: &std::ops::Range<usize>, ins: usize, y: &mut [f32]) {
         let outs = w.len() / ins;
         let w = Mat::new(self.weight(w), outs, ins);
-        matmul(MatMut::new(y, self.rows, outs), Store::Set, 1.0, Mat::new(x, self.rows, ins), w.t());
+        self.multiply(MatMut::new(y, self.rows, outs), Store::Set, Mat::new(x, self.rows, ins), w.t());
     }
 
     /// `dx = dy w`.
     fn linear_back(&self, dy: &[f32], w: &std::ops::Range<usize>, ins: usize, dx: &mut [f32]) {
         let outs = w.len() / ins;
         let w = Mat::new(self.weight(w), outs, ins);
-        matmul(MatMut::new(dx, self.rows, ins), Store::Set, 1.0, Mat::new(dy, self.rows, outs), w);
+        self.multiply(MatMut::new(dx, self.rows, ins), Store::Set, Mat::new(dy, self.rows, outs), w);
     }
 
     /// Rows of the embedding, through all layers and the last norm, into `normed`.
@@ -173,7 +179,7 @@ impl Pass<'_> {
         self.network.rotary.turn(qkv, wide, c + dims.kv_width, self.len, Direction::Forward);
         let windows = qkv.chunks_exact(self.len * wide).zip(layer.attended.chunks_exact_mut(self.len * c));
         for ((qkv, y), lse) in windows.zip(layer.lse.chunks_exact_mut(self.len * dims.heads)) {
-            attention::forward(dims, qkv, y, lse, &mut work.attention);
+            attention::forward(dims, self.network.products, qkv, y, lse, &mut work.attention);
         }
         self.linear(&layer.attended[..values], &slots.out, c, &mut work.branch);
         kernels::add_norm(
@@ -196,7 +202,7 @@ impl Pass<'_> {
         let Dims { width: c, vocab, .. } = self.network.dims;
         let normed = Mat::new(&work.normed[first * c..], rows, c);
         let embed = Mat::new(self.weight(&self.network.slots.embed), vocab, c);
-        matmul(MatMut::new(&mut work.logits, rows, vocab), Store::Set, 1.0, normed, embed.t());
+        self.multiply(MatMut::new(&mut work.logits, rows, vocab), Store::Set, normed, embed.t());
     }
 
     /// Sum of the losses of `targets`, `[rows]`, in nats, after [`Self::forward`].
@@ -234,13 +240,13 @@ impl Pass<'_> {
             loss += kernels::cross_entropy(logits, targets, vocab, share);
             let logits = Mat::new(logits, rows, vocab);
             let dnormed = MatMut::new(&mut work.branch[first * c..], rows, c);
-            matmul(dnormed, Store::Set, 1.0, logits, embed);
+            self.multiply(dnormed, Store::Set, logits, embed);
             let normed = Mat::new(&work.normed[first * c..], rows, c);
             for (part, turn_of_part) in gradient.embed.iter().enumerate() {
                 let start = part * EMBED_ROWS;
                 let columns = EMBED_ROWS.min(vocab - start);
                 let dlogits = Mat::strided(&work.logits[start..], rows, columns, vocab);
-                add_product(turn_of_part, turn * turns + i, dlogits, normed, (columns, c));
+                self.add_product(turn_of_part, turn * turns + i, dlogits, normed, (columns, c));
             }
         }
         loss
@@ -287,12 +293,12 @@ impl Pass<'_> {
         let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
         kernels::swiglu_backward(gate_up, dgated, f);
         let (gated, dgate_up) = (Mat::new(dgated, self.rows, f), Mat::new(gate_up, self.rows, 2 * f));
-        add_product(&gradient.down, turn, Mat::new(dx, self.rows, c), gated, (c, f));
+        self.add_product(&gradient.down, turn, Mat::new(dx, self.rows, c), gated, (c, f));
 
         let (weight, scales) = (self.weight(&slots.norm2), &layer.scales2[..self.rows]);
         let normed = &mut work.normed[..values];
         kernels::norm_again(&layer.middle[..values], weight, scales, normed);
-        add_product(&gradient.gate_up, turn, dgate_up, Mat::new(normed, self.rows, c), (2 * f, c));
+        self.add_product(&gradient.gate_up, turn, dgate_up, Mat::new(normed, self.rows, c), (2 * f, c));
         self.linear_back(gate_up, &slots.gate_up, c, &mut work.branch);
         work.dnorm.fill(0.0);
         let (dy, x) = (&work.branch[..values], &layer.middle[..values]);
@@ -314,7 +320,7 @@ impl Pass<'_> {
         let values = self.rows * c;
         self.linear_back(dx, &slots.out, c, &mut work.branch);
         let attended = Mat::new(&layer.attended, self.rows, c);
-        add_product(&gradient.out, turn, Mat::new(dx, self.rows, c), attended, (c, c));
+        self.add_product(&gradient.out, turn, Mat::new(dx, self.rows, c), attended, (c, c));
 
         let dqkv = &mut work.dqkv[..self.rows * wide];
         for (i, dqkv) in dqkv.chunks_exact_mut(self.len * wide).enumerate() {
@@ -324,7 +330,7 @@ impl Pass<'_> {
                 dy: &work.branch[i * window..][..window],
                 lse: &layer.lse[i * self.len * dims.heads..][..self.len * dims.heads],
             };
-            attention::backward(dims, &saved, dqkv, &mut work.attention);
+            attention::backward(dims, self.network.products, &saved, dqkv, &mut work.attention);
         }
         self.network.rotary.turn(dqkv, wide, c + dims.kv_width, self.len, Direction::Backward);
 
@@ -332,7 +338,7 @@ impl Pass<'_> {
         let normed = &mut work.normed[..values];
         kernels::norm_again(&layer.x[..values], weight, scales, normed);
         let rows = Mat::new(dqkv, self.rows, wide);
-        add_product(&gradient.qkv, turn, rows, Mat::new(normed, self.rows, c), (wide, c));
+        self.add_product(&gradient.qkv, turn, rows, Mat::new(normed, self.rows, c), (wide, c));
         self.linear_back(dqkv, &slots.qkv, c, &mut work.branch);
         work.dnorm.fill(0.0);
         let (dy, x) = (&work.branch[..values], &layer.x[..values]);

@@ -192,6 +192,22 @@ fn parts_of_a_batch_add_up() {
 }
 
 #[test]
+fn a_fixed_trainer_takes_the_same_steps() {
+    let spec = Preset::Tiny.model(64);
+    let tokens: Vec<u32> = (0..4 * 65).map(|i| i * 7 % 64).collect();
+    let mut trainers = [
+        CpuTrainer::new(&spec, &inner(4), threads(1)).unwrap(),
+        CpuTrainer::fixed(&spec, &inner(4)).unwrap(),
+    ];
+    for _ in 0..5 {
+        let [fast, fixed] = trainers.each_mut().map(|trainer| trainer.step(&tokens, 3e-3).unwrap());
+        assert!((fast.loss - fixed.loss).abs() < 1e-4 * fast.loss, "{fast:?} {fixed:?}");
+    }
+    let held = CpuModel::fixed(&spec).unwrap().loss(trainers[1].params(), &tokens).unwrap();
+    assert!((held - trainers[1].step(&tokens, 0.0).unwrap().loss).abs() < 1e-5);
+}
+
+#[test]
 fn learns_what_repeats() {
     let spec = Preset::Tiny.model(16);
     let tokens: Vec<u32> = (0..4 * 65).map(|i| i % 16).collect();

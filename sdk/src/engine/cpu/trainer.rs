@@ -4,6 +4,7 @@ use std::ops::Range;
 use super::buffer::Buffer;
 use super::gradient::{CpuGradient, PIECE, Sums};
 use super::kernels;
+use super::matmul::Products;
 use crate::diloco::Layout;
 use crate::engine::{EngineError, Moments, StepStats, Trainer};
 use crate::model::{Adjust, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows};
@@ -29,9 +30,29 @@ impl CpuTrainer {
     /// - [`EngineError::Batch`]: `inner.batch` is out of range.
     /// - [`EngineError::Thread`]: the system gives no more threads.
     pub fn new(model: &ModelSpec, inner: &InnerSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
+        Self::with(model, inner, threads, Products::FASTEST)
+    }
+
+    /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
+    /// order, no fused multiply-add, no mathematical function of the platform. For simulations, where one seed
+    /// must lead to one history. (A module compiled for `relaxed-simd` is left out: its multiply-adds are the
+    /// browser's.)
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn fixed(model: &ModelSpec, inner: &InnerSpec) -> Result<Self, EngineError> {
+        Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED)
+    }
+
+    fn with(
+        model: &ModelSpec,
+        inner: &InnerSpec,
+        threads: NonZeroUsize,
+        products: Products,
+    ) -> Result<Self, EngineError> {
         let layout = layout(model)?;
         check_inner(inner)?;
-        let (gradient, len) = (CpuGradient::new(model, inner.batch, threads)?, layout.len());
+        let (gradient, len) = (CpuGradient::with(model, inner.batch, threads, products)?, layout.len());
         Ok(Self {
             inner: *inner,
             pieces: pieces(&layout),

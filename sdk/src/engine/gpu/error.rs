@@ -1,4 +1,5 @@
 use super::AdapterFacts;
+use crate::wire::Code;
 
 /// Why there is no GPU to train on, or no longer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -47,6 +48,12 @@ pub enum GpuError {
         field: &'static str,
         /// What it is.
         value: u32,
+    },
+    /// A code of the exchange that has no kernels.
+    #[error("the run exchanges in {code:?}, and the GPU engine takes Int4, E3m0 or F32: use the CPU engine")]
+    Code {
+        /// The run's code.
+        code: Code,
     },
     /// Heads that are too wide for a workgroup.
     #[error("a head is {width} wide, and the GPU engine takes at most {width_max}: use the CPU engine")]

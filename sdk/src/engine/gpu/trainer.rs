@@ -73,7 +73,8 @@ impl GpuEngine {
     /// - [`EngineError::Batch`]: the batch is out of range.
     /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange makes no sense.
     /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
-    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`].
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
+    ///   in a code without kernels: [`GpuError::Code`].
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
         let (model, inner) = (&spec.model, spec.inner);
@@ -85,6 +86,7 @@ impl GpuEngine {
         check_shape(model)?;
         let count = std::num::NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
         let codec = Codec::new(&spec.exchange)?;
+        exchange::kernel_code(codec.code())?;
         let fragments = Arc::new(Fragments::plan(&layout, count));
         let dims = Dims::new(model);
         let slots = Slots::new(&dims);

@@ -1,30 +1,31 @@
-/// Four floats.
-#[derive(Clone, Copy)]
-pub struct F4([f32; 4]);
+use super::{Lanes, Work};
 
-impl F4 {
-    /// `value` four times.
+/// Does `work` with arrays; a compiler may make vectors of them.
+pub fn widest(work: impl Work) {
+    work.run::<[f32; 8], 8>();
+}
+
+impl Lanes<8> for [f32; 8] {
     #[inline(always)]
-    pub fn splat(value: f32) -> Self {
-        Self([value; 4])
+    fn splat(value: f32) -> Self {
+        [value; 8]
     }
 
-    /// Of four values that lie side by side.
     #[inline(always)]
-    pub fn load(values: &[f32; 4]) -> Self {
-        Self(*values)
+    fn load(values: &[f32; 8]) -> Self {
+        *values
     }
 
-    /// Into four values that lie side by side.
     #[inline(always)]
-    pub fn store(self, values: &mut [f32; 4]) {
-        *values = self.0;
+    fn store(self, values: &mut [f32; 8]) {
+        *values = self;
     }
 
-    /// `self + a · b`; rounded once or twice, as the target likes best.
     #[inline(always)]
-    #[must_use]
-    pub fn add_product(self, a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
+    fn add_product(mut self, a: Self, b: Self) -> Self {
+        for ((sum, a), b) in self.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+        self
     }
 }

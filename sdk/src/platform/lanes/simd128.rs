@@ -5,47 +5,50 @@ use std::arch::wasm32::f32x4_relaxed_madd;
 #[cfg(not(target_feature = "relaxed-simd"))]
 use std::arch::wasm32::{f32x4_add, f32x4_mul};
 
-/// Four floats.
-#[derive(Clone, Copy)]
-pub struct F4(v128);
+use super::{Lanes, Work};
 
-impl F4 {
-    /// `value` four times.
+/// Does `work` with pairs of vectors of four.
+pub fn widest(work: impl Work) {
+    work.run::<[v128; 2], 8>();
+}
+
+impl Lanes<8> for [v128; 2] {
     #[inline(always)]
-    pub fn splat(value: f32) -> Self {
-        Self(f32x4_splat(value))
+    fn splat(value: f32) -> Self {
+        [f32x4_splat(value); 2]
     }
 
-    /// Of four values that lie side by side.
     #[inline(always)]
-    pub fn load(&[a, b, c, d]: &[f32; 4]) -> Self {
-        Self(f32x4(a, b, c, d))
+    fn load(&[a, b, c, d, e, f, g, h]: &[f32; 8]) -> Self {
+        [f32x4(a, b, c, d), f32x4(e, f, g, h)]
     }
 
-    /// Into four values that lie side by side.
     #[inline(always)]
-    pub fn store(self, values: &mut [f32; 4]) {
-        *values = [
-            f32x4_extract_lane::<0>(self.0),
-            f32x4_extract_lane::<1>(self.0),
-            f32x4_extract_lane::<2>(self.0),
-            f32x4_extract_lane::<3>(self.0),
-        ];
+    fn store(self, values: &mut [f32; 8]) {
+        for (part, values) in self.into_iter().zip(values.as_chunks_mut::<4>().0) {
+            *values = [
+                f32x4_extract_lane::<0>(part),
+                f32x4_extract_lane::<1>(part),
+                f32x4_extract_lane::<2>(part),
+                f32x4_extract_lane::<3>(part),
+            ];
+        }
     }
 
-    /// `self + a · b`; rounded once or twice, as the target likes best.
-    #[cfg(target_feature = "relaxed-simd")]
     #[inline(always)]
-    #[must_use]
-    pub fn add_product(self, a: Self, b: Self) -> Self {
-        Self(f32x4_relaxed_madd(a.0, b.0, self.0))
+    fn add_product(self, a: Self, b: Self) -> Self {
+        [add_product(self[0], a[0], b[0]), add_product(self[1], a[1], b[1])]
     }
+}
 
-    /// `self + a · b`; rounded once or twice, as the target likes best.
-    #[cfg(not(target_feature = "relaxed-simd"))]
-    #[inline(always)]
-    #[must_use]
-    pub fn add_product(self, a: Self, b: Self) -> Self {
-        Self(f32x4_add(self.0, f32x4_mul(a.0, b.0)))
-    }
+#[cfg(target_feature = "relaxed-simd")]
+#[inline(always)]
+fn add_product(sum: v128, a: v128, b: v128) -> v128 {
+    f32x4_relaxed_madd(a, b, sum)
+}
+
+#[cfg(not(target_feature = "relaxed-simd"))]
+#[inline(always)]
+fn add_product(sum: v128, a: v128, b: v128) -> v128 {
+    f32x4_add(sum, f32x4_mul(a, b))
 }

@@ -17,8 +17,8 @@ const CONNECT_S: u64 = 10;
 const RESPONSE_S: u64 = 30;
 /// Longest silence in the middle of an answer.
 const READ_S: u64 = 30;
-/// A fragment that moved on is answered with one redirect; more than a few are a loop.
-const REDIRECTS_MAX: u32 = 5;
+/// A syncer sends nobody on to another address, and no socket would follow there.
+const REDIRECTS_MAX: u32 = 0;
 /// Bytes read between two looks at whether anybody still wants the answer.
 const READ_BYTES: usize = 64 * 1024;
 /// Of an answer that is no success, as much as a message to people may need.
@@ -76,6 +76,9 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
     let mut call = agent().get(&request.url);
     if request.start_byte > 0 {
         call = call.header("range", format!("bytes={}-", request.start_byte));
+    }
+    if let Some((name, invite)) = &request.invite {
+        call = call.header(*name, invite.expose());
     }
     let mut response = call.call().map_err(|error| failed(error.to_string(), None, Vec::new()))?;
     let status = response.status();

@@ -1,6 +1,7 @@
 //! A WebSocket on a thread of its own: pings are answered and frames move while a step computes.
 
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -98,7 +99,7 @@ impl Socket {
     /// Queues one frame. Frames that are not `bulk` go ahead of those that are.
     ///
     /// # Errors
-    /// - [`SendError::Closed`]: the connection is gone.
+    /// - [`SendError::Closed`]: the connection is gone; [`SocketEvent::Closed`] says why, after what came before.
     /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
     pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
         let frame_bytes = frame.len();
@@ -176,11 +177,27 @@ impl Wire {
             return lost("given up".to_owned());
         }
         let (sink, stream) = stream.split();
+        self.converse(sink, stream).await
+    }
+
+    /// Moves frames both ways, each apart: a peer that does not read must not keep us from reading.
+    async fn converse<I, O>(self, sink: O, stream: I) -> SocketEvent
+    where
+        I: Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
+        O: Sink<Message, Error = tungstenite::Error> + Unpin,
+    {
         let Self { events, control, bulk, counters, .. } = self;
-        // Both ways apart: a peer that does not read must not keep us from reading.
-        tokio::select! {
-            closed = read(stream, events, &counters) => closed,
+        let gone = events.clone();
+        let mut reading = pin!(read(stream, events, &counters));
+        let closed = tokio::select! {
+            closed = &mut reading => return closed,
             closed = write(sink, control, bulk, &counters) => closed,
+        };
+        // What the peer said before it hung up may still be on its way in, its farewell above all.
+        tokio::select! {
+            closed = reading => closed,
+            () = tokio::time::sleep(Duration::from_millis(CLOSE_MS)) => closed,
+            () = gone.closed() => closed,
         }
     }
 }
@@ -214,8 +231,12 @@ where
                     None => lost("closed without a reason".to_owned()),
                 };
             }
-            // Pings are answered by the library; pongs only show that the peer is there.
-            Message::Ping(_) | Message::Pong(_) => {}
+            // Pings are answered by the library.
+            Message::Ping(_) | Message::Pong(_) => {
+                if events.send(SocketEvent::Alive).await.is_err() {
+                    return lost("given up".to_owned());
+                }
+            }
             Message::Text(_) | Message::Frame(_) => {
                 return lost("the peer sent text where bytes belong".to_owned());
             }
@@ -245,8 +266,6 @@ where
                 Some(Outgoing::Close(code, reason)) => {
                     let farewell = CloseFrame { code: code.into(), reason: reason.into() };
                     drop(timeout(Duration::from_millis(CLOSE_MS), sink.send(Message::Close(Some(farewell)))).await);
-                    // The peer's own farewell ends `read`, and with it the connection.
-                    tokio::time::sleep(Duration::from_millis(CLOSE_MS)).await;
                     return lost("the peer did not answer our farewell".to_owned());
                 }
                 None => return lost("given up".to_owned()),
@@ -284,5 +303,55 @@ fn explain(error: &tungstenite::Error) -> String {
         }
         tungstenite::Error::Io(error) => error.to_string(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{sink, stream};
+
+    use super::*;
+
+    /// What a socket reports whose peer takes nothing more and says `said`.
+    fn report(said: impl Stream<Item = Message> + Unpin) -> Vec<SocketEvent> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (events, mut reported) = mpsc::channel(EVENTS_MAX);
+            let (send, control) = mpsc::unbounded_channel();
+            let (_bulk, bulk) = mpsc::unbounded_channel();
+            let counters = Arc::new(Counters::default());
+            send.send(Outgoing::Frame(vec![1])).unwrap();
+            let wire = Wire { events, control, bulk, counters, frame_bytes_max: 9 };
+            let broken = Box::pin(sink::unfold((), async |(), _: Message| {
+                Err(tungstenite::Error::Io(ErrorKind::BrokenPipe.into()))
+            }));
+            let last = wire.converse(broken, said.map(Ok)).await;
+            let mut found = Vec::new();
+            while let Ok(event) = reported.try_recv() {
+                found.push(event);
+            }
+            found.push(last);
+            found
+        })
+    }
+
+    #[test]
+    fn what_the_peer_said_before_it_hung_up_is_heard() {
+        let farewell = Message::Close(Some(CloseFrame { code: 4000.into(), reason: "done".into() }));
+        let late = async |message| {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            message
+        };
+        let said = stream::iter([Message::Binary(vec![7].into()), farewell]).then(late);
+        let closed = SocketEvent::Closed { code: Some(4000), reason: "done".to_owned() };
+        assert_eq!(report(Box::pin(said)), [SocketEvent::Frame(vec![7]), closed]);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_and_says_nothing_is_lost() {
+        let events = report(stream::pending());
+        assert!(
+            matches!(&events[..], [SocketEvent::Closed { code: None, reason }] if reason.contains("pipe"))
+        );
     }
 }

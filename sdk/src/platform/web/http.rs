@@ -3,7 +3,9 @@
 use js_sys::{Reflect, Uint8Array};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
-use web_sys::{AbortController, ReadableStreamDefaultReader, Request, RequestInit, Response};
+use web_sys::{
+    AbortController, ReadableStreamDefaultReader, Request, RequestInit, RequestRedirect, Response,
+};
 
 use super::{scope, thrown};
 use crate::platform::{FetchError, FetchReply, FetchRequest};
@@ -48,10 +50,14 @@ fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
     // Without a controller a transfer nobody wants runs to its end, which is only wasteful.
     let controller = AbortController::new().ok();
     let init = RequestInit::new();
+    init.set_redirect(RequestRedirect::Error);
     init.set_signal(controller.as_ref().map(AbortController::signal).as_ref());
     let asked = Request::new_with_str_and_init(&request.url, &init)?;
     if request.start_byte > 0 {
         asked.headers().set("range", &format!("bytes={}-", request.start_byte))?;
+    }
+    if let Some((name, invite)) = &request.invite {
+        asked.headers().set(name, invite.expose())?;
     }
     Ok((JsFuture::from(scope().fetch(&asked)), Abort(controller)))
 }

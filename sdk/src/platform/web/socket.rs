@@ -115,7 +115,7 @@ impl Socket {
     /// Queues one frame. Frames that are not `bulk` go ahead of those that are.
     ///
     /// # Errors
-    /// - [`SendError::Closed`]: the connection is gone.
+    /// - [`SendError::Closed`]: the connection is gone; [`SocketEvent::Closed`] says why, after what came before.
     /// - [`SendError::QueueFull`]: more than `queue_bytes_max` would wait.
     pub fn send(&mut self, frame: Vec<u8>, bulk: bool) -> Result<(), SendError> {
         let (queued_bytes, frame_bytes) = (self.queued_bytes(), frame.len());

@@ -52,6 +52,8 @@ fn any_message() -> impl Strategy<Value = Message> {
             Message::Merged(Merged { run, round, fragment, base, version, clock_tokens, body, checksum })
         }),
         any::<(u64, bool)>().prop_map(|(run, held)| Message::Hold { run: RunId(run), held }),
+        (any::<u64>(), 0.001..=1.0)
+            .prop_map(|(run, share)| Message::Pace { run: RunId(run), share: Share::new(share).unwrap() }),
         (ids, float.clone()).prop_map(|((run, round, fragment, tokens), weight)| {
             let fate = Fate::Merged { version: Version(tokens), weight, tokens };
             Message::Receipt { run, round, fragment, fate }

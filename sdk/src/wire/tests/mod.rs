@@ -26,8 +26,9 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("merged", Message::Merged(change(vec![4, 5]))),
         ("lease", Message::Lease { run, grant }),
         ("progress", Message::Progress(progress(NAN))),
-        ("bye", Message::Bye(Bye { code: CloseCode::Restart, reason: "back in a minute".into() })),
+        ("bye", Message::Bye(Bye { wait_ms: 12_000, ..Bye::new(CloseCode::Dropped, "back in a while") })),
         ("hold", Message::Hold { run, held: true }),
+        ("pace", Message::Pace { run, share: Share::new(0.25).unwrap() }),
     ]
 }
 
@@ -93,6 +94,7 @@ fn welcome() -> Welcome {
         tokens_trained: 65_536,
         tokens_merged: 60_000,
         held: false,
+        share: Share::new(0.125).unwrap(),
     }
 }
 
@@ -140,7 +142,7 @@ fn hex(bytes: &[u8]) -> String {
 /// If this fails, either undo the change or raise `VERSION` and write the file anew.
 #[test]
 fn bytes_are_frozen() {
-    let golden = include_str!("../../../../tests/golden/wire/version-2.txt");
+    let golden = include_str!("../../../../tests/golden/wire/bytes.txt");
     let found: String =
         samples().iter().map(|(name, message)| format!("{name} {}\n", hex(&encode(message)))).collect();
     assert_eq!(found, golden, "\n{found}");
@@ -198,8 +200,9 @@ fn largest_control_messages_keep_their_limits() {
         Message::Receipt { run, round, fragment, fate },
         Message::Lease { run, grant },
         Message::Hold { run, held: true },
+        Message::Pace { run, share: Share::FULL },
         Message::Progress(busy),
-        Message::Bye(Bye { code: CloseCode::Done, reason: text(REASON_BYTES_MAX) }),
+        Message::Bye(Bye { wait_ms: u32::MAX, ..Bye::new(CloseCode::Done, text(REASON_BYTES_MAX)) }),
     ] {
         assert_eq!(decode(&encode(&message)).as_ref(), Ok(&message));
     }
@@ -258,8 +261,25 @@ fn says_what_is_wrong_with_a_body() {
         let found = framed(Tag::Pass, body);
         assert!(matches!(found, Err(DecodeError::Shape { tag: Tag::Pass, .. })), "{body:02x?}: {found:?}");
     }
-    let unknown_code = framed(Tag::Bye, &[0x92, 0xcd, 0x0f, 0x9f, 0xa0]);
+    let unknown_code = framed(Tag::Bye, &[0x93, 0xcd, 0x0f, 0x9f, 0xa0, 0]);
     assert!(matches!(unknown_code, Err(DecodeError::Shape { tag: Tag::Bye, .. })), "{unknown_code:?}");
+}
+
+#[test]
+fn a_share_is_above_nothing_and_at_most_all() {
+    for (ratio, permille) in [(0.001, 1), (0.25, 250), (0.9996, 1_000), (1.0, 1_000)] {
+        assert_eq!(Share::new(ratio).map(Share::permille), Ok(permille), "{ratio}");
+    }
+    for ratio in [0.0, 0.000_9, -0.5, 1.01, f64::NAN, f64::INFINITY] {
+        assert!(Share::new(ratio).is_err(), "{ratio}");
+    }
+    let pace = encode(&Message::Pace { run: RunId(3), share: Share::FULL });
+    for (permille, taken) in [(1_u16, true), (1_000, true), (0, false), (1_001, false), (u16::MAX, false)] {
+        let mut bytes = pace.clone();
+        let at = bytes.len() - 2;
+        bytes[at..].copy_from_slice(&permille.to_be_bytes());
+        assert_eq!(decode(&bytes).is_ok(), taken, "{permille}");
+    }
 }
 
 #[test]
@@ -276,7 +296,7 @@ fn refuses_long_texts() {
     (long.device, long.invite) = (String::new(), Some(Invite::new("x".repeat(65))));
     let expected = DecodeError::TextTooLong { field: "invite", bytes: 65, bytes_max: 64 };
     assert_eq!(decode(&encode(&Message::Hello(long))), Err(expected));
-    let bye = Message::Bye(Bye { code: CloseCode::Done, reason: "x".repeat(513) });
+    let bye = Message::Bye(Bye::new(CloseCode::Done, "x".repeat(513)));
     let expected = DecodeError::TextTooLong { field: "reason", bytes: 513, bytes_max: 512 };
     assert_eq!(decode(&encode(&bye)), Err(expected));
     assert_eq!(clip("aé", 2), "a");

@@ -12,7 +12,7 @@ simd! {
             let top = max(row);
             let sum = exp_and_sum(row, 1.0, top);
             // NaN among the logits shows in the sum, infinities in the difference.
-            loss += f64::from(sum).ln() + f64::from(top) - f64::from(at_target);
+            loss += libm::log(f64::from(sum)) + f64::from(top) - f64::from(at_target);
             let factor = share / sum;
             for value in row.iter_mut() {
                 *value *= factor;

@@ -23,7 +23,7 @@ simd! {
             let sum = exp_and_sum(seen, scale, top);
             hidden.fill(0.0);
             *inverse = 1.0 / sum;
-            *lse = sum.ln() + top;
+            *lse = libm::logf(sum) + top;
         }
     }
 

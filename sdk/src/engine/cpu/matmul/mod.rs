@@ -1,4 +1,5 @@
-//! Matrix products: the `gemm` crate where the feature `cpu` brings it, vectors of four elsewhere.
+//! Matrix products: the `gemm` crate where the feature `cpu` brings it, our own in vectors elsewhere and
+//! wherever every machine must come to the same bits.
 
 /// A matrix of any strides, to read.
 #[derive(Clone, Copy)]
@@ -42,7 +43,6 @@ impl<'a> Mat<'a> {
     }
 
     /// Some rows and columns of it, each as start and count, within its bounds.
-    #[cfg(any(test, not(feature = "cpu")))]
     fn part(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> Self {
         Self { values: &self.values[row * self.row_stride + col * self.col_stride..], rows, cols, ..self }
     }
@@ -76,14 +76,26 @@ pub enum Store {
     Add,
 }
 
-/// `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
-pub fn matmul(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
-    assert!(out.rows == a.rows && out.cols == b.cols && a.cols == b.rows, "shapes agree");
-    product(out, store, scale, a, b);
+/// Which matrix products an engine computes with.
+#[derive(Clone, Copy)]
+pub struct Products(fn(MatMut<'_>, Store, f32, Mat<'_>, Mat<'_>));
+
+impl Products {
+    /// The fastest there are; their rounding is the machine's.
+    pub const FASTEST: Self = Self(fastest);
+    /// Sums in an order of their own, without fused multiply-adds: the same bits on every machine, and in
+    /// browsers but for modules compiled for `relaxed-simd`.
+    pub const FIXED: Self = Self(portable::product);
+
+    /// `out = scale · a b`, or `out += scale · a b`; out `[m, n]`, a `[m, k]`, b `[k, n]`.
+    pub fn multiply(self, out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+        assert!(out.rows == a.rows && out.cols == b.cols && a.cols == b.rows, "shapes agree");
+        (self.0)(out, store, scale, a, b);
+    }
 }
 
 #[cfg(feature = "cpu")]
-fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+fn fastest(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     // Strides are below the length of a slice, and that fits.
     let signed = |stride: usize| stride as isize;
     // SAFETY: `check` was called on each matrix when it was made, transposing keeps what it checked, and
@@ -113,12 +125,10 @@ fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     }
 }
 
-#[cfg(any(test, not(feature = "cpu")))]
 mod pack;
-#[cfg(any(test, not(feature = "cpu")))]
 mod portable;
 #[cfg(not(feature = "cpu"))]
-use portable::product;
+use portable::product as fastest;
 
 #[cfg(test)]
 mod tests {
@@ -137,10 +147,10 @@ mod tests {
         let (a, b) = (view(&a, m, k, transposed.0), view(&b, k, n, transposed.1));
         let at = |mat: Mat<'_>, r, c| f64::from(mat.values[r * mat.row_stride + c * mat.col_stride]);
         let stride = n + 3;
-        for multiply in [product, portable::product] {
+        for products in [Products::FASTEST, Products::FIXED] {
             let mut out = noise(m * stride);
             let before = out.clone();
-            multiply(MatMut::strided(&mut out, m, n, stride), store, 0.5, a, b);
+            products.multiply(MatMut::strided(&mut out, m, n, stride), store, 0.5, a, b);
             for (i, (&found, &before)) in out.iter().zip(&before).enumerate() {
                 let (r, c) = (i / stride, i % stride);
                 let product = || 0.5 * (0..k).map(|p| at(a, r, p) * at(b, p, c)).sum::<f64>();
@@ -168,5 +178,27 @@ mod tests {
     #[should_panic(expected = "stride 4 in 10 values")]
     fn refuses_a_matrix_that_sticks_out() {
         let _ = Mat::strided(&[0.0; 10], 3, 3, 4);
+    }
+
+    /// The fixed product is this, to the bit: sums in the order of the terms, cut evenly so that none has more
+    /// than 256.
+    #[test]
+    fn fixed_products_are_plain_sums_in_order() {
+        for (m, n, k) in [(5, 33, 7), (4, 64, 256), (9, 70, 300), (1, 1, 513)] {
+            let (a, b) = (noise(m * k), noise(k * n));
+            let mut out = noise(m * n);
+            let before = out.clone();
+            let (left, right) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+            Products::FIXED.multiply(MatMut::new(&mut out, m, n), Store::Add, 0.3, left, right);
+            let cut = k.div_ceil(k.div_ceil(256));
+            for (i, (found, before)) in out.iter().zip(before).enumerate() {
+                let (r, c) = (i / n, i % n);
+                let sum = |from: usize| {
+                    (from..k.min(from + cut)).fold(0.0, |sum, p| sum + a[r * k + p] * b[p * n + c])
+                };
+                let expected = (0..k).step_by(cut).fold(before, |out: f32, from| out + sum(from) * 0.3);
+                assert_eq!(found.to_bits(), expected.to_bits(), "{m} {n} {k}: {i}");
+            }
+        }
     }
 }

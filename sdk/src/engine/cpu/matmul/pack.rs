@@ -1,11 +1,11 @@
 use super::Mat;
 
-/// Packs `lines`, `[n, depth]`, in panels of W lines: `panels` becomes `[n / W, depth]`, each value W lines
-/// side by side. Lines past the last are zeros.
-pub fn pack<const W: usize>(lines: Mat<'_>, panels: &mut Vec<[f32; W]>) {
+/// Packs `lines`, `[n, depth]`, side by side in panels of W: `panels` becomes `[n / W, depth, W]`. Lines past
+/// the last are zeros.
+pub fn pack<const W: usize>(lines: Mat<'_>, panels: &mut Vec<f32>) {
     let depth = lines.cols;
-    panels.resize(lines.rows.div_ceil(W) * depth, [0.0; W]);
-    for (i, panel) in panels.chunks_exact_mut(depth).enumerate() {
+    panels.resize(lines.rows.div_ceil(W) * depth * W, 0.0);
+    for (i, panel) in panels.as_chunks_mut::<W>().0.chunks_exact_mut(depth).enumerate() {
         let (first, count) = (i * W, W.min(lines.rows - i * W));
         if count == W && lines.row_stride == 1 {
             for (p, values) in panel.iter_mut().enumerate() {

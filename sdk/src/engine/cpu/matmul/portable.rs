@@ -1,44 +1,62 @@
-//! A matrix product in vectors of four, for targets that `gemm` does not serve: browsers above all.
+//! A matrix product whose bits are the same on every machine: for browsers, which `gemm` does not serve, and
+//! for simulations.
 //!
 //! Blocks of both operands are packed into panels that a tile reads from end to end, whatever the strides
-//! were; sums of a tile stay in registers.
+//! were; sums of a tile stay in registers. Each value of the result is a sum in the order of its terms, cut
+//! where [`DEPTH_MAX`] says, so the width of vectors and tiles changes no bit.
 
 use std::cell::RefCell;
 
 use super::pack::pack;
 use super::{Mat, MatMut, Store};
-use crate::platform::lanes::F4;
+use crate::platform::lanes::{Lanes, Work, widest};
 
-/// Rows and columns of a tile. It fits 16 registers even where a compiler loads all of a's values before the
-/// second vector of b; 6 × 8 does not, and took a third longer.
+/// Rows of a tile, which has as many columns as [`Lanes`]. With eight columns, as in browsers, it fits 16 registers
+/// even where a compiler loads all of a's values before the second vector of b; 6 × 8 does not, and took a
+/// third longer.
 const ROWS: usize = 4;
-const COLS: usize = 8;
 /// Terms, rows and columns of a block: a panel of b stays in the first cache, the block of a in the second.
 const DEPTH_MAX: usize = 256;
 const ROWS_MAX: usize = 24 * ROWS;
 const COLS_MAX: usize = 512;
 
-type Panels = (Vec<[f32; ROWS]>, Vec<[f32; COLS]>);
-
 thread_local! {
-    /// Kept, as a product may be too small to pay for new memory.
-    static PANELS: RefCell<Panels> = const { RefCell::new((Vec::new(), Vec::new())) };
+    /// Panels of a and of b. Kept, as a product may be too small to pay for new memory.
+    static PANELS: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// As [`super::matmul`].
-pub fn product(mut out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
-    PANELS.with_borrow_mut(|(lefts, rights)| {
+/// As [`super::Products::multiply`].
+pub fn product(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
+    PANELS.with_borrow_mut(|(lefts, rights)| widest(Product { out, store, scale, a, b, lefts, rights }));
+}
+
+struct Product<'a> {
+    out: MatMut<'a>,
+    store: Store,
+    scale: f32,
+    a: Mat<'a>,
+    b: Mat<'a>,
+    lefts: &'a mut Vec<f32>,
+    rights: &'a mut Vec<f32>,
+}
+
+impl Work for Product<'_> {
+    #[inline(always)]
+    fn run<L: Lanes<N>, const N: usize>(mut self) {
+        let (a, b) = (self.a, self.b);
         for (term, depth) in cuts(a.cols, DEPTH_MAX) {
-            let store = if term == 0 { store } else { Store::Add };
+            if term > 0 {
+                self.store = Store::Add;
+            }
             for (col, cols) in cuts(b.cols, COLS_MAX) {
-                pack(b.t().part((col, cols), (term, depth)), rights);
+                pack::<N>(b.t().part((col, cols), (term, depth)), self.rights);
                 for (row, rows) in cuts(a.rows, ROWS_MAX) {
-                    pack(a.part((row, rows), (term, depth)), lefts);
-                    block(&mut out, (row, rows), (col, cols), depth, store, scale, lefts, rights);
+                    pack::<ROWS>(a.part((row, rows), (term, depth)), self.lefts);
+                    self.block::<L, N>((row, rows), (col, cols), depth);
                 }
             }
         }
-    });
+    }
 }
 
 /// Start and length of even pieces of `len`, none above `max`.
@@ -47,71 +65,50 @@ fn cuts(len: usize, max: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(piece).map(move |start| (start, piece.min(len - start)))
 }
 
-#[expect(clippy::too_many_arguments, reason = "the inside of three loops")]
-fn block(
-    out: &mut MatMut<'_>,
-    (row, rows): (usize, usize),
-    (col, cols): (usize, usize),
-    depth: usize,
-    store: Store,
-    scale: f32,
-    lefts: &[[f32; ROWS]],
-    rights: &[[f32; COLS]],
-) {
-    let stride = out.stride;
-    for (j, right) in rights.chunks_exact(depth).enumerate() {
-        let (first_col, cols) = (col + j * COLS, COLS.min(cols - j * COLS));
-        for (i, left) in lefts.chunks_exact(depth).enumerate() {
-            let (first_row, rows) = (row + i * ROWS, ROWS.min(rows - i * ROWS));
-            let sums = tile(left, right);
-            let out = &mut out.values[first_row * stride + first_col..];
-            if (rows, cols) == (ROWS, COLS) {
-                put_whole(out, stride, &sums, store, scale);
-            } else {
+impl Product<'_> {
+    #[inline(always)]
+    fn block<L: Lanes<N>, const N: usize>(
+        &mut self,
+        (row, rows): (usize, usize),
+        (col, cols): (usize, usize),
+        depth: usize,
+    ) {
+        let (stride, lefts, rights) = (self.out.stride, self.lefts.as_chunks().0, self.rights.as_chunks().0);
+        for (j, right) in rights.chunks_exact(depth).enumerate() {
+            let (first_col, cols) = (col + j * N, N.min(cols - j * N));
+            for (i, left) in lefts.chunks_exact(depth).enumerate() {
+                let (first_row, rows) = (row + i * ROWS, ROWS.min(rows - i * ROWS));
+                let sums = tile::<L, N>(left, right);
+                let out = &mut self.out.values[first_row * stride + first_col..];
                 for (r, sums) in sums[..rows].iter().enumerate() {
-                    put(&mut out[r * stride..][..cols], sums, store, scale);
+                    put(&mut out[r * stride..][..cols], *sums, self.store, self.scale);
                 }
             }
         }
     }
 }
 
-/// Stores all sums of a tile; rows lie `stride` apart.
 #[inline(always)]
-fn put_whole(out: &mut [f32], stride: usize, sums: &[[F4; COLS / 4]; ROWS], store: Store, scale: f32) {
-    let out = &mut out[..(ROWS - 1) * stride + COLS];
-    let scale = F4::splat(scale);
-    for (r, sums) in sums.iter().enumerate() {
-        let row = &mut out[r * stride..r * stride + COLS];
-        for (out, &sum) in row.as_chunks_mut().0.iter_mut().zip(sums) {
-            let before = if store == Store::Add { F4::load(out) } else { F4::splat(0.0) };
-            before.add_product(sum, scale).store(out);
-        }
-    }
-}
-
-#[inline(always)]
-fn tile(left: &[[f32; ROWS]], right: &[[f32; COLS]]) -> [[F4; COLS / 4]; ROWS] {
-    let mut sums = [[F4::splat(0.0); COLS / 4]; ROWS];
+fn tile<L: Lanes<N>, const N: usize>(left: &[[f32; ROWS]], right: &[[f32; N]]) -> [L; ROWS] {
+    let mut sums = [L::splat(0.0); ROWS];
     for (left, right) in left.iter().zip(right) {
-        let right: [F4; COLS / 4] = std::array::from_fn(|c| F4::load(&right.as_chunks().0[c]));
-        for (sums, &left) in sums.iter_mut().zip(left) {
-            let left = F4::splat(left);
-            for (sum, right) in sums.iter_mut().zip(right) {
-                *sum = sum.add_product(left, right);
-            }
+        let right = L::load(right);
+        for (sum, &left) in sums.iter_mut().zip(left) {
+            *sum = sum.add_product(L::splat(left), right);
         }
     }
     sums
 }
 
-/// Stores as many sums of a row as `out` is long: at the edges.
+/// Stores sums of a row, at the edge as many as `out` is long.
 #[inline(always)]
-fn put(out: &mut [f32], sums: &[F4; COLS / 4], store: Store, scale: f32) {
-    let mut values = [0.0; COLS];
-    for (values, sum) in values.as_chunks_mut().0.iter_mut().zip(sums) {
-        sum.store(values);
+fn put<L: Lanes<N>, const N: usize>(out: &mut [f32], sums: L, store: Store, scale: f32) {
+    if let Ok(out) = <&mut [f32; N]>::try_from(&mut *out) {
+        let before = if store == Store::Add { L::load(out) } else { L::splat(0.0) };
+        return before.add_product(sums, L::splat(scale)).store(out);
     }
+    let mut values = [0.0; N];
+    sums.store(&mut values);
     for (out, value) in out.iter_mut().zip(values) {
         *out = scale * value + if store == Store::Add { *out } else { 0.0 };
     }

@@ -9,6 +9,7 @@ mod part;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub use part::kernel_code;
 use part::{Body, FLAG_BYTES, Piece, Plan};
 
 use super::arena::Arena;

@@ -1,9 +1,9 @@
 //! One fragment on the device: where its values lie, its body, and the dispatches over both.
 
-use super::super::Gpu;
 use super::super::arena::Arena;
 use super::super::kernels::{DECODE_ADD, DELTA_CODE, DELTA_MAX, Kernel, REBASE};
 use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Program, Slice, buffer};
+use super::super::{Gpu, GpuError};
 use crate::diloco::{Codec, Segment};
 use crate::wire::Code;
 
@@ -180,11 +180,36 @@ impl Plan<'_> {
 
 /// The `override`s of the kernels; some have only the first.
 pub fn constants_of(codec: &Codec) -> [Constant; 3] {
-    let code = match codec.code() {
-        Code::Int4 => 0,
-        Code::E3m0 => 1,
-        Code::F32 => 2,
-    };
+    let code = kernel_code(codec.code()).expect("an engine with another code is not built");
     let block = u32::try_from(codec.block_len()).expect("a block has at most 2¹⁶ values");
     [("WG", WG), ("BLOCK", block), ("CODE", code)]
+}
+
+/// What the kernels call `code`.
+///
+/// # Errors
+/// [`GpuError::Code`]: they do not know it.
+pub fn kernel_code(code: Code) -> Result<u32, GpuError> {
+    match code {
+        Code::Int4 => Ok(0),
+        Code::E3m0 => Ok(1),
+        Code::F32 => Ok(2),
+        Code::Int2 | Code::Int1 => Err(GpuError::Code { code }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_codes_without_kernels() {
+        let known = [Code::Int4, Code::E3m0, Code::F32].map(kernel_code);
+        assert_eq!(known, [Ok(0), Ok(1), Ok(2)]);
+        for code in [Code::Int2, Code::Int1] {
+            let error = kernel_code(code).unwrap_err();
+            assert_eq!(error, GpuError::Code { code });
+            assert!(error.to_string().contains("use the CPU engine"), "{error}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::Gpu;
+use super::super::exchange::kernel_code;
 use super::super::kernels::{self, Kernel};
 use super::super::program::Constant;
 use super::harness::{Gpus, run, words};
@@ -15,11 +16,7 @@ const SIZES: [(usize, u32); 9] =
     [(1, 8), (7, 8), (8, 8), (9, 8), (255, 256), (256, 256), (257, 256), (3_001, 24), (20_001, 8)];
 
 fn constants(code: Code, block: u32) -> [Constant; 3] {
-    let code = match code {
-        Code::Int4 => 0,
-        Code::E3m0 => 1,
-        Code::F32 => 2,
-    };
+    let code = kernel_code(code).unwrap();
     [("WG", 64), ("BLOCK", block), ("CODE", code)]
 }
 

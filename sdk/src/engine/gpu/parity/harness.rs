@@ -8,17 +8,26 @@ use super::super::ring::Ring;
 use super::super::{Gpu, GpuError, GpuOptions};
 use crate::rng::Rng;
 
-/// The devices that tests share: one with the adapter's limits, one that keeps to WebGPU's defaults.
+/// The devices that tests share.
 #[derive(Debug)]
-pub struct Gpus([Gpu; 2]);
+pub struct Gpus(Vec<Gpu>);
 
 impl Gpus {
-    /// Opens both, on the best adapter.
+    /// Opens two on the best adapter: one with its limits, one that keeps to WebGPU's defaults.
     ///
     /// # Errors
     /// Those of [`Gpu::open`].
     pub async fn open() -> Result<Self, GpuError> {
-        Ok(Self([open(false, None).await?, open(true, None).await?]))
+        Ok(Self(vec![open(false, None).await?, open(true, None).await?]))
+    }
+
+    /// Opens the one that a page gets, with the adapter's limits: what the defaults allow is known without a
+    /// browser.
+    ///
+    /// # Errors
+    /// Those of [`Gpu::open`].
+    pub async fn open_as_a_page() -> Result<Self, GpuError> {
+        Ok(Self(vec![open(false, None).await?]))
     }
 
     /// Calls `check` with each.

@@ -1,0 +1,47 @@
+//! The experiment's baseline: one trainer with the batches of all learners.
+
+use super::recipe::Sampler;
+use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample, Spent};
+use crate::engine::Trainer;
+use crate::engine::cpu::CpuTrainer;
+use crate::model::{init, learning_rate};
+use crate::wire::InnerSpec;
+
+impl Recipe {
+    /// Trains one learner alone on `tokens` tokens with the batches of all M at once: synchronous
+    /// data-parallel training, from the same parameters, over the same windows, by the same schedule.
+    ///
+    /// # Errors
+    /// Each variant of [`LabError`] but `Split`, `StandsStill` and `Violation`.
+    pub fn train_alone(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
+        self.check()?;
+        let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
+        let mut trainer = CpuTrainer::fixed(&self.model, &inner)?;
+        trainer.params_mut().copy_from_slice(&init(&self.model, self.seed)?);
+        let mut reader = Reader::new(&self.run_spec(corpus))?;
+        let mut sampler = Sampler::new(self);
+        let (mut trained, mut steps) = (0, 0_u32);
+        while trained < tokens {
+            let batch = reader.next_batch(corpus, inner.batch);
+            let lr = learning_rate(&inner, trained);
+            trained += trainer.step(&batch, lr)?.tokens;
+            steps += 1;
+            if sampler.is_due(trained as f64 / tokens as f64) {
+                let loss = corpus.held_out_loss(&self.model, trainer.params())?;
+                sampler.take(Sample { at_ms: 0, tokens: trained, loss });
+            }
+        }
+        let loss = corpus.held_out_loss(&self.model, trainer.params())?;
+        Ok(Outcome {
+            loss,
+            tokens: trained,
+            tokens_merged: trained,
+            spent: Spent { loss, tokens: trained, tokens_merged: trained },
+            steps_per_learner: f64::from(steps),
+            rounds: 0,
+            updates_merged: 0,
+            virtual_ms: 0,
+            samples: sampler.end(),
+        })
+    }
+}

@@ -1,0 +1,72 @@
+//! Real training in virtual time: a small model, trained by the CPU engine on every machine of a
+//! [`crate::sim::World`], under the real syncer and learner cores.
+//!
+//! A [`Recipe`] says what is trained, on which machines and for how long; a [`Corpus`] what on. One
+//! recipe leads to one [`Outcome`]: loss answers to quorum, grace, codes and faults as it would in the
+//! world, and nothing depends on how fast this machine is, or which one it is: all training here is
+//! [`crate::engine::cpu::CpuTrainer::fixed`]. Beside it, [`Recipe::train_alone`] is
+//! synchronous data-parallel training from the same parameters over the same windows.
+
+mod alone;
+mod corpus;
+mod reader;
+mod recipe;
+mod together;
+
+pub use corpus::Corpus;
+pub(crate) use reader::Reader;
+pub use recipe::{Budget, Outcome, Recipe, Sample, Spent, reference_model};
+
+use crate::data::SplitError;
+use crate::diloco::LeaseError;
+use crate::diloco::syncer::SyncerError;
+use crate::engine::EngineError;
+use crate::model::ModelError;
+use crate::sim::Violation;
+
+/// Why an experiment led to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The text cannot be cut into training and held-out tokens.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// The held-out part of the text is shorter than one window.
+    #[error("{tokens} held-out tokens, one window takes {needed}: give a longer text")]
+    Short {
+        /// Held-out tokens there are.
+        tokens: usize,
+        /// Tokens of a window and its last target.
+        needed: usize,
+    },
+    /// No machine, or a budget of nothing.
+    #[error("an experiment needs at least one machine and a budget above 0")]
+    Nothing,
+    /// The shape is no model, or the optimiser's numbers are out of range.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The run cannot be led.
+    #[error(transparent)]
+    Syncer(#[from] SyncerError),
+    /// The corpus has nothing to lease.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// Training failed, as with a learning rate that is too high.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// No machine has trained for a long time: nothing will change any more.
+    #[error("seed {seed}: the run stands still at {tokens} tokens")]
+    StandsStill {
+        /// The recipe's seed.
+        seed: u64,
+        /// Tokens trained by then.
+        tokens: u64,
+    },
+    /// An invariant is broken: a fault of this program.
+    #[error("seed {seed}: {violation}")]
+    Violation {
+        /// The recipe's seed.
+        seed: u64,
+        /// Which one.
+        violation: Violation,
+    },
+}

@@ -1,0 +1,146 @@
+//! What the server says first: where it listens, and for a class how to join.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use archipelago::wire::Invite;
+use serde::Serialize;
+
+use crate::config::ServeConfig;
+use crate::links::{Links, code, fragment};
+
+/// The first line of `--json`, and as text the first lines without it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Announcement {
+    /// Always "listening".
+    event: &'static str,
+    /// What it listens on.
+    pub address: SocketAddr,
+    /// Page to lend a machine, invite included.
+    pub url: String,
+    /// What native learners join, invite included.
+    pub join: String,
+    /// For a class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classroom: Option<Classroom>,
+}
+
+/// How a class joins.
+#[derive(Clone, Debug, Serialize)]
+pub struct Classroom {
+    /// Pages to lend a machine, best first, invite included.
+    pub links: Vec<String>,
+    /// Whether only this machine can open them.
+    pub local_only: bool,
+    /// Where the owner watches and steers, from this machine.
+    pub dashboard: String,
+    /// File with the token that the dashboard asks for.
+    pub token_file: PathBuf,
+    /// The first link as a QR code, in lines of half blocks whose ink is light.
+    pub code: Vec<String>,
+    /// Whether the terminal shows colours.
+    #[serde(skip)]
+    pub coloured: bool,
+}
+
+impl Announcement {
+    /// For a server that listens on `address` and asks for `invite`.
+    #[must_use]
+    pub fn new(config: &ServeConfig, address: SocketAddr, invite: Option<&Invite>, coloured: bool) -> Self {
+        let links = Links::of(address, config.public_url.as_deref());
+        let invite = fragment(invite);
+        let url = format!("{}{invite}", links.best());
+        let classroom = config.classroom.then(|| Classroom {
+            links: links.pages.iter().map(|page| format!("{page}{invite}")).collect(),
+            local_only: links.local_only,
+            dashboard: format!("http://{}/dashboard{invite}", from_here(address)),
+            token_file: config.dir.join("admin.token"),
+            code: code(&url),
+            coloured,
+        });
+        // The same place in the scheme of sockets: http is ws, https is wss.
+        let join = format!("{}v1/ws{invite}", links.best().replacen("http", "ws", 1));
+        Self { event: "listening", address, url, join, classroom }
+    }
+}
+
+/// The address under which this machine reaches itself.
+fn from_here(address: SocketAddr) -> SocketAddr {
+    let ip = if address.ip().is_unspecified() { IpAddr::from(Ipv4Addr::LOCALHOST) } else { address.ip() };
+    SocketAddr::new(ip, address.port())
+}
+
+impl fmt::Display for Announcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "listening on {} (learners join {})", self.url, self.join)?;
+        self.classroom.as_ref().map_or(Ok(()), |classroom| write!(f, "\n{classroom}"))
+    }
+}
+
+impl fmt::Display for Classroom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // White on black, whatever the terminal's own colours are.
+        let (before, after) = if self.coloured { ("\x1b[38;5;231;48;5;16m", "\x1b[0m") } else { ("", "") };
+        for line in &self.code {
+            writeln!(f, "{before}{line}{after}")?;
+        }
+        for (number, link) in self.links.iter().enumerate() {
+            writeln!(f, "{:15} {link}", if number == 0 { "students open" } else { "if not, try" })?;
+        }
+        if self.local_only {
+            writeln!(
+                f,
+                "only this machine can open that: no network was found, or --listen names this machine alone; --public-url says where others reach it"
+            )?;
+        }
+        writeln!(f, "{:15} {}", "you watch at", self.dashboard)?;
+        write!(f, "the token to slow down and drop learners there is in {}", self.token_file.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announce(listen: &str, change: impl FnOnce(&mut ServeConfig)) -> Announcement {
+        let mut config = ServeConfig { dir: "run".into(), ..ServeConfig::default() };
+        change(&mut config);
+        Announcement::new(&config, listen.parse().unwrap(), Some(&Invite::new("open-sesame")), false)
+    }
+
+    #[test]
+    fn a_class_is_told_how_to_join() {
+        let said = announce("0.0.0.0:7700", |config| {
+            config.classroom = true;
+            config.public_url = Some("https://class.example/a".into());
+        });
+        assert_eq!(said.url, "https://class.example/a/#invite=open-sesame");
+        assert_eq!(said.join, "wss://class.example/a/v1/ws#invite=open-sesame");
+        let text = said.to_string();
+        for part in [
+            "students open   https://class.example/a/#invite=open-sesame\n",
+            "you watch at    http://127.0.0.1:7700/dashboard#invite=open-sesame\n",
+            "run/admin.token",
+            &said.classroom.as_ref().unwrap().code.join("\n"),
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        assert!(!text.contains("only this machine"));
+        let json = serde_json::to_value(&said).unwrap();
+        assert_eq!(json["classroom"]["links"][0], "https://class.example/a/#invite=open-sesame");
+        assert!(json["classroom"]["code"][0].as_str().unwrap().starts_with("███"));
+
+        let said = announce("127.0.0.1:7700", |config| config.classroom = true).to_string();
+        assert!(said.contains("only this machine can open that"), "{said}");
+    }
+
+    #[test]
+    fn others_are_told_the_address_alone() {
+        let said = announce("127.0.0.1:7700", |_| {});
+        let expected = "listening on http://127.0.0.1:7700/#invite=open-sesame \
+                        (learners join ws://127.0.0.1:7700/v1/ws#invite=open-sesame)";
+        assert_eq!(said.to_string(), expected);
+        assert!(serde_json::to_value(&said).unwrap().get("classroom").is_none());
+    }
+}

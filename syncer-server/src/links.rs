@@ -1,0 +1,203 @@
+//! Links under which people reach this server, and the picture of one to point a phone at.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use archipelago::wire::Invite;
+use qrcodegen::{QrCode, QrCodeEcc};
+use serde::Serialize;
+
+use crate::errors::ServerError;
+
+/// Places that the system is asked for its way to: none of them is sent anything. The first is the way to everywhere
+/// (RFC 5737 reserves it for documentation), the others are where home routers, phones and laptops that share their
+/// connection put a network that leads nowhere else.
+const PLACES: [Ipv4Addr; 7] = [
+    Ipv4Addr::new(203, 0, 113, 1),
+    Ipv4Addr::new(192, 168, 0, 1),
+    Ipv4Addr::new(192, 168, 1, 1),
+    Ipv4Addr::new(192, 168, 43, 1),
+    Ipv4Addr::new(192, 168, 137, 254),
+    Ipv4Addr::new(10, 42, 0, 254),
+    Ipv4Addr::new(10, 0, 0, 1),
+];
+
+/// Light around the code, in modules, as readers want it (ISO/IEC 18004 asks for 4).
+const QUIET: i32 = 4;
+
+/// The links to a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Links {
+    /// Page to lend a machine, best first; each ends with `/`.
+    pub pages: Vec<String>,
+    /// Whether only this machine can open them.
+    pub local_only: bool,
+}
+
+impl Links {
+    /// The links to a server that listens on `address`; `public` if its owner knows better.
+    #[must_use]
+    pub fn of(address: SocketAddr, public: Option<&str>) -> Self {
+        Self::among(address, public, &own_addresses())
+    }
+
+    fn among(address: SocketAddr, public: Option<&str>, own: &[IpAddr]) -> Self {
+        if let Some(public) = public {
+            return Self { pages: vec![format!("{}/", public.trim_end_matches('/'))], local_only: false };
+        }
+        let port = address.port();
+        let mut hosts = match address.ip() {
+            ip if !ip.is_unspecified() => vec![ip],
+            _ => own.to_vec(),
+        };
+        if hosts.is_empty() {
+            hosts.push(Ipv4Addr::LOCALHOST.into());
+        }
+        let local_only = hosts.iter().all(IpAddr::is_loopback);
+        let pages = hosts.iter().map(|&ip| format!("http://{}/", SocketAddr::new(ip, port))).collect();
+        Self { pages, local_only }
+    }
+
+    /// The best link to lend a machine.
+    #[must_use]
+    pub fn best(&self) -> &str {
+        self.pages.first().map_or("", String::as_str)
+    }
+}
+
+/// Checks a link that the owner gave: its origin, as browsers name it.
+///
+/// # Errors
+/// `Config`: it is no `http://` or `https://` link to a host.
+pub fn origin(public: &str) -> Result<String, ServerError> {
+    let rest = public.strip_prefix("https://").or(public.strip_prefix("http://"));
+    let host = rest.map(|rest| rest.split('/').next().unwrap_or_default()).unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-.:[]".contains(c);
+    let odd = public.contains(['#', '?', '@']) || public.chars().any(|c| c.is_whitespace() || c.is_control());
+    if host.is_empty() || odd || !host.chars().all(plain) {
+        let why = format!("--public-url {public} is no link: give https://host/ or http://host:port/");
+        return Err(ServerError::Config { why });
+    }
+    let scheme = public.split("://").next().unwrap_or_default();
+    Ok(format!("{scheme}://{}", host.to_ascii_lowercase()))
+}
+
+/// `#invite=…`, or nothing: what follows # stays with whoever opens a link, no request carries it.
+#[must_use]
+pub fn fragment(invite: Option<&Invite>) -> String {
+    invite.map_or_else(String::new, |invite| format!("#invite={}", invite.expose()))
+}
+
+/// Addresses of this machine from which it would send to [`PLACES`], best first.
+fn own_addresses() -> Vec<IpAddr> {
+    let way = |to: &Ipv4Addr| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        // Only chooses the way: nothing is sent.
+        socket.connect((*to, 9)).ok()?;
+        let ip = socket.local_addr().ok()?.ip();
+        (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+    };
+    let mut found = Vec::new();
+    for ip in PLACES.iter().filter_map(way) {
+        if !found.contains(&ip) {
+            found.push(ip);
+        }
+    }
+    found
+}
+
+/// The code of `link` as lines of half blocks, two modules to a character; light is what is printed, so that it reads
+/// on a dark terminal. Empty for a link that is too long for any code.
+#[must_use]
+pub fn code(link: &str) -> Vec<String> {
+    let Ok(code) = QrCode::encode_text(link, QrCodeEcc::Low) else { return Vec::new() };
+    let end = code.size() + QUIET;
+    // Beyond its edge everything is light.
+    let light = |x, y| y < end && !code.get_module(x, y);
+    let line = |y| {
+        (-QUIET..end)
+            .map(|x| match (light(x, y), light(x, y + 1)) {
+                (true, true) => '█',
+                (true, false) => '▀',
+                (false, true) => '▄',
+                (false, false) => ' ',
+            })
+            .collect()
+    };
+    (-QUIET..end).step_by(2).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_to_where_the_server_listens() {
+        let lan: Vec<IpAddr> = vec!["192.168.7.5".parse().unwrap(), "10.0.0.3".parse().unwrap()];
+        let check = |address: &str, public, own: &[IpAddr], pages: &[&str], local_only| {
+            let links = Links::among(address.parse().unwrap(), public, own);
+            assert_eq!(links, Links { pages: pages.iter().map(ToString::to_string).collect(), local_only });
+        };
+        check("0.0.0.0:7700", None, &lan, &["http://192.168.7.5:7700/", "http://10.0.0.3:7700/"], false);
+        check("[::]:7700", None, &lan[..1], &["http://192.168.7.5:7700/"], false);
+        check("0.0.0.0:7700", None, &[], &["http://127.0.0.1:7700/"], true);
+        check("127.0.0.1:80", None, &lan, &["http://127.0.0.1:80/"], true);
+        check("10.1.2.3:80", None, &lan, &["http://10.1.2.3:80/"], false);
+        check("[::1]:80", None, &lan, &["http://[::1]:80/"], true);
+        check("127.0.0.1:80", Some("https://a.example/b"), &lan, &["https://a.example/b/"], false);
+    }
+
+    #[test]
+    fn own_addresses_are_no_loopback_and_none_twice() {
+        let found = own_addresses();
+        assert!(found.iter().all(|ip| !ip.is_loopback() && !ip.is_unspecified()), "{found:?}");
+        assert!(found.iter().enumerate().all(|(i, ip)| !found[..i].contains(ip)), "{found:?}");
+    }
+
+    #[test]
+    fn public_links_are_checked() {
+        let check =
+            |link, expected: Option<&str>| assert_eq!(origin(link).ok().as_deref(), expected, "{link}");
+        check("https://Class.example", Some("https://class.example"));
+        check("http://a.example:8080/room/3/", Some("http://a.example:8080"));
+        check("http://[fd00::2]:80/", Some("http://[fd00::2]:80"));
+        for wrong in [
+            "",
+            "a.example",
+            "ftp://a",
+            "https://",
+            "https:///x",
+            "https://u@a/",
+            "https://a/#b",
+            "https://a b/",
+        ] {
+            check(wrong, None);
+        }
+    }
+
+    /// Read back module by module: what is printed is the code, with light around it.
+    #[test]
+    fn half_blocks_show_the_code() {
+        let link = "http://192.168.7.5:7700/#invite=0123456789abcdef0123456789abcdef";
+        let lines: Vec<Vec<char>> = code(link).iter().map(|line| line.chars().collect()).collect();
+        let printed = |x: i32, y: i32| {
+            let (row, column) = (((y + QUIET) / 2) as usize, (x + QUIET) as usize);
+            let top = (y + QUIET) % 2 == 0;
+            match lines[row][column] {
+                '█' => true,
+                '▀' => top,
+                '▄' => !top,
+                _ => false,
+            }
+        };
+        let expected = QrCode::encode_text(link, QrCodeEcc::Low).unwrap();
+        assert!(lines.iter().all(|line| line.len() as i32 == expected.size() + 2 * QUIET));
+        for y in -QUIET..expected.size() + QUIET {
+            for x in -QUIET..expected.size() + QUIET {
+                assert_eq!(printed(x, y), !expected.get_module(x, y), "{x}, {y}");
+            }
+        }
+        // The corners that readers look for.
+        assert!(!printed(0, 0) && printed(1, 1) && !printed(3, 3) && printed(-1, 0));
+        assert_eq!(code(&"x".repeat(5_000)), Vec::<String>::new());
+    }
+}

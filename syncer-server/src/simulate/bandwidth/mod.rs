@@ -1,0 +1,161 @@
+//! `simulate bandwidth`: link rates that training across data centres needs.
+
+mod streaming;
+
+use archipelago::sim::bandwidth::{Method, Release, Training};
+use serde::Serialize;
+
+use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, at_least};
+use crate::errors::ServerError;
+
+/// Bit/s in a Gbit/s.
+const GBIT: f64 = 1e9;
+
+/// No link is sought beyond this, in bit/s.
+const RATE_MAX: f64 = 1e15;
+
+/// Settings of `simulate bandwidth`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct BandwidthArgs {
+    /// Parameters of the model (billions)
+    #[arg(long, env = "ARCHIPELAGO_PARAMS_BILLIONS", value_name = "BILLIONS", default_value_t = 5.0)]
+    pub params_billions: f64,
+    /// Time that the computing of one inner step takes (seconds)
+    #[arg(long, env = "ARCHIPELAGO_STEP_S", value_name = "SECONDS", default_value_t = 1.0)]
+    pub step_s: f64,
+    /// Share of the time that must be left for computing (above 0 to below 1)
+    #[arg(long, env = "ARCHIPELAGO_UTILISATION", value_name = "SHARE", default_value_t = 0.9)]
+    pub utilisation: f64,
+    /// P of decoupled training, fragments
+    #[arg(long, env = "ARCHIPELAGO_FRAGMENTS", value_name = "COUNT", default_value_t = 24)]
+    pub fragments: u32,
+    /// τ of decoupled training, steps that the exchange of a fragment may take
+    #[arg(long, env = "ARCHIPELAGO_ROUNDS_IN_FLIGHT", value_name = "STEPS", default_value_t = 2)]
+    pub rounds_in_flight: u32,
+    /// What each data centre adds to the time of a fragment's exchange (milliseconds); a constant of ours
+    #[arg(long, env = "ARCHIPELAGO_LATENCY_MS", value_name = "MS", default_value_t = 32.0)]
+    pub latency_ms: f64,
+    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (above 0 to 1); a constant of ours
+    #[arg(long, env = "ARCHIPELAGO_LAYER_SHARE", value_name = "SHARE", default_value_t = 0.83)]
+    pub layer_share: f64,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Finds the rates.
+///
+/// # Errors
+/// `Config`: a setting is out of range.
+pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+    at_least("params-billions", args.params_billions, 0.0, false)?;
+    at_least("step-s", args.step_s, 0.0, false)?;
+    at_least("utilisation", args.utilisation, 0.0, false)?;
+    at_least("latency-ms", args.latency_ms, 0.0, true)?;
+    at_least("layer-share", args.layer_share, 0.0, false)?;
+    for (flag, share, holds) in [
+        ("utilisation", args.utilisation, args.utilisation < 1.0),
+        ("layer-share", args.layer_share, args.layer_share <= 1.0),
+    ] {
+        if !holds {
+            let why = format!("--{flag} {share} is out of range: give a share as --help has it");
+            return Err(ServerError::Config { why });
+        }
+    }
+    let mut cases = Vec::new();
+    // Only the figures that the paper gives for the model and step it gives them for.
+    let published = (args.params_billions, args.step_s, args.utilisation) == (5.0, 1.0, 0.9);
+    let decoupled = Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight };
+    for (data_centres, rates) in
+        [(2, [Some(104.0), Some(1.7), Some(0.43)]), (8, [Some(198.0), None, Some(0.84)])]
+    {
+        let ways = [
+            ("data-parallel bf16", Method::DataParallel, 16.0),
+            ("decoupled bf16", decoupled, 16.0),
+            ("decoupled int4", decoupled, 4.0),
+        ];
+        for ((name, method, bits), paper) in ways.into_iter().zip(rates) {
+            let case = format!("{name}, {data_centres} data centres");
+            let Some(rate) =
+                training(args, data_centres, method, bits).rate_for(method, args.utilisation, RATE_MAX)
+            else {
+                let why = format!(
+                    "{case}: no link is fast enough: give a smaller --latency-ms or a larger --step-s"
+                );
+                return Err(ServerError::Config { why });
+            };
+            cases.push(Case::new(case, rate / GBIT, paper.filter(|_| published)));
+        }
+    }
+    progress("the table of Streaming DiLoCo, 75 cells");
+    let table = streaming::cases(args.layer_share);
+    let same = table.iter().filter(|case| case.note.as_deref() == Some(streaming::SAME)).count();
+    let together = format!("{same} of its {} cells lie on the paper's own rate of the grid.", table.len());
+    cases.extend(table);
+    let mut plots = vec![plot(args, published)];
+    if args.output.plots.is_some() {
+        plots.extend(streaming::plots(args.layer_share));
+    }
+    Ok(Report {
+        cases,
+        title: format!("Link of each data centre at {:.0} % compute utilisation", 100.0 * args.utilisation),
+        unit: "Gbit/s",
+        plots,
+        notes: vec![
+            "data-parallel: gradients in 128 buckets as the backward pass frees them, without latency."
+                .into(),
+            "decoupled: the rate at which a fragment's exchange fits into its τ steps; nobody waits for it."
+                .into(),
+            "table of Streaming DiLoCo: two data centres, H = 100, the first rate 10^(-1 + 4k/49) that will do."
+                .into(),
+            together,
+        ],
+    })
+}
+
+fn training(args: &BandwidthArgs, data_centres: u32, method: Method, value_bits: f64) -> Training {
+    let latency_s = match method {
+        Method::Decoupled { .. } => args.latency_ms * f64::from(data_centres) / 1e3,
+        _ => 0.0,
+    };
+    let (params, step_s) = (args.params_billions * 1e9, args.step_s);
+    Training { params, value_bits, step_s, data_centres, latency_s, release: Release::Even(128) }
+}
+
+fn plot(args: &BandwidthArgs, published: bool) -> Plot {
+    let decoupled = Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight };
+    let ours = |name: &str, colour, method, bits| {
+        let points = (2..=16).filter_map(|data_centres| {
+            let rate =
+                training(args, data_centres, method, bits).rate_for(method, args.utilisation, RATE_MAX)?;
+            Some((f64::from(data_centres), rate / GBIT))
+        });
+        Series { name: name.into(), colour, mark: Mark::Line, points: points.collect() }
+    };
+    let mut series = vec![
+        ours("data-parallel bf16", 0, Method::DataParallel, 16.0),
+        ours("decoupled bf16", 1, decoupled, 16.0),
+        ours("decoupled int4", 2, decoupled, 4.0),
+    ];
+    if published {
+        let papers = |colour, points: &[(f64, f64)]| Series {
+            name: "paper".into(),
+            colour,
+            mark: Mark::Hollow,
+            points: points.to_vec(),
+        };
+        series.push(papers(0, &[(2.0, 104.0), (8.0, 198.0)]));
+        series.push(papers(1, &[(2.0, 1.7)]));
+        series.push(papers(2, &[(2.0, 0.43), (8.0, 0.84)]));
+    }
+    let axis = |label: &str, scale| Axis { label: label.into(), scale };
+    Plot {
+        name: "bandwidth".into(),
+        title: format!("Link needed at {:.0} % compute utilisation", 100.0 * args.utilisation),
+        x: axis("data centres", Scale::Linear),
+        y: axis("Gbit/s for each", Scale::Log),
+        series,
+    }
+}

@@ -1,0 +1,202 @@
+//! `simulate goodput`: Table 1 of the paper.
+
+use archipelago::sim::goodput::{Cluster, Constants, Delay};
+use serde::Serialize;
+
+use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, config};
+use crate::errors::ServerError;
+
+/// Seconds in a year as the paper's MTBI counts it.
+const YEAR_S: f64 = 365.0 * 24.0 * 3_600.0;
+
+/// Chips of the paper's columns.
+const CHIPS: [u64; 5] = [150_000, 300_000, 600_000, 1_200_000, 2_400_000];
+
+/// The paper's rows by M, in percent; 0 is one learner without elasticity.
+const PAPER: [(u32, [f64; 5]); 6] = [
+    (0, [72.0, 57.0, 38.0, 27.0, 18.0]),
+    (1, [88.0, 80.0, 69.0, 58.0, 40.0]),
+    (2, [94.0, 88.0, 80.0, 70.0, 54.0]),
+    (4, [96.0, 93.0, 89.0, 82.0, 73.0]),
+    (8, [98.0, 96.0, 94.0, 88.0, 80.0]),
+    (16, [99.0, 98.0, 96.0, 93.0, 86.0]),
+];
+
+/// Settings of `simulate goodput`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct GoodputArgs {
+    /// N, chips in all; several, one column each
+    #[arg(long, env = "ARCHIPELAGO_CHIPS", value_name = "COUNT", value_delimiter = ',', default_values_t = CHIPS)]
+    pub chips: Vec<u64>,
+    /// M, learners that share the chips, beside one without elasticity; several, one row each
+    #[arg(long, env = "ARCHIPELAGO_LEARNERS", value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
+    pub learners: Vec<u32>,
+    /// Time that is simulated (hours)
+    #[arg(long, env = "ARCHIPELAGO_HOURS", value_name = "HOURS", default_value_t = 1_000.0)]
+    pub hours: f64,
+    /// Mean time between interruptions of one chip (years); the paper's, all below are ours
+    #[arg(long, env = "ARCHIPELAGO_MTBI_YEARS", value_name = "YEARS", default_value_t = 1.0)]
+    pub mtbi_years: f64,
+    /// Chips that leave and return together
+    #[arg(long, env = "ARCHIPELAGO_SLICE_CHIPS", value_name = "COUNT", default_value_t = Constants::default().slice_chips)]
+    pub slice_chips: u32,
+    /// Inner step, at whose end an interruption stops its learner (seconds)
+    #[arg(long, env = "ARCHIPELAGO_STEP_S", value_name = "SECONDS", default_value_t = Constants::default().step_s)]
+    pub step_s: f64,
+    /// Stop of an elastic learner that goes on with fewer chips (seconds)
+    #[arg(long, env = "ARCHIPELAGO_DOWN_SCALE_S", value_name = "SECONDS", default_value_t = Constants::default().down_scale_s)]
+    pub down_scale_s: f64,
+    /// Stop of an elastic learner that takes in chips (seconds)
+    #[arg(long, env = "ARCHIPELAGO_UP_SCALE_S", value_name = "SECONDS", default_value_t = Constants::default().up_scale_s)]
+    pub up_scale_s: f64,
+    /// Time that returned chips wait for a stop that comes anyway before they cause one (seconds)
+    #[arg(long, env = "ARCHIPELAGO_GATHER_S", value_name = "SECONDS", default_value_t = Constants::default().gather_s)]
+    pub gather_s: f64,
+    /// Stop of a learner without elasticity (seconds)
+    #[arg(long, env = "ARCHIPELAGO_RESTART_S", value_name = "SECONDS", default_value_t = Constants::default().restart_s)]
+    pub restart_s: f64,
+    /// Scale of the exponentiated Weibull delay until chips return (seconds)
+    #[arg(long, env = "ARCHIPELAGO_AWAY_SCALE_S", value_name = "SECONDS", default_value_t = Delay::default().scale_s)]
+    pub away_scale_s: f64,
+    /// Its shape
+    #[arg(long, env = "ARCHIPELAGO_AWAY_SHAPE", value_name = "NUMBER", default_value_t = Delay::default().shape)]
+    pub away_shape: f64,
+    /// Its exponent
+    #[arg(long, env = "ARCHIPELAGO_AWAY_EXPONENT", value_name = "NUMBER", default_value_t = Delay::default().exponent)]
+    pub away_exponent: f64,
+    /// Standard deviation of the speed of slices over its mean; a learner is as fast as its slowest (0 to 0.25)
+    #[arg(long, env = "ARCHIPELAGO_SPEED_SPREAD", value_name = "SHARE", default_value_t = Constants::default().speed_spread)]
+    pub speed_spread: f64,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Simulates every cell.
+///
+/// # Errors
+/// `Config`: a setting is out of range.
+pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+    let (mut cases, mut series) = (Vec::new(), Vec::new());
+    for (colour, learners) in (0..).zip(std::iter::once(0).chain(args.learners.iter().copied())) {
+        let name = match learners {
+            0 => "not elastic".to_owned(),
+            learners => format!("M = {learners}"),
+        };
+        progress(&format!("{name}, {} machines", args.chips.len()));
+        let (mut ours, mut papers) = (Vec::new(), Vec::new());
+        for &chips in &args.chips {
+            let cluster = cluster(args, chips, learners);
+            let found = cluster.simulate(args.common.seed, args.hours).map_err(config)?;
+            let goodput = 100.0 * found.goodput;
+            let paper = paper(chips, learners);
+            let case = Case::new(format!("{name}, {} chips", chips_name(chips)), goodput, paper);
+            cases.push(case.noted(format!("uptime {:.2} %", 100.0 * found.uptime)));
+            ours.push((chips as f64, goodput));
+            papers.extend(paper.map(|paper| (chips as f64, paper)));
+        }
+        series.push(Series { name: name.clone(), colour, mark: Mark::Line, points: ours });
+        if !papers.is_empty() {
+            series.push(Series {
+                name: format!("{name}, paper"),
+                colour,
+                mark: Mark::Hollow,
+                points: papers,
+            });
+        }
+    }
+    Ok(Report {
+        title: "Goodput by learners M and chips".into(),
+        unit: "%",
+        notes: notes(&cases),
+        cases,
+        plots: vec![plot(series)],
+    })
+}
+
+fn cluster(args: &GoodputArgs, chips: u64, learners: u32) -> Cluster {
+    let away = Delay { scale_s: args.away_scale_s, shape: args.away_shape, exponent: args.away_exponent };
+    let constants = Constants {
+        mtbi_s: args.mtbi_years * YEAR_S,
+        slice_chips: args.slice_chips,
+        step_s: args.step_s,
+        down_scale_s: args.down_scale_s,
+        up_scale_s: args.up_scale_s,
+        gather_s: args.gather_s,
+        restart_s: args.restart_s,
+        away,
+        speed_spread: args.speed_spread,
+    };
+    Cluster { chips, learners: learners.max(1), elastic: learners > 0, constants }
+}
+
+fn paper(chips: u64, learners: u32) -> Option<f64> {
+    let column = CHIPS.iter().position(|&column| column == chips)?;
+    let row = PAPER.iter().find(|(row, _)| *row == learners)?;
+    Some(row.1[column])
+}
+
+fn chips_name(chips: u64) -> String {
+    match chips {
+        chips if chips >= 1_000_000 => format!("{} M", chips as f64 / 1e6),
+        chips if chips >= 1_000 => format!("{} k", chips as f64 / 1e3),
+        chips => chips.to_string(),
+    }
+}
+
+fn notes(cases: &[Case]) -> Vec<String> {
+    let worst = cases.iter().filter_map(|case| Some((case, (case.ours - case.paper?).abs())));
+    let Some((case, points)) = worst.max_by(|a, b| a.1.total_cmp(&b.1)) else { return vec![] };
+    vec![format!("largest difference: {points:.1} points ({})", case.case)]
+}
+
+fn plot(series: Vec<Series>) -> Plot {
+    let axis = |label: &str, scale| Axis { label: label.into(), scale };
+    Plot {
+        name: "goodput".into(),
+        title: "Goodput: ours (filled) and the paper's (hollow)".into(),
+        x: axis("chips", Scale::Log),
+        y: axis("goodput [%]", Scale::Linear),
+        series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: GoodputArgs,
+    }
+
+    fn args(flags: &[&str]) -> GoodputArgs {
+        <Alone as clap::Parser>::parse_from([&["goodput"], flags].concat()).args
+    }
+
+    #[test]
+    fn every_published_cell_has_its_neighbour() {
+        let report = run(&args(&["--hours", "5"]), &mut |_| ()).unwrap();
+        assert_eq!(report.cases.len(), 30);
+        assert!(report.cases.iter().all(|case| case.paper.is_some()), "{report:#?}");
+        assert_eq!(report.plots[0].series.len(), 12);
+        let other = run(&args(&["--hours", "5", "--chips", "1000", "--learners", "3"]), &mut |_| ()).unwrap();
+        assert!(other.cases.iter().all(|case| case.paper.is_none() && case.ours > 99.0), "{other:#?}");
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_model() {
+        assert_eq!(cluster(&args(&[]), 1_000, 4), Cluster::new(1_000, 4));
+        assert_eq!(cluster(&args(&[]), 1_000, 0), Cluster::rigid(1_000));
+    }
+
+    #[test]
+    fn a_constant_out_of_range_is_a_setting_out_of_range() {
+        let error = run(&args(&["--mtbi-years", "0"]), &mut |_| ()).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        assert!(error.to_string().contains("MTBI"), "{error}");
+    }
+}

@@ -1,0 +1,149 @@
+//! `simulate`: the paper's tables, recomputed beside its figures.
+//!
+//! One file per table, named like its subcommand: settings as flags, `run` from settings to a
+//! [`Report`]. The models themselves are pure and stand in the SDK; here are only flags and words.
+
+mod bandwidth;
+mod goodput;
+mod heterogeneity;
+mod learners;
+mod plot;
+mod regions;
+mod report;
+mod scavenging;
+mod table;
+mod training;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::config;
+use crate::errors::ServerError;
+
+pub use plot::{Axis, Mark, Plot, Scale, Series};
+pub use report::{Case, Report};
+
+/// Settings of `simulate`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SimulateArgs {
+    /// Which table.
+    #[command(subcommand)]
+    pub subject: Subject,
+}
+
+/// What can be simulated.
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum Subject {
+    /// Share of the time that a machine of up to 2.4 million chips trains while chips come and go
+    Goodput(goodput::GoodputArgs),
+    /// Link rates that training across data centres needs
+    Bandwidth(bandwidth::BandwidthArgs),
+    /// What temporary learners are worth: wall time when others join for half of the tokens
+    Scavenging(scavenging::ScavengingArgs),
+    /// Learners all over the world: how much slow links slow down
+    Regions(regions::RegionsArgs),
+    /// Goodput and loss with learners of different speed, with and without quorum and grace
+    Heterogeneity(heterogeneity::HeterogeneityArgs),
+    /// Loss against the number of learners, and against each part of the method
+    Learners(learners::LearnersArgs),
+}
+
+/// Settings of every subject in which something is drawn.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+pub struct CommonArgs {
+    /// Seed of everything that is drawn
+    #[arg(long, env = "ARCHIPELAGO_SEED", value_name = "N", default_value_t = 1, help_heading = "Output")]
+    pub seed: u64,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Settings of every subject.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+pub struct OutputArgs {
+    /// One JSON line on standard output instead: a list of {"case", "ours", "paper"}
+    #[arg(long, env = "ARCHIPELAGO_JSON", help_heading = "Output")]
+    #[serde(skip)]
+    pub json: bool,
+    /// Folder to write plots into as SVG, made if it is not there; by default none are written
+    #[arg(long, env = "ARCHIPELAGO_PLOTS", value_name = "FOLDER", help_heading = "Output")]
+    #[serde(skip)]
+    pub plots: Option<PathBuf>,
+}
+
+/// Simulates, writes the plots that were asked for, and gives what belongs on standard output.
+/// `progress` takes a line now and then.
+///
+/// # Errors
+/// - `Config`: a setting is out of range.
+/// - `Disk`: a plot cannot be written.
+/// - those of the subject.
+pub fn run(args: &SimulateArgs, progress: &mut dyn FnMut(&str)) -> Result<String, ServerError> {
+    match &args.subject {
+        Subject::Goodput(args) => answer(&goodput::run(args, progress)?, args, &args.common.output),
+        Subject::Bandwidth(args) => answer(&bandwidth::run(args, progress)?, args, &args.output),
+        Subject::Scavenging(args) => answer(&scavenging::run(args, progress)?, args, &args.common.output),
+        Subject::Regions(args) => answer(&regions::run(args, progress)?, args, &args.common.output),
+        Subject::Heterogeneity(args) => {
+            answer(&heterogeneity::run(args, progress)?, args, &args.common.output)
+        }
+        Subject::Learners(args) => answer(&learners::run(args, progress)?, args, &args.common.output),
+    }
+}
+
+fn answer(report: &Report, args: &impl Serialize, output: &OutputArgs) -> Result<String, ServerError> {
+    let mut written = Vec::new();
+    if let Some(folder) = &output.plots {
+        for plot in &report.plots {
+            written.push(write(folder, plot)?);
+        }
+    }
+    if output.json {
+        return Ok(report.json());
+    }
+    let mut text = report.text(&constants(args));
+    for path in written {
+        text.push_str(&format!("\nplot: {}", path.display()));
+    }
+    Ok(text)
+}
+
+fn write(folder: &Path, plot: &Plot) -> Result<PathBuf, ServerError> {
+    let disk = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ServerError::Disk { what: "write", path, source }
+    };
+    fs::create_dir_all(folder).map_err(disk(folder))?;
+    let path = folder.join(format!("{}.svg", plot.name));
+    fs::write(&path, plot.svg()).map_err(disk(&path))?;
+    Ok(path)
+}
+
+/// The settings as they are in force, by the names of their flags.
+fn constants(args: &impl Serialize) -> Vec<(String, String)> {
+    let settings = serde_json::to_value(args).expect("plain data");
+    let settings = settings.as_object().expect("settings have names");
+    // Lists are written as their flags take them.
+    let written = |value: &Value| value.to_string().replace(['"', '[', ']'], "");
+    settings.iter().map(|(flag, value)| (flag.clone(), written(value))).collect()
+}
+
+/// A model's refusal, as a setting that is out of range.
+pub fn config(why: impl std::fmt::Display) -> ServerError {
+    ServerError::Config { why: why.to_string() }
+}
+
+/// Checks that a setting is a number above `above`, or `above` itself if `inclusive`.
+///
+/// # Errors
+/// `Config`.
+pub fn at_least(flag: &str, value: f64, above: f64, inclusive: bool) -> Result<(), ServerError> {
+    let holds = value.is_finite() && (value > above || inclusive && value == above);
+    let range = if inclusive { format!("a number from {above}") } else { format!("a number above {above}") };
+    config::range(flag, value, holds, &range)
+}

@@ -1,0 +1,117 @@
+//! What a simulation found, beside what the paper says.
+
+use serde::Serialize;
+
+use super::plot::Plot;
+use super::table::{self, figure};
+
+/// What a simulation found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// What was simulated, in one line.
+    pub title: String,
+    /// Unit of all cases; `%` has its differences in points, every other in percent.
+    pub unit: &'static str,
+    /// One row of the table each.
+    pub cases: Vec<Case>,
+    /// Sentences that belong below the table.
+    pub notes: Vec<String>,
+    /// Pictures of the same.
+    pub plots: Vec<Plot>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Case {
+    /// What it is a figure of, unique in its report.
+    pub case: String,
+    /// What we found.
+    pub ours: f64,
+    /// What the paper says, if it says anything.
+    pub paper: Option<f64>,
+    /// What has to be said of this row.
+    #[serde(skip)]
+    pub note: Option<String>,
+}
+
+impl Case {
+    /// A figure without a remark.
+    #[must_use]
+    pub fn new(case: impl Into<String>, ours: f64, paper: Option<f64>) -> Self {
+        Self { case: case.into(), ours, paper, note: None }
+    }
+
+    /// The same with a remark.
+    #[must_use]
+    pub fn noted(self, note: impl Into<String>) -> Self {
+        Self { note: Some(note.into()), ..self }
+    }
+}
+
+impl Report {
+    /// The cases as one line of JSON: `[{"case":…, "ours":…, "paper":…}, …]`.
+    #[must_use]
+    pub fn json(&self) -> String {
+        serde_json::to_string(&self.cases).expect("plain data")
+    }
+
+    /// For people: a table, notes, and the `constants` behind it.
+    #[must_use]
+    pub fn text(&self, constants: &[(String, String)]) -> String {
+        let points = self.unit == "%";
+        let heads = ["case", "ours", "paper", "difference", ""].map(String::from).to_vec();
+        let rows = self.cases.iter().map(|case| {
+            let difference = case.paper.map(|paper| match points {
+                true => format!("{:+.1} points", case.ours - paper),
+                false => format!("{:+.1} %", 100.0 * (case.ours / paper - 1.0)),
+            });
+            vec![
+                case.case.clone(),
+                figure(case.ours),
+                case.paper.map_or_else(|| "none".into(), figure),
+                difference.unwrap_or_default(),
+                case.note.clone().unwrap_or_default(),
+            ]
+        });
+        let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+        let mut text = format!("{} [{}]\n\n{}\n", self.title, self.unit, table::aligned(&rows));
+        for note in &self.notes {
+            text.push_str(&format!("\n{note}"));
+        }
+        let constants: Vec<String> =
+            constants.iter().map(|(flag, value)| format!("--{flag} {value}")).collect();
+        text.push_str(&format!("\nconstants: {}", constants.join(", ")));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(unit: &'static str) -> Report {
+        let cases = vec![
+            Case::new("one", 41.0, Some(40.0)),
+            Case::new("two", 7.0, None).noted("nobody published it"),
+        ];
+        Report { title: "Something".into(), unit, cases, notes: vec!["A note.".into()], plots: vec![] }
+    }
+
+    #[test]
+    fn json_is_a_list_of_cases() {
+        let json: serde_json::Value = serde_json::from_str(&report("s").json()).unwrap();
+        let expected = serde_json::json!([
+            { "case": "one", "ours": 41.0, "paper": 40.0 }, { "case": "two", "ours": 7.0, "paper": null },
+        ]);
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn differences_suit_the_unit() {
+        let constants = [("seed".to_owned(), "1".to_owned())];
+        let text = report("%").text(&constants);
+        assert!(text.contains("+1.0 points") && text.contains("nobody published it"), "{text}");
+        assert!(text.ends_with("A note.\nconstants: --seed 1"), "{text}");
+        assert!(report("s").text(&constants).contains("+2.5 %"));
+    }
+}

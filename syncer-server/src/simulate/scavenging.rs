@@ -1,0 +1,143 @@
+//! `simulate scavenging`: what temporary learners are worth.
+
+use archipelago::sim::TrialError;
+use archipelago::sim::scavenging::{LockStep, Scavenging};
+use serde::Serialize;
+
+use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, at_least, config};
+use crate::errors::ServerError;
+
+/// Extra learners of the paper's columns, beside its four; wall times of lock-step and of decoupled
+/// training over those without any.
+const PAPER: [(u32, f64, f64); 5] =
+    [(0, 1.0, 1.0), (1, 1.07, 0.90), (2, 1.09, 0.83), (4, 1.02, 0.75), (12, 0.80, 0.62)];
+
+/// Settings of `simulate scavenging`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ScavengingArgs {
+    /// Learners that are there from the beginning
+    #[arg(long, env = "ARCHIPELAGO_LEARNERS", value_name = "COUNT", default_value_t = Scavenging::default().learners)]
+    pub learners: u32,
+    /// Learners that join when half of the tokens are processed; several, one case each
+    #[arg(long, env = "ARCHIPELAGO_EXTRA", value_name = "COUNT", value_delimiter = ',', default_values_t = PAPER.map(|row| row.0))]
+    pub extra: Vec<u32>,
+    /// Steps that each of the first learners takes if they stay alone
+    #[arg(long, env = "ARCHIPELAGO_STEPS", value_name = "COUNT", default_value_t = Scavenging::default().steps)]
+    pub steps: u32,
+    /// Time of a step (milliseconds)
+    #[arg(long, env = "ARCHIPELAGO_STEP_MS", value_name = "MS", default_value_t = Scavenging::default().step_ms)]
+    pub step_ms: u64,
+    /// Data-parallel: parameters and moments together (gigabytes); a constant of ours
+    #[arg(long, env = "ARCHIPELAGO_STATE_GB", value_name = "GB", default_value_t = LockStep::default().state_bytes / 1e9)]
+    pub state_gb: f64,
+    /// Data-parallel: rate of each learner's link (Gbit/s); a constant of ours
+    #[arg(long, env = "ARCHIPELAGO_LINK_GBIT_S", value_name = "GBIT/S", default_value_t = LockStep::default().link_bits_per_s / 1e9)]
+    pub link_gbit_s: f64,
+    /// Data-parallel: mean time between two changes of one temporary learner (seconds); a constant of ours
+    #[arg(long, env = "ARCHIPELAGO_CHANGE_EVERY_S", value_name = "SECONDS", default_value_t = LockStep::default().change_every_s)]
+    pub change_every_s: f64,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Measures decoupled training on the real cores, and computes the other.
+///
+/// # Errors
+/// - `Config`: a setting is out of range.
+/// - `Internal`: the simulated run broke a rule of ours.
+pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+    at_least("state-gb", args.state_gb, 0.0, true)?;
+    at_least("link-gbit-s", args.link_gbit_s, 0.0, false)?;
+    at_least("change-every-s", args.change_every_s, 0.0, false)?;
+    progress(&format!("{} runs of the real cores in virtual time", args.extra.len() + 1));
+    let scavenging = Scavenging { learners: args.learners, steps: args.steps, step_ms: args.step_ms };
+    let walls = scavenging.relative_wall(args.common.seed, &args.extra).map_err(trial)?;
+    let lock_step = LockStep {
+        learners: args.learners.into(),
+        state_bytes: args.state_gb * 1e9,
+        link_bits_per_s: args.link_gbit_s * 1e9,
+        change_every_s: args.change_every_s,
+    };
+    let published = |extra: u32| PAPER.into_iter().find(|row| args.learners == 4 && row.0 == extra);
+    let mut cases = Vec::new();
+    for (&extra, wall) in args.extra.iter().zip(&walls) {
+        let case = Case::new(format!("decoupled, {extra} extra"), *wall, published(extra).map(|row| row.2));
+        cases.push(case.noted("measured on the real cores"));
+    }
+    for &extra in &args.extra {
+        let wall = lock_step.relative_wall(extra.into());
+        let case =
+            Case::new(format!("data-parallel, {extra} extra"), wall, published(extra).map(|row| row.1));
+        cases.push(case.noted("a formula with constants of ours"));
+    }
+    Ok(Report {
+        title: format!("Wall time when others join {} learners for half of the tokens", args.learners),
+        unit: "of the time without",
+        plots: vec![plot(args, &cases)],
+        cases,
+        notes: vec![
+            "data-parallel: each change of who takes part stops all while 1/M of the state goes over a link."
+                .into(),
+        ],
+    })
+}
+
+/// A trial that could not be measured, by whose mistake it is.
+pub(super) fn trial(error: TrialError) -> ServerError {
+    match error {
+        TrialError::Range { .. } | TrialError::Unfinished { .. } | TrialError::Syncer(_) => config(error),
+        TrialError::Broken(_) => ServerError::Internal { what: error.to_string() },
+    }
+}
+
+fn plot(args: &ScavengingArgs, cases: &[Case]) -> Plot {
+    let axis = |label: &str, scale| Axis { label: label.into(), scale };
+    let mut series = Vec::new();
+    let ways = ["decoupled", "data-parallel"];
+    for (colour, (way, cases)) in (0..).zip(ways.iter().zip(cases.chunks(args.extra.len().max(1)))) {
+        let points = |of: fn(&Case) -> Option<f64>| {
+            let points = (0..).zip(cases).filter_map(|(i, case)| Some((f64::from(i), of(case)?)));
+            points.collect::<Vec<(f64, f64)>>()
+        };
+        let ours = points(|case| Some(case.ours));
+        series.push(Series { name: (*way).into(), colour, mark: Mark::Line, points: ours });
+        let papers = points(|case| case.paper);
+        series.push(Series { name: format!("{way}, paper"), colour, mark: Mark::Hollow, points: papers });
+    }
+    let names = args.extra.iter().map(|extra| format!("+{extra}")).collect();
+    Plot {
+        name: "scavenging".into(),
+        title: "Wall time with temporary learners".into(),
+        x: axis("learners that join", Scale::Names(names)),
+        y: axis("of the time without", Scale::Linear),
+        series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: ScavengingArgs,
+    }
+
+    #[test]
+    fn each_published_column_has_its_neighbour() {
+        let parse = |flags: &[&str]| {
+            <Alone as clap::Parser>::parse_from([&["scavenging", "--steps", "60"], flags].concat()).args
+        };
+        let report = run(&parse(&[]), &mut |_| ()).unwrap();
+        assert_eq!(report.cases.len(), 10);
+        assert!(report.cases.iter().all(|case| case.paper.is_some()), "{report:#?}");
+        let other = run(&parse(&["--learners", "2", "--extra", "1"]), &mut |_| ()).unwrap();
+        assert!(other.cases.iter().all(|case| case.paper.is_none()), "{other:#?}");
+        assert_eq!(run(&parse(&["--link-gbit-s", "0"]), &mut |_| ()).unwrap_err().exit_code(), 3);
+        assert_eq!(run(&parse(&["--extra", "1000"]), &mut |_| ()).unwrap_err().exit_code(), 3);
+    }
+}

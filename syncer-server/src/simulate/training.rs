@@ -1,0 +1,314 @@
+//! What `heterogeneity` and `learners` share: settings of the trained model, and many runs at a time.
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::sync::{Mutex, mpsc};
+use std::thread;
+
+use archipelago::data::{BYTE_VOCAB, grammar};
+use archipelago::diloco::QuorumPolicy;
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::lab::{Budget, Corpus, LabError, Outcome, Recipe, reference_model};
+use archipelago::model::{InnerSpec, Preset};
+use archipelago::sim::{LinkSpec, MachineSpec};
+use serde::Serialize;
+
+use super::at_least;
+use crate::config::{MethodArgs, as_written, range};
+use crate::errors::ServerError;
+
+/// Bytes of the built-in corpus that is trained on; its seed is 1, whatever the run's.
+const BUILT_IN_BYTES: usize = 1_000_000;
+/// Share of a run's tokens over which the inner learning rate rises.
+const WARMUP_RATIO: f64 = 0.05;
+
+/// Settings of the model that is trained, and of how it is.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TrainingArgs {
+    /// Text to train on, each byte a token; by default the built-in grammar
+    #[arg(long, env = "ARCHIPELAGO_DATA", value_name = "FILE", help_heading = "Training")]
+    pub data: Option<PathBuf>,
+    /// Shape of the model: reference (2 layers of width 64, context 64), tiny or small
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_PRESET",
+        value_name = "NAME",
+        default_value = "reference",
+        help_heading = "Training"
+    )]
+    pub preset: String,
+    /// Windows in a step of one learner
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_BATCH",
+        value_name = "COUNT",
+        default_value_t = 8,
+        help_heading = "Training"
+    )]
+    pub batch: u32,
+    /// Highest inner learning rate, of learners and of data-parallel training
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_LR",
+        value_name = "RATE",
+        default_value_t = 4e-3,
+        help_heading = "Training"
+    )]
+    #[serde(serialize_with = "as_written")]
+    pub lr: f32,
+    /// Decay of AdamW's second moment (0 to below 1)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_BETA2",
+        value_name = "SHARE",
+        default_value_t = Preset::Small.inner().beta2,
+        help_heading = "Training"
+    )]
+    #[serde(serialize_with = "as_written")]
+    pub beta2: f32,
+    /// AdamW's weight decay
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_WEIGHT_DECAY",
+        value_name = "RATE",
+        default_value_t = Preset::Small.inner().weight_decay,
+        help_heading = "Training"
+    )]
+    #[serde(serialize_with = "as_written")]
+    pub weight_decay: f32,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub method: MethodArgs,
+    /// Time of an inner step (virtual milliseconds)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_STEP_MS",
+        value_name = "MS",
+        default_value_t = 100,
+        help_heading = "Training"
+    )]
+    pub step_ms: u64,
+    /// Time from a learner to the syncer (virtual milliseconds)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_LATENCY_MS",
+        value_name = "MS",
+        default_value_t = 20,
+        help_heading = "Training"
+    )]
+    pub latency_ms: u64,
+    /// Runs of each case, with seeds from --seed on
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_SEEDS",
+        value_name = "COUNT",
+        default_value_t = 3,
+        help_heading = "Training"
+    )]
+    pub seeds: u32,
+    /// Runs at a time, one thread each; by default as many as this machine has processors
+    #[arg(long, env = "ARCHIPELAGO_JOBS", value_name = "COUNT", help_heading = "Training")]
+    #[serde(skip)]
+    pub jobs: Option<NonZeroUsize>,
+}
+
+/// One case to train, to be run with several seeds.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// What it is, unique among those run together.
+    pub name: String,
+    /// The run; its seed is replaced.
+    pub recipe: Recipe,
+    /// Data-parallel training instead, on so many tokens.
+    pub alone_tokens: Option<u64>,
+}
+
+/// What the seeds of an experiment led to, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Findings(pub Vec<Outcome>);
+
+impl Findings {
+    /// Mean loss, in nats per token.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        mean(self.losses())
+    }
+
+    /// Standard deviation of the losses between seeds; 0 for one seed.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        let (mean, count) = (self.loss(), self.0.len());
+        let squares: f64 = self.losses().map(|loss| (loss - mean).powi(2)).sum();
+        if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() }
+    }
+
+    /// By how many percent the loss is above that of `base`: mean over seeds, and standard deviation.
+    #[must_use]
+    pub fn above(&self, base: &Self) -> (f64, f64) {
+        let ratios = self.losses().zip(base.losses()).map(|(ours, base)| 100.0 * (ours / base - 1.0));
+        let ratios: Vec<f64> = ratios.collect();
+        let middle = mean(ratios.iter().copied());
+        let squares: f64 = ratios.iter().map(|ratio| (ratio - middle).powi(2)).sum();
+        let spread = if ratios.len() < 2 { 0.0 } else { (squares / (ratios.len() - 1) as f64).sqrt() };
+        (middle, spread)
+    }
+
+    /// "1.736 ± 0.004 after 1465 steps".
+    #[must_use]
+    pub fn words(&self) -> String {
+        let steps = mean(self.0.iter().map(|outcome| outcome.steps_per_learner));
+        format!("{:.4} ± {:.4} after {steps:.0} steps", self.loss(), self.spread())
+    }
+
+    fn losses(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().map(|outcome| f64::from(outcome.loss))
+    }
+}
+
+/// The mean of `values`.
+pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count.max(1))
+}
+
+impl TrainingArgs {
+    /// The text, cut up.
+    ///
+    /// # Errors
+    /// - `Disk`: it cannot be read.
+    /// - `Config`: it is too short.
+    pub fn corpus(&self) -> Result<Corpus, ServerError> {
+        let text = match &self.data {
+            None => grammar::generate(1, BUILT_IN_BYTES).into_bytes(),
+            Some(path) => std::fs::read(path).map_err(|source| ServerError::Disk {
+                what: "read",
+                path: path.clone(),
+                source,
+            })?,
+        };
+        Corpus::new(&text).map_err(|error| failed(&error))
+    }
+
+    /// Tokens of a step of one learner.
+    ///
+    /// # Errors
+    /// Those of [`Self::recipe`].
+    pub fn step_tokens(&self) -> Result<u64, ServerError> {
+        let recipe = self.recipe(1, 1)?;
+        Ok(u64::from(recipe.inner.batch) * u64::from(recipe.model.context))
+    }
+
+    /// `learners` equal machines that train on `tokens` together.
+    ///
+    /// # Errors
+    /// `Config`, `Preset`: a setting is out of range.
+    pub fn recipe(&self, learners: u32, tokens: u64) -> Result<Recipe, ServerError> {
+        let model = match self.preset.as_str() {
+            "reference" => reference_model(),
+            name => {
+                let preset: Result<Preset, _> = name.parse();
+                preset.map_err(|error| ServerError::Preset { why: error.to_string() })?.model(BYTE_VOCAB)
+            }
+        };
+        at_least("lr", self.lr.into(), 0.0, false)?;
+        at_least("weight-decay", self.weight_decay.into(), 0.0, true)?;
+        range("beta2", self.beta2.into(), (0.0..1.0).contains(&self.beta2), "a number from 0 to below 1")?;
+        at_least("seeds", self.seeds.into(), 1.0, true)?;
+        at_least("step-ms", self.step_ms as f64, 1.0, true)?;
+        let method = self.method.syncer()?;
+        let link = LinkSpec { latency_ms: self.latency_ms, jitter_ms: 5, bytes_per_s: None, loss: 0.0 };
+        let machine = MachineSpec { step_ms: self.step_ms, jitter: 0.02, link, starts_ms: 0 };
+        Ok(Recipe {
+            model,
+            inner: InnerSpec {
+                batch: self.batch,
+                lr_max: self.lr,
+                beta2: self.beta2,
+                weight_decay: self.weight_decay,
+                warmup_tokens: (tokens as f64 * WARMUP_RATIO) as u64,
+                total_tokens: tokens,
+                ..Preset::Small.inner()
+            },
+            exchange: self.method.exchange()?,
+            syncer: SyncerConfig {
+                quorum: QuorumPolicy { updates_min: NonZeroU32::MIN, ..method.quorum },
+                learners_start: learners,
+                ..method
+            },
+            machines: vec![machine; learners as usize],
+            text_at_hand: false,
+            budget: Budget::Tokens(tokens),
+            seed: 0,
+            samples: 0,
+        })
+    }
+
+    /// Runs each of `experiments` with each seed, several at a time; what is found does not depend on how
+    /// many. One of the same name is run once. `progress` takes a line for each run.
+    ///
+    /// # Errors
+    /// `Config`: a run is impossible, or its training failed.
+    pub fn run(
+        &self,
+        first_seed: u64,
+        experiments: Vec<Experiment>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<BTreeMap<String, Findings>, ServerError> {
+        let corpus = self.corpus()?;
+        let experiments: BTreeMap<String, Experiment> =
+            experiments.into_iter().map(|experiment| (experiment.name.clone(), experiment)).collect();
+        let seeds = first_seed..first_seed + u64::from(self.seeds);
+        let runs = seeds.flat_map(|seed| experiments.values().map(move |experiment| (experiment, seed)));
+        let runs: Vec<(&Experiment, u64)> = runs.collect();
+        let jobs = self.jobs.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+        let queue = Mutex::new(runs.iter().enumerate());
+        let (tell, told) = mpsc::channel();
+        let mut found: Vec<Option<Outcome>> = vec![None; runs.len()];
+        thread::scope(|scope| {
+            for _ in 0..jobs.min(runs.len()) {
+                let (tell, queue, corpus) = (tell.clone(), &queue, &corpus);
+                scope.spawn(move || {
+                    let next = || queue.lock().expect("no thread panics with the lock").next();
+                    while let Some((index, (experiment, seed))) = next() {
+                        if tell.send((index, train(experiment, *seed, corpus))).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(tell);
+            for (done, (index, result)) in (1..).zip(&told) {
+                let (experiment, seed) = runs[index];
+                let outcome = result.map_err(|error| failed(&error))?;
+                let (name, loss, steps) = (&experiment.name, outcome.loss, outcome.steps_per_learner);
+                let count = runs.len();
+                progress(&format!(
+                    "{done} of {count}: {name}, seed {seed}: {loss:.4} after {steps:.0} steps"
+                ));
+                found[index] = Some(outcome);
+            }
+            Ok(())
+        })?;
+        let mut findings: BTreeMap<String, Findings> = BTreeMap::new();
+        for ((experiment, _), outcome) in runs.iter().zip(found) {
+            let outcome = outcome.expect("each run led to an outcome or to an error");
+            findings.entry(experiment.name.clone()).or_insert_with(|| Findings(Vec::new())).0.push(outcome);
+        }
+        Ok(findings)
+    }
+}
+
+fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome, LabError> {
+    let recipe = Recipe { seed, ..experiment.recipe.clone() };
+    match experiment.alone_tokens {
+        Some(tokens) => recipe.train_alone(corpus, tokens),
+        None => recipe.train(corpus),
+    }
+}
+
+fn failed(error: &LabError) -> ServerError {
+    ServerError::Config { why: format!("the simulation failed: {error}") }
+}

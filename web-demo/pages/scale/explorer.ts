@@ -1,0 +1,54 @@
+/** Asks the Worker, and keeps what it answers to the newest question. */
+import type { Yield } from "../shared/lesson.js";
+import type { Answers, Job, Question } from "./messages.js";
+import { questionsOf } from "./questions.js";
+import type { Settings } from "./settings.js";
+
+/** What is worked out so far. */
+export interface Result {
+  readonly question: Question;
+  readonly value: number;
+  readonly view: Yield | null;
+}
+
+/** Sliders move faster than figures come: a job begins this long after the last move, in milliseconds. */
+const SETTLE_MS = 60;
+
+export class Explorer {
+  readonly #worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "scale" });
+  #job = 0;
+  #questions: readonly Question[] = [];
+  #results: Result[] = [];
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(came: (results: readonly Result[], done: boolean) => void, failed: (why: string) => void) {
+    this.#worker.onmessage = ({ data }: MessageEvent<Answers>) => {
+      if (data.is === "failed") return failed(data.why);
+      if (data.job !== this.#job) return;
+      for (const [index, value, view] of data.answers) this.#results.push({ question: this.#questions[index]!, value, view });
+      came(this.#results, data.done);
+    };
+    this.#worker.onerror = (event) => {
+      event.preventDefault();
+      failed(event.message || "a Worker could not be loaded");
+    };
+  }
+
+  ask(settings: Settings): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.#job += 1;
+      this.#questions = questionsOf(settings);
+      this.#results = [];
+      this.#worker.postMessage({ job: this.#job, questions: this.#questions } satisfies Job);
+    }, SETTLE_MS);
+  }
+}
+
+/** Results of one line, by x. */
+export function lineOf(results: readonly Result[], of: Question["of"], line: number): (readonly [number, number])[] {
+  return results
+    .filter(({ question }) => question.of === of && question.line === line)
+    .map(({ question, value }) => [question.x, value] as const)
+    .sort(([a], [b]) => a - b);
+}

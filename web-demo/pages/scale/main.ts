@@ -1,0 +1,78 @@
+/** What failures and links cost at the scale of data centres. A Worker works it out; the page draws. */
+import "./scale.css";
+import { find, make, say, setText } from "../shared/dom.js";
+import { copyFrom } from "../shared/link.js";
+import { Explorer } from "./explorer.js";
+import { FAILURES, LINKS, read, write, type Knob, type Settings } from "./settings.js";
+import { GoodputView } from "./goodput.js";
+import { LinkView } from "./link.js";
+
+const notice = find("notice", HTMLElement);
+const goodput = new GoodputView();
+const link = new LinkView();
+const url = find("link-url", HTMLInputElement);
+const shows: (() => void)[] = [];
+
+let settings: Settings;
+
+const explorer = new Explorer((results, done) => {
+  goodput.show(settings, results);
+  link.show(settings, results);
+  setText(find("working", HTMLElement), done ? "" : "Working it out…");
+}, (why) => notify(`The figures could not be worked out: ${why}. Load the page anew.`));
+
+function notify(text: string): void {
+  notice.hidden = text === "";
+  setText(notice, text);
+}
+
+/** The link to what is set; what it led to before was copied, if it was. */
+function showLink(): void {
+  url.value = new URL(write(settings), location.href).href;
+  setText(find("copied", HTMLElement), "");
+}
+
+function change(key: keyof Settings, value: number): void {
+  settings = { ...settings, [key]: value };
+  window.history.replaceState(null, "", write(settings));
+  showLink();
+  explorer.ask(settings);
+}
+
+function field({ key, label, values, say }: Knob): HTMLElement {
+  const id = `knob-${key}`;
+  const input = make("input", { id, type: "range", min: "0", max: String(values.length - 1), step: "1" });
+  const output = make("output", { class: "number", for: id });
+  const show = () => {
+    const value = values[Number(input.value)] ?? values[0]!;
+    setText(output, say(value));
+    input.setAttribute("aria-valuetext", say(value));
+  };
+  input.addEventListener("input", () => {
+    show();
+    change(key, values[Number(input.value)]!);
+  });
+  shows.push(() => {
+    input.value = String(values.indexOf(settings[key]));
+    show();
+  });
+  return make("div", { class: "field" }, make("div", { class: "actions spread" }, make("label", { for: id }, label), output), input);
+}
+
+function open(): void {
+  const { settings: found, wrong } = read(location.hash);
+  settings = found;
+  notify(wrong.length === 0 ? "" : `This link has something for "${wrong.join('", "')}" that it cannot be; the default is used.`);
+  for (const show of shows) show();
+  showLink();
+  explorer.ask(settings);
+}
+
+find("failures", HTMLElement).append(...FAILURES.map(field));
+find("links", HTMLElement).append(...LINKS.map(field));
+find("copy", HTMLButtonElement).addEventListener("click", async () => {
+  say(find("copied", HTMLElement), (await copyFrom(url)) ? "Copied." : "Selected: press Ctrl+C to copy it.");
+});
+window.addEventListener("hashchange", open);
+open();
+

@@ -1,0 +1,51 @@
+/** Which figures a setting asks for. */
+import type { LinkNeed } from "../shared/lesson.js";
+import type { Question } from "./messages.js";
+import { TABLE } from "./paper.js";
+import type { Settings } from "./settings.js";
+
+const SEED = 1;
+
+/** Chips at which goodput is worked out. */
+const CHIPS = [10, 20, 40, 80, 150, 220, 300, 420, 600, 850, 1_200, 1_700, 2_400, 3_500, 5_000].map((one) => one * 1_000);
+export const UTILISATIONS = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99] as const;
+
+/** One way to train over a link. */
+export interface Method {
+  readonly label: string;
+  readonly method: LinkNeed["method"];
+  /** Bits, if not as set. */
+  readonly bits?: number;
+}
+
+export const METHODS: readonly Method[] = [
+  { label: "data-parallel", method: "data_parallel" },
+  { label: "DiLoCo", method: "diloco" },
+  { label: "Streaming DiLoCo", method: "streaming" },
+  { label: "Decoupled", method: "decoupled" },
+  { label: "Decoupled, int4", method: "decoupled", bits: 4 },
+];
+
+/** Bits that a method sends with these settings. */
+export function bitsOf(method: Method, settings: Settings): number {
+  return method.bits ?? settings.bits;
+}
+
+/** The lines of goodput: the paper's six. The one that is set stands at the end, by itself. */
+export const SET_LINE = TABLE.length;
+
+/** Everything to be worked out; what is read first comes first. */
+export function questionsOf(settings: Settings): Question[] {
+  const goodput = (line: number, learners: number, elastic: boolean, chips: number): Question => ({
+    of: "goodput", line, x: chips, spec: { chips, mtbiYears: settings.mtbiYears, learners, elastic, seed: SEED },
+  });
+  const link = (line: number, utilisation: number): Question => {
+    const { paramsBillion, stepS, dataCentres, syncEvery, fragments, roundsInFlight } = settings;
+    const { method } = METHODS[line]!;
+    return { of: "link", line, x: utilisation, spec: { paramsBillion, stepS, dataCentres, syncEvery, fragments, roundsInFlight, method, bits: bitsOf(METHODS[line]!, settings), utilisation } };
+  };
+  const here = [goodput(SET_LINE, settings.learners, true, settings.chips), goodput(SET_LINE + 1, 1, true, settings.chips)];
+  const lines = TABLE.flatMap(({ learners, elastic }, line) => CHIPS.map((chips) => goodput(line, learners, elastic, chips)));
+  const linesOfLinks = METHODS.flatMap((_, line) => UTILISATIONS.filter((one) => one !== settings.utilisation).map((one) => link(line, one)));
+  return [...here, ...METHODS.map((_, line) => link(line, settings.utilisation)), ...lines, ...linesOfLinks];
+}

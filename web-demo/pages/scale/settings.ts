@@ -1,0 +1,82 @@
+/** What can be set on this page: ranges, words, and how links name it. */
+import { duration, percent } from "../shared/format.js";
+
+/** Everything that is set. */
+export interface Settings {
+  readonly chips: number;
+  readonly mtbiYears: number;
+  readonly learners: number;
+  readonly paramsBillion: number;
+  readonly stepS: number;
+  readonly dataCentres: number;
+  readonly bits: number;
+  readonly utilisation: number;
+  readonly syncEvery: number;
+  readonly fragments: number;
+  readonly roundsInFlight: number;
+}
+
+/** One of them. `values` are the slider's stops. */
+export interface Knob {
+  readonly key: keyof Settings;
+  readonly label: string;
+  readonly values: readonly number[];
+  readonly say: (value: number) => string;
+}
+
+/** The paper's main setting. */
+export const DEFAULTS: Settings = {
+  chips: 1_200_000, mtbiYears: 1, learners: 8, paramsBillion: 5, stepS: 1, dataCentres: 2, bits: 16, utilisation: 0.9, syncEvery: 24, fragments: 24, roundsInFlight: 2,
+};
+
+const range = (from: number, to: number, step = 1) => Array.from({ length: Math.round((to - from) / step) + 1 }, (_, at) => Number((from + at * step).toFixed(6)));
+const plain = String;
+
+/** 150 k, 1.2 M. */
+export function chips(value: number): string {
+  return value < 1_000_000 ? `${value / 1_000} k` : `${value / 1_000_000} M`;
+}
+
+function years(value: number): string {
+  return value < 1 ? `${Math.round(value * 12)} months` : value === 1 ? "1 year" : `${value} years`;
+}
+
+export const FAILURES: readonly Knob[] = [
+  { key: "chips", label: "Chips", values: [10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1_000, 1_200, 1_500, 2_000, 2_400, 3_000, 4_000, 5_000].map((one) => one * 1_000), say: chips },
+  { key: "mtbiYears", label: "A chip runs between interruptions for", values: [1 / 12, 0.25, 0.5, 1, 2, 3, 5, 10], say: years },
+  { key: "learners", label: "Learners, M", values: [1, 2, 4, 8, 16, 32], say: plain },
+];
+
+export const LINKS: readonly Knob[] = [
+  { key: "paramsBillion", label: "Parameters", values: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000], say: (value) => (value < 1_000 ? `${value} billion` : `${value / 1_000} trillion`) },
+  { key: "stepS", label: "A step takes", values: [0.1, 0.2, 0.5, 1, 2, 5, 10], say: (value) => (value < 1 ? `${value} s` : duration(value)) },
+  { key: "dataCentres", label: "Data centres", values: range(2, 16), say: plain },
+  { key: "bits", label: "Bits of a parameter", values: [1, 2, 4, 8, 16, 32], say: plain },
+  { key: "utilisation", label: "Compute is to be busy for", values: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99], say: percent },
+  { key: "syncEvery", label: "Steps between merges of a fragment, H", values: [8, 12, 16, 24, 30, 48, 64, 96, 100, 200, 500], say: plain },
+  { key: "fragments", label: "Fragments, P", values: [1, 2, 4, 8, 12, 16, 24, 36, 40], say: plain },
+  { key: "roundsInFlight", label: "Rounds in flight, τ", values: [1, 2, 3, 4, 5], say: plain },
+];
+
+const ALL = [...FAILURES, ...LINKS];
+
+/** Settings as a link's fragment; only what differs from the defaults. */
+export function write(settings: Settings): string {
+  const changed = ALL.filter(({ key }) => settings[key] !== DEFAULTS[key]).map(({ key }) => `${key}=${Number(settings[key].toFixed(4))}`);
+  return `#${["v=1", ...changed].join("&")}`;
+}
+
+/** Reads a fragment; `wrong` names what could not be read, and keeps its default. */
+export function read(hash: string): { readonly settings: Settings; readonly wrong: readonly string[] } {
+  const fields = new URLSearchParams(hash.replace(/^#/, ""));
+  const wrong: string[] = [];
+  const changed: Record<string, number> = {};
+  for (const { key, label, values } of ALL) {
+    const text = fields.get(key);
+    if (text === null) continue;
+    const value = /^\d+(\.\d+)?$/.test(text) ? values.find((one) => Math.abs(one - Number(text)) < 1e-3) : undefined;
+    if (value === undefined) wrong.push(label);
+    else changed[key] = value;
+  }
+  return { settings: { ...DEFAULTS, ...changed }, wrong };
+}

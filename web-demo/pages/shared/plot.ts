@@ -1,0 +1,99 @@
+/** Lines in an SVG, each with its name at its end, so that no colour has to be told apart. */
+
+/** One line. */
+export interface PlotLine {
+  readonly label: string;
+  /** Number of the colour, 1 to 3, or the quiet one. */
+  readonly tone: "1" | "2" | "3" | "quiet";
+  readonly dash?: string;
+  /** Points `[x, y]`, by x. */
+  readonly points: readonly (readonly [number, number])[];
+  /** Marks apart from the line, such as somebody else's figures. */
+  readonly marks?: readonly (readonly [number, number])[];
+}
+
+/** A scale: where it begins and ends, whether it is logarithmic, and what is said at its steps. */
+export interface Axis {
+  readonly min: number;
+  readonly max: number;
+  readonly log?: boolean;
+  readonly ticks: readonly number[];
+  readonly say: (value: number) => string;
+}
+
+export interface PlotSpec {
+  readonly x: Axis;
+  readonly y: Axis;
+  readonly lines: readonly PlotLine[];
+  readonly width: number;
+  readonly height: number;
+  /** Room for the names of the lines. */
+  readonly right: number;
+  /** A moment on the x axis that is marked. */
+  readonly at?: number;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+const [LEFT, TOP, BOTTOM] = [48, 10, 26];
+/** Least distance between two names, in pixels. */
+const NAME_PX = 15;
+
+function add(parent: Element, tag: string, attributes: Readonly<Record<string, string | number>>, text?: string): Element {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  if (text !== undefined) element.textContent = text;
+  return parent.appendChild(element);
+}
+
+function share(axis: Axis, value: number): number {
+  if (!axis.log) return (value - axis.min) / (axis.max - axis.min);
+  return Math.log(value / axis.min) / Math.log(axis.max / axis.min);
+}
+
+/** Draws `spec` into `svg`, in place of what was there. */
+export function plot(svg: SVGSVGElement, spec: PlotSpec): void {
+  const { x, y, width, height, right } = spec;
+  const px = (value: number) => LEFT + share(x, value) * (width - LEFT - right);
+  const py = (value: number) => height - BOTTOM - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - TOP - BOTTOM);
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.replaceChildren();
+  for (const tick of y.ticks) {
+    add(svg, "line", { class: "plot-grid", x1: LEFT, x2: width - right, y1: py(tick), y2: py(tick) });
+    add(svg, "text", { class: "plot-tick", x: LEFT - 6, y: py(tick) + 4, "text-anchor": "end" }, y.say(tick));
+  }
+  for (const tick of x.ticks) add(svg, "text", { class: "plot-tick", x: px(tick), y: height - 8, "text-anchor": "middle" }, x.say(tick));
+  if (spec.at !== undefined) add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: TOP, y2: height - BOTTOM });
+  for (const line of spec.lines) {
+    const way = line.points.map(([at, value], index) => `${index === 0 ? "M" : "L"}${px(at).toFixed(1)} ${py(value).toFixed(1)}`).join("");
+    add(svg, "path", { class: "plot-line", "data-tone": line.tone, d: way, ...(line.dash ? { "stroke-dasharray": line.dash } : {}) });
+    for (const [at, value] of line.marks ?? []) {
+      const [cx, cy] = [px(at), py(value)];
+      add(svg, "path", { class: "plot-mark", "data-tone": line.tone, d: `M${cx - 4} ${cy - 4}L${cx + 4} ${cy + 4}M${cx - 4} ${cy + 4}L${cx + 4} ${cy - 4}` });
+    }
+  }
+  const ends = spec.lines.flatMap((line) => {
+    const end = line.points.at(-1);
+    return end ? [{ line, y: py(end[1]) }] : [];
+  });
+  spreadNames(ends, TOP + 6, height - BOTTOM);
+  for (const { line, y } of ends) add(svg, "text", { class: "plot-name", x: width - right + 6, y: y + 4 }, line.label);
+}
+
+/** Moves names that would lie upon each other apart, down first, and back up where they would leave the plot. */
+function spreadNames(ends: { y: number }[], top: number, bottom: number): void {
+  ends.sort((a, b) => a.y - b.y);
+  let least = top;
+  for (const end of ends) least = (end.y = Math.max(end.y, least)) + NAME_PX;
+  let most = bottom;
+  for (const end of ends.toReversed()) most = (end.y = Math.min(end.y, most)) - NAME_PX;
+}
+
+/** Round steps of a linear scale, four to six of them. */
+export function steps(min: number, max: number): number[] {
+  const raw = (max - min) / 5;
+  const size = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((one) => one * size).find((one) => one >= raw) ?? raw;
+  const all: number[] = [];
+  for (let at = Math.ceil(min / step); at * step <= max + step * 1e-9; at += 1) all.push(at * step);
+  return all;
+}

@@ -1,0 +1,65 @@
+/** Play, pause, step, speed, and what the clock says. */
+import { find, make, setAttribute, setText } from "../shared/dom.js";
+import { SPEEDS } from "./run/address.js";
+import type { Stage } from "./run/stage.js";
+
+const NAMES: Readonly<Record<number, string>> = { 0.25: "¼×", 0.5: "½×" };
+
+function nameOf(speed: number): string {
+  return NAMES[speed] ?? `${speed}×`;
+}
+
+export class Controls {
+  readonly #stage: Stage;
+  readonly #play = find("play", HTMLButtonElement);
+  readonly #speed = find("speed", HTMLSelectElement);
+  readonly #time = find("time", HTMLElement);
+  readonly #pace = find("pace", HTMLElement);
+  readonly #changed: () => void;
+
+  /** `changed` hears whenever somebody played, paused or chose a speed. */
+  constructor(stage: Stage, restart: () => void, changed: () => void) {
+    this.#stage = stage;
+    this.#changed = changed;
+    this.#speed.append(...SPEEDS.map((speed) => make("option", { value: String(speed) }, nameOf(speed))));
+    this.#play.addEventListener("click", () => this.toggle());
+    find("step", HTMLButtonElement).addEventListener("click", () => this.step());
+    find("restart", HTMLButtonElement).addEventListener("click", restart);
+    this.#speed.addEventListener("change", () => this.choose(Number(this.#speed.value)));
+  }
+
+  toggle(): void {
+    this.#stage.clock.playing = !this.#stage.clock.playing;
+    this.#changed();
+    this.show();
+  }
+
+  step(): void {
+    this.#stage.step();
+    this.#changed();
+    this.show();
+  }
+
+  /** Sets a speed; the next one up or down with `faster`. */
+  choose(speed: number): void {
+    this.#stage.clock.speed = speed;
+    this.#stage.clock.pace = speed;
+    this.#changed();
+    this.show();
+  }
+
+  faster(by: number): void {
+    const speed = SPEEDS[SPEEDS.findIndex((one) => one === this.#stage.clock.speed) + by];
+    if (speed !== undefined) this.choose(speed);
+  }
+
+  show(): void {
+    const { clock } = this.#stage;
+    setText(this.#play, clock.playing ? "Pause" : "Play");
+    setAttribute(this.#play, "data-playing", clock.playing ? "" : null);
+    this.#speed.value = String(clock.speed);
+    setText(this.#time, `${(clock.shownMs / 1_000).toFixed(1)} s`);
+    const slow = clock.isSlow ? `This machine keeps up with ${clock.pace.toFixed(1)}× of ${nameOf(clock.speed)}.` : "";
+    setText(this.#pace, clock.isReplaying ? `Replaying to ${(clock.targetMs / 1_000).toFixed(1)} s…` : slow);
+  }
+}

@@ -1,0 +1,33 @@
+/** A course of measurements in bounded room, as even over an hour as over a minute. */
+
+/** A measurement of the held-out loss. */
+export interface HeldOut {
+  readonly atMs: number;
+  readonly loss: number;
+  readonly tokens: number;
+}
+
+/** Measurements kept; beyond that every other one goes, and of those to come as many. */
+const KEPT_MAX = 400;
+
+export class Course {
+  #kept: HeldOut[] = [];
+  /** Each so many-th measurement is kept. */
+  #stride = 1;
+  #count = 0;
+  #last: HeldOut | undefined;
+
+  push(measured: HeldOut): void {
+    if (this.#count % this.#stride === 0) this.#kept.push(measured);
+    this.#count += 1;
+    this.#last = measured;
+    if (this.#kept.length <= KEPT_MAX) return;
+    this.#kept = this.#kept.filter((_, at) => at % 2 === 0);
+    this.#stride *= 2;
+  }
+
+  /** The measurements kept, by time: the first, and always the last. */
+  get all(): readonly HeldOut[] {
+    return this.#last === undefined || this.#kept.at(-1) === this.#last ? this.#kept : [...this.#kept, this.#last];
+  }
+}

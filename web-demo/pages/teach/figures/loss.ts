@@ -1,0 +1,66 @@
+/** Held-out loss of both over virtual time, above the floor that no model goes below. */
+import { find, setAttribute } from "../../shared/dom.js";
+import { nats } from "../../shared/format.js";
+import { painter } from "../../shared/paint.js";
+import { plot, steps, type PlotLine } from "../../shared/plot.js";
+import { typeScale } from "../../shared/type.js";
+import type { HeldOut, Live } from "../live.js";
+
+const HEIGHT_PX = 200;
+/** Another run's curve that this one is compared with. */
+export interface Before {
+  readonly label: string;
+  readonly heldOut: readonly HeldOut[];
+}
+
+export class LossChart {
+  before: Before | null = null;
+  readonly #host = find("loss-chart", HTMLElement);
+  readonly #svg = find("loss-plot", SVGSVGElement);
+  readonly #ask: () => void;
+  #live: Live | null = null;
+  #drawn: string | null = null;
+
+  constructor() {
+    this.#ask = painter(this.#host, () => this.#draw());
+    new ResizeObserver(() => {
+      this.#drawn = null;
+      this.#ask();
+    }).observe(this.#host);
+  }
+
+  show(live: Live): void {
+    if (live !== this.#live) this.#drawn = null;
+    this.#live = live;
+    this.#ask();
+  }
+
+  #draw(): void {
+    const live = this.#live;
+    const [width, floor] = [this.#host.clientWidth / typeScale(), live?.frame?.run.floor];
+    if (!live || floor === undefined || width === 0) return;
+    const endMs = Math.max(10_000, live.heldOut.at(-1)?.atMs ?? 0, live.twinHeldOut.at(-1)?.atMs ?? 0);
+    // A curve changes with its measurements only.
+    const state = [live.heldOut.length, live.twinHeldOut.length, endMs, this.before?.label].join();
+    if (state === this.#drawn) return;
+    this.#drawn = state;
+    const points = (all: readonly HeldOut[]) => all.filter((one) => one.atMs <= endMs).map(({ atMs, loss }) => [atMs / 1_000, loss] as const);
+    const before = this.before ? points(this.before.heldOut) : [];
+    const [ours, twin] = [points(live.heldOut), points(live.twinHeldOut)];
+    const losses = [...ours, ...twin, ...before].map(([, loss]) => loss);
+    const [min, max] = [Math.min(floor, ...losses) - 0.1, Math.max(floor + 1, ...losses) + 0.1];
+    const lines: PlotLine[] = [
+      { label: "decoupled", tone: "1", points: ours },
+      { label: "synchronous", tone: "2", dash: "7 4", points: twin },
+      { label: "floor", tone: "quiet", dash: "2 4", points: [[0, floor], [endMs / 1_000, floor]] },
+    ];
+    if (before.length > 0) lines.push({ label: this.before?.label ?? "", tone: "3", dash: "1 4", points: before });
+    plot(this.#svg, {
+      width, height: HEIGHT_PX, right: 92, lines,
+      x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s` },
+      y: { min, max, ticks: steps(min, max), say: (loss) => loss.toFixed(1) },
+    });
+    const last = (all: readonly (readonly [number, number])[]) => nats(all.at(-1)?.[1] ?? null);
+    setAttribute(this.#svg, "aria-label", `Held-out loss in nats per token: decoupled ${last(ours)}, synchronous ${last(twin)}, floor ${nats(floor)}.`);
+  }
+}

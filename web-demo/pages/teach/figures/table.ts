@@ -1,0 +1,37 @@
+/** Decoupled and synchronous, figure beside figure. */
+import { find, setText } from "../../shared/dom.js";
+import { bytes, count, duration, nats, percent } from "../../shared/format.js";
+import type { Live } from "../live.js";
+
+type Row = readonly [id: string, ours: string, twin: string];
+
+/** The figures of both, in words. */
+export function rowsOf(live: Live): readonly Row[] {
+  const { frame, twin } = live;
+  if (!frame || !twin) return [];
+  const { run } = frame;
+  return [
+    ["held-out", nats(run.heldOut), nats(twin.heldOut)],
+    ["goodput", percent(run.goodput), percent(twin.goodput)],
+    ["trained", count(run.tokensTrained), count(twin.tokens)],
+    ["participation", percent(run.participation), twin.tokens > 0 ? "all" : "–"],
+    ["bytes", bytes(run.bytesUp + run.bytesDown), bytes(twin.bytes)],
+    ["still", duration(live.idleMs / 1_000), duration((live.stalledMs + live.standstillMs) / 1_000)],
+  ];
+}
+
+export class FiguresTable {
+  readonly #floor = find("floor", HTMLElement);
+  readonly #more = find("run-more", HTMLElement);
+
+  show(live: Live): void {
+    for (const [id, ours, twin] of rowsOf(live)) {
+      setText(find(`${id}-ours`, HTMLElement), ours);
+      setText(find(`${id}-twin`, HTMLElement), twin);
+    }
+    const run = live.frame?.run;
+    if (!run) return;
+    setText(this.#floor, nats(run.floor));
+    setText(this.#more, `${count(run.rounds)} rounds, ${count(run.late)} answers late, ${count(run.refused)} refused; grace now ${Math.round(run.graceMs)} ms.`);
+  }
+}

@@ -1,0 +1,114 @@
+/** The islands: what each does, and the switches that break it. */
+import type { Deed, Frame, Island } from "../../shared/lesson.js";
+import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import { Spark } from "../../shared/spark.js";
+import { badgeOf, figuresOf, isAway } from "./words.js";
+
+/** Does `deed` to an island. */
+export type Act = (island: number, deed: Deed, factor?: number) => void;
+
+/** Steps of a slowed island take so many times as long. */
+export const SLOW_FACTOR = 4;
+
+/** A point of the line a step at most, and no more of them than can be seen, in milliseconds of the wall clock. */
+const SPARK_MS = 250;
+
+/** One island. */
+class Card {
+  readonly root: HTMLElement;
+  readonly #state = make("span", { class: "badge" });
+  readonly #figures = make("span", { class: "quiet small number" });
+  readonly #spark: Spark;
+  readonly #canvas: HTMLCanvasElement;
+  readonly #buttons: Readonly<Record<"kill" | "slow" | "partition" | "poison", HTMLButtonElement>>;
+  readonly #name: string;
+  #steps = -1;
+  #drawn = 0;
+  #seen: Island | undefined;
+
+  constructor(index: number, act: Act) {
+    const name = `Island ${index + 1}`;
+    this.#canvas = make("canvas", { class: "spark", role: "img", "aria-label": `Training loss of ${name.toLowerCase()}` });
+    this.#name = name.toLowerCase();
+    const button = (does: (island: Island) => void) => {
+      const made = make("button", { type: "button" });
+      made.addEventListener("click", () => this.#seen && does(this.#seen));
+      return made;
+    };
+    this.#buttons = {
+      kill: button((now) => act(index, isAway(now) ? "restart" : "kill")),
+      slow: button((now) => act(index, "slow", now.slow > 1 ? 1 : SLOW_FACTOR)),
+      partition: button((now) => act(index, now.partitioned ? "heal" : "partition")),
+      poison: button((now) => act(index, now.poisoned ? "cure" : "poison")),
+    };
+    for (const [deed, made] of Object.entries(this.#buttons)) made.dataset["does"] = `${deed}-${index}`;
+    this.root = make(
+      "li",
+      { class: "island" },
+      make("h3", {}, name),
+      this.#state,
+      this.#figures,
+      this.#canvas,
+      make("div", { class: "switches", role: "group", "aria-label": `Break ${name.toLowerCase()}` }, ...Object.values(this.#buttons)),
+    );
+    this.#spark = new Spark(this.#canvas);
+  }
+
+  /** A new run: its line begins anew. */
+  reset(): void {
+    this.#spark.clear();
+    [this.#steps, this.#drawn] = [-1, 0];
+  }
+
+  show(island: Island): void {
+    const { kill, slow, partition, poison } = this.#buttons;
+    const [state, tone] = badgeOf(island);
+    const [away, expected] = [isAway(island), island.state === "expected"];
+    setText(this.#state, state);
+    setAttribute(this.#state, "data-tone", tone);
+    setText(this.#figures, away || expected ? "" : figuresOf(island));
+    this.#call(kill, away ? "Start again" : "Kill");
+    this.#call(slow, island.slow > 1 ? "Full speed" : "Slow");
+    this.#call(partition, island.partitioned ? "Heal" : "Cut off");
+    this.#call(poison, island.poisoned ? "Cure" : "Poison");
+    kill.classList.toggle("danger", !away);
+    kill.classList.toggle("primary", away);
+    kill.disabled = expected;
+    for (const other of [slow, partition, poison]) other.disabled = away || expected;
+    setAttribute(this.root, "data-state", island.state);
+    setAttribute(this.root, "data-stopped", island.stopped === null ? null : "");
+    this.#seen = island;
+    const now = performance.now();
+    if (island.loss === null || island.steps <= this.#steps || now - this.#drawn < SPARK_MS) return;
+    [this.#steps, this.#drawn] = [island.steps, now];
+    this.#spark.push(island.loss);
+    setAttribute(this.#canvas, "aria-label", this.#spark.describe().replace("Training loss", `Training loss of ${this.#name}`));
+  }
+
+  /** What a button says begins its name, for those who call it by what they see. */
+  #call(button: HTMLButtonElement, text: string): void {
+    setText(button, text);
+    setAttribute(button, "aria-label", `${text}: ${this.#name}`);
+  }
+}
+
+export class Cards {
+  readonly #list = find("islands", HTMLElement);
+  readonly #act: Act;
+  #cards: Card[] = [];
+
+  constructor(act: Act) {
+    this.#act = act;
+  }
+
+  reset(islands: number): void {
+    // Cards are used again: whoever is at one of its buttons stays there.
+    while (this.#cards.length < islands) this.#cards.push(new Card(this.#cards.length, this.#act));
+    for (const card of this.#cards) card.reset();
+    if (this.#list.childElementCount !== islands) this.#list.replaceChildren(...this.#cards.slice(0, islands).map((card) => card.root));
+  }
+
+  show(frame: Frame): void {
+    frame.islands.forEach((island, index) => this.#cards[index]?.show(island));
+  }
+}

@@ -1,0 +1,63 @@
+/** What is known of the run at the moment, and its course so far. */
+import type { Action, Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
+import { Course, type HeldOut } from "./course.js";
+import { Standstill } from "./standstill.js";
+
+export type { HeldOut } from "./course.js";
+
+export class Live {
+  frame: Frame | null = null;
+  twin: TwinFrame | null = null;
+  /** Since when the twin stands still, or `null`. */
+  stalledSinceMs: number | null = null;
+  /** How long it stood still in all, before that. */
+  stalledMs = 0;
+  readonly spec: LessonSpec;
+  readonly #course = new Course();
+  readonly #twinCourse = new Course();
+  readonly #idle = new Standstill();
+
+  constructor(spec: LessonSpec) {
+    this.spec = spec;
+  }
+
+  /** `actions` are what was done to the run. */
+  take(frame: Frame, actions: readonly Action[]): void {
+    this.frame = frame;
+    for (const mark of frame.marks) if (mark.kind === "heldOut") this.#course.push(mark);
+    this.#idle.take(frame, actions);
+  }
+
+  takeTwin(twin: TwinFrame): void {
+    // An island that died this very moment is missing already, and stops everyone from now on.
+    let sinceMs = twin.stalledBy.length > 0 ? twin.nowMs : null;
+    for (const mark of twin.marks) {
+      if (mark.kind === "heldOut") this.#twinCourse.push(mark);
+      if (mark.kind !== "stall") continue;
+      if (mark.untilMs === null) sinceMs = mark.fromMs;
+      else this.stalledMs += mark.untilMs - mark.fromMs;
+    }
+    this.stalledSinceMs = sinceMs;
+    this.twin = twin;
+  }
+
+  /** Held-out losses of the decoupled run. */
+  get heldOut(): readonly HeldOut[] {
+    return this.#course.all;
+  }
+
+  /** Held-out losses of its twin. */
+  get twinHeldOut(): readonly HeldOut[] {
+    return this.#twinCourse.all;
+  }
+
+  /** How long the twin has stood still, this time. */
+  get standstillMs(): number {
+    return this.stalledSinceMs === null ? 0 : Math.max(0, (this.twin?.nowMs ?? 0) - this.stalledSinceMs);
+  }
+
+  /** How long no island of the decoupled run trained, in all. */
+  get idleMs(): number {
+    return this.#idle.ms;
+  }
+}

@@ -1,0 +1,124 @@
+/**
+ * The whole state of the page as a link's fragment: `#v=1&m=5&k=1&a=k2@3400~r2@9100&t=12000&x=1&chapter=quorum`.
+ *
+ * Only what differs from the chapter's stage is written. What cannot be read is left out, and said.
+ */
+import { LESSON_MS_MAX, type Action, type Deed, type LessonSpec } from "../../shared/lesson.js";
+import { isAllowed, KNOBS, settled } from "./knobs.js";
+
+/** Everything that a link tells. */
+export interface Place {
+  readonly spec: LessonSpec;
+  readonly actions: readonly Action[];
+  /** The moment to go to. */
+  readonly atMs: number;
+  readonly speed: number;
+  readonly chapter: string | null;
+}
+
+/** The stage of a chapter, or of no chapter; `undefined` for a chapter that there is none of. */
+export type StageOf = (chapter: string | null) => { readonly spec: LessonSpec; readonly speed: number; readonly actions: readonly Action[] } | undefined;
+
+const VERSION = 1;
+/** A quarter of real time to sixteen times. */
+export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16] as const;
+/** As many deeds as anybody does by hand: a link with more is no link of ours. */
+const ACTIONS_MAX = 200;
+const HOURS_MAX = LESSON_MS_MAX / 3_600_000;
+
+const LETTERS: Readonly<Record<Deed, string>> = { kill: "k", restart: "r", slow: "s", partition: "p", heal: "h", poison: "v", cure: "c" };
+const DEEDS = new Map(Object.entries(LETTERS).map(([deed, letter]) => [letter, deed as Deed]));
+
+/** The fragment for a place, with its `#`; without what [`leftOut`] tells. */
+export function write(place: Place, stageOf: StageOf): string {
+  const base = (stageOf(place.chapter) ?? stageOf(null))!;
+  const parts = [`v=${VERSION}`];
+  for (const { key, short } of KNOBS) if (place.spec[key] !== base.spec[key]) parts.push(`${short}=${place.spec[key]}`);
+  const actions = place.actions.filter(isLinkable).slice(0, ACTIONS_MAX);
+  if (actions.length > 0) parts.push(`a=${actions.map(writeAction).join("~")}`);
+  const atMs = Math.min(Math.round(place.atMs), LESSON_MS_MAX);
+  if (atMs > 0) parts.push(`t=${atMs}`);
+  if (place.speed !== base.speed) parts.push(`x=${place.speed}`);
+  if (place.chapter !== null) parts.push(`chapter=${place.chapter}`);
+  return `#${parts.join("&")}`;
+}
+
+/** What of a place does not fit into its link, in words; `null` if all does. */
+export function leftOut(place: Place): string | null {
+  const parts = [
+    (place.actions.length > ACTIONS_MAX || !place.actions.every(isLinkable)) && `not all that was done to this run: a link holds ${ACTIONS_MAX} deeds of the first ${HOURS_MAX} hours`,
+    place.atMs > LESSON_MS_MAX && `not this moment: a run ends after ${HOURS_MAX} hours`,
+  ].filter((part) => part !== false);
+  return parts.length === 0 ? null : parts.join(", and ");
+}
+
+function isLinkable({ atMs }: Action): boolean {
+  return atMs <= LESSON_MS_MAX;
+}
+
+function writeAction({ atMs, island, deed, factor }: Action): string {
+  return `${LETTERS[deed]}${island + 1}${deed === "slow" ? `x${Number(factor.toFixed(3))}` : ""}@${Math.round(atMs)}`;
+}
+
+/** Reads a fragment; `notices` are what was wrong with it, in words. */
+export function read(hash: string, stageOf: StageOf): { readonly place: Place; readonly notices: readonly string[] } {
+  const fields = new URLSearchParams(hash.replace(/^#/, ""));
+  const notices: string[] = [];
+  const version = fields.get("v");
+  if (version !== null && version !== String(VERSION)) notices.push(`This link is of another version (${clip(version)}); what is still known of it is used.`);
+  let chapter = fields.get("chapter");
+  if (chapter !== null && stageOf(chapter) === undefined) {
+    notices.push(`There is no chapter "${clip(chapter)}".`);
+    chapter = null;
+  }
+  const base = stageOf(chapter)!;
+  const changed: Record<string, unknown> = {};
+  for (const knob of KNOBS) {
+    const text = fields.get(knob.short);
+    if (text === null) continue;
+    const value = knob.kind === "choice" ? text : number(text);
+    if (isAllowed(knob, value)) changed[knob.key] = value;
+    else notices.push(`"${clip(text)}" is nothing for "${knob.label}"; it is ${base.spec[knob.key]}.`);
+  }
+  const spec = settled({ ...base.spec, ...changed });
+  const actions = readActions(fields.get("a") ?? "", spec.islands, notices);
+  const atMs = number(fields.get("t") ?? "0");
+  if (!(atMs >= 0 && atMs <= LESSON_MS_MAX)) notices.push("The moment of this link cannot be read; it begins at 0.");
+  const speed = number(fields.get("x") ?? String(base.speed));
+  return {
+    place: {
+      spec, actions, chapter,
+      atMs: atMs >= 0 && atMs <= LESSON_MS_MAX ? Math.round(atMs) : 0,
+      speed: SPEEDS.find((one) => one === speed) ?? base.speed,
+    },
+    notices,
+  };
+}
+
+function readActions(text: string, islands: number, notices: string[]): Action[] {
+  const actions: Action[] = [];
+  const parts = text.split("~").filter(Boolean);
+  if (parts.length > ACTIONS_MAX) notices.push(`This link has more than ${ACTIONS_MAX} deeds; the rest is left out.`);
+  for (const part of parts.slice(0, ACTIONS_MAX)) {
+    const match = /^([a-z])(\d)(?:x(\d{1,2}(?:\.\d{1,3})?|100))?@(\d{1,8})$/.exec(part);
+    const deed = DEEDS.get(match?.[1] ?? "");
+    const island = Number(match?.[2]) - 1;
+    const atMs = Number(match?.[4]);
+    const factor = match?.[3] === undefined ? 1 : Number(match[3]);
+    if (deed === undefined || island < 0 || island >= islands || !(atMs <= LESSON_MS_MAX) || factor < 1) {
+      notices.push(`"${clip(part)}" is nothing that can be done to this run; it is left out.`);
+      continue;
+    }
+    actions.push({ atMs, island, deed, factor });
+  }
+  return actions.sort((a, b) => a.atMs - b.atMs);
+}
+
+/** What a plain number says, or NaN: `Number` alone takes "" for 0. */
+function number(text: string): number {
+  return /^\d+(\.\d+)?$/.test(text) ? Number(text) : NaN;
+}
+
+function clip(text: string): string {
+  return text.length > 24 ? `${text.slice(0, 24)}…` : text;
+}

@@ -1,0 +1,33 @@
+/** What the page and its Workers say to each other. One Worker runs the lesson, one its synchronous twin. */
+import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
+
+/** Which of the two a Worker runs. */
+export type Kind = "lesson" | "twin";
+
+/** A run from its seed. `run` is its number: answers to an older one are dropped. */
+export interface Start {
+  readonly ask: "start";
+  readonly run: number;
+  readonly spec: LessonSpec;
+  readonly actions: readonly Action[];
+}
+
+/** Page to Worker. */
+export type Ask =
+  | { readonly ask: "be"; readonly kind: Kind }
+  | Start
+  | { readonly ask: "advance"; readonly toMs: number }
+  | { readonly ask: "act"; readonly action: Action }
+  /** To the next event that is more than a step. */
+  | { readonly ask: "step" }
+  | { readonly ask: "sample"; readonly bytes: number }
+  | { readonly ask: "digest" };
+
+/** Worker to page. */
+export type Tell =
+  | { readonly tell: "ready"; readonly defaults: LessonSpec }
+  | { readonly tell: "frame"; readonly run: number; readonly frame: Frame | TwinFrame }
+  | { readonly tell: "stepped"; readonly run: number; readonly toMs: number }
+  | { readonly tell: "sample"; readonly run: number; readonly atMs: number; readonly text: string }
+  | { readonly tell: "digest"; readonly run: number; readonly atMs: number; readonly digest: string }
+  | { readonly tell: "failed"; readonly why: string };

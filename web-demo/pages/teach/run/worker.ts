@@ -1,0 +1,131 @@
+/** Runs the lesson, or its twin, in slices towards the page's target, and posts frames of it. */
+import init, { Lesson, lessonDefaults, Twin } from "../../../lesson/dist/lesson.js";
+import { LESSON_MS_MAX, type Frame, type Mark, type TwinFrame, type TwinMark } from "../../shared/lesson.js";
+import type { Ask, Kind, Start, Tell } from "./messages.js";
+
+/** A slice of work between two looks at the page's messages, in milliseconds of the wall clock. */
+const SLICE_MS = 12;
+/** Least time between two frames: 30 a second. */
+const FRAME_MS = 33;
+/** Parts of a training step that one call advances by. */
+const GRAINS = 8;
+/** A single step gives up after so many training steps without an event. */
+const STEP_SEARCH = 40;
+
+const scope = self as unknown as {
+  onmessage: (message: MessageEvent<Ask>) => void;
+  postMessage(message: Tell): void;
+};
+
+/** Turns of the event loop that are not slowed down as timers are. */
+const turns = new MessageChannel();
+
+class Runner {
+  readonly #kind: Kind;
+  #sim: Lesson | Twin | undefined;
+  #run = 0;
+  #nowMs = 0;
+  #targetMs = 0;
+  #grainMs = 1;
+  #framed = 0;
+  #turning = false;
+
+  constructor(kind: Kind) {
+    this.#kind = kind;
+    turns.port1.onmessage = () => this.#turn();
+  }
+
+  hear(ask: Exclude<Ask, { ask: "be" }>): void {
+    if (ask.ask === "start") return this.#start(ask);
+    const sim = this.#sim;
+    if (!sim) return;
+    switch (ask.ask) {
+      case "act":
+        return sim.act(ask.action);
+      case "advance":
+        this.#targetMs = Math.max(this.#targetMs, ask.toMs);
+        return this.#wake();
+      case "step":
+        return this.#step(sim);
+      case "sample":
+        return scope.postMessage({ tell: "sample", run: this.#run, atMs: this.#nowMs, text: sim.sample(ask.bytes) });
+      case "digest":
+        return scope.postMessage({ tell: "digest", run: this.#run, atMs: this.#nowMs, digest: sim.digest() });
+    }
+  }
+
+  #start({ run, spec, actions }: Start): void {
+    this.#sim?.free();
+    this.#sim = this.#kind === "lesson" ? new Lesson(spec) : new Twin(spec);
+    for (const action of actions) this.#sim.act(action);
+    this.#run = run;
+    this.#nowMs = this.#targetMs = 0;
+    this.#grainMs = Math.max(1, spec.stepMs / GRAINS);
+    this.#post();
+  }
+
+  #wake(): void {
+    if (this.#turning || this.#nowMs >= this.#targetMs) return;
+    this.#turning = true;
+    turns.port2.postMessage(null);
+  }
+
+  #turn(): void {
+    this.#turning = false;
+    const until = performance.now() + SLICE_MS;
+    while (this.#nowMs < this.#targetMs && performance.now() < until) this.#advance(Math.min(this.#targetMs, this.#nowMs + this.#grainMs));
+    if (this.#nowMs >= this.#targetMs || performance.now() - this.#framed >= FRAME_MS) this.#post();
+    this.#wake();
+  }
+
+  #advance(toMs: number): void {
+    this.#sim?.advance(toMs);
+    this.#nowMs = toMs;
+  }
+
+  /** Advances by whole milliseconds until something happened that is more than a training step. */
+  #step(sim: Lesson | Twin): void {
+    const giveUpMs = Math.min(LESSON_MS_MAX, this.#nowMs + STEP_SEARCH * GRAINS * this.#grainMs);
+    this.#post();
+    this.#nowMs = Math.floor(this.#nowMs);
+    while (this.#nowMs < giveUpMs) {
+      this.#advance(this.#nowMs + 1);
+      const frame: Frame | TwinFrame = sim.frame();
+      const marks: readonly (Mark | TwinMark)[] = frame.marks;
+      const found = marks.some((mark) => mark.kind !== "step" && mark.kind !== "parcel" && mark.kind !== "heldOut");
+      scope.postMessage({ tell: "frame", run: this.#run, frame });
+      if (found) break;
+    }
+    this.#targetMs = Math.max(this.#targetMs, this.#nowMs);
+    scope.postMessage({ tell: "stepped", run: this.#run, toMs: this.#nowMs });
+    this.#wake();
+  }
+
+  #post(): void {
+    if (!this.#sim) return;
+    this.#framed = performance.now();
+    scope.postMessage({ tell: "frame", run: this.#run, frame: this.#sim.frame() });
+  }
+}
+
+let runner: Runner | undefined;
+
+/** A module that breaks down says so; the page tells. */
+function guarded(act: () => void): void {
+  try {
+    act();
+  } catch (error) {
+    scope.postMessage({ tell: "failed", why: String(error) });
+  }
+}
+
+scope.onmessage = ({ data }) => {
+  if (data.ask !== "be") return guarded(() => runner?.hear(data));
+  init().then(
+    () => {
+      runner = new Runner(data.kind);
+      scope.postMessage({ tell: "ready", defaults: lessonDefaults() });
+    },
+    (error: unknown) => scope.postMessage({ tell: "failed", why: String(error) }),
+  );
+};

@@ -1,0 +1,59 @@
+/** The link to this very moment, and its digest: whoever opens the link gets the same one. */
+import { find, say, setText } from "../shared/dom.js";
+import { copyFrom } from "../shared/link.js";
+import type { Stage } from "./run/stage.js";
+
+/** The fragment for this moment, and what of it no link can hold. */
+export interface Linked {
+  readonly hash: string;
+  readonly leftOut: string | null;
+}
+
+export class Share {
+  readonly #stage: Stage;
+  readonly #link = find("link", HTMLInputElement);
+  readonly #said = find("link-said", HTMLElement);
+  readonly #digest = find("digest", HTMLElement);
+  readonly #linked: () => Linked;
+
+  constructor(stage: Stage, linked: () => Linked) {
+    this.#stage = stage;
+    this.#linked = linked;
+    this.#link.addEventListener("focus", () => {
+      this.#write();
+      this.#link.select();
+    });
+    find("copy", HTMLButtonElement).addEventListener("click", () => void this.#copy());
+  }
+
+  async #copy(): Promise<void> {
+    const leftOut = this.#write();
+    const copied = await copyFrom(this.#link);
+    const what = leftOut === null ? ": it leads to this very moment." : `, but ${leftOut}.`;
+    say(this.#said, copied ? `Copied${what}` : `Selected: press Ctrl+C to copy it${leftOut === null ? "." : what}`);
+  }
+
+  /** Puts the link to this moment into its field, and gives what it cannot tell. */
+  #write(): string | null {
+    const { hash, leftOut } = this.#linked();
+    const url = new URL(location.href);
+    url.hash = hash;
+    this.#link.value = url.href;
+    return leftOut;
+  }
+
+  /** A moment that stands still has a digest. */
+  async settle(): Promise<void> {
+    this.#write();
+    const atMs = this.#stage.clock.targetMs;
+    const { lesson, twin } = await this.#stage.digests();
+    // It may have gone on meanwhile.
+    if (this.#stage.clock.targetMs === atMs) setText(this.#digest, `At ${atMs} ms: ${lesson} decoupled, ${twin} in lock-step.`);
+  }
+
+  clear(): void {
+    this.#link.value = "";
+    setText(this.#digest, "Pause the run to see it.");
+    setText(this.#said, "");
+  }
+}

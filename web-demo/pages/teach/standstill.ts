@@ -1,0 +1,34 @@
+/** How long nobody trained: from when steps began and were to end, so that the same run always has the same time. */
+import type { Action, Frame } from "../shared/lesson.js";
+
+interface Step {
+  readonly island: number;
+  readonly fromMs: number;
+  readonly untilMs: number;
+}
+
+export class Standstill {
+  /** In all, until the last frame. */
+  ms = 0;
+  #nowMs = 0;
+  /** Steps that go on. */
+  #open: Step[] = [];
+
+  /** `actions` tell when exactly an island died, and its step with it. */
+  take(frame: Frame, actions: readonly Action[]): void {
+    const kills = actions.filter(({ deed, atMs }) => deed === "kill" && atMs > this.#nowMs && atMs <= frame.nowMs);
+    const begun = frame.marks.filter((mark) => mark.kind === "step");
+    const steps = [...this.#open, ...begun].map((step): Step => {
+      const kill = kills.find(({ island, atMs }) => island === step.island && atMs >= step.fromMs && atMs < step.untilMs);
+      return { island: step.island, fromMs: step.fromMs, untilMs: kill?.atMs ?? step.untilMs };
+    });
+    let trainedMs = this.#nowMs;
+    for (const { fromMs, untilMs } of steps.toSorted((a, b) => a.fromMs - b.fromMs)) {
+      this.ms += Math.max(0, fromMs - trainedMs);
+      trainedMs = Math.max(trainedMs, untilMs);
+    }
+    this.ms += Math.max(0, frame.nowMs - trainedMs);
+    this.#open = steps.filter(({ untilMs }) => untilMs > frame.nowMs);
+    this.#nowMs = frame.nowMs;
+  }
+}

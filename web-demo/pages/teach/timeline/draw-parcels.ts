@@ -1,0 +1,114 @@
+/** Draws parcels on their way between islands and syncer: a line for the way, codes for what is in flight. */
+import type { Parcel } from "./history.js";
+import { color, type ColorName } from "../../shared/palette.js";
+import { glowOf, headOf, LEFT_PX, wayOf, xOf, type Scene, type Way } from "./scene.js";
+
+/** A cell of a code, and codes in a row, of the block that stands for a parcel. */
+const CELL_PX = 3.5;
+const CELLS = 8;
+/** A parcel is still seen where it came in for so long, in milliseconds of the wall clock. */
+const GLOW_MS = 350;
+
+const COLORS: Readonly<Record<Parcel["what"], ColorName>> = { collect: "line-quiet", update: "line-1", merged: "line-2", whole: "line-3" };
+
+/** More ways than these, the newest, could not be told apart. */
+const WAYS_MAX = 500;
+/** Longest trip that a look back is made for, in milliseconds. */
+const TRIP_MS_MAX = 60_000;
+/** Seen from farther away than this, in milliseconds, requests are left out: they say nothing that answers do not. */
+const REQUESTS_MS = 15_000;
+
+/** Draws what is on its way, and the ways of what came in while they can be seen. */
+export function drawParcels(context: CanvasRenderingContext2D, scene: Scene): void {
+  const since = scene.nowMs - scene.spanMs;
+  const glow = glowOf(scene, GLOW_MS);
+  // Ways that look the same are one stroke: hundreds of them cost as much as a few.
+  const ways = new Map<string, { readonly what: Parcel["what"]; readonly dim: boolean; readonly path: Path2D }>();
+  const heads: (() => void)[] = [];
+  let drawn = 0;
+  for (let at = scene.history.parcels.length - 1; at >= 0 && drawn < WAYS_MAX; at -= 1) {
+    const parcel = scene.history.parcels[at]!;
+    // A parcel is noted when it is sent; what was sent long before has long arrived.
+    if (parcel.fromMs < since - TRIP_MS_MAX) break;
+    if (parcel.untilMs < since || parcel.fromMs > scene.nowMs) continue;
+    if (parcel.what === "collect" && scene.spanMs > REQUESTS_MS) continue;
+    const way = wayOf(scene, parcel);
+    if (way.x1 < LEFT_PX) continue;
+    drawn += 1;
+    const dim = scene.followed !== null && parcel.fragment !== scene.followed && parcel.what !== "whole";
+    const key = `${parcel.what}${dim}`;
+    let alike = ways.get(key);
+    if (!alike) ways.set(key, (alike = { what: parcel.what, dim, path: new Path2D() }));
+    const head = headOf(scene, parcel, way);
+    alike.path.moveTo(way.x0, way.y0);
+    alike.path.lineTo(head.x, head.y);
+    if (parcel === scene.chosen) heads.push(() => ring(context, scene, parcel, way));
+    if (!dim && scene.nowMs < parcel.untilMs + glow) heads.push(() => drawHead(context, scene, parcel, way, glow));
+  }
+  for (const { what, dim, path } of ways.values()) {
+    context.strokeStyle = color(COLORS[what]);
+    context.globalAlpha = dim ? 0.1 : what === "collect" ? 0.35 : 0.7;
+    context.lineWidth = what === "whole" ? 3 : what === "collect" ? 1 : 1.25;
+    context.setLineDash(what === "collect" ? [2, 3] : []);
+    context.stroke(path);
+  }
+  context.setLineDash([]);
+  for (const draw of heads) draw();
+  context.globalAlpha = 1;
+}
+
+/** Codes as cells; what has none is a plain block. */
+function drawHead(context: CanvasRenderingContext2D, scene: Scene, parcel: Parcel, way: Way, glow: number): void {
+  const head = headOf(scene, parcel, way);
+  const age = Math.max(0, scene.nowMs - parcel.untilMs) / glow;
+  // Where it came in stays in the past, but what glows is still at the shore of now.
+  const x = age > 0 ? xOf(scene, Math.min(scene.nowMs, parcel.untilMs)) : head.x;
+  context.globalAlpha = scene.still && age > 0 ? 0 : 1 - age;
+  if (parcel.what === "collect") {
+    context.fillStyle = color("line-quiet");
+    context.beginPath();
+    context.arc(x, head.y, 2.5, 0, 2 * Math.PI);
+    return context.fill();
+  }
+  const rows = Math.max(2, Math.ceil(parcel.glimpse.length / CELLS));
+  const [width, height] = [CELLS * CELL_PX, rows * CELL_PX];
+  const [left, top] = [x - width / 2, head.y - height / 2];
+  context.fillStyle = color("card");
+  context.strokeStyle = color(COLORS[parcel.what]);
+  context.lineWidth = parcel.up ? 1.5 : 2.5;
+  context.fillRect(left - 2, top - 2, width + 4, height + 4);
+  context.strokeRect(left - 2, top - 2, width + 4, height + 4);
+  const solid = context.globalAlpha;
+  parcel.glimpse.forEach((code, at) => {
+    if (code === 0) return;
+    context.fillStyle = color(code > 0 ? "line-2" : "line-1");
+    context.globalAlpha = solid * Math.min(1, 0.2 + (0.8 * Math.abs(code)) / 7);
+    context.fillRect(left + (at % CELLS) * CELL_PX, top + Math.floor(at / CELLS) * CELL_PX, CELL_PX - 0.5, CELL_PX - 0.5);
+  });
+}
+
+function ring(context: CanvasRenderingContext2D, scene: Scene, parcel: Parcel, way: Way): void {
+  const head = headOf(scene, parcel, way);
+  context.globalAlpha = 1;
+  context.strokeStyle = color("ink");
+  context.lineWidth = 2;
+  context.beginPath();
+  context.arc(head.x, head.y, 6, 0, 2 * Math.PI);
+  context.stroke();
+}
+
+/** The parcel whose way passes nearest to a point, within reach of a finger. */
+export function parcelAt(scene: Scene, x: number, y: number): Parcel | null {
+  let [nearest, least]: [Parcel | null, number] = [null, 14];
+  for (const parcel of scene.history.parcels) {
+    if (parcel.fromMs > scene.nowMs || parcel.what === "collect") continue;
+    const way = wayOf(scene, parcel);
+    const head = headOf(scene, parcel, way);
+    const [dx, dy] = [head.x - way.x0, head.y - way.y0];
+    const length = dx * dx + dy * dy;
+    const at = length === 0 ? 0 : Math.min(1, Math.max(0, ((x - way.x0) * dx + (y - way.y0) * dy) / length));
+    const distance = Math.hypot(x - way.x0 - at * dx, y - way.y0 - at * dy);
+    if (distance < least) [nearest, least] = [parcel, distance];
+  }
+  return nearest;
+}

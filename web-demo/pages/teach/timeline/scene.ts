@@ -1,0 +1,109 @@
+/** Where things are on the timeline: lanes from top to bottom, time from left to right. */
+import type { Island } from "../../shared/lesson.js";
+import type { History, Parcel } from "./history.js";
+
+/** What is drawn. */
+export interface Scene {
+  readonly history: History;
+  readonly islands: readonly Island[];
+  readonly nowMs: number;
+  readonly spanMs: number;
+  /** Virtual over wall time: what flashes does so for a moment of the onlooker's. */
+  readonly speed: number;
+  readonly width: number;
+  readonly rows: number;
+  /** Only this fragment is drawn in full. */
+  readonly followed: number | null;
+  readonly chosen: Parcel | null;
+  /** Nothing flashes. */
+  readonly still: boolean;
+}
+
+const AXIS_PX = 22;
+/** Height of an island's lane: the fewer there are, the more room each has. */
+const LANE_PX = { least: 30, most: 46, all: 220 } as const;
+const ROW_PX = 20;
+const TWIN_GAP_PX = 12;
+const TWIN_PX = 36;
+export const LEFT_PX = 72;
+/** Room for what is in flight at the moment. */
+const RIGHT_PX = 30;
+
+/** A lane's top and height, in CSS pixels. */
+export interface Lane {
+  readonly top: number;
+  readonly height: number;
+}
+
+function laneHeight(islands: number): number {
+  return Math.round(Math.min(LANE_PX.most, Math.max(LANE_PX.least, LANE_PX.all / islands)));
+}
+
+/** How many islands lie above the syncer. */
+function above(islands: number): number {
+  return Math.ceil(islands / 2);
+}
+
+export function syncerHeight(rows: number): number {
+  return rows * ROW_PX + 16;
+}
+
+export function islandLane(scene: Pick<Scene, "islands" | "rows">, island: number): Lane {
+  const height = laneHeight(scene.islands.length);
+  const below = island >= above(scene.islands.length) ? syncerHeight(scene.rows) : 0;
+  return { top: AXIS_PX + island * height + below, height };
+}
+
+export function syncerLane(scene: Pick<Scene, "islands" | "rows">): Lane {
+  return { top: AXIS_PX + above(scene.islands.length) * laneHeight(scene.islands.length), height: syncerHeight(scene.rows) };
+}
+
+export function twinLane(scene: Pick<Scene, "islands" | "rows">): Lane {
+  return { top: heightOf(scene.islands.length, scene.rows) - TWIN_PX - 4, height: TWIN_PX };
+}
+
+/** Height of everything, in CSS pixels. */
+export function heightOf(islands: number, rows: number): number {
+  return AXIS_PX + islands * laneHeight(islands) + syncerHeight(rows) + TWIN_GAP_PX + TWIN_PX + 4;
+}
+
+/** The middle of a row of the syncer's lane. */
+export function rowY(scene: Pick<Scene, "islands" | "rows">, row: number): number {
+  return syncerLane(scene).top + 8 + (Math.min(row, scene.rows - 1) + 0.5) * ROW_PX;
+}
+
+/** How long something glows that does so for `wallMs` of the onlooker's time: never so long that it piles up. */
+export function glowOf(scene: Scene, wallMs: number): number {
+  return Math.min(wallMs * scene.speed, scene.spanMs / 20);
+}
+
+/** Where a moment is. */
+export function xOf(scene: Scene, ms: number): number {
+  return LEFT_PX + (1 - (scene.nowMs - ms) / scene.spanMs) * (scene.width - LEFT_PX - RIGHT_PX);
+}
+
+/** A straight way from one lane to another. */
+export interface Way {
+  readonly x0: number;
+  readonly y0: number;
+  readonly x1: number;
+  readonly y1: number;
+}
+
+/** The way of a parcel, from when it is sent until it is there. */
+export function wayOf(scene: Scene, parcel: Parcel): Way {
+  const lane = islandLane(scene, parcel.island);
+  const shore = lane.top + lane.height / 2;
+  const syncer = syncerLane(scene);
+  const round = parcel.round === null ? undefined : scene.history.rounds.findLast((one) => one.round === parcel.round);
+  const quay = round ? rowY(scene, round.row) : syncer.top + syncer.height / 2;
+  const [y0, y1] = parcel.up ? [shore, quay] : [quay, shore];
+  return { x0: xOf(scene, parcel.fromMs), y0, x1: xOf(scene, parcel.untilMs), y1 };
+}
+
+/** Where a parcel is at the moment that is shown, and how far on its way, 0 to 1. */
+export function headOf(scene: Scene, parcel: Parcel, way: Way): { readonly x: number; readonly y: number; readonly share: number } {
+  const lasts = parcel.untilMs - parcel.fromMs;
+  const share = lasts <= 0 ? 1 : Math.min(1, Math.max(0, (scene.nowMs - parcel.fromMs) / lasts));
+  return { x: way.x0 + share * (way.x1 - way.x0), y: way.y0 + share * (way.y1 - way.y0), share };
+}

@@ -1,0 +1,155 @@
+// Goal: a class joins by its link over plain http, and its teacher slows and drops islands while the run goes on.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { axe, faults } from "./axe.mjs";
+import { chromiumFlagsWithoutGpu, launch, startSyncer, until } from "./support.mjs";
+
+const INVITE = "#invite=open-sesame";
+let syncer, browser, origin;
+const trouble = [];
+
+before(async () => {
+  // A name that is not this machine's own: browsers trust such pages as little as those of a phone in a class.
+  const elsewhere = "--host-resolver-rules=MAP classroom.test 127.0.0.1";
+  [syncer, browser] = await Promise.all([
+    startSyncer("--classroom", "--invite", INVITE.replace("#invite=", "")),
+    launch([...chromiumFlagsWithoutGpu, elsewhere]),
+  ]);
+  origin = `http://classroom.test:${new URL(syncer.url).port}/`;
+});
+after(() => Promise.all([syncer?.stop(), browser?.close()]));
+
+async function newcomer() {
+  const context = await browser.newContext({ viewport: { width: 360, height: 800 } });
+  await context.addInitScript(axe);
+  return context;
+}
+
+async function open(context, path = "") {
+  const page = await context.newPage();
+  page.on("pageerror", (error) => trouble.push(String(error)));
+  await page.goto(origin + path + INVITE);
+  return page;
+}
+
+/** A student that trains. */
+async function student(name) {
+  const page = await open(await newcomer());
+  await until("the field for a name", () => page.isVisible("#who #name"));
+  await page.fill("#name", name);
+  await page.click("#start");
+  await says(page, "#sentence", /^Training/);
+  return page;
+}
+
+const says = (page, selector, pattern) =>
+  until(`${selector} to say ${pattern}`, async () => pattern.test(await page.textContent(selector)));
+
+/** The learner of this name, as everybody sees it. */
+const shown = async (name) => (await syncer.status()).learners.find((learner) => learner.name === name);
+
+/** What Ada trains while Ben trains so much more. */
+async function whileBenTrains(tokens) {
+  const begun = { ada: (await shown("Ada")).tokens_trained, ben: (await shown("Ben")).tokens_trained };
+  const ben = await until("Ben to train on", async () => {
+    const now = (await shown("Ben")).tokens_trained;
+    return now >= begun.ben + tokens && now - begun.ben;
+  });
+  return ((await shown("Ada")).tokens_trained - begun.ada) / ben;
+}
+
+test("a class over plain http, with a hand on each island", async () => {
+  const [ada, ben] = [await student("Ada"), await student("Ben")];
+  assert.deepEqual(await ada.evaluate(() => [isSecureContext, navigator.locks, navigator.gpu]), [false, undefined, undefined]);
+  await says(ada, "#insecure", /plain http.*no WebGPU.*processor/);
+  await until("both to be merged", async () => (await shown("Ada"))?.tokens_merged > 0 && (await shown("Ben"))?.tokens_merged > 0);
+  assert.match((await shown("Ada")).device, /^browser, cpu/);
+
+  const teacher = await open(await newcomer(), "dashboard");
+  await until("both islands", async () => (await teacher.locator("#islands li").count()) === 2);
+  await teacher.click("#islands-token");
+  await teacher.keyboard.type(await syncer.token());
+  const row = (name) => teacher.locator("#islands li", { hasText: name });
+  const press = (name, button) => row(name).getByRole("button", { name: button, exact: true }).click();
+  const badge = (name, pattern) => until(`${name}'s badge to say ${pattern}`, async () => pattern.test(await row(name).locator(".badge").textContent()));
+
+  const before = await whileBenTrains(40_000);
+  await press("Ada", "×8 slower");
+  await says(ada, "#sentence", /^Training, balanced, slowed ×8 by the owner of the run\.$/);
+  await badge("Ada", /^slowed ×8 by the owner$/);
+  const slowed = await whileBenTrains(40_000);
+  assert.ok(slowed < before / 2, `Ada trained ${before.toFixed(2)} of what Ben did, slowed down ${slowed.toFixed(2)}`);
+  await says(ben, "#sentence", /^Training, balanced\.$/);
+  await press("Ada", "Full speed");
+  await says(ada, "#sentence", /^Training, balanced\.$/);
+
+  // Sent away, it says so, the others are merged on, and it comes back by itself as who it was.
+  const { rounds } = await syncer.status();
+  await teacher.fill("#drop-seconds", "3");
+  await press("Ada", "Drop");
+  await says(ada, "#sentence", /^Dropped by the owner of the run: this machine (may return in \d s|returning now)/);
+  await until("Ada to be back", async () => (await shown("Ada")).state === "training");
+  await says(ada, "#sentence", /^Training, balanced\.$/);
+  const back = await shown("Ada");
+  await until("Ada to be merged again", async () => (await shown("Ada")).fates.merged > back.fates.merged);
+  const status = await syncer.status();
+  assert.ok(status.rounds > rounds && status.learners_total === 2, JSON.stringify(status.learners_by_state));
+
+  // An owner that changes its mind does not have to wait.
+  await teacher.fill("#drop-seconds", "3000");
+  await press("Ada", "Drop");
+  await badge("Ada", /^dropped by the owner, may return in (49|50) min/);
+  assert.deepEqual(await faults(teacher), []);
+  assert.deepEqual(await faults(ada), []);
+  for (const page of [teacher, ada]) {
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, `${page.url()} sticks out`);
+  }
+  await press("Ada", "Let it back");
+  await says(ada, "#sentence", /^Training, balanced\.$/);
+  assert.deepEqual(trouble, []);
+  for (const page of [ada, ben, teacher]) await page.context().close();
+});
+
+test("a second tab waits for the first, without locks too", async () => {
+  const first = await student("Cleo");
+  const second = await open(first.context());
+  await until("the field for a name", () => second.isVisible("#who #name"));
+  await second.click("#start");
+  await says(second, "#sentence", /^Waiting: another tab/);
+  const third = await open(first.context());
+  await until("the field for a name", () => third.isVisible("#who #name"));
+  await third.click("#start");
+  await says(third, "#sentence", /^Waiting: another tab/);
+  assert.match(await first.textContent("#sentence"), /^Training/);
+  const total = (await syncer.status()).learners_total;
+  await first.close();
+  await until("one of them to take over", async () =>
+    (await Promise.all([second, third].map((page) => page.textContent("#sentence")))).filter((text) => /^Training/.test(text)).length === 1);
+  assert.equal((await syncer.status()).learners_total, total, "it is the same learner");
+  await second.context().close();
+});
+
+test("a twin that took over is named, where nothing kept them apart", async () => {
+  const first = await student("Dora");
+  // As a browser that copies a profile would: the same identity, and no lock in common.
+  const identity = await first.evaluate(async () => {
+    const asked = indexedDB.open("archipelago");
+    const db = await new Promise((resolve) => (asked.onsuccess = () => resolve(asked.result)));
+    const got = db.transaction("learners").objectStore("learners").getAll();
+    return (await new Promise((resolve) => (got.onsuccess = () => resolve(got.result))))[0].identity;
+  });
+  const context = await newcomer();
+  const second = await open(context);
+  await second.evaluate(async ([identity, place]) => {
+    const asked = indexedDB.open("archipelago", 1);
+    asked.onupgradeneeded = () => asked.result.createObjectStore("learners");
+    const db = await new Promise((resolve) => (asked.onsuccess = () => resolve(asked.result)));
+    const put = db.transaction("learners", "readwrite").objectStore("learners").put({ identity }, place);
+    await new Promise((resolve) => (put.onsuccess = resolve));
+    db.close();
+  }, [identity, origin]);
+  await second.click("#start");
+  await says(second, "#sentence", /^Training/);
+  await says(first, "#sentence", /^Not training: another tab or window of this browser trains in this run now\.$/);
+  await Promise.all([first.context().close(), context.close()]);
+});

@@ -1,0 +1,74 @@
+// Goal: what is told of a long run is as even as of a short one, takes no more room, and is the same in each replay.
+import assert from "node:assert/strict";
+import { before, test } from "node:test";
+import { load } from "./support.mjs";
+
+let Live, Means;
+
+before(async () => {
+  ({ Live } = await load("teach/live.ts"));
+  ({ Means } = await load("shared/means.ts"));
+});
+
+const COUNT = 3_000;
+const live = () => new Live({ islands: 2 });
+const frame = (nowMs, marks = []) => ({ nowMs, marks, islands: [], run: {} });
+const twin = (nowMs, marks = [], stalledBy = []) => ({ nowMs, marks, stalledBy });
+const heldOut = (at) => ({ kind: "heldOut", atMs: 1_000 * at, loss: 5 - at / COUNT, tokens: at });
+const step = (island, fromMs, untilMs) => ({ kind: "step", island, fromMs, untilMs });
+const kill = (island, atMs) => ({ atMs, island, deed: "kill", factor: 1 });
+
+test("a course of losses is bounded, even, and has its first and its last", () => {
+  const told = live();
+  for (let at = 0; at < COUNT; at += 1) {
+    told.take(frame(1_000 * at, [heldOut(at)]), []);
+    told.takeTwin(twin(1_000 * at, [heldOut(at)]));
+    for (const course of [told.heldOut, told.twinHeldOut]) {
+      assert.equal(course[0].atMs, 0);
+      assert.equal(course.at(-1).atMs, 1_000 * at);
+    }
+  }
+  for (const course of [told.heldOut, told.twinHeldOut]) {
+    assert.ok(course.length > 200 && course.length <= 401, `${course.length}`);
+    const gaps = course.slice(1).map(({ atMs }, at) => atMs - course[at].atMs);
+    assert.deepEqual([...new Set(gaps.slice(0, -1))], [8_000]);
+    assert.ok(gaps.at(-1) <= 8_000);
+  }
+});
+
+test("a line of losses is bounded, and each of its points stands for as many values", () => {
+  const means = new Means();
+  for (let value = 0; value < COUNT; value += 1) means.push(value);
+  assert.ok(means.all.length >= 300 && means.all.length < 600, `${means.all.length}`);
+  assert.deepEqual([...means.all], means.all.map((_, at) => 8 * at + 3.5));
+  assert.deepEqual([means.first, means.last], [0, COUNT - 1]);
+});
+
+test("a twin's standstills count from mark to mark, whenever it is looked at", () => {
+  const stall = (fromMs, untilMs) => ({ kind: "stall", island: 1, fromMs, untilMs });
+  const [seldom, often] = [live(), live()];
+  seldom.takeTwin(twin(9_000, [stall(1_003, 1_010), stall(2_000, 4_500), stall(8_000, null)], [1]));
+  often.takeTwin(twin(1_005, [stall(1_003, null)], [1]));
+  often.takeTwin(twin(2_000, [stall(1_003, 1_010)], [1]));
+  assert.deepEqual([often.stalledSinceMs, often.standstillMs], [2_000, 0]);
+  often.takeTwin(twin(3_000, [stall(2_000, null)], [1]));
+  often.takeTwin(twin(5_000, [stall(2_000, 4_500)]));
+  assert.deepEqual([often.stalledSinceMs, often.standstillMs], [null, 0]);
+  often.takeTwin(twin(9_000, [stall(8_000, null)], [1]));
+  for (const told of [seldom, often]) assert.deepEqual([told.stalledMs, told.stalledSinceMs, told.standstillMs], [2_507, 8_000, 1_000]);
+});
+
+test("decoupled training stands still when no island trains, whenever it is looked at", () => {
+  const marks = [step(0, 60, 160), step(1, 70, 190), step(0, 160, 260), step(1, 190, 310), step(0, 260, 360), step(0, 500, 600)];
+  const actions = [kill(1, 250), kill(0, 300), { ...kill(0, 450), deed: "restart" }];
+  for (const grain of [1, 7, 100, 550]) {
+    const told = live();
+    for (let from = 0; from < 550; from += grain) {
+      const until = Math.min(550, from + grain);
+      const begun = marks.filter(({ fromMs }) => fromMs > from && fromMs <= until);
+      told.take(frame(until, begun), actions.filter(({ atMs }) => atMs <= until));
+    }
+    // Until the first step, and from the second death until a step is begun anew.
+    assert.equal(told.idleMs, 60 + 200, `looked at each ${grain} ms`);
+  }
+});

@@ -1,0 +1,76 @@
+// Goal: whoever wants no motion sees what came in, and nothing on the timeline that flares up and fades.
+import assert from "node:assert/strict";
+import { before, test } from "node:test";
+import { load } from "./support.mjs";
+
+let draw, History;
+
+/** Ways that are drawn together; the recording context tells what became of them. */
+class Path {
+  calls = [];
+  moveTo() {}
+  lineTo() {}
+  rect() {}
+  closePath() {
+    this.calls.push("triangle");
+  }
+}
+
+before(async () => {
+  // What modules of canvases ask of a page.
+  globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
+  globalThis.document = { createElement: () => ({ style: {}, remove() {} }), body: { appendChild: (probe) => probe } };
+  globalThis.getComputedStyle = ({ style }) => style;
+  globalThis.Path2D = Path;
+  ({ draw } = await load("teach/timeline/draw.ts"));
+  ({ History } = await load("teach/timeline/history.ts"));
+});
+
+/** A context that keeps whatever is drawn and can be seen: what, and how opaque. */
+function recording() {
+  const seen = [];
+  const state = { globalAlpha: 1, measureText: () => ({ width: 10 }), arc: (x, y, radius) => (state.radius = radius) };
+  const paint = (what) => (...at) => state.globalAlpha > 0 && seen.push({ what, alpha: state.globalAlpha, radius: state.radius, at });
+  for (const what of ["fill", "stroke", "fillRect", "strokeRect"]) state[what] = paint(what);
+  state.beginPath = () => (state.radius = undefined);
+  const context = new Proxy(state, { get: (_, name) => (name in state ? state[name] : () => {}) });
+  return { context, seen };
+}
+
+const island = { state: "training", partitioned: false, poisoned: false, slow: 1, stopped: null, steps: 10, tokens: 100, merged: 50, loss: 3, stepMs: 250 };
+const parcel = (more) => ({ kind: "parcel", island: 0, up: true, what: "update", round: null, fragment: 0, bytes: 1, fromMs: 9_500, untilMs: 9_900, glimpse: [7, -7], ...more });
+
+/** What is drawn at 10 s: a fragment just taken in, and a parcel. */
+function drawn(still, of) {
+  const history = new History();
+  history.reset(2);
+  history.take({ nowMs: 10_000, islands: [island, island], marks: [{ kind: "applied", island: 1, fragment: 0, atMs: 9_900 }, parcel(of)], run: {} }, []);
+  const { context, seen } = recording();
+  draw(context, { history, islands: [island, island], nowMs: 10_000, spanMs: 8_000, speed: 1, width: 800, rows: 2, followed: null, chosen: null, still }, 300);
+  return seen;
+}
+
+const rings = (seen) => seen.filter(({ what, radius }) => what === "stroke" && radius !== undefined);
+const blocks = (seen) => seen.filter(({ what }) => what === "strokeRect");
+const faded = (seen) => seen.filter(({ what, alpha }) => ["stroke", "strokeRect"].includes(what) && ![1, 0.7].includes(alpha));
+
+test("a ring where a fragment was taken in, and a glow where a parcel came in, for those who like it", () => {
+  const seen = drawn(false, {});
+  assert.equal(rings(seen).length, 1);
+  assert.equal(blocks(seen).length, 1);
+  assert.equal(faded(seen).length, 2);
+});
+
+test("neither ring nor glow without motion; what was taken in has its mark all the same", () => {
+  const seen = drawn(true, {});
+  assert.deepEqual([rings(seen), blocks(seen), faded(seen)], [[], [], []]);
+  const marks = seen.filter(({ what, at }) => what === "fill" && at[0]?.calls?.includes("triangle"));
+  assert.deepEqual(marks.map(({ alpha }) => alpha), [1]);
+});
+
+test("what is on its way is drawn in full, with motion or without", () => {
+  for (const still of [false, true]) {
+    const [block, ...others] = blocks(drawn(still, { untilMs: 10_400 }));
+    assert.deepEqual([block.alpha, others.length], [1, 0]);
+  }
+});
