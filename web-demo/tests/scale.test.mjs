@@ -86,6 +86,26 @@ test("links: decoupled needs far less, and less with fewer bits", async () => {
   await until("more for more data centres", async () => (await rates())[0] > 1.3 * parallel);
 });
 
+test("figures that could not be worked out are said, and the next ones come", async () => {
+  await page.addInitScript(() => {
+    const Real = Worker;
+    window.Worker = class extends Real {
+      constructor(...all) {
+        super(...all);
+        window.theWorker = this;
+      }
+    };
+  });
+  await open();
+  await page.evaluate(() => window.theWorker.postMessage({ job: -1, questions: [{ of: "link", line: 0, x: 0, spec: {} }, { of: "link", line: 0, x: 1, spec: {} }] }));
+  await until("it to be said", async () => /could not be worked out/.test(await page.textContent("#notice")));
+  await page.focus("#knob-chips");
+  await page.keyboard.press("End");
+  await until("the next figures", async () => /^At 5 M chips/.test(await page.textContent("#reading")));
+  await worked();
+  assert.ok(await page.isHidden("#notice"));
+});
+
 test("what a link cannot mean is said, and the rest counts", async () => {
   await open("#v=1&chips=3&learners=16");
   assert.match(await page.textContent("#notice"), /Chips/);

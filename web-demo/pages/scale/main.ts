@@ -19,7 +19,10 @@ const explorer = new Explorer((results, done) => {
   goodput.show(settings, results);
   link.show(settings, results);
   setText(find("working", HTMLElement), done ? "" : "Working it out…");
-}, (why) => notify(`The figures could not be worked out: ${why}. Load the page anew.`));
+}, (why) => {
+  notify(`The figures could not be worked out: ${why}. Change a setting, or load the page anew.`);
+  setText(find("working", HTMLElement), "");
+});
 
 function notify(text: string): void {
   notice.hidden = text === "";
@@ -34,8 +37,15 @@ function showLink(): void {
 
 function change(key: keyof Settings, value: number): void {
   settings = { ...settings, [key]: value };
+  notify("");
   window.history.replaceState(null, "", write(settings));
   showLink();
+  ask();
+}
+
+/** Asks for the figures of what is set. */
+function ask(): void {
+  setText(find("working", HTMLElement), "Working it out…");
   explorer.ask(settings);
 }
 
@@ -65,7 +75,7 @@ function open(): void {
   notify(wrong.length === 0 ? "" : `This link has something for "${wrong.join('", "')}" that it cannot be; the default is used.`);
   for (const show of shows) show();
   showLink();
-  explorer.ask(settings);
+  ask();
 }
 
 find("failures", HTMLElement).append(...FAILURES.map(field));

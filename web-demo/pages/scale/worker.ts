@@ -27,6 +27,8 @@ turns.port1.onmessage = () => {
       next += 1;
     }
   } catch (error) {
+    // The next job finds nothing in its way.
+    job = undefined;
     return scope.postMessage({ is: "failed", why: String(error) });
   }
   const done = next >= job.questions.length;
