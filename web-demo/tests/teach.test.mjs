@@ -88,6 +88,25 @@ test("a link replays to the same digest", async () => {
   assert.notEqual(await other.textContent("#digest"), digest);
 });
 
+test("a page that plays plays on when it is loaded anew, and one that stands still stands still", async () => {
+  await open();
+  await page.click("[data-does=kill-2]");
+  await says("#sentence", /^Island 3 is gone/);
+  await until("the address", () => /#v=1&a=k3@\d+$/.test(page.url()));
+  await page.reload();
+  await says("#sentence", /^Island 3 is gone/);
+  assert.equal(await page.textContent("#play"), "Pause");
+  const at = await shownMs();
+  await until("it to go on", async () => (await shownMs()) > at + 1_000);
+  await page.click("#play");
+  await says("#digest", /^At/);
+  const digest = await page.textContent("#digest");
+  await until("the moment", () => page.url().endsWith(`&t=${/^At (\d+)/.exec(digest)[1]}`));
+  await page.reload();
+  await until("the same moment", async () => (await page.textContent("#digest")) === digest);
+  assert.equal(await page.textContent("#play"), "Play");
+});
+
 test("what is done to a run that is paused shows at once, and replays", async () => {
   await open();
   await page.click("#play");
@@ -184,7 +203,7 @@ test("a key that is held down does its deed once", async () => {
   await page.keyboard.up("3");
   await page.waitForTimeout(500);
   assert.match(await page.textContent("#sentence"), /^Island 3 is gone/);
-  await until("the address", () => /[#&]a=k3@\d+&/.test(page.url()));
+  await until("the address", () => /[#&]a=k3@\d+$/.test(page.url()));
 });
 
 test("settings begin the run anew, and are in the address", async () => {

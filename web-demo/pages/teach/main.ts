@@ -83,7 +83,7 @@ const settings = new Settings((spec) => (guide.asksFor(spec) ? rebuild(spec) : b
 const presenter = new Presenter();
 const guide = new Guide({ open: openChapter, break: breakIt });
 const controls = new Controls(stage, restart, () => addressLater());
-const share = new Share(stage, () => ({ hash: hashNow(), leftOut: leftOut(placeNow()) }));
+const share = new Share(stage, () => ({ hash: write(placeNow(), stageOf), leftOut: leftOut(placeNow()) }));
 
 /** The stage of a chapter, or the open one. */
 const stageOf: StageOf = (id) => {
@@ -92,13 +92,10 @@ const stageOf: StageOf = (id) => {
   return { spec: settled({ ...stage.defaults, ...chapter?.stage }), speed: chapter?.speed ?? 1, actions: chapter?.actions ?? [] };
 };
 
+/** The moment that is seen, as a place. */
 function placeNow(): Place {
   const { spec, actions, clock } = stage;
   return { spec, actions, atMs: clock.playing ? Math.round(clock.shownMs) : clock.targetMs, speed: clock.speed, chapter: guide.chapter?.id ?? null };
-}
-
-function hashNow(): string {
-  return write(placeNow(), stageOf);
 }
 
 let addressTimer: ReturnType<typeof setTimeout> | undefined;
@@ -106,7 +103,9 @@ let addressTimer: ReturnType<typeof setTimeout> | undefined;
 function addressLater(): void {
   addressTimer ??= setTimeout(() => {
     addressTimer = undefined;
-    window.history.replaceState(null, "", hashNow());
+    const place = placeNow();
+    // A run that plays has no moment in its address: loaded anew, it is to play.
+    window.history.replaceState(null, "", write(stage.clock.playing ? { ...place, atMs: 0 } : place, stageOf));
   }, ADDRESS_MS);
 }
 

@@ -1,7 +1,8 @@
 /**
  * The whole state of the page as a link's fragment: `#v=1&m=5&k=1&a=k2@3400~r2@9100&t=12000&x=1&chapter=quorum`.
  *
- * Only what differs from the chapter's stage is written. What cannot be read is left out, and said.
+ * Only what differs from the chapter's stage is written. What cannot be read is left out, and said. A run with a moment
+ * stands still at it; one without begins at its seed and plays, with everything that was done to it.
  */
 import { LESSON_MS_MAX, type Action, type Deed, type LessonSpec } from "../../shared/lesson.js";
 import { isAllowed, KNOBS, settled } from "./knobs.js";
@@ -10,7 +11,7 @@ import { isAllowed, KNOBS, settled } from "./knobs.js";
 export interface Place {
   readonly spec: LessonSpec;
   readonly actions: readonly Action[];
-  /** The moment to go to. */
+  /** The moment to stand still at; 0 for a run that plays. */
   readonly atMs: number;
   readonly speed: number;
   readonly chapter: string | null;
