@@ -8,11 +8,13 @@ const spec = {
   stepMs: 250, spread: 0.2, jitter: 0.1, latencyMs: 100, kilobytesPerS: 0, loss: 0, late: 0, lateMs: 0,
 };
 const stageOf = (chapter) => {
-  if (chapter === null) return { spec, speed: 1, actions: [] };
-  return chapter === "grace" ? { spec: { ...spec, spread: 0.3 }, speed: 2, actions: [] } : undefined;
+  if (chapter === null) return { spec, speed: 1, actions: [], followed: null };
+  return chapter === "grace" ? { spec: { ...spec, spread: 0.3 }, speed: 2, actions: [], followed: 0 } : undefined;
 };
 /** The longest lesson. */
 const DAY_MS = 24 * 3_600_000;
+/** The open stage, as it begins. */
+const OPEN = { spec, actions: [], atMs: 0, speed: 1, chapter: null, followed: null, presenter: false };
 let read, write, leftOut;
 
 before(async () => ({ read, write, leftOut } = await load("teach/run/address.ts")));
@@ -29,23 +31,26 @@ test("what is written is read back", () => {
     { atMs: 9_500, island: 3, deed: "poison", factor: 1 },
     { atMs: 9_600, island: 3, deed: "cure", factor: 1 },
   ];
-  const place = { spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 }, actions, atMs: 12_345, speed: 0.25, chapter: null };
+  const place = { spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 }, actions, atMs: 12_345, speed: 0.25, chapter: null, followed: 7, presenter: true };
   assert.deepEqual(read(write(place, stageOf), stageOf), { place, notices: [] });
-  const inChapter = { ...place, spec: { ...spec, spread: 0.3 }, chapter: "grace", speed: 2 };
-  assert.deepEqual(placeOf(write(inChapter, stageOf)), inChapter);
+  for (const followed of [null, 0, 3]) {
+    const inChapter = { ...place, spec: { ...spec, spread: 0.3 }, chapter: "grace", speed: 2, followed };
+    assert.deepEqual(placeOf(write(inChapter, stageOf)), inChapter);
+  }
 });
 
 test("links are short: only what differs is in them", () => {
-  assert.equal(write({ spec, actions: [], atMs: 0, speed: 1, chapter: null }, stageOf), "#v=1");
-  const killed = { spec, actions: [{ atMs: 3_401, island: 2, deed: "kill", factor: 1 }], atMs: 5_000, speed: 1, chapter: null };
+  assert.equal(write(OPEN, stageOf), "#v=1");
+  const killed = { ...OPEN, actions: [{ atMs: 3_401, island: 2, deed: "kill", factor: 1 }], atMs: 5_000 };
   assert.equal(write(killed, stageOf), "#v=1&a=k3@3401&t=5000");
-  assert.equal(write({ spec: { ...spec, spread: 0.3 }, actions: [], atMs: 0, speed: 2, chapter: "grace" }, stageOf), "#v=1&chapter=grace");
+  assert.equal(write({ ...OPEN, spec: { ...spec, spread: 0.3 }, speed: 2, chapter: "grace", followed: 0 }, stageOf), "#v=1&chapter=grace");
 });
 
 test("no link is the open stage, and a chapter alone is its stage", () => {
-  assert.deepEqual(read("", stageOf), { place: { spec, actions: [], atMs: 0, speed: 1, chapter: null }, notices: [] });
+  assert.deepEqual(read("", stageOf), { place: OPEN, notices: [] });
   assert.equal(placeOf("#chapter=grace").spec.spread, 0.3);
   assert.equal(placeOf("#chapter=grace").speed, 2);
+  assert.equal(placeOf("#chapter=grace").followed, 0);
 });
 
 test("what cannot be is left out, and said", () => {
@@ -68,13 +73,18 @@ test("what cannot be is left out, and said", () => {
   check("#v=1&a=s2x0.5@100", /left out/, ({ actions }) => actions.length === 0);
   check("#v=1&t=-5", /moment/, ({ atMs }) => atMs === 0);
   check("#v=1&t=1e99", /moment/, ({ atMs }) => atMs === 0);
+  check("#v=1&x=3", /"3" is no speed of this page; it is 1\./, ({ speed }) => speed === 1);
+  check("#v=1&follow=9", /no fragment "9" to follow/, ({ followed }) => followed === null);
+  check("#v=1&p=2&follow=3", /no fragment "3" to follow/, ({ followed }) => followed === null);
+  check("#v=1&chapter=grace&follow=one", /no fragment "one"/, ({ followed }) => followed === 0);
+  check("#v=1&presenter=yes", /"yes" is nothing for presenter mode; it is off/, ({ presenter }) => !presenter);
   check("#v=7&m=4", /another version/, ({ spec }) => spec.islands === 4);
   check(`#v=1&c=${"x".repeat(5_000)}`, /^.{0,120}$/, ({ spec }) => spec.code === "int4");
 });
 
 test("what is written is within what is read, and what is not written is said", () => {
   const deeds = (count, fromMs) => Array.from({ length: count }, (_, at) => ({ atMs: fromMs + at, island: at % 5, deed: at % 2 ? "restart" : "kill", factor: 1 }));
-  const place = { spec, actions: deeds(200, 1_000), atMs: DAY_MS, speed: 16, chapter: null };
+  const place = { ...OPEN, actions: deeds(200, 1_000), atMs: DAY_MS, speed: 16 };
   assert.deepEqual(read(write(place, stageOf), stageOf), { place, notices: [] });
   assert.equal(leftOut(place), null);
   const more = { ...place, actions: deeds(201, 1_000) };

@@ -107,6 +107,21 @@ test("a page that plays plays on when it is loaded anew, and one that stands sti
   assert.equal(await page.textContent("#play"), "Play");
 });
 
+test("presenter mode and the fragment that is followed are in the address", async () => {
+  await open("#chapter=int4");
+  assert.equal(await page.inputValue("#follow"), "0");
+  await page.keyboard.press("p");
+  await page.keyboard.press("f");
+  await until("the address", () => page.url().endsWith("#v=1&chapter=int4&follow=2&presenter=1"));
+  await page.reload();
+  await says("#chapter-title", /^Four bits$/);
+  await until("the same fragment", async () => (await page.inputValue("#follow")) === "1");
+  assert.equal(await page.getAttribute("#presenter", "aria-pressed"), "true");
+  await page.keyboard.press("p");
+  await page.selectOption("#follow", "");
+  await until("the address", () => page.url().endsWith("#v=1&chapter=int4&follow=all"));
+});
+
 test("what is done to a run that is paused shows at once, and replays", async () => {
   await open();
   await page.click("#play");

@@ -89,13 +89,16 @@ const share = new Share(stage, () => ({ hash: write(placeNow(), stageOf), leftOu
 const stageOf: StageOf = (id) => {
   const chapter = CHAPTERS.find((one) => one.id === id);
   if (id !== null && !chapter) return undefined;
-  return { spec: settled({ ...stage.defaults, ...chapter?.stage }), speed: chapter?.speed ?? 1, actions: chapter?.actions ?? [] };
+  return { spec: settled({ ...stage.defaults, ...chapter?.stage }), speed: chapter?.speed ?? 1, actions: chapter?.actions ?? [], followed: chapter?.follow ?? null };
 };
 
 /** The moment that is seen, as a place. */
 function placeNow(): Place {
   const { spec, actions, clock } = stage;
-  return { spec, actions, atMs: clock.playing ? Math.round(clock.shownMs) : clock.targetMs, speed: clock.speed, chapter: guide.chapter?.id ?? null };
+  return {
+    spec, actions, atMs: clock.playing ? Math.round(clock.shownMs) : clock.targetMs, speed: clock.speed, chapter: guide.chapter?.id ?? null,
+    followed: timeline.followed, presenter: presenter.isOn,
+  };
 }
 
 let addressTimer: ReturnType<typeof setTimeout> | undefined;
@@ -146,8 +149,7 @@ function openChapter(id: string | null): void {
   loss.before = null;
   controls.choose(set.speed);
   begin(set.spec);
-  if (id === "int4") parcels.choose(0);
-  else parcels.choose(null);
+  parcels.choose(set.followed);
 }
 
 function breakIt(chapter: Chapter): void {
@@ -177,6 +179,12 @@ function restart(): void {
 function follow(fragment: number | null): void {
   timeline.followed = fragment;
   timeline.chosen = null;
+  addressLater();
+}
+
+function present(on: boolean): void {
+  presenter.set(on);
+  addressLater();
 }
 
 function islandOrBack(frame: Frame, index: number): void {
@@ -198,6 +206,8 @@ function open(): void {
   stage.clock.playing = place.atMs === 0;
   const actions = place.actions.length > 0 || place.atMs > 0 ? place.actions : ownActions(place.spec);
   stage.begin(place.spec, actions, place.atMs);
+  parcels.choose(place.followed);
+  present(place.presenter);
 }
 
 let before = 0;
@@ -236,7 +246,7 @@ find("invite", HTMLButtonElement).addEventListener("click", () => live?.frame &&
 // Whoever reads it reads the newest, as long as the run goes on.
 whileSeen(find("texts", HTMLElement), SAMPLE_MS, () => stage.clock.playing && stage.sample());
 find("renew", HTMLButtonElement).addEventListener("click", () => stage.sample());
-find("presenter", HTMLButtonElement).addEventListener("click", () => presenter.toggle());
+find("presenter", HTMLButtonElement).addEventListener("click", () => present(!presenter.isOn));
 find("defaults", HTMLButtonElement).addEventListener("click", () => begin(stageOf(guide.chapter?.id ?? null)?.spec ?? stage.defaults));
 
 listen(
@@ -246,7 +256,7 @@ listen(
     restart,
     faster: (by) => controls.faster(by),
     island: (index) => live?.frame && islandOrBack(live.frame, index),
-    presenter: () => presenter.toggle(),
+    presenter: () => present(!presenter.isOn),
     chapter: (by) => guide.go(by),
     follow: () => parcels.choose(timeline.followed === null ? 0 : (timeline.followed + 1) % stage.spec.fragments),
   },

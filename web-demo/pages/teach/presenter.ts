@@ -1,12 +1,12 @@
-/** For a projector: large type, strong contrast, no knobs. */
+/** For a projector: large type, strong contrast, and only what belongs to the run. */
 import { find, setAttribute } from "../shared/dom.js";
 import { themeChanged } from "../shared/palette.js";
 
 export class Presenter {
   readonly #button = find("presenter", HTMLButtonElement);
 
-  toggle(): void {
-    const on = document.documentElement.classList.toggle("presenter");
+  set(on: boolean): void {
+    document.documentElement.classList.toggle("presenter", on);
     setAttribute(this.#button, "aria-pressed", String(on));
     themeChanged();
   }

@@ -38,6 +38,8 @@ export interface Chapter {
   /** What happens by itself. */
   readonly actions?: readonly Action[];
   readonly speed: number;
+  /** The fragment to follow, from 0; all, if it names none. */
+  readonly follow?: number;
   readonly text: readonly string[];
   readonly question: string;
   readonly answers: readonly string[];

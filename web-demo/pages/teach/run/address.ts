@@ -15,16 +15,22 @@ export interface Place {
   readonly atMs: number;
   readonly speed: number;
   readonly chapter: string | null;
+  /** The fragment that is followed, from 0; `null` for all. */
+  readonly followed: number | null;
+  /** Whether it is for a projector. */
+  readonly presenter: boolean;
 }
 
 /** The stage of a chapter, or of no chapter; `undefined` for a chapter that there is none of. */
-export type StageOf = (chapter: string | null) => { readonly spec: LessonSpec; readonly speed: number; readonly actions: readonly Action[] } | undefined;
+export type StageOf = (chapter: string | null) => Pick<Place, "spec" | "speed" | "actions" | "followed"> | undefined;
 
 const VERSION = 1;
 /** A quarter of real time to sixteen times. */
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16] as const;
 /** As many deeds as anybody does by hand: a link with more is no link of ours. */
 const ACTIONS_MAX = 200;
+/** What stands for all fragments. */
+const ALL = "all";
 const HOURS_MAX = LESSON_MS_MAX / 3_600_000;
 
 const LETTERS: Readonly<Record<Deed, string>> = { kill: "k", restart: "r", slow: "s", partition: "p", heal: "h", poison: "v", cure: "c" };
@@ -41,6 +47,8 @@ export function write(place: Place, stageOf: StageOf): string {
   if (atMs > 0) parts.push(`t=${atMs}`);
   if (place.speed !== base.speed) parts.push(`x=${place.speed}`);
   if (place.chapter !== null) parts.push(`chapter=${place.chapter}`);
+  if (place.followed !== base.followed) parts.push(`follow=${place.followed === null ? ALL : place.followed + 1}`);
+  if (place.presenter) parts.push("presenter=1");
   return `#${parts.join("&")}`;
 }
 
@@ -85,15 +93,26 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
   const actions = readActions(fields.get("a") ?? "", spec.islands, notices);
   const atMs = number(fields.get("t") ?? "0");
   if (!(atMs >= 0 && atMs <= LESSON_MS_MAX)) notices.push("The moment of this link cannot be read; it begins at 0.");
-  const speed = number(fields.get("x") ?? String(base.speed));
+  const speed = SPEEDS.find((one) => one === number(fields.get("x") ?? String(base.speed)));
+  if (speed === undefined) notices.push(`"${clip(fields.get("x") ?? "")}" is no speed of this page; it is ${base.speed}.`);
+  const presenter = fields.get("presenter") ?? "0";
+  if (!["0", "1"].includes(presenter)) notices.push(`"${clip(presenter)}" is nothing for presenter mode; it is off.`);
   return {
     place: {
-      spec, actions, chapter,
+      spec, actions, chapter, followed: readFollowed(fields.get("follow"), base.followed, spec.fragments, notices), presenter: presenter === "1",
       atMs: atMs >= 0 && atMs <= LESSON_MS_MAX ? Math.round(atMs) : 0,
-      speed: SPEEDS.find((one) => one === speed) ?? base.speed,
+      speed: speed ?? base.speed,
     },
     notices,
   };
+}
+
+function readFollowed(text: string | null, usual: number | null, fragments: number, notices: string[]): number | null {
+  if (text === ALL) return null;
+  const at = number(text ?? "") - 1;
+  if (Number.isInteger(at) && at >= 0 && at < fragments) return at;
+  if (text !== null) notices.push(`There is no fragment "${clip(text)}" to follow.`);
+  return usual !== null && usual < fragments ? usual : null;
 }
 
 function readActions(text: string, islands: number, notices: string[]): Action[] {

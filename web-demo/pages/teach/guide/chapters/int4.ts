@@ -7,6 +7,7 @@ export const int4: Chapter = {
   title: "Four bits",
   stage: { islands: 4, latencyMs: 200 },
   speed: 0.5,
+  follow: 0,
   text: [
     "What travels is not parameters but how they changed, and each change as one of fifteen codes, −7 to 7, times a scale that a block shares. The coloured cells are the first codes of a real update. What rounding cuts off is kept, and goes out later.",
   ],
