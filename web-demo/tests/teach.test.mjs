@@ -345,7 +345,9 @@ test("everything can be done with the keyboard", async () => {
   assert.ok(await page.isVisible("#help"));
   await page.keyboard.press("Escape");
   await page.keyboard.press("p");
-  assert.ok(await page.isHidden("#settings"));
+  // Chapters point to the settings, and the legend tells the colours of what is seen.
+  assert.ok(await page.isVisible("#settings"));
+  assert.ok(await page.isVisible(".legend"));
   await page.keyboard.press("ArrowRight");
   await says("#chapter-number", /^Chapter 1 of 9$/);
   const focused = () => page.evaluate(() => document.activeElement.id);
