@@ -1,7 +1,9 @@
 // Goal: a chapter says what its run showed, whatever that is; nothing is known beforehand.
 import assert from "node:assert/strict";
+import { access } from "node:fs/promises";
+import { join } from "node:path";
 import { before, test } from "node:test";
-import { load } from "./support.mjs";
+import { load, root } from "./support.mjs";
 
 let CHAPTERS, Watch, History, sentenceOf, isOwn, isSet, badgeOf, figuresOf, saidOf;
 
@@ -54,6 +56,12 @@ test("each answer of each chapter is what some run shows", () => {
     const nothing = measure({ untilMs: 0, merges: 0, answers: 0, shares: [], updates: 0, updateBytes: 0, steps: [], tokens: 0, twinSteps: 0, lossFrom: null, lossUntil: null });
     assert.doesNotMatch(chapter.find({ before: nothing, after: nothing, live: { heldOut: [] }, heldOutBefore: [] }).text, /NaN|undefined|Infinity/);
   }
+});
+
+test("a chapter that has more to tell says where, and there is such a page", async () => {
+  const pages = CHAPTERS.flatMap(({ more }) => (more ? [more.href] : []));
+  assert.deepEqual(pages, ["./scale.html"]);
+  for (const href of pages) await access(join(root, "pages", href));
 });
 
 const island = (more = {}) => ({

@@ -261,6 +261,8 @@ Object.entries(CHAPTERS).forEach(([id, answer], at, { length }) => {
     assert.match(await page.textContent("#found-text"), /^As you predicted\. /);
     assert.equal(await page.locator("#answers li").nth(answer).locator("[data-found]").count(), 1);
     assert.equal(await page.isDisabled("#chapter-after"), at === length - 1);
+    // Which lock-step this is, and where the other kind is.
+    assert.equal(await page.locator("#moral a[href='./scale.html']").isVisible(), id === "lockstep");
     // The link leads to the broken run: in it there is nothing left to break, nor anything to compare with.
     await page.reload();
     await says("#break-hint", /^This run has been changed/);

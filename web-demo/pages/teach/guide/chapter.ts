@@ -51,6 +51,8 @@ export interface Chapter {
   readonly find: (evidence: Evidence) => Finding;
   /** What to take along. */
   readonly moral: string;
+  /** The page that tells more. */
+  readonly more?: { readonly label: string; readonly href: string };
 }
 
 /** The number of the first bound that `value` does not reach; the number of bounds if it reaches all. */

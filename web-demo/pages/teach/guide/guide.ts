@@ -97,7 +97,8 @@ export class Guide {
     setText(find("question", HTMLElement), chapter.question);
     this.#answers.replaceChildren(...chapter.answers.map((answer, at) => this.#answer(answer, at)));
     setText(this.#break, chapter.break.label);
-    setText(find("moral", HTMLElement), chapter.moral);
+    const more = chapter.more ? [" ", make("a", { href: chapter.more.href }, chapter.more.label)] : [];
+    find("moral", HTMLElement).replaceChildren(chapter.moral, ...more);
     find("chapter-after", HTMLButtonElement).disabled = CHAPTERS.at(-1) === chapter;
     this.#refresh();
   }
