@@ -106,6 +106,15 @@ test("figures that could not be worked out are said, and the next ones come", as
   assert.ok(await page.isHidden("#notice"));
 });
 
+test("the link to the content leads there, and what is set stays", async () => {
+  await open("#v=1&chips=5000000");
+  await page.focus(".skip");
+  await page.keyboard.press("Enter");
+  await until("the address", () => page.url().endsWith("#v=1&chips=5000000"));
+  await worked();
+  assert.match(await page.textContent("#reading"), /^At 5 M chips/);
+});
+
 test("what a link cannot mean is said, and the rest counts", async () => {
   await open("#v=1&chips=3&learners=16");
   assert.match(await page.textContent("#notice"), /Chips/);

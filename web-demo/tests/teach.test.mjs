@@ -237,6 +237,18 @@ test("settings begin the run anew, and are in the address", async () => {
   await until("the same settings", async () => (await page.inputValue("#knob-islands")) === "6" && (await page.inputValue("#knob-merge")) === "mean");
 });
 
+test("the link to the content leads there, and the run goes on", async () => {
+  await open();
+  await page.click("[data-does=kill-2]");
+  await says("#sentence", /^Island 3 is gone/);
+  const at = await shownMs();
+  await page.focus(".skip");
+  await page.keyboard.press("Enter");
+  await until("the address", () => /#v=1&a=k3@\d+$/.test(page.url()));
+  assert.ok((await shownMs()) >= at);
+  assert.match(await page.textContent("#sentence"), /^Island 3 is gone/);
+});
+
 test("a damaged link plays all the same, and says what was wrong", async () => {
   await open("#v=1&m=99&a=q~k1@x&chapter=none");
   await says("#notice", /no chapter "none".*Islands, M.*left out/);

@@ -1,7 +1,7 @@
 /** What failures and links cost at the scale of data centres. A Worker works it out; the page draws. */
 import "./scale.css";
 import { find, make, say, setText } from "../shared/dom.js";
-import { copyFrom } from "../shared/link.js";
+import { copyFrom, isPart } from "../shared/link.js";
 import { Explorer } from "./explorer.js";
 import { FAILURES, LINKS, read, write, type Knob, type Settings } from "./settings.js";
 import { GoodputView } from "./goodput.js";
@@ -35,10 +35,15 @@ function showLink(): void {
   setText(find("copied", HTMLElement), "");
 }
 
+/** Has the address tell what is set. */
+function address(): void {
+  window.history.replaceState(null, "", write(settings));
+}
+
 function change(key: keyof Settings, value: number): void {
   settings = { ...settings, [key]: value };
   notify("");
-  window.history.replaceState(null, "", write(settings));
+  address();
   showLink();
   ask();
 }
@@ -83,6 +88,6 @@ find("links", HTMLElement).append(...LINKS.map(field));
 find("copy", HTMLButtonElement).addEventListener("click", async () => {
   say(find("copied", HTMLElement), (await copyFrom(url)) ? "Copied." : "Selected: press Ctrl+C to copy it.");
 });
-window.addEventListener("hashchange", open);
+window.addEventListener("hashchange", () => (isPart(location.hash) ? address() : open()));
 open();
 

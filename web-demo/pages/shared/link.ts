@@ -15,6 +15,11 @@ export function linkFor(links: readonly string[]): string {
   return (best === undefined || links.includes(own) ? own : best) + invite();
 }
 
+/** Whether a link's fragment names a part of this page, as the one to its content does, and nothing that is set. */
+export function isPart(hash: string): boolean {
+  return document.getElementById(hash.slice(1)) !== null;
+}
+
 let invited = "";
 
 /** `#invite=…`, or nothing; a link within the page does not take it away. */

@@ -3,6 +3,7 @@ import "./teach.css";
 import type { Action, Frame, LessonSpec } from "../shared/lesson.js";
 import { find, setAttribute, setText } from "../shared/dom.js";
 import { legible } from "../shared/format.js";
+import { isPart } from "../shared/link.js";
 import { whileSeen } from "../shared/paint.js";
 import { Controls } from "./controls.js";
 import { LossChart } from "./figures/loss.js";
@@ -102,13 +103,17 @@ function placeNow(): Place {
 }
 
 let addressTimer: ReturnType<typeof setTimeout> | undefined;
+/** The fragment that was last read or written. With another one in the address, somebody is on the way to another place. */
+let addressed = "";
 
 function addressLater(): void {
   addressTimer ??= setTimeout(() => {
     addressTimer = undefined;
+    if (location.hash !== addressed) return;
     const place = placeNow();
     // A run that plays has no moment in its address: loaded anew, it is to play.
     window.history.replaceState(null, "", write(stage.clock.playing ? { ...place, atMs: 0 } : place, stageOf));
+    addressed = location.hash;
   }, ADDRESS_MS);
 }
 
@@ -194,7 +199,8 @@ function islandOrBack(frame: Frame, index: number): void {
 
 /** Goes to the place that the address names. */
 function open(): void {
-  const { place, notices } = read(location.hash, stageOf);
+  addressed = location.hash;
+  const { place, notices } = read(addressed, stageOf);
   const notice = find("notice", HTMLElement);
   notice.hidden = notices.length === 0;
   setAttribute(notice, "data-tone", "held");
@@ -266,7 +272,11 @@ listen(
 await stage.ready();
 open();
 // Somebody edited the address, or followed a link to a chapter; our own changes do not tell.
-window.addEventListener("hashchange", () => open());
+window.addEventListener("hashchange", () => {
+  if (!isPart(location.hash)) return open();
+  addressed = location.hash;
+  addressLater();
+});
 requestAnimationFrame((now) => {
   before = now;
   frame(now);
