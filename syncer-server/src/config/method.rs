@@ -39,6 +39,15 @@ pub struct MethodArgs {
         help_heading = "Exchange"
     )]
     pub rounds_in_flight: u32,
+    /// γ, share of the slack spent on waiting for stragglers (0 to 1)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_GRACE_RATIO",
+        value_name = "SHARE",
+        default_value_t = QuorumPolicy::default().grace_ratio,
+        help_heading = "Exchange"
+    )]
+    pub grace_ratio: f64,
     /// Outer learning rate
     #[arg(
         long,
@@ -130,10 +139,11 @@ impl MethodArgs {
         let holds = (0.0..1.0).contains(&momentum);
         range("outer-momentum", momentum.into(), holds, "a number from 0 to below 1")?;
         range("momentum-warmup", warmup, (0.0..=1.0).contains(&warmup), "a number from 0 to 1")?;
-        let rounds_in_flight = self.rounds_in_flight;
+        let (rounds_in_flight, grace_ratio) = (self.rounds_in_flight, self.grace_ratio);
         range("rounds-in-flight", rounds_in_flight.into(), rounds_in_flight > 0, "1 or more")?;
+        range("grace-ratio", grace_ratio, (0.0..=1.0).contains(&grace_ratio), "a number from 0 to 1")?;
         Ok(SyncerConfig {
-            quorum: QuorumPolicy { rounds_in_flight, ..QuorumPolicy::default() },
+            quorum: QuorumPolicy { rounds_in_flight, grace_ratio, ..QuorumPolicy::default() },
             outer: OuterSpec { lr, momentum },
             momentum_warmup_ratio: warmup,
             merge: merge(&self.merge)?,

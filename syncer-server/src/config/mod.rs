@@ -106,15 +106,6 @@ pub struct ServeConfig {
         help_heading = "Exchange"
     )]
     pub min_quorum: NonZeroU32,
-    /// γ, share of the slack spent on waiting for stragglers (0 to 1)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_GRACE_RATIO",
-        value_name = "SHARE",
-        default_value_t = 0.8,
-        help_heading = "Exchange"
-    )]
-    pub grace_ratio: f64,
 
     /// Learners at once
     #[arg(

@@ -41,12 +41,6 @@ pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunS
 /// `Config`: a setting is out of range.
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
     let method = config.method.syncer()?;
-    range(
-        "grace-ratio",
-        config.grace_ratio,
-        (0.0..=1.0).contains(&config.grace_ratio),
-        "a number from 0 to 1",
-    )?;
     for (flag, value) in [
         ("learners-max", config.learners_max),
         ("learners-start", config.learners_start),
@@ -54,10 +48,8 @@ pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> 
     ] {
         range(flag, value.into(), value > 0, "1 or more")?;
     }
-    let quorum =
-        QuorumPolicy { updates_min: config.min_quorum, grace_ratio: config.grace_ratio, ..method.quorum };
     Ok(SyncerConfig {
-        quorum,
+        quorum: QuorumPolicy { updates_min: config.min_quorum, ..method.quorum },
         learners_start: config.learners_start,
         learners_max: config.learners_max,
         cohort_max: config.cohort_max,
@@ -132,7 +124,7 @@ mod tests {
         check(3, |config| config.lr = Some(f32::NAN));
         check(3, |config| config.method.outer_momentum = 1.0);
         check(3, |config| config.method.momentum_warmup = 1.1);
-        check(3, |config| config.grace_ratio = -0.1);
+        check(3, |config| config.method.grace_ratio = -0.1);
         check(3, |config| config.method.sync_every = 0);
         check(3, |config| config.cohort_max = 0);
         check(3, |config| config.invite = Some("brief".into()));

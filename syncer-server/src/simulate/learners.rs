@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::training::{Experiment, Findings, TrainingArgs};
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, at_least};
+use crate::config::range;
 use crate::errors::ServerError;
 
 /// Codes beside 32 bits, with the paper's rise of the loss in percent, where it gives one.
@@ -66,6 +67,9 @@ pub struct LearnersArgs {
     /// Thin link of each learner, each way (kbit/s)
     #[arg(long, env = "ARCHIPELAGO_LINK_KBIT", value_name = "KBIT", default_value_t = 250)]
     pub link_kbit: u64,
+    /// Each step takes up to this share more or less, by chance (0 to 1)
+    #[arg(long, env = "ARCHIPELAGO_STEP_JITTER", value_name = "SHARE", default_value_t = 0.02)]
+    pub step_jitter: f64,
     #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
@@ -101,6 +105,8 @@ pub fn run(args: &LearnersArgs, progress: &mut dyn FnMut(&str)) -> Result<Report
     at_least("steps", args.steps as f64, 1.0, true)?;
     at_least("tokens", args.tokens as f64, 1.0, true)?;
     at_least("link-kbit", args.link_kbit as f64, 1.0, true)?;
+    let jitter = args.step_jitter;
+    range("step-jitter", jitter, (0.0..=1.0).contains(&jitter), "a number from 0 to 1")?;
     for &learners in &args.learners {
         at_least("learners", learners.into(), 1.0, true)?;
     }
@@ -155,6 +161,9 @@ impl Plan<'_> {
         change: impl FnOnce(&mut archipelago::lab::Recipe),
     ) -> Result<String, ServerError> {
         let mut recipe = self.args.training.recipe(learners, tokens)?;
+        for machine in &mut recipe.machines {
+            machine.jitter = self.args.step_jitter;
+        }
         change(&mut recipe);
         let name = format!("M = {learners}, {tokens} tokens{what}");
         self.experiments.push(Experiment { name: name.clone(), recipe, alone_tokens: None });
@@ -286,11 +295,29 @@ mod tests {
         args: LearnersArgs,
     }
 
+    fn args(flags: &[&str]) -> LearnersArgs {
+        Alone::parse_from([&["simulate"], flags].concat()).args
+    }
+
+    #[test]
+    fn steps_vary_as_asked() {
+        let jitter = |flags: &[&str]| {
+            let args = args(flags);
+            let mut plan = Plan { args: &args, step_tokens: 64, experiments: vec![], lines: vec![] };
+            plan.add(2, 1_000, "", |_| {}).unwrap();
+            plan.experiments[0].recipe.machines[1].jitter
+        };
+        assert_eq!(jitter(&[]), 0.02);
+        assert_eq!(jitter(&["--step-jitter", "0.5"]), 0.5);
+        let error = run(&args(&["--step-jitter", "2"]), &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("--step-jitter"), "{error}");
+    }
+
     /// One learner is itself at full steps; every part finds its lines, and each run is made once.
     #[test]
     fn every_part_has_its_lines() {
         let flags = ["--learners", "1,2", "--steps", "8", "--tokens", "2048", "--batch", "1", "--seeds", "1"];
-        let args = Alone::parse_from([&["simulate"], &flags[..]].concat()).args;
+        let args = args(&flags);
         let mut lines = Vec::new();
         let report = run(&args, &mut |line| lines.push(line.to_owned())).unwrap();
         assert_eq!(report.cases.len(), 2 + 2 + 2 + 4 + 1 + 1);

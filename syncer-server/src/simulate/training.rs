@@ -20,8 +20,6 @@ use crate::errors::ServerError;
 
 /// Bytes of the built-in corpus that is trained on; its seed is 1, whatever the run's.
 const BUILT_IN_BYTES: usize = 1_000_000;
-/// Share of a run's tokens over which the inner learning rate rises.
-const WARMUP_RATIO: f64 = 0.05;
 
 /// Settings of the model that is trained, and of how it is.
 #[derive(clap::Args, Clone, Debug, Serialize)]
@@ -58,6 +56,25 @@ pub struct TrainingArgs {
     )]
     #[serde(serialize_with = "as_written")]
     pub lr: f32,
+    /// Lowest inner learning rate over the highest, reached at the end (0 to 1)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_LR_MIN_RATIO",
+        value_name = "SHARE",
+        default_value_t = Preset::Small.inner().lr_min_ratio,
+        help_heading = "Training"
+    )]
+    #[serde(serialize_with = "as_written")]
+    pub lr_min_ratio: f32,
+    /// Share of the run's tokens over which the inner learning rate rises, of learners and of data-parallel training (0 to 1)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_WARMUP",
+        value_name = "SHARE",
+        default_value_t = 0.05,
+        help_heading = "Training"
+    )]
+    pub warmup: f64,
     /// Decay of AdamW's second moment (0 to below 1)
     #[arg(
         long,
@@ -100,6 +117,15 @@ pub struct TrainingArgs {
         help_heading = "Training"
     )]
     pub latency_ms: u64,
+    /// Up to this much is added to it, by chance for each message (virtual milliseconds)
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_LATENCY_JITTER_MS",
+        value_name = "MS",
+        default_value_t = 5,
+        help_heading = "Training"
+    )]
+    pub latency_jitter_ms: u64,
     /// Runs of each case, with seeds from --seed on
     #[arg(
         long,
@@ -201,7 +227,7 @@ impl TrainingArgs {
         Ok(u64::from(recipe.inner.batch) * u64::from(recipe.model.context))
     }
 
-    /// `learners` equal machines that train on `tokens` together.
+    /// `learners` equal machines that train on `tokens` together, each step as long as the others.
     ///
     /// # Errors
     /// `Config`, `Preset`: a setting is out of range.
@@ -216,19 +242,25 @@ impl TrainingArgs {
         at_least("lr", self.lr.into(), 0.0, false)?;
         at_least("weight-decay", self.weight_decay.into(), 0.0, true)?;
         range("beta2", self.beta2.into(), (0.0..1.0).contains(&self.beta2), "a number from 0 to below 1")?;
+        let lr_min_ratio = self.lr_min_ratio;
+        for (flag, share) in [("lr-min-ratio", lr_min_ratio.into()), ("warmup", self.warmup)] {
+            range(flag, share, (0.0..=1.0).contains(&share), "a number from 0 to 1")?;
+        }
         at_least("seeds", self.seeds.into(), 1.0, true)?;
         at_least("step-ms", self.step_ms as f64, 1.0, true)?;
         let method = self.method.syncer()?;
-        let link = LinkSpec { latency_ms: self.latency_ms, jitter_ms: 5, bytes_per_s: None, loss: 0.0 };
-        let machine = MachineSpec { step_ms: self.step_ms, jitter: 0.02, link, starts_ms: 0 };
+        let (latency_ms, jitter_ms) = (self.latency_ms, self.latency_jitter_ms);
+        let link = LinkSpec { latency_ms, jitter_ms, bytes_per_s: None, loss: 0.0 };
+        let machine = MachineSpec { step_ms: self.step_ms, jitter: 0.0, link, starts_ms: 0 };
         Ok(Recipe {
             model,
             inner: InnerSpec {
                 batch: self.batch,
                 lr_max: self.lr,
+                lr_min_ratio,
                 beta2: self.beta2,
                 weight_decay: self.weight_decay,
-                warmup_tokens: (tokens as f64 * WARMUP_RATIO) as u64,
+                warmup_tokens: (tokens as f64 * self.warmup) as u64,
                 total_tokens: tokens,
                 ..Preset::Small.inner()
             },
@@ -311,4 +343,42 @@ fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome,
 
 fn failed(error: &LabError) -> ServerError {
     ServerError::Config { why: format!("the simulation failed: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: TrainingArgs,
+    }
+
+    fn recipe(flags: &[&str]) -> Result<Recipe, ServerError> {
+        Alone::parse_from([&["simulate"], flags].concat()).args.recipe(2, 1_000)
+    }
+
+    #[test]
+    fn a_recipe_follows_its_flags() {
+        let check = |flags: &[&str], expected: (u64, f32, f64, u64)| {
+            let Recipe { inner, syncer, machines, .. } = recipe(flags).unwrap();
+            let grace = syncer.quorum.grace_ratio;
+            let found = (inner.warmup_tokens, inner.lr_min_ratio, grace, machines[0].link.jitter_ms);
+            assert_eq!(found, expected, "{flags:?}");
+        };
+        check(&[], (50, 0.1, 0.8, 5));
+        check(&["--warmup", "0.2", "--lr-min-ratio", "0"], (200, 0.0, 0.8, 5));
+        check(&["--grace-ratio", "0.3", "--latency-jitter-ms", "7"], (50, 0.1, 0.3, 7));
+    }
+
+    #[test]
+    fn shares_beyond_1_are_refused() {
+        for flag in ["--warmup", "--lr-min-ratio", "--grace-ratio"] {
+            let error = recipe(&[flag, "1.5"]).unwrap_err();
+            assert!(error.exit_code() == 3 && error.to_string().contains(flag), "{error}");
+        }
+    }
 }
