@@ -1,4 +1,4 @@
-//! The CPU engine: `gemm` for the matrix products, fused passes for the rest, threads over windows.
+//! The CPU engine: `gemm-f32` for the matrix products, fused passes for the rest, threads over windows.
 
 mod attention;
 mod buffer;

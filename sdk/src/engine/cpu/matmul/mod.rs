@@ -1,4 +1,4 @@
-//! Matrix products: the `gemm` crate where the feature `cpu` brings it, our own in vectors elsewhere and
+//! Matrix products: `gemm-f32` where the feature `cpu` brings it, our own in vectors elsewhere and
 //! wherever every machine must come to the same bits.
 
 /// A matrix of any strides, to read.
@@ -98,29 +98,30 @@ impl Products {
 fn fastest(out: MatMut<'_>, store: Store, scale: f32, a: Mat<'_>, b: Mat<'_>) {
     // Strides are below the length of a slice, and that fits.
     let signed = |stride: usize| stride as isize;
+    // Transposed, `outᵀ = bᵀ aᵀ`: its kernels prefer columns that are contiguous.
     // SAFETY: `check` was called on each matrix when it was made, transposing keeps what it checked, and
     // the shapes agree, so all reads and writes are in bounds. `out` is borrowed mutably: no overlap.
     unsafe {
-        gemm::gemm(
-            out.rows,
+        gemm_f32::gemm::f32::get_gemm_fn()(
             out.cols,
+            out.rows,
             a.cols,
             out.values.as_mut_ptr(),
-            1,
             signed(out.stride),
+            1,
             store == Store::Add,
-            a.values.as_ptr(),
-            signed(a.col_stride),
-            signed(a.row_stride),
             b.values.as_ptr(),
-            signed(b.col_stride),
             signed(b.row_stride),
+            signed(b.col_stride),
+            a.values.as_ptr(),
+            signed(a.row_stride),
+            signed(a.col_stride),
             1.0,
             scale,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            gemm_common::Parallelism::None,
         );
     }
 }
