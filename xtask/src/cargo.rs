@@ -11,6 +11,18 @@ use serde_json::Value;
 /// The target that browsers run.
 pub const WASM: &str = "wasm32-unknown-unknown";
 
+/// What `cargo build` is told to build the programs that tests start: with the features that `cargo test` gives the
+/// SDK for the whole workspace, so that tests and programs share one build of it.
+pub const TEST_PROGRAMS: &[&str] = &[
+    "--locked",
+    "-p",
+    "syncer-server",
+    "-p",
+    "native-learner",
+    "--features",
+    "archipelago/default,archipelago/ts",
+];
+
 /// The root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")

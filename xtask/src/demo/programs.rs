@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{args::Args, classroom::Classroom, error::DemoError};
 use crate::{
-    cargo::{build, root},
+    cargo::{TEST_PROGRAMS, build, root},
     process::{Process, http},
     web,
 };
@@ -56,9 +56,8 @@ impl Programs {
         if !args.headless {
             web::site()?;
         }
-        let which: &[&str] = if args.dev {
-            // The same selection as the tests', so that nothing is built twice.
-            &["--workspace", "--exclude", "xtask", "--bins"]
+        let which = if args.dev {
+            TEST_PROGRAMS
         } else {
             &["--release", "-p", "syncer-server", "-p", "native-learner", "--bins"]
         };

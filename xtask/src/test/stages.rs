@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::cargo::{WASM, cargo, root, shown};
+use crate::cargo::{TEST_PROGRAMS, WASM, cargo, root, shown};
 
 use super::{browsers, tidy, vulkan};
 
@@ -74,7 +74,9 @@ fn lint_wasm() -> Result<String, String> {
 }
 
 fn build() -> Result<String, String> {
-    call(cargo(&["build", "--locked", "--workspace", "--exclude", "xtask", "--bins"]))
+    let mut command = cargo(&["build"]);
+    command.args(TEST_PROGRAMS);
+    call(command)
 }
 
 fn test() -> Result<String, String> {
@@ -83,7 +85,7 @@ fn test() -> Result<String, String> {
 
 /// Tests in browsers, with the programs that the stage `build` left.
 fn browser() -> Result<String, String> {
-    let files = crate::cargo::build(&["--locked", "-p", "syncer-server", "-p", "native-learner"])?;
+    let files = crate::cargo::build(TEST_PROGRAMS)?;
     let program = files.iter().rfind(|file| file.file_stem().is_some_and(|name| name == "syncer-server"));
     let folder = program.and_then(|file| file.parent()).ok_or("the build left no syncer-server")?;
     browsers::test(folder)
