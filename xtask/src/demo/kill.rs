@@ -64,16 +64,19 @@ impl Kill {
                 (self.restarted, self.stage) = (now, Stage::Back);
                 Ok(Some(format!("{} started again", self.name)))
             }
-            Stage::Back
-                if self.merged_again.is_none()
-                    && self.merged_tokens(status) > self.merged_tokens_at_restart =>
-            {
-                let seconds = now - self.restarted;
-                self.merged_again = Some(seconds);
-                Ok(Some(format!("{} merged again {seconds:.1} s after its restart", self.name)))
-            }
-            _ => Ok(None),
+            _ => Ok(self.look(now, status)),
         }
+    }
+
+    /// Whether it has been merged again by `now`, once; a sentence about it, for people.
+    pub fn look(&mut self, now: f64, status: &Status) -> Option<String> {
+        let back = self.stage == Stage::Back && self.merged_tokens(status) > self.merged_tokens_at_restart;
+        if !back || self.survived() {
+            return None;
+        }
+        let seconds = now - self.restarted;
+        self.merged_again = Some(seconds);
+        Some(format!("{} merged again {seconds:.1} s after its restart", self.name))
     }
 
     /// Whether its process is meant to be gone.
@@ -110,5 +113,26 @@ impl Kill {
             .filter(|learner| learner.name == self.name)
             .map(|learner| learner.tokens_merged)
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::status::Learner;
+
+    #[test]
+    fn is_back_once_more_is_merged_than_at_its_restart() {
+        let status = |tokens_merged: u64| {
+            let bert = Learner { name: "bert".to_owned(), tokens_merged, ..Learner::default() };
+            Status { learners: vec![bert], ..Status::default() }
+        };
+        let mut kill = Kill::new("bert", None);
+        assert_eq!(kill.look(1.0, &status(99)), None, "it was not killed yet");
+        (kill.stage, kill.restarted, kill.merged_tokens_at_restart) = (Stage::Back, 30.0, 10);
+        assert_eq!(kill.look(31.0, &status(10)), None);
+        assert_eq!(kill.look(32.5, &status(11)).unwrap(), "bert merged again 2.5 s after its restart");
+        assert_eq!(kill.look(33.0, &status(12)), None, "once is enough");
+        assert!(kill.survived());
     }
 }

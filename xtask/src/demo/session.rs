@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
     /// - [`DemoError::Silent`]: the syncer did not come to an end.
     /// - [`DemoError::Ended`]: it ended with an error.
     pub fn finish(mut self, args: &Args) -> Result<Report, DemoError> {
-        http::post(self.address, "/v1/admin/finish", &self.programs.admin_token()?)?;
+        self.ask_to_finish()?;
         let Some(code) = self.syncer.wait(FINISH_WAIT) else {
             return Err(DemoError::Silent(format!(
                 "the syncer did not finish in {} s",
@@ -184,6 +184,11 @@ impl<'a> Session<'a> {
             // At the end nobody trains, so the loss of training is the one last heard of.
             let train_loss = self.status.train_loss;
             self.status = Status { train_loss, ..Status::read(&last)? };
+        }
+        // Who came back late may have been merged by the last rounds only.
+        let now = self.now();
+        if let Some(kill) = &mut self.kill {
+            kill.look(now, &self.status);
         }
         for (_, learner) in &mut self.learners {
             learner.wait(LEAVE_WAIT);
@@ -205,6 +210,21 @@ impl<'a> Session<'a> {
             peak: self.peak,
             status: self.status,
         })
+    }
+
+    /// Asks again for as long as a syncer that still runs may be silent: a busy machine is no reason to lose a run.
+    fn ask_to_finish(&mut self) -> Result<(), DemoError> {
+        let (token, asked) = (self.programs.admin_token()?, Instant::now());
+        while let Err(why) = http::post(self.address, "/v1/admin/finish", &token) {
+            if self.syncer.exit_code().is_some() {
+                break;
+            }
+            if asked.elapsed() > SILENT {
+                return Err(DemoError::Silent(why));
+            }
+            thread::sleep(TICK);
+        }
+        Ok(())
     }
 
     fn fetch(&self) -> Result<Status, String> {
