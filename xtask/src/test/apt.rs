@@ -9,6 +9,8 @@ pub fn install(packages: &[&str]) -> bool {
     }
     let apt = |args: &[&str]| {
         let mut command = Command::new("apt-get");
+        // A new machine may be busy with updates of its own, and mirrors fail now and then.
+        command.args(["-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=3"]);
         command.args(args).args(["-y", "-q"]).env("DEBIAN_FRONTEND", "noninteractive");
         command.status().is_ok_and(|status| status.success())
     };

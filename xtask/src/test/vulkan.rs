@@ -32,6 +32,10 @@ pub fn setup() -> Result<Option<String>, String> {
 fn installed() -> bool {
     let folder_has = |folder: &&str| fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some());
     let drivers = VARIABLES.iter().any(|name| env::var_os(name).is_some()) || FOLDERS.iter().any(folder_has);
-    let loaders = Command::new("ldconfig").arg("-p").output();
-    drivers && loaders.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("libvulkan.so.1"))
+    // Debian's users other than root do not have `/sbin` among the folders of programs.
+    let lists = |program: &str| {
+        let loaders = Command::new(program).arg("-p").output();
+        loaders.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("libvulkan.so.1"))
+    };
+    drivers && ["ldconfig", "/sbin/ldconfig"].into_iter().any(lists)
 }
