@@ -26,7 +26,7 @@ export const chromiumPath = process.env.CHROMIUM ?? "/usr/bin/chromium";
 
 /** Starts Chromium; `CHROMIUM` names another than Debian's. */
 export function launch(args = chromiumFlags) {
-  return chromium.launch({ executablePath: chromiumPath, args });
+  return chromium.launch({ executablePath: chromiumPath, args, timeout: PATIENCE_MS });
 }
 
 /** Where `cargo build` left the programs. */
@@ -73,7 +73,7 @@ export function startLearner(url, name, share) {
 }
 
 async function end(child) {
-  if (child.exitCode !== null) return;
+  if (child.exitCode !== null || child.signalCode !== null) return;
   const ended = new Promise((resolve) => child.once("exit", resolve));
   child.kill("SIGINT");
   const timer = setTimeout(() => child.kill("SIGKILL"), 20_000);
