@@ -53,14 +53,13 @@ fn two_learners_train_one_model() {
     let _machine = whole_machine();
     let mut syncer = SyncerProcess::start(&SMALL);
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
-    let status = syncer.wait_until("the loss has fallen by 1 nat", |status| {
+    // So many tokens that what is not merged at the end, some steps each, is no share of them.
+    let status = syncer.wait_until("both are merged and the loss has fallen by 1 nat", |status| {
         let fallen = number(status, "val_loss_first") - number(status, "val_loss_last");
-        fallen > 1.0 && number(status, "live") > 1.5
+        let both = ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokens_merged") > 0.0);
+        fallen > 1.0 && both && number(status, "tokens_merged") >= 200_000.0
     });
     every_update_has_a_fate(&status);
-    for name in ["anne", "bert"] {
-        assert!(of_learner(&status, name, "tokens_merged") > 0.0, "{name}: {status:#}");
-    }
     for learner in &mut learners {
         let (ended, took) = learner.interrupt();
         assert!(ended.success(), "a learner ended with {ended}");
@@ -131,9 +130,9 @@ fn a_killed_syncer_goes_on_where_it_was() {
     let before = syncer.wait_until("a good deal is merged", |status| {
         number(status, "rounds") >= 24.0 && number(status, "live") > 1.5
     });
-    // A snapshot is due each second: wait until one holds at least what is seen here.
-    let later = number(&before, "uptime_s") + 3.0;
-    syncer.wait_until("a snapshot is written", |status| number(status, "uptime_s") >= later);
+    // The second that comes to be from now on was begun after what is seen here.
+    syncer.wait_for_snapshot();
+    syncer.wait_for_snapshot();
     syncer.kill();
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
     syncer.restart();
@@ -249,6 +248,8 @@ fn an_update_that_is_no_number_is_refused() {
                 let update = Update { run, round, fragment, base, steps, tokens, body, checksum };
                 socket.send(&Message::Update(update));
             }
+            // On a busy machine the round may be over; the next one comes.
+            Message::Receipt { fate: Fate::Late(_), .. } => {}
             Message::Receipt { fate, .. } => break fate,
             _ => {}
         }

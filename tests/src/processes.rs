@@ -116,6 +116,20 @@ impl SyncerProcess {
         panic!("not in {WAIT:?}: {what}; the last status is {last:#?}\n{}", self.log());
     }
 
+    /// Waits until a snapshot is there that is not there yet.
+    ///
+    /// # Panics
+    /// As [`Self::wait_until`].
+    pub fn wait_for_snapshot(&mut self) {
+        let folder = self.dir.path().join("run/snapshots");
+        let newest = || {
+            let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            names.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")).max()
+        };
+        let before = newest();
+        self.wait_until("a snapshot is written", |_| newest() > before);
+    }
+
     /// The address for learners.
     #[must_use]
     pub fn url(&self) -> String {

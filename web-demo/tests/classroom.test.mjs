@@ -85,7 +85,7 @@ test("a class over plain http, with a hand on each island", async () => {
 
   // Sent away, it says so, the others are merged on, and it comes back by itself as who it was.
   const { rounds } = await syncer.status();
-  await teacher.fill("#drop-seconds", "3");
+  await teacher.fill("#drop-seconds", "9");
   await press("Ada", "Drop");
   await says(ada, "#sentence", /^Dropped by the owner of the run: this machine (may return in \d s|returning now)/);
   await until("Ada to be back", async () => (await shown("Ada")).state === "training");

@@ -31,8 +31,10 @@ const sentence = (page) => page.textContent("#sentence");
 const merged = (name, tokens = 0) =>
   until(`tokens of ${name} to be merged`, async () => (await learner(name)).find((learner) => learner.tokens_merged > tokens));
 
-test("WebGPU, WebAssembly and native learners are merged into one model", async () => {
+test("WebGPU, WebAssembly and native learners are merged into one model", async (t) => {
   const native = startLearner(syncer.url, "native", 0.2);
+  // Here too: a child that lives on would keep this file from ending.
+  t.after(native.stop);
   const gpuContext = await gpuBrowser.newContext();
   const plainContext = await plainBrowser.newContext();
   const gpu = await contribute(gpuContext, "webgpu", "gpu");
@@ -40,11 +42,10 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   const [onGpu, onCpu] = await Promise.all([merged("webgpu"), merged("wasm"), merged("native")]);
   assert.match(onGpu.device, /WebGPU/);
   assert.match(onCpu.device, /cpu/);
-  const status = await until("the held-out loss to fall", async () => {
+  const status = await until("the held-out loss to fall with three of them", async () => {
     const status = await syncer.status();
-    return status.val_loss_last < status.val_loss_first - 0.5 && status;
+    return status.val_loss_last < status.val_loss_first - 0.5 && status.live === 3 && status;
   });
-  assert.equal(status.live, 3);
   assert.deepEqual(status.fates.refused, {});
   assert.deepEqual([gpu.trouble, plain.trouble], [[], []]);
   await native.stop();
@@ -158,7 +159,8 @@ test("a page that was frozen goes on as the same learner", async () => {
 test("a network that goes away is said, training goes on, and nothing is counted twice", async () => {
   const network = await relay(syncer.url);
   const context = await plainBrowser.newContext();
-  const { page } = await contribute(context, "wanderer", "cpu", {}, network.url);
+  // At full speed a fast machine is through with its leases before it is looked at.
+  const { page } = await contribute(context, "wanderer", "cpu", { mode: "gentle" }, network.url);
   const before = await merged("wanderer");
   network.cut();
   await until("the page to say so", async () => /Not connected \(.+\), trying again/.test(await sentence(page)));
@@ -167,7 +169,7 @@ test("a network that goes away is said, training goes on, and nothing is counted
   const loss = await lossText();
   await until("the loss to move all the same", async () => (await lossText()) !== loss);
   network.mend();
-  await until("it to be back", async () => /^Training, all\.$/.test(await sentence(page)));
+  await until("it to be back", async () => /^Training, gentle\.$/.test(await sentence(page)));
   const after = await merged("wanderer", before.tokens_merged);
   assert.equal(after.learner, before.learner);
   assert.equal((await learner("wanderer")).length, 1);

@@ -36,8 +36,7 @@ fn rests_as_the_owner_of_the_run_has_it() {
 fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
     let fake = FakeSyncer::start(Script::default());
     let (stage, steps) = (Cell::new(0), Cell::new(0));
-    let short = RunConfig { run_ms_max: Some(15_000), ..config(&fake.address) };
-    let (result, _) = steer(short, |events, control| {
+    let (result, _) = steer(config(&fake.address), |events, control| {
         let Some(Event::Progress(report)) = events.last() else { return };
         let reached = match stage.get() {
             0 => merged(events) > 0,
