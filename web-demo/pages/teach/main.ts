@@ -29,7 +29,7 @@ import { Words } from "./timeline/words.js";
 
 /** Words and figures change so often at most, in milliseconds: faster nobody reads. */
 const WORDS_MS = 125;
-/** The link in the address bar follows with this delay: browsers refuse to have it changed often. */
+/** The link in the address bar changes so often at most, in milliseconds: browsers refuse more. */
 const ADDRESS_MS = 500;
 /** A text that is looked at is written anew so often, in milliseconds. */
 const SAMPLE_MS = 5_000;
@@ -103,18 +103,20 @@ function placeNow(): Place {
 }
 
 let addressTimer: ReturnType<typeof setTimeout> | undefined;
+let addressedAt = -ADDRESS_MS;
 /** The fragment that was last read or written. With another one in the address, somebody is on the way to another place. */
 let addressed = "";
 
 function addressLater(): void {
   addressTimer ??= setTimeout(() => {
     addressTimer = undefined;
+    addressedAt = performance.now();
     if (location.hash !== addressed) return;
     const place = placeNow();
     // A run that plays has no moment in its address: loaded anew, it is to play.
     window.history.replaceState(null, "", write(stage.clock.playing ? { ...place, atMs: 0 } : place, stageOf));
     addressed = location.hash;
-  }, ADDRESS_MS);
+  }, addressedAt + ADDRESS_MS - performance.now());
 }
 
 function began(): void {
