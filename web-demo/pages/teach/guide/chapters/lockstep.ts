@@ -23,6 +23,6 @@ export const lockstep: Chapter = {
       text: `In the ${duration(seconds(after))} since, the four others trained ${count(after.tokens)} tokens, ${Math.round(ours * 100)} % of the pace before. The lock-step run took ${plural(after.twinSteps, "step")}, ${Math.round(twin * 100)} % of its pace.`,
     };
   },
-  moral: "A barrier at each step makes every island a condition for all others. With a million chips something breaks every half minute, so the barrier hardly ever holds. This is the plain kind of lock-step, which waits for whoever is missing. An elastic one starts again without them, on fewer machines, and pays with the time of each restart.",
-  more: { label: "Both kinds on a million chips", href: "./scale.html" },
+  moral: "A barrier at each step makes every island a condition for all others, and with a million chips something breaks every half minute. This is the plain kind, which waits. An elastic one would start again with four, and lose the time of each restart.",
+  more: { label: "Both, on a million chips", href: "./scale.html" },
 };
