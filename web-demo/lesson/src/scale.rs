@@ -1,6 +1,6 @@
 //! The models of large machines.
 
-use archipelago::sim::bandwidth::{Method, Release, Training};
+use archipelago::sim::bandwidth::{LATENCY_S, Method, Release, Training};
 use archipelago::sim::goodput::{Cluster, Constants};
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
@@ -129,7 +129,7 @@ pub fn link_gbit_per_s(need: JsValue) -> Result<f64, JsValue> {
         value_bits: need.bits,
         step_s: need.step_s,
         data_centres: need.data_centres,
-        latency_s: 0.0,
+        latency_s: method.latency_s(need.data_centres, LATENCY_S),
         release: Release::Even(BUCKETS),
     };
     Ok(training.rate_for(method, need.utilisation, RATE_MAX).map_or(f64::INFINITY, |rate| rate / GBIT))

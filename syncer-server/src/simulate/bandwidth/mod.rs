@@ -2,7 +2,7 @@
 
 mod streaming;
 
-use archipelago::sim::bandwidth::{Method, Release, Training};
+use archipelago::sim::bandwidth::{LATENCY_S, Method, Release, Training};
 use serde::Serialize;
 
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, at_least};
@@ -34,7 +34,7 @@ pub struct BandwidthArgs {
     #[arg(long, env = "ARCHIPELAGO_ROUNDS_IN_FLIGHT", value_name = "STEPS", default_value_t = 2)]
     pub rounds_in_flight: u32,
     /// What each data centre adds to the time of a fragment's exchange (milliseconds); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_LATENCY_MS", value_name = "MS", default_value_t = 32.0)]
+    #[arg(long, env = "ARCHIPELAGO_LATENCY_MS", value_name = "MS", default_value_t = 1e3 * LATENCY_S)]
     pub latency_ms: f64,
     /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (above 0 to 1); a constant of ours
     #[arg(long, env = "ARCHIPELAGO_LAYER_SHARE", value_name = "SHARE", default_value_t = 0.83)]
@@ -116,10 +116,7 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
 }
 
 fn training(args: &BandwidthArgs, data_centres: u32, method: Method, value_bits: f64) -> Training {
-    let latency_s = match method {
-        Method::Decoupled { .. } => args.latency_ms * f64::from(data_centres) / 1e3,
-        _ => 0.0,
-    };
+    let latency_s = method.latency_s(data_centres, args.latency_ms / 1e3);
     let (params, step_s) = (args.params_billions * 1e9, args.step_s);
     Training { params, value_bits, step_s, data_centres, latency_s, release: Release::Even(128) }
 }
