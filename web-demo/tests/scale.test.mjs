@@ -86,6 +86,32 @@ test("links: decoupled needs far less, and less with fewer bits", async () => {
   await until("more for more data centres", async () => (await rates())[0] > 1.3 * parallel);
 });
 
+/** The table of links: method, ours and the paper's, NaN where there is none. */
+async function links() {
+  const rows = await page.locator("#link-rows tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  return rows.map(([method, , ours, paper]) => ({ method, ours: Number(ours), paper: paper === "" ? NaN : Number(paper) }));
+}
+
+test("links are near the paper's, and the paper's stand only beside its own settings", async () => {
+  const published = async () => (await links()).filter(({ paper }) => paper > 0);
+  for (const [dataCentres, count] of [[2, 3], [8, 2]]) {
+    await open(`#v=1&dataCentres=${dataCentres}`);
+    const found = await published();
+    assert.equal(found.length, count);
+    for (const { method, ours, paper } of found) assert.ok(Math.abs(ours / paper - 1) <= 0.1, `${method}, ${dataCentres}: ${ours} beside ${paper}`);
+  }
+  for (const other of ["paramsBillion=10", "stepS=2", "utilisation=0.8", "syncEvery=48", "fragments=12", "roundsInFlight=3"]) {
+    await open(`#v=1&${other}`);
+    assert.deepEqual(await published(), [], other);
+  }
+});
+
+test("where latency alone takes too long, no link is promised", async () => {
+  await open("#v=1&dataCentres=16&stepS=0.1&roundsInFlight=1");
+  assert.match(await page.textContent("#link-reading"), /For Decoupled DiLoCo no link is fast enough: latency alone takes longer than 1 step\./);
+  assert.match(await page.textContent("#link-rows"), /no link will do/);
+});
+
 test("figures that could not be worked out are said, and the next ones come", async () => {
   await page.addInitScript(() => {
     const Real = Worker;

@@ -7,6 +7,7 @@ use archipelago::lesson::{
     Action, Apply, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Mark, ParcelKind, Share,
     Totals, TwinFrame, TwinMark,
 };
+use archipelago::sim::bandwidth::LATENCY_S;
 use archipelago::wire::{Code, LateReason, Refusal};
 use ts_rs::{Config, TS};
 
@@ -43,6 +44,8 @@ fn declarations() -> String {
     declare!(LateReason, Refusal, Mark, Frame, TwinMark, TwinFrame, ClusterSpec, Yield, Way, LinkNeed);
     text += "\n/** Longest lesson, in milliseconds of its own time. */\n";
     text += &format!("export const LESSON_MS_MAX = {LESSON_MS_MAX};\n");
+    text += "\n/** What each data centre adds to an exchange of Decoupled DiLoCo, in milliseconds. */\n";
+    text += &format!("export const DATA_CENTRE_LATENCY_MS = {};\n", 1e3 * LATENCY_S);
     text
 }
 

@@ -1,11 +1,12 @@
 /** The link that each method needs, against how busy compute is to be. */
 import { find, fillRows, make, setAttribute, setText } from "../shared/dom.js";
-import { percent } from "../shared/format.js";
+import { milliseconds, percent, plural } from "../shared/format.js";
+import { DATA_CENTRE_LATENCY_MS } from "../shared/lesson.js";
 import { plot, type PlotLine } from "../shared/plot.js";
 import { lineOf, type Result } from "./explorer.js";
 import { LINK } from "./paper.js";
 import { bitsOf, METHODS, UTILISATIONS } from "./questions.js";
-import type { Settings } from "./settings.js";
+import { isAsPaper, type Settings } from "./settings.js";
 
 const HEIGHT_PX = 340;
 const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [{ tone: "2", dash: "7 4" }, { tone: "3", dash: "2 3" }, { tone: "quiet" }, { tone: "1" }, { tone: "1", dash: "10 3" }];
@@ -22,6 +23,7 @@ export class LinkView {
 
   constructor() {
     new ResizeObserver(() => this.#last && this.show(...this.#last)).observe(this.#host);
+    setText(find("link-latency", HTMLElement), milliseconds(DATA_CENTRE_LATENCY_MS));
   }
 
   show(settings: Settings, results: readonly Result[]): void {
@@ -44,11 +46,14 @@ export class LinkView {
   #say(settings: Settings, results: readonly Result[]): void {
     const rate = (line: number) => results.find(({ question }) => question.of === "link" && question.line === line && question.x === settings.utilisation)?.value;
     const [parallel, int4] = [rate(0), rate(4)];
-    if (parallel === undefined || int4 === undefined || !Number.isFinite(parallel / int4)) return;
-    const text = `To keep compute busy ${percent(settings.utilisation)} of the time, data-parallel training needs ${gbit(parallel)} Gbit/s between data centres, Decoupled DiLoCo with 4 bits ${gbit(int4)}: ${Math.round(parallel / int4)} times less.`;
+    if (parallel === undefined || int4 === undefined) return;
+    const decoupled = Number.isFinite(int4)
+      ? `, Decoupled DiLoCo with 4 bits ${gbit(int4)}: ${Math.round(parallel / int4)} times less.`
+      : `. For Decoupled DiLoCo no link is fast enough: latency alone takes longer than ${plural(settings.roundsInFlight, "step")}. Put more rounds in flight, or let a step take longer.`;
+    const text = `To keep compute busy ${percent(settings.utilisation)} of the time, data-parallel training needs ${gbit(parallel)} Gbit/s between data centres${decoupled}`;
     setText(find("link-reading", HTMLElement), text);
     setAttribute(this.#svg, "aria-label", `Gbit/s against how busy compute is. ${text}`);
-    const asPaper = settings.paramsBillion === 5 && settings.stepS === 1 && settings.utilisation === 0.9;
+    const asPaper = isAsPaper(settings);
     const blank = () => make("tr", {}, make("th", { scope: "row" }), make("td", { class: "right" }), make("td", { class: "right" }), make("td", { class: "right" }));
     fillRows(find("link-rows", HTMLElement), METHODS, blank, (row, method) => {
       const [line, bits] = [METHODS.indexOf(method), bitsOf(method, settings)];

@@ -53,12 +53,17 @@ export const LINKS: readonly Knob[] = [
   { key: "dataCentres", label: "Data centres", values: range(2, 16), say: plain },
   { key: "bits", label: "Bits of a parameter", values: [1, 2, 4, 8, 16, 32], say: plain },
   { key: "utilisation", label: "Compute is to be busy for", values: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99], say: percent },
-  { key: "syncEvery", label: "Steps between merges of a fragment, H", values: [8, 12, 16, 24, 30, 48, 64, 96, 100, 200, 500], say: plain },
+  { key: "syncEvery", label: "Steps between merges, H: DiLoCo, Streaming", values: [8, 12, 16, 24, 30, 48, 64, 96, 100, 200, 500], say: plain },
   { key: "fragments", label: "Fragments, P", values: [1, 2, 4, 8, 12, 16, 24, 36, 40], say: plain },
   { key: "roundsInFlight", label: "Rounds in flight, τ", values: [1, 2, 3, 4, 5], say: plain },
 ];
 
 const ALL = [...FAILURES, ...LINKS];
+
+/** Whether the paper's figures for links are figures for these settings; each of them names its data centres and bits. */
+export function isAsPaper(settings: Settings): boolean {
+  return LINKS.every(({ key }) => key === "dataCentres" || key === "bits" || settings[key] === DEFAULTS[key]);
+}
 
 /** Settings as a link's fragment; only what differs from the defaults. */
 export function write(settings: Settings): string {

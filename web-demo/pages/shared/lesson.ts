@@ -650,3 +650,6 @@ utilisation: number, };
 
 /** Longest lesson, in milliseconds of its own time. */
 export const LESSON_MS_MAX = 86400000;
+
+/** What each data centre adds to an exchange of Decoupled DiLoCo, in milliseconds. */
+export const DATA_CENTRE_LATENCY_MS = 32;
