@@ -35,6 +35,8 @@ pub struct Classroom {
     pub local_only: bool,
     /// Where the owner watches and steers, from this machine.
     pub dashboard: String,
+    /// The above in words, line by line, for whoever shows them beside the code.
+    pub words: Vec<String>,
     /// File with the token that the dashboard asks for.
     pub token_file: PathBuf,
     /// The first link as a QR code, in lines of half blocks whose ink is light.
@@ -51,18 +53,40 @@ impl Announcement {
         let links = Links::of(address, config.public_url.as_deref());
         let invite = fragment(invite);
         let url = format!("{}{invite}", links.best());
-        let classroom = config.classroom.then(|| Classroom {
-            links: links.pages.iter().map(|page| format!("{page}{invite}")).collect(),
-            local_only: links.local_only,
-            dashboard: format!("http://{}/dashboard{invite}", from_here(address)),
-            token_file: config.dir.join("admin.token"),
-            code: code(&url),
-            coloured,
+        let classroom = config.classroom.then(|| {
+            let pages: Vec<String> = links.pages.iter().map(|page| format!("{page}{invite}")).collect();
+            let dashboard = format!("http://{}/dashboard{invite}", from_here(address));
+            Classroom {
+                words: words(&pages, links.local_only, &dashboard),
+                links: pages,
+                local_only: links.local_only,
+                dashboard,
+                token_file: config.dir.join("admin.token"),
+                code: code(&url),
+                coloured,
+            }
         });
         // The same place in the scheme of sockets: http is ws, https is wss.
         let join = format!("{}v1/ws{invite}", links.best().replacen("http", "ws", 1));
         Self { event: "listening", address, url, join, classroom }
     }
+}
+
+/// How a class joins, in words.
+fn words(links: &[String], local_only: bool, dashboard: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, link) in links.iter().enumerate() {
+        words.push(format!("{:15} {link}", if number == 0 { "students open" } else { "if not, try" }));
+    }
+    if local_only {
+        words.push(
+            "only this machine can open that: no network was found, or --listen names this machine alone; \
+             --public-url says where others reach it"
+                .into(),
+        );
+    }
+    words.push(format!("{:15} {dashboard}", "you watch at"));
+    words
 }
 
 /// The address under which this machine reaches itself.
@@ -85,16 +109,9 @@ impl fmt::Display for Classroom {
         for line in &self.code {
             writeln!(f, "{before}{line}{after}")?;
         }
-        for (number, link) in self.links.iter().enumerate() {
-            writeln!(f, "{:15} {link}", if number == 0 { "students open" } else { "if not, try" })?;
+        for line in &self.words {
+            writeln!(f, "{line}")?;
         }
-        if self.local_only {
-            writeln!(
-                f,
-                "only this machine can open that: no network was found, or --listen names this machine alone; --public-url says where others reach it"
-            )?;
-        }
-        writeln!(f, "{:15} {}", "you watch at", self.dashboard)?;
         write!(f, "the token to slow down and drop learners there is in {}", self.token_file.display())
     }
 }
@@ -130,6 +147,9 @@ mod tests {
         let json = serde_json::to_value(&said).unwrap();
         assert_eq!(json["classroom"]["links"][0], "https://class.example/a/#invite=open-sesame");
         assert!(json["classroom"]["code"][0].as_str().unwrap().starts_with("███"));
+        for line in &said.classroom.as_ref().unwrap().words {
+            assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
+        }
 
         let said = announce("127.0.0.1:7700", |config| config.classroom = true).to_string();
         assert!(said.contains("only this machine can open that"), "{said}");
