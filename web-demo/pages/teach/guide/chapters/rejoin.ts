@@ -10,7 +10,7 @@ export const rejoin: Chapter = {
   stage: { islands: 5 },
   actions: [{ atMs: 2_000, island: GONE, deed: "kill", factor: 1 }],
   speed: 1,
-  text: ["Island 2 died two seconds after the start. Everything in its memory is gone: parameters and optimiser."],
+  text: ["Island 2 dies two seconds after the start, and everything in its memory with it: parameters and optimiser."],
   question: "It starts again, with nothing. What do the others do?",
   answers: ["They wait until it has caught up", "They go on as before", "They are pulled back by its fresh parameters"],
   break: { kind: "deeds", label: "Start island 2 again", deeds: [{ island: GONE, deed: "restart" }] },
