@@ -9,10 +9,15 @@ use crate::wire::InnerSpec;
 
 impl Recipe {
     /// Trains one learner alone on `tokens` tokens with the batches of all M at once: synchronous
-    /// data-parallel training, from the same parameters, over the same windows, by the same schedule.
+    /// data-parallel training, from the same parameters, over the same text in the same order of windows, by the same
+    /// schedule.
+    ///
+    /// Two things differ from [`Self::train`] beside the method. Here the inner rate follows the tokens trained;
+    /// there it follows the tokens merged, which lie about half of H steps behind. And there a learner leases up to an
+    /// eighth of the text at a time, so that of more than eight some begin on the second pass over a short text.
     ///
     /// # Errors
-    /// Each variant of [`LabError`] but `Split`, `StandsStill` and `Violation`.
+    /// Each variant of [`LabError`] but `Split`, `Stopped`, `StandsStill` and `Violation`.
     pub fn train_alone(&self, corpus: &Corpus, tokens: u64) -> Result<Outcome, LabError> {
         self.check()?;
         let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
@@ -27,11 +32,11 @@ impl Recipe {
             trained += trainer.step(&batch, lr)?.tokens;
             steps += 1;
             if sampler.is_due(trained as f64 / tokens as f64) {
-                let loss = corpus.held_out_loss(&self.model, trainer.params())?;
+                let loss = self.measure(corpus, trainer.params())?;
                 sampler.take(Sample { at_ms: 0, tokens: trained, loss });
             }
         }
-        let loss = corpus.held_out_loss(&self.model, trainer.params())?;
+        let loss = self.measure(corpus, trainer.params())?;
         Ok(Outcome {
             loss,
             tokens: trained,

@@ -5,7 +5,7 @@
 //! recipe leads to one [`Outcome`]: loss answers to quorum, grace, codes and faults as it would in the
 //! world, and nothing depends on how fast this machine is, or which one it is: all training here is
 //! [`crate::engine::cpu::CpuTrainer::fixed`]. Beside it, [`Recipe::train_alone`] is
-//! synchronous data-parallel training from the same parameters over the same windows.
+//! synchronous data-parallel training from the same parameters over the same text.
 
 mod alone;
 mod corpus;
@@ -53,6 +53,26 @@ pub enum LabError {
     /// Training failed, as with a learning rate that is too high.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A learner stopped before the budget was spent, as its training failed.
+    #[error("seed {seed}: the learner on machine {machine} stopped at {tokens} tokens: {reason}")]
+    Stopped {
+        /// The recipe's seed.
+        seed: u64,
+        /// Index of its machine.
+        machine: usize,
+        /// Tokens trained by all machines by then.
+        tokens: u64,
+        /// What it said.
+        reason: String,
+    },
+    /// The parameters that training led to have no loss: it has blown up.
+    #[error("seed {seed}: the held-out loss is {loss}: lower the learning rate")]
+    NotFinite {
+        /// The recipe's seed.
+        seed: u64,
+        /// Held-out loss, in nats per token.
+        loss: f32,
+    },
     /// No machine has trained for a long time: nothing will change any more.
     #[error("seed {seed}: the run stands still at {tokens} tokens")]
     StandsStill {
@@ -70,3 +90,6 @@ pub enum LabError {
         violation: Violation,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -124,6 +124,15 @@ impl Recipe {
         if nothing { Err(LabError::Nothing) } else { Ok(()) }
     }
 
+    /// Held-out loss of `params`, `[len]`, in nats per token.
+    ///
+    /// # Errors
+    /// [`LabError::NotFinite`], and those of [`Corpus::held_out_loss`].
+    pub(super) fn measure(&self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
+        let loss = corpus.held_out_loss(&self.model, params)?;
+        if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
+    }
+
     /// How far along the budget `tokens` and `ms` are: 1 is the end.
     pub(super) fn spent(&self, tokens: u64, ms: u64) -> f64 {
         match self.budget {

@@ -5,7 +5,7 @@ use super::{Budget, Corpus, LabError, Outcome, Recipe, Sample, Spent};
 use crate::engine::Trainer;
 use crate::engine::cpu::CpuTrainer;
 use crate::model::{check_inner, init, layout};
-use crate::sim::{Fault, ShellSpec, World, WorldSpec};
+use crate::sim::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
 use crate::wire::RunId;
 
 /// Virtual time without a step after which a run stands still, in milliseconds; constant of ours.
@@ -50,12 +50,16 @@ impl Recipe {
         let step_ms = self.machines.iter().map(|machine| machine.step_ms).min().unwrap_or(1);
         let (mut last, mut moved_ms) = (0, 0);
         loop {
-            let (tokens, now_ms) = (tokens(&world), world.now().0);
+            let machines = world.machines();
+            let (tokens, now_ms) = (tokens(&machines), world.now().0);
+            if let Some((machine, reason)) = stopped(machines) {
+                return Err(LabError::Stopped { seed: self.seed, machine, tokens, reason });
+            }
             let spent = self.spent(tokens, now_ms);
             if sampler.is_due(spent)
                 && let Some(theta) = world.syncer().and_then(|syncer| syncer.theta())
             {
-                let loss = corpus.held_out_loss(&self.model, &theta)?;
+                let loss = self.measure(corpus, &theta)?;
                 sampler.take(Sample { at_ms: now_ms, tokens, loss });
             }
             if spent >= 1.0 {
@@ -80,15 +84,16 @@ impl Recipe {
         let spent = self.spent_at_last(&world, corpus)?;
         world.inject(Fault::Finish);
         if !world.run_until(FINISH_MS_MAX, 100, World::is_finished) {
-            return Err(LabError::StandsStill { seed: self.seed, tokens: tokens(&world) });
+            return Err(LabError::StandsStill { seed: self.seed, tokens: tokens(&world.machines()) });
         }
         world.check().map_err(|violation| LabError::Violation { seed: self.seed, violation })?;
         let status = world.status().expect("no fault of a recipe ends the syncer");
         let theta = world.syncer().and_then(|syncer| syncer.theta()).expect("nothing is merged any more");
-        let steps: u64 = world.machines().iter().map(|machine| machine.steps).sum();
+        let machines = world.machines();
+        let steps: u64 = machines.iter().map(|machine| machine.steps).sum();
         Ok(Outcome {
-            loss: corpus.held_out_loss(&self.model, &theta)?,
-            tokens: tokens(&world),
+            loss: self.measure(corpus, &theta)?,
+            tokens: tokens(&machines),
             tokens_merged: status.tokens_merged,
             spent,
             steps_per_learner: steps as f64 / f64::from(self.learners()),
@@ -107,11 +112,17 @@ impl Recipe {
             let (_, values) = syncer.hat(p).expect("Θ̂ is there at any time");
             fragments.scatter(p, &values, &mut hat);
         }
-        let loss = corpus.held_out_loss(&self.model, &hat)?;
-        Ok(Spent { loss, tokens: tokens(world), tokens_merged: syncer.status().tokens_merged })
+        let loss = self.measure(corpus, &hat)?;
+        Ok(Spent { loss, tokens: tokens(&world.machines()), tokens_merged: syncer.status().tokens_merged })
     }
 }
 
-fn tokens(world: &World) -> u64 {
-    world.machines().iter().map(|machine| machine.tokens).sum()
+fn tokens(machines: &[MachineStatus]) -> u64 {
+    machines.iter().map(|machine| machine.tokens).sum()
+}
+
+/// The first machine whose learner stays away for good, with its reason. Before the end nobody is sent away.
+fn stopped(machines: Vec<MachineStatus>) -> Option<(usize, String)> {
+    let mut reasons = machines.into_iter().enumerate();
+    reasons.find_map(|(i, machine)| Some((i, machine.stopped?)))
 }

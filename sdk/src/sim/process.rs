@@ -141,10 +141,7 @@ impl Process {
         let lr = learning_rate(&workshop.spec.inner, self.core.clock_tokens());
         let stats = match workshop.trainer.step(&batch, lr) {
             Ok(stats) => stats,
-            Err(error) => {
-                self.stopped = Some(Bye::new(CloseCode::Done, error.to_string()));
-                return;
-            }
+            Err(error) => return self.stop(&error),
         };
         self.steps += 1;
         self.tokens += stats.tokens;
@@ -215,6 +212,11 @@ impl Process {
         self.workshop.as_ref().map(|workshop| workshop.trainer.params())
     }
 
+    /// Trains no more.
+    fn stop(&mut self, why: &dyn std::fmt::Display) {
+        self.stopped = Some(Bye::new(CloseCode::Done, why.to_string()));
+    }
+
     fn clock(&self, now: Millis) -> Millis {
         Millis(now.since(self.born))
     }
@@ -242,9 +244,11 @@ impl Process {
         let Workshop { trainer, replica, feed, .. } = workshop;
         match output {
             Output::Encode { round, fragment } => {
-                let body = replica.encode(fragment, trainer.params());
-                let body = body.expect("a trainer's parameters are finite and as many as its layout has");
-                self.core.handle(self.clock(now), Input::Encoded { round, fragment, body });
+                match replica.encode(fragment, trainer.params()) {
+                    Ok(body) => self.core.handle(self.clock(now), Input::Encoded { round, fragment, body }),
+                    // A step may end in parameters that are too large for a number.
+                    Err(error) => self.stop(&error),
+                }
             }
             Output::Apply { fragment, body, included } => replica
                 .apply(fragment, &body, included, trainer.params_mut())
