@@ -27,8 +27,8 @@ const ENVELOPE_BYTES: f64 = 64.0;
 /// Rounds of all fragments before anything is measured, and while it is.
 const ROUNDS: (u64, u64) = (3, 6);
 
-/// Virtual time in which all learners must have come, in milliseconds.
-const JOIN_MS_MAX: u64 = 24 * 3_600 * 1_000;
+/// Virtual time in which all learners must have come, in steps: a day, if one takes 6 s.
+const JOIN_STEPS_MAX: u64 = 14_400;
 
 /// A place with a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,9 +195,10 @@ impl Setting {
         let mut world = World::new(seed, self.world(links, seed), layout, Box::new(make))?;
         let all = links.len() as u32;
         let live = |world: &World| world.status().is_some_and(|status| status.live == all);
-        if !world.run_until(JOIN_MS_MAX, self.step_ms, live) {
+        let ms_max = JOIN_STEPS_MAX * self.step_ms;
+        if !world.run_until(ms_max, self.step_ms, live) {
             let what = "not all learners had joined";
-            return Err(TrialError::Unfinished { what, ms: JOIN_MS_MAX });
+            return Err(TrialError::Unfinished { what, ms: ms_max });
         }
         let round_ms = u64::from(self.fragments) * self.step_ms;
         world.run_for(ROUNDS.0 * round_ms);

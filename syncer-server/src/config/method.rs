@@ -5,7 +5,7 @@ use archipelago::diloco::{MergeRule, OuterSpec, QuorumPolicy};
 use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec};
 use serde::{Serialize, Serializer};
 
-use super::range::{choice, range};
+use super::range::{choice, range, within};
 use crate::errors::ServerError;
 
 /// How learners exchange parameters, and how the syncer merges them.
@@ -122,8 +122,8 @@ impl MethodArgs {
     /// `Config`: a setting is out of range.
     pub fn exchange(&self) -> Result<ExchangeSpec, ServerError> {
         let Self { sync_every, fragments, block, .. } = *self;
-        range("sync-every", sync_every.into(), sync_every > 0, "1 or more")?;
-        range("fragments", fragments.into(), fragments > 0, "1 or more")?;
+        within("sync-every", sync_every.into(), 1.0..=1e6)?;
+        within("fragments", fragments.into(), 1.0..=4_096.0)?;
         let block_holds = block.is_multiple_of(8) && (8..=1 << 16).contains(&block);
         range("block", block.into(), block_holds, "a multiple of 8 from 8 to 65536")?;
         Ok(ExchangeSpec { fragments, sync_every, block, code: code(&self.code)?, apply: apply(&self.apply)? })
@@ -135,13 +135,13 @@ impl MethodArgs {
     /// `Config`: a setting is out of range.
     pub fn syncer(&self) -> Result<SyncerConfig, ServerError> {
         let (lr, momentum, warmup) = (self.outer_lr, self.outer_momentum, self.momentum_warmup);
-        range("outer-lr", lr.into(), lr.is_finite() && lr > 0.0, "a number above 0")?;
+        within("outer-lr", lr.into(), 1e-6..=1e3)?;
         let holds = (0.0..1.0).contains(&momentum);
         range("outer-momentum", momentum.into(), holds, "a number from 0 to below 1")?;
-        range("momentum-warmup", warmup, (0.0..=1.0).contains(&warmup), "a number from 0 to 1")?;
+        within("momentum-warmup", warmup, 0.0..=1.0)?;
         let (rounds_in_flight, grace_ratio) = (self.rounds_in_flight, self.grace_ratio);
-        range("rounds-in-flight", rounds_in_flight.into(), rounds_in_flight > 0, "1 or more")?;
-        range("grace-ratio", grace_ratio, (0.0..=1.0).contains(&grace_ratio), "a number from 0 to 1")?;
+        within("rounds-in-flight", rounds_in_flight.into(), 1.0..=1_000.0)?;
+        within("grace-ratio", grace_ratio, 0.0..=1.0)?;
         Ok(SyncerConfig {
             quorum: QuorumPolicy { rounds_in_flight, grace_ratio, ..QuorumPolicy::default() },
             outer: OuterSpec { lr, momentum },

@@ -16,7 +16,7 @@ use crate::units::{Bytes, Span};
 
 pub use cli::{Cli, CliError, ExportArgs, Verb, parse};
 pub use method::{MethodArgs, as_written};
-pub use range::range;
+pub use range::{range, within};
 pub use run::{INVITE_AUTO, INVITE_SHORT, invite, preset, run_spec, syncer_config};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::scavenging::trial;
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use crate::config::within;
 use crate::errors::ServerError;
 
 /// Settings of `simulate regions`.
@@ -41,6 +42,13 @@ pub struct RegionsArgs {
 /// - `Config`: a setting is out of range.
 /// - `Internal`: the simulated run broke a rule of ours.
 pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+    within("params-billions", args.params_billions, 1e-3..=1e4)?;
+    within("step-ms", args.step_ms as f64, 10.0..=600_000.0)?;
+    for (flag, gbit_s) in [("world-gbit-s", args.world_gbit_s), ("states-gbit-s", args.states_gbit_s)] {
+        within(flag, gbit_s, 1e-3..=1e6)?;
+    }
+    within("fragments", args.fragments.into(), 1.0..=256.0)?;
+    within("rounds-in-flight", args.rounds_in_flight.into(), 1.0..=64.0)?;
     let mut cases = Vec::new();
     let places: [(&str, &[Region], f64, &str); 2] = [
         ("8 learners world-wide", &WORLD, args.world_gbit_s, "10 to 20 in the paper"),

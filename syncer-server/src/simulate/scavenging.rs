@@ -4,7 +4,8 @@ use archipelago::sim::TrialError;
 use archipelago::sim::scavenging::{LockStep, Scavenging};
 use serde::Serialize;
 
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, at_least, config};
+use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, config};
+use crate::config::within;
 use crate::errors::ServerError;
 
 /// Extra learners of the paper's columns, beside its four; wall times of lock-step and of decoupled
@@ -49,9 +50,15 @@ pub struct ScavengingArgs {
 /// - `Config`: a setting is out of range.
 /// - `Internal`: the simulated run broke a rule of ours.
 pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
-    at_least("state-gb", args.state_gb, 0.0, true)?;
-    at_least("link-gbit-s", args.link_gbit_s, 0.0, false)?;
-    at_least("change-every-s", args.change_every_s, 0.0, false)?;
+    within("learners", args.learners.into(), 1.0..=64.0)?;
+    for &extra in &args.extra {
+        within("extra", extra.into(), 0.0..=64.0)?;
+    }
+    within("steps", args.steps.into(), 20.0..=1e5)?;
+    within("step-ms", args.step_ms as f64, 10.0..=60_000.0)?;
+    within("state-gb", args.state_gb, 0.0..=1e6)?;
+    within("link-gbit-s", args.link_gbit_s, 1e-6..=1e6)?;
+    within("change-every-s", args.change_every_s, 1e-3..=1e9)?;
     progress(&format!("{} runs of the real cores in virtual time", args.extra.len() + 1));
     let scavenging = Scavenging { learners: args.learners, steps: args.steps, step_ms: args.step_ms };
     let walls = scavenging.relative_wall(args.common.seed, &args.extra).map_err(trial)?;

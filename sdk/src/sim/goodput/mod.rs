@@ -24,6 +24,9 @@ use learner::Learner;
 /// Interruptions that one simulation may be expected to have.
 const INTERRUPTIONS_MAX: f64 = 2e7;
 
+/// Chips that one simulation may have: each slice of them has a speed of its own.
+const CHIPS_MAX: u64 = 100_000_000;
+
 /// Learners that one simulation may have.
 const LEARNERS_MAX: u32 = 1 << 16;
 
@@ -31,7 +34,7 @@ const LEARNERS_MAX: u32 = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// N, chips in all, at least one for each learner.
+    /// N, chips in all, at least one for each learner, up to 10⁸.
     pub chips: u64,
     /// M, learners that share them evenly, 1 to 65,536.
     pub learners: u32,
@@ -200,8 +203,8 @@ impl Cluster {
         range(
             "the number of chips",
             self.chips as f64,
-            self.chips >= self.learners.into(),
-            "one for each learner",
+            (self.learners.into()..=CHIPS_MAX).contains(&self.chips),
+            "one for each learner, up to 100000000",
         )?;
         let slice = self.constants.slice_chips;
         range("the number of chips in a slice", slice.into(), slice > 0, "1 or more")?;
