@@ -85,7 +85,8 @@ pub enum Method {
         /// τ, steps that an exchange may take longer.
         overlap_steps: u32,
     },
-    /// One of P fragments at each step; each in flight has the link for itself, for τ steps.
+    /// One of P fragments at each step; each in flight has the link for itself, for τ steps. So the paper counts;
+    /// what a link needs that all in flight share says [`Training::shared_rate`].
     Decoupled {
         /// P, fragments.
         fragments: u32,
@@ -148,6 +149,18 @@ impl Training {
         Some(high)
     }
 
+    /// Rate of a link, in bit/s, that carries all fragments of [`Method::Decoupled`] when those in flight share it,
+    /// first in, first out: each is gone before the next leaves, and there within τ steps. `None` if no link is so fast.
+    ///
+    /// (exchange bits / P) / min(T, τT − latency). A slower link has a queue that grows without end: fragments
+    /// are then exchanged less often.
+    #[must_use]
+    pub fn shared_rate(&self, fragments: u32, overlap_steps: u32) -> Option<f64> {
+        let sending_s = (f64::from(overlap_steps) * self.step_s - self.latency_s).min(self.step_s);
+        let bits = self.exchange_bits() / f64::from(fragments.max(1));
+        (sending_s > 0.0).then(|| bits / sending_s)
+    }
+
     /// The slowest rate of [`GRID`] at which utilisation reaches `target`, in bit/s; `None` if it does not
     /// even at the fastest.
     #[must_use]
@@ -175,7 +188,7 @@ impl Training {
             let (began_s, before_s) = (clock_s, lag_s);
             for step in 0..sync_every {
                 let mut stall_s = 0.0_f64;
-                let deadline_s = clock_s + f64::from(overlap_steps + 1) * self.step_s;
+                let deadline_s = clock_s + (f64::from(overlap_steps) + 1.0) * self.step_s;
                 // Evenly over the steps: P/H of a fragment at each, rounded down as it adds up.
                 for p in step * fragments / sync_every..(step + 1) * fragments / sync_every {
                     for &(after_s, bits) in &plans[(p % different) as usize] {
@@ -253,6 +266,19 @@ mod tests {
         near(rate(decoupled, 8, 4.0), 0.84, 0.02);
     }
 
+    /// One link for all in flight has to carry a fragment a step: 3.33 Gbit/s, beside
+    /// 1.72 if each has a link for itself. Learners who waited, a tenth of the time, would need 2.98.
+    #[test]
+    fn fragments_that_share_a_link_need_a_faster_one() {
+        let training = five_billion(2, 16.0, 0.064);
+        near(training.shared_rate(24, 2), 80.0 / 24.0, 1e-9);
+        near(five_billion(8, 4.0, 0.256).shared_rate(24, 2), 35.0 / 24.0, 1e-9);
+        near(training.shared_rate(24, 1), 80.0 / 24.0 / 0.936, 1e-9);
+        assert_eq!(five_billion(2, 16.0, 2.0).shared_rate(24, 2), None);
+        let waiting = Method::Streaming { sync_every: 24, fragments: 24, overlap_steps: 2 };
+        near(five_billion(2, 16.0, 0.0).rate_for(waiting, 0.9, 1e4 * GBIT), 2.98, 0.01);
+    }
+
     #[test]
     fn a_saturated_link_sets_the_pace() {
         // Where the link is always busy, a round of all parameters takes exchange_bits / rate.
@@ -272,8 +298,10 @@ mod tests {
     #[test]
     fn absurd_counts_are_bounded() {
         let training = Training { release: Release::Layers(u32::MAX), ..five_billion(2, 16.0, 0.0) };
-        let method = Method::Streaming { sync_every: u32::MAX, fragments: u32::MAX, overlap_steps: 1 };
-        assert!((0.0..=1.0).contains(&training.utilisation(method, GBIT)));
+        for overlap_steps in [1, u32::MAX] {
+            let method = Method::Streaming { sync_every: u32::MAX, fragments: u32::MAX, overlap_steps };
+            assert!((0.0..=1.0).contains(&training.utilisation(method, GBIT)));
+        }
     }
 
     #[test]

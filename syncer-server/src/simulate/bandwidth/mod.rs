@@ -5,7 +5,8 @@ mod streaming;
 use archipelago::sim::bandwidth::{LATENCY_S, Method, Release, Training};
 use serde::Serialize;
 
-use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series, at_least};
+use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series};
+use crate::config::within;
 use crate::errors::ServerError;
 
 /// Bit/s in a Gbit/s.
@@ -13,6 +14,9 @@ const GBIT: f64 = 1e9;
 
 /// No link is sought beyond this, in bit/s.
 const RATE_MAX: f64 = 1e15;
+
+/// Said of what a link needs that all fragments in flight share.
+const SHARED: &str = "first in, first out; not in the paper";
 
 /// Settings of `simulate bandwidth`.
 #[derive(clap::Args, Clone, Debug, Serialize)]
@@ -24,7 +28,7 @@ pub struct BandwidthArgs {
     /// Time that the computing of one inner step takes (seconds)
     #[arg(long, env = "ARCHIPELAGO_STEP_S", value_name = "SECONDS", default_value_t = 1.0)]
     pub step_s: f64,
-    /// Share of the time that must be left for computing (above 0 to below 1)
+    /// Share of the time that must be left for computing (0.01 to 0.999)
     #[arg(long, env = "ARCHIPELAGO_UTILISATION", value_name = "SHARE", default_value_t = 0.9)]
     pub utilisation: f64,
     /// P of decoupled training, fragments
@@ -36,7 +40,7 @@ pub struct BandwidthArgs {
     /// What each data centre adds to the time of a fragment's exchange (milliseconds); a constant of ours
     #[arg(long, env = "ARCHIPELAGO_LATENCY_MS", value_name = "MS", default_value_t = 1e3 * LATENCY_S)]
     pub latency_ms: f64,
-    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (above 0 to 1); a constant of ours
+    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (0.01 to 1); a constant of ours
     #[arg(long, env = "ARCHIPELAGO_LAYER_SHARE", value_name = "SHARE", default_value_t = 0.83)]
     pub layer_share: f64,
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -50,24 +54,15 @@ pub struct BandwidthArgs {
 /// # Errors
 /// `Config`: a setting is out of range.
 pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
-    at_least("params-billions", args.params_billions, 0.0, false)?;
-    at_least("step-s", args.step_s, 0.0, false)?;
-    at_least("utilisation", args.utilisation, 0.0, false)?;
-    at_least("latency-ms", args.latency_ms, 0.0, true)?;
-    at_least("layer-share", args.layer_share, 0.0, false)?;
-    for (flag, share, holds) in [
-        ("utilisation", args.utilisation, args.utilisation < 1.0),
-        ("layer-share", args.layer_share, args.layer_share <= 1.0),
-    ] {
-        if !holds {
-            let why = format!("--{flag} {share} is out of range: give a share as --help has it");
-            return Err(ServerError::Config { why });
-        }
-    }
+    within("params-billions", args.params_billions, 1e-6..=1e6)?;
+    within("step-s", args.step_s, 1e-3..=1e6)?;
+    within("utilisation", args.utilisation, 0.01..=0.999)?;
+    within("fragments", args.fragments.into(), 1.0..=4_096.0)?;
+    within("rounds-in-flight", args.rounds_in_flight.into(), 1.0..=1e3)?;
+    within("latency-ms", args.latency_ms, 0.0..=1e6)?;
+    within("layer-share", args.layer_share, 0.01..=1.0)?;
     let mut cases = Vec::new();
-    // Only the figures that the paper gives for the model and step it gives them for.
-    let published = (args.params_billions, args.step_s, args.utilisation) == (5.0, 1.0, 0.9);
-    let decoupled = Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight };
+    let decoupled = decoupled(args);
     for (data_centres, rates) in
         [(2, [Some(104.0), Some(1.7), Some(0.43)]), (8, [Some(198.0), None, Some(0.84)])]
     {
@@ -86,7 +81,14 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
                 );
                 return Err(ServerError::Config { why });
             };
-            cases.push(Case::new(case, rate / GBIT, paper.filter(|_| published)));
+            cases.push(Case::new(case, rate / GBIT, paper.filter(|_| is_published(args, method))));
+        }
+        for (name, bits) in [("bf16", 16.0), ("int4", 4.0)] {
+            let training = training(args, data_centres, decoupled, bits);
+            let rate = training.shared_rate(args.fragments, args.rounds_in_flight);
+            let case = format!("decoupled {name}, one shared link, {data_centres} data centres");
+            // The rows above found a link, for which the latency must fit into τ steps.
+            cases.push(Case::new(case, rate.map_or(f64::INFINITY, |rate| rate / GBIT), None).noted(SHARED));
         }
     }
     progress("the table of Streaming DiLoCo, 75 cells");
@@ -94,7 +96,7 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
     let same = table.iter().filter(|case| case.note.as_deref() == Some(streaming::SAME)).count();
     let together = format!("{same} of its {} cells lie on the paper's own rate of the grid.", table.len());
     cases.extend(table);
-    let mut plots = vec![plot(args, published)];
+    let mut plots = vec![plot(args)];
     if args.output.plots.is_some() {
         plots.extend(streaming::plots(args.layer_share));
     }
@@ -106,7 +108,10 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
         notes: vec![
             "data-parallel: gradients in 128 buckets as the backward pass frees them, without latency."
                 .into(),
-            "decoupled: the rate at which a fragment's exchange fits into its τ steps; nobody waits for it."
+            "decoupled: the rate at which a fragment's exchange fits into its τ steps if it has the link for itself, \
+             as the paper counts; nobody waits for it."
+                .into(),
+            "one shared link: all fragments over one link, one after the other; with less they are exchanged less often."
                 .into(),
             "table of Streaming DiLoCo: two data centres, H = 100, the first rate 10^(-1 + 4k/49) that will do."
                 .into(),
@@ -121,8 +126,20 @@ fn training(args: &BandwidthArgs, data_centres: u32, method: Method, value_bits:
     Training { params, value_bits, step_s, data_centres, latency_s, release: Release::Even(128) }
 }
 
-fn plot(args: &BandwidthArgs, published: bool) -> Plot {
-    let decoupled = Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight };
+fn decoupled(args: &BandwidthArgs) -> Method {
+    Method::Decoupled { fragments: args.fragments, overlap_steps: args.rounds_in_flight }
+}
+
+/// Whether the paper's figures for `method` are for these settings.
+fn is_published(args: &BandwidthArgs, method: Method) -> bool {
+    let same = (args.params_billions, args.step_s, args.utilisation) == (5.0, 1.0, 0.9);
+    // Data-parallel training has neither fragments nor, here, latency.
+    let own = (args.fragments, args.rounds_in_flight, args.latency_ms) == (24, 2, 1e3 * LATENCY_S);
+    same && (own || method == Method::DataParallel)
+}
+
+fn plot(args: &BandwidthArgs) -> Plot {
+    let decoupled = decoupled(args);
     let ours = |name: &str, colour, method, bits| {
         let points = (2..=16).filter_map(|data_centres| {
             let rate =
@@ -136,16 +153,13 @@ fn plot(args: &BandwidthArgs, published: bool) -> Plot {
         ours("decoupled bf16", 1, decoupled, 16.0),
         ours("decoupled int4", 2, decoupled, 4.0),
     ];
-    if published {
-        let papers = |colour, points: &[(f64, f64)]| Series {
-            name: "paper".into(),
-            colour,
-            mark: Mark::Hollow,
-            points: points.to_vec(),
-        };
-        series.push(papers(0, &[(2.0, 104.0), (8.0, 198.0)]));
-        series.push(papers(1, &[(2.0, 1.7)]));
-        series.push(papers(2, &[(2.0, 0.43), (8.0, 0.84)]));
+    let papers = [
+        (0, Method::DataParallel, vec![(2.0, 104.0), (8.0, 198.0)]),
+        (1, decoupled, vec![(2.0, 1.7)]),
+        (2, decoupled, vec![(2.0, 0.43), (8.0, 0.84)]),
+    ];
+    for (colour, _, points) in papers.into_iter().filter(|(_, method, _)| is_published(args, *method)) {
+        series.push(Series { name: "paper".into(), colour, mark: Mark::Hollow, points });
     }
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
     Plot {
@@ -154,5 +168,50 @@ fn plot(args: &BandwidthArgs, published: bool) -> Plot {
         x: axis("data centres", Scale::Linear),
         y: axis("Gbit/s for each", Scale::Log),
         series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: BandwidthArgs,
+    }
+
+    fn cases(flags: &[&str]) -> Vec<Case> {
+        let args = <Alone as clap::Parser>::parse_from([&["bandwidth"], flags].concat()).args;
+        run(&args, &mut |_| ()).unwrap().cases
+    }
+
+    /// The paper's figures stand beside its own settings only.
+    #[test]
+    fn other_settings_have_no_figure_of_the_papers() {
+        let papers = |flags: &[&str]| {
+            let cases = cases(flags);
+            let of = |way: &str| {
+                let of_way = cases.iter().filter(|case| case.case.starts_with(way));
+                of_way.filter(|case| case.case.ends_with("data centres") && case.paper.is_some()).count()
+            };
+            (of("data-parallel"), of("decoupled"))
+        };
+        assert_eq!(papers(&[]), (2, 3));
+        for flags in [["--fragments", "8"], ["--rounds-in-flight", "3"], ["--latency-ms", "0"]] {
+            assert_eq!(papers(&flags), (2, 0), "{flags:?}");
+        }
+        for flags in [["--params-billions", "1"], ["--step-s", "2"], ["--utilisation", "0.5"]] {
+            assert_eq!(papers(&flags), (0, 0), "{flags:?}");
+        }
+    }
+
+    /// 3.33 Gbit/s where the paper's way of counting finds 1.72.
+    #[test]
+    fn a_shared_link_has_rows_of_its_own() {
+        let shared: Vec<Case> = cases(&[]).into_iter().filter(|case| case.case.contains("shared")).collect();
+        let ours = shared.iter().map(|case| (1e3 * case.ours).round()).collect::<Vec<f64>>();
+        assert_eq!(ours, [3_333.0, 833.0, 5_833.0, 1_458.0]);
+        assert!(shared.iter().all(|case| case.paper.is_none()), "{shared:#?}");
     }
 }
