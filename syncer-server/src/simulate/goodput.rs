@@ -116,6 +116,7 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
         notes: notes(&cases),
         cases,
         plots: vec![plot(series)],
+        points: vec![],
     })
 }
 

@@ -4,6 +4,7 @@
 //! [`Report`]. The models themselves are pure and stand in the SDK; here are only flags and words.
 
 mod bandwidth;
+mod findings;
 mod goodput;
 mod heterogeneity;
 mod learners;
@@ -20,7 +21,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config;
 use crate::errors::ServerError;
 
 pub use plot::{Axis, Mark, Plot, Scale, Series};
@@ -138,12 +138,5 @@ pub fn config(why: impl std::fmt::Display) -> ServerError {
     ServerError::Config { why: why.to_string() }
 }
 
-/// Checks that a setting is a number above `above`, or `above` itself if `inclusive`.
-///
-/// # Errors
-/// `Config`.
-pub fn at_least(flag: &str, value: f64, above: f64, inclusive: bool) -> Result<(), ServerError> {
-    let holds = value.is_finite() && (value > above || inclusive && value == above);
-    let range = if inclusive { format!("a number from {above}") } else { format!("a number above {above}") };
-    config::range(flag, value, holds, &range)
-}
+#[cfg(test)]
+mod tests;

@@ -72,6 +72,7 @@ pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
         title: format!("Slowdown by links, {} billion parameters", args.params_billions),
         unit: "times the time without links",
         plots: vec![plot(args)?],
+        points: vec![],
         cases,
         notes: vec![
             "decoupled: tokens merged in a second, int4 both ways, measured on the real cores.".into(),

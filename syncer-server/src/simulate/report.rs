@@ -14,6 +14,8 @@ pub struct Report {
     pub unit: &'static str,
     /// One row of the table each.
     pub cases: Vec<Case>,
+    /// Points of curves, which the notes and plots have: rows of the JSON only.
+    pub points: Vec<Case>,
     /// Sentences that belong below the table.
     pub notes: Vec<String>,
     /// Pictures of the same.
@@ -49,10 +51,11 @@ impl Case {
 }
 
 impl Report {
-    /// The cases as one line of JSON: `[{"case":…, "ours":…, "paper":…}, …]`.
+    /// The cases, and after them the points, as one line of JSON: `[{"case":…, "ours":…, "paper":…}, …]`.
     #[must_use]
     pub fn json(&self) -> String {
-        serde_json::to_string(&self.cases).expect("plain data")
+        let rows: Vec<&Case> = self.cases.iter().chain(&self.points).collect();
+        serde_json::to_string(&rows).expect("plain data")
     }
 
     /// For people: a table, notes, and the `constants` behind it.
@@ -94,7 +97,14 @@ mod tests {
             Case::new("one", 41.0, Some(40.0)),
             Case::new("two", 7.0, None).noted("nobody published it"),
         ];
-        Report { title: "Something".into(), unit, cases, notes: vec!["A note.".into()], plots: vec![] }
+        Report {
+            title: "Something".into(),
+            unit,
+            cases,
+            points: vec![Case::new("point", 1.0, None)],
+            notes: vec!["A note.".into()],
+            plots: vec![],
+        }
     }
 
     #[test]
@@ -102,6 +112,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&report("s").json()).unwrap();
         let expected = serde_json::json!([
             { "case": "one", "ours": 41.0, "paper": 40.0 }, { "case": "two", "ours": 7.0, "paper": null },
+            { "case": "point", "ours": 1.0, "paper": null },
         ]);
         assert_eq!(json, expected);
     }
@@ -111,7 +122,7 @@ mod tests {
         let constants = [("seed".to_owned(), "1".to_owned())];
         let text = report("%").text(&constants);
         assert!(text.contains("+1.0 points") && text.contains("nobody published it"), "{text}");
-        assert!(text.ends_with("A note.\nconstants: --seed 1"), "{text}");
+        assert!(text.ends_with("A note.\nconstants: --seed 1") && !text.contains("point "), "{text}");
         assert!(report("s").text(&constants).contains("+2.5 %"));
     }
 }

@@ -84,6 +84,7 @@ pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Repo
         title: format!("Wall time when others join {} learners for half of the tokens", args.learners),
         unit: "of the time without",
         plots: vec![plot(args, &cases)],
+        points: vec![],
         cases,
         notes: vec![
             "data-parallel: each change of who takes part stops all while 1/M of the state goes over a link."

@@ -14,12 +14,22 @@ use archipelago::model::{InnerSpec, Preset};
 use archipelago::sim::{LinkSpec, MachineSpec};
 use serde::Serialize;
 
-use super::at_least;
-use crate::config::{MethodArgs, as_written, range};
+use super::findings::Findings;
+use crate::config::{MethodArgs, as_written, range, within};
 use crate::errors::ServerError;
 
 /// Bytes of the built-in corpus that is trained on; its seed is 1, whatever the run's.
 const BUILT_IN_BYTES: usize = 1_000_000;
+/// Most learners of a run; each holds a model of its own.
+pub const LEARNERS_MAX: f64 = 256.0;
+/// Most steps of a learner.
+pub const STEPS_MAX: f64 = 1e6;
+/// Most windows in a step of data-parallel training, which has the batches of all learners at once: some gigabytes.
+const WINDOWS_MAX: u32 = 4_096;
+/// Longest step, latency or jitter, in milliseconds: far less than a run may stand still for.
+const MS_MAX: f64 = 60_000.0;
+/// Most runs at a time.
+const JOBS_MAX: f64 = 256.0;
 
 /// Settings of the model that is trained, and of how it is.
 #[derive(clap::Args, Clone, Debug, Serialize)]
@@ -144,60 +154,12 @@ pub struct TrainingArgs {
 /// One case to train, to be run with several seeds.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// What it is, unique among those run together.
+    /// What it is: of those of one name, the first is run.
     pub name: String,
     /// The run; its seed is replaced.
     pub recipe: Recipe,
     /// Data-parallel training instead, on so many tokens.
     pub alone_tokens: Option<u64>,
-}
-
-/// What the seeds of an experiment led to, in order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Findings(pub Vec<Outcome>);
-
-impl Findings {
-    /// Mean loss, in nats per token.
-    #[must_use]
-    pub fn loss(&self) -> f64 {
-        mean(self.losses())
-    }
-
-    /// Standard deviation of the losses between seeds; 0 for one seed.
-    #[must_use]
-    pub fn spread(&self) -> f64 {
-        let (mean, count) = (self.loss(), self.0.len());
-        let squares: f64 = self.losses().map(|loss| (loss - mean).powi(2)).sum();
-        if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() }
-    }
-
-    /// By how many percent the loss is above that of `base`: mean over seeds, and standard deviation.
-    #[must_use]
-    pub fn above(&self, base: &Self) -> (f64, f64) {
-        let ratios = self.losses().zip(base.losses()).map(|(ours, base)| 100.0 * (ours / base - 1.0));
-        let ratios: Vec<f64> = ratios.collect();
-        let middle = mean(ratios.iter().copied());
-        let squares: f64 = ratios.iter().map(|ratio| (ratio - middle).powi(2)).sum();
-        let spread = if ratios.len() < 2 { 0.0 } else { (squares / (ratios.len() - 1) as f64).sqrt() };
-        (middle, spread)
-    }
-
-    /// "1.736 ± 0.004 after 1465 steps".
-    #[must_use]
-    pub fn words(&self) -> String {
-        let steps = mean(self.0.iter().map(|outcome| outcome.steps_per_learner));
-        format!("{:.4} ± {:.4} after {steps:.0} steps", self.loss(), self.spread())
-    }
-
-    fn losses(&self) -> impl Iterator<Item = f64> {
-        self.0.iter().map(|outcome| f64::from(outcome.loss))
-    }
-}
-
-/// The mean of `values`.
-pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
-    sum / f64::from(count.max(1))
 }
 
 impl TrainingArgs {
@@ -239,15 +201,23 @@ impl TrainingArgs {
                 preset.map_err(|error| ServerError::Preset { why: error.to_string() })?.model(BYTE_VOCAB)
             }
         };
-        at_least("lr", self.lr.into(), 0.0, false)?;
-        at_least("weight-decay", self.weight_decay.into(), 0.0, true)?;
+        within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
+        within("batch", self.batch.into(), 1.0..=f64::from(WINDOWS_MAX / learners))?;
+        within("lr", self.lr.into(), 1e-9..=1e3)?;
+        within("weight-decay", self.weight_decay.into(), 0.0..=1e3)?;
         range("beta2", self.beta2.into(), (0.0..1.0).contains(&self.beta2), "a number from 0 to below 1")?;
         let lr_min_ratio = self.lr_min_ratio;
         for (flag, share) in [("lr-min-ratio", lr_min_ratio.into()), ("warmup", self.warmup)] {
-            range(flag, share, (0.0..=1.0).contains(&share), "a number from 0 to 1")?;
+            within(flag, share, 0.0..=1.0)?;
         }
-        at_least("seeds", self.seeds.into(), 1.0, true)?;
-        at_least("step-ms", self.step_ms as f64, 1.0, true)?;
+        within("seeds", self.seeds.into(), 1.0..=1e3)?;
+        for (flag, ms, ms_min) in [
+            ("step-ms", self.step_ms, 1.0),
+            ("latency-ms", self.latency_ms, 0.0),
+            ("latency-jitter-ms", self.latency_jitter_ms, 0.0),
+        ] {
+            within(flag, ms as f64, ms_min..=MS_MAX)?;
+        }
         let method = self.method.syncer()?;
         let (latency_ms, jitter_ms) = (self.latency_ms, self.latency_jitter_ms);
         let link = LinkSpec { latency_ms, jitter_ms, bytes_per_s: None, loss: 0.0 };
@@ -279,7 +249,7 @@ impl TrainingArgs {
     }
 
     /// Runs each of `experiments` with each seed, several at a time; what is found does not depend on how
-    /// many. One of the same name is run once. `progress` takes a line for each run.
+    /// many. `progress` takes a line for each run.
     ///
     /// # Errors
     /// `Config`: a run is impossible, or its training failed.
@@ -290,11 +260,16 @@ impl TrainingArgs {
         progress: &mut dyn FnMut(&str),
     ) -> Result<BTreeMap<String, Findings>, ServerError> {
         let corpus = self.corpus()?;
-        let experiments: BTreeMap<String, Experiment> =
-            experiments.into_iter().map(|experiment| (experiment.name.clone(), experiment)).collect();
-        let seeds = first_seed..first_seed + u64::from(self.seeds);
-        let runs = seeds.flat_map(|seed| experiments.values().map(move |experiment| (experiment, seed)));
+        let mut named: BTreeMap<String, Experiment> = BTreeMap::new();
+        for experiment in experiments {
+            named.entry(experiment.name.clone()).or_insert(experiment);
+        }
+        let seeds = (0..self.seeds).map(|i| first_seed.wrapping_add(i.into()));
+        let runs = seeds.flat_map(|seed| named.values().map(move |experiment| (experiment, seed)));
         let runs: Vec<(&Experiment, u64)> = runs.collect();
+        if let Some(jobs) = self.jobs {
+            within("jobs", jobs.get() as f64, 1.0..=JOBS_MAX)?;
+        }
         let jobs = self.jobs.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
         let queue = Mutex::new(runs.iter().enumerate());
         let (tell, told) = mpsc::channel();

@@ -105,6 +105,7 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
         title: format!("Link of each data centre at {:.0} % compute utilisation", 100.0 * args.utilisation),
         unit: "Gbit/s",
         plots,
+        points: vec![],
         notes: vec![
             "data-parallel: gradients in 128 buckets as the backward pass frees them, without latency."
                 .into(),

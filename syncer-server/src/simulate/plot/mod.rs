@@ -64,7 +64,7 @@ pub enum Mark {
     Line,
     /// Bars from the bottom; those at the same x stand side by side.
     Bar,
-    /// Hollow marks without a line: the paper's.
+    /// Hollow marks without a line: what ours stands beside, mostly the paper's.
     Hollow,
 }
 

@@ -1,0 +1,87 @@
+//! What the runs of an experiment led to, over their seeds.
+
+use archipelago::lab::Outcome;
+
+/// What the seeds of an experiment led to, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Findings(pub Vec<Outcome>);
+
+impl Findings {
+    /// Mean loss, in nats per token.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        mean(self.losses())
+    }
+
+    /// Standard deviation of the losses between seeds; 0 for one seed.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        let (mean, count) = (self.loss(), self.0.len());
+        let squares: f64 = self.losses().map(|loss| (loss - mean).powi(2)).sum();
+        if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() }
+    }
+
+    /// By how many percent the loss is above that of `base`: mean over seeds, and standard deviation.
+    #[must_use]
+    pub fn above(&self, base: &Self) -> (f64, f64) {
+        let ratios = self.losses().zip(base.losses()).map(|(ours, base)| 100.0 * (ours / base - 1.0));
+        let ratios: Vec<f64> = ratios.collect();
+        let middle = mean(ratios.iter().copied());
+        let squares: f64 = ratios.iter().map(|ratio| (ratio - middle).powi(2)).sum();
+        let spread = if ratios.len() < 2 { 0.0 } else { (squares / (ratios.len() - 1) as f64).sqrt() };
+        (middle, spread)
+    }
+
+    /// "1.7360 ± 0.0040 after 1465 steps", and of decoupled training what tells how it came there.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let over = |of: fn(&Outcome) -> f64| mean(self.0.iter().map(of));
+        let steps = over(|outcome| outcome.steps_per_learner);
+        let words = format!("{:.4} ± {:.4} after {steps:.0} steps", self.loss(), self.spread());
+        if self.0.iter().all(|outcome| outcome.rounds == 0) {
+            return words;
+        }
+        let before = over(|outcome| outcome.spent.loss.into());
+        let part = over(|outcome| outcome.spent.tokens_merged as f64 / outcome.spent.tokens.max(1) as f64);
+        let learners = over(|outcome| outcome.updates_merged as f64 / outcome.rounds.max(1) as f64);
+        format!(
+            "{words} (before the last rounds {before:.4}, with {:.1} % of tokens merged; {learners:.1} learners a round)",
+            100.0 * part
+        )
+    }
+
+    /// The samples that all seeds have, by their number: mean tokens by then, and mean loss.
+    #[must_use]
+    pub fn course(&self) -> Vec<(f64, f64)> {
+        let at = |k: usize| {
+            let samples = self.0.iter().map(move |outcome| outcome.samples[k]);
+            (mean(samples.clone().map(|s| s.tokens as f64)), mean(samples.map(|s| s.loss.into())))
+        };
+        (0..self.samples()).map(at).collect()
+    }
+
+    /// By how many percent the loss is above that of `base` at each sample, mean over seeds.
+    #[must_use]
+    pub fn course_above(&self, base: &Self) -> Vec<f64> {
+        let at = |k: usize| {
+            let losses = |of: &Self| of.0.iter().map(|o| f64::from(o.samples[k].loss)).collect::<Vec<f64>>();
+            let ratios = losses(self).into_iter().zip(losses(base));
+            mean(ratios.map(|(ours, base)| 100.0 * (ours / base - 1.0)))
+        };
+        (0..self.samples().min(base.samples())).map(at).collect()
+    }
+
+    fn samples(&self) -> usize {
+        self.0.iter().map(|outcome| outcome.samples.len()).min().unwrap_or(0)
+    }
+
+    fn losses(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().map(|outcome| f64::from(outcome.loss))
+    }
+}
+
+/// The mean of `values`.
+pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count.max(1))
+}

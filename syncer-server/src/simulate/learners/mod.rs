@@ -1,0 +1,163 @@
+//! `simulate learners`: what the number of learners, and each part of the method, does to the loss.
+
+mod course;
+mod plan;
+
+use serde::Serialize;
+
+use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
+use super::{Case, CommonArgs, Report};
+use crate::config::within;
+use crate::errors::ServerError;
+
+use plan::Plan;
+
+/// One comparison.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// Each number of learners with the same steps for each, beside data-parallel training.
+    Steps,
+    /// Each number of learners with the same tokens in all, beside data-parallel training.
+    Tokens,
+    /// Radial-directional averaging beside the plain mean, for M = 8 and 16.
+    Merge,
+    /// Codes of 4, 2 and 1 bits beside 32, for M = 4.
+    Codes,
+    /// Without grace beside with it, for M = 8 equal learners.
+    Grace,
+    /// Fragments beside the whole model at once, at equal time over thin links, for M = 4.
+    Fragments,
+}
+
+/// Settings of `simulate learners`.
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LearnersArgs {
+    /// M, the numbers of learners
+    #[arg(
+        long,
+        env = "ARCHIPELAGO_LEARNERS",
+        value_name = "COUNTS",
+        value_delimiter = ',',
+        default_values_t = [1, 2, 4, 8, 16]
+    )]
+    pub learners: Vec<u32>,
+    /// Comparisons to make; by default all
+    #[arg(long, env = "ARCHIPELAGO_PARTS", value_name = "PARTS", value_enum, value_delimiter = ',')]
+    pub parts: Vec<Part>,
+    /// Steps of each learner, where those are equal
+    #[arg(long, env = "ARCHIPELAGO_STEPS", value_name = "COUNT", default_value_t = 732)]
+    pub steps: u64,
+    /// Tokens of all learners together, where those are equal
+    #[arg(long, env = "ARCHIPELAGO_TOKENS", value_name = "COUNT", default_value_t = 3_000_000)]
+    pub tokens: u64,
+    /// Thin link of each learner, each way (kbit/s)
+    #[arg(long, env = "ARCHIPELAGO_LINK_KBIT", value_name = "KBIT", default_value_t = 250)]
+    pub link_kbit: u64,
+    /// Each step takes up to this share more or less, by chance (0 to 1)
+    #[arg(long, env = "ARCHIPELAGO_STEP_JITTER", value_name = "SHARE", default_value_t = 0.02)]
+    pub step_jitter: f64,
+    /// How often the loss is measured on the way, in the parts steps and tokens; changes nothing of the runs
+    #[arg(long, env = "ARCHIPELAGO_SAMPLES", value_name = "COUNT", default_value_t = 12)]
+    pub samples: u32,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub training: TrainingArgs,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Trains, and compares the losses.
+///
+/// # Errors
+/// - `Config`, `Preset`: a setting is out of range, or training failed.
+/// - `Disk`: the text cannot be read.
+pub fn run(args: &LearnersArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+    within("steps", args.steps as f64, 1.0..=STEPS_MAX)?;
+    within("link-kbit", args.link_kbit as f64, 1.0..=1e9)?;
+    within("step-jitter", args.step_jitter, 0.0..=1.0)?;
+    within("samples", args.samples.into(), 0.0..=1e3)?;
+    for &learners in &args.learners {
+        within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
+    }
+    let Plan { experiments, lines, courses, .. } = Plan::new(args)?;
+    let found = args.training.run(args.common.seed, experiments, progress)?;
+    let cases = lines.iter().map(|line| {
+        let (above, spread) = found[&line.ours].above(&found[&line.base]);
+        let (ours, base) = (found[&line.ours].words(), found[&line.base].words());
+        Case::new(&line.case, above, line.paper).noted(format!("± {spread:.2}; {ours}, beside {base}"))
+    });
+    Ok(Report {
+        title: "Held-out loss above what stands beside it".into(),
+        unit: "%",
+        cases: cases.collect(),
+        points: courses.iter().flat_map(|course| course.points(&found)).collect(),
+        plots: course::plots(&courses, &found),
+        notes: notes(args, courses.iter().filter_map(|course| course.words(&found)).collect()),
+    })
+}
+
+/// What belongs below the table, with the courses that were looked at.
+fn notes(args: &LearnersArgs, courses: Vec<String>) -> Vec<String> {
+    let mut notes = vec![
+        format!(
+            "The loss is that of Θ, in nats per byte; the mean of {} seeds and their deviation.",
+            args.training.seeds
+        ),
+        "data-parallel: one trainer with the batches of all M, as many steps, the same text and schedule. Its inner rate \
+         follows its tokens; that of decoupled learners those that are merged, which are some steps behind."
+            .into(),
+        "The paper's figures for codes are rises of its validation loss; all else it gives as text scores."
+            .into(),
+    ];
+    if !courses.is_empty() {
+        notes.push("On the way, what Θ does not hold yet is not counted; the last rounds collect it.".into());
+    }
+    notes.extend(courses);
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: LearnersArgs,
+    }
+
+    pub(super) fn args(flags: &[&str]) -> LearnersArgs {
+        Alone::parse_from([&["simulate"], flags].concat()).args
+    }
+
+    /// One learner is itself at full steps; every part finds its lines, and each run is made once.
+    #[test]
+    fn every_part_has_its_lines() {
+        let flags = "--learners 1,2 --steps 8 --tokens 2048 --batch 1 --seeds 1 --samples 2";
+        let args = args(&flags.split(' ').collect::<Vec<&str>>());
+        let mut lines = Vec::new();
+        let report = run(&args, &mut |line| lines.push(line.to_owned())).unwrap();
+        assert_eq!(report.cases.len(), 2 + 2 + 2 + 4 + 1 + 1);
+        assert_eq!(report.plots.len(), 4);
+        assert_eq!(report.points.len(), 4 * 2);
+        assert!(report.points.iter().all(|point| point.ours.is_finite()), "{report:#?}");
+        assert!(report.notes.iter().any(|note| note.contains("after 4 · 8 steps")), "{:#?}", report.notes);
+        let mut names: Vec<&str> = lines.iter().filter_map(|line| line.split(": ").nth(1)).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{lines:#?}");
+
+        let without = LearnersArgs { samples: 0, parts: vec![Part::Steps], ..args };
+        let without = run(&without, &mut |_| {}).unwrap();
+        assert_eq!((without.points.len(), without.plots.len()), (0, 1));
+        assert_eq!(without.cases, report.cases[..2], "looking changes nothing");
+    }
+}

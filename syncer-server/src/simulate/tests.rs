@@ -1,0 +1,78 @@
+use super::*;
+use crate::config::{Verb, parse};
+
+fn simulate(flags: &str) -> Result<String, ServerError> {
+    let words = ["syncer-server", "simulate"].into_iter().chain(flags.split_whitespace());
+    match parse(words.map(Into::into)).unwrap_or_else(|error| panic!("{flags}: {error:?}")).verb {
+        Verb::Simulate(args) => run(&args, &mut |_| {}),
+        verb => panic!("{verb:?}"),
+    }
+}
+
+/// What is out of range is named by its flag, at once: nothing panics, and nothing is computed with it.
+#[test]
+fn bad_flags_are_named() {
+    let huge = u64::MAX.to_string();
+    let check = |subject: &str, flag: &str, values: &[&str]| {
+        for value in values {
+            let error = simulate(&format!("{subject} --{flag}={value}")).unwrap_err();
+            assert_eq!(error.exit_code(), 3, "{subject} --{flag}={value}: {error}");
+            assert!(error.to_string().contains(&format!("--{flag} ")), "{subject} {value}: {error}");
+        }
+    };
+    for subject in ["learners", "heterogeneity"] {
+        check(subject, "batch", &["0", "4097", "4294967295"]);
+        check(subject, "steps", &["0", "1000001", &huge]);
+        check(subject, "learners", &["0", "257", "4000000000"]);
+        check(subject, "lr", &["0", "-1", "NaN", "inf"]);
+        check(subject, "beta2", &["1", "NaN"]);
+        check(subject, "weight-decay", &["-1", "inf"]);
+        check(subject, "seeds", &["0", "4294967295"]);
+        check(subject, "jobs", &["1000000"]);
+        check(subject, "step-ms", &["0", &huge]);
+        for flag in ["latency-ms", "latency-jitter-ms"] {
+            check(subject, flag, &[&huge]);
+        }
+        for flag in ["grace-ratio", "warmup", "lr-min-ratio", "momentum-warmup"] {
+            check(subject, flag, &["-0.1", "1.1", "NaN"]);
+        }
+        check(subject, "sync-every", &["0", "4294967295"]);
+        check(subject, "fragments", &["0", "65535"]);
+        check(subject, "rounds-in-flight", &["0", "4294967295"]);
+        check(subject, "outer-lr", &["0", "inf", "NaN"]);
+        check(subject, "block", &["0", "4294967288"]);
+    }
+    check("heterogeneity", "speed-gap", &["-1", "inf", "1e300"]);
+    check("heterogeneity", "variation", &["-1", "0.58", "NaN"]);
+    check("learners", "tokens", &["0", "2047", &huge]);
+    check("learners", "link-kbit", &["0", &huge]);
+    check("learners", "step-jitter", &["-1", "2", "NaN"]);
+    check("goodput", "chips", &["0", &huge]);
+    check("goodput", "learners", &["0", "65537"]);
+    check("goodput", "slice-chips", &["0"]);
+    for flag in ["hours", "mtbi-years", "away-scale-s", "away-shape", "away-exponent"] {
+        check("goodput", flag, &["0", "-1", "NaN", "inf", "1e300"]);
+    }
+    for flag in ["step-s", "down-scale-s", "up-scale-s", "gather-s", "restart-s", "speed-spread"] {
+        check("goodput", flag, &["-1", "NaN", "inf", "1e300"]);
+    }
+    check("bandwidth", "fragments", &["0", "4294967295"]);
+    check("bandwidth", "rounds-in-flight", &["0", "4294967295"]);
+    check("bandwidth", "latency-ms", &["-1", "inf", "NaN"]);
+    for flag in ["params-billions", "step-s", "utilisation", "layer-share"] {
+        check("bandwidth", flag, &["0", "-1", "NaN", "inf", "1e300"]);
+    }
+    check("scavenging", "learners", &["0", "65"]);
+    check("scavenging", "extra", &["65"]);
+    check("scavenging", "steps", &["0", "19", "100001"]);
+    check("scavenging", "step-ms", &["0", "9", "60001", &huge]);
+    for flag in ["state-gb", "link-gbit-s", "change-every-s"] {
+        check("scavenging", flag, &["-1", "NaN", "inf", "1e300"]);
+    }
+    check("regions", "step-ms", &["0", "9", "600001", &huge]);
+    check("regions", "fragments", &["0", "257"]);
+    check("regions", "rounds-in-flight", &["0", "65"]);
+    for flag in ["params-billions", "world-gbit-s", "states-gbit-s"] {
+        check("regions", flag, &["0", "-1", "NaN", "inf", "1e300"]);
+    }
+}
