@@ -9,7 +9,6 @@ mod run;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::Parser;
 use serde::Serialize;
 
 use crate::units::{Bytes, Span};
@@ -220,11 +219,16 @@ pub struct ServeConfig {
 
 impl Default for ServeConfig {
     fn default() -> Self {
-        #[derive(clap::Parser)]
-        struct Alone {
-            #[command(flatten)]
-            config: ServeConfig,
-        }
-        Alone::parse_from(["syncer-server"]).config
+        settings(&[])
     }
+}
+
+/// Settings as `flags` give them; the others are as the environment or their defaults say.
+///
+/// # Panics
+/// A flag is unknown, or cannot have the value that it has.
+pub(crate) fn settings<A: clap::Args>(flags: &[&str]) -> A {
+    let command = A::augment_args(clap::Command::new("syncer-server").no_binary_name(true));
+    let settings = command.try_get_matches_from(flags).and_then(|found| A::from_arg_matches(&found));
+    settings.unwrap_or_else(|error| panic!("{error}"))
 }

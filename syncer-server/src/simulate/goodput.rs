@@ -201,15 +201,10 @@ fn plot(series: Vec<Series>) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: GoodputArgs,
-    }
+    use crate::config::settings;
 
     fn args(flags: &[&str]) -> GoodputArgs {
-        <Alone as clap::Parser>::parse_from([&["goodput"], flags].concat()).args
+        settings(flags)
     }
 
     #[test]

@@ -210,18 +210,11 @@ fn plot(names: &[&str], found: &std::collections::BTreeMap<String, Findings>) ->
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: HeterogeneityArgs,
-    }
+    use crate::config::settings;
 
     fn args(flags: &[&str]) -> HeterogeneityArgs {
-        Alone::parse_from([&["simulate"], flags].concat()).args
+        settings(flags)
     }
 
     /// The paper's figure is 84 %.

@@ -117,16 +117,11 @@ fn plot(args: &RegionsArgs) -> Result<Plot, ServerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: RegionsArgs,
-    }
+    use crate::config::settings;
 
     #[test]
     fn lock_step_is_slow_and_decoupled_is_not() {
-        let parse = |flags: &[&str]| <Alone as clap::Parser>::parse_from([&["regions"], flags].concat()).args;
+        let parse = |flags: &[&str]| settings::<RegionsArgs>(flags);
         let report = run(&parse(&[]), &mut |_| ()).unwrap();
         let ours: Vec<f64> = report.cases.iter().map(|case| case.ours).collect();
         assert!(

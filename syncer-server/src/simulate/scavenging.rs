@@ -128,18 +128,11 @@ fn plot(args: &ScavengingArgs, cases: &[Case]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: ScavengingArgs,
-    }
+    use crate::config::settings;
 
     #[test]
     fn each_published_column_has_its_neighbour() {
-        let parse = |flags: &[&str]| {
-            <Alone as clap::Parser>::parse_from([&["scavenging", "--steps", "60"], flags].concat()).args
-        };
+        let parse = |flags: &[&str]| settings::<ScavengingArgs>(&[&["--steps", "60"], flags].concat());
         let report = run(&parse(&[]), &mut |_| ()).unwrap();
         assert_eq!(report.cases.len(), 10);
         assert!(report.cases.iter().all(|case| case.paper.is_some()), "{report:#?}");

@@ -322,18 +322,11 @@ fn failed(error: &LabError) -> ServerError {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: TrainingArgs,
-    }
+    use crate::config::settings;
 
     fn recipe(flags: &[&str]) -> Result<Recipe, ServerError> {
-        Alone::parse_from([&["simulate"], flags].concat()).args.recipe(2, 1_000)
+        settings::<TrainingArgs>(flags).recipe(2, 1_000)
     }
 
     #[test]

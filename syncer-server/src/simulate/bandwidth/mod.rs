@@ -175,16 +175,10 @@ fn plot(args: &BandwidthArgs) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: BandwidthArgs,
-    }
+    use crate::config::settings;
 
     fn cases(flags: &[&str]) -> Vec<Case> {
-        let args = <Alone as clap::Parser>::parse_from([&["bandwidth"], flags].concat()).args;
-        run(&args, &mut |_| ()).unwrap().cases
+        run(&settings(flags), &mut |_| ()).unwrap().cases
     }
 
     /// The paper's figures stand beside its own settings only.

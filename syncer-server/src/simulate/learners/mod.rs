@@ -123,18 +123,11 @@ fn notes(args: &LearnersArgs, courses: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Alone {
-        #[command(flatten)]
-        args: LearnersArgs,
-    }
+    use crate::config::settings;
 
     pub(super) fn args(flags: &[&str]) -> LearnersArgs {
-        Alone::parse_from([&["simulate"], flags].concat()).args
+        settings(flags)
     }
 
     /// One learner is itself at full steps; every part finds its lines, and each run is made once.
