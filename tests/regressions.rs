@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::{Event, LeaveCause};
-use archipelago::sim::{Fault, MachineSpec, Poison, World};
 use archipelago::wire::{CloseCode, Fate, LateReason, Millis, Refusal};
+use archipelago_sim::world::{Fault, MachineSpec, Poison, World};
 use archipelago_tests::toys::{
     Toys, brief, check, fates, for_seeds, learner, learners, loss, status, steps, watch,
 };

@@ -1,7 +1,7 @@
 //! Whole runs in virtual time, around the real cores: what holds whatever happens.
 
-use archipelago::sim::{Fault, Storm};
 use archipelago::wire::{Code, Millis};
+use archipelago_sim::world::{Fault, Storm};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, learners, loss, status, steps, watch};
 
 /// Goal: whatever fails, and when, no invariant is ever broken; once the faults end, the run goes on,

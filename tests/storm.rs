@@ -1,8 +1,8 @@
 //! The fault storm of the design's bars, in virtual time.
 
 use archipelago::diloco::syncer::Event;
-use archipelago::sim::{Fault, MachineSpec, Storm, World};
 use archipelago::wire::{Fate, LearnerId, Millis};
+use archipelago_sim::world::{Fault, MachineSpec, Storm, World};
 use archipelago_tests::toys::{Toys, brief, fates, status, watch};
 
 const LEARNERS: u32 = 32;

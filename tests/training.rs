@@ -2,10 +2,10 @@
 
 use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::lab::{Budget, Corpus, Recipe, reference_model};
 use archipelago::model::{InnerSpec, Preset, init};
-use archipelago::sim::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
+use archipelago_sim::lab::{Budget, Corpus, Recipe, reference_model};
+use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago_tests::toys::{check, status};
 
 fn corpus() -> Corpus {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
 use archipelago::diloco::{FragmentId, QuorumPolicy};
-use archipelago::sim::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
+use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 
 /// What a world of toys is made of; change what a test is about.
 pub struct Toys {

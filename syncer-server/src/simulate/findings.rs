@@ -1,6 +1,6 @@
 //! What the runs of an experiment led to, over their seeds.
 
-use archipelago::lab::Outcome;
+use archipelago_sim::lab::Outcome;
 
 /// What the seeds of an experiment led to, in order.
 #[derive(Clone, Debug, PartialEq)]

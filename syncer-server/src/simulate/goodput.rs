@@ -1,6 +1,6 @@
 //! `simulate goodput`: Table 1 of the paper.
 
-use archipelago::sim::goodput::{Cluster, Constants, Delay};
+use archipelago_sim::paper::goodput::{Cluster, Constants, Delay};
 use serde::Serialize;
 
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, config};

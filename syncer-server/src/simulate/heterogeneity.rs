@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use archipelago::lab::Budget;
-use archipelago::sim::{MachineSpec, Rng};
+use archipelago_sim::lab::Budget;
+use archipelago_sim::world::{MachineSpec, Rng};
 use serde::Serialize;
 
 use super::findings::{Findings, mean};

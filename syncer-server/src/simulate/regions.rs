@@ -1,6 +1,6 @@
 //! `simulate regions`: learners all over the world.
 
-use archipelago::sim::regions::{Region, Setting, UNITED_STATES, WORLD};
+use archipelago_sim::paper::regions::{Region, Setting, UNITED_STATES, WORLD};
 use serde::Serialize;
 
 use super::scavenging::trial;

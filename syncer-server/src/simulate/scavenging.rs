@@ -1,7 +1,7 @@
 //! `simulate scavenging`: what temporary learners are worth.
 
-use archipelago::sim::TrialError;
-use archipelago::sim::scavenging::{LockStep, Scavenging};
+use archipelago_sim::paper::TrialError;
+use archipelago_sim::paper::scavenging::{LockStep, Scavenging};
 use serde::Serialize;
 
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, config};

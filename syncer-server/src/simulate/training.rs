@@ -9,9 +9,9 @@ use std::thread;
 use archipelago::data::{BYTE_VOCAB, grammar};
 use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::lab::{Budget, Corpus, LabError, Outcome, Recipe, reference_model};
 use archipelago::model::{InnerSpec, Preset};
-use archipelago::sim::{LinkSpec, MachineSpec};
+use archipelago_sim::lab::{Budget, Corpus, LabError, Outcome, Recipe, reference_model};
+use archipelago_sim::world::{LinkSpec, MachineSpec};
 use serde::Serialize;
 
 use super::findings::Findings;

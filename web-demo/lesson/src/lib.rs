@@ -7,7 +7,7 @@ mod scale;
 #[cfg(test)]
 mod types;
 
-use archipelago::lesson;
+use archipelago_sim::lesson;
 use js_sys::{Error, Reflect};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,7 +1,7 @@
 //! The models of large machines.
 
-use archipelago::sim::bandwidth::{LATENCY_S, Method, Release, Training};
-use archipelago::sim::goodput::{Cluster, Constants};
+use archipelago_sim::paper::bandwidth::{LATENCY_S, Method, Release, Training};
+use archipelago_sim::paper::goodput::{Cluster, Constants};
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;

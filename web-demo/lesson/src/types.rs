@@ -3,12 +3,12 @@
 use std::{env, fs};
 
 use archipelago::diloco::MergeRule;
-use archipelago::lesson::{
+use archipelago::wire::{Code, LateReason, Refusal};
+use archipelago_sim::lesson::{
     Action, Apply, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Mark, ParcelKind, Share,
     Totals, TwinFrame, TwinMark,
 };
-use archipelago::sim::bandwidth::LATENCY_S;
-use archipelago::wire::{Code, LateReason, Refusal};
+use archipelago_sim::paper::bandwidth::LATENCY_S;
 use ts_rs::{Config, TS};
 
 use crate::{ClusterSpec, LinkNeed, Way, Yield};

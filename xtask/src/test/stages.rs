@@ -48,7 +48,7 @@ pub const STAGES: &[Stage] = &[
 ];
 
 fn floor(target: Option<&str>) -> Command {
-    let mut command = cargo(&["clippy", "--locked", "-p", "archipelago", "--no-default-features"]);
+    let mut command = cargo(&["clippy", "--locked", "-p", "archipelago-core", "--no-default-features"]);
     command.args(target.iter().flat_map(|target| ["--target", *target])).args(["--", "-D", "warnings"]);
     command
 }

@@ -15,8 +15,7 @@ const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
 const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
 
 /// Modules that take time, bytes and seeds as arguments.
-const PURE: &[&str] =
-    &["sdk/src/diloco/", "sdk/src/wire/", "sdk/src/model/", "sdk/src/sim/", "sdk/src/data/"];
+const PURE: &[&str] = &["sdk/core/src/", "sdk/sim/src/"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] =
@@ -126,10 +125,10 @@ mod tests {
 
     #[test]
     fn pure_modules_name_nothing_impure() {
-        check_file("sdk/src/diloco/a.rs", "use std::collections::HashMap;", 1);
+        check_file("sdk/core/src/diloco/a.rs", "use std::collections::HashMap;", 1);
         check_file("sdk/src/run.rs", "use std::collections::HashMap;", 0);
-        check_file("sdk/src/wire/a.rs", "/// Not a HashMap.", 0);
-        check_file("sdk/src/wire/a.rs", "#[cfg(test)]\nuse std::fs;", 0);
-        check_file("sdk/src/wire/a.rs", "use std::time::Instant;", 1);
+        check_file("sdk/core/src/wire/a.rs", "/// Not a HashMap.", 0);
+        check_file("sdk/core/src/wire/a.rs", "#[cfg(test)]\nuse std::fs;", 0);
+        check_file("sdk/core/src/wire/a.rs", "use std::time::Instant;", 1);
     }
 }

@@ -2,7 +2,7 @@
 
 mod streaming;
 
-use archipelago::sim::bandwidth::{LATENCY_S, Method, Release, Training};
+use archipelago_sim::paper::bandwidth::{LATENCY_S, Method, Release, Training};
 use serde::Serialize;
 
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series};

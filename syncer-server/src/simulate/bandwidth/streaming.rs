@@ -1,6 +1,6 @@
 //! Table 4 of Streaming DiLoCo (arXiv 2501.18512): 75 link rates.
 
-use archipelago::sim::bandwidth::{GRID, Method, Release, Training, grid_rate};
+use archipelago_sim::paper::bandwidth::{GRID, Method, Release, Training, grid_rate};
 
 use super::{Axis, Case, GBIT, Mark, Plot, Scale, Series};
 

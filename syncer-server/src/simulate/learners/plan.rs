@@ -1,8 +1,8 @@
 //! What is trained, and which line of the table tells of what.
 
 use archipelago::diloco::MergeRule;
-use archipelago::lab::{Budget, Recipe};
 use archipelago::wire::Code;
+use archipelago_sim::lab::{Budget, Recipe};
 use clap::ValueEnum;
 
 use super::course::{Course, Equal, STEPS, TOKENS};

@@ -1,0 +1,285 @@
+//! Merging the updates of one fragment and taking the outer step.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::quant::{Block, Span, fragment_len};
+use super::{Codec, FragmentId, LearnerId, MergeClass, OuterSpec, QuantError, Round, Segment, Version};
+use super::{block, outer};
+
+/// How updates are merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum MergeRule {
+    /// Each segment as its [`MergeClass`] says.
+    #[default]
+    Radial,
+    /// Weighted mean everywhere.
+    Mean,
+}
+
+/// What the syncer holds of one fragment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FragmentState {
+    /// Names the content of `hat`.
+    pub version: Version,
+    /// Θ, the master, `[fragment_len]`.
+    pub theta: Vec<f32>,
+    /// Θ̂, what the learners hold, `[fragment_len]`. Copied on merging if it is shared then.
+    pub hat: Arc<Vec<f32>>,
+    /// Outer momentum, `[fragment_len]`.
+    pub momentum: Vec<f32>,
+}
+
+/// One learner's update.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weighted {
+    /// Who sent it; unique within a merge.
+    pub learner: LearnerId,
+    /// Its weight against the others', finite and above 0.
+    pub weight: f64,
+    /// Coded `Θ̂ − θ`.
+    pub body: Vec<u8>,
+}
+
+/// All that one merge needs, so that it can run anywhere.
+#[derive(Clone, Debug)]
+pub struct MergeJob {
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Its state before.
+    pub state: FragmentState,
+    /// The updates, in any order, all relative to `state.hat`.
+    pub updates: Vec<Weighted>,
+    /// The fragment's segments.
+    pub segments: Vec<Segment>,
+    /// How bodies are coded.
+    pub codec: Codec,
+    /// How updates are merged.
+    pub rule: MergeRule,
+    /// The outer step.
+    pub outer: OuterSpec,
+    /// The version that results.
+    pub next: Version,
+}
+
+/// What a merge led to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergeOutcome {
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Its state after.
+    pub state: FragmentState,
+    /// Coded change of Θ̂, for every learner.
+    pub body: Vec<u8>,
+    /// L2 norm of the merged delta, before the outer step.
+    pub norm: f64,
+}
+
+/// Why a merge was not done.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum MergeError {
+    /// Nothing to merge.
+    #[error("a merge needs at least one update")]
+    Empty,
+    /// Two updates of one learner.
+    #[error("two updates of learner {learner} in one merge")]
+    Duplicate {
+        /// The learner.
+        learner: LearnerId,
+    },
+    /// A weight that is no positive number, or that makes the sum of weights infinite.
+    #[error("weight {weight} of learner {learner}: weights and their sum must be finite and above 0")]
+    Weight {
+        /// The learner.
+        learner: LearnerId,
+        /// Its weight.
+        weight: f64,
+    },
+    /// A body that is none.
+    #[error("update of learner {learner}: {source}")]
+    Body {
+        /// The learner.
+        learner: LearnerId,
+        /// What is wrong with it.
+        source: QuantError,
+    },
+    /// Θ, Θ̂ or the momentum is not as long as the segments together.
+    #[error("a state of {actual} values for a fragment of {expected}")]
+    State {
+        /// Values in the fragment.
+        expected: usize,
+        /// Values in the state.
+        actual: usize,
+    },
+    /// Learning rate not finite or not above 0, or momentum outside 0 to below 1.
+    #[error("outer step with learning rate {} and momentum {}: need lr > 0, 0 ≤ momentum < 1", .spec.lr, .spec.momentum)]
+    Outer {
+        /// The offending values.
+        spec: OuterSpec,
+    },
+}
+
+/// Below this length a weighted sum of unit vectors has no direction worth following: the updates
+/// cancel out.
+const DIRECTION_MIN: f64 = 1e-6;
+
+impl MergeJob {
+    /// Merges the updates to Δ, steps Θ against it, and codes what learners lack of the new Θ.
+    ///
+    /// Per segment, with `v_m` the decoded updates, `w_m` the weights and φ(x) = x/‖x‖, φ(0) = 0:
+    /// - [`MergeClass::Mean`]: `Δ = Σ w_m v_m / Σ w_m`;
+    /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as
+    ///   the updates are, however nearly orthogonal they are. If they cancel out, the weighted mean.
+    ///
+    /// Then [`super::outer_step`], `body = encode(Θ − Θ̂)`, and `Θ̂ += decode(body)`. What rounding left
+    /// over stays in Θ − Θ̂ and goes out with the next merge.
+    ///
+    /// Sums are in `f64` by ascending learner: the result is the same to the bit for any order of
+    /// `updates` and on any machine. One learner's update is its own merge, exactly.
+    ///
+    /// # Errors
+    /// Each variant of [`MergeError`], with the state as it was.
+    pub fn run(mut self) -> Result<MergeOutcome, (FragmentState, MergeError)> {
+        self.updates.sort_by_key(|update| update.learner);
+        let squares = match self.check() {
+            Ok(squares) => squares,
+            Err(error) => return Err((self.state, error)),
+        };
+        let mut body = vec![0; self.codec.body_bytes(&self.segments)];
+        let mut square = 0.0;
+        for (i, (segment, span)) in self.segments.iter().zip(self.codec.spans(&self.segments)).enumerate() {
+            let norms: Vec<f64> = squares.iter().map(|of_update| of_update[i].sqrt()).collect();
+            let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
+            let (updates, norm) = factors(&self.codec, span, &self.updates, &norms, radial);
+            square += norm * norm;
+            advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
+        }
+        self.state.version = self.next;
+        let Self { round, fragment, state, .. } = self;
+        Ok(MergeOutcome { round, fragment, state, body, norm: square.sqrt() })
+    }
+
+    /// The sum of squares of each segment of each update, `[updates][segments]`.
+    fn check(&self) -> Result<Vec<Vec<f64>>, MergeError> {
+        let OuterSpec { lr, momentum } = self.outer;
+        if !(lr.is_finite() && lr > 0.0 && (0.0..1.0).contains(&momentum)) {
+            return Err(MergeError::Outer { spec: self.outer });
+        }
+        let expected = fragment_len(&self.segments);
+        for actual in [self.state.theta.len(), self.state.hat.len(), self.state.momentum.len()] {
+            if actual != expected {
+                return Err(MergeError::State { expected, actual });
+            }
+        }
+        if self.updates.is_empty() {
+            return Err(MergeError::Empty);
+        }
+        if let Some(pair) = self.updates.windows(2).find(|pair| pair[0].learner == pair[1].learner) {
+            return Err(MergeError::Duplicate { learner: pair[0].learner });
+        }
+        let mut total = 0.0;
+        for &Weighted { learner, weight, .. } in &self.updates {
+            total += weight;
+            if !(weight > 0.0 && f64::is_finite(total)) {
+                return Err(MergeError::Weight { learner, weight });
+            }
+        }
+        let squares = |update: &Weighted| {
+            let squares = self.codec.squares(&self.segments, &update.body);
+            squares.map_err(|source| MergeError::Body { learner: update.learner, source })
+        };
+        self.updates.iter().map(squares).collect()
+    }
+}
+
+/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there;
+/// and the norm of Δ.
+fn factors<'a>(
+    codec: &Codec,
+    span: Span,
+    updates: &'a [Weighted],
+    norms: &[f64],
+    radial: bool,
+) -> (Vec<(f64, &'a [u8])>, f64) {
+    let total: f64 = updates.iter().map(|update| update.weight).sum();
+    let shares = updates.iter().map(|update| update.weight / total);
+    let bodies = updates.iter().map(|update| update.body.as_slice());
+    if radial && updates.len() > 1 {
+        let unit = |(share, &norm): (f64, &f64)| if norm > 0.0 { share / norm } else { 0.0 };
+        let mut units: Vec<(f64, &[u8])> = shares.clone().zip(norms).map(unit).zip(bodies.clone()).collect();
+        let direction = combined_square(codec, span, &units).sqrt();
+        if direction > DIRECTION_MIN {
+            let radius: f64 = shares.zip(norms).map(|(share, norm)| share * norm).sum();
+            for (factor, _) in &mut units {
+                *factor *= radius / direction;
+            }
+            return (units, radius);
+        }
+    }
+    let mean: Vec<(f64, &[u8])> = shares.zip(bodies).collect();
+    let norm = if let [norm] = norms { *norm } else { combined_square(codec, span, &mean).sqrt() };
+    (mean, norm)
+}
+
+/// `‖Σ factor · update‖²` on `span`.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+fn combined_square(codec: &Codec, span: Span, updates: &[(f64, &[u8])]) -> f64 {
+    let mut sums = vec![0.0; codec.block_len()];
+    let mut square = 0.0;
+    for block in codec.blocks(span) {
+        let sums = combine(codec, &block, updates, &mut sums);
+        square += block::sum_squares(sums, |sum| *sum);
+    }
+    square
+}
+
+/// Merges `updates` on `span`, steps, and codes into `body`.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+fn advance(
+    codec: &Codec,
+    span: Span,
+    updates: &[(f64, &[u8])],
+    spec: &OuterSpec,
+    state: &mut FragmentState,
+    body: &mut [u8],
+) {
+    let hat = Arc::make_mut(&mut state.hat);
+    let mut sums = vec![0.0; codec.block_len()];
+    let mut lack = vec![0.0; codec.block_len()];
+    for block in codec.blocks(span) {
+        let delta = combine(codec, &block, updates, &mut sums);
+        let lack = &mut lack[..delta.len()];
+        let theta = &mut state.theta[block.values.clone()];
+        let momentum = &mut state.momentum[block.values.clone()];
+        let hat = &mut hat[block.values.clone()];
+
+        let state = theta.iter_mut().zip(momentum).zip(&*hat);
+        for ((((theta, v), hat), delta), lack) in state.zip(delta).zip(&mut *lack) {
+            outer::step(spec, theta, v, *delta as f32);
+            *lack = *theta - hat;
+        }
+        codec.encode_block(&block, lack, body);
+        codec.unpack_block(&block, body, hat, |hat, sent| *hat += sent);
+    }
+}
+
+/// `Σ factor · update` on `block`, in `sums`.
+#[inline(always)]
+fn combine<'a>(codec: &Codec, block: &Block, updates: &[(f64, &[u8])], sums: &'a mut [f64]) -> &'a [f64] {
+    let sums = &mut sums[..block.values.len()];
+    sums.fill(0.0);
+    for (factor, body) in updates {
+        codec.add_block(block, body, *factor, sums);
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,329 @@
+//! Both cores against each other, without a network: each output is at once the other's input.
+
+mod hold;
+mod late;
+mod rein;
+mod rounds;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use super::learner::{self, Learner, LearnerConfig, Step};
+use super::syncer::{self, Event, Syncer, SyncerConfig};
+use super::{Codec, Fragments, Layout, Replica};
+use crate::testing::{FRAGMENTS, layout, spec};
+use crate::wire::{Bye, ConnId, Identity, LeaseGrant, Message, Millis, RunId};
+
+const STEP_MS: u64 = 10;
+const STEP_TOKENS: u64 = 8;
+
+/// One learner with its parameters; training is a step towards `target`.
+struct Island {
+    conn: ConnId,
+    core: Learner,
+    theta: Vec<f32>,
+    replica: Option<Replica>,
+    target: f32,
+    connected: bool,
+    /// Why the syncer closed its last connection, if it did.
+    goodbye: Option<Bye>,
+    leases: Vec<LeaseGrant>,
+    /// Bodies that its device has not brought out yet, if it is a slow one.
+    held: Option<VecDeque<learner::Input>>,
+}
+
+struct Pair {
+    now: Millis,
+    layout: Layout,
+    fragments: Arc<Fragments>,
+    syncer: Syncer,
+    islands: Vec<Island>,
+    events: Vec<Event>,
+    finished: bool,
+    next_conn: u64,
+    boaster: Option<ConnId>,
+    /// How long updates are on their way, in milliseconds.
+    lag_ms: u64,
+    /// Those that are, and when they arrive.
+    under_way: VecDeque<(Millis, ConnId, Message)>,
+}
+
+impl Pair {
+    fn new(targets: &[f32]) -> Self {
+        Self::with(targets, SyncerConfig::default())
+    }
+
+    fn with(targets: &[f32], config: SyncerConfig) -> Self {
+        let (layout, spec) = (layout(), spec());
+        let theta = vec![0.0; layout.len()];
+        let syncer = Syncer::new(RunId(7), spec, config, &layout, &theta).unwrap();
+        let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(FRAGMENTS).unwrap()));
+        let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
+            conn: ConnId(0),
+            core: Learner::new(LearnerConfig {
+                identity: Identity([i; 16]),
+                name: i.to_string(),
+                device: String::new(),
+                invite: None,
+            }),
+            theta: theta.clone(),
+            replica: None,
+            target,
+            connected: false,
+            goodbye: None,
+            leases: Vec::new(),
+            held: None,
+        });
+        let islands = islands.collect();
+        let mut pair = Self {
+            now: Millis(0),
+            layout,
+            fragments,
+            syncer,
+            islands,
+            events: vec![],
+            finished: false,
+            next_conn: 1,
+            boaster: None,
+            lag_ms: 0,
+            under_way: VecDeque::new(),
+        };
+        for i in 0..targets.len() {
+            pair.connect(i);
+        }
+        pair
+    }
+
+    fn connect(&mut self, i: usize) {
+        self.islands[i].conn = ConnId(self.next_conn);
+        self.islands[i].connected = true;
+        self.next_conn += 1;
+        self.learner(i, learner::Input::Connected);
+    }
+
+    fn disconnect(&mut self, i: usize) {
+        self.islands[i].connected = false;
+        self.learner(i, learner::Input::Disconnected);
+        self.syncer(syncer::Input::Disconnected(self.islands[i].conn));
+    }
+
+    fn learner(&mut self, i: usize, input: learner::Input) {
+        self.islands[i].core.handle(self.now, input);
+        while let Some(output) = self.islands[i].core.poll() {
+            self.obey_learner(i, output);
+        }
+    }
+
+    fn obey_learner(&mut self, i: usize, output: learner::Output) {
+        use learner::{Input, Output};
+        let island = &mut self.islands[i];
+        match output {
+            Output::Send(mut message) if island.connected => {
+                let conn = island.conn;
+                if let Message::Update(update) = &mut message
+                    && self.boaster == Some(conn)
+                {
+                    (update.steps, update.tokens) = (1, update.tokens * 1_000);
+                }
+                if self.lag_ms > 0 && matches!(message, Message::Update(_)) {
+                    return self.under_way.push_back((self.now.after(self.lag_ms), conn, message));
+                }
+                self.syncer(syncer::Input::Message(conn, message));
+            }
+            Output::Send(_) => {}
+            Output::Build(welcome) => {
+                let codec = Codec::new(&welcome.spec.exchange).unwrap();
+                island.replica =
+                    Some(Replica::new(self.fragments.clone(), codec, welcome.spec.exchange.apply));
+                self.learner(i, Input::Built(self.fragments.clone()));
+            }
+            Output::Fetch { fragment, .. } => {
+                let (version, hat) = self.syncer.hat(fragment).unwrap();
+                self.learner(i, Input::Fetched { fragment, version, values: hat.to_vec() });
+            }
+            Output::Encode { round, fragment } => {
+                let body = island.replica.as_mut().unwrap().encode(fragment, &island.theta).unwrap();
+                let encoded = Input::Encoded { round, fragment, body };
+                match &mut island.held {
+                    Some(held) => held.push_back(encoded),
+                    None => self.learner(i, encoded),
+                }
+            }
+            Output::Apply { fragment, body, included } => {
+                island.replica.as_mut().unwrap().apply(fragment, &body, included, &mut island.theta).unwrap();
+            }
+            Output::Load { fragment, values, keep, included } => {
+                let replica = island.replica.as_mut().unwrap();
+                replica.load(fragment, &values, keep, included, &mut island.theta).unwrap();
+            }
+            Output::Grant(grant) => island.leases.push(grant),
+            Output::RetainLeases(known) => island.leases.retain(|grant| known.contains(&grant.lease)),
+            Output::Reconnect(bye) | Output::Stop(bye) => {
+                (island.connected, island.goodbye) = (false, Some(bye));
+            }
+        }
+    }
+
+    fn syncer(&mut self, input: syncer::Input) {
+        self.syncer.handle(self.now, input);
+        while let Some(output) = self.syncer.poll() {
+            match output {
+                syncer::Output::Send(conn, message) => self.deliver(conn, message),
+                syncer::Output::Broadcast(conns, message) => {
+                    for conn in conns {
+                        self.deliver(conn, message.clone());
+                    }
+                }
+                syncer::Output::Close(conn, bye) => self.deliver(conn, Message::Bye(bye)),
+                syncer::Output::Merge(job) => {
+                    let outcome = job.run().map_err(|(_, error)| error).unwrap();
+                    self.syncer(syncer::Input::MergeDone(Box::new(outcome)));
+                }
+                syncer::Output::Event(event) => self.events.push(event),
+                syncer::Output::Finished => self.finished = true,
+            }
+        }
+    }
+
+    fn deliver(&mut self, conn: ConnId, message: Message) {
+        if let Some(i) = self.islands.iter().position(|island| island.conn == conn && island.connected) {
+            self.learner(i, learner::Input::Message(message));
+        }
+    }
+
+    fn steps(&mut self, count: u32) {
+        for _ in 0..count {
+            self.now = self.now.after(STEP_MS);
+            while let Some((_, conn, message)) = self.under_way.pop_front_if(|(at, ..)| *at <= self.now) {
+                self.syncer(syncer::Input::Message(conn, message));
+            }
+            for i in 0..self.islands.len() {
+                let island = &mut self.islands[i];
+                if island.core.can_train() {
+                    for value in &mut island.theta {
+                        *value += 0.01 * (island.target - *value);
+                    }
+                    let step =
+                        Step { tokens: STEP_TOKENS, loss: 1.0, step_ms: STEP_MS as f32, leases: vec![] };
+                    self.learner(i, learner::Input::Stepped(step));
+                }
+            }
+            if self.syncer.deadline(self.now).is_some_and(|at| at <= self.now.after(STEP_MS)) {
+                self.syncer(syncer::Input::Timeout);
+            }
+        }
+    }
+
+    fn merged(&self) -> BTreeMap<u32, u64> {
+        self.syncer.ledger().accounts().map(|(m, account)| (m.0, account.fates.merged)).collect()
+    }
+}
+
+#[test]
+fn two_learners_meet_in_the_middle() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(1_000);
+    let theta = pair.syncer.theta().unwrap();
+    assert_eq!(theta.len(), pair.layout.len());
+    assert!(theta.iter().all(|value| (1.8..2.2).contains(value)), "{theta:?}");
+
+    let status = pair.syncer.status();
+    assert!(status.rounds > 300, "{} rounds", status.rounds);
+    assert!(status.participation > 0.98, "{}", status.participation);
+    assert_eq!(status.updates, status.fates.total() + status.updates_pending);
+    for island in &pair.islands {
+        let hat = island.replica.as_ref().unwrap().hat();
+        for p in pair.fragments.ids() {
+            assert_eq!(pair.fragments.gather(p, hat), *pair.syncer.hat(p).unwrap().1);
+        }
+    }
+}
+
+#[test]
+fn a_lost_learner_is_not_missed_and_is_merged_again() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    pair.disconnect(1);
+    let before = pair.merged();
+    pair.steps(100);
+    let during = pair.merged();
+    assert!(during[&1] >= before[&1] + 40, "{before:?} → {during:?}");
+    assert_eq!(during[&2], before[&2]);
+
+    pair.connect(1);
+    pair.steps(100);
+    let after = pair.merged();
+    assert!(after[&2] >= during[&2] + 40, "{during:?} → {after:?}");
+    // It trained on alone, and what it did then was merged too.
+    let status = pair.syncer.status();
+    assert!(status.participation > 0.95, "{}", status.participation);
+}
+
+#[test]
+fn a_restart_goes_on_with_momentum_and_versions() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    let record = pair.syncer.record().unwrap();
+    let states: Vec<_> = pair.syncer.states().cloned().collect();
+    pair.steps(50);
+    pair.disconnect(0);
+    pair.disconnect(1);
+    pair.syncer =
+        Syncer::restore(record.clone(), &pair.layout, SyncerConfig::default(), states.clone()).unwrap();
+    assert!(states.iter().any(|state| state.momentum.iter().any(|value| *value != 0.0)));
+    assert_eq!(pair.syncer.states().cloned().collect::<Vec<_>>(), states);
+    assert_eq!(pair.syncer.status().rounds, record.rounds_merged);
+
+    pair.connect(0);
+    pair.connect(1);
+    let before = pair.merged();
+    pair.steps(100);
+    let after = pair.merged();
+    assert!(after.iter().all(|(m, count)| *count > before[m] + 40), "{before:?} → {after:?}");
+    let fates = pair.syncer.status().fates;
+    assert!(fates.refused.is_empty(), "{fates:?}");
+}
+
+#[test]
+fn finishing_collects_everything_and_ends() {
+    let mut pair = Pair::new(&[1.0, 3.0]);
+    pair.steps(50);
+    pair.syncer(syncer::Input::Finish);
+    pair.steps(1);
+    assert!(pair.finished);
+    let status = pair.syncer.status();
+    assert_eq!((status.connected, status.rounds_open, status.updates_pending), (0, 0, 0));
+    assert!(status.participation > 0.999, "{}", status.participation);
+}
+
+#[test]
+fn boasting_counts_for_nothing() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    let boaster = pair.islands[1].conn;
+    // Every update of the second learner claims a thousand times its tokens in one step.
+    pair.boaster = Some(boaster);
+    let merged = |pair: &Pair| -> Vec<u64> {
+        pair.syncer
+            .ledger()
+            .accounts()
+            .map(|(_, account)| pair.syncer.ledger().merged_tokens(account))
+            .collect()
+    };
+    let before = merged(&pair);
+    pair.steps(200);
+    let after = merged(&pair);
+    let gained: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    assert!(gained[1] <= gained[0], "{gained:?}");
+}
+
+#[test]
+fn a_full_house_lets_a_learner_past_its_own_ghost() {
+    let mut pair = Pair::with(&[1.0], SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
+    // The syncer never hears that this connection is gone.
+    pair.connect(0);
+    pair.steps(10);
+    assert!(pair.islands[0].connected, "{:?}", pair.events);
+    assert_eq!(pair.syncer.status().live, 1);
+}

@@ -1,0 +1,324 @@
+//! What a peer that lies can do to a run: peers that say whatever a test has them say.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::diloco::checksum;
+use crate::testing::larger;
+use crate::wire::{
+    Fate, Hello, Identity, LearnerState, LeaseGrant, LeaseId, Progress, Refusal, Round, Update,
+};
+
+const RUN: RunId = RunId(7);
+/// Tokens of one step of [`larger`].
+const STEP_TOKENS: u64 = 32;
+/// What an honest learner says of itself.
+const HONEST_MS: f32 = 1_000.0;
+
+/// A syncer, and what it said to whom.
+struct Bench {
+    now: Millis,
+    syncer: Syncer,
+    learners: BTreeMap<ConnId, LearnerId>,
+    leases: BTreeMap<ConnId, Vec<LeaseGrant>>,
+    collects: Vec<(ConnId, Round, FragmentId, Version)>,
+    fates: Vec<(ConnId, Fate)>,
+    byes: Vec<(ConnId, CloseCode)>,
+    leases_lost: usize,
+}
+
+impl Bench {
+    fn new(config: SyncerConfig) -> Self {
+        let (spec, layout) = larger();
+        let syncer = Syncer::new(RUN, spec, config, &layout, &vec![0.0; layout.len()]).unwrap();
+        Self {
+            now: Millis(0),
+            syncer,
+            learners: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            collects: Vec::new(),
+            fates: Vec::new(),
+            byes: Vec::new(),
+            leases_lost: 0,
+        }
+    }
+
+    /// The peer of this number says hello, of `run` if it says that it comes back.
+    fn hello(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
+        let conn = ConnId(u64::from(peer));
+        let identity = Identity([peer; 16]);
+        let (name, device) = (peer.to_string(), String::new());
+        self.say(conn, Message::Hello(Hello { run, layout: None, identity, name, device, invite: None }));
+        conn
+    }
+
+    /// It says hello and that it is ready.
+    fn join(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
+        let conn = self.hello(peer, run);
+        let layout = self.syncer.fragments().hash();
+        self.say(conn, Message::Ready { run: RUN, layout });
+        conn
+    }
+
+    /// One that is honest joins and says how fast it is.
+    fn honest(&mut self, peer: u8) -> ConnId {
+        let conn = self.join(peer, None);
+        self.report(conn, HONEST_MS, 0, Vec::new());
+        conn
+    }
+
+    fn report(&mut self, conn: ConnId, step_ms: f32, tokens: u64, leases: Vec<(LeaseId, u32)>) {
+        let state = LearnerState::Training;
+        let progress = Progress { run: RUN, leases, steps: 0, tokens, step_ms, loss: f32::NAN, state };
+        self.say(conn, Message::Progress(progress));
+    }
+
+    /// It says that all it was leased is done.
+    fn report_done(&mut self, conn: ConnId, step_ms: f32) {
+        let leases = self.leases.remove(&conn).unwrap_or_default();
+        let done = leases.iter().map(|grant| (grant.lease, grant.windows)).collect();
+        self.report(conn, step_ms, 0, done);
+    }
+
+    /// It answers whatever it is asked with every value at `value`, as the product of so many steps and tokens.
+    fn answer(&mut self, conn: ConnId, value: f32, steps: u32, tokens: u64) {
+        let (asked, rest) = std::mem::take(&mut self.collects).into_iter().partition(|ask| ask.0 == conn);
+        self.collects = rest;
+        let asked: Vec<(ConnId, Round, FragmentId, Version)> = asked;
+        for (_, round, fragment, base) in asked {
+            let values = vec![value; self.syncer.fragments().len(fragment)];
+            let segments = self.syncer.fragments().segments(fragment).unwrap();
+            let body = self.syncer.codec.encode(segments, &values);
+            let checksum = checksum(&body);
+            let update = Update { run: RUN, round, fragment, base, steps, tokens, body, checksum };
+            self.say(conn, Message::Update(update));
+        }
+    }
+
+    /// It answers as one does that took ten steps, each in the direction of the one before.
+    fn answer_honestly(&mut self, conn: ConnId) {
+        self.answer(conn, 0.1, 10, 10 * STEP_TOKENS);
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now = self.now.after(ms);
+        self.feed(Input::Timeout);
+    }
+
+    fn say(&mut self, conn: ConnId, message: Message) {
+        self.feed(Input::Message(conn, message));
+    }
+
+    fn feed(&mut self, input: Input) {
+        self.syncer.handle(self.now, input);
+        while let Some(output) = self.syncer.poll() {
+            match output {
+                Output::Send(conn, message) => self.hear(conn, message),
+                Output::Broadcast(conns, message) => {
+                    conns.into_iter().for_each(|conn| self.hear(conn, message.clone()));
+                }
+                Output::Close(conn, bye) => self.byes.push((conn, bye.code)),
+                Output::Merge(job) => {
+                    let outcome = job.run().map_err(|(_, error)| error).unwrap();
+                    self.feed(Input::MergeDone(Box::new(outcome)));
+                }
+                Output::Event(Event::LeaseReturned { .. }) => self.leases_lost += 1,
+                Output::Event(_) | Output::Finished => {}
+            }
+        }
+    }
+
+    fn hear(&mut self, conn: ConnId, message: Message) {
+        match message {
+            Message::Welcome(welcome) => {
+                self.learners.insert(conn, welcome.learner);
+            }
+            Message::Lease { grant, .. } => self.leases.entry(conn).or_default().push(grant),
+            Message::Collect { round, fragment, base, .. } => {
+                self.collects.push((conn, round, fragment, base));
+            }
+            Message::Receipt { fate, .. } => self.fates.push((conn, fate)),
+            _ => {}
+        }
+    }
+
+    fn account(&self, conn: ConnId) -> &crate::diloco::Account {
+        self.syncer.ledger().account(self.learners[&conn]).unwrap()
+    }
+
+    /// Most tokens of it that are merged on any fragment.
+    fn merged_tokens(&self, conn: ConnId) -> u64 {
+        self.account(conn).merged_tokens.iter().copied().max().unwrap()
+    }
+
+    fn refusals(&self, conn: ConnId) -> Vec<Refusal> {
+        let its = self.fates.iter().filter(|(whose, _)| *whose == conn);
+        its.filter_map(|(_, fate)| if let Fate::Refused(refusal) = fate { Some(*refusal) } else { None })
+            .collect()
+    }
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new(SyncerConfig::default())
+    }
+}
+
+#[test]
+fn empty_updates_lock_nobody_out() {
+    for value in [0.0, 1e-20] {
+        let mut bench = Bench::default();
+        let idler = bench.honest(1);
+        for _ in 0..200 {
+            bench.pass(2_000);
+            bench.report_done(idler, HONEST_MS);
+            bench.answer(idler, value, 10, 10 * STEP_TOKENS);
+        }
+        assert!(bench.account(idler).fates.merged > 5 * 32, "{:?}", bench.account(idler).fates);
+        let honest = bench.honest(2);
+        for _ in 0..100 {
+            bench.pass(2_000);
+            bench.report_done(honest, HONEST_MS);
+            bench.report_done(idler, HONEST_MS);
+            bench.answer(idler, value, 10, 10 * STEP_TOKENS);
+            bench.answer_honestly(honest);
+        }
+        assert_eq!(bench.refusals(honest), [], "beside one that sends {value}");
+        assert!(bench.account(honest).fates.merged > 50, "{:?}", bench.account(honest).fates);
+    }
+}
+
+#[test]
+fn steps_that_nobody_can_have_taken_reach_no_farther() {
+    let mut bench = Bench::default();
+    let (honest, liar) = (bench.honest(1), bench.join(2, None));
+    bench.report(liar, HONEST_MS, 0, Vec::new());
+    bench.pass(2_000);
+    bench.answer(liar, 1e6, u32::MAX, 10 * STEP_TOKENS);
+    bench.answer_honestly(honest);
+    assert!(!bench.refusals(liar).is_empty());
+    assert!(bench.refusals(liar).iter().all(|refusal| *refusal == Refusal::Norm));
+    assert_eq!(bench.refusals(honest), []);
+}
+
+/// A peer among honest ones claims a hundred thousand times their speed, says nothing of its speed, or says that
+/// it comes back from a part that it never had; all count as much as the fastest that is believed.
+#[test]
+fn no_claim_of_speed_runs_away_with_the_run() {
+    for (step_ms, run) in [(0.01, None), (0.0, None), (0.0, Some(RUN)), (f32::NAN, Some(RUN))] {
+        let mut bench = Bench::default();
+        for peer in [1, 2] {
+            bench.honest(peer);
+        }
+        if run.is_some() {
+            bench.hello(3, None);
+            bench.feed(Input::Disconnected(ConnId(3)));
+        }
+        let liar = bench.join(3, run);
+        for _ in 0..1_000 {
+            bench.pass(10);
+            bench.report_done(liar, step_ms);
+        }
+        // Of 10 s, at twice the speed of a thousand honest ones, with what one may have in stock.
+        let steps = 2 * 10_000 + 30_000 + 1_000;
+        let leased = bench.account(liar).leased_tokens;
+        assert!(leased <= steps * STEP_TOKENS, "{step_ms}, {run:?}: {leased} tokens leased");
+
+        bench.answer(liar, 1e-3, u32::MAX, u64::MAX);
+        let merged = bench.merged_tokens(liar);
+        assert!(
+            merged > 0 && merged <= 20_010 * STEP_TOKENS,
+            "{step_ms}, {run:?}: {merged} tokens merged; {:?}",
+            bench.fates
+        );
+    }
+}
+
+/// A server's GPU beside a phone is 750 times as fast, or beside one that crawls 180,000 times, and has all it does
+/// counted.
+#[test]
+fn an_honest_learner_may_be_far_ahead() {
+    for phone_ms in [15_000.0, 3_600_000.0] {
+        let mut bench = Bench::default();
+        let (phone, server) = (bench.join(1, None), bench.join(2, None));
+        let (mut steps, mut sent) = (0_u64, BTreeMap::new());
+        for _ in 0..600 {
+            bench.pass(100);
+            bench.report(phone, phone_ms, 0, Vec::new());
+            bench.report_done(server, 20.0);
+            steps += 5;
+            for ask in std::mem::take(&mut bench.collects).into_iter().filter(|ask| ask.0 == server) {
+                let took = steps - sent.insert(ask.2, steps).unwrap_or(0);
+                bench.collects = vec![ask];
+                bench.answer(server, 1e-3, took as u32, took * STEP_TOKENS);
+            }
+        }
+        assert_eq!(bench.refusals(server), []);
+        for (p, merged) in bench.syncer.fragments().ids().zip(&bench.account(server).merged_tokens) {
+            let sent = sent[&p] * STEP_TOKENS;
+            // The last round may not be over yet.
+            assert!(10 * merged >= 9 * sent && sent > 0, "{merged} of {sent} tokens are merged");
+        }
+    }
+}
+
+#[test]
+fn no_report_of_tokens_spoils_the_books() {
+    let mut bench = Bench::default();
+    for peer in [1, 2] {
+        let conn = bench.honest(peer);
+        bench.report(conn, HONEST_MS, u64::MAX, Vec::new());
+    }
+    let leased: u64 = bench.syncer.ledger().accounts().map(|(_, account)| account.leased_tokens).sum();
+    assert!(bench.syncer.status().tokens_trained <= leased);
+}
+
+#[test]
+fn who_is_there_keeps_its_leases() {
+    let mut bench = Bench::default();
+    let (idle, gone) = (bench.honest(1), bench.honest(2));
+    bench.feed(Input::Disconnected(gone));
+    for _ in 0..50 {
+        bench.pass(10_000);
+        bench.report(idle, HONEST_MS, 0, Vec::new());
+    }
+    assert_eq!(bench.syncer.leases().leases(bench.learners[&idle]).len(), bench.leases[&idle].len());
+    assert_eq!(bench.leases_lost, bench.leases[&gone].len(), "those of one that is gone go to others");
+}
+
+#[test]
+fn throw_away_identities_make_room() {
+    let mut bench = Bench::new(SyncerConfig { identities_max: 4, ..SyncerConfig::default() });
+    let honest = bench.honest(1);
+    bench.pass(2_000);
+    bench.answer_honestly(honest);
+    assert!(bench.account(honest).fates.merged > 0);
+    bench.feed(Input::Disconnected(honest));
+    for peer in 2..100 {
+        let conn = bench.hello(peer, None);
+        bench.feed(Input::Disconnected(conn));
+    }
+    assert_eq!(bench.byes, []);
+    assert_eq!(bench.syncer.ledger().len(), 4);
+    let numbers: std::collections::BTreeSet<_> = bench.learners.values().collect();
+    assert_eq!(numbers.len(), 99, "no number is given twice");
+    let before = bench.learners[&honest];
+    bench.honest(1);
+    assert_eq!(bench.learners[&honest], before, "one that was merged is remembered");
+
+    // Nor is the last one, whose number would be given again.
+    let mut last = Bench::new(SyncerConfig { identities_max: 2, ..SyncerConfig::default() });
+    last.honest(1);
+    for peer in [2, 3] {
+        let conn = last.hello(peer, None);
+        last.feed(Input::Disconnected(conn));
+    }
+    assert_eq!(last.byes, [(ConnId(3), CloseCode::Full)]);
+
+    // Nobody who is there is forgotten.
+    let mut full = Bench::new(SyncerConfig { identities_max: 2, ..SyncerConfig::default() });
+    for peer in 1..=3 {
+        full.hello(peer, None);
+    }
+    assert_eq!(full.byes, [(ConnId(3), CloseCode::Full)]);
+}

@@ -1,0 +1,244 @@
+use std::ops::Range;
+
+use super::ModelError;
+use crate::diloco::{Layout, MergeClass, Tensor};
+use crate::wire::ModelSpec;
+
+/// Most layers.
+pub const LAYERS_MAX: u32 = 1 << 10;
+/// Largest `d_model`, `heads` and `d_ff`.
+pub const WIDTH_MAX: u32 = 1 << 17;
+/// Largest vocabulary.
+pub const VOCAB_MAX: u32 = 1 << 24;
+/// Longest context, in tokens.
+pub const CONTEXT_MAX: u32 = 1 << 16;
+
+/// The tensors of the model, named as Hugging Face's Llama names them, in the order of the flat vector.
+///
+/// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that
+/// each group is one matrix to an engine.
+///
+/// # Errors
+/// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`]:
+///   `spec` is no model.
+/// - [`ModelError::Layout`]: it has more than 2³² − 1 parameters.
+pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
+    check(spec)?;
+    let (c, f) = (spec.d_model, spec.d_ff);
+    let kv = c / spec.heads * spec.kv_heads;
+    let mut tensors = vec![tensor("model.embed_tokens".into(), spec.vocab, c, MergeClass::Mean)];
+    for layer in 0..spec.layers {
+        let mut add = |name: &str, rows, cols| {
+            tensors.push(tensor(format!("model.layers.{layer}.{name}"), rows, cols, MergeClass::Radial));
+        };
+        add("input_layernorm", 1, c);
+        add("self_attn.q_proj", c, c);
+        add("self_attn.k_proj", kv, c);
+        add("self_attn.v_proj", kv, c);
+        add("self_attn.o_proj", c, c);
+        add("post_attention_layernorm", 1, c);
+        add("mlp.gate_proj", f, c);
+        add("mlp.up_proj", f, c);
+        add("mlp.down_proj", c, f);
+    }
+    tensors.push(tensor("model.norm".into(), 1, c, MergeClass::Radial));
+    Ok(Layout::new(tensors)?)
+}
+
+fn tensor(module: String, rows: u32, cols: u32, merge: MergeClass) -> Tensor {
+    Tensor { name: module + ".weight", rows, cols, merge }
+}
+
+fn check(spec: &ModelSpec) -> Result<(), ModelError> {
+    let size = |field, value, min, max| {
+        if (min..=max).contains(&value) { Ok(()) } else { Err(ModelError::Size { field, value, min, max }) }
+    };
+    size("vocab", spec.vocab, 2, VOCAB_MAX)?;
+    size("d_model", spec.d_model, 2, WIDTH_MAX)?;
+    size("layers", spec.layers, 1, LAYERS_MAX)?;
+    size("heads", spec.heads, 1, WIDTH_MAX)?;
+    size("kv_heads", spec.kv_heads, 1, WIDTH_MAX)?;
+    size("d_ff", spec.d_ff, 2, WIDTH_MAX)?;
+    size("context", spec.context, 1, CONTEXT_MAX)?;
+    if !spec.d_model.is_multiple_of(2 * spec.heads) {
+        return Err(ModelError::Heads { d_model: spec.d_model, heads: spec.heads });
+    }
+    if !spec.heads.is_multiple_of(spec.kv_heads) {
+        return Err(ModelError::KvHeads { heads: spec.heads, kv_heads: spec.kv_heads });
+    }
+    for (field, value) in [("rope_theta", spec.rope_theta), ("norm_eps", spec.norm_eps)] {
+        if !(value.is_finite() && value > 0.0) {
+            return Err(ModelError::Number { field, value });
+        }
+    }
+    Ok(())
+}
+
+/// The sizes of a valid [`ModelSpec`], as indices.
+#[derive(Clone, Copy, Debug)]
+pub struct Dims {
+    /// V.
+    pub vocab: usize,
+    /// C.
+    pub width: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// H.
+    pub heads: usize,
+    /// K.
+    pub kv_heads: usize,
+    /// D = C / H.
+    pub head: usize,
+    /// K · D.
+    pub kv_width: usize,
+    /// F.
+    pub ff: usize,
+    /// T.
+    pub context: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f32,
+    /// Added to the mean square in RMSNorm.
+    pub eps: f32,
+}
+
+impl Dims {
+    /// Of a spec that [`layout`] accepts.
+    pub fn new(spec: &ModelSpec) -> Self {
+        let head = spec.d_model / spec.heads;
+        Self {
+            vocab: spec.vocab as usize,
+            width: spec.d_model as usize,
+            layers: spec.layers as usize,
+            heads: spec.heads as usize,
+            kv_heads: spec.kv_heads as usize,
+            head: head as usize,
+            kv_width: (head * spec.kv_heads) as usize,
+            ff: spec.d_ff as usize,
+            context: spec.context as usize,
+            rope_theta: spec.rope_theta,
+            eps: spec.norm_eps,
+        }
+    }
+
+    /// Width of the fused query, key and value rows, C + 2 K D.
+    pub fn qkv_width(&self) -> usize {
+        self.width + 2 * self.kv_width
+    }
+}
+
+/// Where the tensors lie in the flat vector.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// `[V, C]`; also the output head.
+    pub embed: Range<usize>,
+    /// One for each layer.
+    pub layers: Vec<LayerSlots>,
+    /// `[C]`.
+    pub norm: Range<usize>,
+    /// Length of the flat vector.
+    pub len: usize,
+}
+
+/// Where the tensors of one layer lie in the flat vector.
+#[derive(Clone, Debug)]
+pub struct LayerSlots {
+    /// `[C]`, before attention.
+    pub norm1: Range<usize>,
+    /// `[C + 2 K D, C]`: queries, keys, values.
+    pub qkv: Range<usize>,
+    /// `[C, C]`.
+    pub out: Range<usize>,
+    /// `[C]`, before the feed-forward layer.
+    pub norm2: Range<usize>,
+    /// `[2 F, C]`: gate, up.
+    pub gate_up: Range<usize>,
+    /// `[C, F]`.
+    pub down: Range<usize>,
+}
+
+impl Slots {
+    /// Of the layout that [`layout`] makes for these sizes.
+    pub fn new(dims: &Dims) -> Self {
+        let mut next = 0;
+        let mut take = |len: usize| {
+            let start = next;
+            next += len;
+            start..next
+        };
+        let c = dims.width;
+        let embed = take(dims.vocab * c);
+        let layers = (0..dims.layers)
+            .map(|_| LayerSlots {
+                norm1: take(c),
+                qkv: take(dims.qkv_width() * c),
+                out: take(c * c),
+                norm2: take(c),
+                gate_up: take(2 * dims.ff * c),
+                down: take(c * dims.ff),
+            })
+            .collect();
+        let norm = take(c);
+        Self { embed, layers, norm, len: next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Preset;
+
+    fn spec() -> ModelSpec {
+        ModelSpec { heads: 4, kv_heads: 2, ..Preset::Tiny.model(100) }
+    }
+
+    #[test]
+    fn slots_follow_the_layout() {
+        let (layout, dims) = (layout(&spec()).unwrap(), Dims::new(&spec()));
+        let slots = Slots::new(&dims);
+        let start = |name: &str| {
+            let found = layout.offsets().find(|(_, tensor)| tensor.name == format!("model.{name}.weight"));
+            found.unwrap_or_else(|| panic!("no {name}")).0 as usize
+        };
+        assert_eq!(slots.len, layout.len());
+        assert_eq!(slots.embed.start, start("embed_tokens"));
+        assert_eq!(slots.norm.start, start("norm"));
+        for (i, layer) in slots.layers.iter().enumerate() {
+            let at = |name| start(&format!("layers.{i}.{name}"));
+            assert_eq!(layer.norm1.start, at("input_layernorm"));
+            assert_eq!(layer.qkv.start, at("self_attn.q_proj"));
+            assert_eq!(layer.qkv.start + dims.width * dims.width, at("self_attn.k_proj"));
+            assert_eq!(layer.qkv.end - dims.kv_width * dims.width, at("self_attn.v_proj"));
+            assert_eq!(layer.out.start, at("self_attn.o_proj"));
+            assert_eq!(layer.norm2.start, at("post_attention_layernorm"));
+            assert_eq!(layer.gate_up.start, at("mlp.gate_proj"));
+            assert_eq!(layer.gate_up.start + dims.ff * dims.width, at("mlp.up_proj"));
+            assert_eq!(layer.down.start, at("mlp.down_proj"));
+        }
+    }
+
+    #[test]
+    fn only_the_embedding_is_averaged_plainly() {
+        let layout = layout(&spec()).unwrap();
+        let mean: Vec<_> = layout.tensors().iter().filter(|t| t.merge == MergeClass::Mean).collect();
+        assert_eq!(mean.len(), 1);
+        assert_eq!(mean[0].name, "model.embed_tokens.weight");
+    }
+
+    #[test]
+    fn refuses_what_is_no_model() {
+        let check = |change: &dyn Fn(&mut ModelSpec), text: &str| {
+            let mut bad = spec();
+            change(&mut bad);
+            let error = layout(&bad).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        check(&|s| s.vocab = 0, "vocab is 0");
+        check(&|s| s.layers = u32::MAX, "layers is 4294967295");
+        check(&|s| s.context = 0, "context is 0");
+        check(&|s| s.kv_heads = 3, "3 key and value heads do not divide 4");
+        check(&|s| s.heads = 64, "64 does not divide into 64 heads");
+        check(&|s| s.norm_eps = f32::NAN, "norm_eps is NaN");
+        check(&|s| s.rope_theta = -1.0, "rope_theta is -1");
+        check(&|s| (s.vocab, s.d_model) = (VOCAB_MAX, WIDTH_MAX), "more than 4294967295 parameters");
+    }
+}

@@ -1,0 +1,70 @@
+//! The model in plain scalar Rust: presets, parameter layout, initial values, AdamW, and a
+//! reference forward and backward pass that the engines are tested against.
+//!
+//! A Llama-shaped decoder. Letters, here and in the engines:
+//!
+//! | letter | meaning | | letter | meaning |
+//! |---|---|---|---|---|
+//! | B | windows in a batch | | H | query heads |
+//! | T | tokens in a window | | K | key and value heads |
+//! | C | width of the residual stream | | D | width of a head, C / H |
+//! | V | vocabulary | | F | width of the feed-forward layer |
+
+mod adamw;
+mod error;
+mod flops;
+mod init;
+mod layout;
+mod preset;
+mod reference;
+mod rotary;
+mod sampler;
+
+pub use crate::diloco::learning_rate;
+pub use adamw::decayed_ranges;
+pub use adamw::{AdamW, Adjust, adjust, check_inner};
+pub use error::ModelError;
+pub use flops::flops_per_token;
+pub use init::init;
+pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
+pub use layout::{Dims, LayerSlots, Slots};
+pub use preset::{Preset, UnknownPreset};
+pub use reference::ops;
+pub use reference::{reference_logits, reference_loss_and_grad};
+pub use rotary::rotary_tables;
+pub use sampler::Sampler;
+
+pub use crate::wire::{InnerSpec, ModelSpec};
+
+/// Splits `tokens`, `[n, context + 1]`, into its `n` windows.
+///
+/// # Errors
+/// - [`ModelError::Tokens`]: the length is 0 or no multiple of `context + 1`.
+/// - [`ModelError::Token`]: a token is not below `vocab`.
+pub fn windows(tokens: &[u32], dims: &Dims) -> Result<usize, ModelError> {
+    let window = dims.context + 1;
+    if tokens.is_empty() || !tokens.len().is_multiple_of(window) {
+        return Err(ModelError::Tokens { found: tokens.len(), window });
+    }
+    check_vocab(tokens, dims)?;
+    Ok(tokens.len() / window)
+}
+
+/// That each of `tokens` is one of the vocabulary.
+///
+/// # Errors
+/// - [`ModelError::Token`]: a token is not below `vocab`.
+pub fn check_vocab(tokens: &[u32], dims: &Dims) -> Result<(), ModelError> {
+    match tokens.iter().find(|&&token| token as usize >= dims.vocab) {
+        Some(&token) => Err(ModelError::Token { token, vocab: dims.vocab }),
+        None => Ok(()),
+    }
+}
+
+/// That `found` parameters are as many as the model has.
+///
+/// # Errors
+/// - [`ModelError::Params`]: `found` is not the number of parameters.
+pub fn check_len(found: usize, slots: &Slots) -> Result<(), ModelError> {
+    if found == slots.len { Ok(()) } else { Err(ModelError::Params { found, expected: slots.len }) }
+}

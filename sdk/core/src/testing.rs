@@ -1,0 +1,73 @@
+//! Runs for tests of the pure machines: small enough to be worked out by hand.
+
+use crate::diloco::{Layout, MergeClass, Tensor};
+use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
+
+/// P of [`spec`].
+pub(crate) const FRAGMENTS: u16 = 3;
+
+/// Three tensors of 120 values, the first merged like an embedding.
+pub(crate) fn layout() -> Layout {
+    let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
+    Layout::new(vec![
+        tensor("embed", 4, MergeClass::Mean),
+        tensor("a", 6, MergeClass::Radial),
+        tensor("b", 5, MergeClass::Radial),
+    ])
+    .unwrap()
+}
+
+/// A run of that layout: batches of 2 windows of 4 tokens, H = 6.
+pub(crate) fn spec() -> RunSpec {
+    let model = ModelSpec {
+        vocab: 256,
+        d_model: 8,
+        layers: 1,
+        heads: 1,
+        kv_heads: 1,
+        d_ff: 8,
+        context: 4,
+        rope_theta: 1e4,
+        norm_eps: 1e-5,
+    };
+    let inner = InnerSpec {
+        batch: 2,
+        lr_max: 1.0,
+        lr_min_ratio: 1.0,
+        warmup_tokens: 0,
+        total_tokens: 1,
+        beta1: 0.9,
+        beta2: 0.9,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        clip_norm: 0.0,
+    };
+    let exchange = ExchangeSpec {
+        fragments: FRAGMENTS,
+        sync_every: 6,
+        block: 8,
+        code: Code::Int4,
+        apply: ApplyPolicy::Keep { residue: true },
+    };
+    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }] };
+    RunSpec { model, inner, exchange, data, seed: 1 }
+}
+
+/// Five tensors of 220 values, and a run of them: batches of 4 windows of 8 tokens, 5 fragments, H = 10.
+pub(crate) fn larger() -> (RunSpec, Layout) {
+    let tensor = |name: &str, rows, cols, merge| Tensor { name: name.into(), rows, cols, merge };
+    let layout = Layout::new(vec![
+        tensor("embedding", 10, 6, MergeClass::Mean),
+        tensor("first", 10, 8, MergeClass::Radial),
+        tensor("second", 5, 8, MergeClass::Radial),
+        tensor("third", 6, 6, MergeClass::Radial),
+        tensor("gain", 1, 4, MergeClass::Radial),
+    ]);
+    let run = spec();
+    let inner = InnerSpec { batch: 4, lr_max: 0.05, warmup_tokens: 1, total_tokens: 20_000, ..run.inner };
+    let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, ..run.exchange };
+    let shard = ShardSpec { tokens: 32_008, sha256: [0; 32] };
+    let data = DataSpec { shards: vec![shard; 4], ..run.data };
+    let model = ModelSpec { context: 8, ..run.model };
+    (RunSpec { model, inner, exchange, data, ..run }, layout.expect("tensors with names of their own"))
+}

@@ -1,0 +1,334 @@
+//! Every message there and back, its frozen bytes, and what `WIRE.md` says of them.
+
+mod damage;
+
+use super::*;
+
+/// Rust leaves the bits of its own NaN open.
+const NAN: f32 = f32::from_bits(0x7fc0_0000);
+
+/// One of each message, under the name it has in the golden file.
+pub(super) fn samples() -> Vec<(&'static str, Message)> {
+    let (run, round, fragment) = (RunId(0x0123_4567_89ab_cdef), Round(300), FragmentId(7));
+    let grant = LeaseGrant { lease: LeaseId(9), epoch: 1, shard: 2, start: 4_000, windows: 64 };
+    let receipt = |fate| Message::Receipt { run, round, fragment, fate };
+    let merged = Fate::Merged { version: Version(43), weight: 0.25, tokens: 8_192 };
+    vec![
+        ("hello", Message::Hello(hello())),
+        ("welcome", Message::Welcome(Box::new(welcome()))),
+        ("ready", Message::Ready { run, layout: LayoutHash(0xfeed) }),
+        ("collect", Message::Collect { run, round, fragment, base: Version(42) }),
+        ("update", Message::Update(update(vec![1, 2, 3]))),
+        ("pass", Message::Pass { run, round, fragment }),
+        ("receipt-merged", receipt(merged)),
+        ("receipt-late", receipt(Fate::Late(LateReason::RoundOver))),
+        ("receipt-refused", receipt(Fate::Refused(Refusal::Norm))),
+        ("merged", Message::Merged(change(vec![4, 5]))),
+        ("lease", Message::Lease { run, grant }),
+        ("progress", Message::Progress(progress(NAN))),
+        ("bye", Message::Bye(Bye { wait_ms: 12_000, ..Bye::new(CloseCode::Dropped, "back in a while") })),
+        ("hold", Message::Hold { run, held: true }),
+        ("pace", Message::Pace { run, share: Share::new(0.25).unwrap() }),
+    ]
+}
+
+pub(super) fn update(body: Vec<u8>) -> Update {
+    Update {
+        run: RunId(u64::MAX),
+        round: Round(300),
+        fragment: FragmentId(7),
+        base: Version(42),
+        steps: 24,
+        tokens: 24_576,
+        body,
+        checksum: 0x0102_0304_0506_0708,
+    }
+}
+
+pub(super) fn change(body: Vec<u8>) -> Merged {
+    Merged {
+        run: RunId(u64::MAX),
+        round: Round(300),
+        fragment: FragmentId(7),
+        base: Version(42),
+        version: Version(43),
+        clock_tokens: 1_000_000,
+        body,
+        checksum: 0x0102_0304_0506_0708,
+    }
+}
+
+fn hello() -> Hello {
+    Hello {
+        run: None,
+        layout: Some(LayoutHash(5)),
+        identity: Identity(*b"\x000123456789abcd\xff"),
+        name: "lab 3".into(),
+        device: "cpu avx512 2 threads".into(),
+        invite: Some(Invite::new("come-in")),
+    }
+}
+
+fn progress(loss: f32) -> Progress {
+    Progress {
+        run: RunId(3),
+        leases: vec![(LeaseId(8), 64), (LeaseId(9), 12)],
+        steps: 1_000,
+        tokens: 1_024_000,
+        step_ms: 31.5,
+        loss,
+        state: LearnerState::Training,
+    }
+}
+
+fn welcome() -> Welcome {
+    Welcome {
+        run: RunId(3),
+        learner: LearnerId(2),
+        spec: spec(),
+        layout: LayoutHash(5),
+        versions: vec![Version(42), Version(41)],
+        clock_tokens: 1_000_000,
+        merged_rounds: vec![Some(Round(300)), None],
+        leases: vec![LeaseId(9)],
+        tokens_trained: 65_536,
+        tokens_merged: 60_000,
+        held: false,
+        share: Share::new(0.125).unwrap(),
+    }
+}
+
+fn spec() -> RunSpec {
+    RunSpec {
+        model: ModelSpec {
+            vocab: 256,
+            d_model: 128,
+            layers: 4,
+            heads: 4,
+            kv_heads: 2,
+            d_ff: 352,
+            context: 128,
+            rope_theta: 1e4,
+            norm_eps: 1e-5,
+        },
+        inner: InnerSpec {
+            batch: 8,
+            lr_max: 2e-3,
+            lr_min_ratio: 0.1,
+            warmup_tokens: 100_000,
+            total_tokens: 3_000_000,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip_norm: 1.0,
+        },
+        exchange: ExchangeSpec {
+            fragments: 2,
+            sync_every: 24,
+            block: 256,
+            code: Code::Int4,
+            apply: ApplyPolicy::Keep { residue: true },
+        },
+        data: DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1 << 20, sha256: [0xab; 32] }] },
+        seed: 17,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// If this fails, either undo the change or raise `VERSION` and write the file anew.
+#[test]
+fn bytes_are_frozen() {
+    let golden = include_str!("../../../../../tests/golden/wire/bytes.txt");
+    let found: String =
+        samples().iter().map(|(name, message)| format!("{name} {}\n", hex(&encode(message)))).collect();
+    assert_eq!(found, golden, "\n{found}");
+}
+
+#[test]
+fn samples_come_back() {
+    for (name, message) in samples() {
+        let bytes = encode(&message);
+        let back = decode(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        // Compared as bytes, because a NaN differs from itself.
+        assert_eq!(encode(&back), bytes, "{name}");
+        assert_eq!(back.tag(), message.tag(), "{name}");
+    }
+    let Ok(Message::Progress(back)) = decode(&encode(&Message::Progress(progress(NAN)))) else {
+        panic!("no progress");
+    };
+    assert_eq!(back.loss.to_bits(), NAN.to_bits());
+}
+
+#[test]
+fn covers_every_tag() {
+    let mut tags: Vec<Tag> = samples().iter().map(|(_, message)| message.tag()).collect();
+    tags.dedup();
+    tags.push(Tag::Chunk);
+    tags.sort();
+    assert_eq!(tags, Tag::ALL);
+    let bulk: Vec<Tag> = samples().iter().filter(|(_, m)| m.is_bulk()).map(|(_, m)| m.tag()).collect();
+    assert_eq!(bulk, [Tag::Update, Tag::Merged]);
+}
+
+#[test]
+fn largest_control_messages_keep_their_limits() {
+    let (run, round, fragment) = (RunId(u64::MAX), Round(u64::MAX), FragmentId(u16::MAX));
+    let grant = LeaseGrant {
+        lease: LeaseId(u64::MAX),
+        epoch: u32::MAX,
+        shard: u32::MAX,
+        start: u32::MAX,
+        windows: u32::MAX,
+    };
+    let fate = Fate::Merged { version: Version(u64::MAX), weight: 1.0, tokens: u64::MAX };
+    let text = |bytes: u32| "x".repeat(bytes as usize);
+    let mut long = hello();
+    (long.run, long.layout) = (Some(run), Some(LayoutHash(u64::MAX)));
+    (long.name, long.device) = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX));
+    long.invite = Some(Invite::new(text(INVITE_BYTES_MAX)));
+    let mut busy = progress(0.0);
+    busy.leases = vec![(LeaseId(u64::MAX), u32::MAX); crate::data::LEASES_MAX as usize];
+    for message in [
+        Message::Hello(long),
+        Message::Ready { run, layout: LayoutHash(u64::MAX) },
+        Message::Collect { run, round, fragment, base: Version(u64::MAX) },
+        Message::Pass { run, round, fragment },
+        Message::Receipt { run, round, fragment, fate },
+        Message::Lease { run, grant },
+        Message::Hold { run, held: true },
+        Message::Pace { run, share: Share::FULL },
+        Message::Progress(busy),
+        Message::Bye(Bye { wait_ms: u32::MAX, ..Bye::new(CloseCode::Done, text(REASON_BYTES_MAX)) }),
+    ] {
+        assert_eq!(decode(&encode(&message)).as_ref(), Ok(&message));
+    }
+}
+
+#[test]
+fn framing_of_parameters_costs_what_is_stated() {
+    let overhead = |message: &Message, body: usize| encode(message).len() - body;
+    // A body this long needs the longest length field.
+    let body = vec![0; 1 << 16];
+    let typical = [Message::Update(update(body.clone())), Message::Merged(change(body.clone()))];
+    assert_eq!(typical.map(|message| overhead(&message, body.len())), [45, 47]);
+
+    let mut widest = (update(body.clone()), change(body.clone()));
+    (widest.0.round, widest.1.round) = (Round(u64::MAX), Round(u64::MAX));
+    (widest.0.fragment, widest.1.fragment) = (FragmentId(u16::MAX), FragmentId(u16::MAX));
+    (widest.0.base, widest.1.base) = (Version(u64::MAX), Version(u64::MAX));
+    (widest.0.steps, widest.1.version) = (u32::MAX, Version(u64::MAX));
+    (widest.0.tokens, widest.1.clock_tokens) = (u64::MAX, u64::MAX);
+    let widest = [Message::Update(widest.0), Message::Merged(widest.1)];
+    assert_eq!(widest.map(|message| overhead(&message, body.len())), [71, 75]);
+}
+
+/// Goal: 12,000 values at 4.0625 bits stay at or below 4.25 bits on the socket, both ways.
+#[test]
+fn a_fragment_keeps_the_budget() {
+    let values = 12_000.0;
+    let body = vec![0; (values * 4.0625_f64 / 8.0).ceil() as usize];
+    for message in [Message::Update(update(body.clone())), Message::Merged(change(body.clone()))] {
+        // A WebSocket frame of this size has 4 bytes of header, and 4 of mask from the client.
+        let bytes: usize = frames(encode(&message), 1).map(|frame| frame.len() + 8).sum();
+        let bits = bytes as f64 * 8.0 / values;
+        assert!(bits <= 4.25, "{bits}");
+    }
+}
+
+#[test]
+fn says_what_is_wrong_with_a_body() {
+    let framed = |tag: Tag, body: &[u8]| {
+        let header = header::Header { tag, body_bytes: body.len() as u32 };
+        decode(&[&header.encode(), body].concat())
+    };
+    let fault = |tag, at, fault| Err(DecodeError::Body { tag, at, fault });
+    assert_eq!(framed(Tag::Pass, &[]), fault(Tag::Pass, 0, BodyFault::Overrun));
+    assert_eq!(framed(Tag::Pass, &[0x93, 1, 2, 3, 4]), fault(Tag::Pass, 4, BodyFault::Trailing));
+    assert_eq!(framed(Tag::Chunk, &[0x90]), Err(DecodeError::StrayChunk));
+    assert!(framed(Tag::Pass, &[0x93, 1, 2, 3]).is_ok());
+    for body in [
+        &[0x92, 1, 2][..],
+        &[0x94, 1, 2, 3, 4],
+        &[0x93, 1, 2, 0xc0],
+        &[0x93, 1, 2, 0xff],
+        &[0x93, 1, 2, 0xce, 0, 1, 0, 0],
+        &[0xc0],
+    ] {
+        let found = framed(Tag::Pass, body);
+        assert!(matches!(found, Err(DecodeError::Shape { tag: Tag::Pass, .. })), "{body:02x?}: {found:?}");
+    }
+    let unknown_code = framed(Tag::Bye, &[0x93, 0xcd, 0x0f, 0x9f, 0xa0, 0]);
+    assert!(matches!(unknown_code, Err(DecodeError::Shape { tag: Tag::Bye, .. })), "{unknown_code:?}");
+}
+
+#[test]
+fn a_share_is_above_nothing_and_at_most_all() {
+    for (ratio, permille) in [(0.001, 1), (0.25, 250), (0.9996, 1_000), (1.0, 1_000)] {
+        assert_eq!(Share::new(ratio).map(Share::permille), Ok(permille), "{ratio}");
+    }
+    for ratio in [0.0, 0.000_9, -0.5, 1.01, f64::NAN, f64::INFINITY] {
+        assert!(Share::new(ratio).is_err(), "{ratio}");
+    }
+    let pace = encode(&Message::Pace { run: RunId(3), share: Share::FULL });
+    for (permille, taken) in [(1_u16, true), (1_000, true), (0, false), (1_001, false), (u16::MAX, false)] {
+        let mut bytes = pace.clone();
+        let at = bytes.len() - 2;
+        bytes[at..].copy_from_slice(&permille.to_be_bytes());
+        assert_eq!(decode(&bytes).is_ok(), taken, "{permille}");
+    }
+}
+
+#[test]
+fn refuses_long_texts() {
+    let mut long = hello();
+    long.name = "é".repeat(33);
+    let expected = DecodeError::TextTooLong { field: "name", bytes: 66, bytes_max: 64 };
+    assert_eq!(decode(&encode(&Message::Hello(long.clone()))), Err(expected));
+    long.name = clip(&long.name, NAME_BYTES_MAX).into();
+    assert_eq!(long.name.len(), 64);
+    long.device = "x".repeat(65);
+    let expected = DecodeError::TextTooLong { field: "device", bytes: 65, bytes_max: 64 };
+    assert_eq!(decode(&encode(&Message::Hello(long.clone()))), Err(expected));
+    (long.device, long.invite) = (String::new(), Some(Invite::new("x".repeat(65))));
+    let expected = DecodeError::TextTooLong { field: "invite", bytes: 65, bytes_max: 64 };
+    assert_eq!(decode(&encode(&Message::Hello(long))), Err(expected));
+    let bye = Message::Bye(Bye::new(CloseCode::Done, "x".repeat(513)));
+    let expected = DecodeError::TextTooLong { field: "reason", bytes: 513, bytes_max: 512 };
+    assert_eq!(decode(&encode(&bye)), Err(expected));
+    assert_eq!(clip("aé", 2), "a");
+    assert_eq!(clip("aé", 9), "aé");
+}
+
+/// The tables in `WIRE.md` say what the code does.
+#[test]
+fn the_document_agrees() {
+    // Line breaks are free to move, except in tables.
+    let source = include_str!("../WIRE.md");
+    let prose = source.split_whitespace().collect::<Vec<_>>().join(" ");
+    for tag in Tag::ALL {
+        let row = source.lines().find(|line| line.starts_with(&format!("| {} | `{tag:?}` |", tag as u8)));
+        let limit = format!("| {} |", tag.body_bytes_max());
+        assert!(row.is_some_and(|row| row.ends_with(&limit)), "no row for {tag:?} with {limit}");
+    }
+    for code in (4_000..4_100).filter_map(|code| CloseCode::try_from(code).ok()) {
+        assert!(source.contains(&format!("| {} | `{code:?}` |", u16::from(code))), "no row for {code:?}");
+    }
+    for fact in [
+        format!("| 4 | 2 | version | {VERSION} |"),
+        format!("subprotocol `{SUBPROTOCOL}`"),
+        format!("A frame has at most {CHUNK_BYTES} bytes"),
+        format!("At most {PARTIALS_MAX} messages"),
+        format!("at most {GREETING_BYTES_MAX} bytes before `Hello`"),
+        format!("at most {NAME_BYTES_MAX} bytes each"),
+        format!("the invite at most {INVITE_BYTES_MAX}"),
+        format!("at most {REASON_BYTES_MAX} bytes"),
+        format!("at least every {PROGRESS_MS} ms"),
+        "`Update`, header included, adds 71 bytes to its body at most, a `Merged` 75".into(),
+    ] {
+        assert!(prose.contains(&fact), "not in the document: {fact}");
+    }
+}

@@ -1,0 +1,169 @@
+//! What is trained, how, where and for how long; and what it led to.
+
+use serde::Serialize;
+
+use super::{Corpus, LabError};
+use crate::world::MachineSpec;
+use archipelago::data::BYTE_VOCAB;
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
+
+/// When an experiment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// All machines together have trained so many tokens.
+    Tokens(u64),
+    /// So many milliseconds of virtual time are over.
+    Ms(u64),
+}
+
+/// One experiment.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Shape of the model.
+    pub model: ModelSpec,
+    /// Inner optimisation of one learner.
+    pub inner: InnerSpec,
+    /// How learners and syncer exchange parameters.
+    pub exchange: ExchangeSpec,
+    /// The syncer's knobs.
+    pub syncer: SyncerConfig,
+    /// The machines, with one learner on each: M of them.
+    pub machines: Vec<MachineSpec>,
+    /// Whether every machine holds the text from the beginning. It fetches it over its link if not.
+    pub text_at_hand: bool,
+    /// When it ends.
+    pub budget: Budget,
+    /// Seed of parameters, data order and world.
+    pub seed: u64,
+    /// How often the loss is measured on the way, evenly spread over the budget.
+    pub samples: u32,
+}
+
+/// The shape of the independent model of the method that our results are set beside: two layers of
+/// width 64, context 64, a byte vocabulary.
+#[must_use]
+pub fn reference_model() -> ModelSpec {
+    ModelSpec {
+        vocab: BYTE_VOCAB,
+        d_model: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 4,
+        d_ff: 176,
+        context: 64,
+        rope_theta: 1e4,
+        norm_eps: 1e-5,
+    }
+}
+
+/// Held-out loss at one moment of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// Virtual time, in milliseconds; 0 in training alone.
+    pub at_ms: u64,
+    /// Tokens trained by all machines together.
+    pub tokens: u64,
+    /// Held-out loss of Θ, in nats per token.
+    pub loss: f32,
+}
+
+/// An experiment at the end of its budget.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spent {
+    /// Held-out loss of Θ̂, which all learners hold, in nats per token.
+    pub loss: f32,
+    /// Tokens trained by all machines together.
+    pub tokens: u64,
+    /// Tokens of them that were merged.
+    pub tokens_merged: u64,
+}
+
+/// What training led to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Held-out loss of the parameters that result, in nats per token.
+    pub loss: f32,
+    /// Tokens trained by all machines together.
+    pub tokens: u64,
+    /// Tokens of them that were merged.
+    pub tokens_merged: u64,
+    /// When the budget was spent, before the last rounds collected everybody's progress.
+    pub spent: Spent,
+    /// Mean steps of a learner.
+    pub steps_per_learner: f64,
+    /// Rounds that led to a version.
+    pub rounds: u64,
+    /// Updates that were merged, all rounds together.
+    pub updates_merged: u64,
+    /// Virtual time, in milliseconds.
+    pub virtual_ms: u64,
+    /// The loss on the way.
+    pub samples: Vec<Sample>,
+}
+
+impl Recipe {
+    /// The run that follows, on `corpus`.
+    #[must_use]
+    pub fn run_spec(&self, corpus: &Corpus) -> RunSpec {
+        let (model, inner, exchange) = (self.model, self.inner, self.exchange);
+        RunSpec { model, inner, exchange, data: corpus.data.clone(), seed: self.seed }
+    }
+
+    /// M.
+    #[must_use]
+    pub fn learners(&self) -> u32 {
+        // A world of more than 2³² machines fits no memory.
+        self.machines.len() as u32
+    }
+
+    /// # Errors
+    /// [`LabError::Nothing`]
+    pub(super) fn check(&self) -> Result<(), LabError> {
+        let nothing = self.machines.is_empty() || matches!(self.budget, Budget::Tokens(0) | Budget::Ms(0));
+        if nothing { Err(LabError::Nothing) } else { Ok(()) }
+    }
+
+    /// Held-out loss of `params`, `[len]`, in nats per token.
+    ///
+    /// # Errors
+    /// [`LabError::NotFinite`], and those of [`Corpus::held_out_loss`].
+    pub(super) fn measure(&self, corpus: &Corpus, params: &[f32]) -> Result<f32, LabError> {
+        let loss = corpus.held_out_loss(&self.model, params)?;
+        if loss.is_finite() { Ok(loss) } else { Err(LabError::NotFinite { seed: self.seed, loss }) }
+    }
+
+    /// How far along the budget `tokens` and `ms` are: 1 is the end.
+    pub(super) fn spent(&self, tokens: u64, ms: u64) -> f64 {
+        match self.budget {
+            Budget::Tokens(all) => tokens as f64 / all as f64,
+            Budget::Ms(all) => ms as f64 / all as f64,
+        }
+    }
+}
+
+/// Takes [`Sample`]s as an experiment goes on.
+pub(super) struct Sampler {
+    wanted: u32,
+    samples: Vec<Sample>,
+}
+
+impl Sampler {
+    pub(super) fn new(recipe: &Recipe) -> Self {
+        Self { wanted: recipe.samples, samples: Vec::new() }
+    }
+
+    /// Whether the next sample is due at this share of the budget.
+    pub(super) fn is_due(&self, spent: f64) -> bool {
+        let next = self.samples.len() as u32 + 1;
+        next <= self.wanted && spent * f64::from(self.wanted) >= f64::from(next)
+    }
+
+    pub(super) fn take(&mut self, sample: Sample) {
+        self.samples.push(sample);
+    }
+
+    pub(super) fn end(self) -> Vec<Sample> {
+        self.samples
+    }
+}

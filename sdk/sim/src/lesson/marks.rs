@@ -1,0 +1,173 @@
+//! From what a world noted down to marks.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+
+use super::stage::BLOCK;
+use super::{Mark, ParcelKind, Share};
+use crate::world::{Cargo, Parcel, Trace, World};
+use archipelago::diloco::syncer::Event;
+use archipelago::diloco::{Codec, Decision, Fragments, Layout};
+use archipelago::wire::{Fate, FragmentId, LearnerId, Millis, Round, RunSpec};
+
+/// Codes shown of a parcel, at most.
+const GLIMPSE: usize = 32;
+/// The codes that are shown go from −7 to 7.
+const CODE_MAX: f32 = 7.0;
+
+/// Tells what happened, and counts on the way.
+pub(super) struct Teller {
+    codec: Codec,
+    fragments: Fragments,
+    /// Weights of rounds that are not merged yet: they are settled first.
+    shares: BTreeMap<Round, Vec<Share>>,
+    pub(super) bytes_up: u64,
+    pub(super) bytes_down: u64,
+    pub(super) refused: u64,
+    pub(super) late: u64,
+}
+
+impl Teller {
+    pub(super) fn new(run: &RunSpec, layout: &Layout) -> Self {
+        let count = NonZeroU16::new(run.exchange.fragments).expect("checked");
+        Self {
+            codec: Codec::new(&run.exchange).expect("the world uses it"),
+            fragments: Fragments::plan(layout, count),
+            shares: BTreeMap::new(),
+            bytes_up: 0,
+            bytes_down: 0,
+            refused: 0,
+            late: 0,
+        }
+    }
+
+    /// Marks of `events` and `traces`, of each kind by time.
+    pub(super) fn tell(
+        &mut self,
+        world: &World,
+        events: Vec<(Millis, Event)>,
+        traces: Vec<Trace>,
+    ) -> Vec<Mark> {
+        let mut marks: Vec<Mark> = traces.into_iter().map(|trace| self.trace(trace)).collect();
+        marks.extend(events.into_iter().filter_map(|(at, event)| self.event(world, at.0, event)));
+        marks
+    }
+
+    fn trace(&mut self, trace: Trace) -> Mark {
+        match trace {
+            Trace::Step { machine, from, until } => {
+                Mark::Step { island: machine, from_ms: from.0, until_ms: until.0 }
+            }
+            Trace::Applied { machine, fragment, at } => {
+                Mark::Applied { island: machine, fragment: fragment.0, at_ms: at.0 }
+            }
+            Trace::Parcel(parcel) => self.parcel(&parcel),
+        }
+    }
+
+    fn parcel(&mut self, parcel: &Parcel) -> Mark {
+        let (up, what) = match parcel.what {
+            Cargo::Collect => (false, ParcelKind::Collect),
+            Cargo::Update => (true, ParcelKind::Update),
+            Cargo::Merged => (false, ParcelKind::Merged),
+            Cargo::Whole => (false, ParcelKind::Whole),
+        };
+        *(if up { &mut self.bytes_up } else { &mut self.bytes_down }) += parcel.bytes;
+        Mark::Parcel {
+            island: parcel.machine,
+            up,
+            what,
+            round: parcel.round.map(|round| round.0),
+            fragment: parcel.fragment.0,
+            bytes: parcel.bytes,
+            from_ms: parcel.from.0,
+            until_ms: parcel.until.0,
+            glimpse: self.glimpse(parcel.fragment, &parcel.body),
+        }
+    }
+
+    /// The first values of a body, scaled so that the largest of their block is ±7: for a 4-bit code its codes.
+    fn glimpse(&self, fragment: FragmentId, body: &[u8]) -> Vec<i8> {
+        let segments = self.fragments.segments(fragment).unwrap_or_default();
+        // What was forged may be no body at all.
+        let values = self.codec.decode(segments, body).unwrap_or_default();
+        // A block never crosses a segment.
+        let block_len = segments.first().map_or(0, |segment| segment.len.min(BLOCK)) as usize;
+        let block = &values[..values.len().min(block_len)];
+        let shown = &block[..block.len().min(GLIMPSE)];
+        let largest = block.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        let code = |value: &f32| if largest > 0.0 { (value / largest * CODE_MAX).round() as i8 } else { 0 };
+        shown.iter().map(code).collect()
+    }
+
+    fn event(&mut self, world: &World, at_ms: u64, event: Event) -> Option<Mark> {
+        let island = |learner: LearnerId| world.machine_of(learner);
+        Some(match event {
+            Event::Launched { round, fragment, .. } => {
+                Mark::Launched { round: round.0, fragment: fragment.0, at_ms }
+            }
+            Event::Answered { round, learner, tokens, .. } => {
+                Mark::Answered { round: round.0, island: island(learner)?, at_ms, tokens }
+            }
+            Event::Quorum { round, .. } => Mark::Quorum { round: round.0, at_ms },
+            Event::Decided { round, decision: Decision::AwaitGrace { until, .. }, .. } => {
+                Mark::Grace { round: round.0, at_ms, until_ms: until.0 }
+            }
+            Event::Decided { round, decision: Decision::Abandon { .. }, .. } => {
+                Mark::Abandoned { round: round.0, at_ms }
+            }
+            Event::Settled { round, learner, fate, .. } => {
+                return self.settled(round, island(learner)?, at_ms, fate);
+            }
+            Event::Merged { round, fragment, .. } => {
+                let shares = self.shares.remove(&round).unwrap_or_default();
+                Mark::Merged { round: round.0, fragment: fragment.0, at_ms, shares }
+            }
+            Event::Live { learner } => Mark::Live { island: island(learner)?, at_ms },
+            Event::Left { learner, .. } => Mark::Left { island: island(learner)?, at_ms },
+            _ => return None,
+        })
+    }
+
+    fn settled(&mut self, round: Round, island: u32, at_ms: u64, fate: Fate) -> Option<Mark> {
+        let number = round.0;
+        match fate {
+            Fate::Merged { weight, .. } => {
+                self.shares.entry(round).or_default().push(Share { island, share: weight });
+                None
+            }
+            Fate::Late(reason) => {
+                self.late += 1;
+                Some(Mark::Late { round: number, island, at_ms, why: reason })
+            }
+            Fate::Refused(refusal) => {
+                self.refused += 1;
+                Some(Mark::Refused { round: number, island, at_ms, why: refusal })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lesson::LessonSpec;
+    use crate::lesson::stage::Stage;
+
+    #[test]
+    fn a_glimpse_is_made_of_codes_wherever_the_largest_of_the_block_lies() {
+        let (run, layout) = (Stage::new(LessonSpec::default()).unwrap().run_spec(), Stage::layout());
+        let teller = Teller::new(&run, &layout);
+        let fragment = FragmentId(0);
+        let segments = teller.fragments.segments(fragment).unwrap();
+        let codes: Vec<i8> = (0..GLIMPSE as i8).map(|i| i % 7 - 3).collect();
+        let mut values = vec![0.0; segments.iter().map(|segment| segment.len as usize).sum()];
+        for (value, code) in values.iter_mut().zip(&codes) {
+            *value = f32::from(*code);
+        }
+        assert!(segments[0].len >= BLOCK);
+        values[GLIMPSE + 1] = -7.0;
+        assert_eq!(teller.glimpse(fragment, &teller.codec.encode(segments, &values)), codes);
+        assert!(teller.glimpse(fragment, &[1, 2, 3]).is_empty(), "no body");
+    }
+}

@@ -1,0 +1,31 @@
+//! A lesson: a run of a few islands in virtual time, with real training of a tiny model, to be looked into
+//! and broken; and beside it the same islands as synchronous data-parallel training.
+//!
+//! [`Lesson`] is a [`crate::world::World`], so the real syncer and learner cores, told as [`Frame`]s. [`Twin`] spends
+//! the same islands, the same chance and the same faults on training in lock-step. Both compute with
+//! [`archipelago::engine::cpu::CpuTrainer::fixed`], so one [`LessonSpec`] with one list of [`Action`]s leads to one
+//! digest, natively and in browsers.
+//!
+//! ```
+//! use archipelago_sim::lesson::{Action, Deed, Lesson, LessonSpec};
+//!
+//! let mut lesson = Lesson::new(LessonSpec::default())?;
+//! lesson.act(Action { at_ms: 500, island: 2, deed: Deed::Kill, factor: 1.0 })?;
+//! lesson.advance(1_500);
+//! assert_eq!(lesson.frame().run.live, 4);
+//! # Ok::<(), archipelago_sim::lesson::LessonError>(())
+//! ```
+
+mod frame;
+mod marks;
+mod run;
+mod spec;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod twin;
+
+pub use frame::{Frame, Island, IslandState, Mark, ParcelKind, Share, Totals, TwinFrame, TwinMark};
+pub use run::Lesson;
+pub use spec::{Action, Apply, Deed, ISLANDS_MAX, LESSON_MS_MAX, LessonError, LessonSpec};
+pub use twin::Twin;

@@ -1,0 +1,209 @@
+//! The lesson itself: a world, told in frames.
+
+use super::marks::Teller;
+use super::stage::{MEASURE_MS, Stage, hex};
+use super::{Action, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonError, LessonSpec, Mark, Totals};
+use crate::world::{Fault, MachineStatus, Poison, World};
+
+/// A run of a few islands in virtual time.
+pub struct Lesson {
+    stage: Stage,
+    world: World,
+    teller: Teller,
+    /// Θ when it was measured last, `[len]`.
+    theta: Vec<f32>,
+    /// Last measured loss.
+    held_out: Option<f32>,
+    measured_ms: u64,
+    poisoned: Vec<bool>,
+    slow: Vec<f64>,
+    /// What is to be done, by time; done are those before [`Self::done`].
+    plan: Vec<Action>,
+    marks: Vec<Mark>,
+}
+
+impl Lesson {
+    /// A lesson at its beginning.
+    ///
+    /// # Errors
+    /// [`LessonError::Range`]: a number is out of the range that its field names.
+    pub fn new(spec: LessonSpec) -> Result<Self, LessonError> {
+        let stage = Stage::new(spec)?;
+        let inner = stage.inner;
+        let make = move |_| -> Box<dyn archipelago::engine::Trainer> {
+            Box::new(Stage::trainer(&inner, inner.batch))
+        };
+        let seed = spec.seed.into();
+        let world = World::new(seed, stage.world(), Stage::layout(), Box::new(make));
+        let mut world = world.expect("the ranges leave nothing that cannot be run");
+        world.trace();
+        // Whoever is there from the beginning runs in the first frame.
+        world.run_for(0);
+        let islands = spec.islands as usize;
+        let mut lesson = Self {
+            teller: Teller::new(&stage.run_spec(), &Stage::layout()),
+            theta: stage.theta.clone(),
+            stage,
+            world,
+            held_out: None,
+            measured_ms: 0,
+            poisoned: vec![false; islands],
+            slow: vec![1.0; islands],
+            plan: Vec::new(),
+            marks: Vec::new(),
+        };
+        lesson.measure();
+        Ok(lesson)
+    }
+
+    /// Does something to an island, at its time or, if that has passed, now.
+    ///
+    /// # Errors
+    /// - [`LessonError::NoIsland`]: the lesson has no such island.
+    /// - [`LessonError::Range`]: `factor` is out of its range.
+    pub fn act(&mut self, action: Action) -> Result<(), LessonError> {
+        action.check(self.stage.spec.islands)?;
+        let place = self.plan.partition_point(|planned| planned.at_ms <= action.at_ms);
+        self.plan.insert(place, action);
+        self.do_due();
+        Ok(())
+    }
+
+    /// Lets time pass until `to_ms`, at most [`LESSON_MS_MAX`]; what has passed stays.
+    pub fn advance(&mut self, to_ms: u64) {
+        let to_ms = to_ms.min(LESSON_MS_MAX);
+        while self.now_ms() < to_ms {
+            let acts_ms = self.plan.first().map_or(u64::MAX, |action| action.at_ms.into());
+            let next_ms = to_ms.min(self.measured_ms + MEASURE_MS).min(acts_ms);
+            self.world.run_for(next_ms.saturating_sub(self.now_ms()));
+            self.do_due();
+            if self.now_ms() >= self.measured_ms + MEASURE_MS {
+                self.measure();
+            }
+        }
+    }
+
+    /// Its time, in milliseconds.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.world.now().0
+    }
+
+    /// The lesson now, and what happened since the last frame.
+    pub fn frame(&mut self) -> Frame {
+        let (events, traces) = (self.world.take_events(), self.world.take_traces());
+        let mut marks = self.teller.tell(&self.world, events, traces);
+        marks.append(&mut self.marks);
+        let machines = self.world.machines();
+        let islands = (0..).zip(&machines).map(|(i, machine)| self.island(i, machine)).collect();
+        Frame { now_ms: self.now_ms(), islands, run: self.totals(), marks }
+    }
+
+    /// Text that Θ writes now: `bytes` bytes, after a beginning that is always the same. While a fragment is being
+    /// merged, the text of Θ when its loss was measured last.
+    pub fn sample(&mut self, bytes: u32) -> String {
+        let now = self.world.syncer().and_then(|syncer| syncer.theta());
+        self.stage.sample(now.as_ref().unwrap_or(&self.theta), bytes as usize)
+    }
+
+    /// SHA-256 of all that was decided and merged so far, as hex digits.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        hex(&self.world.digest())
+    }
+
+    fn measure(&mut self) {
+        let at_ms = self.now_ms();
+        self.measured_ms = at_ms;
+        let syncer = self.world.syncer().expect("no lesson crashes its syncer");
+        // While a fragment is being merged, which takes 2 ms, the last measurement stands.
+        let Some(theta) = syncer.theta() else { return };
+        let tokens = syncer.status().tokens_merged;
+        let loss = self.stage.measure(&theta);
+        (self.theta, self.held_out) = (theta, Some(loss));
+        self.marks.push(Mark::HeldOut { at_ms, loss, tokens });
+    }
+
+    fn do_due(&mut self) {
+        let now_ms = self.now_ms();
+        let due = self.plan.partition_point(|action| u64::from(action.at_ms) <= now_ms);
+        for action in self.plan.drain(..due).collect::<Vec<_>>() {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        if action.is_too_early(&self.stage.spec, self.now_ms()) {
+            return;
+        }
+        let (i, place) = (action.island, action.island as usize);
+        match action.deed {
+            Deed::Kill => self.world.inject(Fault::Kill(i)),
+            Deed::Restart => self.world.inject(Fault::Restart(i)),
+            Deed::Slow => {
+                self.slow[place] = action.factor;
+                self.world.inject(Fault::Crawl(i, action.factor));
+            }
+            Deed::Partition => self.world.inject(Fault::Partition(i)),
+            Deed::Heal => self.world.inject(Fault::Heal(i)),
+            Deed::Poison => self.poison(i, Some(Poison::Huge)),
+            Deed::Cure => {
+                self.poison(i, None);
+                if self.world.machines()[place].stopped.is_some() {
+                    self.world.inject(Fault::Kill(i));
+                    self.world.inject(Fault::Restart(i));
+                }
+            }
+        }
+    }
+
+    fn poison(&mut self, island: u32, poison: Option<Poison>) {
+        self.poisoned[island as usize] = poison.is_some();
+        self.world.inject(Fault::Poison(island, poison));
+    }
+
+    fn island(&self, i: u32, machine: &MachineStatus) -> Island {
+        let place = i as usize;
+        let state = match machine {
+            _ if self.now_ms() < self.stage.spec.starts_ms_of(i) => IslandState::Expected,
+            MachineStatus { running: false, .. } => IslandState::Dead,
+            MachineStatus { training: true, .. } => IslandState::Training,
+            MachineStatus { connected: true, .. } => IslandState::Joining,
+            _ => IslandState::Offline,
+        };
+        Island {
+            state,
+            partitioned: machine.partitioned,
+            poisoned: self.poisoned[place],
+            slow: self.slow[place],
+            stopped: machine.stopped.clone(),
+            steps: machine.steps,
+            tokens: machine.tokens,
+            merged: self.world.tokens_merged(i),
+            loss: machine.loss,
+            step_ms: self.stage.spec.step_ms_of(i),
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let status = self.world.status().expect("no lesson crashes its syncer");
+        let tokens_trained: u64 = self.world.machines().iter().map(|machine| machine.tokens).sum();
+        let ratio = |part: f64, whole: f64| if whole > 0.0 { (part / whole).min(1.0) } else { 1.0 };
+        Totals {
+            held_out: self.held_out,
+            floor: self.stage.floor,
+            tokens_trained,
+            tokens_merged: status.tokens_merged,
+            participation: ratio(status.tokens_merged as f64, tokens_trained as f64),
+            goodput: ratio(tokens_trained as f64, self.stage.possible_tokens(self.now_ms())),
+            rounds: status.rounds,
+            live: status.live,
+            bytes_up: self.teller.bytes_up,
+            bytes_down: self.teller.bytes_down,
+            grace_ms: status.grace_ms,
+            quorum_ms: status.timing.quorum_ms,
+            refused: self.teller.refused,
+            late: self.teller.late,
+        }
+    }
+}

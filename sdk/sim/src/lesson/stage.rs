@@ -1,0 +1,168 @@
+//! What a lesson and its twin share: the model, the text, the islands.
+
+use std::num::NonZeroU32;
+
+use super::{Apply, LessonError, LessonSpec};
+use crate::lab::Corpus;
+use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
+use archipelago::data::grammar;
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::diloco::{Layout, QuorumPolicy};
+use archipelago::engine::cpu::{CpuModel, CpuTrainer};
+use archipelago::model::{Preset, init, layout};
+use archipelago::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
+
+/// Bytes of the text that is trained on and measured with: more than a lesson gets through in minutes.
+const TEXT_BYTES: usize = 400_000;
+/// Time between two measurements of the loss, in milliseconds of the lesson.
+pub(super) const MEASURE_MS: u64 = 1_000;
+/// Windows that the loss is measured on: a compromise of noise and of time.
+const MEASURE_WINDOWS: usize = 48;
+/// Small enough that a browser trains all islands and the twin in real time; 30,880 parameters.
+const MODEL: ModelSpec = ModelSpec {
+    vocab: 128,
+    d_model: 32,
+    layers: 2,
+    heads: 2,
+    kv_heads: 2,
+    d_ff: 96,
+    context: 32,
+    rope_theta: 1e4,
+    norm_eps: 1e-5,
+};
+/// Values that share a scale: small fragments need small blocks.
+pub(super) const BLOCK: u32 = 64;
+
+/// What a lesson and its twin share.
+pub(super) struct Stage {
+    pub(super) spec: LessonSpec,
+    pub(super) inner: InnerSpec,
+    pub(super) corpus: Corpus,
+    pub(super) theta: Vec<f32>,
+    model: CpuModel,
+    /// Held-out tokens, `[MEASURE_WINDOWS, context + 1]`.
+    held_out: Vec<u32>,
+    /// The entropy of the text, in nats per token.
+    pub(super) floor: f64,
+}
+
+impl Stage {
+    /// # Errors
+    /// [`LessonError::Range`].
+    pub(super) fn new(spec: LessonSpec) -> Result<Self, LessonError> {
+        spec.check()?;
+        let corpus = Corpus::new(grammar::generate(spec.seed.into(), TEXT_BYTES).as_bytes());
+        let corpus = corpus.expect("the text is long enough to cut up");
+        let length = MODEL.context as usize + 1;
+        let starts = corpus.held_out.len() - length;
+        let window = |i: usize| &corpus.held_out[i * starts / MEASURE_WINDOWS..][..length];
+        Ok(Self {
+            inner: InnerSpec {
+                batch: 4,
+                lr_max: 6e-3,
+                lr_min_ratio: 0.2,
+                warmup_tokens: 20_000,
+                total_tokens: 4_000_000,
+                beta2: 0.99,
+                ..Preset::Tiny.inner()
+            },
+            held_out: (0..MEASURE_WINDOWS).flat_map(window).copied().collect(),
+            corpus,
+            theta: init(&MODEL, spec.seed.into()).expect("a model"),
+            model: CpuModel::fixed(&MODEL).expect("a model, and no thread to start"),
+            floor: grammar::entropy_nats_per_byte(),
+            spec,
+        })
+    }
+
+    /// A trainer for an island, or with `batch` windows a step for several.
+    pub(super) fn trainer(inner: &InnerSpec, batch: u32) -> CpuTrainer {
+        let inner = InnerSpec { batch, ..*inner };
+        CpuTrainer::fixed(&MODEL, &inner).expect("a model that can be trained")
+    }
+
+    /// Its tensors.
+    pub(super) fn layout() -> Layout {
+        layout(&MODEL).expect("a model")
+    }
+
+    /// Tokens of one island's step.
+    pub(super) fn step_tokens(&self) -> u64 {
+        u64::from(self.inner.batch * MODEL.context)
+    }
+
+    /// Tokens that all islands could have trained on by `now_ms`, at full speed and without a pause.
+    pub(super) fn possible_tokens(&self, now_ms: u64) -> f64 {
+        let steps =
+            |i| now_ms.saturating_sub(self.spec.starts_ms_of(i)) as f64 / self.spec.step_ms_of(i) as f64;
+        (0..self.spec.islands).map(steps).sum::<f64>() * self.step_tokens() as f64
+    }
+
+    pub(super) fn run_spec(&self) -> RunSpec {
+        let LessonSpec { sync_every, fragments, code, apply, seed, .. } = self.spec;
+        let apply = match apply {
+            Apply::Keep => ApplyPolicy::Keep { residue: false },
+            Apply::KeepResidue => ApplyPolicy::Keep { residue: true },
+            Apply::Overwrite => ApplyPolicy::Overwrite,
+            Apply::Blend => ApplyPolicy::Blend { alpha: 0.5 },
+        };
+        RunSpec {
+            model: MODEL,
+            inner: self.inner,
+            exchange: ExchangeSpec { fragments, sync_every, block: BLOCK, code, apply },
+            data: self.corpus.data.clone(),
+            seed: seed.into(),
+        }
+    }
+
+    pub(super) fn world(&self) -> WorldSpec {
+        let spec = &self.spec;
+        let quorum = QuorumPolicy {
+            updates_min: NonZeroU32::new(spec.quorum).expect("checked"),
+            grace_ratio: spec.grace,
+            rounds_in_flight: spec.rounds_in_flight,
+            ..QuorumPolicy::default()
+        };
+        let silent_ms_max = 3_000.max(5 * u64::from(spec.step_ms));
+        WorldSpec {
+            run: RunId(spec.seed.into()),
+            run_spec: self.run_spec(),
+            syncer: SyncerConfig { quorum, merge: spec.merge, silent_ms_max, ..SyncerConfig::default() },
+            theta: self.theta.clone(),
+            shards: self.corpus.shards.clone(),
+            machines: (0..spec.islands).map(|i| self.machine(i)).collect(),
+            shell: ShellSpec {
+                silent_ms_max,
+                ping_ms: silent_ms_max / 4,
+                shards_at_hand: true,
+                ..ShellSpec::default()
+            },
+        }
+    }
+
+    pub(super) fn machine(&self, i: u32) -> MachineSpec {
+        let spec = &self.spec;
+        let bytes_per_s = Some(1_000 * u64::from(spec.kilobytes_per_s)).filter(|&rate| rate > 0);
+        let latency_ms = u64::from(spec.latency_ms);
+        let link = LinkSpec { latency_ms, jitter_ms: latency_ms / 4, bytes_per_s, loss: spec.loss };
+        let (step_ms, starts_ms) = (spec.step_ms_of(i), spec.starts_ms_of(i));
+        MachineSpec { step_ms, jitter: spec.jitter, link, starts_ms }
+    }
+
+    /// Mean loss of `params` on text that nobody trains on, in nats per token.
+    pub(super) fn measure(&mut self, params: &[f32]) -> f32 {
+        self.model.loss(params, &self.held_out).expect("parameters of this model")
+    }
+
+    /// Text that `params` write, after a beginning that is always the same.
+    pub(super) fn sample(&mut self, params: &[f32], bytes: usize) -> String {
+        let (prompt, seed) = (archipelago::data::bytes_to_tokens(b"The "), self.spec.seed.into());
+        let tokens = self.model.sample(params, &prompt, bytes, 0.7, seed).expect("parameters of this model");
+        archipelago::data::tokens_to_text(&[prompt, tokens].concat())
+    }
+}
+
+/// As hex digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

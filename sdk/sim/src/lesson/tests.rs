@@ -1,0 +1,308 @@
+use std::{env, fs};
+
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use archipelago::wire::{Code, Refusal};
+
+fn spec() -> LessonSpec {
+    LessonSpec { islands: 3, ..LessonSpec::default() }
+}
+
+fn act(at_ms: u32, island: u32, deed: Deed) -> Action {
+    Action { at_ms, island, deed, factor: 1.0 }
+}
+
+/// A lesson of `spec` with `actions`, at `ms`.
+fn lesson(spec: LessonSpec, actions: &[Action], ms: u64) -> Lesson {
+    let mut lesson = Lesson::new(spec).unwrap();
+    for action in actions {
+        lesson.act(*action).unwrap();
+    }
+    lesson.advance(ms);
+    lesson
+}
+
+fn twin(spec: LessonSpec, actions: &[Action], ms: u64) -> Twin {
+    let mut twin = Twin::new(spec).unwrap();
+    for action in actions {
+        twin.act(*action).unwrap();
+    }
+    twin.advance(ms);
+    twin
+}
+
+#[test]
+fn both_learn_and_the_sample_changes() {
+    let (mut lesson, mut twin) = (lesson(spec(), &[], 0), twin(spec(), &[], 0));
+    let before = lesson.sample(40);
+    assert_eq!(before, twin.sample(40), "both begin alike");
+    lesson.advance(20_000);
+    twin.advance(20_000);
+    let (of_lesson, of_twin) = (lesson.frame(), twin.frame());
+    let (loss, twins) = (of_lesson.run.held_out.unwrap(), of_twin.held_out.unwrap());
+    assert!(loss < 2.6 && twins < 2.6, "{loss} {twins}");
+    assert!(f64::from(loss) > of_lesson.run.floor);
+    assert_ne!(lesson.sample(40), before);
+    assert!(of_lesson.run.participation > 0.9 && of_lesson.run.goodput > 0.9, "{:?}", of_lesson.run);
+    assert!(of_twin.goodput < of_lesson.run.goodput, "lock-step pays for the spread: {}", of_twin.goodput);
+}
+
+/// Some of these moments are in the middle of a merge.
+#[test]
+fn a_sample_is_never_from_before_training() {
+    let mut lesson = lesson(spec(), &[], 0);
+    let before = lesson.sample(16);
+    for at_ms in 10_000..10_600 {
+        lesson.advance(at_ms);
+        assert_ne!(lesson.sample(16), before, "at {at_ms} ms");
+    }
+}
+
+#[test]
+fn a_dead_island_stops_the_twin_alone() {
+    let kill = [act(5_000, 1, Deed::Kill)];
+    let (mut lesson, mut twin) = (lesson(spec(), &kill, 6_000), twin(spec(), &kill, 6_000));
+    let before = (lesson.frame(), twin.frame());
+    lesson.advance(12_000);
+    twin.advance(12_000);
+    let after = (lesson.frame(), twin.frame());
+    assert_eq!(after.0.islands[1].state, IslandState::Dead);
+    assert_eq!(after.0.islands[1].steps, before.0.islands[1].steps);
+    assert!(after.0.run.tokens_merged > before.0.run.tokens_merged + 50 * 128);
+    assert_eq!(after.1.steps, before.1.steps);
+    assert_eq!(after.1.stalled_by, [1]);
+
+    lesson.act(act(0, 1, Deed::Restart)).unwrap();
+    twin.act(act(0, 1, Deed::Restart)).unwrap();
+    lesson.advance(16_000);
+    twin.advance(16_000);
+    assert!(lesson.frame().islands[1].steps > after.0.islands[1].steps);
+    let twin = twin.frame();
+    assert!(twin.steps > after.1.steps && twin.stalled_by.is_empty());
+    let stall = TwinMark::Stall { island: 1, from_ms: 5_000, until_ms: Some(12_000) };
+    assert!(twin.marks.contains(&stall), "{:?}", twin.marks);
+}
+
+#[test]
+fn poison_is_refused_by_the_one_and_ruins_the_other() {
+    let poison = [act(8_000, 0, Deed::Poison)];
+    let (mut lesson, mut twin) = (lesson(spec(), &poison, 8_000), twin(spec(), &poison, 8_000));
+    let before = (lesson.frame().run.held_out.unwrap(), twin.frame().held_out.unwrap());
+    lesson.advance(16_000);
+    twin.advance(16_000);
+    let (after, twins) = (lesson.frame(), twin.frame());
+    assert!(after.run.refused > 0 && after.islands[0].poisoned, "{:?}", after.run);
+    assert!(after.marks.iter().any(|mark| matches!(mark, Mark::Refused { island: 0, .. })));
+    assert!(after.run.held_out.unwrap() < before.0, "{before:?} {:?}", after.run);
+    assert!(twins.held_out.unwrap() > before.1, "{before:?} {:?}", twins.held_out);
+    lesson.act(act(0, 0, Deed::Cure)).unwrap();
+    let merged = after.islands[0].merged;
+    lesson.advance(24_000);
+    let cured = lesson.frame();
+    assert!(cured.islands[0].stopped.is_none() && cured.islands[0].merged > merged, "{:?}", cured.islands[0]);
+}
+
+#[test]
+fn poison_is_refused_in_every_code() {
+    for code in [Code::Int4, Code::E3m0, Code::Int2, Code::Int1, Code::F32] {
+        let spec = LessonSpec { code, ..spec() };
+        let run = lesson(spec, &[act(3_000, 0, Deed::Poison)], 6_000).frame();
+        assert!(run.run.refused > 0, "{code:?}: {:?}", run.run);
+        let refused = run.marks.iter().filter_map(|mark| match mark {
+            Mark::Refused { island, why, .. } => Some((*island, *why)),
+            _ => None,
+        });
+        let refused: Vec<(u32, Refusal)> = refused.collect();
+        assert!(refused.iter().all(|told| *told == (0, Refusal::Norm)), "{code:?}: {refused:?}");
+    }
+}
+
+/// The warm-up raises the rate a hundredfold while many islands have already shown what is usual.
+#[test]
+fn no_honest_update_is_refused_for_having_grown() {
+    for seed in [1, 4] {
+        let spec = LessonSpec { seed, islands: 8, spread: 0.1, ..spec() };
+        let told = lesson(spec, &[], 12_000).frame().run;
+        assert!(told.refused == 0 && told.participation > 0.85, "seed {seed}: {told:?}");
+    }
+}
+
+#[test]
+fn a_partition_heals_and_nothing_is_lost() {
+    let actions = [act(4_000, 2, Deed::Partition), act(9_000, 2, Deed::Heal)];
+    let mut lesson = lesson(spec(), &actions, 8_000);
+    let cut = lesson.frame();
+    assert!(
+        cut.islands[2].partitioned && cut.islands[2].tokens > cut.islands[2].merged + 20 * 128,
+        "it trains on"
+    );
+    lesson.advance(20_000);
+    let healed = lesson.frame();
+    assert!(healed.run.participation > 0.9, "{:?}", healed.run);
+    let twin = twin(spec(), &actions, 20_000).frame();
+    assert!(twin.goodput < 0.75, "{}", twin.goodput);
+}
+
+#[test]
+fn islands_that_come_later_speed_both_up() {
+    let spec = LessonSpec { late: 1, late_ms: 3_000, kilobytes_per_s: 200, ..spec() };
+    let (mut lesson, mut twin) = (lesson(spec, &[], 2_900), twin(spec, &[], 2_900));
+    assert_eq!((lesson.frame().run.live, twin.frame().tokens % (2 * 128)), (2, 0));
+    lesson.advance(10_000);
+    twin.advance(10_000);
+    assert_eq!(lesson.frame().run.live, 3);
+    let steps = twin.frame().marks.into_iter().filter_map(|mark| match mark {
+        TwinMark::Step { from_ms, until_ms, .. } => Some((from_ms, until_ms)),
+        _ => None,
+    });
+    let steps: Vec<(u64, u64)> = steps.collect();
+    let gap = steps.windows(2).map(|pair| pair[1].0 - pair[0].1).max();
+    assert!(gap.unwrap() > 1_000, "everybody waits while the new one fetches 370 kB");
+}
+
+#[test]
+fn what_is_done_before_an_island_comes_is_done_to_neither() {
+    let spec = LessonSpec { late: 1, late_ms: 3_000, ..spec() };
+    let early = [act(1_000, 2, Deed::Restart), act(2_000, 2, Deed::Kill)];
+    let (mut told, mut twins) = (lesson(spec, &early, 2_500), twin(spec, &early, 2_500));
+    let states: Vec<IslandState> = told.frame().islands.iter().map(|island| island.state).collect();
+    assert_eq!(states, [IslandState::Training, IslandState::Training, IslandState::Expected]);
+    assert!(twins.frame().stalled_by.is_empty());
+    told.advance(6_000);
+    twins.advance(6_000);
+    assert_eq!(told.digest(), lesson(spec, &[], 6_000).digest());
+    assert_eq!(twins.digest(), twin(spec, &[], 6_000).digest());
+    assert_eq!(told.frame().islands[2].state, IslandState::Training);
+    for told in [lesson(spec, &[act(3_000, 2, Deed::Kill)], 4_000), lesson(spec, &[act(0, 0, Deed::Kill)], 0)]
+    {
+        let mut told = told;
+        assert!(
+            told.frame().islands.iter().any(|island| island.state == IslandState::Dead),
+            "once it is there"
+        );
+    }
+}
+
+#[test]
+fn links_carry_the_model_to_both_and_the_text_to_neither() {
+    // θ is 124 kB: 2.5 s.
+    let spec = LessonSpec { islands: 2, kilobytes_per_s: 50, latency_ms: 0, ..spec() };
+    let actions = [act(6_000, 1, Deed::Kill), act(7_000, 1, Deed::Restart)];
+    let marks = lesson(spec, &actions, 12_000).frame().marks;
+    let of_lesson: Vec<u64> = marks
+        .iter()
+        .filter_map(|mark| match mark {
+            Mark::Step { island: 1, from_ms, .. } => Some(*from_ms),
+            _ => None,
+        })
+        .collect();
+    let marks = twin(spec, &actions, 30_000).frame().marks;
+    let of_twin: Vec<u64> = marks
+        .iter()
+        .filter_map(|mark| match mark {
+            TwinMark::Step { from_ms, .. } => Some(*from_ms),
+            _ => None,
+        })
+        .collect();
+    let first_after = |steps: &[u64], ms: u64| steps.iter().find(|at| **at >= ms).copied().unwrap() - ms;
+    let within = |found: u64, low: u64| assert!((low..low + 600).contains(&found), "{found}, not {low}");
+    within(first_after(&of_lesson, 0), 2_460);
+    within(first_after(&of_lesson, 7_000), 2_460);
+    within(first_after(&of_twin, 0), 2_460);
+    // In lock-step the moments come too.
+    within(first_after(&of_twin, 7_000), 3 * 2_460);
+}
+
+#[test]
+fn a_slow_island_slows_the_twin_alone() {
+    let slow = [Action { factor: 5.0, ..act(0, 0, Deed::Slow) }];
+    let count =
+        |actions: &[Action]| (lesson(spec(), actions, 8_000).frame(), twin(spec(), actions, 8_000).frame());
+    let (plain, slowed) = (count(&[]), count(&slow));
+    assert!(slowed.0.run.tokens_trained as f64 > 0.6 * plain.0.run.tokens_trained as f64);
+    assert!((slowed.1.tokens as f64) < 0.4 * plain.1.tokens as f64);
+    assert_eq!(slowed.0.islands[0].slow, 5.0);
+}
+
+#[test]
+fn marks_tell_a_round_from_launch_to_apply() {
+    let mut lesson = lesson(spec(), &[], 6_000);
+    let marks = lesson.frame().marks;
+    let merged = marks.iter().find_map(|mark| match mark {
+        Mark::Merged { round, shares, .. } if shares.len() == 3 => Some((*round, shares.clone())),
+        _ => None,
+    });
+    let (round, shares) = merged.expect("a round in which all took part");
+    assert!((shares.iter().map(|share| share.share).sum::<f32>() - 1.0).abs() < 1e-5, "{shares:?}");
+    let has = |is: &dyn Fn(&Mark) -> bool| marks.iter().any(is);
+    assert!(has(&|mark| matches!(mark, Mark::Launched { round: r, .. } if *r == round)));
+    assert!(has(&|mark| matches!(mark, Mark::Quorum { round: r, .. } if *r == round)));
+    assert!(has(&|mark| matches!(mark, Mark::Answered { round: r, .. } if *r == round)));
+    assert!(has(&|mark| matches!(mark, Mark::Applied { .. })));
+    let glimpses: Vec<&Vec<i8>> = marks
+        .iter()
+        .filter_map(|mark| match mark {
+            Mark::Parcel { what: ParcelKind::Update, glimpse, .. } => Some(glimpse),
+            _ => None,
+        })
+        .collect();
+    assert!(!glimpses.is_empty());
+    assert!(glimpses.iter().all(|codes| codes.len() == 32 && codes.iter().all(|code| code.abs() <= 7)));
+    assert!(lesson.frame().marks.is_empty(), "each mark is told once");
+}
+
+#[test]
+fn how_often_one_looks_changes_nothing() {
+    let actions = [act(1_234, 1, Deed::Kill), act(2_345, 1, Deed::Restart)];
+    let (whole, twins) = (lesson(spec(), &actions, 4_000), twin(spec(), &actions, 4_000));
+    let (mut sliced, mut sliced_twin) = (Lesson::new(spec()).unwrap(), Twin::new(spec()).unwrap());
+    for ms in (0..=4_000).step_by(17).chain([4_000]) {
+        if ms == 0 {
+            for action in actions {
+                sliced.act(action).unwrap();
+                sliced_twin.act(action).unwrap();
+            }
+        }
+        sliced.advance(ms);
+        sliced_twin.advance(ms);
+        sliced.frame();
+        sliced_twin.frame();
+    }
+    assert_eq!(sliced.digest(), whole.digest());
+    assert_eq!(sliced_twin.digest(), twins.digest());
+    assert_ne!(lesson(LessonSpec { seed: 2, ..spec() }, &actions, 4_000).digest(), whole.digest());
+}
+
+/// What a lesson comes to; a test in Chromium compares with the same file.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Golden {
+    spec: LessonSpec,
+    actions: Vec<Action>,
+    until_ms: u64,
+    lesson: String,
+    twin: String,
+}
+
+/// Renew the file with `RENEW_GOLDEN=1 cargo test -p archipelago lesson`, if bits were meant to change.
+#[test]
+fn digests_are_those_of_every_machine() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/lesson.json");
+    let spec = LessonSpec { islands: 4, loss: 0.05, kilobytes_per_s: 400, ..LessonSpec::default() };
+    let actions = vec![
+        act(3_000, 1, Deed::Kill),
+        act(4_000, 2, Deed::Partition),
+        Action { factor: 3.0, ..act(5_000, 3, Deed::Slow) },
+        act(6_000, 1, Deed::Restart),
+        act(7_500, 2, Deed::Heal),
+        act(9_000, 0, Deed::Poison),
+    ];
+    let until_ms = 15_000;
+    let (lesson, twin) = (lesson(spec, &actions, until_ms).digest(), twin(spec, &actions, until_ms).digest());
+    let found = Golden { spec, actions, until_ms, lesson, twin };
+    if env::var_os("RENEW_GOLDEN").is_some() {
+        fs::write(FILE, serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
+    }
+    let expected: Golden = serde_json::from_str(&fs::read_to_string(FILE).unwrap()).unwrap();
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,352 @@
+//! The same islands as synchronous data-parallel training: one step of all at a time.
+
+use sha2::{Digest, Sha256};
+
+use super::stage::{MEASURE_MS, Stage, hex};
+use super::{Action, Deed, LESSON_MS_MAX, LessonError, LessonSpec, TwinFrame, TwinMark};
+use crate::lab::Reader;
+use crate::world::Rng;
+use archipelago::engine::Trainer;
+use archipelago::engine::cpu::CpuTrainer;
+use archipelago::model::learning_rate;
+
+/// Bytes of a value in an all-reduce: synchronous training exchanges gradients as they are.
+const VALUE_BYTES: u64 = 4;
+/// Parameters and both of AdamW's moments: what an island needs that joins a training under way.
+const STATE_VALUES: u64 = 3;
+/// Values that a forged scale covers: as many as share one in a lesson.
+const FORGED: usize = 64;
+
+/// The islands of a lesson, trained in lock-step: each step waits for the slowest island and for the sum of all
+/// gradients, and when one is gone everybody stands still until it is back.
+///
+/// One trainer with the batches of all islands: that is what synchronous training computes. A step takes as long as
+/// the longest of the islands' steps, drawn as [`crate::world`] draws them, and the exchange `2 · latency + 2
+/// (M − 1) / M · bytes / bandwidth`. All begin by fetching the parameters; an island that comes later, or starts again,
+/// stops everyone while it fetches parameters and moments.
+pub struct Twin {
+    stage: Stage,
+    trainer: CpuTrainer,
+    reader: Reader,
+    /// Chance on each island's steps.
+    rngs: Vec<Rng>,
+    islands: Vec<State>,
+    /// Islands that have to fetch the state before the next step.
+    fetching: u64,
+    now_ms: u64,
+    doing: Doing,
+    plan: Vec<Action>,
+    steps: u64,
+    tokens: u64,
+    bytes: u64,
+    loss: Option<f32>,
+    held_out: Option<f32>,
+    measured_ms: u64,
+    marks: Vec<TwinMark>,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    /// It has come; it may have died since.
+    here: bool,
+    dead: bool,
+    cut: bool,
+    poisoned: bool,
+    slow: f64,
+}
+
+#[derive(Clone, Copy)]
+enum Doing {
+    /// Nothing yet: what comes next is to be decided now.
+    Between,
+    /// A step, over at the second time; the gradient is there at the first.
+    Step { from_ms: u64, computed_ms: u64, until_ms: u64 },
+    /// All wait for an island.
+    Stall { island: u32, from_ms: u64 },
+    /// Islands that have come fetch the state.
+    Loading { until_ms: u64 },
+}
+
+impl Twin {
+    /// The islands of `spec` at the beginning.
+    ///
+    /// # Errors
+    /// [`LessonError::Range`]: a number is out of the range that its field names.
+    pub fn new(spec: LessonSpec) -> Result<Self, LessonError> {
+        let stage = Stage::new(spec)?;
+        let mut twin = Self {
+            trainer: Stage::trainer(&stage.inner, stage.inner.batch),
+            reader: Reader::new(&stage.run_spec()).expect("a corpus with windows"),
+            rngs: (0..spec.islands).map(|i| Rng::stream(spec.seed.into(), 0x2_0000 + u64::from(i))).collect(),
+            islands: vec![
+                State { here: false, dead: false, cut: false, poisoned: false, slow: 1.0 };
+                spec.islands as usize
+            ],
+            stage,
+            fetching: 0,
+            now_ms: 0,
+            doing: Doing::Between,
+            plan: Vec::new(),
+            steps: 0,
+            tokens: 0,
+            bytes: 0,
+            loss: None,
+            held_out: None,
+            measured_ms: 0,
+            marks: Vec::new(),
+        };
+        twin.gather();
+        let theta = twin.stage.theta.clone();
+        twin.trainer.params_mut().copy_from_slice(&theta);
+        twin.measure();
+        Ok(twin)
+    }
+
+    /// Does something to an island, at its time or, if that has passed, now.
+    ///
+    /// # Errors
+    /// - [`LessonError::NoIsland`]: the lesson has no such island.
+    /// - [`LessonError::Range`]: `factor` is out of its range.
+    pub fn act(&mut self, action: Action) -> Result<(), LessonError> {
+        action.check(self.stage.spec.islands)?;
+        let place = self.plan.partition_point(|planned| planned.at_ms <= action.at_ms);
+        self.plan.insert(place, action);
+        Ok(())
+    }
+
+    /// Lets time pass until `to_ms`, at most [`LESSON_MS_MAX`]; what has passed stays.
+    pub fn advance(&mut self, to_ms: u64) {
+        let to_ms = to_ms.min(LESSON_MS_MAX).max(self.now_ms);
+        loop {
+            self.do_due();
+            self.decide();
+            let next_ms = self.next_ms();
+            if next_ms > to_ms {
+                break;
+            }
+            self.now_ms = self.now_ms.max(next_ms);
+            self.end_step();
+            if self.now_ms >= self.measured_ms + MEASURE_MS {
+                self.measure();
+            }
+        }
+        self.now_ms = to_ms;
+        self.do_due();
+    }
+
+    /// The twin now, and what happened since the last frame.
+    pub fn frame(&mut self) -> TwinFrame {
+        let mut marks = std::mem::take(&mut self.marks);
+        if let Doing::Stall { island, from_ms } = self.doing {
+            marks.push(TwinMark::Stall { island, from_ms, until_ms: None });
+        }
+        let possible = self.stage.possible_tokens(self.now_ms);
+        TwinFrame {
+            now_ms: self.now_ms,
+            stalled_by: self.missing().collect(),
+            steps: self.steps,
+            tokens: self.tokens,
+            goodput: if possible > 0.0 { (self.tokens as f64 / possible).min(1.0) } else { 1.0 },
+            bytes: self.bytes,
+            loss: self.loss,
+            held_out: self.held_out,
+            marks,
+        }
+    }
+
+    /// Text that it writes now: `bytes` bytes, after a beginning that is always the same.
+    pub fn sample(&mut self, bytes: u32) -> String {
+        self.stage.sample(self.trainer.params(), bytes as usize)
+    }
+
+    /// SHA-256 of the parameters and of the steps that led to them, as hex digits.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let mut sha = Sha256::new();
+        sha.update(self.steps.to_le_bytes());
+        for value in self.trainer.params() {
+            sha.update(value.to_le_bytes());
+        }
+        hex(&sha.finalize())
+    }
+
+    /// Islands that have come and cannot answer.
+    fn missing(&self) -> impl Iterator<Item = u32> {
+        (0..)
+            .zip(&self.islands)
+            .filter(|(_, island)| island.here && (island.dead || island.cut))
+            .map(|(i, _)| i)
+    }
+
+    fn do_due(&mut self) {
+        let (now_ms, spec) = (self.now_ms, self.stage.spec);
+        let due = self.plan.partition_point(|action| u64::from(action.at_ms) <= now_ms);
+        for action in self.plan.drain(..due).collect::<Vec<_>>() {
+            if action.is_too_early(&spec, now_ms) {
+                continue;
+            }
+            let island = &mut self.islands[action.island as usize];
+            match action.deed {
+                Deed::Kill => island.dead = true,
+                // One that has not been taken in yet fetches the state when it is.
+                Deed::Restart => self.fetching += u64::from(std::mem::take(&mut island.dead) && island.here),
+                Deed::Slow => island.slow = action.factor,
+                Deed::Partition => island.cut = true,
+                Deed::Heal => island.cut = false,
+                Deed::Poison => island.poisoned = true,
+                Deed::Cure => island.poisoned = false,
+            }
+        }
+    }
+
+    /// From what is true now to what everybody does.
+    fn decide(&mut self) {
+        let missing = self.missing().next();
+        match (self.doing, missing) {
+            // What the step had come to is lost with the island.
+            (Doing::Step { .. } | Doing::Loading { .. } | Doing::Between, Some(island)) => {
+                self.doing = Doing::Stall { island, from_ms: self.now_ms };
+            }
+            (Doing::Stall { island, from_ms }, None) => {
+                self.marks.push(TwinMark::Stall { island, from_ms, until_ms: Some(self.now_ms) });
+                self.doing = Doing::Between;
+            }
+            _ => {}
+        }
+        if let Doing::Loading { until_ms } = self.doing
+            && until_ms <= self.now_ms
+        {
+            self.doing = Doing::Between;
+            self.fetching = 0;
+        }
+        if matches!(self.doing, Doing::Between) {
+            self.gather();
+            self.doing = if self.fetching > 0 { self.loading() } else { self.step() };
+        }
+    }
+
+    /// Takes in who has come.
+    fn gather(&mut self) {
+        let (now_ms, spec) = (self.now_ms, self.stage.spec);
+        let mut came = 0;
+        for (i, island) in (0..).zip(&mut self.islands) {
+            let comes = !island.here && spec.starts_ms_of(i) <= now_ms;
+            island.here |= comes;
+            came += u64::from(comes);
+        }
+        if came > 0 {
+            self.fetching += came;
+            self.rebuild();
+        }
+    }
+
+    /// A trainer with the batches of all who are here; parameters stay, and so do moments.
+    fn rebuild(&mut self) {
+        let batch = self.stage.inner.batch * self.members();
+        let mut trainer = Stage::trainer(&self.stage.inner, batch);
+        trainer.params_mut().copy_from_slice(self.trainer.params());
+        if let Some(moments) = self.trainer.moments() {
+            trainer.resume(&moments).expect("moments of this model");
+        }
+        self.trainer = trainer;
+    }
+
+    fn members(&self) -> u32 {
+        self.islands.iter().map(|island| u32::from(island.here)).sum()
+    }
+
+    /// Time for `bytes` on the link of an island, in milliseconds.
+    fn transfer_ms(&self, bytes: u64) -> u64 {
+        match u64::from(self.stage.spec.kilobytes_per_s) {
+            0 => 0,
+            rate => bytes.div_ceil(rate),
+        }
+    }
+
+    fn values(&self) -> u64 {
+        self.trainer.params().len() as u64
+    }
+
+    fn loading(&mut self) -> Doing {
+        // Before the first step all moments are 0.
+        let state_values = if self.steps == 0 { 1 } else { STATE_VALUES };
+        let bytes = state_values * VALUE_BYTES * self.values();
+        self.bytes += self.fetching * bytes;
+        let ms = 2 * u64::from(self.stage.spec.latency_ms) + self.transfer_ms(bytes);
+        Doing::Loading { until_ms: self.now_ms + ms.max(1) }
+    }
+
+    fn step(&mut self) -> Doing {
+        let spec = self.stage.spec;
+        let mut longest_ms = 1;
+        for (i, (island, rng)) in (0..).zip(self.islands.iter().zip(&mut self.rngs)) {
+            let around = 1.0 + spec.jitter * (2.0 * rng.unit() - 1.0);
+            if island.here {
+                longest_ms = longest_ms.max((spec.step_ms_of(i) as f64 * island.slow * around) as u64);
+            }
+        }
+        let computed_ms = self.now_ms + longest_ms;
+        Doing::Step { from_ms: self.now_ms, computed_ms, until_ms: computed_ms + self.exchange_ms() }
+    }
+
+    /// An all-reduce over the islands' links.
+    fn exchange_ms(&self) -> u64 {
+        let members = u64::from(self.members());
+        if members < 2 {
+            return 0;
+        }
+        let latency_ms = 2 * u64::from(self.stage.spec.latency_ms);
+        latency_ms + self.transfer_ms(self.exchange_bytes() / members)
+    }
+
+    /// Bytes of an all-reduce, all islands together.
+    fn exchange_bytes(&self) -> u64 {
+        2 * u64::from(self.members().saturating_sub(1)) * VALUE_BYTES * self.values()
+    }
+
+    /// When something happens next.
+    fn next_ms(&self) -> u64 {
+        let acts_ms = self.plan.first().map_or(u64::MAX, |action| action.at_ms.into());
+        let doing_ms = match self.doing {
+            Doing::Step { until_ms, .. } | Doing::Loading { until_ms } => until_ms,
+            Doing::Stall { .. } | Doing::Between => u64::MAX,
+        };
+        acts_ms.min(doing_ms).min(self.measured_ms + MEASURE_MS)
+    }
+
+    /// Takes the step that has come to its end, if one has.
+    fn end_step(&mut self) {
+        let Doing::Step { from_ms, computed_ms, until_ms } = self.doing else { return };
+        if until_ms > self.now_ms {
+            return;
+        }
+        self.doing = Doing::Between;
+        self.bytes += self.exchange_bytes();
+        self.marks.push(TwinMark::Step { from_ms, computed_ms, until_ms });
+        let windows = self.stage.inner.batch * self.members();
+        let batch = self.reader.next_batch(&self.stage.corpus, windows);
+        let lr = learning_rate(&self.stage.inner, self.tokens);
+        self.steps += 1;
+        self.tokens += self.stage.step_tokens() * u64::from(self.members());
+        if self.islands.iter().any(|island| island.here && island.poisoned) {
+            return self.forged_step(lr);
+        }
+        let stats = self.trainer.step(&batch, lr).expect("training a tiny model by its schedule is stable");
+        self.loss = Some(stats.loss);
+    }
+
+    /// What AdamW makes of a gradient that is far too large in one block, with nobody there to refuse it: after
+    /// clipping nothing is left of all the other values, and those of the block move by the learning rate.
+    fn forged_step(&mut self, lr: f32) {
+        for value in &mut self.trainer.params_mut()[..FORGED] {
+            *value -= lr;
+        }
+    }
+
+    fn measure(&mut self) {
+        self.measured_ms = self.now_ms;
+        let loss = self.stage.measure(self.trainer.params());
+        self.held_out = Some(loss);
+        self.marks.push(TwinMark::HeldOut { at_ms: self.now_ms, loss, tokens: self.tokens });
+    }
+}

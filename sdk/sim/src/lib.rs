@@ -1,0 +1,10 @@
+//! Whole runs in virtual time, on the machines that ship.
+//!
+//! [`world`] drives the real syncer and the real learners through links, clocks and faults that obey a seed.
+//! [`lab`] trains small models for real in it, [`lesson`] tells a run of a few islands as pictures, and [`paper`]
+//! recomputes the tables of the paper.
+
+pub mod lab;
+pub mod lesson;
+pub mod paper;
+pub mod world;

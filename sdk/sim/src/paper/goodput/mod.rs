@@ -1,0 +1,257 @@
+//! Share of the time that a large machine trains while its chips come and go: Table 1 of the paper.
+//!
+//! M learners on N chips are M clusters of N/M chips that know nothing of each other. Chips are
+//! interrupted by chance (Poisson, one in MTBI each). An elastic cluster stops for a moment, goes on
+//! without the slice concerned and takes it in again later; another restarts as a whole. The paper
+//! names these mechanisms; it does not give their seconds, so all of [`Constants`] but the MTBI is ours.
+//!
+//! ```
+//! use archipelago_sim::paper::goodput::Cluster;
+//!
+//! let lock_step = Cluster::new(1_200_000, 1).simulate(1, 100.0)?;
+//! let decoupled = Cluster::new(1_200_000, 8).simulate(1, 100.0)?;
+//! assert!(lock_step.goodput < 0.6 && decoupled.goodput > 0.85);
+//! # Ok::<(), archipelago_sim::paper::goodput::ClusterError>(())
+//! ```
+
+mod learner;
+
+use serde::{Deserialize, Serialize};
+
+use crate::world::Rng;
+use learner::Learner;
+
+/// Interruptions that one simulation may be expected to have.
+const INTERRUPTIONS_MAX: f64 = 2e7;
+
+/// Chips that one simulation may have: each slice of them has a speed of its own.
+const CHIPS_MAX: u64 = 100_000_000;
+
+/// Learners that one simulation may have.
+const LEARNERS_MAX: u32 = 1 << 16;
+
+/// A machine of many chips.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// N, chips in all, at least one for each learner, up to 10⁸.
+    pub chips: u64,
+    /// M, learners that share them evenly, 1 to 65,536.
+    pub learners: u32,
+    /// Whether a learner goes on without the chips that it lost.
+    pub elastic: bool,
+    /// How long things take.
+    pub constants: Constants,
+}
+
+/// How often chips fail, and how long things take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Constants {
+    /// Mean time between interruptions of one chip, in seconds. One year, from the paper.
+    pub mtbi_s: f64,
+    /// Chips that leave and return together. 64, ours.
+    pub slice_chips: u32,
+    /// Time of an inner step, in seconds. 4, ours. An interruption stops its learner at the end of the step it
+    /// falls into; several in one step share the stop.
+    pub step_s: f64,
+    /// Stop of an elastic learner that goes on with fewer chips, in seconds. 22, ours.
+    pub down_scale_s: f64,
+    /// Stop of an elastic learner that takes in chips, in seconds. 20, ours.
+    pub up_scale_s: f64,
+    /// Time that returned chips wait for a stop that comes anyway before they cause one, in seconds.
+    /// 180, ours.
+    pub gather_s: f64,
+    /// Stop of a learner that is not elastic, in seconds. 80, ours.
+    pub restart_s: f64,
+    /// When interrupted chips come back.
+    pub away: Delay,
+    /// Standard deviation of the speed of slices over its mean. 0.001, ours. A learner is as fast as its
+    /// slowest slice.
+    pub speed_spread: f64,
+}
+
+impl Default for Constants {
+    fn default() -> Self {
+        Self {
+            mtbi_s: 365.0 * 24.0 * 3_600.0,
+            slice_chips: 64,
+            step_s: 4.0,
+            down_scale_s: 22.0,
+            up_scale_s: 20.0,
+            gather_s: 180.0,
+            restart_s: 80.0,
+            away: Delay::default(),
+            speed_spread: 0.001,
+        }
+    }
+}
+
+/// An exponentiated Weibull distribution, F(t) = (1 − exp(−(t/scale)^shape))^exponent; the family is the paper's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Delay {
+    /// In seconds. 300, ours.
+    pub scale_s: f64,
+    /// Below 1 for a heavy tail. 0.8, ours.
+    pub shape: f64,
+    /// Above 1 for few short delays. 2, ours.
+    pub exponent: f64,
+}
+
+impl Default for Delay {
+    fn default() -> Self {
+        Self { scale_s: 300.0, shape: 0.8, exponent: 2.0 }
+    }
+}
+
+impl Delay {
+    /// A delay in seconds: F⁻¹ of an even number.
+    pub fn draw_s(&self, rng: &mut Rng) -> f64 {
+        let below = libm::pow(rng.unit(), 1.0 / self.exponent);
+        self.scale_s * libm::pow(-libm::log1p(-below), 1.0 / self.shape)
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Goodput {
+    /// Share of the allocated chip time that trained, 0 to 1.
+    pub goodput: f64,
+    /// Share of the time in which at least one learner trained, 0 to 1.
+    pub uptime: f64,
+    /// Interruptions of chips.
+    pub interruptions: u64,
+    /// Stops of learners.
+    pub stops: u64,
+    /// Mean share of chips that were away, 0 to 1.
+    pub away: f64,
+}
+
+/// Why a cluster cannot be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum ClusterError {
+    /// A number is not of its range.
+    #[error("{what} is {value}: give {range}")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// The number.
+        value: f64,
+        /// The range.
+        range: &'static str,
+    },
+    /// It would take too long.
+    #[error(
+        "{expected:.0} interruptions are more than {most:.0}: give fewer hours or chips, or a longer MTBI"
+    )]
+    TooMany {
+        /// Interruptions to be expected.
+        expected: f64,
+        /// Interruptions allowed.
+        most: f64,
+    },
+}
+
+impl Cluster {
+    /// Elastic learners with the constants as they are by default.
+    #[must_use]
+    pub fn new(chips: u64, learners: u32) -> Self {
+        Self { chips, learners, elastic: true, constants: Constants::default() }
+    }
+
+    /// One learner that restarts as a whole: lock-step training without elasticity.
+    #[must_use]
+    pub fn rigid(chips: u64) -> Self {
+        Self { elastic: false, ..Self::new(chips, 1) }
+    }
+
+    /// Lets `hours` hours pass.
+    ///
+    /// # Errors
+    /// - [`ClusterError::Range`]: a number of the cluster, or `hours`, makes no sense.
+    /// - [`ClusterError::TooMany`]: more than 20 million interruptions are to be expected.
+    pub fn simulate(&self, seed: u64, hours: f64) -> Result<Goodput, ClusterError> {
+        self.check(hours)?;
+        let end_s = hours * 3_600.0;
+        let mut all = Goodput { goodput: 0.0, uptime: 0.0, interruptions: 0, stops: 0, away: 0.0 };
+        // When nobody trained, so far as the learners looked at go.
+        let mut down = vec![(0.0, end_s)];
+        let (each, more) = (self.chips / u64::from(self.learners), self.chips % u64::from(self.learners));
+        for learner in 0..u64::from(self.learners) {
+            let chips = each + u64::from(learner < more);
+            let rng = Rng::stream(seed, learner);
+            let mut learner = Learner::new(chips, self.elastic, &self.constants, rng);
+            learner.run(end_s);
+            let share = chips as f64 / self.chips as f64;
+            all.goodput += share * learner.trained_s / end_s;
+            all.away += share * learner.away_s / end_s;
+            all.interruptions += learner.interruptions;
+            all.stops += learner.stopped.len() as u64;
+            down = both(&down, &learner.stopped);
+        }
+        all.uptime = 1.0 - down.iter().map(|(from, until)| until - from).sum::<f64>() / end_s;
+        Ok(all)
+    }
+
+    fn check(&self, hours: f64) -> Result<(), ClusterError> {
+        let Constants { mtbi_s, step_s, down_scale_s, up_scale_s, gather_s, restart_s, .. } = self.constants;
+        let Delay { scale_s, shape, exponent } = self.constants.away;
+        let learners = f64::from(self.learners);
+        let fits = self.learners <= LEARNERS_MAX;
+        range("the number of learners", learners, learners >= 1.0 && fits, "1 to 65536")?;
+        range(
+            "the number of chips",
+            self.chips as f64,
+            (self.learners.into()..=CHIPS_MAX).contains(&self.chips),
+            "one for each learner, up to 100000000",
+        )?;
+        let slice = self.constants.slice_chips;
+        range("the number of chips in a slice", slice.into(), slice > 0, "1 or more")?;
+        for (what, value) in [
+            ("the number of hours", hours),
+            ("the MTBI", mtbi_s),
+            ("the scale of the delay", scale_s),
+            ("the shape of the delay", shape),
+            ("the exponent of the delay", exponent),
+        ] {
+            range(what, value, value.is_finite() && value > 0.0, "a number above 0")?;
+        }
+        for (what, value) in [
+            ("the step", step_s),
+            ("the down-scale", down_scale_s),
+            ("the up-scale", up_scale_s),
+            ("the time to gather", gather_s),
+            ("the restart", restart_s),
+        ] {
+            range(what, value, value.is_finite() && value >= 0.0, "a number of seconds from 0")?;
+        }
+        let spread = self.constants.speed_spread;
+        range("the spread of speeds", spread, (0.0..=0.25).contains(&spread), "0 to 0.25")?;
+        let expected = hours * 3_600.0 / mtbi_s * self.chips as f64;
+        match expected <= INTERRUPTIONS_MAX {
+            true => Ok(()),
+            false => Err(ClusterError::TooMany { expected, most: INTERRUPTIONS_MAX }),
+        }
+    }
+}
+
+fn range(what: &'static str, value: f64, holds: bool, range: &'static str) -> Result<(), ClusterError> {
+    if holds { Ok(()) } else { Err(ClusterError::Range { what, value, range }) }
+}
+
+/// Where two lists of spans overlap; both are sorted and disjoint.
+fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let (mut i, mut j, mut overlaps) = (0, 0, Vec::new());
+    while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
+        let (from, until) = (x.0.max(y.0), x.1.min(y.1));
+        if from < until {
+            overlaps.push((from, until));
+        }
+        if x.1 < y.1 { i += 1 } else { j += 1 }
+    }
+    overlaps
+}
+
+#[cfg(test)]
+mod tests;

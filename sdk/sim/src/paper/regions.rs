@@ -1,0 +1,269 @@
+//! Learners in regions of the world, over links that are slow and long.
+//!
+//! Decoupled training is measured on the real cores in virtual time: with toy parameters, over links that
+//! are as much slower as the toy's fragments are smaller. Lock-step training follows the rules of
+//! [`super::bandwidth`].
+
+use std::num::NonZeroU16;
+
+use super::bandwidth::{Method, Release, Training};
+use super::drift::Drift;
+use super::trial::{TrialError, merged, range};
+use crate::world::{LinkSpec, MachineSpec, ShellSpec, Toy, World, WorldSpec};
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::diloco::{Codec, Fragments, Layout};
+use archipelago::wire::RunId;
+
+/// Values of one toy fragment: so many that its envelope hardly counts.
+const FRAGMENT_VALUES: u32 = 4_096;
+
+/// Shards of data, and windows in each: so small that they hardly count on these links either.
+const SHARDS: u32 = 256;
+const SHARD_WINDOWS: u32 = 60;
+
+/// What the simulator takes a message to be without its body, in bytes.
+const ENVELOPE_BYTES: f64 = 64.0;
+
+/// Rounds of all fragments before anything is measured, and while it is.
+const ROUNDS: (u64, u64) = (3, 6);
+
+/// Virtual time in which all learners must have come, in steps: a day, if one takes 6 s.
+const JOIN_STEPS_MAX: u64 = 14_400;
+
+/// A place with a learner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Where.
+    pub name: &'static str,
+    /// One way to the syncer, in milliseconds.
+    pub latency_ms: u64,
+}
+
+const fn region(name: &'static str, latency_ms: u64) -> Region {
+    Region { name, latency_ms }
+}
+
+/// Eight regions of the world around a syncer in Iowa: halves of usual round trips between the regions of
+/// public clouds. Constants of ours.
+pub const WORLD: [Region; 8] = [
+    region("Iowa", 1),
+    region("Oregon", 18),
+    region("Belgium", 50),
+    region("Tokyo", 65),
+    region("Sao Paulo", 72),
+    region("Sydney", 88),
+    region("Singapore", 100),
+    region("Mumbai", 120),
+];
+
+/// Four regions of the United States around the same syncer.
+pub const UNITED_STATES: [Region; 4] =
+    [region("Iowa", 1), region("South Carolina", 16), region("Texas", 12), region("Oregon", 18)];
+
+/// A training over regions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// Parameters of the model, 10⁶ to 10¹³.
+    pub params: f64,
+    /// Time of an inner step, in milliseconds, 10 to 600,000.
+    pub step_ms: u64,
+    /// Rate of each learner's link, each way, in bit/s, 10⁶ to 10¹⁵.
+    pub link_bits_per_s: f64,
+    /// P, fragments, 1 to 256; H is the same.
+    pub fragments: u16,
+    /// τ, rounds in flight, 1 to 64.
+    pub rounds_in_flight: u32,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self { params: 12e9, step_ms: 6_000, link_bits_per_s: 3.5e9, fragments: 24, rounds_in_flight: 2 }
+    }
+}
+
+/// What decoupled training came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decoupled {
+    /// Tokens merged in a second without links, over those with them: 1 is not slowed down at all.
+    pub slowdown: f64,
+    /// Steps of all learners in a second without links, over those with them.
+    pub step_slowdown: f64,
+    /// Rounds merged in a second without links, over those with them. Links that are too slow show here
+    /// first: fragments are exchanged less often.
+    pub round_slowdown: f64,
+}
+
+impl Setting {
+    /// Time of a data-parallel step over these links, over that of a step without any: gradients of 16 bits.
+    ///
+    /// # Errors
+    /// [`TrialError::Range`].
+    pub fn lock_step_slowdown(&self, regions: &[Region]) -> Result<f64, TrialError> {
+        self.check(regions)?;
+        let one_way_ms = regions.iter().map(|region| region.latency_ms).max().unwrap_or(0);
+        let training = Training {
+            params: self.params,
+            value_bits: 16.0,
+            step_s: self.step_ms as f64 / 1e3,
+            data_centres: regions.len() as u32,
+            // There and back to whom all go through.
+            latency_s: 2.0 * one_way_ms as f64 / 1e3,
+            release: Release::Even(128),
+        };
+        Ok(1.0 / training.utilisation(Method::DataParallel, self.link_bits_per_s))
+    }
+
+    /// Decoupled training over these links beside the same without any, int4 both ways.
+    ///
+    /// # Errors
+    /// Every variant of [`TrialError`].
+    pub fn decoupled(&self, regions: &[Region], seed: u64) -> Result<Decoupled, TrialError> {
+        self.check(regions)?;
+        let near = vec![LinkSpec { latency_ms: 0, jitter_ms: 0, ..LinkSpec::default() }; regions.len()];
+        let scaled = self.scaled_bytes_per_s()?;
+        let far = |region: &Region| {
+            // A tenth of the way more or less, as packets have it.
+            let jitter_ms = region.latency_ms / 10;
+            LinkSpec {
+                latency_ms: region.latency_ms,
+                jitter_ms,
+                bytes_per_s: Some(scaled),
+                ..LinkSpec::default()
+            }
+        };
+        let ideal = self.measure(&near, seed)?;
+        let real = self.measure(&regions.iter().map(far).collect::<Vec<_>>(), seed)?;
+        Ok(Decoupled {
+            slowdown: ideal.merged / real.merged,
+            step_slowdown: ideal.steps / real.steps,
+            round_slowdown: ideal.rounds / real.rounds,
+        })
+    }
+
+    fn check(&self, regions: &[Region]) -> Result<(), TrialError> {
+        range("the number of regions", regions.len() as f64, 1.0, 64.0, "1 to 64")?;
+        range("the number of parameters", self.params, 1e6, 1e13, "10^6 to 10^13")?;
+        range("the step in milliseconds", self.step_ms as f64, 10.0, 600_000.0, "10 to 600000")?;
+        range("the rate of a link in bit/s", self.link_bits_per_s, 1e6, 1e15, "10^6 to 10^15")?;
+        range("the number of fragments", self.fragments.into(), 1.0, 256.0, "1 to 256")?;
+        range("the number of rounds in flight", self.rounds_in_flight.into(), 1.0, 64.0, "1 to 64")
+    }
+
+    /// The rate at which a toy fragment takes as long as one of the model does over the real link.
+    fn scaled_bytes_per_s(&self) -> Result<u64, TrialError> {
+        let spec = self.world(&[], 0).run_spec.exchange;
+        let codec = Codec::new(&spec).map_err(archipelago::diloco::syncer::SyncerError::from)?;
+        let fragments =
+            Fragments::plan(&self.layout(), NonZeroU16::new(self.fragments).unwrap_or(NonZeroU16::MIN));
+        let segments = fragments.segments(archipelago::wire::FragmentId(0)).unwrap_or_default();
+        let toy_body_bytes = codec.body_bytes(segments) as f64;
+        let model_bytes =
+            self.params / f64::from(self.fragments) * toy_body_bytes / f64::from(FRAGMENT_VALUES);
+        let rate = self.link_bits_per_s / 8.0 * (toy_body_bytes + ENVELOPE_BYTES) / model_bytes;
+        // Casting drops the fraction of a byte.
+        Ok(rate.max(1.0) as u64)
+    }
+
+    fn layout(&self) -> Layout {
+        Drift::layout(self.fragments, FRAGMENT_VALUES)
+    }
+
+    fn world(&self, links: &[LinkSpec], seed: u64) -> WorldSpec {
+        let (mut run_spec, shards) = Toy::run(seed, SHARDS, SHARD_WINDOWS);
+        run_spec.exchange.fragments = self.fragments;
+        run_spec.exchange.sync_every = self.fragments.into();
+        run_spec.exchange.block = 256;
+        let mut syncer = SyncerConfig { learners_start: links.len() as u32, ..SyncerConfig::default() };
+        syncer.quorum.rounds_in_flight = self.rounds_in_flight;
+        let machine = |&link| MachineSpec { step_ms: self.step_ms, link, ..MachineSpec::default() };
+        WorldSpec {
+            run: RunId(seed),
+            run_spec,
+            syncer,
+            theta: vec![0.0; self.layout().len()],
+            shards,
+            machines: links.iter().map(machine).collect(),
+            shell: ShellSpec { encode: false, ..ShellSpec::default() },
+        }
+    }
+
+    /// Rates of merged tokens and of steps, once all take part.
+    fn measure(&self, links: &[LinkSpec], seed: u64) -> Result<Rates, TrialError> {
+        let layout = self.layout();
+        let trainer = Drift::new(layout.clone());
+        let make = move |_| Box::new(trainer.clone()) as Box<_>;
+        let mut world = World::new(seed, self.world(links, seed), layout, Box::new(make))?;
+        let all = links.len() as u32;
+        let live = |world: &World| world.status().is_some_and(|status| status.live == all);
+        let ms_max = JOIN_STEPS_MAX * self.step_ms;
+        if !world.run_until(ms_max, self.step_ms, live) {
+            let what = "not all learners had joined";
+            return Err(TrialError::Unfinished { what, ms: ms_max });
+        }
+        let round_ms = u64::from(self.fragments) * self.step_ms;
+        world.run_for(ROUNDS.0 * round_ms);
+        let before = Rates::of(&world);
+        world.run_for(ROUNDS.1 * round_ms);
+        world.check()?;
+        let after = Rates::of(&world);
+        Ok(Rates {
+            merged: after.merged - before.merged,
+            steps: after.steps - before.steps,
+            rounds: after.rounds - before.rounds,
+        })
+    }
+}
+
+/// What was done, all told.
+struct Rates {
+    merged: f64,
+    steps: f64,
+    rounds: f64,
+}
+
+impl Rates {
+    fn of(world: &World) -> Self {
+        let steps = world.machines().iter().map(|machine| machine.steps).sum::<u64>() as f64;
+        let rounds = world.status().map_or(0, |status| status.rounds) as f64;
+        Self { merged: merged(world) as f64, steps, rounds }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_the_world() {
+        let setting = Setting::default();
+        let decoupled = setting.decoupled(&WORLD, 1).unwrap();
+        let Decoupled { slowdown, step_slowdown, round_slowdown } = decoupled;
+        assert!(slowdown < 1.03 && step_slowdown < 1.005 && round_slowdown < 1.03, "{decoupled:?}");
+        let lock_step = setting.lock_step_slowdown(&WORLD).unwrap();
+        assert!((10.0..=20.0).contains(&lock_step), "{lock_step}");
+        let states = Setting { link_bits_per_s: 2e9, ..setting };
+        assert!(states.lock_step_slowdown(&UNITED_STATES).unwrap() > 20.0);
+    }
+
+    /// A fragment that takes longer than τ steps is exchanged less often; steps do not wait even then.
+    #[test]
+    fn links_that_are_too_slow_show() {
+        // 258 MB: 21 s up and 21 s down again, in place of 6 s between two rounds.
+        let slow = Setting { link_bits_per_s: 0.1e9, ..Setting::default() }.decoupled(&WORLD, 1).unwrap();
+        // Leases do not shrink with the fragments: on a link scaled down so far they cost some steps.
+        assert!(slow.round_slowdown > 2.0 && slow.step_slowdown < 1.1, "{slow:?}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |setting: Setting| {
+            setting.decoupled(&WORLD, 1).is_err() && setting.lock_step_slowdown(&WORLD).is_err()
+        };
+        let default = Setting::default();
+        assert!(refused(Setting { params: f64::NAN, ..default }));
+        assert!(refused(Setting { step_ms: 0, ..default }));
+        assert!(refused(Setting { link_bits_per_s: 0.0, ..default }));
+        assert!(refused(Setting { fragments: 0, ..default }));
+        assert!(default.decoupled(&[], 1).is_err());
+    }
+}

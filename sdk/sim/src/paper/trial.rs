@@ -1,0 +1,72 @@
+//! Measuring a world: how long it takes, how fast it is.
+
+use crate::world::{Violation, World};
+use archipelago::diloco::syncer::SyncerError;
+
+/// Why a world could not be measured.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TrialError {
+    /// A number is not of its range.
+    #[error("{what} is {value}: give {range}")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// The number.
+        value: f64,
+        /// The range.
+        range: &'static str,
+    },
+    /// There is no syncer for it.
+    #[error("the run cannot be: {0}")]
+    Syncer(#[from] SyncerError),
+    /// What must never happen did: a bug.
+    #[error("the simulated run broke a rule: {0}")]
+    Broken(#[from] Violation),
+    /// It did not come to an end.
+    #[error("after {ms} ms of virtual time {what}: give shorter steps or faster links")]
+    Unfinished {
+        /// How far it went.
+        what: &'static str,
+        /// Virtual time that was allowed, in milliseconds.
+        ms: u64,
+    },
+}
+
+/// Checks that `value` is in `low..=high`.
+///
+/// # Errors
+/// [`TrialError::Range`].
+pub(super) fn range(
+    what: &'static str,
+    value: f64,
+    low: f64,
+    high: f64,
+    range: &'static str,
+) -> Result<(), TrialError> {
+    match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => Err(TrialError::Range { what, value, range }),
+    }
+}
+
+/// Tokens merged so far.
+pub(super) fn merged(world: &World) -> u64 {
+    world.status().map_or(0, |status| status.tokens_merged)
+}
+
+/// When `tokens` tokens were merged, in milliseconds, looked at every `every_ms`.
+///
+/// # Errors
+/// - [`TrialError::Unfinished`]: not within `ms_max`.
+/// - [`TrialError::Broken`]: see there.
+pub(super) fn merged_at_ms(
+    world: &mut World,
+    tokens: u64,
+    every_ms: u64,
+    ms_max: u64,
+) -> Result<u64, TrialError> {
+    let reached = world.run_until(ms_max, every_ms, |world| merged(world) >= tokens);
+    world.check()?;
+    let what = "the tokens were not merged yet";
+    if reached { Ok(world.now().0) } else { Err(TrialError::Unfinished { what, ms: ms_max }) }
+}

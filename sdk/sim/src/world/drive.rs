@@ -1,0 +1,176 @@
+//! The learner's shell: carries out what its core asks for, and trains in between.
+
+use std::sync::Arc;
+
+use super::Trace;
+use super::World;
+use super::happening::Happening;
+use super::link::Lane;
+use super::net::Payload;
+use super::process::Effect;
+use archipelago::diloco::learner;
+use archipelago::wire::{Bye, FragmentId, Message, Millis, Version};
+
+impl World {
+    /// Does all that a learner's core asks for, then goes on with its training.
+    pub(super) fn drive_learner(&mut self, machine: u32) {
+        self.drain_learner(machine);
+        self.fetch_shards(machine);
+        self.begin_step(machine);
+        self.drain_learner(machine);
+        self.plan_wake(machine);
+    }
+
+    fn drain_learner(&mut self, machine: u32) {
+        let now = self.now;
+        loop {
+            let make = &mut self.make;
+            let Some(process) = &mut self.machines[machine as usize].process else { return };
+            let Some(effect) = process.poll(now, &mut || make(machine)) else { return };
+            match effect {
+                Effect::Send(message) => self.send_up(machine, message),
+                Effect::Fetch { fragment, version } => self.fetch(machine, fragment, version),
+                Effect::Applied(fragment) => {
+                    self.note_trace(|| Some(Trace::Applied { machine, fragment, at: now }));
+                }
+                Effect::Close { bye, stay_away } => self.close_from_learner(machine, bye, stay_away),
+            }
+        }
+    }
+
+    fn send_up(&mut self, machine: u32, message: Message) {
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        let Some(id) = process.conn else { return };
+        process.sent(&message);
+        let messages = match process.poison {
+            Some(poison) => poison.forge(message, self.spec.run_spec.exchange.code),
+            None => vec![message],
+        };
+        for message in messages {
+            let lane = if message.is_bulk() { Lane::BulkUp } else { Lane::ControlUp };
+            let payload = Payload::new(message.clone(), self.spec.shell.encode);
+            let at = self.arrival(machine, lane, payload.bytes());
+            self.note_parcel(machine, &message, payload.bytes(), at);
+            self.queue.plan(at, Happening::ToSyncer { conn: id, payload });
+        }
+    }
+
+    fn close_from_learner(&mut self, machine: u32, bye: Bye, stay_away: bool) {
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        process.wait_ms = u64::from(bye.wait_ms);
+        if stay_away {
+            process.stopped = Some(bye);
+        }
+        let Some(id) = process.conn.take() else { return };
+        self.end_at_learner(id);
+        let life = self.machines[machine as usize].life;
+        if !stay_away {
+            self.learner_input_quietly(machine);
+            self.dial_again(machine, life);
+        }
+    }
+
+    /// Tells the core that the connection it gave up is gone; the caller is draining it.
+    fn learner_input_quietly(&mut self, machine: u32) {
+        let now = self.now;
+        if let Some(process) = &mut self.machines[machine as usize].process {
+            process.take(now, learner::Input::Disconnected);
+        }
+    }
+
+    fn fetch(&mut self, machine: u32, fragment: FragmentId, version: Version) {
+        let life = self.machines[machine as usize].life;
+        let at = self.now.after(self.machines[machine as usize].link.latency_ms());
+        self.queue.plan(at, Happening::AskFragment { machine, life, fragment, version });
+    }
+
+    pub(super) fn fragment_came(
+        &mut self,
+        machine: u32,
+        life: u32,
+        fragment: FragmentId,
+        answer: Option<(Version, Arc<Vec<f32>>)>,
+    ) {
+        if self.machines[machine as usize].alive(life).is_none() {
+            return;
+        }
+        let input = match answer {
+            Some((version, values)) => learner::Input::Fetched { fragment, version, values: values.to_vec() },
+            None => learner::Input::FetchFailed { fragment },
+        };
+        self.learner_input(machine, input);
+    }
+
+    fn fetch_shards(&mut self, machine: u32) {
+        let life = self.machines[machine as usize].life;
+        let at = self.now.after(self.machines[machine as usize].link.latency_ms());
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        while let Some(shard) = process.shard_to_fetch() {
+            match self.spec.shards.get(shard as usize).filter(|_| self.spec.shell.shards_at_hand) {
+                Some(bytes) => process.take_shard(shard, Some(bytes)),
+                None => return self.queue.plan(at, Happening::AskShard { machine, life, shard }),
+            }
+        }
+    }
+
+    pub(super) fn shard_came(&mut self, machine: u32, life: u32, shard: u32, here: bool) {
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        process
+            .take_shard(shard, self.spec.shards.get(shard as usize).filter(|_| here).map(|bytes| &**bytes));
+        self.drive_learner(machine);
+    }
+
+    fn begin_step(&mut self, index: u32) {
+        let (now, machine) = (self.now, &mut self.machines[index as usize]);
+        let Some(process) = machine.process.as_mut().filter(|process| !process.is_stepping()) else { return };
+        if process.begin_step(now) {
+            let (step_ms, life) = (machine.step_ms(), machine.life);
+            let until = now.after(step_ms);
+            self.queue.plan(until, Happening::StepDone { machine: index, life, step_ms });
+            self.note_trace(|| Some(Trace::Step { machine: index, from: now, until }));
+        }
+    }
+
+    pub(super) fn step_done(&mut self, machine: u32, life: u32, step_ms: u64) {
+        let now = self.now;
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        process.end_step(now, step_ms);
+        loop {
+            self.drain_learner(machine);
+            let Some(process) = self.machines[machine as usize].alive(life) else { return };
+            if !process.next_input(now) {
+                break;
+            }
+        }
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        if process.deadline(now).is_some_and(|at| at <= now) {
+            process.take(now, learner::Input::Timeout);
+        }
+        self.drive_learner(machine);
+    }
+
+    pub(super) fn wake_learner(&mut self, machine: u32, life: u32, at: Millis) {
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        if process.wake != Some(at) {
+            return;
+        }
+        process.wake = None;
+        // During a step the deadline is looked at when the step is done.
+        if !process.is_stepping() {
+            self.learner_input(machine, learner::Input::Timeout);
+        }
+    }
+
+    fn plan_wake(&mut self, machine: u32) {
+        let (now, life) = (self.now, self.machines[machine as usize].life);
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        let deadline = process.deadline(now).filter(|_| !process.is_stepping());
+        let deadline = deadline.map(|at| at.max(now.after(1)));
+        if process.wake != deadline {
+            process.wake = deadline;
+            if let Some(at) = deadline {
+                self.queue.plan(at, Happening::WakeLearner { machine, life, at });
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What can go wrong in a world.
+
+use serde::{Deserialize, Serialize};
+
+use super::Rng;
+use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
+
+/// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
+/// does not exist, or a fault that does not apply, changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// The learner's process dies (SIGKILL): its memory is gone, its sockets close.
+    Kill(u32),
+    /// The machine drops off the net without a word: nobody closes its sockets.
+    Vanish(u32),
+    /// A new process starts on the machine, with the same identity.
+    Restart(u32),
+    /// The learner's process stands still (SIGSTOP); its sockets stay open.
+    Freeze(u32),
+    /// It goes on (SIGCONT).
+    Thaw(u32),
+    /// Steps take this many times as long.
+    Crawl(u32, f64),
+    /// The connection breaks; what is in flight on it is lost.
+    Break(u32),
+    /// Nothing passes between machine and syncer any more; nobody is told.
+    Partition(u32),
+    /// It passes again, what was held up first.
+    Heal(u32),
+    /// The owner pauses the learner, or lets it go on.
+    Pause(u32, bool),
+    /// The owner ends the learner politely.
+    Leave(u32),
+    /// From now on the learner's messages are forged in this way, or honest again.
+    Poison(u32, Option<Poison>),
+    /// The syncer's process dies; what came after its last snapshot is gone.
+    CrashSyncer,
+    /// A new syncer starts from the last snapshot.
+    RestartSyncer,
+    /// The owner holds the run, or lets it go on.
+    Hold(bool),
+    /// The owner of the run has the learner train for this share of its time, 0.001 to 1.
+    Pace(u32, f64),
+    /// The owner of the run sends the learner away for so many milliseconds.
+    Drop(u32, u32),
+    /// The owner ends the run.
+    Finish,
+}
+
+/// How a learner's updates are forged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Poison {
+    /// A scale, or value, that is no number.
+    NotFinite,
+    /// The largest values that the code can carry.
+    Huge,
+    /// A body that is too short.
+    Shape,
+    /// A bit of the body flipped after the checksum was taken.
+    BitFlip,
+    /// Every update sent twice.
+    Replay,
+    /// Another run's id.
+    WrongRun,
+    /// A base that is not the round's.
+    StaleBase,
+    /// A thousand times as many tokens.
+    Inflation,
+    /// No steps and no tokens.
+    Empty,
+    /// A fragment that does not exist.
+    NoFragment,
+}
+
+impl Poison {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::NotFinite,
+        Self::Huge,
+        Self::Shape,
+        Self::BitFlip,
+        Self::Replay,
+        Self::WrongRun,
+        Self::StaleBase,
+        Self::Inflation,
+        Self::Empty,
+        Self::NoFragment,
+    ];
+
+    /// What a learner sends in place of `message`, whose values travel as `code`.
+    pub(super) fn forge(self, message: Message, code: Code) -> Vec<Message> {
+        let Message::Update(mut update) = message else { return vec![message] };
+        let honest = update.clone();
+        match self {
+            Self::NotFinite => fill_first(&mut update, code, [0x80, 0x7f]),
+            // 2⁶⁰ as bfloat16.
+            Self::Huge => fill_first(&mut update, code, [0x80, 0x5d]),
+            Self::Shape => {
+                update.body.pop();
+                update.checksum = archipelago::diloco::checksum(&update.body);
+            }
+            Self::BitFlip => {
+                if let Some(last) = update.body.last_mut() {
+                    *last ^= 1;
+                }
+            }
+            Self::Replay => return vec![Message::Update(honest.clone()), Message::Update(honest)],
+            Self::WrongRun => update.run = RunId(update.run.0 ^ 1),
+            Self::StaleBase => update.base = Version(update.base.0 ^ 1),
+            Self::Inflation => update.tokens = update.tokens.saturating_mul(1_000),
+            Self::Empty => (update.steps, update.tokens) = (0, 0),
+            Self::NoFragment => update.fragment.0 = u16::MAX,
+        }
+        vec![Message::Update(update)]
+    }
+}
+
+/// Overwrites the first scale of the body, or where values travel as they are the first value, with a bfloat16.
+fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
+    // A bfloat16 is the upper half of an `f32`, so the last two of its bytes in little endian.
+    let forged: &[u8] = if code == Code::F32 { &[0, 0, low, high] } else { &[low, high] };
+    if let Some(first) = update.body.get_mut(..forged.len()) {
+        first.copy_from_slice(forged);
+    }
+    update.checksum = archipelago::diloco::checksum(&update.body);
+}
+
+/// How often things go wrong, each followed by its repair.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storm {
+    /// Faults in an hour, over all machines together.
+    pub faults_per_h: f64,
+    /// Shortest time until the repair, in milliseconds.
+    pub repair_ms_min: u64,
+    /// Longest time until the repair, in milliseconds.
+    pub repair_ms_max: u64,
+    /// Whether the syncer crashes too.
+    pub syncer: bool,
+}
+
+impl Storm {
+    /// A plan for `machines` machines over `from..until`, by time. Gaps are exponential; nothing is
+    /// planned after `until`, so that repairs may come later than that only by `repair_ms_max`.
+    #[must_use]
+    pub fn plan(&self, seed: u64, machines: u32, from: Millis, until: Millis) -> Vec<(Millis, Fault)> {
+        let mut rng = Rng::stream(seed, 0x5707);
+        let mut plan = Vec::new();
+        let mut at = from;
+        loop {
+            // Casting saturates: a rate of 0 plans nothing.
+            at = at.after((rng.exponential() * 3_600_000.0 / self.faults_per_h).max(1.0) as u64);
+            if at >= until || machines == 0 {
+                break;
+            }
+            let machine = rng.below(u64::from(machines)) as u32;
+            let repaired = at.after(rng.between(self.repair_ms_min, self.repair_ms_max));
+            let (fault, repair) = match rng.below(if self.syncer { 7 } else { 6 }) {
+                0 => (Fault::Kill(machine), Fault::Restart(machine)),
+                1 => (Fault::Vanish(machine), Fault::Restart(machine)),
+                2 => (Fault::Freeze(machine), Fault::Thaw(machine)),
+                3 => (Fault::Crawl(machine, rng.between(2, 20) as f64), Fault::Crawl(machine, 1.0)),
+                4 => (Fault::Break(machine), Fault::Break(machine)),
+                5 => (Fault::Partition(machine), Fault::Heal(machine)),
+                _ => (Fault::CrashSyncer, Fault::RestartSyncer),
+            };
+            plan.push((at, fault));
+            plan.push((repaired, repair));
+        }
+        plan.sort_by_key(|(at, _)| *at);
+        plan
+    }
+}

@@ -1,0 +1,104 @@
+//! What can happen in a world, at its time.
+
+use std::sync::Arc;
+
+use archipelago::diloco::{FragmentState, MergeError, MergeOutcome};
+use archipelago::wire::{ConnId, FragmentId, Millis, Version};
+
+use super::Fault;
+use super::net::Payload;
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(super) enum Happening {
+    Fault(Fault),
+    /// A process tries to connect.
+    Dial {
+        machine: u32,
+        life: u32,
+    },
+    /// Its request reaches the syncer.
+    Knock {
+        machine: u32,
+        life: u32,
+    },
+    /// The answer reaches the process: a connection, or none.
+    Dialled {
+        machine: u32,
+        life: u32,
+        conn: Option<ConnId>,
+    },
+    ToSyncer {
+        conn: ConnId,
+        payload: Payload,
+    },
+    ToLearner {
+        conn: ConnId,
+        payload: Payload,
+    },
+    /// One end learns that the connection is gone.
+    LostAtSyncer {
+        conn: ConnId,
+    },
+    LostAtLearner {
+        conn: ConnId,
+    },
+    /// A ping reaches the learner's end of the connection, whose kernel and shell answer.
+    Ping {
+        conn: ConnId,
+    },
+    Pong {
+        conn: ConnId,
+    },
+    /// The learner's shell finds that nothing came for too long, if the partition still stands.
+    Suspect {
+        conn: ConnId,
+    },
+    StepDone {
+        machine: u32,
+        life: u32,
+        step_ms: u64,
+    },
+    WakeLearner {
+        machine: u32,
+        life: u32,
+        at: Millis,
+    },
+    WakeSyncer {
+        generation: u32,
+        at: Millis,
+    },
+    MergeDone {
+        generation: u32,
+        result: Box<Result<MergeOutcome, (FragmentId, FragmentState, MergeError)>>,
+    },
+    /// A request for a fragment reaches the syncer.
+    AskFragment {
+        machine: u32,
+        life: u32,
+        fragment: FragmentId,
+        version: Version,
+    },
+    /// Its answer reaches the process.
+    FragmentCame {
+        machine: u32,
+        life: u32,
+        fragment: FragmentId,
+        answer: Option<(Version, Arc<Vec<f32>>)>,
+    },
+    /// A request for a shard reaches the syncer.
+    AskShard {
+        machine: u32,
+        life: u32,
+        shard: u32,
+    },
+    ShardCame {
+        machine: u32,
+        life: u32,
+        shard: u32,
+        here: bool,
+    },
+    Snapshot {
+        generation: u32,
+    },
+}

@@ -1,0 +1,100 @@
+//! One machine: where a learner's process runs, and its way to the syncer.
+
+use super::happening::Happening;
+use super::link::Link;
+use super::process::Process;
+use super::{MachineSpec, Poison, Rng};
+use archipelago::wire::{Identity, Millis};
+
+pub(super) struct Machine {
+    pub(super) spec: MachineSpec,
+    pub(super) identity: Identity,
+    pub(super) link: Link,
+    pub(super) rng: Rng,
+    /// Counts processes, so that nothing meant for a dead one reaches the next.
+    pub(super) life: u32,
+    pub(super) process: Option<Process>,
+    pub(super) crawl: f64,
+    pub(super) poison: Option<Poison>,
+    /// It was poisoned at some time: what it says of its tokens is not to be believed.
+    pub(super) forged: bool,
+    /// SIGSTOP: what happens to the process waits in `frozen_out`.
+    pub(super) frozen: bool,
+    pub(super) frozen_out: Vec<Happening>,
+    /// Partitioned: what is on the link waits in `cut_off`.
+    pub(super) cut: bool,
+    pub(super) cut_off: Vec<Happening>,
+    /// Steps and tokens of the processes that are dead.
+    pub(super) steps_before: u64,
+    pub(super) tokens_before: u64,
+}
+
+impl Machine {
+    pub(super) fn new(seed: u64, index: u32, spec: MachineSpec) -> Self {
+        let mut rng = Rng::stream(seed, 0x1_0000 + u64::from(index));
+        let mut identity = [0; 16];
+        identity[..8].copy_from_slice(&rng.bits().to_le_bytes());
+        identity[8..].copy_from_slice(&rng.bits().to_le_bytes());
+        Self {
+            spec,
+            identity: Identity(identity),
+            link: Link::new(spec.link),
+            rng,
+            life: 0,
+            process: None,
+            crawl: 1.0,
+            poison: None,
+            forged: false,
+            frozen: false,
+            frozen_out: Vec::new(),
+            cut: false,
+            cut_off: Vec::new(),
+            steps_before: 0,
+            tokens_before: 0,
+        }
+    }
+
+    /// The name of the learner on the machine of this index.
+    pub(super) fn name(index: u32) -> String {
+        format!("machine {index}")
+    }
+
+    /// Starts a process, if none runs; whether it did.
+    pub(super) fn start(&mut self, now: Millis, name: String) -> bool {
+        if self.process.is_some() {
+            return false;
+        }
+        self.life += 1;
+        self.process = Some(Process::new(now, self.identity, name, self.poison));
+        true
+    }
+
+    /// Ends the process, if one runs.
+    pub(super) fn kill(&mut self) -> Option<Process> {
+        let process = self.process.take()?;
+        self.steps_before += process.steps;
+        self.tokens_before += process.tokens;
+        self.frozen = false;
+        self.frozen_out.clear();
+        Some(process)
+    }
+
+    /// The process of `life`, unless it is dead.
+    pub(super) fn alive(&mut self, life: u32) -> Option<&mut Process> {
+        self.process.as_mut().filter(|_| self.life == life)
+    }
+
+    /// How long the next step takes, in milliseconds, at least 1.
+    pub(super) fn step_ms(&mut self) -> u64 {
+        let around = 1.0 + self.spec.jitter * (2.0 * self.rng.unit() - 1.0);
+        ((self.spec.step_ms as f64 * self.crawl * around) as u64).max(1)
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps_before + self.process.as_ref().map_or(0, |process| process.steps)
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens_before + self.process.as_ref().map_or(0, |process| process.tokens)
+    }
+}

@@ -1,0 +1,369 @@
+//! A seeded world in virtual time around the real syncer and learner cores.
+//!
+//! Nothing of the method is written twice here: a [`World`] is the shells' part only, with machines,
+//! links and clocks that obey a seed instead of physics. It drives `diloco::Syncer` and
+//! `diloco::Learner` exactly as the server and the native learner do, through encoded messages, and
+//! watches from outside that what must never happen does not: see [`Violation`].
+//!
+//! ```
+//! use archipelago_sim::world::{MachineSpec, World};
+//!
+//! let mut world = World::of_toys(1, vec![MachineSpec::default(); 3]);
+//! world.run_for(10_000);
+//! world.kill(2);
+//! world.run_for(10_000);
+//! world.check()?;
+//! let status = world.status().expect("the syncer is up");
+//! assert_eq!(status.live, 2);
+//! assert!(status.participation > 0.9);
+//! # Ok::<(), archipelago_sim::world::Violation>(())
+//! ```
+
+mod audit;
+mod books;
+mod drive;
+mod fault;
+mod faults;
+mod happening;
+mod host;
+mod link;
+mod machine;
+mod net;
+mod process;
+mod queue;
+mod rng;
+mod spec;
+mod status;
+mod toy;
+mod trace;
+mod violation;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use archipelago::diloco::Layout;
+use archipelago::diloco::learner;
+use archipelago::diloco::syncer::{Event, Input, Status, Syncer, SyncerError};
+use archipelago::wire::{ConnId, Millis};
+
+use audit::Audit;
+use happening::Happening;
+use host::{Host, Snapshot};
+use link::Lane;
+use machine::Machine;
+use net::Conn;
+use queue::Queue;
+
+pub use fault::{Fault, Poison, Storm};
+pub use link::LinkSpec;
+pub use process::MakeTrainer;
+pub use rng::Rng;
+pub use spec::{MachineSpec, ShellSpec, WorldSpec};
+pub use status::MachineStatus;
+pub use toy::Toy;
+pub use trace::{Cargo, Parcel, Trace};
+pub use violation::Violation;
+
+/// Events kept until they are taken; the oldest go first.
+const EVENTS_MAX: usize = 1 << 20;
+
+/// A seeded world in virtual time around the real syncer and learner cores.
+///
+/// One seed and one sequence of calls lead to one history, to the bit: see [`Self::digest`].
+pub struct World {
+    now: Millis,
+    spec: WorldSpec,
+    layout: Layout,
+    make: Box<MakeTrainer>,
+    queue: Queue<Happening>,
+    /// Chance on the network.
+    rng: Rng,
+    host: Option<Host>,
+    /// Counts syncer processes.
+    generation: u32,
+    snapshot: Snapshot,
+    machines: Vec<Machine>,
+    conns: BTreeMap<ConnId, Conn>,
+    conns_made: u64,
+    audit: Audit,
+    events: VecDeque<(Millis, Event)>,
+    /// `None` while nobody looks.
+    traces: Option<VecDeque<Trace>>,
+    finished: bool,
+}
+
+impl World {
+    /// A world that begins at 0 ms. `make` makes the trainer of each process, given its machine.
+    ///
+    /// # Errors
+    /// Those of [`Syncer::new`].
+    pub fn new(
+        seed: u64,
+        spec: WorldSpec,
+        layout: Layout,
+        make: Box<MakeTrainer>,
+    ) -> Result<Self, SyncerError> {
+        let syncer = Syncer::new(spec.run, spec.run_spec.clone(), spec.syncer, &layout, &spec.theta)?;
+        let machines = (0..).zip(&spec.machines).map(|(i, machine)| Machine::new(seed, i, *machine));
+        let machines: Vec<Machine> = machines.collect();
+        let audit = Audit::new(&syncer);
+        let snapshot = Snapshot::of(&syncer, audit.books()).expect("nothing is being merged yet");
+        let mut world = Self {
+            now: Millis(0),
+            layout,
+            make,
+            queue: Queue::new(),
+            rng: Rng::stream(seed, 1),
+            host: Some(Host::new(syncer, Millis(0))),
+            generation: 0,
+            snapshot,
+            machines,
+            conns: BTreeMap::new(),
+            conns_made: 0,
+            audit,
+            events: VecDeque::new(),
+            traces: None,
+            finished: false,
+            spec,
+        };
+        for machine in 0..world.machines.len() as u32 {
+            let starts = Millis(world.spec.machines[machine as usize].starts_ms);
+            world.plan(starts, Fault::Restart(machine));
+        }
+        world.plan_snapshot();
+        Ok(world)
+    }
+
+    /// The time, in milliseconds from the beginning.
+    #[must_use]
+    pub fn now(&self) -> Millis {
+        self.now
+    }
+
+    /// Plans `fault` for `at`, or for now if that has passed.
+    pub fn plan(&mut self, at: Millis, fault: Fault) {
+        self.queue.plan(at.max(self.now), Happening::Fault(fault));
+    }
+
+    /// Lets `ms` milliseconds pass.
+    pub fn run_for(&mut self, ms: u64) {
+        let until = self.now.after(ms);
+        while let Some((at, happening)) = self.queue.next_until(until) {
+            self.now = at;
+            self.happen(happening);
+        }
+        self.now = until;
+    }
+
+    /// Lets time pass until `done`, asked every `every_ms`, or until `ms_max` have passed. Whether it
+    /// was done.
+    pub fn run_until(&mut self, ms_max: u64, every_ms: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now.after(ms_max);
+        while !done(self) {
+            if self.now >= end {
+                return false;
+            }
+            self.run_for(every_ms.max(1).min(end.since(self.now)));
+        }
+        true
+    }
+
+    /// The syncer's account of the run; `None` while it is down.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        self.host.as_ref().map(|host| host.core.status())
+    }
+
+    /// The syncer's core; `None` while it is down.
+    #[must_use]
+    pub fn syncer(&self) -> Option<&Syncer> {
+        self.host.as_ref().map(|host| &host.core)
+    }
+
+    /// What is true of each machine, whatever the syncer knows of it.
+    #[must_use]
+    pub fn machines(&self) -> Vec<MachineStatus> {
+        self.machines.iter().map(MachineStatus::of).collect()
+    }
+
+    /// θ of a machine's learner, `[layout.len()]`, if it has one.
+    #[must_use]
+    pub fn params(&self, machine: u32) -> Option<&[f32]> {
+        self.machines.get(machine as usize)?.process.as_ref()?.params()
+    }
+
+    /// Whether the run ended: everyone was told, nothing more comes.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Events since this was asked last, the oldest first; at most about a million are kept.
+    pub fn take_events(&mut self) -> Vec<(Millis, Event)> {
+        self.events.drain(..).collect()
+    }
+
+    /// The first invariant that was broken, if any.
+    ///
+    /// # Errors
+    /// Each variant of [`Violation`].
+    pub fn check(&self) -> Result<(), Violation> {
+        self.audit.verdict()?;
+        let Some(host) = &self.host else { return Ok(()) };
+        let honest = |machine: &Machine| (!machine.forged).then(|| machine.tokens());
+        let trained: BTreeMap<String, u64> = (0..)
+            .zip(&self.machines)
+            .filter_map(|(i, machine)| Some((Machine::name(i), honest(machine)?)))
+            .collect();
+        self.audit.check_accounts(&host.core, |name| trained.get(name).copied())?;
+        for (machine, process) in self.machines.iter().enumerate() {
+            let Some(process) = &process.process else { continue };
+            self.audit.check_hats(machine as u32, &process.hats())?;
+        }
+        Ok(())
+    }
+
+    /// SHA-256 of all that was decided and merged so far: every fate, and Θ and Θ̂ after every merge.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        self.audit.digest()
+    }
+
+    fn note(&mut self, event: Event) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back((self.now, event));
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let Some(happening) = self.hold_up(happening) else { return };
+        match happening {
+            Happening::Fault(fault) => self.inject(fault),
+            Happening::Dial { machine, life } => self.dial(machine, life),
+            Happening::Knock { machine, life } => self.knock(machine, life),
+            Happening::Dialled { machine, life, conn } => self.dialled(machine, life, conn),
+            Happening::ToSyncer { conn, payload } => self.deliver_up(conn, payload),
+            Happening::ToLearner { conn, payload } => self.deliver_down(conn, payload),
+            Happening::LostAtSyncer { conn } => self.lost_at_syncer(conn),
+            Happening::LostAtLearner { conn } => self.lost_at_learner(conn),
+            Happening::Ping { conn } => self.ping(conn),
+            Happening::Pong { conn } => self.pong(conn),
+            Happening::Suspect { conn } => self.suspect(conn),
+            Happening::StepDone { machine, life, step_ms } => self.step_done(machine, life, step_ms),
+            Happening::WakeLearner { machine, life, at } => self.wake_learner(machine, life, at),
+            Happening::WakeSyncer { generation, at } => self.wake_syncer(generation, at),
+            Happening::MergeDone { generation, result } => self.merge_done(generation, *result),
+            Happening::AskFragment { machine, life, fragment, version } => {
+                self.ask_fragment(machine, life, fragment, version);
+            }
+            Happening::FragmentCame { machine, life, fragment, answer } => {
+                self.fragment_came(machine, life, fragment, answer);
+            }
+            Happening::AskShard { machine, life, shard } => self.ask_shard(machine, life, shard),
+            Happening::ShardCame { machine, life, shard, here } => {
+                self.shard_came(machine, life, shard, here)
+            }
+            Happening::Snapshot { generation } => self.take_snapshot(generation),
+        }
+    }
+
+    /// Puts aside what a frozen process or a cut link cannot take now; gives back the rest.
+    fn hold_up(&mut self, happening: Happening) -> Option<Happening> {
+        let Some((machine, passes_link, reaches_process)) = self.involved(&happening) else {
+            return Some(happening);
+        };
+        let machine = &mut self.machines[machine as usize];
+        if passes_link && machine.cut {
+            machine.cut_off.push(happening);
+        } else if reaches_process && machine.frozen {
+            machine.frozen_out.push(happening);
+        } else {
+            return Some(happening);
+        }
+        None
+    }
+
+    /// The machine that `happening` is about, whether it comes over its link, and whether its process
+    /// must act.
+    fn involved(&self, happening: &Happening) -> Option<(u32, bool, bool)> {
+        let of = |conn: &ConnId| self.conns.get(conn).map(|conn| conn.machine);
+        match happening {
+            Happening::Dial { machine, .. } => Some((*machine, false, true)),
+            Happening::Knock { machine, .. } => Some((*machine, true, false)),
+            Happening::Dialled { machine, .. } => Some((*machine, true, true)),
+            Happening::ToSyncer { conn, .. }
+            | Happening::LostAtSyncer { conn }
+            | Happening::Pong { conn } => Some((of(conn)?, true, false)),
+            Happening::ToLearner { conn, .. }
+            | Happening::LostAtLearner { conn }
+            | Happening::Ping { conn } => Some((of(conn)?, true, true)),
+            Happening::StepDone { machine, .. } | Happening::WakeLearner { machine, .. } => {
+                Some((*machine, false, true))
+            }
+            Happening::AskFragment { machine, .. } | Happening::AskShard { machine, .. } => {
+                Some((*machine, true, false))
+            }
+            Happening::FragmentCame { machine, .. } | Happening::ShardCame { machine, .. } => {
+                Some((*machine, true, true))
+            }
+            Happening::Suspect { .. }
+            | Happening::Fault(_)
+            | Happening::WakeSyncer { .. }
+            | Happening::MergeDone { .. }
+            | Happening::Snapshot { .. } => None,
+        }
+    }
+
+    /// When `bytes` sent now on a lane of `machine`'s link arrive.
+    fn arrival(&mut self, machine: u32, lane: Lane, bytes: u64) -> Millis {
+        self.machines[machine as usize].link.send(self.now, lane, bytes, &mut self.rng)
+    }
+
+    fn host_input(&mut self, input: Input) {
+        let Some(host) = &mut self.host else { return };
+        let clock = host.clock(self.now);
+        host.core.handle(clock, input);
+        self.drive_host();
+    }
+
+    fn learner_input(&mut self, machine: u32, input: learner::Input) {
+        let now = self.now;
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        process.take(now, input);
+        self.drive_learner(machine);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(seed: u64, machines: usize) -> World {
+        World::of_toys(seed, vec![MachineSpec::default(); machines])
+    }
+
+    #[test]
+    fn a_world_without_faults_trains_and_merges() {
+        let mut world = world(1, 3);
+        world.run_for(60_000);
+        world.check().unwrap();
+        let status = world.status().unwrap();
+        assert!(status.participation > 0.97, "{status:#?}");
+        assert!(status.rounds > 250, "{status:#?}");
+        let loss = Toy::loss(&world.syncer().unwrap().theta().unwrap());
+        assert!(loss < 0.05, "{loss}");
+    }
+
+    #[test]
+    fn one_seed_leads_to_one_history() {
+        let digest = |seed| {
+            let mut world = world(seed, 3);
+            world.run_for(5_000);
+            world.kill(1);
+            world.run_for(5_000);
+            world.digest()
+        };
+        assert_eq!(digest(5), digest(5));
+        assert_ne!(digest(5), digest(6));
+    }
+}

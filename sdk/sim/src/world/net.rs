@@ -1,0 +1,242 @@
+//! Connections: dialling, delivering, breaking.
+
+use std::sync::Arc;
+
+use super::World;
+use super::happening::Happening;
+use super::link::Lane;
+use archipelago::diloco::{learner, syncer};
+use archipelago::wire::{Assembler, BODY_BYTES_MAX, Bye, ConnId, DecodeError, Message, encode, frames};
+
+/// Size of a message without its body when it is not encoded, in bytes.
+const ENVELOPE_BYTES: u64 = 64;
+
+/// One connection, with an end at the syncer and one at the learner. A closed end takes nothing in.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) machine: u32,
+    pub(super) life: u32,
+    pub(super) syncer_open: bool,
+    pub(super) learner_open: bool,
+}
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    /// As it is on the wire.
+    Frames(Arc<Vec<Vec<u8>>>),
+    /// As it is in memory.
+    Whole(Arc<Message>),
+}
+
+impl Payload {
+    pub(super) fn new(message: Message, real: bool) -> Self {
+        if real {
+            Self::Frames(Arc::new(frames(encode(&message), 0).collect()))
+        } else {
+            Self::Whole(Arc::new(message))
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Frames(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
+            Self::Whole(message) => {
+                ENVELOPE_BYTES
+                    + match &**message {
+                        Message::Update(update) => update.body.len() as u64,
+                        Message::Merged(merged) => merged.body.len() as u64,
+                        _ => 0,
+                    }
+            }
+        }
+    }
+
+    fn open(self) -> Result<Message, DecodeError> {
+        match self {
+            Self::Whole(message) => Ok(Arc::unwrap_or_clone(message)),
+            Self::Frames(frames) => {
+                let mut assembler = Assembler::new(BODY_BYTES_MAX);
+                let mut last = None;
+                for frame in &*frames {
+                    last = assembler.push(frame)?;
+                }
+                Ok(last.expect("the last frame completes the message"))
+            }
+        }
+    }
+}
+
+impl World {
+    pub(super) fn dial(&mut self, machine: u32, life: u32) {
+        let latency = self.machines[machine as usize].link.latency_ms();
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        if process.conn.is_some() || process.stopped.is_some() {
+            return;
+        }
+        self.queue.plan(self.now.after(latency), Happening::Knock { machine, life });
+    }
+
+    pub(super) fn knock(&mut self, machine: u32, life: u32) {
+        let conn = self.host.is_some().then_some(ConnId(self.conns_made));
+        if let Some(conn) = conn {
+            self.conns_made += 1;
+            let ends = Conn { machine, life, syncer_open: true, learner_open: true };
+            self.conns.insert(conn, ends);
+            self.machines[machine as usize].link.reset();
+        }
+        let latency = self.machines[machine as usize].link.latency_ms();
+        self.queue.plan(self.now.after(latency), Happening::Dialled { machine, life, conn });
+    }
+
+    pub(super) fn dialled(&mut self, machine: u32, life: u32, conn: Option<ConnId>) {
+        let ping_ms = self.spec.shell.ping_ms;
+        let open = conn.and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.learner_open);
+        let Some(process) = self.machines[machine as usize].alive(life) else {
+            // A process that has died since: its kernel refuses the connection.
+            if let Some(conn) = conn {
+                self.end_at_learner(conn);
+            }
+            return;
+        };
+        let Some(conn) = conn.filter(|_| open) else {
+            process.failures += 1;
+            return self.dial_again(machine, life);
+        };
+        (process.conn, process.failures) = (Some(conn), 0);
+        self.queue.plan(self.now.after(ping_ms), Happening::Ping { conn });
+        self.learner_input(machine, learner::Input::Connected);
+    }
+
+    /// Plans the next attempt to connect, with back-off and some chance, so that not all come at once.
+    pub(super) fn dial_again(&mut self, machine: u32, life: u32) {
+        let shell = self.spec.shell;
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        let doubled = shell.backoff_ms.saturating_mul(1 << process.failures.min(16));
+        let wait = doubled.min(shell.backoff_ms_max).max(1);
+        let wait = match std::mem::take(&mut process.wait_ms) {
+            0 => self.rng.between(wait / 2, wait),
+            asked_ms => asked_ms,
+        };
+        self.queue.plan(self.now.after(wait), Happening::Dial { machine, life });
+    }
+
+    pub(super) fn deliver_up(&mut self, conn: ConnId, payload: Payload) {
+        if self.host.is_none() || !self.conns.get(&conn).is_some_and(|conn| conn.syncer_open) {
+            return;
+        }
+        match payload.open() {
+            Ok(message) => {
+                let syncer = &self.host.as_ref().expect("checked above").core;
+                self.audit.on_arrived(conn, &message, syncer);
+                self.host_input(syncer::Input::Message(conn, message));
+            }
+            Err(error) => {
+                let bye = Bye::new(error.close_code(), error.to_string());
+                self.send_bye(conn, bye);
+                self.host_input(syncer::Input::Disconnected(conn));
+            }
+        }
+    }
+
+    fn send_bye(&mut self, id: ConnId, bye: Bye) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let payload = Payload::new(Message::Bye(bye), self.spec.shell.encode);
+        let at = self.arrival(conn.machine, Lane::ControlDown, payload.bytes());
+        self.queue.plan(at, Happening::ToLearner { conn: id, payload });
+        self.end_at_syncer(id);
+    }
+
+    pub(super) fn deliver_down(&mut self, id: ConnId, payload: Payload) {
+        let Some(conn) = self.conns.get(&id).filter(|conn| conn.learner_open) else { return };
+        let (machine, life) = (conn.machine, conn.life);
+        if self.machines[machine as usize].alive(life).is_some() {
+            let message = payload.open().expect("the syncer sends what it should");
+            self.learner_input(machine, learner::Input::Message(message));
+        }
+    }
+
+    pub(super) fn lost_at_syncer(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if std::mem::replace(&mut conn.syncer_open, false) {
+            self.host_input(syncer::Input::Disconnected(id));
+        }
+        self.forget(id);
+    }
+
+    pub(super) fn lost_at_learner(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (machine, life) = (conn.machine, conn.life);
+        if std::mem::replace(&mut conn.learner_open, false) {
+            self.disconnect_process(machine, life, id);
+        }
+        self.forget(id);
+    }
+
+    /// Tells a process that its connection is gone, and has it dial again.
+    fn disconnect_process(&mut self, machine: u32, life: u32, id: ConnId) {
+        let Some(process) = self.machines[machine as usize].alive(life) else { return };
+        if process.conn != Some(id) {
+            return;
+        }
+        process.conn = None;
+        let again = process.stopped.is_none();
+        self.learner_input(machine, learner::Input::Disconnected);
+        if again {
+            self.dial_again(machine, life);
+        }
+    }
+
+    /// Closes the learner's end; the syncer's end finds out after all that was sent to it.
+    pub(super) fn end_at_learner(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.learner_open) else { return };
+        conn.learner_open = false;
+        let machine = conn.machine;
+        let bulk = self.arrival(machine, Lane::BulkUp, 0);
+        let control = self.arrival(machine, Lane::ControlUp, 0);
+        self.queue.plan(bulk.max(control), Happening::LostAtSyncer { conn: id });
+    }
+
+    /// Both ends lose the connection, and what is in flight.
+    pub(super) fn break_connection(&mut self, machine: u32) {
+        let Some(id) = self.machines[machine as usize].process.as_ref().and_then(|process| process.conn)
+        else {
+            return;
+        };
+        self.lost_at_syncer(id);
+        self.lost_at_learner(id);
+    }
+
+    fn forget(&mut self, id: ConnId) {
+        if self.conns.get(&id).is_some_and(|conn| !conn.syncer_open && !conn.learner_open) {
+            self.conns.remove(&id);
+        }
+    }
+
+    /// The learner's end answers a ping; with it goes the next one.
+    pub(super) fn ping(&mut self, id: ConnId) {
+        let open = |conn: &&Conn| conn.learner_open && conn.syncer_open;
+        let Some(&Conn { machine, life, .. }) = self.conns.get(&id).filter(open) else { return };
+        if self.machines[machine as usize].alive(life).is_none() {
+            return;
+        }
+        let at = self.arrival(machine, Lane::ControlUp, 2);
+        self.queue.plan(at, Happening::Pong { conn: id });
+        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::Ping { conn: id });
+    }
+
+    pub(super) fn pong(&mut self, id: ConnId) {
+        if self.conns.get(&id).is_some_and(|conn| conn.syncer_open) {
+            self.host_input(syncer::Input::Heard(id));
+        }
+    }
+
+    /// After a long partition the learner's shell gives the connection up.
+    pub(super) fn suspect(&mut self, id: ConnId) {
+        let Some(&Conn { machine, life, .. }) = self.conns.get(&id) else { return };
+        if self.machines[machine as usize].cut {
+            self.end_at_learner(id);
+            self.disconnect_process(machine, life, id);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Chance from a seed, with no function of the platform's maths library, so that one seed means one
+//! world on every target.
+
+use archipelago_core::rng;
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state, every seed a good one.
+#[derive(Clone, Debug)]
+pub struct Rng(rng::Rng);
+
+impl Rng {
+    /// A generator for `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(rng::Rng::new(seed))
+    }
+
+    /// An independent generator for the part of a world called `stream`.
+    #[must_use]
+    pub fn stream(seed: u64, stream: u64) -> Self {
+        Self::new(rng::key(&[seed, stream]))
+    }
+
+    /// 64 even bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// An even number in `0..bound`; 0 if `bound` is 0. The bias is below `bound / 2⁶⁴`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The high half of the product; casting keeps its 64 bits.
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// An even number in `low..=high`; `low` if the range is empty.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low).saturating_add(1))
+    }
+
+    /// An even number in `[0, 1)`, a multiple of 2⁻⁵³.
+    pub fn unit(&mut self) -> f64 {
+        self.0.unit()
+    }
+
+    /// True with probability `share`.
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+
+    /// An exponentially distributed number of mean 1, by von Neumann's comparisons (1951).
+    pub fn exponential(&mut self) -> f64 {
+        let mut whole = 0.0;
+        loop {
+            let first = self.unit();
+            let (mut last, mut falls) = (first, 1_u32);
+            loop {
+                let next = self.unit();
+                if next >= last {
+                    break;
+                }
+                (last, falls) = (next, falls + 1);
+            }
+            if falls % 2 == 1 {
+                return whole + first;
+            }
+            whole += 1.0;
+        }
+    }
+
+    /// A bell-shaped number of mean 0 and variance 1: the sum of four even ones.
+    pub fn bell(&mut self) -> f32 {
+        let bits = self.bits();
+        let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
+        // Variance of one is 1/12, of four 1/3; √3 brings it to 1.
+        (sum as f32 / 65_536.0 - 2.0) * 1.732_050_8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean_and_variance(values: impl Iterator<Item = f64>) -> (f64, f64) {
+        let values: Vec<f64> = values.collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (mean, values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64)
+    }
+
+    #[test]
+    fn numbers_have_the_moments_they_promise() {
+        let mut rng = Rng::new(1);
+        let (mean, variance) = mean_and_variance((0..100_000).map(|_| rng.exponential()));
+        assert!((mean - 1.0).abs() < 0.02 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
+        let (mean, variance) = mean_and_variance((0..100_000).map(|_| f64::from(rng.bell())));
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+        let (mean, _) = mean_and_variance((0..100_000).map(|_| rng.between(3, 7) as f64));
+        assert!((mean - 5.0).abs() < 0.02, "{mean}");
+    }
+
+    #[test]
+    fn bounds_hold() {
+        let mut rng = Rng::new(2);
+        assert!((0..1_000).all(|_| rng.below(3) < 3));
+        assert!((0..1_000).all(|_| (5..=6).contains(&rng.between(5, 6))));
+        assert_eq!(rng.below(0), 0);
+        assert_eq!(rng.between(9, 2), 9);
+    }
+
+    #[test]
+    fn streams_differ() {
+        let first = |seed, stream| Rng::stream(seed, stream).bits();
+        assert_ne!(first(1, 0), first(1, 1));
+        assert_ne!(first(1, 0), first(2, 0));
+    }
+}

@@ -1,0 +1,183 @@
+//! A task so small that thousands of worlds fit in a second.
+
+use std::sync::Arc;
+
+use super::{MachineSpec, Rng, ShellSpec, World, WorldSpec};
+use archipelago::data::{encode_shard, shard_spec};
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::diloco::{Layout, MergeClass, Tensor};
+use archipelago::engine::{EngineError, StepStats, Trainer};
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
+
+/// Noise of a toy gradient, per parameter.
+const NOISE: f32 = 0.3;
+/// Tokens of a run: few, so that its outer momentum has risen after some seconds.
+const TOTAL_TOKENS: u64 = 20_000;
+
+/// A quadratic bowl: `loss = ½ mean((θ − target)²)`, gradients with noise that only the batch decides.
+///
+/// Plain gradient descent. 220 parameters in five tensors, one of them merged like an embedding.
+#[derive(Clone, Debug)]
+pub struct Toy {
+    layout: Layout,
+    params: Vec<f32>,
+}
+
+impl Toy {
+    /// A toy at θ = 0.
+    #[must_use]
+    pub fn new() -> Self {
+        let layout = Self::layout();
+        Self { params: vec![0.0; layout.len()], layout }
+    }
+
+    /// Its tensors.
+    #[must_use]
+    pub fn layout() -> Layout {
+        let tensor = |name: &str, rows, cols, merge| Tensor { name: name.into(), rows, cols, merge };
+        let tensors = vec![
+            tensor("embedding", 10, 6, MergeClass::Mean),
+            tensor("first", 10, 8, MergeClass::Radial),
+            tensor("second", 8, 5, MergeClass::Radial),
+            tensor("third", 4, 8, MergeClass::Radial),
+            tensor("norm", 1, 8, MergeClass::Radial),
+        ];
+        Layout::new(tensors).expect("five tensors with names of their own")
+    }
+
+    /// Where parameter `i` belongs: within −1…1.
+    #[must_use]
+    pub fn target(i: usize) -> f32 {
+        // Casting keeps the low bits, which is all that is asked of them.
+        (i as u32).wrapping_mul(2_654_435_761) as f32 / (1_u64 << 31) as f32 - 1.0
+    }
+
+    /// Its loss at `params`, `[220]`.
+    #[must_use]
+    pub fn loss(params: &[f32]) -> f32 {
+        let squares = params.iter().enumerate().map(|(i, p)| f64::from(p - Self::target(i)).powi(2));
+        (0.5 * squares.sum::<f64>() / params.len().max(1) as f64) as f32
+    }
+
+    /// A run of this toy: batches of 4 windows of 8 tokens, 5 fragments, H = 10, and the shards that
+    /// its data names, `shards` of them with `windows` windows each.
+    #[must_use]
+    pub fn run(seed: u64, shards: u32, windows: u32) -> (RunSpec, Vec<Arc<[u8]>>) {
+        let (vocab, context) = (256, 8);
+        let mut rng = Rng::stream(seed, 0xda7a);
+        let bytes = (0..shards).map(|_| {
+            let tokens = (0..(windows + 1) * context).map(|_| rng.below(u64::from(vocab)) as u32);
+            let tokens: Vec<u32> = tokens.collect();
+            encode_shard(&tokens, 2).expect("the tokens are below the vocabulary")
+        });
+        let bytes: Vec<Vec<u8>> = bytes.collect();
+        let specs = bytes.iter().map(|bytes| shard_spec(bytes, 2).expect("encoded above"));
+        let data = DataSpec { token_bytes: 2, shards: specs.collect() };
+        let model = ModelSpec {
+            vocab,
+            d_model: 2,
+            layers: 1,
+            heads: 1,
+            kv_heads: 1,
+            d_ff: 2,
+            context,
+            rope_theta: 1e4,
+            norm_eps: 1e-5,
+        };
+        let inner = InnerSpec {
+            batch: 4,
+            lr_max: 0.05,
+            lr_min_ratio: 1.0,
+            warmup_tokens: 1,
+            total_tokens: TOTAL_TOKENS,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            clip_norm: 0.0,
+        };
+        let apply = ApplyPolicy::Keep { residue: false };
+        let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, code: Code::Int4, apply };
+        (RunSpec { model, inner, exchange, data, seed }, bytes.into_iter().map(Arc::from).collect())
+    }
+}
+
+impl World {
+    /// A world in which `machines` train toys under a syncer as it is by default.
+    #[must_use]
+    pub fn of_toys(seed: u64, machines: Vec<MachineSpec>) -> Self {
+        let (run_spec, shards) = Toy::run(seed, 4, 4_000);
+        let (syncer, shell) = (SyncerConfig::default(), ShellSpec::default());
+        let theta = vec![0.0; Toy::layout().len()];
+        let spec = WorldSpec { run: RunId(seed), run_spec, syncer, theta, shards, machines, shell };
+        Self::new(seed, spec, Toy::layout(), Box::new(|_| Box::new(Toy::new()))).expect("a run of toys")
+    }
+}
+
+impl Default for Toy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Trainer for Toy {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        let loss = Self::loss(&self.params);
+        let seed = tokens.iter().fold(0, |hash: u64, token| {
+            (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3).rotate_left(17)
+        });
+        let mut rng = Rng::new(seed);
+        let mut square = 0.0;
+        for (i, param) in self.params.iter_mut().enumerate() {
+            let gradient = *param - Self::target(i) + NOISE * rng.bell();
+            square += f64::from(gradient * gradient);
+            *param -= lr * gradient;
+        }
+        // Of each window of 9 the last token is only a target.
+        let windows = tokens.len() / 9;
+        Ok(StepStats { loss, grad_norm: square.sqrt() as f32, tokens: 8 * windows as u64 })
+    }
+
+    fn describe(&self) -> String {
+        "toy".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_toy_learns() {
+        let mut toy = Toy::new();
+        let before = Toy::loss(toy.params());
+        for i in 0..200 {
+            toy.step(&[i; 36], 0.05).unwrap();
+        }
+        let after = Toy::loss(toy.params());
+        assert!(after < 0.05 * before, "{before} → {after}");
+    }
+
+    #[test]
+    fn the_batch_alone_decides_the_noise() {
+        let step = |tokens: &[u32]| {
+            let mut toy = Toy::new();
+            toy.step(tokens, 0.05).unwrap();
+            toy.params
+        };
+        assert_eq!(step(&[1; 36]), step(&[1; 36]));
+        assert_ne!(step(&[1; 36]), step(&[2; 36]));
+    }
+}

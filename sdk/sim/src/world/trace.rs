@@ -1,0 +1,137 @@
+//! What can be seen of a world while it runs: steps, messages on their way, fragments taken in.
+
+use super::World;
+use archipelago::wire::{FragmentId, Message, Millis, Round};
+
+/// Traces kept until they are taken; the oldest go first.
+const TRACES_MAX: usize = 1 << 16;
+
+/// Something to see.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trace {
+    /// A machine computes a step; if it dies or freezes meanwhile, the step ends later or never.
+    Step {
+        /// Whose.
+        machine: u32,
+        /// When it began.
+        from: Millis,
+        /// When it is to end.
+        until: Millis,
+    },
+    /// Something of a fragment is on its way between a machine and the syncer.
+    Parcel(Parcel),
+    /// A machine's learner has taken a merged fragment in.
+    Applied {
+        /// Whose learner.
+        machine: u32,
+        /// Which fragment.
+        fragment: FragmentId,
+        /// When.
+        at: Millis,
+    },
+}
+
+/// Something of a fragment on its way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parcel {
+    /// The machine at the other end.
+    pub machine: u32,
+    /// What it is; tells the direction too.
+    pub what: Cargo,
+    /// The round that it belongs to, if to one.
+    pub round: Option<Round>,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Bytes on the link.
+    pub bytes: u64,
+    /// When it was sent.
+    pub from: Millis,
+    /// When it arrives, unless the link is cut.
+    pub until: Millis,
+    /// The body of an update or a merged change; empty for others.
+    pub body: Vec<u8>,
+}
+
+/// What a parcel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cargo {
+    /// Syncer → learner: send your progress.
+    Collect,
+    /// Learner → syncer: my progress.
+    Update,
+    /// Syncer → learner: the merged change.
+    Merged,
+    /// Syncer → learner: all of Θ̂ of a fragment, for one who joins.
+    Whole,
+}
+
+impl World {
+    /// Begins to note down what can be seen; costs memory until [`Self::take_traces`] is called.
+    pub fn trace(&mut self) {
+        self.traces.get_or_insert_default();
+    }
+
+    /// What was noted down since this was asked last, the oldest first; at most 65,536 are kept.
+    pub fn take_traces(&mut self) -> Vec<Trace> {
+        self.traces.as_mut().map(|traces| traces.drain(..).collect()).unwrap_or_default()
+    }
+
+    pub(super) fn note_trace(&mut self, trace: impl FnOnce() -> Option<Trace>) {
+        let Some(traces) = &mut self.traces else { return };
+        let Some(trace) = trace() else { return };
+        if traces.len() == TRACES_MAX {
+            traces.pop_front();
+        }
+        traces.push_back(trace);
+    }
+
+    /// Notes `message` down if it is about a fragment.
+    pub(super) fn note_parcel(&mut self, machine: u32, message: &Message, bytes: u64, until: Millis) {
+        let from = self.now;
+        self.note_trace(|| {
+            let (what, round, fragment, body) = match message {
+                Message::Collect { round, fragment, .. } => (Cargo::Collect, *round, *fragment, &[][..]),
+                Message::Update(update) => (Cargo::Update, update.round, update.fragment, &*update.body),
+                Message::Merged(merged) => (Cargo::Merged, merged.round, merged.fragment, &*merged.body),
+                _ => return None,
+            };
+            let (round, body) = (Some(round), body.to_vec());
+            Some(Trace::Parcel(Parcel { machine, what, round, fragment, bytes, from, until, body }))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::MachineSpec;
+
+    #[test]
+    fn every_update_that_is_sent_arrives_later_and_is_applied() {
+        let mut world = World::of_toys(3, vec![MachineSpec::default(); 2]);
+        world.run_for(1_000);
+        assert!(world.take_traces().is_empty(), "nothing is noted down before it is asked for");
+        world.trace();
+        world.run_for(10_000);
+        let traces = world.take_traces();
+        let (mut steps, mut applied, mut cargos) = (0, 0, [0; 4]);
+        for trace in &traces {
+            match trace {
+                Trace::Step { from, until, .. } => {
+                    assert!(until > from);
+                    steps += 1;
+                }
+                Trace::Applied { .. } => applied += 1,
+                Trace::Parcel(parcel) => {
+                    assert!(parcel.until >= parcel.from.after(20), "{parcel:?}");
+                    assert_eq!(parcel.body.is_empty(), parcel.what == Cargo::Collect);
+                    cargos[parcel.what as usize] += 1;
+                }
+            }
+        }
+        let [collects, updates, merged, whole] = cargos;
+        assert!(steps > 180 && updates > 80 && merged > 80 && whole == 0, "{steps} {cargos:?}");
+        assert!(collects >= updates && applied + 8 >= merged, "{cargos:?} {applied}");
+        assert!(world.take_traces().is_empty());
+    }
+}
