@@ -9,6 +9,7 @@ mod gpu;
 mod measure;
 mod process;
 mod test;
+mod tools;
 mod web;
 
 use std::process::ExitCode;

@@ -16,7 +16,7 @@ use super::{args::Args, classroom::Classroom, error::DemoError};
 use crate::{
     cargo::{TEST_PROGRAMS, build, root},
     process::{Process, http},
-    web,
+    tools, web,
 };
 
 /// Longest wait until the syncer listens: it reads, cuts and perhaps tokenises the corpus first.
@@ -53,7 +53,9 @@ impl Programs {
     /// - [`DemoError::System`]: the build failed, or the folder cannot be made.
     /// - [`DemoError::Ended`]: data or settings are wrong; the syncer says how.
     pub fn build(args: &Args) -> Result<Self, DemoError> {
+        tools::for_programs()?;
         if !args.headless {
+            tools::for_pages()?;
             web::site()?;
         }
         let which = if args.dev {

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::cargo::{TEST_PROGRAMS, WASM, cargo, root, shown};
+use crate::tools;
 
 use super::{browsers, tidy, vulkan};
 
@@ -133,8 +134,7 @@ fn setup() -> Result<String, String> {
         rustup(&["component", "add", name])?;
         added.push(name);
     }
-    if !crate::web::target_installed() {
-        rustup(&["target", "add", WASM])?;
+    if tools::add_target()? {
         added.push(WASM);
     }
     let packages = vulkan::setup()?;
@@ -145,7 +145,7 @@ fn setup() -> Result<String, String> {
 
 fn rustup(args: &[&str]) -> Result<(), String> {
     let mut command = Command::new("rustup");
-    // In the root, so that the toolchain is the workspace's own.
+    // In the root, where `rust-toolchain.toml` names the toolchain.
     command.args(args).current_dir(root());
     call(command).map(drop).map_err(|reason| {
         format!("{reason}; install it by hand: `rustup {}`, or your system's package of it", args.join(" "))

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{fs, io, thread};
 
-pub use node::{install, node, program};
+pub use node::{check as check_node, install, node, program};
 
 use crate::cargo::{WASM, build, cargo, root, shown};
+use crate::tools;
 
 /// The builds of the engine, and the features of WebAssembly that each asks of a browser.
 const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,+relaxed-simd")];
@@ -36,12 +37,12 @@ pub struct Args {
 
 /// Builds; exit code 1 if something failed.
 pub fn run(args: &Args) -> ExitCode {
-    let built = match args {
+    let built = tools::for_pages().and_then(|()| match args {
         Args { parity: true, .. } => parity(),
         Args { package: true, .. } => package(),
         Args { lesson: true, .. } => lesson(),
         _ => site(),
-    };
+    });
     match built {
         Ok(folder) => {
             println!("{}", folder.display());
@@ -155,15 +156,6 @@ fn built(args: &[&str], name: &str) -> Result<PathBuf, String> {
         .into_iter()
         .find(|file| file.file_stem().is_some_and(|stem| stem == name))
         .ok_or_else(|| format!("the build left no {name}"))
-}
-
-/// Whether the standard library for [`WASM`] is there, however it was installed.
-pub fn target_installed() -> bool {
-    Command::new("rustc")
-        .args(["--print", "target-libdir", "--target", WASM])
-        .current_dir(root())
-        .output()
-        .is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
 /// Where cargo builds.

@@ -5,6 +5,7 @@ use std::{env, fs};
 
 use super::call;
 use crate::cargo::root;
+use crate::tools::starts;
 
 /// Oldest Node that will do.
 const NODE_MAJOR: u32 = 20;
@@ -32,7 +33,7 @@ fn script(name: &str) -> String {
 /// # Errors
 /// A sentence: Node is missing or old, or npm failed.
 pub fn install() -> Result<(), String> {
-    check_node()?;
+    check()?;
     let folder = root().join("web-demo");
     // npm keeps a copy of the lock it has installed.
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
@@ -45,14 +46,38 @@ pub fn install() -> Result<(), String> {
     fs::write(folder.join(stamp), lock).map_err(|error| format!("web-demo/{stamp}: {error}"))
 }
 
-fn check_node() -> Result<(), String> {
-    let wanted = format!("install Node {NODE_MAJOR} or newer, with npm");
+/// Looks whether Node and npm are there.
+///
+/// # Errors
+/// A sentence: one of them is missing, or Node is older than [`NODE_MAJOR`].
+pub fn check() -> Result<(), String> {
+    let wanted = format!("pages need Node {NODE_MAJOR} or newer, with npm: install it");
     let output = program("node").arg("--version").stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("node did not start ({error}): {wanted}"))?;
+    let output = output.map_err(|error| format!("node did not start ({error}); {wanted}"))?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());
-    match major {
-        Some(major) if major >= NODE_MAJOR => Ok(()),
-        _ => Err(format!("node is {version:?}: {wanted}")),
+    if major(&version).is_none_or(|major| major < NODE_MAJOR) {
+        return Err(format!("this machine's Node is {version:?}; {wanted}"));
+    }
+    if starts(program("npm").arg("--version")) {
+        return Ok(());
+    }
+    Err(format!("npm did not start; {wanted}"))
+}
+
+/// The first number of a version as Node prints it: `v20.20.2`.
+fn major(version: &str) -> Option<u32> {
+    version.strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_version_of_node() {
+        assert_eq!(major("v20.20.2"), Some(20));
+        assert_eq!(major("v9.1"), Some(9));
+        assert_eq!(major(""), None);
+        assert_eq!(major("node"), None);
     }
 }
