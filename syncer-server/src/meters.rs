@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago::wire::Message;
+use archipelago::wire::{Class, Message};
 use serde::{Deserialize, Serialize};
 
 /// Which account the bytes of a message go to.
@@ -18,9 +18,9 @@ impl Phase {
     /// The account of `message`.
     #[must_use]
     pub fn of(message: &Message) -> Self {
-        match message {
-            Message::Hello(_) | Message::Welcome(_) | Message::Ready { .. } => Self::Join,
-            _ => Self::Run,
+        match message.tag().class() {
+            Class::Greeting => Self::Join,
+            Class::Control | Class::Bulk => Self::Run,
         }
     }
 }

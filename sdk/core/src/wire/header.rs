@@ -1,86 +1,12 @@
 //! The 12 bytes in front of every message and every chunk.
 
-use super::{BODY_BYTES_MAX, DecodeError, VERSION};
+use super::{DecodeError, Tag, VERSION};
 
 /// The first bytes of everything we send.
 pub const MAGIC: [u8; 4] = *b"ARCH";
 
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;
-
-/// What a body holds. The numbers are on the wire: never reorder them, never reuse one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Tag {
-    /// [`crate::wire::Hello`].
-    Hello = 1,
-    /// [`crate::wire::Welcome`].
-    Welcome = 2,
-    /// [`crate::wire::Message::Ready`].
-    Ready = 3,
-    /// [`crate::wire::Message::Collect`].
-    Collect = 4,
-    /// [`crate::wire::Update`].
-    Update = 5,
-    /// [`crate::wire::Message::Pass`].
-    Pass = 6,
-    /// [`crate::wire::Message::Receipt`].
-    Receipt = 7,
-    /// [`crate::wire::Merged`].
-    Merged = 8,
-    /// [`crate::wire::Message::Lease`].
-    Lease = 9,
-    /// [`crate::wire::Progress`].
-    Progress = 10,
-    /// [`crate::wire::Bye`].
-    Bye = 11,
-    /// A part of a larger message; not a message itself.
-    Chunk = 12,
-    /// [`crate::wire::Message::Hold`].
-    Hold = 13,
-    /// [`crate::wire::Message::Pace`].
-    Pace = 14,
-}
-
-impl Tag {
-    /// Every tag, by number.
-    pub const ALL: [Self; 14] = [
-        Self::Hello,
-        Self::Welcome,
-        Self::Ready,
-        Self::Collect,
-        Self::Update,
-        Self::Pass,
-        Self::Receipt,
-        Self::Merged,
-        Self::Lease,
-        Self::Progress,
-        Self::Bye,
-        Self::Chunk,
-        Self::Hold,
-        Self::Pace,
-    ];
-
-    /// Largest body of this kind, in bytes.
-    #[must_use]
-    pub fn body_bytes_max(self) -> u32 {
-        match self {
-            Self::Ready
-            | Self::Collect
-            | Self::Pass
-            | Self::Receipt
-            | Self::Lease
-            | Self::Hold
-            | Self::Pace => 64,
-            Self::Hello | Self::Bye => 1 << 10,
-            Self::Progress => 16 << 10,
-            Self::Chunk => super::CHUNK_BYTES - 12,
-            // Room for 70,000 shards. Its lists grow up to 16-fold in memory, unlike the bodies below.
-            Self::Welcome => 4 << 20,
-            Self::Update | Self::Merged => BODY_BYTES_MAX,
-        }
-    }
-}
 
 /// What stands in front of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +41,8 @@ impl Header {
         if version != VERSION {
             return Err(DecodeError::Version { found: version });
         }
-        let tag =
-            Tag::ALL.into_iter().find(|known| *known as u8 == tag).ok_or(DecodeError::Tag { found: tag })?;
+        let known = Tag::ALL.iter().copied().find(|&known| known as u8 == tag);
+        let tag = known.ok_or(DecodeError::Tag { found: tag })?;
         if reserved != 0 {
             return Err(DecodeError::Reserved { found: reserved });
         }
@@ -154,13 +80,14 @@ mod tests {
         let header = Header { tag: Tag::Update, body_bytes: 0x0102_0304 };
         let [v0, v1] = VERSION.to_le_bytes();
         assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, v0, v1, 5, 0, 4, 3, 2, 1]);
-        let numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
+        let mut numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
+        numbers.sort_unstable();
         assert_eq!(numbers, (1..=14).collect::<Vec<_>>());
     }
 
     #[test]
     fn any_byte_changed_is_refused_or_means_itself() {
-        for tag in Tag::ALL {
+        for &tag in Tag::ALL {
             let good = Header { tag, body_bytes: 60 }.encode();
             for (place, value) in
                 (0..HEADER_BYTES).flat_map(|place| (0..=255).map(move |value| (place, value)))

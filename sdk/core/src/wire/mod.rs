@@ -1,6 +1,8 @@
 #![doc = include_str!("WIRE.md")]
 
+mod bodies;
 mod chunk;
+mod close;
 mod codec;
 mod error;
 mod header;
@@ -8,22 +10,25 @@ mod ids;
 mod messages;
 mod scan;
 mod spec;
+mod table;
 #[cfg(test)]
 mod tests;
 
+pub use bodies::{
+    Bye, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update, Welcome,
+};
 pub use chunk::{Assembler, frames};
+pub use close::{CloseCode, UnknownCloseCode};
 pub use codec::{decode, encode};
 pub use error::{BodyFault, DecodeError};
-pub use header::{HEADER_BYTES, MAGIC, Tag};
+pub use header::{HEADER_BYTES, MAGIC};
 pub use ids::{
     ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Share,
     ShareError, Version,
 };
-pub use messages::{
-    Bye, CloseCode, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Message, Progress, Refusal,
-    UnknownCloseCode, Update, Welcome,
-};
+pub use messages::{Message, Tag};
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
+pub use table::{Class, Sender};
 
 /// The version spoken here. A peer with another one is refused.
 pub const VERSION: u16 = 3;

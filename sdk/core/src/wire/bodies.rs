@@ -1,0 +1,223 @@
+//! What the larger messages hold, and the types of their fields.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, RunSpec, Share,
+    Version,
+};
+
+/// A learner's introduction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The run it was part of before, if any; another run refuses it.
+    pub run: Option<RunId>,
+    /// The layout it holds from before, if any.
+    pub layout: Option<LayoutHash>,
+    /// Its secret, the same at each reconnect.
+    pub identity: Identity,
+    /// A name for people, at most 64 bytes.
+    pub name: String,
+    /// What it computes with, for people ("cpu avx512 2 threads"), at most 64 bytes.
+    pub device: String,
+    /// What the run's owner asks for from everyone who joins, at most 64 bytes.
+    pub invite: Option<Invite>,
+}
+
+/// The syncer's answer to [`Hello`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The run.
+    pub run: RunId,
+    /// The learner's id in it.
+    pub learner: LearnerId,
+    /// What the run is.
+    pub spec: RunSpec,
+    /// The layout that follows from `spec`; a learner that computes another one leaves.
+    pub layout: LayoutHash,
+    /// Current version of each fragment, `[P]`.
+    pub versions: Vec<Version>,
+    /// The run's merged tokens so far: the inner schedule's clock.
+    pub clock_tokens: u64,
+    /// For each fragment, the last round in which an update of this learner was merged, `[P]`.
+    /// It settles what a lost connection left open.
+    pub merged_rounds: Vec<Option<Round>>,
+    /// The leases that the syncer knows this learner to hold; it forgets any other.
+    pub leases: Vec<LeaseId>,
+    /// Tokens that this learner trained on so far, in all its processes.
+    pub tokens_trained: u64,
+    /// Its tokens that are merged: the mean over fragments, weighted by their sizes.
+    pub tokens_merged: u64,
+    /// Whether the owner holds the run, see [`Message::Hold`].
+    pub held: bool,
+    /// How much of its time the owner has it train, see [`Message::Pace`].
+    pub share: Share,
+}
+
+/// A learner's progress on one fragment since its last merged update of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Update {
+    /// The run.
+    pub run: RunId,
+    /// The round that it answers.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The version that `body` is relative to.
+    pub base: Version,
+    /// Inner steps since the last merged update of this fragment, at least 1.
+    pub steps: u32,
+    /// Tokens of those steps, at least 1.
+    pub tokens: u64,
+    /// Coded `Θ̂_base − θ`, see `diloco::quant`.
+    #[serde(with = "serde_bytes")]
+    pub body: Vec<u8>,
+    /// First 8 bytes of the SHA-256 of `body`, big endian.
+    pub checksum: u64,
+}
+
+/// The change of one fragment's Θ̂ that a round led to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Merged {
+    /// The run.
+    pub run: RunId,
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The version that `body` is added to.
+    pub base: Version,
+    /// The version that results.
+    pub version: Version,
+    /// The run's merged tokens after this round.
+    pub clock_tokens: u64,
+    /// Coded change of Θ̂, see `diloco::quant`.
+    #[serde(with = "serde_bytes")]
+    pub body: Vec<u8>,
+    /// First 8 bytes of the SHA-256 of `body`, big endian.
+    pub checksum: u64,
+}
+
+/// What became of an update. Every update meets exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It is part of the fragment's next version.
+    Merged {
+        /// The version that it led to.
+        version: Version,
+        /// Its share of the merge, 0 to 1.
+        weight: f32,
+        /// Its tokens, as counted.
+        tokens: u64,
+    },
+    /// The round had ended; the learner keeps the progress, which rides in its next update.
+    Late(LateReason),
+    /// It was not taken; the learner keeps the progress.
+    Refused(Refusal),
+}
+
+/// Why an update came late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum LateReason {
+    /// The round was merged or given up before it came.
+    RoundOver,
+    /// It is relative to another version than the round's.
+    StaleBase,
+}
+
+/// Why an update was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// The round never invited this learner, or it answered twice.
+    NotInvited,
+    /// `steps` or `tokens` is 0.
+    Empty,
+    /// The body has the wrong length for the fragment.
+    Shape,
+    /// The checksum does not match the body.
+    Checksum,
+    /// A scale is not finite.
+    NotFinite,
+    /// The norm per step is far above what this fragment's updates usually have.
+    Norm,
+    /// More tokens than were ever leased to this learner.
+    Unleased,
+}
+
+/// Windows `start..start + windows` of one shard in one epoch's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseGrant {
+    /// Names the lease in [`Progress`].
+    pub lease: LeaseId,
+    /// The pass over the data, from 0.
+    pub epoch: u32,
+    /// Index of the shard.
+    pub shard: u32,
+    /// First window, in the epoch's order of that shard.
+    pub start: u32,
+    /// Number of windows, at least 1.
+    pub windows: u32,
+}
+
+/// A learner's own account of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The run.
+    pub run: RunId,
+    /// For each lease it holds, windows trained so far, in order of the lease.
+    pub leases: Vec<(LeaseId, u32)>,
+    /// Steps since it first joined this run.
+    pub steps: u64,
+    /// Tokens since it first joined this run.
+    pub tokens: u64,
+    /// Moving average of the time of a step, in milliseconds; 0 before the first.
+    pub step_ms: f32,
+    /// Mean training loss since the last report, in nats per token; NaN if there was no step.
+    pub loss: f32,
+    /// What it is doing.
+    pub state: LearnerState,
+}
+
+/// What a learner is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+pub enum LearnerState {
+    /// Fetching parameters or data.
+    Joining,
+    /// Training.
+    Training,
+    /// Paused by its owner.
+    Paused,
+    /// In a hidden tab: alive, maybe slow to answer.
+    Hidden,
+    /// Has no lease to train on.
+    Starved,
+    /// Waits because the owner holds the run.
+    Held,
+}
+
+/// A typed goodbye.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bye {
+    /// Why, as a number that is also the WebSocket close code.
+    pub code: CloseCode,
+    /// What was wrong and what to do, in one sentence.
+    pub reason: String,
+    /// Time after which the learner may come back, in milliseconds; 0 leaves it to the learner.
+    pub wait_ms: u32,
+}
+
+impl Bye {
+    /// A goodbye that leaves it to the learner when to come back.
+    #[must_use]
+    pub fn new(code: CloseCode, reason: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), wait_ms: 0 }
+    }
+}
