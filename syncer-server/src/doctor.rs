@@ -1,10 +1,10 @@
 //! What works on this machine, one line each.
 
-use std::fs;
 use std::path::Path;
 
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
+use crate::memory::available_bytes;
 use crate::units::Bytes;
 use crate::{bind, corpus};
 
@@ -53,14 +53,6 @@ fn memory() -> Finding {
         }
         None => Finding { what: "memory", works: true, found: "unknown on this system".into() },
     }
-}
-
-/// Memory that processes may still take, in bytes; `None` where the system does not tell this way.
-#[must_use]
-pub fn available_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 async fn address(config: &ServeConfig) -> Finding {

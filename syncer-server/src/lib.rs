@@ -25,6 +25,7 @@ pub mod evaluate;
 pub mod export;
 pub mod http;
 pub mod links;
+pub mod memory;
 pub mod meters;
 pub mod outbox;
 pub mod prepare;

@@ -11,10 +11,10 @@ use archipelago::wire::{Invite, RunSpec};
 
 use crate::config::{ServeConfig, invite, preset, run_spec, syncer_config};
 use crate::corpus::Corpus;
-use crate::doctor::available_bytes;
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
 use crate::links::origin;
+use crate::memory::available_bytes;
 use crate::status::{Carried, Facts};
 use crate::store::{FORMAT, Manifest, Snapshot, Store, random_u64};
 use crate::units::Bytes;

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check of the repository, in order of cost.
 
 mod apt;
+mod arrows;
 mod browsers;
 mod stages;
 mod tidy;

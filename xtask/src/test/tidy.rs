@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::arrows;
+
 /// Lines a Rust file may have.
 const LINES_MAX: usize = 400;
 
@@ -36,11 +38,14 @@ pub fn check(root: &Path) -> Result<String, String> {
     walk(root, &mut files)?;
     files.sort();
     let mut broken = Vec::new();
+    let mut names = Vec::new();
     for file in &files {
         let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy().replace('\\', "/");
         let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
         broken.extend(judge(&name, &text));
+        names.push(name);
     }
+    broken.extend(arrows::judge(root, &names));
     if broken.is_empty() { Ok(format!("{} files", files.len())) } else { Err(broken.join("\n  ")) }
 }
 
