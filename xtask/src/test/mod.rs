@@ -3,6 +3,7 @@
 mod apt;
 mod arrows;
 mod browsers;
+mod documents;
 mod stages;
 mod tidy;
 mod vulkan;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::arrows;
+use super::{arrows, documents};
 
 /// Lines a Rust file may have.
 const LINES_MAX: usize = 400;
@@ -32,7 +32,7 @@ const DEBTS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
 
-/// Reads every file under `root`; a remark, or the broken rules, one a line.
+/// Looks at every file under `root`; a remark, or the broken rules, one a line.
 pub fn check(root: &Path) -> Result<String, String> {
     let mut files = Vec::new();
     walk(root, &mut files)?;
@@ -41,11 +41,14 @@ pub fn check(root: &Path) -> Result<String, String> {
     let mut names = Vec::new();
     for file in &files {
         let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy().replace('\\', "/");
-        let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-        broken.extend(judge(&name, &text));
+        if READ.iter().any(|kind| name.ends_with(&format!(".{kind}"))) {
+            let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+            broken.extend(judge(&name, &text));
+        }
         names.push(name);
     }
     broken.extend(arrows::judge(root, &names));
+    broken.extend(documents::judge(&names, &|name| fs::read_to_string(root.join(name)).ok()));
     if broken.is_empty() { Ok(format!("{} files", files.len())) } else { Err(broken.join("\n  ")) }
 }
 
@@ -58,7 +61,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
             if !SKIPPED.contains(&name.as_ref()) {
                 walk(&path, files)?;
             }
-        } else if path.extension().is_some_and(|kind| READ.iter().any(|read| kind == *read)) {
+        } else {
             files.push(path);
         }
     }

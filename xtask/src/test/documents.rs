@@ -1,0 +1,129 @@
+//! What pages say about the code: the files that they name are there, and so are the items in them.
+
+/// The folders that hold what a page can name.
+const FOLDERS: &[&str] = &["sdk/", "syncer-server/", "native-learner/", "web-demo/", "tests/", "xtask/"];
+
+/// What comes out of a build, and what a run leaves.
+const BUILT: &[&str] = &["web-demo/dist"];
+
+/// The sentences about the pages among `names`, whose texts `load` gives.
+pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut broken = Vec::new();
+    for page in names.iter().filter(|name| name.ends_with(".md")) {
+        let text = load(page).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            let place = format!("{page}:{}", number + 1);
+            // Between backticks: every second piece.
+            for quoted in line.split('`').skip(1).step_by(2) {
+                broken.extend(wrong(names, load, quoted).map(|what| format!("{place}: {what}")));
+            }
+            for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                broken.extend(dangling(names, load, page, target).map(|what| format!("{place}: {what}")));
+            }
+        }
+    }
+    broken
+}
+
+/// What is wrong with a page's `quoted`, if it is a path of this repository: `path` or `path::item`.
+fn wrong(names: &[String], load: &dyn Fn(&str) -> Option<String>, quoted: &str) -> Option<String> {
+    let path_like = FOLDERS.iter().any(|folder| quoted.starts_with(folder))
+        && !BUILT.iter().any(|built| quoted.starts_with(built))
+        && !quoted.contains([' ', '*', '{', '<']);
+    if !path_like {
+        return None;
+    }
+    let (path, item) = quoted.split_once("::").map_or((quoted, None), |(path, item)| (path, Some(item)));
+    let path = path.trim_end_matches('/');
+    if !names.iter().any(|name| name == path || name.starts_with(&format!("{path}/"))) {
+        return Some(format!("`{path}` is not there; name the file that is"));
+    }
+    let item = item?;
+    let text = load(path)?;
+    let defined = ["fn", "struct", "enum", "trait", "const", "type"];
+    let found = defined.iter().any(|kind| {
+        text.split(&format!("{kind} {item}"))
+            .skip(1)
+            .any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    });
+    (!found).then(|| format!("`{path}` holds no `{item}`; name what it holds"))
+}
+
+/// What is wrong with a link of `page` to `target`, if it leads to a page or a folder of this repository.
+fn dangling(
+    names: &[String],
+    load: &dyn Fn(&str) -> Option<String>,
+    page: &str,
+    target: &str,
+) -> Option<String> {
+    if target.contains("://") || target.contains(' ') {
+        return None;
+    }
+    let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
+    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let path = if file.is_empty() {
+        page.to_owned()
+    } else {
+        [folder, file].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("/")
+    };
+    let there = load(&path).is_some() || names.iter().any(|name| name.starts_with(&format!("{path}/")));
+    if path.contains("..") {
+        return None;
+    }
+    if !there {
+        return Some(format!("the link to `{target}` leads nowhere"));
+    }
+    let text = load(&path)?;
+    let found = anchor.is_none_or(|anchor| {
+        text.lines().filter(|line| line.starts_with('#')).any(|heading| slug(heading) == anchor)
+    });
+    (!found).then(|| format!("`{path}` has no heading `{}`", anchor.unwrap_or_default()))
+}
+
+/// The anchor that a page gives to a heading.
+fn slug(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter(kept)
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page with `line` in it breaks `count` rules.
+    fn check(line: &str, count: usize) {
+        let names = ["A.md", "sdk/src/b.rs"].map(str::to_owned);
+        let load = |name: &str| match name {
+            "A.md" => Some(format!("# One, two\n{line}\n")),
+            "sdk/src/b.rs" => Some("struct Long;\nfn there() {}\n".to_owned()),
+            _ => None,
+        };
+        let broken = judge(&names, &load);
+        assert_eq!(broken.len(), count, "{line}: {broken:?}");
+    }
+
+    #[test]
+    fn files_that_are_named_are_there() {
+        check("see `sdk/src/b.rs` and `sdk/src`", 0);
+        check("see `sdk/src/c.rs`", 1);
+        check("run `sdk/src/c.rs --now`", 0);
+        check("`sdk/src/b.rs::there` keeps it", 0);
+        check("`sdk/src/b.rs::gone` keeps it", 1);
+        check("`sdk/src/b.rs::Lon` keeps it", 1);
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        check("[a](A.md#one-two), [b](sdk/src/b.rs), [c](https://host/x)", 0);
+        check("[a](#one-two)", 0);
+        check("[a](A.md#three)", 1);
+        check("[a](C.md)", 1);
+    }
+}
