@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use archipelago::wire::Invite;
+use archipelago::wire::http::SOCKET;
 use serde::Serialize;
 
 use crate::config::ServeConfig;
@@ -67,7 +68,8 @@ impl Announcement {
             }
         });
         // The same place in the scheme of sockets: http is ws, https is wss.
-        let join = format!("{}v1/ws{invite}", links.best().replacen("http", "ws", 1));
+        let join =
+            format!("{}{SOCKET}{invite}", links.best().trim_end_matches('/').replacen("http", "ws", 1));
         Self { event: "listening", address, url, join, classroom }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use archipelago::wire::Invite;
+use archipelago::wire::http::INVITE_KEY;
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
 
@@ -84,7 +85,7 @@ pub fn origin(public: &str) -> Result<String, ServerError> {
 /// `#invite=…`, or nothing: what follows # stays with whoever opens a link, no request carries it.
 #[must_use]
 pub fn fragment(invite: Option<&Invite>) -> String {
-    invite.map_or_else(String::new, |invite| format!("#invite={}", invite.expose()))
+    invite.map_or_else(String::new, |invite| format!("#{INVITE_KEY}{}", invite.expose()))
 }
 
 /// Addresses of this machine from which it would send to [`PLACES`], best first.

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use archipelago::wire::http;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -90,7 +91,7 @@ impl SyncerProcess {
     /// Its `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
-        let body = get(self.address, "/v1/status").ok()?;
+        let body = get(self.address, http::STATUS).ok()?;
         serde_json::from_str(&body).ok()
     }
 

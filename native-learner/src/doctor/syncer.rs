@@ -2,7 +2,7 @@
 
 use archipelago::platform::{FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
 use archipelago::run::Address;
-use archipelago::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL};
+use archipelago::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
 
 use super::Finding;
 use crate::identity::{IdentityLock, default_folder};
@@ -17,7 +17,7 @@ pub(super) fn identity(address: &Address) -> Finding {
 }
 
 pub(super) async fn http(address: &Address) -> Finding {
-    let url = address.http_url("/healthz");
+    let url = address.http_url(http::HEALTH);
     let request = FetchRequest {
         url: url.clone(),
         start_byte: 0,

@@ -3,13 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::wire::http::{INVITE_KEY, SOCKET};
 use crate::wire::{INVITE_BYTES_MAX, Invite};
-
-/// Path of the WebSocket, see `WIRE.md`.
-const SOCKET_PATH: &str = "/v1/ws";
-
-/// What an invite in a link's fragment begins with.
-const INVITE: &str = "invite=";
 
 /// The address of a syncer, and maybe an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +57,7 @@ impl Address {
     /// The WebSocket's address.
     #[must_use]
     pub fn socket_url(&self) -> String {
-        format!("{}://{}{SOCKET_PATH}", if self.secure { "wss" } else { "ws" }, self.place)
+        format!("{}://{}{SOCKET}", if self.secure { "wss" } else { "ws" }, self.place)
     }
 
     /// The address of an HTTP route; `path` begins with a slash.
@@ -117,7 +112,7 @@ impl FromStr for Address {
         // A link from a browser may carry a fragment; it is never sent to a server.
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
         let rest = rest.trim_end_matches('/');
-        let rest = rest.strip_suffix(SOCKET_PATH).unwrap_or(rest).trim_end_matches('/');
+        let rest = rest.strip_suffix(SOCKET).unwrap_or(rest).trim_end_matches('/');
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let wrong = || AddressError::Host { text: text.to_owned() };
         let (host, port) = split_port(authority).ok_or_else(wrong)?;
@@ -134,7 +129,7 @@ impl FromStr for Address {
         }
         let place = format!("{}{path}", authority.to_ascii_lowercase());
         let address = Self { secure, place, invite: None };
-        match fragment.split('&').find_map(|part| part.strip_prefix(INVITE)) {
+        match fragment.split('&').find_map(|part| part.strip_prefix(INVITE_KEY)) {
             Some(invite) => address.with_invite(invite),
             None => Ok(address),
         }

@@ -9,14 +9,13 @@ use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
 use crate::platform::{FetchError, FetchReply, FetchRequest, fetch};
-use crate::wire::{FragmentId, INVITE_HEADER, RunId, Version, clip};
+use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, shard_path};
+use crate::wire::{FragmentId, RunId, Version, clip};
 
 use super::{Address, Backoff};
 
 /// Fragments under way at once; each is held in memory whole.
 const FRAGMENTS_MAX: usize = 4;
-/// The response header that names a fragment's version.
-const VERSION_HEADER: &str = "x-archipelago-version";
 
 /// A transfer that ended.
 #[derive(Debug)]
@@ -94,7 +93,7 @@ impl Downloads {
         }
         let held = self.shard.as_mut().expect("set above");
         if held.transfer.is_none() && held.retry_us <= now_us {
-            let path = format!("/v1/runs/{run}/shards/{shard}");
+            let path = shard_path(run, shard);
             let start_byte = held.partial.len() as u64;
             let request = request(&self.address, &path, start_byte, body_bytes);
             held.transfer = Some(fetch(request).boxed_local());
@@ -161,7 +160,7 @@ impl Downloads {
             && let Some(wanted) = self.waiting.pop_front()
         {
             let Wanted { run, fragment, version, body_bytes } = wanted;
-            let path = format!("/v1/runs/{run}/fragments/{fragment}/{version}");
+            let path = fragment_path(run, fragment, version);
             let request = request(&self.address, &path, 0, body_bytes);
             self.fragments.push(fetch(request).map(move |reply| (wanted, reply)).boxed_local());
         }

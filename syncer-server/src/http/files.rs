@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use archipelago::diloco::FragmentId;
-use archipelago::wire::INVITE_HEADER;
+use archipelago::wire::http::{self, INVITE_HEADER};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 
 /// Names the version in an answer's body.
-const VERSION_HEADER: HeaderName = HeaderName::from_static("x-archipelago-version");
+const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
 
 /// A version, a shard, never changes under its name.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");

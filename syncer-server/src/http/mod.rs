@@ -11,7 +11,7 @@ mod stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use archipelago::wire::INVITE_HEADER;
+use archipelago::wire::http as path;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -67,23 +67,23 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/scale", get(page::scale))
         .route("/scale.html", get(page::scale))
         .route("/assets/{name}", get(page::asset))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(stats::ready))
-        .route("/metrics", get(stats::metrics))
-        .route("/v1/status", get(stats::status))
-        .route("/v1/learners", get(stats::learners))
-        .route("/v1/series", get(stats::series))
-        .route("/v1/rounds", get(stats::rounds))
-        .route("/v1/events", get(events::events))
-        .route("/v1/export.zip", get(export::export))
-        .route("/v1/ws", get(socket::upgrade))
-        .route("/v1/runs/{run}/fragments/{fragment}/{version}", get(files::fragment))
-        .route("/v1/runs/{run}/shards/{index}", get(files::shard))
-        .route("/v1/admin/finish", post(admin::finish))
-        .route("/v1/admin/pause", post(admin::pause))
-        .route("/v1/admin/resume", post(admin::resume))
-        .route("/v1/admin/learners/{id}/pace", post(admin::pace))
-        .route("/v1/admin/learners/{id}/drop", post(admin::send_away))
+        .route(path::HEALTH, get(|| async { "ok\n" }))
+        .route(path::READY, get(stats::ready))
+        .route(path::METRICS, get(stats::metrics))
+        .route(path::STATUS, get(stats::status))
+        .route(path::LEARNERS, get(stats::learners))
+        .route(path::SERIES, get(stats::series))
+        .route(path::ROUNDS, get(stats::rounds))
+        .route(path::EVENTS, get(events::events))
+        .route(path::EXPORT, get(export::export))
+        .route(path::SOCKET, get(socket::upgrade))
+        .route(path::FRAGMENT, get(files::fragment))
+        .route(path::SHARD, get(files::shard))
+        .route(path::ADMIN_FINISH, post(admin::finish))
+        .route(path::ADMIN_PAUSE, post(admin::pause))
+        .route(path::ADMIN_RESUME, post(admin::resume))
+        .route(path::ADMIN_PACE, post(admin::pace))
+        .route(path::ADMIN_DROP, post(admin::send_away))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here; / shows the run\n") })
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
@@ -103,9 +103,9 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     headers.entry(header::VARY).or_insert(HeaderValue::from_static("origin"));
     if let Some(origin) = allowed {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        let exposed = HeaderValue::from_static("etag, content-range, x-archipelago-version");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(INVITE_HEADER));
+        let exposed = HeaderValue::from_str(&format!("etag, content-range, {}", path::VERSION_HEADER));
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.expect("names of headers"));
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(path::INVITE_HEADER));
     }
     response
 }

@@ -6,6 +6,7 @@ mod close;
 mod codec;
 mod error;
 mod header;
+pub mod http;
 mod ids;
 mod messages;
 mod scan;
@@ -53,9 +54,6 @@ pub const NAME_BYTES_MAX: u32 = 64;
 
 /// Longest invite in [`Hello`], in bytes.
 pub const INVITE_BYTES_MAX: u32 = 64;
-
-/// The request header that shows the invite when parameters and data are fetched.
-pub const INVITE_HEADER: &str = "x-archipelago-invite";
 
 /// Longest reason in [`Bye`], in bytes.
 pub const REASON_BYTES_MAX: u32 = 512;

@@ -1,0 +1,92 @@
+//! What a syncer offers over HTTP: paths and header names, once for both sides.
+//!
+//! A path with `{…}` in it is a route: each brace stands for one value. The server gives routes to its router as they are;
+//! a learner fills them in with [`fragment_path`] and [`shard_path`].
+
+use std::fmt::Display;
+
+use super::{FragmentId, RunId, Version};
+
+/// Answers 200 while the process lives.
+pub const HEALTH: &str = "/healthz";
+/// Answers 200 while learners may join.
+pub const READY: &str = "/readyz";
+/// Figures for Prometheus.
+pub const METRICS: &str = "/metrics";
+/// The run as it is now, as JSON.
+pub const STATUS: &str = "/v1/status";
+/// Some learners of all, as JSON.
+pub const LEARNERS: &str = "/v1/learners";
+/// How the run went, as JSON.
+pub const SERIES: &str = "/v1/series";
+/// The last rounds, as JSON.
+pub const ROUNDS: &str = "/v1/rounds";
+/// The run as it goes, as server-sent events.
+pub const EVENTS: &str = "/v1/events";
+/// The model to take home, as a ZIP archive.
+pub const EXPORT: &str = "/v1/export.zip";
+/// The learners' WebSocket; `WIRE.md` says what is spoken there.
+pub const SOCKET: &str = "/v1/ws";
+/// Θ̂ of one fragment, as little-endian `f32`.
+pub const FRAGMENT: &str = "/v1/runs/{run}/fragments/{fragment}/{version}";
+/// The tokens of one shard.
+pub const SHARD: &str = "/v1/runs/{run}/shards/{index}";
+/// Collects everyone's last progress, then ends the run. Like everything under `/v1/admin/`, for the owner only.
+pub const ADMIN_FINISH: &str = "/v1/admin/finish";
+/// Begins no round and grants no lease until [`ADMIN_RESUME`].
+pub const ADMIN_PAUSE: &str = "/v1/admin/pause";
+/// Goes on after [`ADMIN_PAUSE`].
+pub const ADMIN_RESUME: &str = "/v1/admin/resume";
+/// Lets one learner train for a part of its time only.
+pub const ADMIN_PACE: &str = "/v1/admin/learners/{id}/pace";
+/// Sends one learner away for a while.
+pub const ADMIN_DROP: &str = "/v1/admin/learners/{id}/drop";
+
+/// The request header that shows the invite when parameters and data are fetched.
+pub const INVITE_HEADER: &str = "x-archipelago-invite";
+/// The response header that names the version of the fragment in the body.
+pub const VERSION_HEADER: &str = "x-archipelago-version";
+
+/// What an invite begins with in the part of a link after `#`, which no request carries.
+pub const INVITE_KEY: &str = "invite=";
+
+/// The path of Θ̂ of `fragment`, at `version` or later.
+#[must_use]
+pub fn fragment_path(run: RunId, fragment: FragmentId, version: Version) -> String {
+    fill(FRAGMENT, &[&run, &fragment, &version])
+}
+
+/// The path of the shard with this index.
+#[must_use]
+pub fn shard_path(run: RunId, index: u32) -> String {
+    fill(SHARD, &[&run, &index])
+}
+
+/// `route` with each `{…}` replaced by the next of `values`.
+fn fill(route: &str, values: &[&dyn Display]) -> String {
+    let mut parts = route.split('{');
+    let mut path = parts.next().unwrap_or_default().to_owned();
+    for (part, value) in parts.zip(values) {
+        let rest = part.split_once('}').map_or("", |(_, rest)| rest);
+        path.push_str(&format!("{value}{rest}"));
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Learners and caches out there know these; see `WIRE.md` before you change one.
+    #[test]
+    fn paths_are_frozen() {
+        let run = RunId(0xab);
+        assert_eq!(
+            fragment_path(run, FragmentId(7), Version(12)),
+            "/v1/runs/00000000000000ab/fragments/7/12"
+        );
+        assert_eq!(shard_path(run, 3), "/v1/runs/00000000000000ab/shards/3");
+        assert_eq!(SOCKET, "/v1/ws");
+        assert_eq!((INVITE_HEADER, VERSION_HEADER), ("x-archipelago-invite", "x-archipelago-version"));
+    }
+}
