@@ -20,6 +20,20 @@ pub enum MergeRule {
     Mean,
 }
 
+impl MergeRule {
+    /// All rules that there are.
+    pub const ALL: [Self; 2] = [Self::Radial, Self::Mean];
+
+    /// Its name in settings, reports and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Radial => "radial",
+            Self::Mean => "mean",
+        }
+    }
+}
+
 /// What the syncer holds of one fragment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FragmentState {

@@ -101,6 +101,20 @@ pub enum Code {
     F32,
 }
 
+impl Code {
+    /// Its name in settings, reports and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int4 => "int4",
+            Self::E3m0 => "e3m0",
+            Self::Int2 => "int2",
+            Self::Int1 => "int1",
+            Self::F32 => "f32",
+        }
+    }
+}
+
 /// What a learner's parameters θ become when Θ̂ of a fragment arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,0 +1,266 @@
+//! Flag over environment over file over default.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command};
+
+use crate::file::{self, CONFIG, FileError};
+use crate::program::{Program, exit_help};
+
+/// What the name of every variable begins with.
+const PREFIX: &str = "ARCHIPELAGO_";
+
+/// Why the command line cannot be used.
+#[derive(Debug)]
+pub enum CliError {
+    /// A flag or a variable is wrong, or help was asked for: `clap` knows what to print, and the exit code.
+    Usage(Box<clap::Error>),
+    /// The file of settings is wrong, whatever flags and variables said.
+    File(FileError, Sources),
+}
+
+/// A command line that was read.
+#[derive(Debug)]
+pub struct Given<P> {
+    /// The program's settings.
+    pub cli: P,
+    /// Which of them were given.
+    pub sources: Sources,
+}
+
+/// Where the settings of a verb came from.
+#[derive(Debug)]
+pub struct Sources(Box<ArgMatches>);
+
+impl Sources {
+    /// Whether the setting of the verb that has this id was given nowhere: by no flag, no variable and no file.
+    #[must_use]
+    pub fn is_default(&self, id: &str) -> bool {
+        let source = self.0.subcommand().and_then(|(_, verb)| verb.value_source(id));
+        source.is_none_or(|source| source == ValueSource::DefaultValue)
+    }
+
+    /// Whether the switch of the verb that has this id is on.
+    #[must_use]
+    pub fn is_on(&self, id: &str) -> bool {
+        self.0.subcommand().is_some_and(|(_, verb)| verb.try_get_one(id).ok().flatten() == Some(&true))
+    }
+}
+
+/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag; of a flag given
+/// twice the last counts; and the help of each verb ends with the exit codes.
+#[must_use]
+pub fn command<P: Program>() -> Command {
+    let finish = |verb: Command| verb.mut_args(with_twin).after_help(exit_help(P::EXIT_CODES));
+    finish(P::command()).mut_subcommands(finish).args_override_self(true)
+}
+
+/// `arg` with its twin in the environment: `--sync-every` has `ARCHIPELAGO_SYNC_EVERY`.
+fn with_twin(arg: Arg) -> Arg {
+    let name = format!("{PREFIX}{}", file::name(&arg).to_uppercase().replace('-', "_"));
+    arg.env(name)
+}
+
+/// Reads the command line, the environment, and the TOML file that `--config` may name.
+///
+/// The file's keys become flags, unless a higher layer gave the same setting or one that excludes it: so each setting has
+/// one name, one type and one check, wherever it comes from.
+///
+/// # Errors
+/// - [`CliError::Usage`]: a flag or a variable is unknown or malformed.
+/// - [`CliError::File`]: the file cannot be read, or a key or a value in it is wrong.
+pub fn parse<P: Program>(arguments: impl IntoIterator<Item = OsString>) -> Result<Given<P>, CliError> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = command::<P>();
+    let usage = |error| CliError::Usage(Box::new(error));
+    let mut matches = command.clone().try_get_matches_from(&arguments).map_err(usage)?;
+    if let Some((name, given)) = matches.subcommand()
+        && let Some(file) = given.try_get_one::<PathBuf>(CONFIG).ok().flatten()
+    {
+        let verb = command.find_subcommand(name).expect("clap matched it");
+        let wrong =
+            |why| CliError::File(FileError { file: file.clone(), why }, Sources(Box::new(matches.clone())));
+        let words = file::words(file, &command, verb, given).map_err(wrong)?;
+        // Right behind the verb: after a bare `--` they would be no flags any more.
+        let behind = arguments.iter().position(|word| word == name).map_or(arguments.len(), |at| at + 1);
+        arguments.splice(behind..behind, words.into_iter().map(OsString::from));
+        // Without the file's flags all was right, so what is wrong now is the file's.
+        let read = command.clone().try_get_matches_from(&arguments).map_err(|error| wrong(sentence(&error)));
+        matches = read?;
+    }
+    let cli = P::from_arg_matches(&matches).map_err(usage)?;
+    Ok(Given { cli, sources: Sources(Box::new(matches)) })
+}
+
+/// The settings `A` with these flags; all others have their defaults, whatever the environment says.
+///
+/// # Panics
+/// A flag is unknown, or cannot have the value that it has.
+#[must_use]
+pub fn defaults<A: Args>(flags: &[&str]) -> A {
+    let command = A::augment_args(Command::new("settings").no_binary_name(true));
+    let settings = command.try_get_matches_from(flags).and_then(|found| A::from_arg_matches(&found));
+    settings.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What is wrong, in one sentence: `clap` itself adds usage and hints on lines of their own, for those who type.
+fn sentence(error: &clap::Error) -> String {
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (arg, value) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue));
+    let source = std::error::Error::source(error).map(ToString::to_string);
+    match error.kind() {
+        ErrorKind::ArgumentConflict => {
+            format!("the argument '{arg}' cannot be used with '{}'", said(ContextKind::PriorArg))
+        }
+        ErrorKind::ValueValidation => {
+            format!("invalid value '{value}' for '{arg}': {}", source.unwrap_or_default())
+        }
+        kind => match arg.is_empty() {
+            true => kind.to_string(),
+            false => format!("{kind}: '{arg}'"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use clap::{Parser, Subcommand};
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    #[command(name = "toy")]
+    struct Toy {
+        #[command(subcommand)]
+        verb: Verb,
+    }
+
+    #[derive(Subcommand, Debug)]
+    enum Verb {
+        Go(Go),
+        Stop(Stop),
+    }
+
+    #[derive(Args, Clone, Debug, PartialEq)]
+    struct Go {
+        place: Option<String>,
+        #[arg(long)]
+        config: Option<PathBuf>,
+        #[arg(long = "speed", default_value_t = 3)]
+        speed_kmh: u32,
+        #[arg(long, conflicts_with = "loud")]
+        quiet: bool,
+        #[arg(long)]
+        loud: bool,
+        #[arg(long, value_delimiter = ',')]
+        with: Vec<String>,
+    }
+
+    #[derive(Args, Debug)]
+    struct Stop {
+        #[arg(long)]
+        config: Option<PathBuf>,
+        #[arg(long)]
+        at_once: bool,
+    }
+
+    impl Program for Toy {
+        const EXIT_CODES: &[(u8, &str)] = &[(0, "done"), (12, "lost")];
+    }
+
+    fn parse_words(words: &[&str]) -> Result<Given<Toy>, CliError> {
+        parse(iter::once("toy").chain(words.iter().copied()).map(OsString::from))
+    }
+
+    fn with_file(text: &str, words: &[&str]) -> Result<Given<Toy>, CliError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        parse_words(&[&["go", "--config", file.path().to_str().unwrap()], words].concat())
+    }
+
+    fn go(text: &str, words: &[&str]) -> Go {
+        match with_file(text, words).unwrap().cli.verb {
+            Verb::Go(go) => Go { config: None, ..go },
+            verb => panic!("{verb:?}"),
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_variable() {
+        let command = command::<Toy>();
+        let variable = |id: &str| {
+            let go = command.find_subcommand("go").unwrap();
+            let arg = go.get_arguments().find(|arg| arg.get_id() == id).unwrap();
+            arg.get_env().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(variable("speed_kmh"), "ARCHIPELAGO_SPEED");
+        assert_eq!(variable("place"), "ARCHIPELAGO_PLACE");
+        assert_eq!(variable("quiet"), "ARCHIPELAGO_QUIET");
+    }
+
+    #[test]
+    fn help_lists_the_exit_codes() {
+        let mut command = command::<Toy>();
+        let expected = "Exit codes:\n    0  done\n   12  lost";
+        assert!(command.render_help().to_string().contains(expected));
+        let stop = command.find_subcommand_mut("stop").unwrap();
+        assert!(stop.render_help().to_string().contains(expected));
+    }
+
+    #[test]
+    fn flags_beat_the_file_which_beats_defaults() {
+        let file = "place = 'here'\nspeed = 5\nloud = true\nquiet = false\nwith = ['a', 'b']\nat-once = true";
+        let read = go(file, &[]);
+        assert_eq!((read.place.as_deref(), read.speed_kmh), (Some("here"), 5));
+        assert_eq!((read.loud, read.quiet, read.with), (true, false, vec!["a".to_owned(), "b".to_owned()]));
+
+        let read = go(file, &["--speed", "7", "--with=c", "--", "there"]);
+        assert_eq!((read.place.as_deref(), read.speed_kmh), (Some("there"), 7));
+        assert_eq!(read.with, ["c"]);
+        assert_eq!(go("", &[]), defaults(&[]));
+    }
+
+    #[test]
+    fn a_higher_layer_hides_what_it_excludes() {
+        for (file, flag) in [("loud = true", "--quiet"), ("quiet = true", "--loud")] {
+            let read = go(file, &[flag]);
+            assert_eq!((read.quiet, read.loud), (flag == "--quiet", flag == "--loud"), "{file}");
+        }
+    }
+
+    #[test]
+    fn knows_what_was_given() {
+        let given = with_file("speed = 3", &["--loud"]).unwrap().sources;
+        assert!(!given.is_default("speed_kmh") && !given.is_default("loud"));
+        assert!(given.is_default("quiet") && given.is_default("place"));
+    }
+
+    #[test]
+    fn says_what_is_wrong_in_the_file() {
+        let check = |text: &str, part: &str| match with_file(text, &[]) {
+            Err(CliError::File(error, _)) => {
+                let error = error.to_string();
+                assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        check("no-such-key = 1", "unknown key `no-such-key`: the keys are the flags of `go --help`");
+        check("config = 'x'", "unknown key `config`");
+        check("speed = 'high'", "invalid value 'high' for '--speed <SPEED_KMH>': invalid digit");
+        check("speed = true", "invalid value 'true' for '--speed");
+        check("speed = ''", "invalid value '' for '--speed");
+        check("loud = 3", "'--loud'");
+        check("speed = { a = 1 }", "`speed` is a table");
+        check("speed = ", "");
+        check("loud = true\nquiet = true", "'--loud' cannot be used with '--quiet'");
+        match parse_words(&["go", "--config", "not/there.toml"]) {
+            Err(CliError::File(error, _)) => assert!(error.to_string().contains("not/there.toml"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

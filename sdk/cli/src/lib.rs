@@ -1,0 +1,27 @@
+//! How our programs are told what to do, and how they say that they could not.
+//!
+//! A program declares its settings once, as structs of `clap`. This crate adds what all programs share: every flag has a
+//! twin in the environment, a TOML file may give the same settings, and the help lists the exit codes.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `layers` | flag over environment over file over default |
+//! | `file` | a TOML file whose keys are flags |
+//! | `program` | exit codes, and the sentence that a program ends with |
+//! | `units` | durations and sizes as people write them |
+//! | `range` | settings that are out of range |
+//! | `method` | the settings of the method itself |
+
+mod file;
+mod layers;
+mod method;
+mod program;
+mod range;
+mod units;
+
+pub use file::FileError;
+pub use layers::{CliError, Given, Sources, command, defaults, parse};
+pub use method::{MethodArgs, as_written};
+pub use program::{Program, fail};
+pub use range::{SettingError, range, within};
+pub use units::{Bytes, Span, UnitError, some_time};

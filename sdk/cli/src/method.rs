@@ -1,0 +1,197 @@
+//! Settings of the method itself: a run on a server has them, and so has its simulation.
+
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::diloco::{MergeRule, OuterSpec, QuorumPolicy};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
+use serde::{Serialize, Serializer};
+
+use crate::range::{SettingError, range, within};
+
+/// The codes that a run may use. Those of fewer bits are for comparison only.
+const CODES: [Code; 3] = [Code::Int4, Code::E3m0, Code::F32];
+
+/// How learners exchange parameters, and how the syncer merges them.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(next_help_heading = "Exchange")]
+#[serde(rename_all = "kebab-case")]
+pub struct MethodArgs {
+    /// H, steps between two exchanges of the same fragment
+    #[arg(long, value_name = "STEPS", default_value_t = 24)]
+    pub sync_every: u32,
+    /// P, parts that the parameters are exchanged in
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    pub fragments: u16,
+    /// τ, rounds in flight at once
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    pub rounds_in_flight: u32,
+    /// γ, share of the slack spent on waiting for stragglers (0 to 1)
+    #[arg(long, value_name = "SHARE", default_value_t = QuorumPolicy::default().grace_ratio)]
+    pub grace_ratio: f64,
+    /// Outer learning rate
+    #[arg(long, value_name = "RATE", default_value_t = OuterSpec::default().lr)]
+    #[serde(serialize_with = "as_written")]
+    pub outer_lr: f32,
+    /// Outer Nesterov momentum (0 to below 1)
+    #[arg(long, value_name = "SHARE", default_value_t = OuterSpec::default().momentum)]
+    #[serde(serialize_with = "as_written")]
+    pub outer_momentum: f32,
+    /// Share of the run over which the outer momentum rises from 0 (0 to 1)
+    #[arg(long, value_name = "SHARE", default_value_t = SyncerConfig::default().momentum_warmup_ratio)]
+    pub momentum_warmup: f64,
+    /// How values travel: int4, e3m0 or f32
+    #[arg(long, value_name = "CODE", default_value = "int4", value_parser = code)]
+    pub code: Code,
+    /// Values that share one scale (a multiple of 8)
+    #[arg(long, value_name = "VALUES", default_value_t = 256)]
+    pub block: u32,
+    /// What a learner does with a merged fragment: keep, keep-residue, overwrite or blend=SHARE
+    #[arg(long, value_name = "POLICY", default_value = "keep-residue", value_parser = apply)]
+    #[serde(serialize_with = "apply_as_written")]
+    pub apply: ApplyPolicy,
+    /// How updates are merged: radial or mean
+    #[arg(long, value_name = "RULE", default_value = "radial", value_parser = merge)]
+    pub merge: MergeRule,
+}
+
+impl MethodArgs {
+    /// What learners are told of the exchange.
+    ///
+    /// # Errors
+    /// [`SettingError`]: a setting is out of range.
+    pub fn exchange(&self) -> Result<ExchangeSpec, SettingError> {
+        let Self { sync_every, fragments, block, code, apply, .. } = *self;
+        within("sync-every", sync_every.into(), 1.0..=1e6)?;
+        within("fragments", fragments.into(), 1.0..=4_096.0)?;
+        let block_holds = block.is_multiple_of(8) && (8..=1 << 16).contains(&block);
+        range("block", block.into(), block_holds, "a multiple of 8 from 8 to 65536")?;
+        Ok(ExchangeSpec { fragments, sync_every, block, code, apply })
+    }
+
+    /// The syncer's settings: these, and the defaults of all others.
+    ///
+    /// # Errors
+    /// [`SettingError`]: a setting is out of range.
+    pub fn syncer(&self) -> Result<SyncerConfig, SettingError> {
+        let (lr, momentum, warmup) = (self.outer_lr, self.outer_momentum, self.momentum_warmup);
+        within("outer-lr", lr.into(), 1e-6..=1e3)?;
+        let holds = (0.0..1.0).contains(&momentum);
+        range("outer-momentum", momentum.into(), holds, "a number from 0 to below 1")?;
+        within("momentum-warmup", warmup, 0.0..=1.0)?;
+        let (rounds_in_flight, grace_ratio) = (self.rounds_in_flight, self.grace_ratio);
+        within("rounds-in-flight", rounds_in_flight.into(), 1.0..=1_000.0)?;
+        within("grace-ratio", grace_ratio, 0.0..=1.0)?;
+        Ok(SyncerConfig {
+            quorum: QuorumPolicy { rounds_in_flight, grace_ratio, ..QuorumPolicy::default() },
+            outer: OuterSpec { lr, momentum },
+            momentum_warmup_ratio: warmup,
+            merge: self.merge,
+            ..SyncerConfig::default()
+        })
+    }
+}
+
+/// Writes a number as its shortest decimal, which a flag would be.
+///
+/// # Errors
+/// Those of `to`.
+pub fn as_written<S: Serializer>(value: &f32, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(value.to_string().parse().expect("a number is written as one"))
+}
+
+fn apply_as_written<S: Serializer>(apply: &ApplyPolicy, to: S) -> Result<S::Ok, S::Error> {
+    match apply {
+        ApplyPolicy::Keep { residue: false } => to.serialize_str("keep"),
+        ApplyPolicy::Keep { residue: true } => to.serialize_str("keep-residue"),
+        ApplyPolicy::Overwrite => to.serialize_str("overwrite"),
+        ApplyPolicy::Blend { alpha } => to.collect_str(&format_args!("blend={alpha}")),
+    }
+}
+
+/// A value that is none of those that there are.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("give {0}")]
+struct UnknownName(String);
+
+fn code(name: &str) -> Result<Code, UnknownName> {
+    one_of(&CODES, Code::name, name)
+}
+
+fn merge(name: &str) -> Result<MergeRule, UnknownName> {
+    one_of(&MergeRule::ALL, MergeRule::name, name)
+}
+
+/// The one of `all` that is called `name`.
+fn one_of<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Result<T, UnknownName> {
+    let found = all.iter().copied().find(|one| name_of(*one) == name);
+    found.ok_or_else(|| UnknownName(all.iter().map(|one| name_of(*one)).collect::<Vec<_>>().join(", ")))
+}
+
+fn apply(text: &str) -> Result<ApplyPolicy, UnknownName> {
+    let blend = |share: &str| share.parse().ok().filter(|alpha| (0.0..=1.0).contains(alpha));
+    match text {
+        "keep" => Ok(ApplyPolicy::Keep { residue: false }),
+        "keep-residue" => Ok(ApplyPolicy::Keep { residue: true }),
+        "overwrite" => Ok(ApplyPolicy::Overwrite),
+        other => match other.strip_prefix("blend=").and_then(blend) {
+            Some(alpha) => Ok(ApplyPolicy::Blend { alpha }),
+            None => {
+                Err(UnknownName("keep, keep-residue, overwrite or blend=SHARE, SHARE from 0 to 1".to_owned()))
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn read(flag: &str, value: &str) -> Result<MethodArgs, String> {
+        let command = MethodArgs::augment_args(Command::new("method").no_binary_name(true));
+        let found = command.try_get_matches_from([flag, value]).map_err(|error| error.to_string())?;
+        Ok(MethodArgs::from_arg_matches(&found).unwrap())
+    }
+
+    #[test]
+    fn what_is_chosen_by_name_is_read_once() {
+        assert_eq!(read("--code", "e3m0").unwrap().code, Code::E3m0);
+        assert_eq!(read("--merge", "mean").unwrap().merge, MergeRule::Mean);
+        for (text, policy) in [
+            ("keep", ApplyPolicy::Keep { residue: false }),
+            ("keep-residue", ApplyPolicy::Keep { residue: true }),
+            ("overwrite", ApplyPolicy::Overwrite),
+            ("blend=0.5", ApplyPolicy::Blend { alpha: 0.5 }),
+        ] {
+            let args = read("--apply", text).unwrap();
+            assert_eq!(args.apply, policy);
+            assert_eq!(toml::Table::try_from(&args).unwrap()["apply"].as_str(), Some(text));
+        }
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused_with_what_does() {
+        for (flag, value, part) in [
+            ("--code", "int2", "give int4, e3m0, f32"),
+            ("--merge", "median", "give radial, mean"),
+            ("--apply", "blend=2", "SHARE from 0 to 1"),
+        ] {
+            let error = read(flag, value).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_out_of_range() {
+        let check = |flag: &str, value: &str| {
+            let args = read(flag, value).unwrap();
+            let error = args.exchange().map(drop).and_then(|()| args.syncer().map(drop)).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{flag} ")), "{error}");
+        };
+        check("--block", "12");
+        check("--sync-every", "0");
+        check("--outer-momentum", "1");
+        check("--momentum-warmup", "1.1");
+        check("--grace-ratio", "NaN");
+    }
+}

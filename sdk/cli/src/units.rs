@@ -1,0 +1,188 @@
+//! Durations and sizes as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+/// A text that is no duration, or no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// What follows the number is no unit of time.
+    #[error("{unit:?} is no unit of time: write ms, s, m (or min) or h")]
+    TimeUnit {
+        /// What follows the number.
+        unit: String,
+    },
+    /// There is no number, or none that a duration can have.
+    #[error("{text:?} is no duration: write 500ms, 30s, 5m or 2h")]
+    Duration {
+        /// The whole text.
+        text: String,
+    },
+    /// The duration is less than a millisecond where that makes no sense.
+    #[error("{text:?} is no time at all: give 1ms or more")]
+    NoTime {
+        /// The whole text.
+        text: String,
+    },
+    /// What follows the number is no unit of size.
+    #[error("{unit:?} is no unit of bytes: write kB, MB, GB, KiB, MiB or GiB")]
+    SizeUnit {
+        /// What follows the number.
+        unit: String,
+    },
+    /// There is no number, or none that a size can have.
+    #[error("{text:?} is no number of bytes: write e.g. 8MiB")]
+    Size {
+        /// The whole text.
+        text: String,
+    },
+}
+
+/// A duration written as `250ms`, `30s`, `1.5m`, `5min` or `2h`. A number alone is seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// In milliseconds, to the nearest; at most `u64::MAX`.
+    #[must_use]
+    pub fn ms(self) -> u64 {
+        // The cast saturates.
+        (self.0.as_secs_f64() * 1e3).round() as u64
+    }
+}
+
+impl FromStr for Span {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (number, unit) = split_unit(text);
+        let unit_s = match unit {
+            "ms" => 1e-3,
+            "" | "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(UnitError::TimeUnit { unit: unit.to_owned() }),
+        };
+        let wrong = || UnitError::Duration { text: text.to_owned() };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        Duration::try_from_secs_f64(number * unit_s).map(Self).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A duration of at least a millisecond, as a value parser for `clap`.
+///
+/// # Errors
+/// Those of [`Span`], and [`UnitError::NoTime`].
+pub fn some_time(text: &str) -> Result<Span, UnitError> {
+    let span: Span = text.parse()?;
+    if span.ms() > 0 { Ok(span) } else { Err(UnitError::NoTime { text: text.to_owned() }) }
+}
+
+/// A number of bytes written as `4096`, `64KiB`, `8MiB`, `2GiB`, or with `kB`, `MB`, `GB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (number, unit) = split_unit(text);
+        let unit_bytes = match unit {
+            "" | "B" => 1.0,
+            "kB" => 1e3,
+            "MB" => 1e6,
+            "GB" => 1e9,
+            "KiB" => 1024.0,
+            "MiB" => 1024.0 * 1024.0,
+            "GiB" => 1024.0 * 1024.0 * 1024.0,
+            _ => return Err(UnitError::SizeUnit { unit: unit.to_owned() }),
+        };
+        match number.parse::<f64>() {
+            // The cast saturates.
+            Ok(number) if number.is_finite() && number >= 0.0 => Ok(Self((number * unit_bytes) as u64)),
+            _ => Err(UnitError::Size { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        for (unit, factor) in [("GiB", 1024.0 * 1024.0 * 1024.0), ("MiB", 1024.0 * 1024.0), ("KiB", 1024.0)] {
+            if bytes >= factor {
+                return write!(f, "{:.1}{unit}", bytes / factor);
+            }
+        }
+        write!(f, "{}B", self.0)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+/// The number and the unit of `text`, which begins at the first letter.
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
+    (text[..at].trim(), &text[at..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_durations() {
+        let check = |text: &str, ms: u64| {
+            let span: Span = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!((span.0, span.ms()), (Duration::from_millis(ms), ms), "{text}");
+        };
+        check("30s", 30_000);
+        check("1.5m", 90_000);
+        check("1.5 min", 90_000);
+        check("250ms", 250);
+        check("2h", 7_200_000);
+        check("5", 5_000);
+        check("0s", 0);
+        for bad in ["", "s", "5d", "1 week", "-1s", "1e400s", "5 s s", "NaN", "inf"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn some_time_is_above_0() {
+        assert_eq!(some_time("1ms").map(Span::ms), Ok(1));
+        for bad in ["0s", "0.4ms"] {
+            assert_eq!(some_time(bad), Err(UnitError::NoTime { text: bad.to_owned() }), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reads_bytes() {
+        let check = |text: &str, bytes| assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        check("4096", 4096);
+        check("8MiB", 8 << 20);
+        check("2GB", 2_000_000_000);
+        for bad in ["", "MiB", "1TB", "-1kB", "inf"] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
+    }
+}
