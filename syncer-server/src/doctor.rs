@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use archipelago_cli::Bytes;
+
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::memory::available_bytes;
-use crate::units::Bytes;
 use crate::{bind, corpus};
 
 /// Less memory than this is not enough for any run, in bytes.

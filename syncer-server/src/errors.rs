@@ -2,10 +2,34 @@
 
 use std::path::PathBuf;
 
-use crate::units::Bytes;
+use archipelago_cli::{Bytes, FileError, SettingError, exit_codes};
 
-/// Exit code after a second signal: stopped at once, as shells count it (128 + SIGINT).
-pub const EXIT_STOPPED: u8 = 130;
+exit_codes! {
+    /// How the program ends.
+    pub enum Exit {
+        Done = 0, "the verb did what it was asked";
+        Failed = 1, "the system or the program failed";
+        Usage = 2, "a flag is unknown or malformed";
+        Settings = 3, "the configuration file or a combination of settings is wrong";
+        DataUnreadable = 4, "the data cannot be read";
+        DataEmpty = 5, "the data is empty";
+        DataBinary = 6, "the data is not UTF-8 text";
+        DataTooSmall = 7, "the data is too small";
+        Preset = 8, "no such preset";
+        Tokenizer = 9, "the tokenizer cannot be used";
+        AddressInUse = 10, "the address is in use";
+        Address = 11, "the address cannot be listened on";
+        OtherRun = 12, "the run directory holds another run";
+        DirInUse = 13, "the run directory is in use";
+        DirCorrupt = 14, "the run directory is corrupt";
+        Disk = 15, "the disk cannot be written or read";
+        NoSnapshot = 16, "there is no snapshot to export";
+        Unhealthy = 17, "doctor found a failure";
+        Memory = 18, "not enough memory";
+        // As shells count it: 128 + SIGINT.
+        Stopped = 130, "stopped at once by a second signal";
+    }
+}
 
 /// Why a verb failed. One sentence each: what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -25,14 +49,12 @@ pub enum ServerError {
         what: String,
     },
     /// The configuration file cannot be read or holds something it should not.
-    #[error("configuration file {}: {why}", .file.display())]
-    ConfigFile {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong and what to do.
-        why: String,
-    },
-    /// Settings that exclude each other or are out of range.
+    #[error(transparent)]
+    ConfigFile(#[from] FileError),
+    /// A setting is out of range.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// Settings that exclude each other, or mean nothing.
     #[error("{why}")]
     Config {
         /// What is wrong and what to do.
@@ -158,52 +180,29 @@ pub enum ServerError {
     },
 }
 
-/// The exit codes as `--help` shows them.
-pub const EXIT_CODES: &str = "\
-Exit codes:
-    0  the verb did what it was asked
-    1  the system or the program failed
-    2  a flag is unknown or malformed
-    3  the configuration file or a combination of settings is wrong
-    4  the data cannot be read
-    5  the data is empty
-    6  the data is not UTF-8 text
-    7  the data is too small
-    8  no such preset
-    9  the tokenizer cannot be used
-   10  the address is in use
-   11  the address cannot be listened on
-   12  the run directory holds another run
-   13  the run directory is in use
-   14  the run directory is corrupt
-   15  the disk cannot be written or read
-   16  there is no snapshot to export
-   17  doctor found a failure
-   18  not enough memory
-  130  stopped at once by a second signal";
-
 impl ServerError {
-    /// The process's exit code; [`EXIT_CODES`] lists them.
+    /// The process's exit code, one of [`Exit`].
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::System { .. } | Self::Internal { .. } => 1,
-            Self::ConfigFile { .. } | Self::Config { .. } => 3,
-            Self::DataUnreadable { .. } => 4,
-            Self::DataEmpty { .. } => 5,
-            Self::DataBinary { .. } => 6,
-            Self::DataTooSmall { .. } => 7,
-            Self::Preset { .. } => 8,
-            Self::Tokenizer { .. } => 9,
-            Self::AddressInUse { .. } => 10,
-            Self::Address { .. } => 11,
-            Self::OtherRun { .. } => 12,
-            Self::DirInUse { .. } => 13,
-            Self::DirCorrupt { .. } => 14,
-            Self::Disk { .. } => 15,
-            Self::NoSnapshot { .. } => 16,
-            Self::Unhealthy { .. } => 17,
-            Self::Memory { .. } => 18,
-        }
+        let exit = match self {
+            Self::System { .. } | Self::Internal { .. } => Exit::Failed,
+            Self::ConfigFile(_) | Self::Setting(_) | Self::Config { .. } => Exit::Settings,
+            Self::DataUnreadable { .. } => Exit::DataUnreadable,
+            Self::DataEmpty { .. } => Exit::DataEmpty,
+            Self::DataBinary { .. } => Exit::DataBinary,
+            Self::DataTooSmall { .. } => Exit::DataTooSmall,
+            Self::Preset { .. } => Exit::Preset,
+            Self::Tokenizer { .. } => Exit::Tokenizer,
+            Self::AddressInUse { .. } => Exit::AddressInUse,
+            Self::Address { .. } => Exit::Address,
+            Self::OtherRun { .. } => Exit::OtherRun,
+            Self::DirInUse { .. } => Exit::DirInUse,
+            Self::DirCorrupt { .. } => Exit::DirCorrupt,
+            Self::Disk { .. } => Exit::Disk,
+            Self::NoSnapshot { .. } => Exit::NoSnapshot,
+            Self::Unhealthy { .. } => Exit::Unhealthy,
+            Self::Memory { .. } => Exit::Memory,
+        };
+        exit.into()
     }
 }

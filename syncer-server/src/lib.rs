@@ -10,7 +10,6 @@
 //! | `http/` | parameters, shards, status, events, the page |
 //! | `links`, `announce` | where people reach the server, and how they are told |
 //! | `evaluate` | held-out loss and a text sample in the background |
-//! | `simulate/` | the paper's tables, recomputed |
 //! | `store/`, `export` | snapshots, and the model as a Hugging Face folder |
 
 pub mod actor;
@@ -30,10 +29,8 @@ pub mod meters;
 pub mod outbox;
 pub mod prepare;
 pub mod secret;
-pub mod simulate;
 pub mod status;
 pub mod store;
-pub mod units;
 
 use std::future::Future;
 use std::sync::Arc;

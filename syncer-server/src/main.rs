@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use archipelago::wire::Invite;
+use archipelago_cli::{CliError, fail};
 use serde_json::json;
 use signal_hook::{consts::TERM_SIGNALS, flag};
 use syncer_server::announce::Announcement;
-use syncer_server::config::{self, Cli, CliError, ExportArgs, ServeConfig, Verb, parse};
-use syncer_server::errors::{EXIT_STOPPED, ServerError};
+use syncer_server::config::{self, Cli, ExportArgs, ServeConfig, Verb, parse};
+use syncer_server::errors::{Exit, ServerError};
 use syncer_server::store::Store;
-use syncer_server::{bind, doctor, export, prepare, serve, simulate};
+use syncer_server::{bind, doctor, export, prepare, serve};
 use tracing_subscriber::EnvFilter;
 
 /// Time between two looks at whether a signal came.
@@ -24,12 +25,15 @@ const SIGNAL_POLL: Duration = Duration::from_millis(50);
 async fn main() -> ExitCode {
     let cli = match parse(std::env::args_os().collect::<Vec<OsString>>()) {
         Ok(cli) => cli,
-        Err(CliError::Usage(error)) => error.exit(),
-        Err(CliError::File(error)) => return fail(&error),
+        Err(CliError::Usage(error)) => match config::moved(&error) {
+            Some(where_to) => return fail(&where_to, Exit::Usage),
+            None => error.exit(),
+        },
+        Err(CliError::File(error, _)) => return fail(&error, Exit::Settings),
     };
     match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
+        Err(error) => fail(&error, error.exit_code()),
     }
 }
 
@@ -39,10 +43,6 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Export(args) => take_home(&args),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => examine(&config).await,
-        Verb::Simulate(args) => {
-            say(&simulate::run(&args, &mut |line| eprintln!("{line}"))?);
-            Ok(())
-        }
     }
 }
 
@@ -131,7 +131,7 @@ fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in TERM_SIGNALS {
         // In this order: the first signal must not find what it sets itself.
-        flag::register_conditional_shutdown(*signal, EXIT_STOPPED.into(), Arc::clone(&asked))
+        flag::register_conditional_shutdown(*signal, u8::from(Exit::Stopped).into(), Arc::clone(&asked))
             .and_then(|_| flag::register(*signal, Arc::clone(&asked)))
             .map_err(|source| ServerError::System { what: "cannot listen for signals".into(), source })?;
     }
@@ -153,11 +153,6 @@ fn log(config: &ServeConfig) {
 /// Whether colours are seen, and wanted, on `stream`.
 fn shows_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-fn fail(error: &ServerError) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(error.exit_code())
 }
 
 #[expect(clippy::print_stdout, reason = "the one place that answers on standard output")]

@@ -8,6 +8,7 @@ use archipelago::diloco::syncer::Syncer;
 use archipelago::diloco::{Codec, Fragments, Layout, RunId};
 use archipelago::model;
 use archipelago::wire::{Invite, RunSpec};
+use archipelago_cli::Bytes;
 
 use crate::config::{ServeConfig, invite, preset, run_spec, syncer_config};
 use crate::corpus::Corpus;
@@ -17,7 +18,6 @@ use crate::links::origin;
 use crate::memory::available_bytes;
 use crate::status::{Carried, Facts};
 use crate::store::{FORMAT, Manifest, Snapshot, Store, random_u64};
-use crate::units::Bytes;
 
 /// Everything that a server needs before it answers.
 pub struct Prepared {

@@ -1,5 +1,7 @@
 //! Settings that a classroom has unless told otherwise.
 
+use archipelago_cli::Sources;
+
 use super::{INVITE_SHORT, ServeConfig};
 
 /// Every interface of this machine: phones and laptops of the same network reach it.
@@ -8,15 +10,15 @@ const LISTEN: &str = "0.0.0.0:7700";
 /// A model that phones can train.
 const PRESET: &str = "tiny";
 
-/// Sets what `--classroom` implies, where `is_default` says that a flag was given nowhere.
-pub fn imply(config: &mut ServeConfig, is_default: impl Fn(&str) -> bool) {
+/// Sets what `--classroom` implies, unless `sources` says that it was given.
+pub fn imply(config: &mut ServeConfig, sources: &Sources) {
     if !config.classroom {
         return;
     }
-    if is_default("listen") {
+    if sources.is_default("listen") {
         LISTEN.clone_into(&mut config.listen);
     }
-    if is_default("preset") {
+    if sources.is_default("preset") {
         PRESET.clone_into(&mut config.preset);
     }
     config.invite.get_or_insert_with(|| INVITE_SHORT.to_owned());

@@ -1,160 +1,81 @@
-//! The command line, with a TOML file below flags and environment.
+//! The command line: verbs, and the settings of each.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use archipelago_cli::{CliError, Program};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser, Subcommand};
 
 use super::{ServeConfig, classroom};
-use crate::errors::{EXIT_CODES, ServerError};
-use crate::simulate::SimulateArgs;
+use crate::errors::Exit;
 
 /// The syncer of one Archipelago run: it leads the learners' rounds, merges what they send and keeps the
 /// model.
 #[derive(Parser, Debug)]
-#[command(name = "syncer-server", version, after_help = EXIT_CODES, args_override_self = true)]
+#[command(name = "syncer-server", version)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
+impl Program for Cli {
+    const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
+}
+
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// Start a run, or go on with the one in --dir
-    #[command(after_help = EXIT_CODES)]
     Serve(Box<ServeConfig>),
     /// Write the newest snapshot as a Hugging Face folder
-    #[command(after_help = EXIT_CODES)]
     Export(ExportArgs),
     /// Check settings, data and the run's folder, and start nothing
-    #[command(after_help = EXIT_CODES)]
     Validate(Box<ServeConfig>),
     /// Say what works on this machine: cores, memory, address, data, disk
-    #[command(after_help = EXIT_CODES)]
     Doctor(Box<ServeConfig>),
-    /// Recompute the paper's tables and print them beside its figures
-    #[command(after_help = EXIT_CODES)]
-    Simulate(Box<SimulateArgs>),
 }
 
 /// Settings of `export`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ExportArgs {
     /// Folder of the run
-    #[arg(long, env = "ARCHIPELAGO_DIR", value_name = "FOLDER", default_value = "runs/default")]
+    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
     pub dir: PathBuf,
     /// Folder to write, made if it is not there
-    #[arg(long, env = "ARCHIPELAGO_OUT", value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
     /// One JSON line on standard output
-    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 
-/// Why the command line cannot be used.
-#[derive(Debug)]
-pub enum CliError {
-    /// A flag or variable is wrong, or help was asked for.
-    Usage(clap::Error),
-    /// The TOML file is wrong.
-    File(ServerError),
-}
-
-/// Reads flags, environment and the TOML file that they may name.
-///
-/// The file's keys become flags, unless flag or variable is given: so each setting has one name, one
-/// type and one check.
+/// Reads flags, environment and the TOML file that they may name, and what some settings imply of others.
 ///
 /// # Errors
-/// - [`CliError::Usage`]: a flag or variable is unknown or malformed.
-/// - [`CliError::File`]: the file cannot be read, or a key or value in it is wrong.
+/// Those of [`archipelago_cli::parse`].
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
-    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    let matches = Cli::command().try_get_matches_from(&arguments).map_err(CliError::Usage)?;
-    let Some((verb, given)) = matches.subcommand() else {
-        return read(&matches);
-    };
-    let file = given.try_get_one::<PathBuf>("config").ok().flatten().cloned();
-    let Some(file) = file else { return read(&matches) };
-
-    let command = Cli::command();
-    let command = command.find_subcommand(verb).expect("clap matched it");
-    let from_file = file_flags(&file, command, given).map_err(|why| wrong(&file, why))?;
-    arguments.extend(from_file.into_iter().map(OsString::from));
-    let matches = Cli::command().try_get_matches_from(&arguments);
-    // Without the file's flags they were right, so what is wrong now is the file's.
-    read(&matches.map_err(|error| wrong(&file, first_line(&error)))?)
-}
-
-/// The settings of `matches`, and what some of them imply of others.
-fn read(matches: &ArgMatches) -> Result<Cli, CliError> {
-    let mut cli = Cli::from_arg_matches(matches).map_err(CliError::Usage)?;
-    let given = matches.subcommand().map(|(_, given)| given);
-    let is_default = |id: &str| {
-        given.is_some_and(|given| {
-            given.value_source(id).is_none_or(|source| source == ValueSource::DefaultValue)
-        })
-    };
-    if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut cli.verb {
-        classroom::imply(config, is_default);
+    let mut given = archipelago_cli::parse::<Cli>(arguments)?;
+    if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut given.cli.verb {
+        classroom::imply(config, &given.sources);
     }
-    Ok(cli)
+    Ok(given.cli)
 }
 
-fn wrong(file: &Path, why: String) -> CliError {
-    CliError::File(ServerError::ConfigFile { file: file.to_owned(), why })
-}
-
-fn first_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
-}
-
-/// The file's settings as flags, without those that `given` has from flag or environment.
-fn file_flags(file: &Path, command: &clap::Command, given: &ArgMatches) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{error}; check --config"))?;
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
-    let mut flags = Vec::new();
-    for (key, value) in table {
-        let known = command.get_arguments().find(|arg| arg.get_long() == Some(&key));
-        let Some(arg) = known.filter(|_| key != "config") else {
-            return Err(format!(
-                "unknown key `{key}`: the keys are the flags of `{} --help`",
-                command.get_name()
-            ));
-        };
-        if given.value_source(arg.get_id().as_str()).is_some_and(|source| source != ValueSource::DefaultValue)
-        {
-            continue;
-        }
-        let values = match value {
-            toml::Value::Array(values) => values,
-            value => vec![value],
-        };
-        for value in values {
-            flags.extend(flag(&key, value)?);
-        }
-    }
-    Ok(flags)
-}
-
-fn flag(key: &str, value: toml::Value) -> Result<Option<String>, String> {
-    match value {
-        toml::Value::Boolean(set) => Ok(set.then(|| format!("--{key}"))),
-        toml::Value::String(text) => Ok(Some(format!("--{key}={text}"))),
-        toml::Value::Integer(number) => Ok(Some(format!("--{key}={number}"))),
-        toml::Value::Float(number) => Ok(Some(format!("--{key}={number}"))),
-        other => Err(format!("`{key}` is a {}: give a number, a text or true", other.type_str())),
-    }
+/// Where a verb went that this program does not have any more, if `error` is about one.
+#[must_use]
+pub fn moved(error: &clap::Error) -> Option<&'static str> {
+    let asked = error.get(ContextKind::InvalidSubcommand);
+    let simulate = ContextValue::String("simulate".to_owned());
+    (error.kind() == ErrorKind::InvalidSubcommand && asked == Some(&simulate)).then_some(
+        "the paper's tables have a program of their own: say `simulate goodput` or, from the sources, \
+         `cargo run --release --bin simulate -- goodput`",
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use super::*;
 
     fn serve(arguments: &[&str]) -> Result<ServeConfig, CliError> {
@@ -178,6 +99,8 @@ mod tests {
         assert_eq!((config.method.sync_every, config.seed, config.no_eval), (7, 4, true));
         assert_eq!(config.allow_origin, ["https://a", "https://b"]);
         assert_eq!(config.method.block, ServeConfig::default().method.block);
+        let config = with_file("tokenizer = 'x'", &["--vocab", "300"]).unwrap();
+        assert_eq!((config.vocab, config.tokenizer), (Some(300), None), "a flag hides what it excludes");
     }
 
     #[test]
@@ -206,30 +129,33 @@ mod tests {
     #[test]
     fn says_what_is_wrong_in_the_file() {
         let check = |text: &str, part: &str| match with_file(text, &[]) {
-            Err(CliError::File(error)) => assert!(error.to_string().contains(part), "{error}"),
+            Err(CliError::File(error, _)) => assert!(error.to_string().contains(part), "{error}"),
             other => panic!("{text}: {other:?}"),
         };
-        check("no-such-key = 1", "unknown key `no-such-key`");
-        check("config = 'x'", "unknown key `config`");
-        check("sync-every = 'often'", "--sync-every");
-        check("seed = { a = 1 }", "`seed` is a table");
-        check("seed = ", "");
+        check("sinc-every = 1", "unknown key `sinc-every`");
+        check("out = 'x'", "unknown key `out`");
+        check("merge = 'median'", "'--merge <RULE>': give radial, mean");
         check("vocab = 300\ntokenizer = 'x'", "cannot be used with");
     }
 
-    /// Every flag has its twin in the environment.
+    /// Every setting has a flag, since its key and its variable are named like that.
     #[test]
-    fn every_flag_has_a_variable() {
-        let command = Cli::command();
-        let verbs = command.get_subcommands().flat_map(|verb| iter::once(verb).chain(verb.get_subcommands()));
-        for verb in verbs {
-            for arg in verb.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"))
-            {
-                let long = arg.get_long().expect("every setting has a long flag");
-                let variable = format!("ARCHIPELAGO_{}", long.to_uppercase().replace('-', "_"));
-                assert_eq!(arg.get_env().and_then(|name| name.to_str()), Some(variable.as_str()), "--{long}");
-            }
+    fn every_setting_has_a_flag() {
+        let mut command = archipelago_cli::command::<Cli>();
+        command.build();
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            let nameless = verb.get_arguments().find(|arg| arg.get_long().is_none());
+            assert!(nameless.is_none(), "{}: {nameless:?}", verb.get_name());
         }
-        command.debug_assert();
+    }
+
+    #[test]
+    fn says_where_simulate_went() {
+        let verb = |verb: &str| match parse(["syncer-server", verb].map(OsString::from)) {
+            Err(CliError::Usage(error)) => moved(&error),
+            other => panic!("{other:?}"),
+        };
+        assert!(verb("simulate").unwrap().contains("simulate goodput"));
+        assert_eq!(verb("simulated"), None);
     }
 }

@@ -2,20 +2,15 @@
 
 mod classroom;
 mod cli;
-mod method;
-mod range;
 mod run;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use archipelago_cli::{Bytes, MethodArgs, Span};
 use serde::Serialize;
 
-use crate::units::{Bytes, Span};
-
-pub use cli::{Cli, CliError, ExportArgs, Verb, parse};
-pub use method::{MethodArgs, as_written};
-pub use range::{range, within};
+pub use cli::{Cli, ExportArgs, Verb, moved, parse};
 pub use run::{INVITE_AUTO, INVITE_SHORT, invite, preset, run_spec, syncer_config};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
@@ -24,72 +19,42 @@ pub use run::{INVITE_AUTO, INVITE_SHORT, invite, preset, run_spec, syncer_config
 #[serde(rename_all = "kebab-case")]
 pub struct ServeConfig {
     /// TOML file whose keys are these flags
-    #[arg(long, env = "ARCHIPELAGO_CONFIG", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
     /// UTF-8 text file, or folder of them; without it a built-in grammar is trained on
-    #[arg(long, env = "ARCHIPELAGO_DATA", value_name = "PATH", help_heading = "Data")]
+    #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub data: Option<PathBuf>,
     /// Size of the built-in corpus (bytes)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_CORPUS_BYTES",
-        value_name = "BYTES",
-        default_value = "4MiB",
-        help_heading = "Data"
-    )]
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
     /// Train byte-level BPE with this many tokens on the data; without it a token is a byte
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_VOCAB",
-        value_name = "TOKENS",
-        help_heading = "Data",
-        conflicts_with = "tokenizer"
-    )]
+    #[arg(long, value_name = "TOKENS", help_heading = "Data", conflicts_with = "tokenizer")]
     pub vocab: Option<u32>,
     /// Use this tokenizer.json of Hugging Face's tokenizers
-    #[arg(long, env = "ARCHIPELAGO_TOKENIZER", value_name = "FILE", help_heading = "Data")]
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
     pub tokenizer: Option<PathBuf>,
     /// Share of the text, at its end, that is kept for measuring the loss (0 to below 1)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_HELD_OUT",
-        value_name = "SHARE",
-        default_value_t = 0.05,
-        help_heading = "Data"
-    )]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
 
     /// Model preset: tiny (0.1 M), small (0.9 M), medium (10 M) or base (124 M)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_PRESET",
-        value_name = "NAME",
-        default_value = "small",
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,
     /// Seed of the initial parameters, of the order of the data and of the built-in corpus
-    #[arg(long, env = "ARCHIPELAGO_SEED", value_name = "N", default_value_t = 1, help_heading = "Training")]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
     pub seed: u64,
     /// Windows in one step of one learner; by default the preset's
-    #[arg(long, env = "ARCHIPELAGO_BATCH", value_name = "WINDOWS", help_heading = "Training")]
+    #[arg(long, value_name = "WINDOWS", help_heading = "Training")]
     pub batch: Option<NonZeroU32>,
     /// Highest inner learning rate; by default the preset's
-    #[arg(long, env = "ARCHIPELAGO_LR", value_name = "RATE", help_heading = "Training")]
+    #[arg(long, value_name = "RATE", help_heading = "Training")]
     pub lr: Option<f32>,
     /// Merged tokens at which the learning rate has come down; by default the preset's
-    #[arg(long, env = "ARCHIPELAGO_TOTAL_TOKENS", value_name = "TOKENS", help_heading = "Training")]
+    #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub total_tokens: Option<u64>,
     /// Finish the run at this many merged tokens; 0 is never
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_STOP_AT_TOKENS",
-        value_name = "TOKENS",
-        default_value_t = 0,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Training")]
     pub stop_at_tokens: u64,
 
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -97,138 +62,62 @@ pub struct ServeConfig {
     #[serde(flatten)]
     pub method: MethodArgs,
     /// K, updates without which nothing is merged (fewer if fewer learners are alive)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_MIN_QUORUM",
-        value_name = "COUNT",
-        default_value = "1",
-        help_heading = "Exchange"
-    )]
+    #[arg(long, value_name = "COUNT", default_value = "1", help_heading = "Exchange")]
     pub min_quorum: NonZeroU32,
 
     /// Learners at once
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_LEARNERS_MAX",
-        value_name = "COUNT",
-        default_value_t = 2_048,
-        help_heading = "Learners"
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 2_048, help_heading = "Learners")]
     pub learners_max: u32,
     /// Live learners before the first round
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_LEARNERS_START",
-        value_name = "COUNT",
-        default_value_t = 1,
-        help_heading = "Learners"
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, help_heading = "Learners")]
     pub learners_start: u32,
     /// Learners invited to one round; of more, a rotating sample
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_COHORT_MAX",
-        value_name = "COUNT",
-        default_value_t = 64,
-        help_heading = "Learners"
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, help_heading = "Learners")]
     pub cohort_max: u32,
 
     /// For a class: prints a code to point phones at, and unless told otherwise listens on 0.0.0.0:7700, trains the preset tiny and asks for an invite
-    #[arg(long, env = "ARCHIPELAGO_CLASSROOM", help_heading = "Server")]
+    #[arg(long, help_heading = "Server")]
     pub classroom: bool,
     /// Link under which others reach this server, as https://host/ behind a proxy with TLS; by default this machine's addresses
-    #[arg(long, env = "ARCHIPELAGO_PUBLIC_URL", value_name = "URL", help_heading = "Server")]
+    #[arg(long, value_name = "URL", help_heading = "Server")]
     pub public_url: Option<String>,
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_DIR",
-        value_name = "FOLDER",
-        default_value = "runs/default",
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
     pub dir: PathBuf,
     /// Address to listen on; port 0 takes a free one
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "127.0.0.1:7700",
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7700", help_heading = "Server")]
     pub listen: String,
     /// Web origin allowed beside the server's own, as https://host or https://host:port; may be given several times
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_ALLOW_ORIGIN",
-        value_name = "ORIGIN",
-        value_delimiter = ',',
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = "Server")]
     pub allow_origin: Vec<String>,
     /// Token of the admin routes; by default one is made and kept in the run's folder
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_ADMIN_TOKEN",
-        value_name = "TOKEN",
-        hide_env_values = true,
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub admin_token: Option<String>,
     /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's folder, short one that is easy to type
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_INVITE",
-        value_name = "TOKEN|auto|short",
-        hide_env_values = true,
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "TOKEN|auto|short", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub invite: Option<String>,
     /// Time between two snapshots (e.g. 30s, 5m)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_SNAPSHOT_EVERY",
-        value_name = "TIME",
-        default_value = "30s",
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Server")]
     pub snapshot_every: Span,
     /// Shortest time between two measurements of the held-out loss
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_EVAL_EVERY",
-        value_name = "TIME",
-        default_value = "5s",
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Server")]
     pub eval_every: Span,
     /// Do not measure the held-out loss
-    #[arg(long, env = "ARCHIPELAGO_NO_EVAL", help_heading = "Server")]
+    #[arg(long, help_heading = "Server")]
     pub no_eval: bool,
 
     /// JSON lines on standard output: the address first, the final status last
-    #[arg(long, env = "ARCHIPELAGO_JSON", help_heading = "Output")]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
     /// Log warnings and errors only (RUST_LOG goes further)
-    #[arg(long, short, env = "ARCHIPELAGO_QUIET", help_heading = "Output")]
+    #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
 }
 
 impl Default for ServeConfig {
     fn default() -> Self {
-        settings(&[])
+        archipelago_cli::defaults(&[])
     }
-}
-
-/// Settings as `flags` give them; the others are as the environment or their defaults say.
-///
-/// # Panics
-/// A flag is unknown, or cannot have the value that it has.
-pub(crate) fn settings<A: clap::Args>(flags: &[&str]) -> A {
-    let command = A::augment_args(clap::Command::new("syncer-server").no_binary_name(true));
-    let settings = command.try_get_matches_from(flags).and_then(|found| A::from_arg_matches(&found));
-    settings.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -4,16 +4,16 @@ use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::model::Preset;
 use archipelago::wire::{DataSpec, INVITE_BYTES_MAX, RunSpec};
+use archipelago_cli::range;
 
 use super::ServeConfig;
-use super::range::range;
 use crate::errors::ServerError;
 
 /// What learners are told of the run, for a vocabulary of `vocab` tokens and these shards.
 ///
 /// # Errors
 /// - `Preset`: there is none of that name.
-/// - `Config`: a setting is out of range.
+/// - `Setting`: a setting is out of range.
 pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunSpec, ServerError> {
     let preset = preset(config)?;
     let mut inner = preset.inner();
@@ -38,7 +38,7 @@ pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunS
 /// The syncer's own knobs.
 ///
 /// # Errors
-/// `Config`: a setting is out of range.
+/// `Setting`: a setting is out of range.
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
     let method = config.method.syncer()?;
     for (flag, value) in [
@@ -98,8 +98,6 @@ pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::wire::ApplyPolicy;
-
     use super::*;
 
     fn spec(change: impl FnOnce(&mut ServeConfig)) -> Result<RunSpec, ServerError> {
@@ -117,9 +115,6 @@ mod tests {
             assert_eq!(error.exit_code(), code, "{error}");
         };
         check(8, |config| config.preset = "huge".into());
-        check(3, |config| config.method.code = "int3".into());
-        check(3, |config| config.method.apply = "blend=2".into());
-        check(3, |config| config.method.merge = "median".into());
         check(3, |config| config.method.block = 12);
         check(3, |config| config.lr = Some(f32::NAN));
         check(3, |config| config.method.outer_momentum = 1.0);
@@ -138,7 +133,5 @@ mod tests {
     fn warm_up_keeps_its_share() {
         let inner = spec(|config| config.total_tokens = Some(400_000)).unwrap().inner;
         assert_eq!((inner.total_tokens, inner.warmup_tokens), (400_000, 20_000));
-        let blend = spec(|config| config.method.apply = "blend=0.5".into()).unwrap().exchange.apply;
-        assert_eq!(blend, ApplyPolicy::Blend { alpha: 0.5 });
     }
 }

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use archipelago::diloco::checksum;
 use archipelago::wire::{
-    CHUNK_BYTES, CloseCode, Fate, Hello, LayoutHash, Message, Refusal, Round, RunId, Update, encode, frames,
+    CHUNK_BYTES, CloseCode, Code, Fate, Hello, LayoutHash, Message, Refusal, Round, RunId, Update, encode,
+    frames,
 };
 use futures::SinkExt;
 use tokio::io::AsyncWriteExt;
@@ -197,7 +198,7 @@ async fn who_never_reads_is_sent_away_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
     // Uncoded, so that the socket's buffers are full sooner.
     let mut config = config(dir.path());
-    config.method.code = "f32".into();
+    config.method.code = Code::F32;
     let server = Server::start(config).await;
     let mut deaf = Learner::join(&server, 2).await;
     deaf.report().await;

@@ -10,8 +10,9 @@ use archipelago::wire::{
     Assembler, BODY_BYTES_MAX, Bye, Fate, FragmentId, Hello, Identity, LearnerState, Message, Progress,
     Round, SUBPROTOCOL, Update, Version, Welcome, encode, frames,
 };
+use archipelago_cli::MethodArgs;
 use futures::{SinkExt, StreamExt};
-use syncer_server::config::{MethodArgs, ServeConfig};
+use syncer_server::config::ServeConfig;
 use syncer_server::errors::ServerError;
 use syncer_server::serve;
 use syncer_server::status::ServerStatus;

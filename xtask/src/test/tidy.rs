@@ -17,7 +17,8 @@ const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
 const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
 
 /// Modules that take time, bytes and seeds as arguments.
-const PURE: &[&str] = &["sdk/core/src/", "sdk/sim/src/"];
+const PURE: &[&str] =
+    &["sdk/core/src/", "sdk/sim/src/lab/", "sdk/sim/src/lesson/", "sdk/sim/src/paper/", "sdk/sim/src/world/"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] =

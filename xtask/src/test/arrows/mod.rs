@@ -31,7 +31,6 @@ const CIRCLES: &[(&str, &str, &str)] = &[
     ("xtask/src/main.rs::tools", "xtask/src/main.rs::web", "to be mended"),
     ("archipelago_sim::world::happening", "archipelago_sim::world::net", "to be mended"),
     ("syncer_server::actor", "syncer_server::evaluate", "to be mended"),
-    ("syncer_server::config", "syncer_server::simulate", "to be mended"),
     ("syncer_server::status", "syncer_server::evaluate", "to be mended"),
     ("xtask/src/main.rs::demo::report", "xtask/src/main.rs::demo::session", "to be mended"),
 ];

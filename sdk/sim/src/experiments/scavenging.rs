@@ -1,12 +1,12 @@
 //! `simulate scavenging`: what temporary learners are worth.
 
+use archipelago_cli::within;
 use archipelago_sim::paper::TrialError;
 use archipelago_sim::paper::scavenging::{LockStep, Scavenging};
 use serde::Serialize;
 
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, config};
-use crate::config::within;
-use crate::errors::ServerError;
+use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use crate::experiments::SimulateError;
 
 /// Extra learners of the paper's columns, beside its four; wall times of lock-step and of decoupled
 /// training over those without any.
@@ -18,27 +18,26 @@ const PAPER: [(u32, f64, f64); 5] =
 #[serde(rename_all = "kebab-case")]
 pub struct ScavengingArgs {
     /// Learners that are there from the beginning
-    #[arg(long, env = "ARCHIPELAGO_LEARNERS", value_name = "COUNT", default_value_t = Scavenging::default().learners)]
+    #[arg(long, value_name = "COUNT", default_value_t = Scavenging::default().learners)]
     pub learners: u32,
     /// Learners that join when half of the tokens are processed; several, one case each
-    #[arg(long, env = "ARCHIPELAGO_EXTRA", value_name = "COUNT", value_delimiter = ',', default_values_t = PAPER.map(|row| row.0))]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = PAPER.map(|row| row.0))]
     pub extra: Vec<u32>,
     /// Steps that each of the first learners takes if they stay alone
-    #[arg(long, env = "ARCHIPELAGO_STEPS", value_name = "COUNT", default_value_t = Scavenging::default().steps)]
+    #[arg(long, value_name = "COUNT", default_value_t = Scavenging::default().steps)]
     pub steps: u32,
     /// Time of a step (milliseconds)
-    #[arg(long, env = "ARCHIPELAGO_STEP_MS", value_name = "MS", default_value_t = Scavenging::default().step_ms)]
+    #[arg(long, value_name = "MS", default_value_t = Scavenging::default().step_ms)]
     pub step_ms: u64,
     /// Data-parallel: parameters and moments together (gigabytes); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_STATE_GB", value_name = "GB", default_value_t = LockStep::default().state_bytes / 1e9)]
+    #[arg(long, value_name = "GB", default_value_t = LockStep::default().state_bytes / 1e9)]
     pub state_gb: f64,
     /// Data-parallel: rate of each learner's link (Gbit/s); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_LINK_GBIT_S", value_name = "GBIT/S", default_value_t = LockStep::default().link_bits_per_s / 1e9)]
+    #[arg(long, value_name = "GBIT/S", default_value_t = LockStep::default().link_bits_per_s / 1e9)]
     pub link_gbit_s: f64,
     /// Data-parallel: mean time between two changes of one temporary learner (seconds); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_CHANGE_EVERY_S", value_name = "SECONDS", default_value_t = LockStep::default().change_every_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = LockStep::default().change_every_s)]
     pub change_every_s: f64,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonArgs,
@@ -47,9 +46,9 @@ pub struct ScavengingArgs {
 /// Measures decoupled training on the real cores, and computes the other.
 ///
 /// # Errors
-/// - `Config`: a setting is out of range.
-/// - `Internal`: the simulated run broke a rule of ours.
-pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+/// - `Setting`: a setting is out of range.
+/// - `Broken`: the simulated run broke a rule of ours.
+pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("learners", args.learners.into(), 1.0..=64.0)?;
     for &extra in &args.extra {
         within("extra", extra.into(), 0.0..=64.0)?;
@@ -94,10 +93,12 @@ pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Repo
 }
 
 /// A trial that could not be measured, by whose mistake it is.
-pub(super) fn trial(error: TrialError) -> ServerError {
+pub(super) fn trial(error: TrialError) -> SimulateError {
     match error {
-        TrialError::Range { .. } | TrialError::Unfinished { .. } | TrialError::Syncer(_) => config(error),
-        TrialError::Broken(_) => ServerError::Internal { what: error.to_string() },
+        TrialError::Range { .. } | TrialError::Unfinished { .. } | TrialError::Syncer(_) => {
+            SimulateError::refused(error)
+        }
+        TrialError::Broken(_) => SimulateError::Broken { what: error.to_string() },
     }
 }
 
@@ -128,17 +129,18 @@ fn plot(args: &ScavengingArgs, cases: &[Case]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use crate::experiments::Exit;
+    use archipelago_cli::defaults;
 
     #[test]
     fn each_published_column_has_its_neighbour() {
-        let parse = |flags: &[&str]| settings::<ScavengingArgs>(&[&["--steps", "60"], flags].concat());
+        let parse = |flags: &[&str]| defaults::<ScavengingArgs>(&[&["--steps", "60"], flags].concat());
         let report = run(&parse(&[]), &mut |_| ()).unwrap();
         assert_eq!(report.cases.len(), 10);
         assert!(report.cases.iter().all(|case| case.paper.is_some()), "{report:#?}");
         let other = run(&parse(&["--learners", "2", "--extra", "1"]), &mut |_| ()).unwrap();
         assert!(other.cases.iter().all(|case| case.paper.is_none()), "{other:#?}");
-        assert_eq!(run(&parse(&["--link-gbit-s", "0"]), &mut |_| ()).unwrap_err().exit_code(), 3);
-        assert_eq!(run(&parse(&["--extra", "1000"]), &mut |_| ()).unwrap_err().exit_code(), 3);
+        assert_eq!(run(&parse(&["--link-gbit-s", "0"]), &mut |_| ()).unwrap_err().exit(), Exit::Settings);
+        assert_eq!(run(&parse(&["--extra", "1000"]), &mut |_| ()).unwrap_err().exit(), Exit::Settings);
     }
 }

@@ -3,12 +3,12 @@
 mod course;
 mod plan;
 
+use archipelago_cli::within;
 use serde::Serialize;
 
 use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
 use super::{Case, CommonArgs, Report};
-use crate::config::within;
-use crate::errors::ServerError;
+use crate::experiments::SimulateError;
 
 use plan::Plan;
 
@@ -37,35 +37,32 @@ pub struct LearnersArgs {
     /// M, the numbers of learners
     #[arg(
         long,
-        env = "ARCHIPELAGO_LEARNERS",
         value_name = "COUNTS",
         value_delimiter = ',',
         default_values_t = [1, 2, 4, 8, 16]
     )]
     pub learners: Vec<u32>,
     /// Comparisons to make; by default all
-    #[arg(long, env = "ARCHIPELAGO_PARTS", value_name = "PARTS", value_enum, value_delimiter = ',')]
+    #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
     pub parts: Vec<Part>,
     /// Steps of each learner, where those are equal
-    #[arg(long, env = "ARCHIPELAGO_STEPS", value_name = "COUNT", default_value_t = 732)]
+    #[arg(long, value_name = "COUNT", default_value_t = 732)]
     pub steps: u64,
     /// Tokens of all learners together, where those are equal
-    #[arg(long, env = "ARCHIPELAGO_TOKENS", value_name = "COUNT", default_value_t = 3_000_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000)]
     pub tokens: u64,
     /// Thin link of each learner, each way (kbit/s)
-    #[arg(long, env = "ARCHIPELAGO_LINK_KBIT", value_name = "KBIT", default_value_t = 250)]
+    #[arg(long, value_name = "KBIT", default_value_t = 250)]
     pub link_kbit: u64,
     /// Each step takes up to this share more or less, by chance (0 to 1)
-    #[arg(long, env = "ARCHIPELAGO_STEP_JITTER", value_name = "SHARE", default_value_t = 0.02)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub step_jitter: f64,
     /// How often the loss is measured on the way, in the parts steps and tokens; changes nothing of the runs
-    #[arg(long, env = "ARCHIPELAGO_SAMPLES", value_name = "COUNT", default_value_t = 12)]
+    #[arg(long, value_name = "COUNT", default_value_t = 12)]
     pub samples: u32,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub training: TrainingArgs,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonArgs,
@@ -74,9 +71,10 @@ pub struct LearnersArgs {
 /// Trains, and compares the losses.
 ///
 /// # Errors
-/// - `Config`, `Preset`: a setting is out of range, or training failed.
+/// - `Setting`, `Preset`: a setting is out of range.
+/// - `Refused`: training failed.
 /// - `Disk`: the text cannot be read.
-pub fn run(args: &LearnersArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+pub fn run(args: &LearnersArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("steps", args.steps as f64, 1.0..=STEPS_MAX)?;
     within("link-kbit", args.link_kbit as f64, 1.0..=1e9)?;
     within("step-jitter", args.step_jitter, 0.0..=1.0)?;
@@ -124,10 +122,10 @@ fn notes(args: &LearnersArgs, courses: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use archipelago_cli::defaults;
 
     pub(super) fn args(flags: &[&str]) -> LearnersArgs {
-        settings(flags)
+        defaults(flags)
     }
 
     /// One learner is itself at full steps; every part finds its lines, and each run is made once.

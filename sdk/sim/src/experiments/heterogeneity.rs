@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use archipelago_cli::within;
 use archipelago_sim::lab::Budget;
 use archipelago_sim::world::{MachineSpec, Rng};
 use serde::Serialize;
@@ -9,8 +10,7 @@ use serde::Serialize;
 use super::findings::{Findings, mean};
 use super::training::{Experiment, LEARNERS_MAX, STEPS_MAX, TrainingArgs};
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
-use crate::config::within;
-use crate::errors::ServerError;
+use crate::experiments::SimulateError;
 
 /// The paper's table 5, by setting.
 const PAPER_GOODPUT: [f64; 3] = [84.0, 100.0, 100.0];
@@ -23,22 +23,20 @@ const VARIATION_MAX: f64 = 0.577;
 #[serde(rename_all = "kebab-case")]
 pub struct HeterogeneityArgs {
     /// M, learners; the second half of them are the slow ones
-    #[arg(long, env = "ARCHIPELAGO_LEARNERS", value_name = "COUNT", default_value_t = 8)]
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub learners: u32,
     /// By how much a step of a slow learner takes longer
-    #[arg(long, env = "ARCHIPELAGO_SPEED_GAP", value_name = "SHARE", default_value_t = 0.18)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.18)]
     pub speed_gap: f64,
     /// Standard deviation of the time of each step, evenly drawn (0 to 0.577)
-    #[arg(long, env = "ARCHIPELAGO_VARIATION", value_name = "SHARE", default_value_t = 0.1)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub variation: f64,
     /// Steps of the mean learner
-    #[arg(long, env = "ARCHIPELAGO_STEPS", value_name = "COUNT", default_value_t = 750)]
+    #[arg(long, value_name = "COUNT", default_value_t = 750)]
     pub steps: u64,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub training: TrainingArgs,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonArgs,
@@ -47,9 +45,10 @@ pub struct HeterogeneityArgs {
 /// Trains, and measures how much of the learners' time went into training.
 ///
 /// # Errors
-/// - `Config`, `Preset`: a setting is out of range, or training failed.
+/// - `Setting`, `Preset`: a setting is out of range.
+/// - `Refused`: training failed.
 /// - `Disk`: the text cannot be read.
-pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("learners", args.learners.into(), 2.0..=LEARNERS_MAX)?;
     within("speed-gap", args.speed_gap, 0.0..=10.0)?;
     within("variation", args.variation, 0.0..=VARIATION_MAX)?;
@@ -95,7 +94,7 @@ pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<R
 }
 
 /// The machines; a step of the model's varies evenly, so that its deviation is `--variation`.
-fn machines(args: &HeterogeneityArgs) -> Result<Vec<MachineSpec>, ServerError> {
+fn machines(args: &HeterogeneityArgs) -> Result<Vec<MachineSpec>, SimulateError> {
     let machine = args.training.recipe(1, 1)?.machines[0];
     let slow_ms = (machine.step_ms as f64 * (1.0 + args.speed_gap)).round() as u64;
     let jitter = args.variation * 3_f64.sqrt();
@@ -143,7 +142,7 @@ struct Purse {
 }
 
 impl Purse {
-    fn new(args: &HeterogeneityArgs, machines: &[MachineSpec]) -> Result<Self, ServerError> {
+    fn new(args: &HeterogeneityArgs, machines: &[MachineSpec]) -> Result<Self, SimulateError> {
         let step_tokens = args.training.step_tokens()?;
         let step_ms = mean(machines.iter().map(|machine| machine.step_ms as f64));
         let ms = (args.steps as f64 * step_ms) as u64;
@@ -165,7 +164,7 @@ fn experiments(
     machines: &[MachineSpec],
     barrier: &Barrier,
     budget: &Purse,
-) -> Result<Vec<Experiment>, ServerError> {
+) -> Result<Vec<Experiment>, SimulateError> {
     let (m, link) = (args.learners, machines[0].link);
     let even = vec![MachineSpec { step_ms: barrier.step_ms, jitter: 0.0, link, starts_ms: 0 }; m as usize];
     let mut experiments = Vec::new();
@@ -211,10 +210,10 @@ fn plot(names: &[&str], found: &std::collections::BTreeMap<String, Findings>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use archipelago_cli::defaults;
 
     fn args(flags: &[&str]) -> HeterogeneityArgs {
-        settings(flags)
+        defaults(flags)
     }
 
     /// The paper's figure is 84 %.

@@ -2,22 +2,18 @@
 
 use archipelago::diloco::MergeRule;
 use archipelago::wire::Code;
+use archipelago_cli::within;
 use archipelago_sim::lab::{Budget, Recipe};
 use clap::ValueEnum;
 
 use super::course::{Course, Equal, STEPS, TOKENS};
 use super::{LearnersArgs, Part};
-use crate::config::within;
-use crate::errors::ServerError;
-use crate::simulate::training::Experiment;
+use crate::experiments::SimulateError;
+use crate::experiments::training::Experiment;
 
 /// Codes beside 32 bits, with the paper's rise of the loss in percent, where it gives one.
-const CODES: [(Code, &str, Option<f64>); 4] = [
-    (Code::Int4, "int4", Some(0.09)),
-    (Code::E3m0, "e3m0", None),
-    (Code::Int2, "int2", Some(32.0)),
-    (Code::Int1, "int1", Some(83.0)),
-];
+const CODES: [(Code, Option<f64>); 4] =
+    [(Code::Int4, Some(0.09)), (Code::E3m0, None), (Code::Int2, Some(32.0)), (Code::Int1, Some(83.0))];
 /// M of the codes' comparison.
 const CODES_LEARNERS: u32 = 4;
 /// M of the comparison on thin links.
@@ -44,8 +40,8 @@ pub(super) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// # Errors
-    /// `Config`, `Preset`: a setting is out of range.
-    pub(super) fn new(args: &'a LearnersArgs) -> Result<Self, ServerError> {
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub(super) fn new(args: &'a LearnersArgs) -> Result<Self, SimulateError> {
         let step_tokens = args.training.step_tokens()?;
         // At least a step of each learner, on thin links too.
         within("tokens", args.tokens as f64, (step_tokens * u64::from(LINK_LEARNERS)) as f64..=TOKENS_MAX)?;
@@ -73,7 +69,7 @@ impl<'a> Plan<'a> {
         tokens: u64,
         what: &str,
         change: impl FnOnce(&mut Recipe),
-    ) -> Result<String, ServerError> {
+    ) -> Result<String, SimulateError> {
         let mut recipe = self.args.training.recipe(learners, tokens)?;
         for machine in &mut recipe.machines {
             machine.jitter = self.args.step_jitter;
@@ -88,17 +84,17 @@ impl<'a> Plan<'a> {
         self.lines.push(Line { case, ours: ours.to_owned(), base: base.to_owned(), paper });
     }
 
-    fn steps(&mut self) -> Result<(), ServerError> {
+    fn steps(&mut self) -> Result<(), SimulateError> {
         let tokens = self.args.steps * self.step_tokens;
         self.numbers(|learners| tokens * u64::from(learners), &STEPS)
     }
 
-    fn tokens(&mut self) -> Result<(), ServerError> {
+    fn tokens(&mut self) -> Result<(), SimulateError> {
         let tokens = self.args.tokens;
         self.numbers(|_| tokens, &TOKENS)
     }
 
-    fn numbers(&mut self, tokens: impl Fn(u32) -> u64, equal: &'static Equal) -> Result<(), ServerError> {
+    fn numbers(&mut self, tokens: impl Fn(u32) -> u64, equal: &'static Equal) -> Result<(), SimulateError> {
         for &learners in &self.args.learners {
             let tokens = tokens(learners);
             // One sample a step at most.
@@ -115,36 +111,36 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn merge(&mut self) -> Result<(), ServerError> {
+    fn merge(&mut self) -> Result<(), SimulateError> {
         for learners in [8, 16] {
-            let base = self.merged(learners, MergeRule::Mean, "mean")?;
-            let ours = self.merged(learners, MergeRule::Radial, "radial")?;
+            let base = self.merged(learners, MergeRule::Mean)?;
+            let ours = self.merged(learners, MergeRule::Radial)?;
             self.line(format!("radial above plain mean, M = {learners}"), &ours, &base, None);
         }
         Ok(())
     }
 
-    fn merged(&mut self, learners: u32, rule: MergeRule, name: &str) -> Result<String, ServerError> {
+    fn merged(&mut self, learners: u32, rule: MergeRule) -> Result<String, SimulateError> {
         let tokens = self.args.steps * self.step_tokens * u64::from(learners);
-        let what = unless(&self.args.training.method.merge, name);
+        let what = unless(rule == self.args.training.method.merge, rule.name());
         self.add(learners, tokens, &what, |recipe| recipe.syncer.merge = rule)
     }
 
-    fn codes(&mut self) -> Result<(), ServerError> {
-        let base = self.coded(Code::F32, "f32")?;
-        for (code, name, paper) in CODES {
-            let ours = self.coded(code, name)?;
-            self.line(format!("{name} above f32, M = {CODES_LEARNERS}"), &ours, &base, paper);
+    fn codes(&mut self) -> Result<(), SimulateError> {
+        let base = self.coded(Code::F32)?;
+        for (code, paper) in CODES {
+            let ours = self.coded(code)?;
+            self.line(format!("{} above f32, M = {CODES_LEARNERS}", code.name()), &ours, &base, paper);
         }
         Ok(())
     }
 
-    fn coded(&mut self, code: Code, name: &str) -> Result<String, ServerError> {
-        let what = unless(&self.args.training.method.code, name);
+    fn coded(&mut self, code: Code) -> Result<String, SimulateError> {
+        let what = unless(code == self.args.training.method.code, code.name());
         self.add(CODES_LEARNERS, self.args.tokens, &what, |recipe| recipe.exchange.code = code)
     }
 
-    fn grace(&mut self) -> Result<(), ServerError> {
+    fn grace(&mut self) -> Result<(), SimulateError> {
         let tokens = self.args.steps * self.step_tokens * 8;
         let base = self.add(8, tokens, "", |_| {})?;
         let ours = self.add(8, tokens, ", no grace", |recipe| recipe.syncer.quorum.grace_ratio = 0.0)?;
@@ -152,7 +148,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn fragments(&mut self) -> Result<(), ServerError> {
+    fn fragments(&mut self) -> Result<(), SimulateError> {
         let (bytes_per_s, count) = (self.args.link_kbit * 1_000 / 8, self.args.training.method.fragments);
         let (tokens, ms) = (self.args.tokens, self.args.tokens * self.args.training.step_ms);
         let ms = ms / (self.step_tokens * u64::from(LINK_LEARNERS));
@@ -174,9 +170,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What the name of an experiment says of a setting: nothing if it is the one `chosen` for all.
-fn unless(chosen: &str, name: &str) -> String {
-    if chosen == name { String::new() } else { format!(", {name}") }
+/// What the name of an experiment says of a setting: nothing if it is the one chosen for all.
+fn unless(is_chosen: bool, name: &str) -> String {
+    if is_chosen { String::new() } else { format!(", {name}") }
 }
 
 #[cfg(test)]

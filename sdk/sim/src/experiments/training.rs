@@ -10,13 +10,13 @@ use archipelago::data::{BYTE_VOCAB, grammar};
 use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::model::{InnerSpec, Preset};
+use archipelago_cli::{MethodArgs, as_written, range, within};
 use archipelago_sim::lab::{Budget, Corpus, LabError, Outcome, Recipe, reference_model};
 use archipelago_sim::world::{LinkSpec, MachineSpec};
 use serde::Serialize;
 
 use super::findings::Findings;
-use crate::config::{MethodArgs, as_written, range, within};
-use crate::errors::ServerError;
+use crate::experiments::SimulateError;
 
 /// Bytes of the built-in corpus that is trained on; its seed is 1, whatever the run's.
 const BUILT_IN_BYTES: usize = 1_000_000;
@@ -36,40 +36,21 @@ const JOBS_MAX: f64 = 256.0;
 #[serde(rename_all = "kebab-case")]
 pub struct TrainingArgs {
     /// Text to train on, each byte a token; by default the built-in grammar
-    #[arg(long, env = "ARCHIPELAGO_DATA", value_name = "FILE", help_heading = "Training")]
+    #[arg(long, value_name = "FILE", help_heading = "Training")]
     pub data: Option<PathBuf>,
     /// Shape of the model: reference (2 layers of width 64, context 64), tiny or small
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_PRESET",
-        value_name = "NAME",
-        default_value = "reference",
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "reference", help_heading = "Training")]
     pub preset: String,
     /// Windows in a step of one learner
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_BATCH",
-        value_name = "COUNT",
-        default_value_t = 8,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, help_heading = "Training")]
     pub batch: u32,
     /// Highest inner learning rate, of learners and of data-parallel training
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_LR",
-        value_name = "RATE",
-        default_value_t = 4e-3,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "RATE", default_value_t = 4e-3, help_heading = "Training")]
     #[serde(serialize_with = "as_written")]
     pub lr: f32,
     /// Lowest inner learning rate over the highest, reached at the end (0 to 1)
     #[arg(
         long,
-        env = "ARCHIPELAGO_LR_MIN_RATIO",
         value_name = "SHARE",
         default_value_t = Preset::Small.inner().lr_min_ratio,
         help_heading = "Training"
@@ -77,18 +58,11 @@ pub struct TrainingArgs {
     #[serde(serialize_with = "as_written")]
     pub lr_min_ratio: f32,
     /// Share of the run's tokens over which the inner learning rate rises, of learners and of data-parallel training (0 to 1)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_WARMUP",
-        value_name = "SHARE",
-        default_value_t = 0.05,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Training")]
     pub warmup: f64,
     /// Decay of AdamW's second moment (0 to below 1)
     #[arg(
         long,
-        env = "ARCHIPELAGO_BETA2",
         value_name = "SHARE",
         default_value_t = Preset::Small.inner().beta2,
         help_heading = "Training"
@@ -98,55 +72,29 @@ pub struct TrainingArgs {
     /// AdamW's weight decay
     #[arg(
         long,
-        env = "ARCHIPELAGO_WEIGHT_DECAY",
         value_name = "RATE",
         default_value_t = Preset::Small.inner().weight_decay,
         help_heading = "Training"
     )]
     #[serde(serialize_with = "as_written")]
     pub weight_decay: f32,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub method: MethodArgs,
     /// Time of an inner step (virtual milliseconds)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_STEP_MS",
-        value_name = "MS",
-        default_value_t = 100,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 100, help_heading = "Training")]
     pub step_ms: u64,
     /// Time from a learner to the syncer (virtual milliseconds)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_LATENCY_MS",
-        value_name = "MS",
-        default_value_t = 20,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 20, help_heading = "Training")]
     pub latency_ms: u64,
     /// Up to this much is added to it, by chance for each message (virtual milliseconds)
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_LATENCY_JITTER_MS",
-        value_name = "MS",
-        default_value_t = 5,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "MS", default_value_t = 5, help_heading = "Training")]
     pub latency_jitter_ms: u64,
     /// Runs of each case, with seeds from --seed on
-    #[arg(
-        long,
-        env = "ARCHIPELAGO_SEEDS",
-        value_name = "COUNT",
-        default_value_t = 3,
-        help_heading = "Training"
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 3, help_heading = "Training")]
     pub seeds: u32,
     /// Runs at a time, one thread each; by default as many as this machine has processors
-    #[arg(long, env = "ARCHIPELAGO_JOBS", value_name = "COUNT", help_heading = "Training")]
+    #[arg(long, value_name = "COUNT", help_heading = "Training")]
     #[serde(skip)]
     pub jobs: Option<NonZeroUsize>,
 }
@@ -167,11 +115,11 @@ impl TrainingArgs {
     ///
     /// # Errors
     /// - `Disk`: it cannot be read.
-    /// - `Config`: it is too short.
-    pub fn corpus(&self) -> Result<Corpus, ServerError> {
+    /// - `Refused`: it is too short.
+    pub fn corpus(&self) -> Result<Corpus, SimulateError> {
         let text = match &self.data {
             None => grammar::generate(1, BUILT_IN_BYTES).into_bytes(),
-            Some(path) => std::fs::read(path).map_err(|source| ServerError::Disk {
+            Some(path) => std::fs::read(path).map_err(|source| SimulateError::Disk {
                 what: "read",
                 path: path.clone(),
                 source,
@@ -184,7 +132,7 @@ impl TrainingArgs {
     ///
     /// # Errors
     /// Those of [`Self::recipe`].
-    pub fn step_tokens(&self) -> Result<u64, ServerError> {
+    pub fn step_tokens(&self) -> Result<u64, SimulateError> {
         let recipe = self.recipe(1, 1)?;
         Ok(u64::from(recipe.inner.batch) * u64::from(recipe.model.context))
     }
@@ -192,13 +140,13 @@ impl TrainingArgs {
     /// `learners` equal machines that train on `tokens` together, each step as long as the others.
     ///
     /// # Errors
-    /// `Config`, `Preset`: a setting is out of range.
-    pub fn recipe(&self, learners: u32, tokens: u64) -> Result<Recipe, ServerError> {
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub fn recipe(&self, learners: u32, tokens: u64) -> Result<Recipe, SimulateError> {
         let model = match self.preset.as_str() {
             "reference" => reference_model(),
             name => {
                 let preset: Result<Preset, _> = name.parse();
-                preset.map_err(|error| ServerError::Preset { why: error.to_string() })?.model(BYTE_VOCAB)
+                preset.map_err(|error| SimulateError::Preset { why: error.to_string() })?.model(BYTE_VOCAB)
             }
         };
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
@@ -252,13 +200,13 @@ impl TrainingArgs {
     /// many. `progress` takes a line for each run.
     ///
     /// # Errors
-    /// `Config`: a run is impossible, or its training failed.
+    /// `Refused`: a run is impossible, or its training failed.
     pub fn run(
         &self,
         first_seed: u64,
         experiments: Vec<Experiment>,
         progress: &mut dyn FnMut(&str),
-    ) -> Result<BTreeMap<String, Findings>, ServerError> {
+    ) -> Result<BTreeMap<String, Findings>, SimulateError> {
         let corpus = self.corpus()?;
         let mut named: BTreeMap<String, Experiment> = BTreeMap::new();
         for experiment in experiments {
@@ -297,7 +245,7 @@ impl TrainingArgs {
                 ));
                 found[index] = Some(outcome);
             }
-            Ok(())
+            Ok::<(), SimulateError>(())
         })?;
         let mut findings: BTreeMap<String, Findings> = BTreeMap::new();
         for ((experiment, _), outcome) in runs.iter().zip(found) {
@@ -316,17 +264,18 @@ fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome,
     }
 }
 
-fn failed(error: &LabError) -> ServerError {
-    ServerError::Config { why: format!("the simulation failed: {error}") }
+fn failed(error: &LabError) -> SimulateError {
+    SimulateError::refused(format!("the simulation failed: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use crate::experiments::Exit;
+    use archipelago_cli::defaults;
 
-    fn recipe(flags: &[&str]) -> Result<Recipe, ServerError> {
-        settings::<TrainingArgs>(flags).recipe(2, 1_000)
+    fn recipe(flags: &[&str]) -> Result<Recipe, SimulateError> {
+        defaults::<TrainingArgs>(flags).recipe(2, 1_000)
     }
 
     #[test]
@@ -346,7 +295,7 @@ mod tests {
     fn shares_beyond_1_are_refused() {
         for flag in ["--warmup", "--lr-min-ratio", "--grace-ratio"] {
             let error = recipe(&[flag, "1.5"]).unwrap_err();
-            assert!(error.exit_code() == 3 && error.to_string().contains(flag), "{error}");
+            assert!(error.exit() == Exit::Settings && error.to_string().contains(flag), "{error}");
         }
     }
 }

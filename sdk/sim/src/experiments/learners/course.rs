@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::simulate::findings::Findings;
-use crate::simulate::{Axis, Case, Mark, Plot, Scale, Series};
+use crate::experiments::findings::Findings;
+use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series};
 
 /// What is equal for all numbers of learners.
 pub(super) struct Equal {

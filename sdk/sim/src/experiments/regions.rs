@@ -1,36 +1,35 @@
 //! `simulate regions`: learners all over the world.
 
+use archipelago_cli::within;
 use archipelago_sim::paper::regions::{Region, Setting, UNITED_STATES, WORLD};
 use serde::Serialize;
 
 use super::scavenging::trial;
 use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
-use crate::config::within;
-use crate::errors::ServerError;
+use crate::experiments::SimulateError;
 
 /// Settings of `simulate regions`.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RegionsArgs {
     /// Parameters of the model (billions)
-    #[arg(long, env = "ARCHIPELAGO_PARAMS_BILLIONS", value_name = "BILLIONS", default_value_t = 12.0)]
+    #[arg(long, value_name = "BILLIONS", default_value_t = 12.0)]
     pub params_billions: f64,
     /// Time of an inner step (milliseconds); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_STEP_MS", value_name = "MS", default_value_t = Setting::default().step_ms)]
+    #[arg(long, value_name = "MS", default_value_t = Setting::default().step_ms)]
     pub step_ms: u64,
     /// Link of each of the eight learners of the world (Gbit/s); ours, the paper has 2 to 5
-    #[arg(long, env = "ARCHIPELAGO_WORLD_GBIT_S", value_name = "GBIT/S", default_value_t = 3.5)]
+    #[arg(long, value_name = "GBIT/S", default_value_t = 3.5)]
     pub world_gbit_s: f64,
     /// Link of each of the four learners of the United States (Gbit/s); ours, the paper has 2 to 5
-    #[arg(long, env = "ARCHIPELAGO_STATES_GBIT_S", value_name = "GBIT/S", default_value_t = 2.0)]
+    #[arg(long, value_name = "GBIT/S", default_value_t = 2.0)]
     pub states_gbit_s: f64,
     /// P, fragments; H is the same
-    #[arg(long, env = "ARCHIPELAGO_FRAGMENTS", value_name = "COUNT", default_value_t = Setting::default().fragments)]
+    #[arg(long, value_name = "COUNT", default_value_t = Setting::default().fragments)]
     pub fragments: u16,
     /// τ, rounds in flight at once
-    #[arg(long, env = "ARCHIPELAGO_ROUNDS_IN_FLIGHT", value_name = "COUNT", default_value_t = Setting::default().rounds_in_flight)]
+    #[arg(long, value_name = "COUNT", default_value_t = Setting::default().rounds_in_flight)]
     pub rounds_in_flight: u32,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonArgs,
@@ -39,9 +38,9 @@ pub struct RegionsArgs {
 /// Measures decoupled training on the real cores, and computes the other.
 ///
 /// # Errors
-/// - `Config`: a setting is out of range.
-/// - `Internal`: the simulated run broke a rule of ours.
-pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+/// - `Setting`: a setting is out of range.
+/// - `Broken`: the simulated run broke a rule of ours.
+pub fn run(args: &RegionsArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("params-billions", args.params_billions, 1e-3..=1e4)?;
     within("step-ms", args.step_ms as f64, 10.0..=600_000.0)?;
     for (flag, gbit_s) in [("world-gbit-s", args.world_gbit_s), ("states-gbit-s", args.states_gbit_s)] {
@@ -93,7 +92,7 @@ fn setting(args: &RegionsArgs, gbit_s: f64) -> Setting {
 }
 
 /// Slowdown of eight learners over the rate of their links.
-fn plot(args: &RegionsArgs) -> Result<Plot, ServerError> {
+fn plot(args: &RegionsArgs) -> Result<Plot, SimulateError> {
     let axis = |label: &str, scale| Axis { label: label.into(), scale };
     let rates = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0, 200.0];
     let (mut decoupled, mut lock_step) = (Vec::new(), Vec::new());
@@ -117,18 +116,19 @@ fn plot(args: &RegionsArgs) -> Result<Plot, ServerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use crate::experiments::Exit;
+    use archipelago_cli::defaults;
 
     #[test]
     fn lock_step_is_slow_and_decoupled_is_not() {
-        let parse = |flags: &[&str]| settings::<RegionsArgs>(flags);
+        let parse = |flags: &[&str]| defaults::<RegionsArgs>(flags);
         let report = run(&parse(&[]), &mut |_| ()).unwrap();
         let ours: Vec<f64> = report.cases.iter().map(|case| case.ours).collect();
         assert!(
             ours[0] < 1.05 && ours[2] < 1.05 && (10.0..=20.0).contains(&ours[1]) && ours[3] > 20.0,
             "{ours:?}"
         );
-        assert_eq!(run(&parse(&["--world-gbit-s", "0"]), &mut |_| ()).unwrap_err().exit_code(), 3);
-        assert_eq!(run(&parse(&["--fragments", "0"]), &mut |_| ()).unwrap_err().exit_code(), 3);
+        assert_eq!(run(&parse(&["--world-gbit-s", "0"]), &mut |_| ()).unwrap_err().exit(), Exit::Settings);
+        assert_eq!(run(&parse(&["--fragments", "0"]), &mut |_| ()).unwrap_err().exit(), Exit::Settings);
     }
 }

@@ -1,12 +1,11 @@
-use super::*;
-use crate::config::{Verb, parse};
+//! Settings of every subject.
 
-fn simulate(flags: &str) -> Result<String, ServerError> {
-    let words = ["syncer-server", "simulate"].into_iter().chain(flags.split_whitespace());
-    match parse(words.map(Into::into)).unwrap_or_else(|error| panic!("{flags}: {error:?}")).verb {
-        Verb::Simulate(args) => run(&args, &mut |_| {}),
-        verb => panic!("{verb:?}"),
-    }
+use super::*;
+
+fn simulate(flags: &str) -> Result<String, SimulateError> {
+    let words = ["simulate"].into_iter().chain(flags.split_whitespace()).map(Into::into);
+    let given = archipelago_cli::parse::<Cli>(words).unwrap_or_else(|error| panic!("{flags}: {error:?}"));
+    run(&given.cli, &mut |_| {})
 }
 
 /// What is out of range is named by its flag, at once: nothing panics, and nothing is computed with it.
@@ -16,7 +15,7 @@ fn bad_flags_are_named() {
     let check = |subject: &str, flag: &str, values: &[&str]| {
         for value in values {
             let error = simulate(&format!("{subject} --{flag}={value}")).unwrap_err();
-            assert_eq!(error.exit_code(), 3, "{subject} --{flag}={value}: {error}");
+            assert_eq!(error.exit(), Exit::Settings, "{subject} --{flag}={value}: {error}");
             assert!(error.to_string().contains(&format!("--{flag} ")), "{subject} {value}: {error}");
         }
     };
@@ -74,5 +73,16 @@ fn bad_flags_are_named() {
     check("regions", "rounds-in-flight", &["0", "65"]);
     for flag in ["params-billions", "world-gbit-s", "states-gbit-s"] {
         check("regions", flag, &["0", "-1", "NaN", "inf", "1e300"]);
+    }
+}
+
+/// Each setting has a flag, and `clap` finds nothing to complain about.
+#[test]
+fn the_command_line_holds_together() {
+    let mut command = archipelago_cli::command::<Cli>();
+    command.build();
+    for subject in command.get_subcommands().filter(|subject| subject.get_name() != "help") {
+        let nameless = subject.get_arguments().find(|arg| arg.get_long().is_none());
+        assert!(nameless.is_none(), "{}: {nameless:?}", subject.get_name());
     }
 }

@@ -1,11 +1,11 @@
 //! `simulate goodput`: Table 1 of the paper.
 
+use archipelago_cli::{SettingError, within};
 use archipelago_sim::paper::goodput::{Cluster, Constants, Delay};
 use serde::Serialize;
 
-use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series, config};
-use crate::config::within;
-use crate::errors::ServerError;
+use super::{Axis, Case, CommonArgs, Mark, Plot, Report, Scale, Series};
+use crate::experiments::SimulateError;
 
 /// Seconds in a year as the paper's MTBI counts it.
 const YEAR_S: f64 = 365.0 * 24.0 * 3_600.0;
@@ -28,48 +28,47 @@ const PAPER: [(u32, [f64; 5]); 6] = [
 #[serde(rename_all = "kebab-case")]
 pub struct GoodputArgs {
     /// N, chips in all; several, one column each
-    #[arg(long, env = "ARCHIPELAGO_CHIPS", value_name = "COUNT", value_delimiter = ',', default_values_t = CHIPS)]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = CHIPS)]
     pub chips: Vec<u64>,
     /// M, learners that share the chips, beside one without elasticity; several, one row each
-    #[arg(long, env = "ARCHIPELAGO_LEARNERS", value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
     pub learners: Vec<u32>,
     /// Time that is simulated (hours)
-    #[arg(long, env = "ARCHIPELAGO_HOURS", value_name = "HOURS", default_value_t = 1_000.0)]
+    #[arg(long, value_name = "HOURS", default_value_t = 1_000.0)]
     pub hours: f64,
     /// Mean time between interruptions of one chip (years); the paper's, all below are ours
-    #[arg(long, env = "ARCHIPELAGO_MTBI_YEARS", value_name = "YEARS", default_value_t = 1.0)]
+    #[arg(long, value_name = "YEARS", default_value_t = 1.0)]
     pub mtbi_years: f64,
     /// Chips that leave and return together
-    #[arg(long, env = "ARCHIPELAGO_SLICE_CHIPS", value_name = "COUNT", default_value_t = Constants::default().slice_chips)]
+    #[arg(long, value_name = "COUNT", default_value_t = Constants::default().slice_chips)]
     pub slice_chips: u32,
     /// Inner step, at whose end an interruption stops its learner (seconds)
-    #[arg(long, env = "ARCHIPELAGO_STEP_S", value_name = "SECONDS", default_value_t = Constants::default().step_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().step_s)]
     pub step_s: f64,
     /// Stop of an elastic learner that goes on with fewer chips (seconds)
-    #[arg(long, env = "ARCHIPELAGO_DOWN_SCALE_S", value_name = "SECONDS", default_value_t = Constants::default().down_scale_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().down_scale_s)]
     pub down_scale_s: f64,
     /// Stop of an elastic learner that takes in chips (seconds)
-    #[arg(long, env = "ARCHIPELAGO_UP_SCALE_S", value_name = "SECONDS", default_value_t = Constants::default().up_scale_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().up_scale_s)]
     pub up_scale_s: f64,
     /// Time that returned chips wait for a stop that comes anyway before they cause one (seconds)
-    #[arg(long, env = "ARCHIPELAGO_GATHER_S", value_name = "SECONDS", default_value_t = Constants::default().gather_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().gather_s)]
     pub gather_s: f64,
     /// Stop of a learner without elasticity (seconds)
-    #[arg(long, env = "ARCHIPELAGO_RESTART_S", value_name = "SECONDS", default_value_t = Constants::default().restart_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Constants::default().restart_s)]
     pub restart_s: f64,
     /// Scale of the exponentiated Weibull delay until chips return (seconds)
-    #[arg(long, env = "ARCHIPELAGO_AWAY_SCALE_S", value_name = "SECONDS", default_value_t = Delay::default().scale_s)]
+    #[arg(long, value_name = "SECONDS", default_value_t = Delay::default().scale_s)]
     pub away_scale_s: f64,
     /// Its shape
-    #[arg(long, env = "ARCHIPELAGO_AWAY_SHAPE", value_name = "NUMBER", default_value_t = Delay::default().shape)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Delay::default().shape)]
     pub away_shape: f64,
     /// Its exponent
-    #[arg(long, env = "ARCHIPELAGO_AWAY_EXPONENT", value_name = "NUMBER", default_value_t = Delay::default().exponent)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Delay::default().exponent)]
     pub away_exponent: f64,
     /// Standard deviation of the speed of slices over its mean; a learner is as fast as its slowest (0 to 0.25)
-    #[arg(long, env = "ARCHIPELAGO_SPEED_SPREAD", value_name = "SHARE", default_value_t = Constants::default().speed_spread)]
+    #[arg(long, value_name = "SHARE", default_value_t = Constants::default().speed_spread)]
     pub speed_spread: f64,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonArgs,
@@ -78,8 +77,8 @@ pub struct GoodputArgs {
 /// Simulates every cell.
 ///
 /// # Errors
-/// `Config`: a setting is out of range.
-pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+/// `Setting`, `Refused`: a setting is out of range.
+pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     check(args)?;
     let (mut cases, mut series) = (Vec::new(), Vec::new());
     for (colour, learners) in (0..).zip(std::iter::once(0).chain(args.learners.iter().copied())) {
@@ -91,7 +90,7 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
         let (mut ours, mut papers) = (Vec::new(), Vec::new());
         for &chips in &args.chips {
             let cluster = cluster(args, chips, learners);
-            let found = cluster.simulate(args.common.seed, args.hours).map_err(config)?;
+            let found = cluster.simulate(args.common.seed, args.hours).map_err(SimulateError::refused)?;
             let goodput = 100.0 * found.goodput;
             // The paper's clusters fail once a year for each chip.
             let paper = paper(chips, learners).filter(|_| args.mtbi_years == 1.0);
@@ -121,8 +120,8 @@ pub fn run(args: &GoodputArgs, progress: &mut dyn FnMut(&str)) -> Result<Report,
 }
 
 /// # Errors
-/// `Config`: a setting is out of range.
-fn check(args: &GoodputArgs) -> Result<(), ServerError> {
+/// [`SettingError`]: a setting is out of range.
+fn check(args: &GoodputArgs) -> Result<(), SettingError> {
     for &learners in &args.learners {
         within("learners", learners.into(), 1.0..=65_536.0)?;
     }
@@ -201,10 +200,11 @@ fn plot(series: Vec<Series>) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use crate::experiments::Exit;
+    use archipelago_cli::defaults;
 
     fn args(flags: &[&str]) -> GoodputArgs {
-        settings(flags)
+        defaults(flags)
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_constant_out_of_range_is_a_setting_out_of_range() {
         let error = run(&args(&["--mtbi-years", "0"]), &mut |_| ()).unwrap_err();
-        assert_eq!(error.exit_code(), 3);
+        assert_eq!(error.exit(), Exit::Settings);
         assert!(error.to_string().contains("--mtbi-years"), "{error}");
     }
 }

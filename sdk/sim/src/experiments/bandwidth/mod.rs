@@ -2,12 +2,12 @@
 
 mod streaming;
 
+use archipelago_cli::within;
 use archipelago_sim::paper::bandwidth::{LATENCY_S, Method, Release, Training};
 use serde::Serialize;
 
 use super::{Axis, Case, Mark, OutputArgs, Plot, Report, Scale, Series};
-use crate::config::within;
-use crate::errors::ServerError;
+use crate::experiments::SimulateError;
 
 /// Bit/s in a Gbit/s.
 const GBIT: f64 = 1e9;
@@ -23,27 +23,26 @@ const SHARED: &str = "first in, first out; not in the paper";
 #[serde(rename_all = "kebab-case")]
 pub struct BandwidthArgs {
     /// Parameters of the model (billions)
-    #[arg(long, env = "ARCHIPELAGO_PARAMS_BILLIONS", value_name = "BILLIONS", default_value_t = 5.0)]
+    #[arg(long, value_name = "BILLIONS", default_value_t = 5.0)]
     pub params_billions: f64,
     /// Time that the computing of one inner step takes (seconds)
-    #[arg(long, env = "ARCHIPELAGO_STEP_S", value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub step_s: f64,
     /// Share of the time that must be left for computing (0.01 to 0.999)
-    #[arg(long, env = "ARCHIPELAGO_UTILISATION", value_name = "SHARE", default_value_t = 0.9)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
     pub utilisation: f64,
     /// P of decoupled training, fragments
-    #[arg(long, env = "ARCHIPELAGO_FRAGMENTS", value_name = "COUNT", default_value_t = 24)]
+    #[arg(long, value_name = "COUNT", default_value_t = 24)]
     pub fragments: u32,
     /// τ of decoupled training, steps that the exchange of a fragment may take
-    #[arg(long, env = "ARCHIPELAGO_ROUNDS_IN_FLIGHT", value_name = "STEPS", default_value_t = 2)]
+    #[arg(long, value_name = "STEPS", default_value_t = 2)]
     pub rounds_in_flight: u32,
     /// What each data centre adds to the time of a fragment's exchange (milliseconds); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_LATENCY_MS", value_name = "MS", default_value_t = 1e3 * LATENCY_S)]
+    #[arg(long, value_name = "MS", default_value_t = 1e3 * LATENCY_S)]
     pub latency_ms: f64,
     /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (0.01 to 1); a constant of ours
-    #[arg(long, env = "ARCHIPELAGO_LAYER_SHARE", value_name = "SHARE", default_value_t = 0.83)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.83)]
     pub layer_share: f64,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub output: OutputArgs,
@@ -52,8 +51,8 @@ pub struct BandwidthArgs {
 /// Finds the rates.
 ///
 /// # Errors
-/// `Config`: a setting is out of range.
-pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, ServerError> {
+/// `Setting`: a setting is out of range. `Refused`: no link is fast enough.
+pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, SimulateError> {
     within("params-billions", args.params_billions, 1e-6..=1e6)?;
     within("step-s", args.step_s, 1e-3..=1e6)?;
     within("utilisation", args.utilisation, 0.01..=0.999)?;
@@ -79,7 +78,7 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
                 let why = format!(
                     "{case}: no link is fast enough: give a smaller --latency-ms or a larger --step-s"
                 );
-                return Err(ServerError::Config { why });
+                return Err(SimulateError::Refused { why });
             };
             cases.push(Case::new(case, rate / GBIT, paper.filter(|_| is_published(args, method))));
         }
@@ -175,10 +174,10 @@ fn plot(args: &BandwidthArgs) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings;
+    use archipelago_cli::defaults;
 
     fn cases(flags: &[&str]) -> Vec<Case> {
-        run(&settings(flags), &mut |_| ()).unwrap().cases
+        run(&defaults(flags), &mut |_| ()).unwrap().cases
     }
 
     /// The paper's figures stand beside its own settings only.

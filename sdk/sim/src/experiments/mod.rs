@@ -1,9 +1,10 @@
-//! `simulate`: the paper's tables, recomputed beside its figures.
+//! The paper's tables, recomputed beside its figures.
 //!
-//! One file per table, named like its subcommand: settings as flags, `run` from settings to a
-//! [`Report`]. The models themselves are pure and stand in the SDK; here are only flags and words.
+//! Each table has a file named like its subcommand: its settings as flags, and `run`, which leads from settings to a
+//! [`Report`]. The models themselves are pure and stand in `archipelago_sim`; here are only flags, threads, files and words.
 
 mod bandwidth;
+mod error;
 mod findings;
 mod goodput;
 mod heterogeneity;
@@ -18,25 +19,31 @@ mod training;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use archipelago_cli::Program;
+use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::errors::ServerError;
-
+pub use error::{Exit, SimulateError};
 pub use plot::{Axis, Mark, Plot, Scale, Series};
 pub use report::{Case, Report};
 
-/// Settings of `simulate`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct SimulateArgs {
+/// Recomputes the tables of the paper on Decoupled DiLoCo, and prints them beside its figures.
+#[derive(Parser, Debug)]
+#[command(name = "simulate", version)]
+pub struct Cli {
     /// Which table.
     #[command(subcommand)]
-    pub subject: Subject,
+    subject: Subject,
+}
+
+impl Program for Cli {
+    const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
 }
 
 /// What can be simulated.
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum Subject {
+enum Subject {
     /// Share of the time that a machine of up to 2.4 million chips trains while chips come and go
     Goodput(goodput::GoodputArgs),
     /// Link rates that training across data centres needs
@@ -55,9 +62,8 @@ pub enum Subject {
 #[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct CommonArgs {
     /// Seed of everything that is drawn
-    #[arg(long, env = "ARCHIPELAGO_SEED", value_name = "N", default_value_t = 1, help_heading = "Output")]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Output")]
     pub seed: u64,
-    #[allow(missing_docs, reason = "clap would take the words for help")]
     #[command(flatten)]
     #[serde(flatten)]
     pub output: OutputArgs,
@@ -67,11 +73,11 @@ pub struct CommonArgs {
 #[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct OutputArgs {
     /// One JSON line on standard output instead: a list of {"case", "ours", "paper"}
-    #[arg(long, env = "ARCHIPELAGO_JSON", help_heading = "Output")]
+    #[arg(long, help_heading = "Output")]
     #[serde(skip)]
     pub json: bool,
     /// Folder to write plots into as SVG, made if it is not there; by default none are written
-    #[arg(long, env = "ARCHIPELAGO_PLOTS", value_name = "FOLDER", help_heading = "Output")]
+    #[arg(long, value_name = "FOLDER", help_heading = "Output")]
     #[serde(skip)]
     pub plots: Option<PathBuf>,
 }
@@ -80,11 +86,11 @@ pub struct OutputArgs {
 /// `progress` takes a line now and then.
 ///
 /// # Errors
-/// - `Config`: a setting is out of range.
+/// - `Setting`, `Preset`: a setting is out of range.
 /// - `Disk`: a plot cannot be written.
 /// - those of the subject.
-pub fn run(args: &SimulateArgs, progress: &mut dyn FnMut(&str)) -> Result<String, ServerError> {
-    match &args.subject {
+pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, SimulateError> {
+    match &cli.subject {
         Subject::Goodput(args) => answer(&goodput::run(args, progress)?, args, &args.common.output),
         Subject::Bandwidth(args) => answer(&bandwidth::run(args, progress)?, args, &args.output),
         Subject::Scavenging(args) => answer(&scavenging::run(args, progress)?, args, &args.common.output),
@@ -96,7 +102,7 @@ pub fn run(args: &SimulateArgs, progress: &mut dyn FnMut(&str)) -> Result<String
     }
 }
 
-fn answer(report: &Report, args: &impl Serialize, output: &OutputArgs) -> Result<String, ServerError> {
+fn answer(report: &Report, args: &impl Serialize, output: &OutputArgs) -> Result<String, SimulateError> {
     let mut written = Vec::new();
     if let Some(folder) = &output.plots {
         for plot in &report.plots {
@@ -113,10 +119,10 @@ fn answer(report: &Report, args: &impl Serialize, output: &OutputArgs) -> Result
     Ok(text)
 }
 
-fn write(folder: &Path, plot: &Plot) -> Result<PathBuf, ServerError> {
+fn write(folder: &Path, plot: &Plot) -> Result<PathBuf, SimulateError> {
     let disk = |path: &Path| {
         let path = path.to_owned();
-        move |source| ServerError::Disk { what: "write", path, source }
+        move |source| SimulateError::Disk { what: "write", path, source }
     };
     fs::create_dir_all(folder).map_err(disk(folder))?;
     let path = folder.join(format!("{}.svg", plot.name));
@@ -131,11 +137,6 @@ fn constants(args: &impl Serialize) -> Vec<(String, String)> {
     // Lists are written as their flags take them.
     let written = |value: &Value| value.to_string().replace(['"', '[', ']'], "");
     settings.iter().map(|(flag, value)| (flag.clone(), written(value))).collect()
-}
-
-/// A model's refusal, as a setting that is out of range.
-pub fn config(why: impl std::fmt::Display) -> ServerError {
-    ServerError::Config { why: why.to_string() }
 }
 
 #[cfg(test)]

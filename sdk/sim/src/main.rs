@@ -1,0 +1,27 @@
+//! The program `simulate`: the paper's tables beside ours.
+
+mod experiments;
+
+use std::process::ExitCode;
+
+use archipelago_cli::{CliError, fail, parse};
+
+use experiments::{Cli, Exit, run};
+
+fn main() -> ExitCode {
+    let given = match parse::<Cli>(std::env::args_os()) {
+        Ok(given) => given,
+        Err(CliError::Usage(error)) => error.exit(),
+        Err(CliError::File(error, _)) => return fail(&error, Exit::Settings),
+    };
+    match run(&given.cli, &mut |line| eprintln!("{line}")) {
+        Ok(answer) => say(&answer),
+        Err(error) => return fail(&error, error.exit()),
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "the one place that answers on standard output")]
+fn say(answer: &str) {
+    println!("{answer}");
+}
