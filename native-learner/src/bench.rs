@@ -11,15 +11,14 @@ use serde_json::{Value, json};
 
 use crate::cli::BenchArgs;
 use crate::compute::Compute;
-use crate::config::BenchConfig;
-use crate::units::short;
-use crate::{Exit, Failure, show};
+use crate::exit::{Exit, Failure};
+use crate::show::{self, short};
 
-pub(crate) fn bench(args: BenchArgs) -> Result<(), Failure> {
-    let config = BenchConfig::new(args).map_err(|error| Failure::new(Exit::Usage, error))?;
+pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
+    let seconds = args.seconds()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
-    runtime.block_on(measure(&config))
+    runtime.block_on(measure(args, seconds))
 }
 
 /// What was measured.
@@ -35,33 +34,33 @@ struct Figures {
     profile: Option<BTreeMap<&'static str, KernelTime>>,
 }
 
-async fn measure(config: &BenchConfig) -> Result<(), Failure> {
-    let rehearsal = Rehearsal::new(config.preset);
+async fn measure(args: &BenchArgs, seconds: f64) -> Result<(), Failure> {
+    let rehearsal = Rehearsal::new(args.preset);
     let spec = &rehearsal.spec;
     let failed = |error: EngineError| {
-        Failure::new(Exit::Machine, format!("cannot train {}: {error}", config.preset.name()))
+        Failure::new(Exit::Machine, format!("cannot train {}: {error}", args.preset.name()))
     };
     let clock = Clock::start();
-    let mut compute = Compute::open(&config.compute, clock).await?;
+    let mut compute = Compute::open(&args.compute, clock).await?;
     let mut engine = compute.build(spec, None).await.map_err(failed)?;
     let notes = compute.take_notes();
-    if !config.json {
+    if !args.json {
         notes.iter().for_each(|note| show::write(format_args!("{note}\n")));
     }
-    let mut figures = steps(&mut engine, &rehearsal, config, clock).await.map_err(failed)?;
-    if let (AnyEngine::Gpu(engine), true) = (&mut engine, config.profile) {
+    let mut figures = steps(&mut engine, &rehearsal, seconds, clock).await.map_err(failed)?;
+    if let (AnyEngine::Gpu(engine), true) = (&mut engine, args.profile) {
         figures.profile = engine.profile().await.map_err(failed)?;
     }
     let trials = compute.trials(spec).await.map_err(failed)?;
     figures.peak_flops_per_s = match engine {
         AnyEngine::Gpu(_) => trials.iter().map(|trial| trial.gflops * 1e9).reduce(f64::max),
         AnyEngine::Cpu(_) => {
-            let peak = cpu::matmul_flops_per_s(config.compute.threads, &move || clock.now_us());
+            let peak = cpu::matmul_flops_per_s(args.compute.threads(), &move || clock.now_us());
             Some(peak.map_err(failed)?)
         }
     };
-    if config.json {
-        let mut all = figures.json(config, &engine, spec);
+    if args.json {
+        let mut all = figures.json(args, &engine, spec);
         let facts = compute.builder.gpu().map(|gpu| gpu.facts());
         all["adapter"] = json!(facts.map(|facts| &facts.name));
         all["driver"] = json!(facts.map(|facts| &facts.driver));
@@ -71,7 +70,7 @@ async fn measure(config: &BenchConfig) -> Result<(), Failure> {
         all["notes"] = json!(notes);
         show::print(&all);
     } else {
-        figures.show(config, &engine, spec, &trials);
+        figures.show(args, &engine, spec, &trials);
     }
     Ok(())
 }
@@ -80,7 +79,7 @@ async fn measure(config: &BenchConfig) -> Result<(), Failure> {
 async fn steps(
     engine: &mut AnyEngine,
     rehearsal: &Rehearsal,
-    config: &BenchConfig,
+    seconds: f64,
     clock: Clock,
 ) -> Result<Figures, EngineError> {
     let Rehearsal { spec, tokens } = rehearsal;
@@ -92,7 +91,7 @@ async fn steps(
 
     let start_us = clock.now_us();
     let (mut steps_us, mut trained, mut now_us) = (Vec::new(), 0, start_us);
-    while ((now_us - start_us) as f64) < config.seconds * 1e6 {
+    while ((now_us - start_us) as f64) < seconds * 1e6 {
         trained += engine.step(tokens, spec.inner.lr_max).await?.tokens;
         let then_us = now_us;
         now_us = clock.now_us();
@@ -127,7 +126,7 @@ impl Figures {
         self.tokens_per_s * flops_per_token(&spec.model).map_or(0.0, |flops| flops as f64)
     }
 
-    fn json(&self, config: &BenchConfig, engine: &AnyEngine, spec: &RunSpec) -> Value {
+    fn json(&self, args: &BenchArgs, engine: &AnyEngine, spec: &RunSpec) -> Value {
         let (model, flops_per_s) = (&spec.model, self.flops_per_s(spec));
         let profile = |profile: &BTreeMap<&'static str, KernelTime>| {
             let kernel =
@@ -135,10 +134,10 @@ impl Figures {
             Value::from_iter(profile.iter().map(|(name, time)| (*name, kernel(time))))
         };
         json!({
-            "preset": config.preset.name(), "params": engine.layout().len(),
+            "preset": args.preset.name(), "params": engine.layout().len(),
             "vocab": model.vocab, "d_model": model.d_model, "layers": model.layers, "heads": model.heads,
             "d_ff": model.d_ff, "context": model.context, "batch": spec.inner.batch,
-            "engine": engine.kind().name(), "device": engine.describe(), "threads": config.compute.threads,
+            "engine": engine.kind().name(), "device": engine.describe(), "threads": args.compute.threads(),
             "steps": self.steps_us.len(), "step_ms_p50": self.step_ms_p50(),
             "first_step_ms": self.first_step_us as f64 / 1e3, "tokens_per_s": self.tokens_per_s,
             "flops_per_token": flops_per_token(model).ok(), "flops_per_s": flops_per_s,
@@ -149,7 +148,7 @@ impl Figures {
         })
     }
 
-    fn show(&self, config: &BenchConfig, engine: &AnyEngine, spec: &RunSpec, trials: &[Trial]) {
+    fn show(&self, args: &BenchArgs, engine: &AnyEngine, spec: &RunSpec, trials: &[Trial]) {
         let (params, steps) = (engine.layout().len(), self.steps_us.len());
         let flops_per_s = self.flops_per_s(spec);
         let share = match self.peak_flops_per_s {
@@ -161,7 +160,7 @@ impl Figures {
         show::write(format_args!(
             "{}: {:.0} tokens/s on {} ({params} parameters, {steps} steps, median {:.1} ms)\n\
              {}FLOP/s{share}; first step after {:.1} s\n",
-            config.preset.name(),
+            args.preset.name(),
             self.tokens_per_s,
             engine.describe(),
             self.step_ms_p50(),
@@ -171,7 +170,7 @@ impl Figures {
         if let Some(bytes) = self.exchange_bytes {
             show::write(format_args!("{}B read back for a round of every fragment\n", short(bytes as f64)));
         }
-        if config.verbose {
+        if args.verbose {
             trials.iter().for_each(|trial| show::write(format_args!("{}\n", show::trial(trial))));
         }
         let total_us: f64 = self.profile.iter().flatten().map(|(_, time)| time.us).sum();
@@ -183,7 +182,7 @@ impl Figures {
                 short(*cost as f64 * 1e6 / us.max(1.0)),
             ));
         }
-        if config.profile && self.profile.is_none() {
+        if args.profile && self.profile.is_none() {
             show::write("no profile: kernels can be timed on GPUs that have timestamps\n");
         }
     }

@@ -1,32 +1,36 @@
-//! Flags, each with its twin in the environment.
+//! The command line: verbs, and the settings of each.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use archipelago::engine::EngineKind;
 use archipelago::model::Preset;
+use archipelago::run::Address;
+use archipelago_cli::{Program, Span, range, some_time};
 use clap::{Args, Parser, Subcommand};
 
-use crate::{exit, parse_duration_ms};
+use crate::exit::{Exit, Failure};
+use crate::machine;
 
 /// Lends this machine to a run that trains one language model on many learners.
 #[derive(Debug, Parser)]
-#[command(name = "native-learner", version, after_help = exit::HELP)]
+#[command(name = "native-learner", version)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
 
+impl Program for Cli {
+    const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Takes part in the run of a syncer until told to stop
-    #[command(after_help = exit::HELP)]
     Join(JoinArgs),
     /// Measures how fast this machine trains
-    #[command(after_help = exit::HELP)]
     Bench(BenchArgs),
     /// Looks at this machine, and at a syncer if one is named
-    #[command(after_help = exit::HELP)]
     Doctor(DoctorArgs),
 }
 
@@ -34,105 +38,286 @@ impl Verb {
     /// Whether output is for programs.
     pub(crate) fn json(&self) -> bool {
         match self {
-            Self::Join(args) => args.json,
+            Self::Join(args) => args.output.json,
             Self::Bench(args) => args.json,
             Self::Doctor(args) => args.json,
         }
     }
 }
 
-/// What all verbs take.
-#[derive(Debug, Default, Args)]
-pub(crate) struct CommonArgs {
+/// What to compute with; all verbs take it.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct ComputeArgs {
     /// TOML file with any of the settings of any verb, named like the flags
-    #[arg(long, value_name = "FILE", env = "ARCHIPELAGO_CONFIG")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What computes: auto (a GPU if there is one that the model fits), gpu or cpu [default: auto]
-    #[arg(long, value_name = "KIND", env = "ARCHIPELAGO_ENGINE")]
-    pub(crate) engine: Option<EngineKind>,
+    /// What computes: auto (a GPU if there is one that the model fits), gpu or cpu
+    #[arg(long, value_name = "KIND", default_value_t)]
+    pub(crate) engine: EngineKind,
     /// Part of the name of the GPU, as doctor shows it [default: the best one]
-    #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_ADAPTER")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) adapter: Option<String>,
     /// Let the GPU read weights as 16-bit floats; sums stay 32 bits wide
-    #[arg(long, env = "ARCHIPELAGO_HALF_WEIGHTS")]
+    #[arg(long)]
     pub(crate) half_weights: bool,
     /// Threads that the CPU engine computes with [default: all cores]
-    #[arg(long, value_name = "COUNT", env = "ARCHIPELAGO_THREADS")]
-    pub(crate) threads: Option<NonZeroUsize>,
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<NonZeroUsize>,
 }
 
-/// A flag wins over its environment variable, that over the configuration file.
-#[derive(Debug, Default, Args)]
+impl ComputeArgs {
+    /// Threads that the CPU engine computes with.
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        self.threads.unwrap_or_else(machine::cores)
+    }
+}
+
+/// How to take part.
+#[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct JoinArgs {
     /// The syncer: ws://HOST:PORT, a link to its page, or HOST:PORT
-    #[arg(env = "ARCHIPELAGO_SYNCER")]
-    pub(crate) syncer: Option<String>,
+    syncer: Option<String>,
     /// What the run's owner gave you to join, unless the link to it ends in #invite=…
-    #[arg(long, value_name = "TOKEN", env = "ARCHIPELAGO_INVITE", hide_env_values = true)]
-    pub(crate) invite: Option<String>,
+    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    invite: Option<String>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
-    /// Share of the time to compute, above 0 and at most 1; it sleeps between steps [default: 1]
-    #[arg(long, value_name = "SHARE", env = "ARCHIPELAGO_DUTY_CYCLE")]
-    pub(crate) duty_cycle: Option<f64>,
+    pub(crate) compute: ComputeArgs,
+    /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub(crate) duty_cycle: f64,
     /// A name for people, at most 64 bytes [default: the name of this machine]
-    #[arg(long, env = "ARCHIPELAGO_NAME")]
+    #[arg(long)]
     pub(crate) name: Option<String>,
     /// The one file that holds this learner's identity; made if it is not there
-    #[arg(long, value_name = "FILE", env = "ARCHIPELAGO_IDENTITY", conflicts_with = "identity_dir")]
+    #[arg(long, value_name = "FILE", conflicts_with = "identity_dir")]
     pub(crate) identity: Option<PathBuf>,
     /// Folder of identities, one for each learner of this machine [default: in the XDG state folder]
-    #[arg(long, value_name = "FOLDER", env = "ARCHIPELAGO_IDENTITY_DIR")]
+    #[arg(long, value_name = "FOLDER")]
     pub(crate) identity_dir: Option<PathBuf>,
     /// Leave after this time: 90s, 5m, 2h [default: never]
-    #[arg(long = "for", value_name = "DURATION", env = "ARCHIPELAGO_FOR", value_parser = parse_duration_ms)]
-    pub(crate) for_ms: Option<u64>,
+    #[arg(long = "for", value_name = "DURATION", value_parser = some_time)]
+    pub(crate) run_max: Option<Span>,
     /// How long to try to come back to a syncer that went away [default: for ever]
-    #[arg(long, value_name = "DURATION", env = "ARCHIPELAGO_MAX_RECONNECT", value_parser = parse_duration_ms)]
-    pub(crate) max_reconnect: Option<u64>,
-    /// How long to try to reach the syncer the first time [default: 30s]
-    #[arg(long, value_name = "DURATION", env = "ARCHIPELAGO_MAX_CONTACT", value_parser = parse_duration_ms)]
-    pub(crate) max_contact: Option<u64>,
+    #[arg(long = "max-reconnect", value_name = "DURATION", value_parser = some_time)]
+    pub(crate) reconnect_max: Option<Span>,
+    /// How long to try to reach the syncer the first time
+    #[arg(long = "max-contact", value_name = "DURATION", default_value = "30s", value_parser = some_time)]
+    pub(crate) contact_max: Span,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+impl JoinArgs {
+    /// The syncer to join, with the invite if one was given.
+    ///
+    /// # Errors
+    /// `Usage`: no syncer is named, or what names it or the invite is malformed.
+    pub(crate) fn address(&self) -> Result<Address, Failure> {
+        let syncer = self.syncer.as_deref().ok_or_else(|| {
+            Failure::usage("no syncer named: give its address, such as ws://127.0.0.1:7700")
+        })?;
+        let address: Address = syncer.parse().map_err(Failure::usage)?;
+        match &self.invite {
+            Some(invite) => address.with_invite(invite).map_err(Failure::usage),
+            None => Ok(address),
+        }
+    }
+}
+
+/// How much to print, and for whom.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutputArgs {
     /// Print one JSON object a line
-    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    #[arg(long)]
     pub(crate) json: bool,
     /// Print errors only
-    #[arg(long, short, env = "ARCHIPELAGO_QUIET", conflicts_with = "verbose")]
+    #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print what becomes of every update too
-    #[arg(long, short, env = "ARCHIPELAGO_VERBOSE")]
+    #[arg(long, short)]
     pub(crate) verbose: bool,
 }
 
-#[derive(Debug, Default, Args)]
+/// What to measure.
+#[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
-    /// The model: tiny, small, medium or base [default: small]
-    #[arg(long, value_name = "NAME", env = "ARCHIPELAGO_PRESET")]
-    pub(crate) preset: Option<Preset>,
-    /// How long to measure, after one step to warm up [default: 10]
-    #[arg(long, value_name = "SECONDS", env = "ARCHIPELAGO_SECONDS")]
-    pub(crate) seconds: Option<f64>,
+    pub(crate) compute: ComputeArgs,
+    /// The model: tiny, small, medium or base
+    #[arg(long, value_name = "NAME", default_value = "small")]
+    pub(crate) preset: Preset,
+    /// How long to measure, after one step to warm up
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    seconds: f64,
     /// Time each kernel of the GPU too
-    #[arg(long, env = "ARCHIPELAGO_PROFILE")]
+    #[arg(long)]
     pub(crate) profile: bool,
     /// Print one JSON object, on the last line
-    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    #[arg(long)]
     pub(crate) json: bool,
     /// Print how the kernels of matrix products were chosen too
-    #[arg(long, short, env = "ARCHIPELAGO_VERBOSE")]
+    #[arg(long, short)]
     pub(crate) verbose: bool,
 }
 
-#[derive(Debug, Default, Args)]
+impl BenchArgs {
+    /// How long to measure, in seconds: above 0 and less than a million.
+    ///
+    /// # Errors
+    /// `Usage`: it is not.
+    pub(crate) fn seconds(&self) -> Result<f64, Failure> {
+        let holds = self.seconds > 0.0 && self.seconds < 1e6;
+        range("seconds", self.seconds, holds, "a number above 0 and below 1000000")
+            .map_err(Failure::usage)?;
+        Ok(self.seconds)
+    }
+}
+
+/// What to look at.
+#[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct DoctorArgs {
     /// The syncer to try: ws://HOST:PORT, a link to its page, or HOST:PORT
-    #[arg(env = "ARCHIPELAGO_SYNCER")]
-    pub(crate) syncer: Option<String>,
+    syncer: Option<String>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) compute: ComputeArgs,
     /// Print one JSON object
-    #[arg(long, env = "ARCHIPELAGO_JSON")]
+    #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl DoctorArgs {
+    /// The syncer to try, if one is named.
+    ///
+    /// # Errors
+    /// `Usage`: what names it is malformed.
+    pub(crate) fn address(&self) -> Result<Option<Address>, Failure> {
+        self.syncer.as_deref().map(str::parse).transpose().map_err(Failure::usage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+
+    use archipelago_cli::{CliError, parse};
+
+    use super::*;
+
+    /// The verb of the command `line` with a file that holds `text`; or what is wrong, in words.
+    fn verb(text: &str, line: &[&str]) -> Result<Verb, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("learner.toml");
+        fs::write(&path, text).unwrap();
+        let line = [&["native-learner"], line, &["--config", path.to_str().unwrap()]].concat();
+        match parse::<Cli>(line.into_iter().map(OsString::from)) {
+            Ok(given) => Ok(given.cli.verb),
+            Err(CliError::Usage(error)) => Err(error.to_string()),
+            Err(CliError::File(error, _)) => Err(error.to_string()),
+        }
+    }
+
+    fn join(text: &str, flags: &[&str]) -> Result<(JoinArgs, Address), String> {
+        match verb(text, &[&["join"], flags].concat())? {
+            Verb::Join(args) => {
+                let address = args.address().map_err(|failure| failure.message)?;
+                Ok((args, address))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn bench(text: &str, flags: &[&str]) -> Result<(BenchArgs, f64), String> {
+        match verb(text, &[&["bench"], flags].concat())? {
+            Verb::Bench(args) => {
+                let seconds = args.seconds().map_err(|failure| failure.message)?;
+                Ok((args, seconds))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let file =
+            "syncer = 'a:1'\nthreads = 3\nduty-cycle = 0.5\nfor = '2min'\nidentity = 'f'\nverbose = true";
+        let (args, address) = join(file, &[]).unwrap();
+        assert_eq!(address, "ws://a:1".parse().unwrap());
+        assert_eq!((args.compute.threads().get(), args.duty_cycle), (3, 0.5));
+        assert_eq!((args.run_max.map(Span::ms), args.reconnect_max), (Some(120_000), None));
+        assert_eq!(args.contact_max.ms(), 30_000);
+        assert!(args.output.verbose && args.identity.is_some());
+
+        let flags = ["b:2", "--threads", "1", "--for", "5ms", "--identity-dir", "d", "--quiet"];
+        let (args, address) = join(file, &flags).unwrap();
+        assert_eq!(address, "ws://b:2".parse().unwrap());
+        assert_eq!((args.compute.threads().get(), args.duty_cycle), (1, 0.5));
+        assert_eq!(args.run_max.map(Span::ms), Some(5));
+        assert_eq!((args.identity, args.identity_dir), (None, Some("d".into())));
+        assert!(args.output.quiet && !args.output.verbose);
+    }
+
+    #[test]
+    fn an_invite_comes_by_link_flag_or_file() {
+        let invite = |text, flags: &[&str]| {
+            let (_, address) = join(text, flags).unwrap();
+            address.invite().map(|invite| invite.expose().to_owned())
+        };
+        assert_eq!(invite("", &["a:1"]), None);
+        assert_eq!(invite("", &["http://a:1/#invite=one"]).as_deref(), Some("one"));
+        assert_eq!(invite("invite = 'two'", &["http://a:1/#invite=one"]).as_deref(), Some("two"));
+        assert_eq!(invite("invite = 'two'", &["a:1", "--invite", "three"]).as_deref(), Some("three"));
+        let error = join("", &["a:1", "--invite", "no invite"]).unwrap_err();
+        assert!(error.contains("copy the whole link"), "{error}");
+    }
+
+    #[test]
+    fn every_verb_takes_an_engine() {
+        let file = "engine = 'gpu'\nadapter = 'arc'\nhalf-weights = true\npreset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
+        let check = |args: &ComputeArgs| {
+            assert_eq!((args.engine, args.adapter.as_deref()), (EngineKind::Gpu, Some("arc")));
+            assert!(args.half_weights && args.threads() == machine::cores());
+        };
+        check(&join(file, &[]).unwrap().0.compute);
+        let (args, seconds) = bench(file, &[]).unwrap();
+        check(&args.compute);
+        assert_eq!((args.preset, seconds), (Preset::Tiny, 2.0));
+        let Verb::Doctor(args) = verb(file, &["doctor"]).unwrap() else { panic!("no doctor") };
+        check(&args.compute);
+        assert!(args.address().unwrap().is_some());
+
+        let flags = ["--engine", "cpu", "--adapter", "apple", "--preset", "base", "--seconds", "1"];
+        let (args, seconds) = bench(file, &flags).unwrap();
+        let ComputeArgs { engine, adapter, .. } = args.compute;
+        assert_eq!((engine, adapter.as_deref()), (EngineKind::Cpu, Some("apple")));
+        assert_eq!((args.preset, seconds), (Preset::Base, 1.0));
+        let (args, seconds) = bench("", &[]).unwrap();
+        assert_eq!((args.compute.engine, args.compute.adapter), (EngineKind::Auto, None));
+        assert_eq!((args.compute.half_weights, args.preset, seconds), (false, Preset::Small, 10.0));
+    }
+
+    #[test]
+    fn a_wrong_file_is_an_error() {
+        for (text, part) in [
+            ("tread = 3", "unknown key `tread`"),
+            ("threads = 0", "threads"),
+            ("syncer = 'a:1'\nfor = 'soon'", "soon"),
+            ("syncer = 'a:1'\nfor = '0s'", "no time at all"),
+            ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu or cpu"),
+            ("syncer = 'a'", "port"),
+            ("", "no syncer"),
+        ] {
+            let error = join(text, &[]).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        for (text, part) in [("preset = 'huge'", "no preset \"huge\""), ("seconds = 0", "above 0")] {
+            let error = bench(text, &[]).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_holds_together() {
+        archipelago_cli::command::<Cli>().debug_assert();
+    }
 }

@@ -10,8 +10,9 @@ use archipelago::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, 
 use archipelago::platform::Clock;
 use archipelago::wire::RunSpec;
 
-use crate::config::ComputeConfig;
-use crate::{Exit, Failure, machine, tunings};
+use crate::cli::ComputeArgs;
+use crate::exit::{Exit, Failure};
+use crate::{machine, tunings};
 
 /// Builds engines, and remembers what was measured for them.
 pub(crate) struct Compute {
@@ -25,14 +26,14 @@ pub(crate) struct Compute {
 
 impl Compute {
     /// Looks for the device.
-    pub(crate) async fn open(config: &ComputeConfig, clock: Clock) -> Result<Self, Failure> {
+    pub(crate) async fn open(args: &ComputeArgs, clock: Clock) -> Result<Self, Failure> {
         let (file, mut notes) = (tunings::default_file(), Vec::new());
         let known = file.as_deref().map_or_else(|| Ok(Vec::new()), tunings::read);
         let options = EngineOptions {
-            kind: config.kind,
-            adapter: config.adapter.clone(),
-            half_weights: config.half_weights,
-            threads: config.threads,
+            kind: args.engine,
+            adapter: args.adapter.clone(),
+            half_weights: args.half_weights,
+            threads: args.threads(),
             free_mib: machine::available_mib,
             tunings: known.unwrap_or_else(|error| {
                 notes.push(error.to_string());
@@ -45,7 +46,7 @@ impl Compute {
         if let Some(AdapterFacts { name, software: true, .. }) = builder.gpu().map(|gpu| gpu.facts()) {
             notes.push(format!("{name} is a program on the CPU: --engine cpu is faster"));
         }
-        Ok(Self { builder, clock, threads: config.threads, file, notes })
+        Ok(Self { builder, clock, threads: args.threads(), file, notes })
     }
 
     /// See [`EngineBuilder::build`].

@@ -1,71 +1,44 @@
 //! How the command ends.
 
-use std::fmt;
-use std::process::ExitCode;
+use std::fmt::Display;
 
 use archipelago::engine::EngineError;
 use archipelago::run::RunError;
 use archipelago::wire::CloseCode;
+use archipelago_cli::exit_codes;
 
-/// Exit codes; the numbers are promised in `--help`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// Something failed that has no number of its own.
-    Failed = 1,
-    /// A flag, an environment variable or the configuration file is wrong.
-    Usage = 2,
-    /// The syncer cannot be reached.
-    Unreachable = 3,
-    /// The syncer speaks another version or lays out parameters differently.
-    Mismatch = 4,
-    /// The syncer does not trust this learner any more.
-    Untrusted = 5,
-    /// Another learner with the same identity took over.
-    Replaced = 6,
-    /// The identity file is in use, damaged or cannot be written.
-    Identity = 7,
-    /// This machine cannot train the run's model.
-    Machine = 8,
-    /// `doctor` found something wrong.
-    Unwell = 9,
-    /// Stopped at once by a second Ctrl+C.
-    Interrupted = 130,
-}
-
-/// The codes, as `--help` shows them.
-pub(crate) const HELP: &str = "\
-Exit codes:
-    0  done
-    1  something failed that has no number of its own
-    2  a flag, an environment variable or the configuration file is wrong
-    3  the syncer cannot be reached
-    4  the syncer speaks another version or lays out parameters differently
-    5  the syncer does not trust this learner any more
-    6  another learner with the same identity took over
-    7  the identity file is in use, damaged or cannot be written
-    8  this machine cannot train the run's model
-    9  doctor found something wrong
-  130  stopped at once by a second Ctrl+C";
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+exit_codes! {
+    /// How the command ends.
+    pub(crate) enum Exit {
+        Done = 0, "done";
+        Failed = 1, "something failed that has no number of its own";
+        Usage = 2, "a flag, an environment variable or the configuration file is wrong";
+        Unreachable = 3, "the syncer cannot be reached";
+        Mismatch = 4, "the syncer speaks another version or lays out parameters differently";
+        Untrusted = 5, "the syncer does not trust this learner any more";
+        Replaced = 6, "another learner with the same identity took over";
+        Identity = 7, "the identity file is in use, damaged or cannot be written";
+        Machine = 8, "this machine cannot train the run's model";
+        Unwell = 9, "doctor found something wrong";
+        Interrupted = 130, "stopped at once by a second Ctrl+C";
     }
 }
 
 /// Why the command failed, in one sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The exit code.
-    pub exit: Exit,
-    /// The sentence.
-    pub message: String,
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Self {
+    pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
         Self { exit, message: message.to_string() }
+    }
+
+    /// A setting is wrong.
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Self::new(Exit::Usage, message)
     }
 }
 
@@ -81,31 +54,5 @@ impl From<RunError> for Failure {
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,
         };
         Self::new(exit, error)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn help_names_every_code() {
-        use Exit as E;
-        let all = [
-            E::Failed,
-            E::Usage,
-            E::Unreachable,
-            E::Mismatch,
-            E::Untrusted,
-            E::Replaced,
-            E::Identity,
-            E::Machine,
-            E::Unwell,
-            E::Interrupted,
-        ];
-        for exit in all {
-            let code = exit as u8;
-            assert!(HELP.lines().any(|line| line.starts_with(&format!("{code:5}  "))), "{exit:?}");
-        }
     }
 }

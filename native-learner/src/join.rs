@@ -6,40 +6,46 @@ use std::thread;
 
 use archipelago::engine::Moments;
 use archipelago::platform::{Clock, interrupted};
-use archipelago::run::{Control, RunConfig, run};
+use archipelago::run::{Address, Control, RunConfig, run};
 use archipelago::wire::RunSpec;
+use archipelago_cli::Span;
 
 use crate::cli::JoinArgs;
 use crate::compute::Compute;
-use crate::config::JoinConfig;
+use crate::exit::{Exit, Failure};
 use crate::identity::{IdentityLock, default_folder};
+use crate::machine;
 use crate::show::Show;
-use crate::{Exit, Failure, machine};
 
-pub(crate) fn join(args: JoinArgs) -> Result<(), Failure> {
-    let config = JoinConfig::new(args).map_err(|error| Failure::new(Exit::Usage, error))?;
+pub(crate) fn join(args: &JoinArgs) -> Result<(), Failure> {
+    let address = args.address()?;
     let control = Control::new();
-    control.set_duty_cycle(config.duty_cycle).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let identity = identity(&config)?;
+    control.set_duty_cycle(args.duty_cycle).map_err(Failure::usage)?;
+    let identity = identity(args, &address)?;
     listen(control.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
-    runtime.block_on(take_part(&config, &identity, &control))
+    runtime.block_on(take_part(args, address, &identity, &control))
 }
 
-async fn take_part(config: &JoinConfig, identity: &IdentityLock, control: &Control) -> Result<(), Failure> {
-    let mut compute = Compute::open(&config.compute, Clock::start()).await?;
-    let name = config.name.clone().or_else(machine::host_name).unwrap_or_else(|| "learner".to_owned());
+async fn take_part(
+    args: &JoinArgs,
+    address: Address,
+    identity: &IdentityLock,
+    control: &Control,
+) -> Result<(), Failure> {
+    let mut compute = Compute::open(&args.compute, Clock::start()).await?;
+    let name = args.name.clone().or_else(machine::host_name).unwrap_or_else(|| "learner".to_owned());
     let run_config = RunConfig {
-        address: config.address.clone(),
+        address,
         identity: identity.identity,
         name: if identity.index == 0 { name } else { format!("{name}-{}", identity.index + 1) },
         device: compute.device(),
-        contact_ms_max: config.contact_ms_max,
-        reconnect_ms_max: config.reconnect_ms_max,
-        run_ms_max: config.run_ms_max,
+        contact_ms_max: args.contact_max.ms(),
+        reconnect_ms_max: args.reconnect_max.map(Span::ms),
+        run_ms_max: args.run_max.map(Span::ms),
     };
-    let mut show = Show::new(config.output);
+    let mut show = Show::new(args.output);
     show.begin(&run_config, &identity.path);
     show.notes(compute.take_notes());
 
@@ -54,12 +60,12 @@ async fn take_part(config: &JoinConfig, identity: &IdentityLock, control: &Contr
     Ok(())
 }
 
-fn identity(config: &JoinConfig) -> Result<IdentityLock, Failure> {
-    let found = match (&config.identity, &config.identity_dir) {
+fn identity(args: &JoinArgs, address: &Address) -> Result<IdentityLock, Failure> {
+    let found = match (&args.identity, &args.identity_dir) {
         (Some(file), _) => IdentityLock::in_file(file),
-        (None, Some(folder)) => IdentityLock::in_folder(folder, &config.address),
+        (None, Some(folder)) => IdentityLock::in_folder(folder, address),
         (None, None) => default_folder(|name| std::env::var(name).ok())
-            .and_then(|folder| IdentityLock::in_folder(&folder, &config.address)),
+            .and_then(|folder| IdentityLock::in_folder(&folder, address)),
     };
     found.map_err(|error| Failure::new(Exit::Identity, error))
 }
@@ -75,7 +81,7 @@ fn listen(control: Control) -> Result<(), Failure> {
                 control.stop();
             }
             if interrupted().await.is_ok() {
-                process::exit(i32::from(Exit::Interrupted as u8));
+                process::exit(u8::from(Exit::Interrupted).into());
             }
         });
     });

@@ -1,7 +1,48 @@
-//! The `native-learner` command.
+//! The program `native-learner`: lends this machine to a run.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `cli`, `exit` | verbs and settings; how the command ends |
+//! | `join` | takes part in a run |
+//! | `bench`, `doctor/` | how fast this machine trains, and what is wrong with it |
+//! | `compute`, `machine`, `tunings` | the engine, what it stands on, and what was measured for it |
+//! | `identity` | the learner's secret on disk |
+//! | `show` | what people and programs get to see |
+
+mod bench;
+mod cli;
+mod compute;
+mod doctor;
+mod exit;
+mod identity;
+mod join;
+mod machine;
+mod show;
+mod tunings;
 
 use std::process::ExitCode;
 
+use archipelago_cli::{CliError, parse};
+
+use cli::{Cli, Verb};
+use exit::Failure;
+
 fn main() -> ExitCode {
-    native_learner::main()
+    let given = match parse::<Cli>(std::env::args_os()) {
+        Ok(given) => given,
+        Err(CliError::Usage(error)) => error.exit(),
+        Err(CliError::File(error, sources)) => {
+            return show::failure(&Failure::usage(error), sources.is_on("json"));
+        }
+    };
+    let json = given.cli.verb.json();
+    let done = match given.cli.verb {
+        Verb::Join(args) => join::join(&args),
+        Verb::Bench(args) => bench::bench(&args),
+        Verb::Doctor(args) => doctor::doctor(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => show::failure(&failure, json),
+    }
 }

@@ -3,15 +3,16 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::process::ExitCode;
 
 use archipelago::engine::gpu::Trial;
 use archipelago::run::{Event, Report, RunConfig};
 use archipelago::wire::Fate;
+use archipelago_cli::fail;
 use serde_json::json;
 
-use crate::Failure;
-use crate::config::Output;
-use crate::units::short;
+use crate::cli::OutputArgs;
+use crate::exit::Failure;
 
 /// Time between two plain lines of progress while nothing changes, in milliseconds.
 const PLAIN_MS: u64 = 5_000;
@@ -24,7 +25,7 @@ const ERASE: &str = "\r\x1b[2K";
 
 /// Prints the events of one run.
 pub(crate) struct Show {
-    output: Output,
+    output: OutputArgs,
     terminal: bool,
     /// A progress line stands on the terminal.
     line: bool,
@@ -35,7 +36,7 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub(crate) fn new(output: Output) -> Self {
+    pub(crate) fn new(output: OutputArgs) -> Self {
         let terminal = io::stdout().is_terminal() && !output.json;
         Self { output, terminal, line: false, sentence: String::new(), shown_ms: None, loss: None }
     }
@@ -177,13 +178,12 @@ impl Show {
     }
 }
 
-/// Why the command failed.
-pub(crate) fn failure(failure: &Failure, json: bool) {
+/// Says why the command failed, and gives its exit code.
+pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
     if json {
-        print(&json!({"event": "error", "code": failure.exit as u8, "message": failure.message}));
+        print(&json!({"event": "error", "code": u8::from(failure.exit), "message": failure.message}));
     }
-    // Nobody can be told if this fails.
-    let _told = writeln!(io::stderr(), "native-learner: {}", failure.message);
+    fail(&failure.message, failure.exit)
 }
 
 /// How one kernel multiplied matrices.
@@ -221,4 +221,24 @@ fn share(report: &Report) -> String {
         return "–".to_owned();
     }
     format!("{:.0} %", 100.0 * report.tokens_merged as f64 / report.tokens_trained as f64)
+}
+
+/// A count with a unit that keeps it short: `950`, `12.3 k`, `4.5 M`.
+pub(crate) fn short(count: f64) -> String {
+    match count {
+        c if c < 1e3 => format!("{c:.0}"),
+        c if c < 1e6 => format!("{:.1} k", c / 1e3),
+        c if c < 1e9 => format!("{:.1} M", c / 1e6),
+        c => format!("{:.1} G", c / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_stay_short() {
+        assert_eq!([950.0, 12_345.0, 4.5e6].map(short), ["950", "12.3 k", "4.5 M"]);
+    }
 }

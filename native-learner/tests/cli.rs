@@ -76,7 +76,7 @@ fn a_gpu_that_must_be_is_not_replaced() {
             run(state.path(), &[], &[arguments, &["--engine", "gpu"], &NO_SUCH_GPU].concat());
         assert_eq!(found, code, "{arguments:?}: {said}");
         // Drivers write there too.
-        let own = said.lines().filter(|line| line.starts_with("native-learner: "));
+        let own = said.lines().filter(|line| line.starts_with("error: "));
         let own: Vec<&str> = own.collect();
         assert!(own.len() == 1 && own[0].contains("no GPU "), "one sentence: {said}");
     };

@@ -9,13 +9,13 @@ use archipelago::platform::Clock;
 use serde_json::{Value, json};
 
 use super::Finding;
+use crate::cli::ComputeArgs;
 use crate::compute::Compute;
-use crate::config::ComputeConfig;
-use crate::{Exit, Failure};
+use crate::exit::{Exit, Failure};
 
-/// Looks at every adapter, and takes a step with the engine that `config` asks for. What was found, for people
+/// Looks at every adapter, and takes a step with the engine that `args` ask for. What was found, for people
 /// and for programs.
-pub(super) async fn look(config: &ComputeConfig) -> (Vec<Finding>, Value) {
+pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     let adapters = adapters().await;
     let mut findings: Vec<Finding> =
         adapters.iter().map(|facts| Finding::well("adapter", describe(facts))).collect();
@@ -23,14 +23,14 @@ pub(super) async fn look(config: &ComputeConfig) -> (Vec<Finding>, Value) {
         findings.push(Finding::well("adapter", "no GPU was found; the CPU can train"));
     }
     let mut figures = json!({
-        "asked": config.kind.name(), "adapters": adapters.iter().map(figures_of).collect::<Vec<_>>(),
+        "asked": args.engine.name(), "adapters": adapters.iter().map(figures_of).collect::<Vec<_>>(),
     });
-    match train(config).await {
+    match train(args).await {
         Ok((engine, mut compute, trials)) => {
             figures["engine"] = json!(engine.kind().name());
             figures["device"] = json!(engine.describe());
             figures["matmul"] = json!(trials);
-            let mut text = vec![format!("--engine {} trains with {}", config.kind, engine.describe())];
+            let mut text = vec![format!("--engine {} trains with {}", args.engine, engine.describe())];
             text.extend(compute.take_notes());
             findings.push(Finding::well("compute", text.join("; ")));
             let chosen = compute.builder.tunings().last().filter(|_| !trials.is_empty());
@@ -42,10 +42,10 @@ pub(super) async fn look(config: &ComputeConfig) -> (Vec<Finding>, Value) {
 }
 
 /// One step of a small model.
-async fn train(config: &ComputeConfig) -> Result<(AnyEngine, Compute, Vec<Trial>), Failure> {
+async fn train(args: &ComputeArgs) -> Result<(AnyEngine, Compute, Vec<Trial>), Failure> {
     let Rehearsal { spec, tokens } = Rehearsal::new(Preset::Small);
     let failed = |error| Failure::new(Exit::Unwell, error);
-    let mut compute = Compute::open(config, Clock::start()).await?;
+    let mut compute = Compute::open(args, Clock::start()).await?;
     let mut engine = compute.build(&spec, None).await.map_err(failed)?;
     engine.step(&tokens, spec.inner.lr_max).await.map_err(failed)?;
     let trials = compute.trials(&spec).await.map_err(failed)?;

@@ -3,11 +3,12 @@
 mod compute;
 mod syncer;
 
+use archipelago::run::Address;
 use serde_json::json;
 
 use crate::cli::DoctorArgs;
-use crate::config::DoctorConfig;
-use crate::{Exit, Failure, machine, show};
+use crate::exit::{Exit, Failure};
+use crate::{machine, show};
 
 /// One thing looked at.
 struct Finding {
@@ -23,17 +24,17 @@ impl Finding {
     }
 }
 
-pub(crate) fn doctor(args: DoctorArgs) -> Result<(), Failure> {
-    let config = DoctorConfig::new(args).map_err(|error| Failure::new(Exit::Usage, error))?;
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
+    let address = args.address()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
-    runtime.block_on(look(&config))
+    runtime.block_on(look(args, address.as_ref()))
 }
 
-async fn look(config: &DoctorConfig) -> Result<(), Failure> {
-    let (mut findings, figures) = compute::look(&config.compute).await;
+async fn look(args: &DoctorArgs, address: Option<&Address>) -> Result<(), Failure> {
+    let (mut findings, figures) = compute::look(&args.compute).await;
     findings.push(memory());
-    match &config.address {
+    match address {
         None => findings.push(Finding::well("syncer", "none named; give an address to try it")),
         Some(address) => {
             findings.push(syncer::identity(address));
@@ -41,7 +42,7 @@ async fn look(config: &DoctorConfig) -> Result<(), Failure> {
             findings.push(syncer::socket(address).await);
         }
     }
-    if config.json {
+    if args.json {
         let mut all = json!(figures);
         let finding =
             |Finding { what, well, text }: &Finding| json!({"what": what, "well": well, "text": text});
