@@ -4,7 +4,7 @@ mod attention;
 mod buffer;
 mod forward;
 mod gradient;
-mod kernels;
+pub(in crate::engine) mod kernels;
 mod matmul;
 mod network;
 mod peak;

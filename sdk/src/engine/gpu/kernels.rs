@@ -1,7 +1,12 @@
 //! One row for each kernel; the source lies in `kernels/` under the kernel's name, that of what several share
 //! in `kernels/parts/`.
 //!
-//! Binding 0 is the uniform `Params`, of 32-bit words; the storage buffers follow in the order of the row.
+//! Binding 0 is the uniform `Params`, whose fields are those of the struct that the row names; the storage buffers
+//! follow in the order of the row.
+
+use std::marker::PhantomData;
+
+use super::params::{self, Params};
 
 /// What a kernel does with a storage buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,56 +27,92 @@ pub struct Kernel {
     pub parts: &'static [&'static str],
     /// WGSL, with its parts.
     pub source: &'static str,
-    /// Words of `Params`.
-    pub params: usize,
+    /// The fields of `Params`.
+    pub fields: &'static [params::Field],
     /// Storage buffers, from binding 1 on.
     pub storage: &'static [Access],
 }
 
+/// A kernel whose uniform is a `P`.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelOf<P> {
+    kernel: &'static Kernel,
+    params: PhantomData<P>,
+}
+
+impl<P: Params> KernelOf<P> {
+    /// The kernel with its parameters.
+    pub fn with(self, params: P) -> Call {
+        Call { kernel: self.kernel, params: params.words() }
+    }
+}
+
+/// A kernel and its parameters, as [`KernelOf::with`] puts them together.
+#[derive(Clone, Debug)]
+pub struct Call {
+    kernel: &'static Kernel,
+    params: Vec<u32>,
+}
+
+impl Call {
+    /// What runs.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    /// The words of its uniform.
+    pub fn params(&self) -> &[u32] {
+        &self.params
+    }
+}
+
 macro_rules! kernels {
-    ($($const:ident = $name:literal $(after $part:literal)*, $params:literal, [$($access:ident),*];)*) => {
+    ($($const:ident = $name:literal $(after $part:literal)*, $params:ident, [$($access:ident),*];)*) => {
         $(
-            pub const $const: Kernel = Kernel {
-                name: $name,
-                #[cfg(test)]
-                parts: &[$($part),*],
-                source: concat!(
-                    $(include_str!(concat!("kernels/parts/", $part, ".wgsl")), "\n",)*
-                    include_str!(concat!("kernels/", $name, ".wgsl")),
-                ),
-                params: $params,
-                storage: &[$(Access::$access),*],
+            pub const $const: KernelOf<params::$params> = KernelOf {
+                kernel: &Kernel {
+                    name: $name,
+                    #[cfg(test)]
+                    parts: &[$($part),*],
+                    source: concat!(
+                        $(include_str!(concat!("kernels/parts/", $part, ".wgsl")), "\n",)*
+                        include_str!(concat!("kernels/", $name, ".wgsl")),
+                    ),
+                    fields: params::$params::FIELDS,
+                    storage: &[$(Access::$access),*],
+                },
+                params: PhantomData,
             };
         )*
         /// Every kernel.
         #[cfg(test)]
-        pub const ALL: &[&Kernel] = &[$(&$const),*];
+        pub const ALL: &[&Kernel] = &[$($const.kernel),*];
     };
 }
 
 kernels! {
-    MATMUL_REGISTER = "matmul_register" after "matmul", 8, [Read, Read, Read, Read, Write];
-    MATMUL_TILE = "matmul_tile" after "matmul", 8, [Read, Read, Read, Read, Write];
-    MATMUL_SUM = "matmul_sum" after "matmul", 8, [Read, Read, Read, Read, Write];
-    HALVE = "halve", 1, [Read, Write];
-    EMBED = "embed", 4, [Read, Read, Write];
-    EMBED_GRAD = "embed_grad", 4, [Read, Read, Read, Write];
-    NORM = "norm" after "total", 3, [Read, Read, Write, Write];
-    NORM_GRAD = "norm_grad" after "total", 4, [Read, Read, Read, Read, Write, Write];
-    COLUMN_SUM = "column_sum", 3, [Read, Write];
-    ROTARY = "rotary", 6, [Read, Read, Write];
-    ATTENTION = "attention" after "bands", 4, [Read, Write, Write];
-    ATTENTION_DOTS = "attention_dots", 2, [Read, Read, Write];
-    ATTENTION_GRAD_Q = "attention_grad_q" after "bands", 4, [Read, Read, Read, Read, Write];
-    ATTENTION_GRAD_KV = "attention_grad_kv" after "bands", 4, [Read, Read, Read, Read, Write];
-    SWIGLU = "swiglu", 2, [Read, Write];
-    SWIGLU_GRAD = "swiglu_grad", 2, [Write, Write];
-    CROSS_ENTROPY = "cross_entropy", 4, [Read, Write, Write];
-    SQUARES = "squares" after "total", 2, [Read, Write];
-    FINISH = "finish", 3, [Read, Read, Write];
-    ADAMW = "adamw", 2, [Read, Read, Write, Read, Write, Write];
-    DELTA_MAX = "delta_max", 5, [Read, Read, Write, Write];
-    DELTA_CODE = "delta_code", 5, [Read, Read, Read, Write, Write];
-    DECODE_ADD = "decode_add", 6, [Read, Read, Write];
-    REBASE = "rebase", 3, [Read, Read, Write];
+    MATMUL_REGISTER = "matmul_register" after "matmul", Product, [Read, Read, Read, Read, Write];
+    MATMUL_TILE = "matmul_tile" after "matmul", Product, [Read, Read, Read, Read, Write];
+    MATMUL_SUM = "matmul_sum" after "matmul", Product, [Read, Read, Read, Read, Write];
+    HALVE = "halve", Halve, [Read, Write];
+    EMBED = "embed", Embed, [Read, Read, Write];
+    EMBED_GRAD = "embed_grad", Embed, [Read, Read, Read, Write];
+    NORM = "norm" after "total", Norm, [Read, Read, Write, Write];
+    NORM_GRAD = "norm_grad" after "total", NormGrad, [Read, Read, Read, Read, Write, Write];
+    COLUMN_SUM = "column_sum", ColumnSum, [Read, Write];
+    ROTARY = "rotary", Rotary, [Read, Read, Write];
+    ATTENTION = "attention" after "bands", Attention, [Read, Write, Write];
+    ATTENTION_DOTS = "attention_dots", AttentionDots, [Read, Read, Write];
+    ATTENTION_GRAD_Q = "attention_grad_q" after "bands", Attention, [Read, Read, Read, Read, Write];
+    ATTENTION_GRAD_KV = "attention_grad_kv" after "bands", Attention, [Read, Read, Read, Read, Write];
+    SWIGLU = "swiglu", Swiglu, [Read, Write];
+    SWIGLU_GRAD = "swiglu_grad", Swiglu, [Write, Write];
+    CROSS_ENTROPY = "cross_entropy", CrossEntropy, [Read, Write, Write];
+    SQUARES = "squares" after "total", Squares, [Read, Write];
+    FINISH = "finish", Finish, [Read, Read, Write];
+    ADAMW = "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
+    DELTA_MAX = "delta_max" after "piece", Piece, [Read, Read, Write, Write];
+    DELTA_CODE = "delta_code" after "piece", Piece, [Read, Read, Read, Write, Write];
+    DECODE_ADD = "decode_add" after "piece", Piece, [Read, Read, Write];
+    REBASE = "rebase", Rebase, [Read, Read, Write];
 }

@@ -13,6 +13,7 @@ mod kernels;
 mod matmul;
 mod network;
 mod pace;
+mod params;
 #[cfg(any(test, feature = "parity"))]
 pub mod parity;
 mod profile;

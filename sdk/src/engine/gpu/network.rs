@@ -3,8 +3,9 @@
 use super::arena::Arena;
 use super::attention::Bands;
 use super::batch::{BatchShape, Microbatch};
-use super::kernels::{self, Kernel};
+use super::kernels::{self, Call, KernelOf};
 use super::matmul::{Form, Matmul, Product, Store};
+use super::params;
 use super::program::{Builder, Dispatch, Slice};
 use super::workspace::{Layer, NORM_ROWS, Workspace};
 use crate::model::{Dims, LayerSlots, Slots};
@@ -39,6 +40,25 @@ pub struct Network<'a> {
     pub lanes: u32,
     /// How attention divides its work.
     pub bands: Bands,
+}
+
+/// One RMSNorm: its input, `[R, C]`, where its weight lies in the flat vector, and its scales, `[R]`.
+struct Norm<'a> {
+    x: &'a Slice,
+    weight: &'a Range<usize>,
+    scales: &'a Slice,
+}
+
+impl<'a> Norm<'a> {
+    /// Before attention.
+    fn first(slots: &'a LayerSlots, layer: &'a Layer) -> Self {
+        Self { x: &layer.x, weight: &slots.norm1, scales: &layer.scales1 }
+    }
+
+    /// Before the feed-forward layer.
+    fn second(slots: &'a LayerSlots, layer: &'a Layer) -> Self {
+        Self { x: &layer.middle, weight: &slots.norm2, scales: &layer.scales2 }
+    }
 }
 
 /// A matrix of weights, `[outs, ins]`.
@@ -143,19 +163,10 @@ impl Network<'_> {
     }
 
     /// One workgroup for each of `count` rows of about `width` values.
-    fn by_row(
-        &self,
-        builder: &mut Builder,
-        kernel: &'static Kernel,
-        params: Vec<u32>,
-        storage: Vec<Slice>,
-        count: usize,
-        width: usize,
-    ) {
+    fn by_row(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
         builder.add(Dispatch {
-            kernel,
+            call,
             constants: vec![("WG", self.lanes)],
-            params,
             storage,
             groups: [count.min(GROUPS_MAX) as u32, 1, 1],
             cost: (count * width * MOVE_COST) as u64,
@@ -163,100 +174,109 @@ impl Network<'_> {
     }
 
     /// One invocation for each of `count` items of `width` values.
-    fn by_item(
-        &self,
-        builder: &mut Builder,
-        kernel: &'static Kernel,
-        params: Vec<u32>,
-        storage: Vec<Slice>,
-        count: usize,
-        width: usize,
-    ) {
+    fn by_item(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
         const WG: usize = 64;
         builder.add(Dispatch {
-            kernel,
+            call,
             constants: vec![("WG", WG as u32)],
-            params,
             storage,
             groups: [count.div_ceil(WG).min(GROUPS_MAX) as u32, 1, 1],
             cost: (count * width * MOVE_COST) as u64,
         });
     }
 
-    fn norm(&self, builder: &mut Builder, x: &Slice, w: &Range<usize>, scales: &Slice) {
+    fn norm(&self, builder: &mut Builder, norm: &Norm<'_>) {
         let (rows, c) = (self.rows(), self.dims.width);
-        let params = vec![rows as u32, c as u32 / 4, self.dims.eps.to_bits()];
-        let storage = vec![x.clone(), self.theta(w), self.work.normed.clone(), scales.clone()];
-        self.by_row(builder, &kernels::NORM, params, storage, rows, c);
+        let call =
+            kernels::NORM.with(params::Norm { rows: rows as u32, quads: c as u32 / 4, eps: self.dims.eps });
+        let storage =
+            vec![norm.x.clone(), self.theta(norm.weight), self.work.normed.clone(), norm.scales.clone()];
+        self.by_row(builder, call, storage, rows, c);
     }
 
     /// From the gradient of a norm's output in `branch` to that of the residual stream, and of its weight.
-    fn norm_back(
-        &self,
-        builder: &mut Builder,
-        x: &Slice,
-        w: &Range<usize>,
-        scales: &Slice,
-        to_dx: Store,
-        first: bool,
-    ) {
+    fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: Store, first: bool) {
         let (rows, c, work) = (self.rows(), self.dims.width, self.work);
         let quads = c as u32 / 4;
         let groups = rows.div_ceil(NORM_ROWS);
-        let add = u32::from(matches!(to_dx, Store::Add));
-        let params = vec![rows as u32, quads, NORM_ROWS as u32, add];
+        let call = kernels::NORM_GRAD.with(params::NormGrad {
+            rows: rows as u32,
+            quads,
+            rows_per_group: NORM_ROWS as u32,
+            add: u32::from(matches!(to_dx, Store::Add)),
+        });
         let storage = vec![
             work.branch.clone(),
-            x.clone(),
-            self.theta(w),
-            scales.clone(),
+            norm.x.clone(),
+            self.theta(norm.weight),
+            norm.scales.clone(),
             work.dx.clone(),
             work.partial.clone(),
         ];
-        self.by_row(builder, &kernels::NORM_GRAD, params, storage, groups, c * NORM_ROWS);
-        let params = vec![groups as u32, quads, u32::from(!first)];
-        let storage = vec![work.partial.clone(), self.grad(w)];
-        self.by_item(builder, &kernels::COLUMN_SUM, params, storage, c / 4, groups * 4);
+        self.by_row(builder, call, storage, groups, c * NORM_ROWS);
+        let params = params::ColumnSum { rows: groups as u32, quads, add: u32::from(!first) };
+        let call = kernels::COLUMN_SUM.with(params);
+        let storage = vec![work.partial.clone(), self.grad(norm.weight)];
+        self.by_item(builder, call, storage, c / 4, groups * 4);
     }
 
     fn rotary(&self, builder: &mut Builder, qkv: &Slice, sign: f32) {
         let (dims, rows) = (self.dims, self.rows());
         let (heads, half) = (dims.heads + dims.kv_heads, dims.head / 2);
-        let params = [rows, dims.context, dims.qkv_width(), heads, half].map(|value| value as u32);
-        let params = params.into_iter().chain([sign.to_bits()]).collect();
+        let call = kernels::ROTARY.with(params::Rotary {
+            rows: rows as u32,
+            context: dims.context as u32,
+            stride: dims.qkv_width() as u32,
+            heads: heads as u32,
+            half: half as u32,
+            sign,
+        });
         let storage = vec![self.work.cos.clone(), self.work.sin.clone(), qkv.clone()];
-        self.by_item(builder, &kernels::ROTARY, params, storage, rows * heads * half, 4);
+        self.by_item(builder, call, storage, rows * heads * half, 4);
+    }
+
+    /// The parameters of a kernel over the slice of the embedding that begins at row `first`.
+    fn embed(&self, first: usize, count: usize) -> params::Embed {
+        let (rows, quads) = (self.rows() as u32, self.dims.width as u32 / 4);
+        params::Embed { rows, quads, first: first as u32, count: count as u32 }
+    }
+
+    fn swiglu(&self) -> params::Swiglu {
+        params::Swiglu { rows: self.rows() as u32, quads: self.dims.ff as u32 / 4 }
+    }
+
+    fn last_norm(&self) -> Norm<'_> {
+        Norm { x: &self.work.x, weight: &self.slots.norm, scales: &self.work.scales }
     }
 
     fn forward(&self, builder: &mut Builder, tokens: &Microbatch) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
-        let quads = dims.width as u32 / 4;
         for (first, count, flat) in self.arena.embed_slices(dims, self.slots) {
-            let params = vec![rows as u32, quads, first as u32, count as u32];
+            let call = kernels::EMBED.with(self.embed(first, count));
             let storage = vec![tokens.inputs.clone(), self.theta(&flat), work.layers[0].x.clone()];
-            self.by_item(builder, &kernels::EMBED, params, storage, rows * dims.width / 4, 4);
+            self.by_item(builder, call, storage, rows * dims.width / 4, 4);
         }
         for (i, (slots, layer)) in self.slots.layers.iter().zip(&work.layers).enumerate() {
             let next = work.layers.get(i + 1).map_or(&work.x, |next| &next.x);
             self.layer(builder, slots, layer, next);
         }
-        self.norm(builder, &work.x, &self.slots.norm, &work.scales);
+        self.norm(builder, &self.last_norm());
     }
 
     fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, next: &Slice) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let (c, f) = (dims.width, dims.ff);
-        self.norm(builder, &layer.x, &slots.norm1, &layer.scales1);
+        self.norm(builder, &Norm::first(slots, layer));
         self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, Store::Set);
         self.rotary(builder, &layer.qkv, 1.0);
         self.attention(builder, layer);
         let (out, down) = (self.weight(&slots.out, c), self.weight(&slots.down, f));
         self.linear(builder, &layer.attended, &out, &layer.middle, Store::Plus(layer.x.clone()));
-        self.norm(builder, &layer.middle, &slots.norm2, &layer.scales2);
+        self.norm(builder, &Norm::second(slots, layer));
         self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, Store::Set);
-        let (params, storage) =
-            (vec![rows as u32, f as u32 / 4], vec![layer.gate_up.clone(), work.gated.clone()]);
-        self.by_item(builder, &kernels::SWIGLU, params, storage, rows * f / 4, 12);
+        let (call, storage) =
+            (kernels::SWIGLU.with(self.swiglu()), vec![layer.gate_up.clone(), work.gated.clone()]);
+        self.by_item(builder, call, storage, rows * f / 4, 12);
         self.linear(builder, &work.gated, &down, next, Store::Plus(layer.middle.clone()));
     }
 
@@ -285,9 +305,14 @@ impl Network<'_> {
                 let product = product(i, Form::Nt, &normed, &self.factor(flat), &logits(i), Store::Set);
                 self.matmul.add(builder, product);
             }
-            let params = vec![count as u32, dims.vocab as u32, stride / 4, share.to_bits()];
+            let call = kernels::CROSS_ENTROPY.with(params::CrossEntropy {
+                rows: count as u32,
+                vocab: dims.vocab as u32,
+                quads: stride / 4,
+                share,
+            });
             let storage = vec![rows_of(&tokens.targets, 1), work.logits.clone(), rows_of(losses, 1)];
-            self.by_row(builder, &kernels::CROSS_ENTROPY, params, storage, count, dims.vocab);
+            self.by_row(builder, call, storage, count, dims.vocab);
             for (i, (.., flat)) in slices.iter().enumerate() {
                 let store = if i == 0 { Store::Set } else { Store::Add };
                 let product = product(i, Form::Nn, &logits(i), &self.factor(flat), &branch, store);
@@ -304,15 +329,15 @@ impl Network<'_> {
     /// From `branch`, the gradient of the last norm's output, to that of all parameters.
     fn backward(&self, builder: &mut Builder, tokens: &Microbatch, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
-        self.norm_back(builder, &work.x, &self.slots.norm, &work.scales, Store::Set, first);
+        self.norm_back(builder, &self.last_norm(), Store::Set, first);
         for (slots, layer) in self.slots.layers.iter().zip(&work.layers).rev() {
             self.feed_forward_back(builder, slots, layer, first);
             self.attention_back(builder, slots, layer, first);
         }
         for (start, count, flat) in self.arena.embed_slices(dims, self.slots) {
-            let params = [rows, dims.width / 4, start, count].map(|value| value as u32).to_vec();
+            let call = kernels::EMBED_GRAD.with(self.embed(start, count));
             let storage = vec![tokens.runs.clone(), tokens.order.clone(), work.dx.clone(), self.grad(&flat)];
-            self.by_row(builder, &kernels::EMBED_GRAD, params, storage, rows, dims.width);
+            self.by_row(builder, call, storage, rows, dims.width);
         }
     }
 
@@ -321,14 +346,14 @@ impl Network<'_> {
         let (c, f) = (dims.width, dims.ff);
         let (gate_up, down) = (self.weight(&slots.gate_up, c), self.weight(&slots.down, f));
         self.linear_back(builder, &work.dx, &down, &work.gated);
-        let (params, storage) =
-            (vec![rows as u32, f as u32 / 4], vec![layer.gate_up.clone(), work.gated.clone()]);
-        self.by_item(builder, &kernels::SWIGLU_GRAD, params, storage, rows * f / 4, 24);
+        let (call, storage) =
+            (kernels::SWIGLU_GRAD.with(self.swiglu()), vec![layer.gate_up.clone(), work.gated.clone()]);
+        self.by_item(builder, call, storage, rows * f / 4, 24);
         self.weight_back(builder, &work.dx, &work.gated, &down, first);
-        self.norm(builder, &layer.middle, &slots.norm2, &layer.scales2);
+        self.norm(builder, &Norm::second(slots, layer));
         self.weight_back(builder, &layer.gate_up, &work.normed, &gate_up, first);
         self.linear_back(builder, &layer.gate_up, &gate_up, &work.branch);
-        self.norm_back(builder, &layer.middle, &slots.norm2, &layer.scales2, Store::Add, first);
+        self.norm_back(builder, &Norm::second(slots, layer), Store::Add, first);
     }
 
     fn attention_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
@@ -338,34 +363,35 @@ impl Network<'_> {
         self.weight_back(builder, &work.dx, &layer.attended, &out, first);
         self.attention_grad(builder, layer);
         self.rotary(builder, &work.dqkv, -1.0);
-        self.norm(builder, &layer.x, &slots.norm1, &layer.scales1);
+        self.norm(builder, &Norm::first(slots, layer));
         self.weight_back(builder, &work.dqkv, &work.normed, &qkv, first);
         self.linear_back(builder, &work.dqkv, &qkv, &work.branch);
-        self.norm_back(builder, &layer.x, &slots.norm1, &layer.scales1, Store::Add, first);
+        self.norm_back(builder, &Norm::first(slots, layer), Store::Add, first);
     }
 
     fn attention(&self, builder: &mut Builder, layer: &Layer) {
         let storage = vec![layer.qkv.clone(), layer.attended.clone(), layer.lse.clone()];
-        self.by_band(builder, &kernels::ATTENTION, storage, self.dims.heads, 4);
+        self.by_band(builder, kernels::ATTENTION, storage, self.dims.heads, 4);
     }
 
     /// From `branch`, the gradient of what attention gave, to that of queries, keys and values.
     fn attention_grad(&self, builder: &mut Builder, layer: &Layer) {
         let (work, rows) = (self.work, self.rows() * self.dims.heads);
-        let params = vec![rows as u32, self.dims.head as u32 / 4];
+        let params = params::AttentionDots { rows: rows as u32, quads: self.dims.head as u32 / 4 };
+        let call = kernels::ATTENTION_DOTS.with(params);
         let storage = vec![layer.attended.clone(), work.branch.clone(), work.dots.clone()];
-        self.by_item(builder, &kernels::ATTENTION_DOTS, params, storage, rows, 2 * self.dims.head);
+        self.by_item(builder, call, storage, rows, 2 * self.dims.head);
         let storage =
             [&layer.qkv, &work.branch, &layer.lse, &work.dots, &work.dqkv].map(Slice::clone).to_vec();
-        self.by_band(builder, &kernels::ATTENTION_GRAD_Q, storage.clone(), self.dims.heads, 6);
-        self.by_band(builder, &kernels::ATTENTION_GRAD_KV, storage, self.dims.kv_heads, 8);
+        self.by_band(builder, kernels::ATTENTION_GRAD_Q, storage.clone(), self.dims.heads, 6);
+        self.by_band(builder, kernels::ATTENTION_GRAD_KV, storage, self.dims.kv_heads, 8);
     }
 
     /// Attention over `heads` heads of all windows, with so many operations for each value and key seen.
     fn by_band(
         &self,
         builder: &mut Builder,
-        kernel: &'static Kernel,
+        kernel: KernelOf<params::Attention>,
         storage: Vec<Slice>,
         heads: usize,
         operations: usize,
@@ -373,9 +399,13 @@ impl Network<'_> {
         let (dims, windows) = (self.dims, self.shape.windows as u32);
         let context = dims.context as u32;
         builder.add(Dispatch {
-            kernel,
+            call: kernel.with(params::Attention {
+                windows,
+                context,
+                heads: dims.heads as u32,
+                kv_heads: dims.kv_heads as u32,
+            }),
             constants: self.bands.constants(),
-            params: vec![windows, context, dims.heads as u32, dims.kv_heads as u32],
             storage,
             groups: self.bands.groups(windows, heads as u32, context),
             cost: (self.rows() * dims.width * dims.context / 2 * operations) as u64,

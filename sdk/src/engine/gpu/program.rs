@@ -1,6 +1,7 @@
 //! A list of dispatches that is built once and submitted as often as wanted.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Mutex;
 
 use wgpu::util::DeviceExt;
@@ -10,7 +11,7 @@ use wgpu::{
 };
 
 use super::Gpu;
-use super::kernels::{Access, Kernel};
+use super::kernels::{Access, Call, Kernel};
 
 /// Bytes between two starts of a binding; WebGPU's default alignment, and a multiple of any other.
 pub const ALIGN_BYTES: u64 = 256;
@@ -39,7 +40,7 @@ impl Slice {
     }
 
     fn binding(&self) -> BufferBinding<'_> {
-        let size = std::num::NonZeroU64::new(self.bytes);
+        let size = NonZeroU64::new(self.bytes);
         BufferBinding { buffer: &self.buffer, offset: self.start_byte, size }
     }
 }
@@ -84,13 +85,14 @@ fn compile(gpu: &Gpu, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
     });
     let storage =
         kernel.storage.iter().map(|access| BufferBindingType::Storage { read_only: *access == Access::Read });
-    let entries: Vec<_> = std::iter::once(BufferBindingType::Uniform)
-        .chain(storage)
+    let params_bytes = NonZeroU64::new(kernel.fields.len() as u64 * 4);
+    let entries: Vec<_> = std::iter::once((BufferBindingType::Uniform, params_bytes))
+        .chain(storage.map(|ty| (ty, None)))
         .zip(0..)
-        .map(|(ty, binding)| BindGroupLayoutEntry {
+        .map(|((ty, min_binding_size), binding)| BindGroupLayoutEntry {
             binding,
             visibility: ShaderStages::COMPUTE,
-            ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size },
             count: None,
         })
         .collect();
@@ -121,12 +123,10 @@ fn compile(gpu: &Gpu, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
 /// One dispatch, before it is built.
 #[derive(Debug)]
 pub struct Dispatch {
-    /// What runs.
-    pub kernel: &'static Kernel,
+    /// What runs, with which parameters.
+    pub call: Call,
     /// Values of its `override`s.
     pub constants: Vec<Constant>,
-    /// Its `Params`.
-    pub params: Vec<u32>,
     /// Its storage buffers.
     pub storage: Vec<Slice>,
     /// Workgroups in each dimension; each at most 65,535.
@@ -144,8 +144,8 @@ pub struct Builder {
 impl Builder {
     /// Adds one; they run in the order of the calls, each sees what those before it wrote.
     pub fn add(&mut self, dispatch: Dispatch) {
-        debug_assert_eq!(dispatch.params.len(), dispatch.kernel.params, "{}", dispatch.kernel.name);
-        debug_assert_eq!(dispatch.storage.len(), dispatch.kernel.storage.len(), "{}", dispatch.kernel.name);
+        let kernel = dispatch.call.kernel();
+        debug_assert_eq!(dispatch.storage.len(), kernel.storage.len(), "{}", kernel.name);
         if dispatch.groups.iter().all(|&count| count > 0) {
             self.dispatches.push(dispatch);
         }
@@ -156,7 +156,7 @@ impl Builder {
         let stride = ALIGN_BYTES as usize;
         let mut words = vec![0_u8; (self.dispatches.len() * stride).max(stride)];
         for (dispatch, slot) in self.dispatches.iter().zip(words.chunks_mut(stride)) {
-            for (word, bytes) in dispatch.params.iter().zip(slot.chunks_mut(4)) {
+            for (word, bytes) in dispatch.call.params().iter().zip(slot.chunks_mut(4)) {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
         }
@@ -166,7 +166,8 @@ impl Builder {
             usage: BufferUsages::UNIFORM,
         });
         let bound = self.dispatches.into_iter().zip(0..).map(|(dispatch, index)| {
-            let Pipeline { pipeline, layout } = gpu.pipelines.get(gpu, dispatch.kernel, &dispatch.constants);
+            let kernel = dispatch.call.kernel();
+            let Pipeline { pipeline, layout } = gpu.pipelines.get(gpu, kernel, &dispatch.constants);
             let params =
                 Slice { buffer: uniforms.clone(), start_byte: index * ALIGN_BYTES, bytes: ALIGN_BYTES };
             let slices = std::iter::once(&params).chain(&dispatch.storage);
@@ -178,12 +179,12 @@ impl Builder {
                 })
                 .collect();
             let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-                label: Some(dispatch.kernel.name),
+                label: Some(kernel.name),
                 layout: &layout,
                 entries: &entries,
             });
             Bound {
-                kernel: dispatch.kernel.name,
+                kernel: kernel.name,
                 pipeline,
                 group,
                 groups: dispatch.groups,

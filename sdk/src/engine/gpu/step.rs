@@ -3,9 +3,10 @@
 use super::arena::Arena;
 use super::attention::Bands;
 use super::batch::BatchShape;
-use super::kernels;
+use super::kernels::{self, Call};
 use super::matmul::Matmul;
 use super::network::Network;
+use super::params;
 use super::program::{Builder, Dispatch, Program, Slice, buffer};
 use super::vectors::Vectors;
 use super::workspace::Workspace;
@@ -31,6 +32,25 @@ pub struct StepParts<'a> {
     pub arena: &'a Arena,
     /// Parameters and what belongs to them.
     pub vectors: &'a Vectors,
+}
+
+/// What the host writes before a step and reads after it, in device memory.
+#[derive(Debug)]
+pub struct StepBuffers {
+    /// The batch, as [`BatchShape::fill`] lays it out.
+    pub tokens: wgpu::Buffer,
+    /// The numbers of `adamw.wgsl`, `[8]`.
+    pub hyper: Slice,
+    /// Loss, norm, factor and whether they are finite, `[4]`: see `finish.wgsl`.
+    pub stats: Slice,
+}
+
+impl StepBuffers {
+    /// For steps of `shape`.
+    pub fn new(gpu: &Gpu, shape: &BatchShape) -> Self {
+        let tokens = buffer(gpu, "tokens", shape.words() as u64);
+        Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4) }
+    }
 }
 
 impl StepParts<'_> {
@@ -61,9 +81,7 @@ impl StepParts<'_> {
         matmul: &Matmul,
         shape: BatchShape,
         work: &Workspace,
-        tokens: &wgpu::Buffer,
-        hyper: &Slice,
-        stats: &Slice,
+        buffers: &StepBuffers,
     ) -> Program {
         let mut builder = Builder::default();
         self.halve(&mut builder);
@@ -85,10 +103,10 @@ impl StepParts<'_> {
         };
         for index in 0..shape.microbatches {
             let losses = losses.after((index * shape.rows_padded()) as u64);
-            network.microbatch(&mut builder, &shape.microbatch(tokens, index), &losses, index == 0);
+            network.microbatch(&mut builder, &shape.microbatch(&buffers.tokens, index), &losses, index == 0);
         }
         let losses_len = shape.microbatches * shape.rows_padded();
-        self.optimiser(&mut builder, hyper, stats, &losses, losses_len);
+        self.optimiser(&mut builder, buffers, &losses, losses_len);
         builder.build(self.gpu)
     }
 
@@ -98,9 +116,8 @@ impl StepParts<'_> {
         for ((chunk, theta), half) in self.arena.chunks().iter().zip(&self.vectors.theta).zip(halves) {
             let quads = chunk.len as u32 / QUAD;
             builder.add(Dispatch {
-                kernel: &kernels::HALVE,
+                call: kernels::HALVE.with(params::Halve { quads }),
                 constants: vec![("WG", 64)],
-                params: vec![quads],
                 storage: vec![Slice::whole(theta), Slice::whole(half)],
                 groups: [quads.div_ceil(64).min(65_535), 1, 1],
                 cost: chunk.len as u64 * 8,
@@ -109,41 +126,31 @@ impl StepParts<'_> {
     }
 
     /// Gradient norm, clipping and AdamW.
-    fn optimiser(
-        &self,
-        builder: &mut Builder,
-        hyper: &Slice,
-        stats: &Slice,
-        losses: &Slice,
-        losses_len: usize,
-    ) {
-        let vectors = self.vectors;
+    fn optimiser(&self, builder: &mut Builder, buffers: &StepBuffers, losses: &Slice, losses_len: usize) {
+        let (vectors, StepBuffers { hyper, stats, .. }) = (self.vectors, buffers);
         let chunks = self.arena.chunks();
         let partials = small(self.gpu, "partials", chunks.len() * SQUARES_GROUPS);
-        let mut add = |kernel, wg: u32, params: &[u32], storage: &[&Slice], groups: usize, cost: usize| {
+        let mut add = |call: Call, wg: u32, storage: &[&Slice], groups: usize, cost: usize| {
             builder.add(Dispatch {
-                kernel,
+                call,
                 constants: vec![("WG", wg)],
-                params: params.to_vec(),
                 storage: storage.iter().map(|&slice| slice.clone()).collect(),
                 groups: [groups.min(65_535) as u32, 1, 1],
                 cost: cost as u64,
             });
         };
         for (i, (chunk, grad)) in chunks.iter().zip(&vectors.grad).enumerate() {
-            let params = [chunk.len as u32 / QUAD, (i * SQUARES_GROUPS) as u32];
-            add(
-                &kernels::SQUARES,
-                64,
-                &params,
-                &[&Slice::whole(grad), &partials],
-                SQUARES_GROUPS,
-                chunk.len * 4,
-            );
+            let params =
+                params::Squares { quads: chunk.len as u32 / QUAD, first: (i * SQUARES_GROUPS) as u32 };
+            let storage = [&Slice::whole(grad), &partials];
+            add(kernels::SQUARES.with(params), 64, &storage, SQUARES_GROUPS, chunk.len * 4);
         }
-        let params =
-            [(chunks.len() * SQUARES_GROUPS) as u32, losses_len as u32, self.inner.clip_norm.to_bits()];
-        add(&kernels::FINISH, 256, &params, &[&partials, losses, stats], 1, losses_len);
+        let finish = kernels::FINISH.with(params::Finish {
+            partials: (chunks.len() * SQUARES_GROUPS) as u32,
+            losses: losses_len as u32,
+            clip: self.inner.clip_norm,
+        });
+        add(finish, 256, &[&partials, losses, stats], 1, losses_len);
         for (i, chunk) in chunks.iter().enumerate() {
             for (range, decayed) in [(0..chunk.decayed, 1), (chunk.decayed..chunk.len, 0)] {
                 let part = |vector: &[wgpu::Buffer]| Slice {
@@ -156,13 +163,14 @@ impl StepParts<'_> {
                     [&vectors.theta, &vectors.grad, &vectors.m, &vectors.v].map(|vector| part(vector));
                 let storage = [stats, hyper, &theta, &grad, &m, &v];
                 let groups = (quads as usize).div_ceil(64);
-                add(&kernels::ADAMW, 64, &[quads, decayed], &storage, groups, range.len() * 24);
+                let call = kernels::ADAMW.with(params::AdamW { quads, decayed });
+                add(call, 64, &storage, groups, range.len() * 24);
             }
         }
     }
 }
 
 /// A buffer of some words.
-pub fn small(gpu: &Gpu, label: &str, words: usize) -> Slice {
+fn small(gpu: &Gpu, label: &str, words: usize) -> Slice {
     Slice::whole(&buffer(gpu, label, words as u64))
 }

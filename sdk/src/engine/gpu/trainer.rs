@@ -8,9 +8,9 @@ use super::exchange::{self, Exchange};
 use super::matmul::Matmul;
 use super::pace::Pace;
 use super::profile::{KernelTime, profile};
-use super::program::{Program, Slice, buffer};
+use super::program::Program;
 use super::ring::Ring;
-use super::step::{QUAD, StepParts, small};
+use super::step::{QUAD, StepBuffers, StepParts};
 use super::vectors::{Shadow, Vectors, download, upload};
 use super::{Gpu, GpuError};
 use crate::diloco::{Codec, FragmentId, Fragments, Layout};
@@ -36,9 +36,7 @@ pub struct GpuEngine {
     arena: Arena,
     vectors: Vectors,
     shape: BatchShape,
-    tokens: wgpu::Buffer,
-    hyper: Slice,
-    stats: Slice,
+    buffers: StepBuffers,
     program: Program,
     pace: Pace,
     ring: Ring<()>,
@@ -108,11 +106,10 @@ impl GpuEngine {
         let shadow = Shadow::new(gpu, &arena, moments, layout.len());
         let parts = StepParts { gpu, inner, dims: &dims, slots: &slots, arena: &arena, vectors: &vectors };
         let (shape, work) = parts.fit().await?;
-        let tokens = buffer(gpu, "tokens", shape.words() as u64);
-        let (hyper, stats) = (small(gpu, "hyper", 8), small(gpu, "stats", 4));
-        let program = parts.program(&setup.matmul, shape, &work, &tokens, &hyper, &stats);
+        let buffers = StepBuffers::new(gpu, &shape);
+        let program = parts.program(&setup.matmul, shape, &work, &buffers);
         gpu.check()?;
-        let ring = Ring::new(gpu, "stats", STEPS_MAX, stats.bytes);
+        let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes);
         let pace = Pace::new(setup.now_us, program.cost());
         Ok(Self {
             gpu: gpu.clone(),
@@ -123,9 +120,7 @@ impl GpuEngine {
             arena,
             vectors,
             shape,
-            tokens,
-            hyper,
-            stats,
+            buffers,
             program,
             pace,
             ring,
@@ -225,10 +220,10 @@ impl Engine for GpuEngine {
         self.gpu.check()?;
         self.steps += 1;
         let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
-        self.gpu.queue.write_buffer(&self.tokens, 0, &words);
-        self.gpu.write(&self.hyper, &self.hyper(lr));
+        self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
+        self.gpu.write(&self.buffers.hyper, &self.hyper(lr));
         self.program.submit(&self.gpu, self.pace.cost_max());
-        self.ring.read(&self.gpu, std::slice::from_ref(&self.stats), ());
+        self.ring.read(&self.gpu, std::slice::from_ref(&self.buffers.stats), ());
         self.shadow.follow(&self.gpu, &self.vectors, self.steps)?;
         // One step stays with the device while the host prepares the next.
         let on_way = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };

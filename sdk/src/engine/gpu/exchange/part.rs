@@ -1,7 +1,8 @@
 //! One fragment on the device: where its values lie, its body, and the dispatches over both.
 
 use super::super::arena::Arena;
-use super::super::kernels::{DECODE_ADD, DELTA_CODE, DELTA_MAX, Kernel, REBASE};
+use super::super::kernels::{Call, DECODE_ADD, DELTA_CODE, DELTA_MAX, KernelOf, REBASE};
+use super::super::params;
 use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Program, Slice, buffer};
 use super::super::{Gpu, GpuError};
 use crate::diloco::{Codec, Segment};
@@ -82,6 +83,11 @@ impl Piece {
         (self.start % (ALIGN_BYTES / 4)) as u32
     }
 
+    fn params(&self, sign: u32) -> params::Piece {
+        let &Self { len, offset, value, code, block, .. } = self;
+        params::Piece { start: self.start(), len, offset, value, code, block, sign }
+    }
+
     /// Its bytes, within the chunk.
     pub fn bytes(&self) -> std::ops::Range<u64> {
         self.start * 4..(self.start + u64::from(self.len)) * 4
@@ -110,24 +116,14 @@ impl Plan<'_> {
     pub fn encode(&self, pieces: &[Piece], body: &Body) -> Program {
         let mut builder = Builder::default();
         let (theta, hat) = (self.theta, self.hat);
-        for piece in pieces {
-            let Piece { len, offset, value, block, .. } = *piece;
-            let params = vec![piece.start(), len, offset, value, block];
-            let storage = vec![piece.slice(theta), piece.slice(hat), self.largest.clone(), body.head.clone()];
-            builder.add(self.dispatch(&DELTA_MAX, 2, len / 8 + 2, params, storage));
-        }
-        for piece in pieces {
-            let Piece { len, offset, code, block, .. } = *piece;
-            let params = vec![piece.start(), len, offset, code, block];
-            let storage = vec![
-                piece.slice(theta),
-                piece.slice(hat),
-                self.largest.clone(),
-                body.head.clone(),
-                body.codes.clone(),
-            ];
-            builder.add(self.dispatch(&DELTA_CODE, 3, len / 8 + 2, params, storage));
-        }
+        let mut add = |kernel: KernelOf<params::Piece>, piece: &Piece, codes: Option<&Slice>| {
+            let storage = [piece.slice(theta), piece.slice(hat), self.largest.clone(), body.head.clone()];
+            let storage = storage.into_iter().chain(codes.cloned()).collect();
+            let call = kernel.with(piece.params(0));
+            builder.add(self.dispatch(call, piece.len / 8 + 2, storage));
+        };
+        pieces.iter().for_each(|piece| add(DELTA_MAX, piece, None));
+        pieces.iter().for_each(|piece| add(DELTA_CODE, piece, Some(&body.codes)));
         builder.build(self.gpu)
     }
 
@@ -144,10 +140,8 @@ impl Plan<'_> {
     fn decode_add(&self, pieces: &[Piece], body: &Body, sign: u32, values: &[wgpu::Buffer]) -> Program {
         let mut builder = Builder::default();
         for piece in pieces {
-            let Piece { len, offset, code, block, .. } = *piece;
-            let params = vec![piece.start(), len, offset, code, block, sign];
             let storage = vec![body.head.clone(), body.codes.clone(), piece.slice(values)];
-            builder.add(self.dispatch(&DECODE_ADD, 3, len, params, storage));
+            builder.add(self.dispatch(DECODE_ADD.with(piece.params(sign)), piece.len, storage));
         }
         builder.build(self.gpu)
     }
@@ -156,30 +150,23 @@ impl Plan<'_> {
     pub fn rebase(&self, pieces: &[Piece], share: f32) -> Program {
         let mut builder = Builder::default();
         for piece in pieces {
-            let params = vec![piece.start(), piece.len, share.to_bits()];
+            let call = REBASE.with(params::Rebase { start: piece.start(), len: piece.len, share });
             let storage = [self.hat, self.reported, self.theta].map(|vector| piece.slice(vector)).to_vec();
-            builder.add(self.dispatch(&REBASE, 1, piece.len, params, storage));
+            builder.add(Dispatch { constants: vec![("WG", WG)], ..self.dispatch(call, piece.len, storage) });
         }
         builder.build(self.gpu)
     }
 
-    /// With the first of the constants that the kernel has.
-    fn dispatch(
-        &self,
-        kernel: &'static Kernel,
-        constants: usize,
-        threads: u32,
-        params: Vec<u32>,
-        storage: Vec<Slice>,
-    ) -> Dispatch {
+    /// `threads` invocations of a kernel of pieces.
+    fn dispatch(&self, call: Call, threads: u32, storage: Vec<Slice>) -> Dispatch {
         let groups = [threads.div_ceil(WG).min(GROUPS_MAX), 1, 1];
-        let constants = constants_of(&self.codec)[..constants].to_vec();
-        Dispatch { kernel, constants, params, storage, groups, cost: u64::from(threads) }
+        let constants = constants_of(&self.codec).to_vec();
+        Dispatch { call, constants, storage, groups, cost: u64::from(threads) }
     }
 }
 
-/// The `override`s of the kernels; some have only the first.
-pub fn constants_of(codec: &Codec) -> [Constant; 3] {
+/// The `override`s of the kernels of pieces.
+fn constants_of(codec: &Codec) -> [Constant; 3] {
     let code = kernel_code(codec.code()).expect("an engine with another code is not built");
     let block = u32::try_from(codec.block_len()).expect("a block has at most 2¹⁶ values");
     [("WG", WG), ("BLOCK", block), ("CODE", code)]

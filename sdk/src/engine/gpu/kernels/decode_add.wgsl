@@ -1,52 +1,25 @@
-// values[i] += what `head` and `codes` stand for, or −= with `sign` = 2³¹, for one run; a body laid out as by
-// `delta_code`. CPU twin: `diloco::Codec::decode` and an addition.
+// values[i] += what `head` and `codes` stand for, or −= with `sign` = 2³¹, for one piece; a body laid out as by
+// `delta_code`. Pieces: `parts/piece.wgsl`.
+// CPU twin: `diloco::Codec::decode` and an addition.
 //
 // The same bits as the twin's on every device, whatever it does with subnormal numbers and with the sign of
 // zero: that is how all learners and the syncer hold one Θ̂. What a code stands for is exact, and a sum of
 // floats is rounded to the nearest.
-//
-// A run is a part of a segment and may begin and end within a block. Any number of workgroups covers it (grid
-// stride).
 
-override WG: u32 = 64u;
-// Values in a block, a multiple of 8.
-override BLOCK: u32 = 256u;
-// 0: int4, 1: e3m0, 2: f32.
-override CODE: u32 = 0u;
-
-struct Params {
-    // The run's first value in `values`.
-    start: u32,
-    // Its values.
-    len: u32,
-    // Its first value within the segment.
-    offset: u32,
-    // The segment's first code, in words.
-    code: u32,
-    // The segment's first block within the fragment.
-    block: u32,
-    // 0 or 2³¹.
-    sign: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> head: array<u32>;
 @group(0) @binding(2) var<storage, read> codes: array<u32>;
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
 
-const SIGN: u32 = 1u << 31u;
-const EXPONENT: u32 = 1u << 23u;
-
 // What the code of the value `at` within the segment stands for, as bits.
 fn decoded(at: u32) -> u32 {
-    if (CODE == 2u) {
+    if CODE == F32 {
         return codes[params.code + at];
     }
     let block = params.block + at / BLOCK;
     let pair = head[1u + block / 2u];
     let scale = bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, block % 2u == 1u));
     let word = codes[params.code + at / 8u];
-    if (CODE == 0u) {
+    if CODE == INT4 {
         return bitcast<u32>(f32(i32(word << (28u - 4u * (at % 8u))) >> 28u) * scale);
     }
     let code = word >> (4u * (at % 8u));
@@ -56,31 +29,31 @@ fn decoded(at: u32) -> u32 {
 
 // 2¹⁰⁰ times the float with these bits, which is below 2⁻⁷⁷.
 fn lifted(bits: u32) -> f32 {
-    let size = bits & ~SIGN;
+    let size = bits & SIZE;
     let x = select(bitcast<f32>(size + 100u * EXPONENT), f32(size) * 0x1p-49, size < EXPONENT);
     return select(x, -x, bits >= SIGN);
 }
 
 // a + b, as bits.
 fn sum(a: u32, b: u32) -> u32 {
-    if ((b & ~SIGN) == 0u) {
-        return select(a, a & b, (a & ~SIGN) == 0u);
+    if (b & SIZE) == 0u {
+        return select(a, a & b, (a & SIZE) == 0u);
     }
-    if ((a & ~SIGN) == 0u) {
+    if (a & SIZE) == 0u {
         return b;
     }
-    let small = min(a & ~SIGN, b & ~SIGN);
-    let large = max(a & ~SIGN, b & ~SIGN);
+    let small = min(a & SIZE, b & SIZE);
+    let large = max(a & SIZE, b & SIZE);
     var bits = bitcast<u32>(bitcast<f32>(a) + bitcast<f32>(b));
     // From 2⁻¹⁰³ on no sum is subnormal, and whatever is smaller vanishes beside 2⁻⁷⁷.
-    if (small < 24u * EXPONENT && large < 50u * EXPONENT) {
+    if small < 24u * EXPONENT && large < 50u * EXPONENT {
         bits = bitcast<u32>(lifted(a) + lifted(b));
-        let size = bits & ~SIGN;
+        let size = bits & SIZE;
         let subnormal = u32(bitcast<f32>(size) * 0x1p49);
         let settled = select(size - 100u * EXPONENT, subnormal, size < 101u * EXPONENT);
         bits = (bits & SIGN) | settled;
     }
-    return select(bits, 0u, (bits & ~SIGN) == 0u);
+    return select(bits, 0u, (bits & SIZE) == 0u);
 }
 
 @compute @workgroup_size(WG)

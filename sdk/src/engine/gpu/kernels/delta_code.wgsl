@@ -1,43 +1,19 @@
-// Codes Θ̂ − θ of one run: the scale of each block to `head`, the codes to `codes`, laid out as a body's; both
+// Codes Θ̂ − θ of one piece: the scale of each block to `head`, the codes to `codes`, laid out as a body's; both
 // are zero before. head[0] belongs to `delta_max`, two scales are a word from head[1] on.
+// Pieces, eight values at a time, counted from the segment's first: `parts/piece.wgsl`.
 // CPU twin: `diloco::Codec::encode`.
 //
 // The bytes are the twin's where the device rounds a difference and a product to the nearest and keeps
 // subnormal numbers; where it does not, they are a valid body still, and the position is what that says.
 // WGSL lets a division err by 2.5 ulp, so that the two there are here are done in integers.
-//
-// A run is a part of a segment and may begin and end within a block. Any number of workgroups covers it (grid
-// stride), eight values at a time, counted from the segment's first.
 
-override WG: u32 = 64u;
-// Values in a block, a multiple of 8.
-override BLOCK: u32 = 256u;
-// 0: int4, 1: e3m0, 2: f32.
-override CODE: u32 = 0u;
-
-struct Params {
-    // The run's first value in `theta` and `hat`.
-    start: u32,
-    // Its values.
-    len: u32,
-    // Its first value within the segment.
-    offset: u32,
-    // The segment's first code, in words.
-    code: u32,
-    // The segment's first block within the fragment.
-    block: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> theta: array<f32>;
 @group(0) @binding(2) var<storage, read> hat: array<f32>;
 @group(0) @binding(3) var<storage, read> largest: array<u32>;
 @group(0) @binding(4) var<storage, read_write> head: array<atomic<u32>>;
 @group(0) @binding(5) var<storage, read_write> codes: array<atomic<u32>>;
 
-// As bits of a float.
-const SIZE: u32 = 0x7fffffffu;
-// 2⁶⁰.
+// As bits of a float: 2⁶⁰.
 const SIZE_MAX: u32 = 187u << 23u;
 // 2⁻¹⁰⁰.
 const SCALE_MIN: u32 = 27u << 23u;
@@ -57,10 +33,10 @@ fn seventh(bits: u32) -> u32 {
 // below 2⁻¹⁰⁰.
 fn scale_of(largest: u32) -> u32 {
     var bits = min(largest, SIZE_MAX);
-    if (bits < SCALE_MIN) {
+    if bits < SCALE_MIN {
         return 0u;
     }
-    if (CODE == 0u) {
+    if CODE == INT4 {
         bits = seventh(bits);
     }
     return select((bits + 0xffffu) >> 16u, 0u, bits < SCALE_MIN);
@@ -77,7 +53,7 @@ fn reciprocal(scale: u32) -> f32 {
 
 // The code nearest to `x` scales, halves to even.
 fn nibble(x: f32) -> u32 {
-    if (CODE == 0u) {
+    if CODE == INT4 {
         return u32(i32(round(clamp(x, -7.0, 7.0)))) & 15u;
     }
     // Rounds the significand away, halves to the even exponent; exponent 120 is level 0.
@@ -96,7 +72,7 @@ fn main(
         let first = max(word * 8u, params.offset);
         let block = params.block + word * 8u / BLOCK;
         let scale = scale_of(largest[block]);
-        if (CODE != 2u && scale == 0u) {
+        if CODE != F32 && scale == 0u {
             continue;
         }
         let per_scale = reciprocal(scale);
@@ -104,17 +80,17 @@ fn main(
         for (var at = first; at < min(word * 8u + 8u, end); at++) {
             let i = params.start + at - params.offset;
             let delta = hat[i] - theta[i];
-            if (CODE == 2u) {
+            if CODE == F32 {
                 let bits = bitcast<u32>(delta);
-                atomicStore(&codes[params.code + at], min(bits & SIZE, SIZE_MAX) | (bits & ~SIZE));
+                atomicStore(&codes[params.code + at], min(bits & SIZE, SIZE_MAX) | (bits & SIGN));
             } else {
                 packed |= nibble(delta * per_scale) << (4u * (at % 8u));
             }
         }
-        if (CODE != 2u) {
-            // Two runs share a word where one ends.
+        if CODE != F32 {
+            // Two pieces share a word where one ends.
             atomicOr(&codes[params.code + word], packed);
-            if (first % BLOCK == 0u) {
+            if first % BLOCK == 0u {
                 atomicOr(&head[1u + block / 2u], scale << (16u * (block % 2u)));
             }
         }

@@ -1,6 +1,6 @@
 // dtable[t − first] += Σ dx[order[i]] for i from begin to end of each run (t, begin, end), in that order;
 // dtable [count, C] are rows first … of the embedding, other tokens are passed over. dx [R, C].
-// CPU twin: `engine::gpu::tests::embedding::embed_grad`.
+// CPU twin: `model::ops::embed_backward`.
 //
 // One workgroup for each run at a time; each token has one run, so no two write the same row.
 

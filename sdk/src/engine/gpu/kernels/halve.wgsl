@@ -1,4 +1,5 @@
-// y[i] = x[i] as a 16-bit float, four values at a time. CPU twin: `half::f16::from_f32`.
+// y[i] = x[i] as a 16-bit float, four values at a time.
+// CPU twin: `half::f16::from_f32`.
 //
 // Any number of workgroups covers any size (grid stride).
 

@@ -1,5 +1,6 @@
 // C = A B, C + A B or R + A B, with A or B transposed or not: each invocation sums up to 8 × 16 of C in its
-// registers, straight from memory. CPU twin: `model::reference::linear`, `linear_backward`.
+// registers, straight from memory.
+// CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 
 // Blocks of an invocation: 1 or 2 down, 1, 2 or 4 across.
 override DOWN: u32 = 2u;

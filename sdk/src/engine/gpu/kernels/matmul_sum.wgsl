@@ -1,5 +1,6 @@
 // C = Σ_z A[z], C + … or R + …: A [k, m, n] holds the partial sums of one product, and they are added in the
-// order of z. CPU twin: `model::reference::linear`, `linear_backward`.
+// order of z.
+// CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 //
 // Any number of workgroups covers any size (grid stride).
 

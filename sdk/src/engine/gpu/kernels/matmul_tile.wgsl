@@ -1,6 +1,6 @@
 // C = A B, C + A B or R + A B, with A or B transposed or not: a workgroup sums 8 WG × 8 WG of C, each of its
 // WG × WG invocations 8 × 8, from parts of A and B that it lays out in workgroup memory, 16 deep.
-// CPU twin: `model::reference::linear`, `linear_backward`.
+// CPU twin: `model::ops::linear`, `model::ops::linear_backward`.
 
 // Invocations of a workgroup in each of its two dimensions: 8 or 16.
 override WG: u32 = 8u;

@@ -1,4 +1,4 @@
-// θ = Θ̂ + share (θ − reference) for one run: the progress that is not merged yet, on top of a new Θ̂.
+// θ = Θ̂ + share (θ − reference) for one piece: the progress that is not merged yet, on top of a new Θ̂.
 // CPU twin: `diloco::Replica::apply`.
 //
 // Any number of workgroups covers it (grid stride).
@@ -6,7 +6,7 @@
 override WG: u32 = 64u;
 
 struct Params {
-    // The run's first value.
+    // The piece's first value.
     start: u32,
     // Its values.
     len: u32,

@@ -1,5 +1,5 @@
 // y[r, f] = g σ(g) u with g = gate_up[r, f], u = gate_up[r, F + f], four values at a time.
-// CPU twin: `model::reference::swiglu`.
+// CPU twin: `model::ops::swiglu`.
 //
 // Any number of workgroups covers any size (grid stride).
 

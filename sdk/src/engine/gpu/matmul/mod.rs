@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub use self::choice::{Choice, ChoiceError};
 pub use self::trial::Trial;
 use super::Gpu;
-use super::kernels::{self, Kernel};
+use super::kernels::{self, KernelOf};
+use super::params;
 use super::program::{Builder, Constant, Dispatch, Slice, buffer};
 
 /// How the operands of a product lie. All matrices are row-major; a row is a multiple of 4 values long.
@@ -91,10 +92,10 @@ impl Variant {
     pub const ALL: [Self; 5] =
         [Self::Register8x16, Self::Register8, Self::Register4, Self::Tile64, Self::Tile128];
 
-    fn kernel(self) -> &'static Kernel {
+    fn kernel(self) -> KernelOf<params::Product> {
         match self {
-            Self::Register4 | Self::Register8 | Self::Register8x16 => &kernels::MATMUL_REGISTER,
-            Self::Tile64 | Self::Tile128 => &kernels::MATMUL_TILE,
+            Self::Register4 | Self::Register8 | Self::Register8x16 => kernels::MATMUL_REGISTER,
+            Self::Tile64 | Self::Tile128 => kernels::MATMUL_TILE,
         }
     }
 
@@ -221,9 +222,17 @@ impl Matmul {
         for row in (0..m).step_by(rows_max as usize) {
             let rows = rows_max.min(m - row);
             builder.add(Dispatch {
-                kernel: variant.kernel(),
+                call: variant.kernel().with(params::Product {
+                    m,
+                    n,
+                    k,
+                    a_stride: a_stride / 4,
+                    b_stride: b_stride / 4,
+                    c_stride: c_stride / 4,
+                    row,
+                    depth,
+                }),
                 constants: constants.clone(),
-                params: vec![m, n, k, a_stride / 4, b_stride / 4, c_stride / 4, row, depth],
                 storage: storage.clone(),
                 groups: [n.div_ceil(tile_columns), rows.div_ceil(tile_rows), k.div_ceil(depth)],
                 cost: row_cost * u64::from(rows),
@@ -249,9 +258,17 @@ fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
     let quads = n.div_ceil(4);
     let residual = residual.unwrap_or_else(|| partial.clone());
     builder.add(Dispatch {
-        kernel: &kernels::MATMUL_SUM,
+        call: kernels::MATMUL_SUM.with(params::Product {
+            m,
+            n,
+            k: count,
+            a_stride: quads,
+            b_stride: 0,
+            c_stride: c_stride / 4,
+            row: 0,
+            depth: 0,
+        }),
         constants: vec![("STORE", store), ("WG", WORKGROUP)],
-        params: vec![m, n, count, quads, 0, c_stride / 4, 0, 0],
         storage: vec![partial.clone(), partial.clone(), partial.clone(), residual, c],
         groups: [(m * quads).div_ceil(WORKGROUP).min(1024), 1, 1],
         cost: u64::from(count) * u64::from(m) * u64::from(n),

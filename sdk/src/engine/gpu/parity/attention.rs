@@ -1,5 +1,5 @@
 use super::super::attention::Bands;
-use super::super::{Gpu, kernels};
+use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops::{self, Heads};
 
@@ -29,8 +29,14 @@ impl Sizes {
         self.heads.kv_heads * self.heads.head
     }
 
-    fn params(self) -> [u32; 4] {
-        [self.windows, self.context, self.heads.heads, self.heads.kv_heads].map(|size| size as u32)
+    fn params(self) -> params::Attention {
+        let Heads { heads, kv_heads, .. } = self.heads;
+        params::Attention {
+            windows: self.windows as u32,
+            context: self.context as u32,
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+        }
     }
 
     /// Queries, keys and values of one window of qkv.
@@ -68,23 +74,23 @@ async fn found(
     qkv: &[f32],
     dy: &[f32],
 ) -> [Vec<f32>; 2] {
-    let [windows, context, heads, kv_heads] = sizes.params();
+    let params::Attention { windows, context, heads, kv_heads } = sizes.params();
     let groups = |heads| groups.map_or(bands.groups(windows, heads, context), |count| [count, 1, 1]);
     let (constants, params) = (bands.constants(), sizes.params());
     let none = |len| words(&vec![f32::NAN; len]);
     let per_head = sizes.rows() * sizes.heads.heads;
 
     let buffers = [words(qkv), none(dy.len()), none(per_head)];
-    let forward = run(gpu, &kernels::ATTENTION, &constants, &params, &buffers, groups(heads)).await;
+    let forward = run(gpu, kernels::ATTENTION.with(params), &constants, &buffers, groups(heads)).await;
     let (y, lse) = (&forward[0], &forward[1]);
 
     let buffers = [y.clone(), words(dy), none(per_head)];
-    let dots_params = [per_head as u32, sizes.heads.head as u32 / 4];
-    let dots = run(gpu, &kernels::ATTENTION_DOTS, &[("WG", 64)], &dots_params, &buffers, [2, 1, 1]).await;
+    let dots = params::AttentionDots { rows: per_head as u32, quads: sizes.heads.head as u32 / 4 };
+    let dots = run(gpu, kernels::ATTENTION_DOTS.with(dots), &[("WG", 64)], &buffers, [2, 1, 1]).await;
 
     let mut buffers = [words(qkv), words(dy), lse.clone(), dots[0].clone(), none(qkv.len())];
-    for (kernel, heads) in [(&kernels::ATTENTION_GRAD_Q, heads), (&kernels::ATTENTION_GRAD_KV, kv_heads)] {
-        buffers[4] = run(gpu, kernel, &constants, &params, &buffers, groups(heads)).await.remove(0);
+    for (kernel, heads) in [(kernels::ATTENTION_GRAD_Q, heads), (kernels::ATTENTION_GRAD_KV, kv_heads)] {
+        buffers[4] = run(gpu, kernel.with(params), &constants, &buffers, groups(heads)).await.remove(0);
     }
     [floats(y), floats(&buffers[4])]
 }

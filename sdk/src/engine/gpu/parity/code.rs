@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::super::Gpu;
 use super::super::exchange::kernel_code;
-use super::super::kernels::{self, Kernel};
+use super::super::kernels::{self, Call};
+use super::super::params;
 use super::super::program::Constant;
 use super::harness::{Gpus, run, words};
 use crate::diloco::{Codec, MergeClass, Segment};
@@ -72,6 +73,12 @@ fn runs(len: usize) -> [Range<usize>; 2] {
     [0..cut, cut..len]
 }
 
+/// The parameters of `run` of the fragment's only segment, whose values lie behind three others.
+fn piece(run: &Range<usize>) -> params::Piece {
+    let (len, offset) = (run.len() as u32, run.start as u32);
+    params::Piece { start: 3, len, offset, value: 0, code: 0, block: 0, sign: 0 }
+}
+
 /// `values` among others that are not the kernel's.
 fn among_others(values: &[f32], other: f32) -> Vec<u32> {
     let others = [other; 3];
@@ -86,32 +93,24 @@ async fn coded(gpu: &Gpu, code: Code, block: u32, theta: &[f32], hat: &[f32]) ->
     let mut codes = vec![0; codec.body_bytes(&segments) / 4 + 1 - head.len()];
     let mut largest = vec![0; codec.block_count(&segments)];
     for run in runs(hat.len()) {
-        let params = [3, run.len() as u32, run.start as u32, 0, 0];
         let [theta, hat] =
             [(theta, 0.0), (hat, f32::MAX)].map(|(vector, other)| among_others(&vector[run.clone()], other));
         let buffers = [theta, hat, largest, head];
-        let found = run_kernel(gpu, &kernels::DELTA_MAX, &constants[..2], &params, &buffers).await;
+        let found = run_kernel(gpu, kernels::DELTA_MAX.with(piece(&run)), &constants, &buffers).await;
         [largest, head] = found.try_into().unwrap();
     }
     for run in runs(hat.len()) {
-        let params = [3, run.len() as u32, run.start as u32, 0, 0];
         let [theta, hat] =
             [(theta, 0.0), (hat, f32::MAX)].map(|(vector, other)| among_others(&vector[run.clone()], other));
         let buffers = [theta, hat, largest.clone(), head, codes];
-        let found = run_kernel(gpu, &kernels::DELTA_CODE, &constants, &params, &buffers).await;
+        let found = run_kernel(gpu, kernels::DELTA_CODE.with(piece(&run)), &constants, &buffers).await;
         [head, codes] = found.try_into().unwrap();
     }
     [head, codes].concat()
 }
 
-async fn run_kernel(
-    gpu: &Gpu,
-    kernel: &'static Kernel,
-    constants: &[Constant],
-    params: &[u32],
-    buffers: &[Vec<u32>],
-) -> Vec<Vec<u32>> {
-    run(gpu, kernel, constants, params, buffers, [3, 1, 1]).await
+async fn run_kernel(gpu: &Gpu, call: Call, constants: &[Constant], buffers: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    run(gpu, call, constants, buffers, [3, 1, 1]).await
 }
 
 /// The bytes of the twin, for all sizes of scales, at ties, and above the largest value.
@@ -179,12 +178,10 @@ async fn sums_agree(gpus: &Gpus) {
                 gpus.each(async |gpu| {
                     let mut found = Vec::new();
                     for run in runs(len) {
-                        let params = [3, run.len() as u32, run.start as u32, 0, 0, sign];
+                        let call = kernels::DECODE_ADD.with(params::Piece { sign, ..piece(&run) });
                         let values = among_others(&values[run.clone()], f32::MAX);
                         let buffers = [head.clone(), body[head_words..].to_vec(), values];
-                        let all =
-                            run_kernel(gpu, &kernels::DECODE_ADD, &constants(code, block), &params, &buffers)
-                                .await;
+                        let all = run_kernel(gpu, call, &constants(code, block), &buffers).await;
                         let (others, mine) = all[0].split_at(3);
                         let (mine, more) = mine.split_at(run.len());
                         assert_eq!([others, more], [words(&[f32::MAX; 3]), words(&[f32::MAX; 3])]);
@@ -208,9 +205,9 @@ async fn rebase_agrees(gpus: &Gpus) {
         let mut vector = || -> Vec<f32> { (0..len).map(|_| float(&mut rng, 120, 130)).collect() };
         let (hat, reference, theta) = (vector(), vector(), vector());
         gpus.each(async |gpu| {
-            let params = [0, len as u32, f32::to_bits(share)];
+            let call = kernels::REBASE.with(params::Rebase { start: 0, len: len as u32, share });
             let buffers = [words(&hat), words(&reference), words(&theta)];
-            let found = run_kernel(gpu, &kernels::REBASE, &[("WG", 64)], &params, &buffers).await;
+            let found = run_kernel(gpu, call, &[("WG", 64)], &buffers).await;
             for (i, &found) in found[0].iter().enumerate() {
                 let kept = share * (theta[i] - reference[i]);
                 let tolerance = if share == 1.0 { 0.0 } else { kept.abs().max(hat[i].abs()) * f32::EPSILON };

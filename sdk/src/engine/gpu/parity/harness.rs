@@ -2,7 +2,7 @@
 
 use wgpu::util::DeviceExt;
 
-use super::super::kernels::{Access, Kernel};
+use super::super::kernels::{Access, Call};
 use super::super::program::{Builder, Constant, Dispatch, Slice};
 use super::super::ring::Ring;
 use super::super::{Gpu, GpuError, GpuOptions};
@@ -50,12 +50,11 @@ pub async fn own_gpu(binding_bytes_max: Option<u64>) -> Gpu {
 /// Lies behind the words of each buffer and must stay as it is. A signalling NaN: any sum with it has other bits.
 const GUARD: [u32; 16] = [0x7f80_dead; 16];
 
-/// Runs `kernel` once on `buffers`, the words of its storage; returns those that it may write, in order.
+/// Runs a kernel once on `buffers`, the words of its storage; returns those that it may write, in order.
 pub async fn run(
     gpu: &Gpu,
-    kernel: &'static Kernel,
+    call: Call,
     constants: &[Constant],
-    params: &[u32],
     buffers: &[Vec<u32>],
     groups: [u32; 3],
 ) -> Vec<Vec<u32>> {
@@ -69,15 +68,8 @@ pub async fn run(
         })
     };
     let storage: Vec<Slice> = buffers.iter().map(|words| Slice::whole(&init(words))).collect();
-    let mut builder = Builder::default();
-    builder.add(Dispatch {
-        kernel,
-        constants: constants.to_vec(),
-        params: params.to_vec(),
-        storage: storage.clone(),
-        groups,
-        cost: 1,
-    });
+    let (mut builder, kernel) = (Builder::default(), call.kernel());
+    builder.add(Dispatch { call, constants: constants.to_vec(), storage: storage.clone(), groups, cost: 1 });
     builder.build(gpu).submit(gpu, u64::MAX);
     let mut written = Vec::new();
     for ((access, slice), words) in kernel.storage.iter().zip(storage).zip(buffers) {

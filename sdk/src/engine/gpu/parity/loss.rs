@@ -1,4 +1,4 @@
-use super::super::{Gpu, kernels};
+use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
 
@@ -19,8 +19,9 @@ async fn cross_entropy(
         row.iter().chain(padding).copied()
     });
     let buffers = [targets.to_vec(), words(&padded.collect::<Vec<_>>()), vec![0; targets.len()]];
-    let params = [targets.len() as u32, vocab as u32, quads as u32, SHARE.to_bits()];
-    let found = run(gpu, &kernels::CROSS_ENTROPY, &[("WG", wg)], &params, &buffers, [groups, 1, 1]).await;
+    let (rows, vocab, quads) = (targets.len() as u32, vocab as u32, quads as u32);
+    let call = kernels::CROSS_ENTROPY.with(params::CrossEntropy { rows, vocab, quads, share: SHARE });
+    let found = run(gpu, call, &[("WG", wg)], &buffers, [groups, 1, 1]).await;
     [floats(&found[0]), floats(&found[1])]
 }
 

@@ -6,6 +6,7 @@ use wgpu::util::DeviceExt;
 use super::super::Gpu;
 use super::super::kernels;
 use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Variant};
+use super::super::params;
 use super::super::program::{Builder, Slice};
 use super::harness::{Gpus, floats, noise, read, run, words};
 
@@ -186,8 +187,8 @@ async fn weights_halve(gpus: &Gpus) {
         let x = noise(len, 3.0);
         gpus.each(async |gpu| {
             let buffers = [words(&x), vec![0; len / 2]];
-            let found =
-                run(gpu, &kernels::HALVE, &[("WG", 64)], &[len as u32 / 4], &buffers, [groups, 1, 1]).await;
+            let call = kernels::HALVE.with(params::Halve { quads: len as u32 / 4 });
+            let found = run(gpu, call, &[("WG", 64)], &buffers, [groups, 1, 1]).await;
             let halves = found[0].iter().flat_map(|pair| [*pair as u16, (pair >> 16) as u16]);
             for (half, x) in halves.zip(&x) {
                 let (found, expected) = (f16::from_bits(half).to_f32(), f16::from_f32(*x).to_f32());

@@ -1,5 +1,5 @@
 use super::super::Gpu;
-use super::super::kernels;
+use super::super::{kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};
 use crate::model::ops;
 
@@ -29,8 +29,8 @@ async fn norm_agrees(gpus: &Gpus) {
         let expected = ops::norm(&exact(&x), &exact(&w), f64::from(EPS));
         gpus.each(async |gpu| {
             let buffers = [words(&x), words(&w), vec![0; rows * width], vec![0; rows]];
-            let params = [rows as u32, width as u32 / 4, EPS.to_bits()];
-            let found = run(gpu, &kernels::NORM, &[("WG", wg)], &params, &buffers, [groups, 1, 1]).await;
+            let params = params::Norm { rows: rows as u32, quads: width as u32 / 4, eps: EPS };
+            let found = run(gpu, kernels::NORM.with(params), &[("WG", wg)], &buffers, [groups, 1, 1]).await;
             close("y", &floats(&found[0]), &expected, 1e-6);
             close("scales", &floats(&found[1]), &scales(&x, width), 1e-6);
         })
@@ -41,9 +41,9 @@ async fn norm_agrees(gpus: &Gpus) {
 /// The values of `sum` that `column_sum` makes of `partial` and, to `add` to, `before`.
 async fn column_sum(gpu: &Gpu, partial: &[f32], before: &[f32], add: bool, wg: u32) -> Vec<f32> {
     let (rows, quads) = (partial.len() / before.len(), before.len() / 4);
-    let params = [rows as u32, quads as u32, u32::from(add)];
+    let params = params::ColumnSum { rows: rows as u32, quads: quads as u32, add: u32::from(add) };
     let buffers = [words(partial), words(before)];
-    floats(&run(gpu, &kernels::COLUMN_SUM, &[("WG", wg)], &params, &buffers, [2, 1, 1]).await[0])
+    floats(&run(gpu, kernels::COLUMN_SUM.with(params), &[("WG", wg)], &buffers, [2, 1, 1]).await[0])
 }
 
 /// dx within 1e-6 of the larger of 1 and the value; dw within 1e-6 for each row of its sum.
@@ -64,9 +64,13 @@ async fn norm_grad_agrees(gpus: &Gpus) {
                 let parts = rows.div_ceil(rows_per_group);
                 let read = [&dy, &x, &w, &scales, &before].map(|values| words(values));
                 let buffers = [&read[..], &[words(&vec![f32::NAN; parts * width])]].concat();
-                let params = [rows as u32, width as u32 / 4, rows_per_group as u32, u32::from(add)];
-                let found =
-                    run(gpu, &kernels::NORM_GRAD, &[("WG", wg)], &params, &buffers, [groups, 1, 1]).await;
+                let call = kernels::NORM_GRAD.with(params::NormGrad {
+                    rows: rows as u32,
+                    quads: width as u32 / 4,
+                    rows_per_group: rows_per_group as u32,
+                    add: u32::from(add),
+                });
+                let found = run(gpu, call, &[("WG", wg)], &buffers, [groups, 1, 1]).await;
                 close("dx", &floats(&found[0]), &dx, 1e-6);
                 let sum = column_sum(gpu, &floats(&found[1]), &before[..width], add, wg).await;
                 close("dw", &sum, &dw, 1e-6 * rows as f64);

@@ -1,5 +1,6 @@
-use super::super::kernels;
+use super::super::{kernels, params};
 use super::harness::{Gpus, close, floats, noise, run, words};
+use crate::engine::cpu;
 use crate::model::{Adjust, InnerSpec, Preset, adjust};
 
 const CLIP: f32 = 0.5;
@@ -19,12 +20,13 @@ async fn squares_agree(gpus: &Gpus) {
         let expected: Vec<f64> = (0..groups).map(exact).collect();
         gpus.each(async |gpu| {
             let buffers = [words(&x), words(&vec![-1.0; first + groups])];
-            let params = [len as u32 / 4, first as u32];
-            let found =
-                run(gpu, &kernels::SQUARES, &[("WG", 64)], &params, &buffers, [groups as u32, 1, 1]).await;
+            let call = kernels::SQUARES.with(params::Squares { quads: len as u32 / 4, first: first as u32 });
+            let found = run(gpu, call, &[("WG", 64)], &buffers, [groups as u32, 1, 1]).await;
             let found = floats(&found[0]);
             assert!(found[..first].iter().all(|&value| value == -1.0));
             close("squares", &found[first..], &expected, 1e-6);
+            let sum: f64 = found[first..].iter().map(|&square| f64::from(square)).sum();
+            assert!((sum / cpu::kernels::squares(&x) - 1.0).abs() < 1e-6, "{sum}");
         })
         .await;
     }
@@ -41,8 +43,8 @@ async fn finish_agrees(gpus: &Gpus) {
         let norm = squares.iter().map(|&square| f64::from(square)).sum::<f64>().sqrt();
         gpus.each(async |gpu| {
             let buffers = [words(&squares), words(&losses), vec![0; 4]];
-            let params = [partials as u32, losses.len() as u32, clip.to_bits()];
-            let found = run(gpu, &kernels::FINISH, &[("WG", 256)], &params, &buffers, [1, 1, 1]).await;
+            let params = params::Finish { partials: partials as u32, losses: losses.len() as u32, clip };
+            let found = run(gpu, kernels::FINISH.with(params), &[("WG", 256)], &buffers, [1, 1, 1]).await;
             let found = floats(&found[0]);
             close("loss and norm", &found[..2], &[mean, norm], 1e-6);
             let scale = Adjust::new(&inner(clip), 1, 1e-3, found[1]).scale;
@@ -58,8 +60,8 @@ async fn finish_notices_what_is_not_finite(gpus: &Gpus) {
         for (squares, losses) in [([1.0, bad], [1.0, 1.0]), ([1.0, 1.0], [bad, 1.0])] {
             gpus.each(async |gpu| {
                 let buffers = [words(&squares), words(&losses), vec![0; 4]];
-                let params = [2, 2, CLIP.to_bits()];
-                let found = run(gpu, &kernels::FINISH, &[("WG", 256)], &params, &buffers, [1, 1, 1]).await;
+                let call = kernels::FINISH.with(params::Finish { partials: 2, losses: 2, clip: CLIP });
+                let found = run(gpu, call, &[("WG", 256)], &buffers, [1, 1, 1]).await;
                 assert_eq!(floats(&found[0])[3], 0.0, "{squares:?} {losses:?}");
             })
             .await;
@@ -82,8 +84,8 @@ async fn adamw_agrees(gpus: &Gpus) {
             let step = async |finite: f32| {
                 let stats = words(&[1.0, 2.0, scale, finite]);
                 let buffers = [stats, hyper.clone(), words(&theta), words(&grad), words(&m), words(&v)];
-                let params = [len as u32 / 4, u32::from(decayed)];
-                run(gpu, &kernels::ADAMW, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await
+                let params = params::AdamW { quads: len as u32 / 4, decayed: u32::from(decayed) };
+                run(gpu, kernels::ADAMW.with(params), &[("WG", 64)], &buffers, [groups, 1, 1]).await
             };
             let found = step(1.0).await;
             for (found, expected) in found.iter().zip([&expected.0, &expected.1, &expected.2]) {

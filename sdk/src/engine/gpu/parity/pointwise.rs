@@ -1,4 +1,4 @@
-use super::super::kernels;
+use super::super::{kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
 
@@ -10,8 +10,8 @@ async fn swiglu_agrees(gpus: &Gpus) {
             exact(&gate_up).chunks(2 * ff).flat_map(|row| ops::swiglu(&row[..ff], &row[ff..])).collect();
         gpus.each(async |gpu| {
             let buffers = [words(&gate_up), vec![0; rows * ff]];
-            let params = [rows as u32, ff as u32 / 4];
-            let found = run(gpu, &kernels::SWIGLU, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
+            let params = params::Swiglu { rows: rows as u32, quads: ff as u32 / 4 };
+            let found = run(gpu, kernels::SWIGLU.with(params), &[("WG", 64)], &buffers, [groups, 1, 1]).await;
             close("swiglu", &floats(&found[0]), &expected, 1e-6);
         })
         .await;
@@ -31,9 +31,8 @@ async fn swiglu_grad_agrees(gpus: &Gpus) {
         }
         gpus.each(async |gpu| {
             let buffers = [words(&gate_up), words(&dy)];
-            let params = [rows as u32, ff as u32 / 4];
-            let found =
-                run(gpu, &kernels::SWIGLU_GRAD, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
+            let call = kernels::SWIGLU_GRAD.with(params::Swiglu { rows: rows as u32, quads: ff as u32 / 4 });
+            let found = run(gpu, call, &[("WG", 64)], &buffers, [groups, 1, 1]).await;
             close("gradient", &floats(&found[0]), &gradient, 1e-6);
             close("y", &floats(&found[1]), &y, 1e-6);
         })
@@ -64,11 +63,16 @@ async fn rotary_agrees(gpus: &Gpus) {
                 }
             }
             gpus.each(async |gpu| {
-                let params = [windows * context, context, stride, heads, half, 0].map(|size| size as u32);
-                let params = [&params[..5], &[sign.to_bits()]].concat();
+                let call = kernels::ROTARY.with(params::Rotary {
+                    rows: (windows * context) as u32,
+                    context: context as u32,
+                    stride: stride as u32,
+                    heads: heads as u32,
+                    half: half as u32,
+                    sign,
+                });
                 let buffers = [table(f64::cos), table(f64::sin), words(&x)];
-                let found =
-                    run(gpu, &kernels::ROTARY, &[("WG", 64)], &params, &buffers, [groups, 1, 1]).await;
+                let found = run(gpu, call, &[("WG", 64)], &buffers, [groups, 1, 1]).await;
                 let found = floats(&found[0]);
                 close("x", &found, &expected, 1e-6);
                 for (found, x) in found.chunks(stride).zip(x.chunks(stride)) {

@@ -4,6 +4,8 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, StorageAccess};
 
 use super::super::kernels::{ALL, Access, Kernel};
+use super::super::params::Word;
+use crate::{diloco, engine, model};
 
 fn check(kernel: &Kernel) {
     let name = kernel.name;
@@ -35,9 +37,24 @@ fn check(kernel: &Kernel) {
         .map(|(space, i)| (0, i, space))
         .collect();
     assert_eq!(found, expected, "bindings of {name}");
-    let params = &module.types[bindings[0].1.ty].inner;
-    let naga::TypeInner::Struct { span, .. } = params else { panic!("{name}: Params is no struct") };
-    assert_eq!(*span as usize, kernel.params * 4, "bytes of Params of {name}");
+    assert_eq!(fields(&module, bindings[0].1.ty), kernel.fields, "Params of {name}");
+}
+
+/// The fields of the struct `ty`, which are words without a gap.
+fn fields<'a>(module: &'a naga::Module, ty: naga::Handle<naga::Type>) -> Vec<(&'a str, Word)> {
+    let naga::TypeInner::Struct { members, span } = &module.types[ty].inner else {
+        panic!("Params is no struct");
+    };
+    assert_eq!(*span as usize, members.len() * 4, "bytes of Params");
+    let field = |member: &'a naga::StructMember| {
+        let word = match module.types[member.ty].inner {
+            naga::TypeInner::Scalar(naga::Scalar::U32) => Word::U32,
+            naga::TypeInner::Scalar(naga::Scalar::F32) => Word::F32,
+            ref other => panic!("{member:?} is {other:?}"),
+        };
+        (member.name.as_deref().expect("members have names"), word)
+    };
+    members.iter().map(field).collect()
 }
 
 #[test]
@@ -56,7 +73,7 @@ fn files(below: &str) -> Vec<String> {
     names
 }
 
-/// Every file is a kernel or a part of one, and says what its formula and its twin are.
+/// Every file is a kernel or a part of one, and begins with a header.
 #[test]
 fn files_are_kernels() {
     let mut names: Vec<String> = ALL.iter().map(|kernel| format!("{}.wgsl", kernel.name)).collect();
@@ -67,6 +84,80 @@ fn files_are_kernels() {
     assert!(files("parts").iter().eq(&parts), "a part that no kernel has");
     for kernel in ALL {
         assert!(kernel.source.starts_with("// "), "{} has no header", kernel.name);
-        assert!(kernel.source.contains("CPU twin: `"), "{} names no twin", kernel.name);
+    }
+}
+
+/// Conditions stand without parentheses.
+#[test]
+fn conditions_are_bare() {
+    for kernel in ALL {
+        for line in kernel.source.lines() {
+            let Some((_, condition)) = line.split_once("if (") else { continue };
+            let mut open = 1;
+            let closed = condition.find(|c| {
+                open += i32::from(c == '(') - i32::from(c == ')');
+                open == 0
+            });
+            let rest = closed.map(|at| &condition[at..]);
+            assert_ne!(rest, Some(") {"), "{}: {line}", kernel.name);
+        }
+    }
+}
+
+/// The twins that the header of each kernel names: functions of this crate, or of another one.
+macro_rules! twins {
+    ($($kernel:literal: $($($segment:ident)::+),+;)*) => {
+        /// What the kernels' headers must name, by kernel. A twin that does not exist does not compile.
+        const TWINS: &[(&str, &[&str])] = &[$(($kernel, &[$(path({
+            let _ = $($segment)::+;
+            concat!($("::", stringify!($segment)),+)
+        })),+])),*];
+    };
+}
+
+const fn path(joined: &'static str) -> &'static str {
+    joined.split_at(2).1
+}
+
+twins! {
+    "matmul_register": model::ops::linear, model::ops::linear_backward;
+    "matmul_tile": model::ops::linear, model::ops::linear_backward;
+    "matmul_sum": model::ops::linear, model::ops::linear_backward;
+    "halve": half::f16::from_f32;
+    "embed": model::ops::embed;
+    "embed_grad": model::ops::embed_backward;
+    "norm": model::ops::norm;
+    "norm_grad": model::ops::norm_backward;
+    "column_sum": model::ops::norm_backward;
+    "rotary": model::ops::rotate;
+    "attention": model::ops::attention;
+    "attention_dots": model::ops::attention_backward;
+    "attention_grad_q": model::ops::attention_backward;
+    "attention_grad_kv": model::ops::attention_backward;
+    "swiglu": model::ops::swiglu;
+    "swiglu_grad": model::ops::swiglu_backward;
+    "cross_entropy": model::ops::cross_entropy;
+    "squares": engine::cpu::kernels::squares;
+    "finish": model::Adjust::new;
+    "adamw": model::adjust;
+    "delta_max": diloco::Codec::encode, diloco::Replica::encode;
+    "delta_code": diloco::Codec::encode;
+    "decode_add": diloco::Codec::decode;
+    "rebase": diloco::Replica::apply;
+}
+
+/// The paths in a header behind "CPU twin:", up to the end of the sentence.
+fn named_twins(kernel: &Kernel) -> Vec<&str> {
+    let (_, sentence) = kernel.source.split_once("// CPU twin: ").expect("a header names a twin");
+    let line = sentence.lines().next().unwrap_or_default();
+    line.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
+}
+
+/// Each header names the twins that stand above, and those exist.
+#[test]
+fn twins_exist() {
+    assert!(TWINS.iter().map(|row| row.0).eq(ALL.iter().map(|kernel| kernel.name)), "a row for each kernel");
+    for (kernel, (_, twins)) in ALL.iter().zip(TWINS) {
+        assert_eq!(named_twins(kernel), *twins, "{}", kernel.name);
     }
 }

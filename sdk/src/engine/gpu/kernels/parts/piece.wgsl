@@ -1,0 +1,37 @@
+// What the kernels of the exchange share. A piece is the part of a segment that lies in one chunk of the vectors; it
+// may begin and end within a block, and even within a word of codes. Any number of workgroups covers a piece (grid
+// stride).
+
+override WG: u32 = 64u;
+// Values in a block, a multiple of 8.
+override BLOCK: u32 = 256u;
+// What the codes of a body stand for.
+const INT4 = 0u;
+const E3M0 = 1u;
+const F32 = 2u;
+override CODE: u32 = INT4;
+
+struct Params {
+    // The piece's first value in the vectors.
+    start: u32,
+    // Its values.
+    len: u32,
+    // Its first value within the segment.
+    offset: u32,
+    // The segment's first value within the fragment.
+    value: u32,
+    // The segment's first code, in words.
+    code: u32,
+    // The segment's first block within the fragment.
+    block: u32,
+    // Of `decode_add`: 0 to add, 2³¹ to subtract.
+    sign: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+
+// The parts of the bits of a float.
+const SIGN: u32 = 1u << 31u;
+const SIZE: u32 = SIGN - 1u;
+const EXPONENT: u32 = 1u << 23u;
+const INFINITY: u32 = 255u * EXPONENT;

@@ -1,0 +1,249 @@
+//! What each kernel takes as its uniform `Params`: a struct with the fields of the one in WGSL, in its order.
+//!
+//! A kernel can be dispatched with its own struct only ([`super::kernels::KernelOf`]), and a test compares names,
+//! types and order of the fields with those that naga reads in the source.
+
+/// One 32-bit word of a uniform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// `u32`.
+    U32,
+    /// `f32`.
+    F32,
+}
+
+/// Name and type of a field.
+pub type Field = (&'static str, Word);
+
+/// The parameters of a kernel.
+pub trait Params: Copy {
+    /// Its fields, in the order of the words.
+    const FIELDS: &'static [Field];
+
+    /// The words of the uniform.
+    fn words(self) -> Vec<u32>;
+}
+
+/// The type of a field, and its value as a word.
+trait Scalar {
+    const WORD: Word;
+    fn word(self) -> u32;
+}
+
+impl Scalar for u32 {
+    const WORD: Word = Word::U32;
+
+    fn word(self) -> u32 {
+        self
+    }
+}
+
+impl Scalar for f32 {
+    const WORD: Word = Word::F32;
+
+    fn word(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $scalar:ident),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug)]
+            pub struct $name {
+                $($(#[$field_doc])* pub $field: $scalar),*
+            }
+
+            impl Params for $name {
+                const FIELDS: &'static [Field] = &[$((stringify!($field), <$scalar as Scalar>::WORD)),*];
+
+                fn words(self) -> Vec<u32> {
+                    vec![$(self.$field.word()),*]
+                }
+            }
+        )*
+    };
+}
+
+params! {
+    /// A matrix product, or the sum of its parts: `parts/matmul.wgsl`.
+    Product {
+        /// Rows of C.
+        m: u32,
+        /// Columns of C.
+        n: u32,
+        /// Terms of each sum; in `matmul_sum` the number of partial sums.
+        k: u32,
+        /// From a row of A to the next, in quads.
+        a_stride: u32,
+        /// From a row of B to the next, in quads.
+        b_stride: u32,
+        /// From a row of C to the next, in quads.
+        c_stride: u32,
+        /// First row of C to compute.
+        row: u32,
+        /// Terms that one workgroup sums up.
+        depth: u32,
+    }
+
+    /// A vector that is read four values at a time: `halve.wgsl`.
+    Halve {
+        /// Values / 4.
+        quads: u32,
+    }
+
+    /// A slice of the embedding, `embed.wgsl` and `embed_grad.wgsl`.
+    Embed {
+        /// R.
+        rows: u32,
+        /// C / 4.
+        quads: u32,
+        /// The slice's first row of the vocabulary.
+        first: u32,
+        /// Its rows.
+        count: u32,
+    }
+
+    /// RMSNorm: `norm.wgsl`.
+    Norm {
+        /// R.
+        rows: u32,
+        /// C / 4.
+        quads: u32,
+        /// What keeps the root away from 0.
+        eps: f32,
+    }
+
+    /// Its gradient: `norm_grad.wgsl`.
+    NormGrad {
+        /// R.
+        rows: u32,
+        /// C / 4.
+        quads: u32,
+        /// Rows whose share of the weight's gradient one workgroup sums up.
+        rows_per_group: u32,
+        /// 1 to add to dx, 0 to set it.
+        add: u32,
+    }
+
+    /// The sum of rows: `column_sum.wgsl`.
+    ColumnSum {
+        /// R.
+        rows: u32,
+        /// C / 4.
+        quads: u32,
+        /// 1 to add to the sum, 0 to set it.
+        add: u32,
+    }
+
+    /// Rotary positions: `rotary.wgsl`.
+    Rotary {
+        /// R.
+        rows: u32,
+        /// T.
+        context: u32,
+        /// Values in a row.
+        stride: u32,
+        /// Heads that are rotated, of queries and of keys.
+        heads: u32,
+        /// D / 2.
+        half: u32,
+        /// 1 forwards, −1 backwards.
+        sign: f32,
+    }
+
+    /// Attention and its gradients: `parts/bands.wgsl`.
+    Attention {
+        /// B.
+        windows: u32,
+        /// T.
+        context: u32,
+        /// H.
+        heads: u32,
+        /// K.
+        kv_heads: u32,
+    }
+
+    /// Dot products of rows: `attention_dots.wgsl`.
+    AttentionDots {
+        /// R · H.
+        rows: u32,
+        /// D / 4.
+        quads: u32,
+    }
+
+    /// The feed-forward layer's gate, `swiglu.wgsl`, and its gradient, `swiglu_grad.wgsl`.
+    Swiglu {
+        /// R.
+        rows: u32,
+        /// F / 4.
+        quads: u32,
+    }
+
+    /// Losses of some rows of logits: `cross_entropy.wgsl`.
+    CrossEntropy {
+        /// R.
+        rows: u32,
+        /// V.
+        vocab: u32,
+        /// Quads in a row of logits, at least V / 4.
+        quads: u32,
+        /// Weight of one token in the loss.
+        share: f32,
+    }
+
+    /// Partial sums of squares: `squares.wgsl`.
+    Squares {
+        /// Values / 4.
+        quads: u32,
+        /// Where the sums of this dispatch begin.
+        first: u32,
+    }
+
+    /// The numbers of a step: `finish.wgsl`.
+    Finish {
+        /// Sums of squares.
+        partials: u32,
+        /// Losses.
+        losses: u32,
+        /// Largest norm of the gradient; 0 for any.
+        clip: f32,
+    }
+
+    /// One AdamW step: `adamw.wgsl`.
+    AdamW {
+        /// Values / 4.
+        quads: u32,
+        /// 1 for matrices, 0 for vectors.
+        decayed: u32,
+    }
+
+    /// A piece of a fragment and its place in the coded body: `parts/piece.wgsl`.
+    Piece {
+        /// The piece's first value in the vectors, as they are bound.
+        start: u32,
+        /// Its values.
+        len: u32,
+        /// Its first value within the segment.
+        offset: u32,
+        /// The segment's first value within the fragment.
+        value: u32,
+        /// The segment's first code, in words.
+        code: u32,
+        /// The segment's first block within the fragment.
+        block: u32,
+        /// Of `decode_add`: 0 to add, 2³¹ to subtract.
+        sign: u32,
+    }
+
+    /// Progress on top of a new Θ̂: `rebase.wgsl`.
+    Rebase {
+        /// The piece's first value in the vectors, as they are bound.
+        start: u32,
+        /// Its values.
+        len: u32,
+        /// How much of the progress is kept.
+        share: f32,
+    }
+}
