@@ -165,12 +165,6 @@ impl Feed {
         self.ready().map(|held| u64::from(held.left())).sum()
     }
 
-    /// Windows of all leases that are still to be trained, whether their shard is here or not.
-    #[must_use]
-    pub fn left_windows(&self) -> u64 {
-        self.leases.iter().map(|held| u64::from(held.left())).sum()
-    }
-
     /// The next `batch` windows, `[batch, context + 1]`; they count as done from here on. `None`, and
     /// nothing changes, if fewer are ready: the learner is starved until a grant or a shard comes.
     ///

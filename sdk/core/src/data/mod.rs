@@ -10,7 +10,7 @@ mod shard;
 mod vocab;
 
 pub use feed::{Feed, FeedError, LEASES_MAX, SHARDS_MAX};
-pub use order::{Permutation, ShardOrder, shard_order, windows};
+pub use order::{ShardOrder, windows};
 pub use shard::{
     SHARD_TOKENS_MAX, ShardError, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,
 };

@@ -17,12 +17,6 @@ pub fn windows(tokens: u64, context: u32) -> u32 {
     u32::try_from(whole.saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
-/// The order of all shards in `epoch`.
-#[must_use]
-pub fn shard_order(seed: u64, epoch: u32, shards: u32) -> Permutation {
-    Permutation::new(shards, key(&[seed, u64::from(epoch), Purpose::Shards as u64]))
-}
-
 /// Where the windows of one shard lie in one epoch.
 ///
 /// Windows are `context` apart, so their targets do not overlap and no token is predicted twice. The
@@ -47,7 +41,7 @@ impl ShardOrder {
     /// Number of windows.
     #[must_use]
     pub fn windows(&self) -> u32 {
-        self.permutation.len()
+        self.permutation.len
     }
 
     /// First token of the window at `index` in this order, of `context + 1` tokens that are all in the
@@ -64,33 +58,19 @@ impl ShardOrder {
 /// A Feistel network permutes the numbers of as many bits as `len` needs; a result outside `0..len` is
 /// permuted again until it is inside (at most once more on average, as `len` is above half the range).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permutation {
+struct Permutation {
     len: u32,
     key: u64,
 }
 
 impl Permutation {
     /// The permutation of `0..len` named by `key`.
-    #[must_use]
-    pub fn new(len: u32, key: u64) -> Self {
+    fn new(len: u32, key: u64) -> Self {
         Self { len, key }
     }
 
-    /// The number of indices.
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Where `index` goes, in `0..len`; `None` if `index` is not in it.
-    #[must_use]
-    pub fn at(&self, index: u32) -> Option<u32> {
+    fn at(&self, index: u32) -> Option<u32> {
         if index >= self.len {
             return None;
         }
@@ -127,12 +107,11 @@ impl Permutation {
 /// small range are so narrow that two more are worth their few nanoseconds.
 const ROUNDS: u32 = 6;
 
-/// What a key is for, so that no two uses share one.
+/// What a key is for, so that no two uses share one. The numbers go into the keys: never change one.
 #[derive(Clone, Copy)]
 enum Purpose {
-    Shards,
-    Windows,
-    Offset,
+    Windows = 1,
+    Offset = 2,
 }
 
 fn low_mask(bits: u32) -> u32 {
@@ -146,7 +125,7 @@ mod tests {
     use super::*;
 
     fn all(permutation: Permutation) -> Vec<u32> {
-        (0..permutation.len()).map(|index| permutation.at(index).unwrap()).collect()
+        (0..permutation.len).map(|index| permutation.at(index).unwrap()).collect()
     }
 
     #[test]
@@ -164,7 +143,7 @@ mod tests {
     /// If this fails, runs that are under way would meet their data in another order.
     #[test]
     fn order_is_frozen() {
-        assert_eq!(all(shard_order(1, 0, 8)), [4, 1, 7, 2, 0, 5, 3, 6]);
+        assert_eq!(all(Permutation::new(8, key(&[1, 0, 0]))), [4, 1, 7, 2, 0, 5, 3, 6]);
         let spec = ShardSpec { tokens: 700, sha256: [0; 32] };
         let order = ShardOrder::new(1, 2, 3, &spec, 100);
         let starts: Vec<u64> = (0..6).filter_map(|index| order.start(index)).collect();
