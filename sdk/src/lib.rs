@@ -10,7 +10,7 @@ pub mod platform;
 #[cfg(feature = "learner")]
 pub mod run;
 
-pub use archipelago_core::{data, diloco, model, wire};
+pub use archipelago_core::{bytes, data, diloco, model, wire};
 
 #[cfg(any(feature = "learner", feature = "parity", test))]
 use archipelago_core::rng;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use archipelago::diloco::syncer::Input;
 use archipelago::wire::{
-    Assembler, Bye, CHUNK_BYTES, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX, Invite, Message, clip,
-    encode,
+    Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX,
+    Invite, Message, clip, encode,
 };
 use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
@@ -28,8 +28,6 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Time for a goodbye to get through, and then for the peer to close its side.
 const BYE_WITHIN: Duration = Duration::from_secs(2);
-/// Longest reason in a close frame, in bytes (RFC 6455, section 5.5).
-const CLOSE_REASON_BYTES_MAX: u32 = 123;
 /// Buffer that each socket reads into; thousands of idle ones must not cost much.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 

@@ -22,7 +22,7 @@ pub(super) async fn http(address: &Address) -> Finding {
         url: url.clone(),
         start_byte: 0,
         body_bytes_max: 1 << 20,
-        invite: None,
+        headers: Vec::new(),
         header: "server",
     };
     match fetch(request).await {

@@ -5,10 +5,13 @@
 //! model, its scalar reference pass and AdamW. The crate `archipelago` adds engines and the learner's loop around
 //! it, `archipelago-sim` a whole world in virtual time.
 
+pub mod bytes;
 pub mod data;
 pub mod diloco;
 pub mod model;
 pub mod rng;
 #[cfg(test)]
 mod testing;
+pub mod text;
+pub mod time;
 pub mod wire;

@@ -1,6 +1,6 @@
 //! What sockets and fetches take and give, on every target.
 
-use crate::wire::Invite;
+use std::fmt;
 
 /// What a [`super::Socket`] reports, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,10 +67,25 @@ pub struct FetchRequest {
     pub start_byte: u64,
     /// Longest body taken, in bytes; a longer one is an error, and no more than this is ever held.
     pub body_bytes_max: u64,
-    /// Name and value of a request header that shows an invite, if one is to go along.
-    pub invite: Option<(&'static str, Invite)>,
+    /// What goes along in the head of the request.
+    pub headers: Vec<RequestHeader>,
     /// Name of the one response header to report.
     pub header: &'static str,
+}
+
+/// A header of a request. `Debug` leaves out its value, which may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Its name, in lower case.
+    pub name: &'static str,
+    /// Its value, visible ASCII.
+    pub value: String,
+}
+
+impl fmt::Debug for RequestHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestHeader({}: …)", self.name)
+    }
 }
 
 /// The answer to a [`FetchRequest`]. Redirects are not followed.
@@ -115,4 +130,23 @@ pub enum FetchError {
 pub struct RandomError {
     /// What failed.
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_headers_are_not_shown() {
+        let header = RequestHeader { name: "x-secret", value: "open-sesame".to_owned() };
+        let request = FetchRequest {
+            url: "http://host/".to_owned(),
+            start_byte: 0,
+            body_bytes_max: 1,
+            headers: vec![header],
+            header: "etag",
+        };
+        let shown = format!("{request:?}");
+        assert!(shown.contains("x-secret") && !shown.contains("sesame"), "{shown}");
+    }
 }

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::pin::pin;
 
+use archipelago_core::bytes::to_f32s;
 use futures::StreamExt;
 use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
-use crate::platform::{FetchError, FetchReply, FetchRequest, fetch};
+use crate::platform::{FetchError, FetchReply, FetchRequest, RequestHeader, fetch};
 use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, shard_path};
-use crate::wire::{FragmentId, RunId, Version, clip};
+use crate::wire::{FragmentId, Invite, RunId, Version, clip};
 
 use super::{Address, Backoff};
 
@@ -173,9 +174,13 @@ fn request(address: &Address, path: &str, start_byte: u64, body_bytes_max: u64) 
         url: address.http_url(path),
         start_byte,
         body_bytes_max,
-        invite: address.invite().map(|invite| (INVITE_HEADER, invite.clone())),
+        headers: address.invite().map(invite_header).into_iter().collect(),
         header: VERSION_HEADER,
     }
+}
+
+fn invite_header(invite: &Invite) -> RequestHeader {
+    RequestHeader { name: INVITE_HEADER, value: invite.expose().to_owned() }
 }
 
 impl Shard {
@@ -226,8 +231,7 @@ fn values(reply: &FetchReply, body_bytes: u64) -> Result<(Version, Vec<f32>), St
     if reply.body.len() as u64 != body_bytes {
         return Err(format!("the answer has {} bytes instead of {body_bytes}", reply.body.len()));
     }
-    let (words, _) = reply.body.as_chunks();
-    Ok((Version(version), words.iter().map(|word| f32::from_le_bytes(*word)).collect()))
+    Ok((Version(version), to_f32s(&reply.body)))
 }
 
 fn refusal(reply: &FetchReply) -> String {

@@ -34,22 +34,6 @@ id!(/// A range of training windows handed to one learner.
     LeaseId(u64));
 id!(/// One connection, as the shell numbers them; never reused while the process lives.
     ConnId(u64));
-id!(/// Milliseconds on the shell's monotonic clock; the origin is arbitrary.
-    Millis(u64));
-
-impl Millis {
-    /// The moment `ms` later, or the end of time.
-    #[must_use]
-    pub fn after(self, ms: u64) -> Self {
-        Self(self.0.saturating_add(ms))
-    }
-
-    /// Milliseconds since `earlier`, 0 if that is later than this.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
-}
 
 /// The part of its time that a learner may train, in thousandths from 1 to 1000. Without floats on the wire, what
 /// makes no sense cannot be said.

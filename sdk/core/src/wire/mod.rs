@@ -24,12 +24,15 @@ pub use codec::{decode, encode};
 pub use error::{BodyFault, DecodeError};
 pub use header::{HEADER_BYTES, MAGIC};
 pub use ids::{
-    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Millis, Round, RunId, Share,
-    ShareError, Version,
+    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, Share, ShareError,
+    Version,
 };
 pub use messages::{Message, Tag};
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 pub use table::{Class, Sender};
+
+pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
+pub use crate::time::Millis;
 
 /// The version spoken here. A peer with another one is refused.
 pub const VERSION: u16 = 3;
@@ -60,9 +63,3 @@ pub const REASON_BYTES_MAX: u32 = 512;
 
 /// Longest time between two [`Progress`] of a learner, in milliseconds.
 pub const PROGRESS_MS: u64 = 1_000;
-
-/// The longest start of `text` that has at most `bytes_max` bytes and ends between two characters.
-#[must_use]
-pub fn clip(text: &str, bytes_max: u32) -> &str {
-    &text[..text.floor_char_boundary(bytes_max as usize)]
-}

@@ -77,8 +77,8 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
     if request.start_byte > 0 {
         call = call.header("range", format!("bytes={}-", request.start_byte));
     }
-    if let Some((name, invite)) = &request.invite {
-        call = call.header(*name, invite.expose());
+    for header in &request.headers {
+        call = call.header(header.name, &header.value);
     }
     let mut response = call.call().map_err(|error| failed(error.to_string(), None, Vec::new()))?;
     let status = response.status();

@@ -12,8 +12,9 @@ pub use http::fetch;
 pub use process::{interrupted, open_private};
 pub use socket::Socket;
 
+use archipelago_core::time::Millis;
+
 use super::RandomError;
-use crate::wire::Millis;
 
 /// A monotonic clock; its origin is the moment of [`Clock::start`].
 #[derive(Clone, Copy, Debug)]

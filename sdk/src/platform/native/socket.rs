@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use std::{future, thread};
 
+use archipelago_core::text::{CLOSE_REASON_BYTES_MAX, clip};
 use futures::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -119,10 +120,9 @@ impl Socket {
     /// Says farewell after the control frames queued so far; bulk frames that still wait are
     /// dropped. [`SocketEvent::Closed`] follows within seconds.
     pub fn close(&mut self, code: u16, reason: &str) {
-        // A close frame holds at most 123 bytes of text.
-        let end = (0..=reason.len().min(120)).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
+        let reason = clip(reason, CLOSE_REASON_BYTES_MAX).to_owned();
         // An error means that it is closed already.
-        drop(self.control.send(Outgoing::Close(code, reason[..end].to_owned())));
+        drop(self.control.send(Outgoing::Close(code, reason)));
     }
 
     /// Bytes that wait to be sent.

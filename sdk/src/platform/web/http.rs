@@ -56,8 +56,8 @@ fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
     if request.start_byte > 0 {
         asked.headers().set("range", &format!("bytes={}-", request.start_byte))?;
     }
-    if let Some((name, invite)) = &request.invite {
-        asked.headers().set(name, invite.expose())?;
+    for header in &request.headers {
+        asked.headers().set(header.name, &header.value)?;
     }
     Ok((JsFuture::from(scope().fetch(&asked)), Abort(controller)))
 }

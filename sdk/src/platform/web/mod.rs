@@ -12,8 +12,9 @@ use web_sys::{Crypto, MessageChannel, Performance, Request};
 pub use http::fetch;
 pub use socket::Socket;
 
+use archipelago_core::time::Millis;
+
 use super::RandomError;
-use crate::wire::Millis;
 
 #[wasm_bindgen]
 extern "C" {

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use archipelago_core::text::{CLOSE_REASON_BYTES_MAX, clip};
 use js_sys::{ArrayBuffer, Uint8Array};
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::Closure;
@@ -139,11 +140,9 @@ impl Socket {
         self.bulk.clear();
         self.bulk_bytes = 0;
         let Some(socket) = &self.socket else { return };
-        // A close frame holds at most 123 bytes of text.
-        let end = (0..=reason.len().min(120)).rev().find(|&at| reason.is_char_boundary(at)).unwrap_or(0);
         let code = if CODES.contains(&code) { code } else { CODE_NORMAL };
         // An error means that it is closed already.
-        socket.close_with_code_and_reason(code, &reason[..end]).ok();
+        socket.close_with_code_and_reason(code, clip(reason, CLOSE_REASON_BYTES_MAX)).ok();
     }
 
     /// Bytes that wait to be sent.

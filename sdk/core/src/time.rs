@@ -1,0 +1,31 @@
+//! A moment, as whoever drives a machine counts it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds on the shell's monotonic clock; the origin is arbitrary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// The moment `ms` later, or the end of time.
+    #[must_use]
+    pub fn after(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// Milliseconds since `earlier`, 0 if that is later than this.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
