@@ -241,7 +241,7 @@ impl World {
                 };
                 match self.syncer.hat(fragment) {
                     Some((Version(current), values)) => {
-                        let body: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                        let body = archipelago_core::bytes::from_f32s(&values);
                         let head = format!("200 OK\r\nx-archipelago-version: {current}");
                         reply(&head, body.len(), &body)
                     }

@@ -1,7 +1,9 @@
 //! The lesson itself: a world, told in frames.
 
+use archipelago_core::bytes::hex;
+
 use super::marks::Teller;
-use super::stage::{MEASURE_MS, Stage, hex};
+use super::stage::{MEASURE_MS, Stage};
 use super::{Action, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonError, LessonSpec, Mark, Totals};
 use crate::world::{Fault, MachineStatus, Poison, World};
 

@@ -161,8 +161,3 @@ impl Stage {
         archipelago::data::tokens_to_text(&[prompt, tokens].concat())
     }
 }
-
-/// As hex digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

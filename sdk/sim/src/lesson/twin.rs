@@ -1,8 +1,9 @@
 //! The same islands as synchronous data-parallel training: one step of all at a time.
 
+use archipelago_core::bytes::hex;
 use sha2::{Digest, Sha256};
 
-use super::stage::{MEASURE_MS, Stage, hex};
+use super::stage::{MEASURE_MS, Stage};
 use super::{Action, Deed, LESSON_MS_MAX, LessonError, LessonSpec, TwinFrame, TwinMark};
 use crate::lab::Reader;
 use crate::world::Rng;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use archipelago_core::bytes::from_f32s;
 use wgpu::{Backends, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits};
 
 use super::GpuError;
@@ -200,8 +201,7 @@ impl Gpu {
 
     /// Writes `values` to the start of `slice`, before all that is submitted later.
     pub(super) fn write(&self, slice: &Slice, values: &[f32]) {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.queue.write_buffer(&slice.buffer, slice.start_byte, &bytes);
+        self.queue.write_buffer(&slice.buffer, slice.start_byte, &from_f32s(values));
     }
 
     /// Runs `make`, which makes buffers of about `bytes`.

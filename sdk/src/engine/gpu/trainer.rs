@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use archipelago_core::bytes::to_f32s;
+
 use super::arena::Arena;
 use super::batch::BatchShape;
 use super::exchange::{self, Exchange};
@@ -184,8 +186,8 @@ impl GpuEngine {
     fn take_stats(&mut self) -> Result<(), EngineError> {
         let padding = self.shape.rows_padded() as f32 / self.shape.rows() as f32;
         let stats = self.ring.next(&self.gpu, |(), bytes| {
-            let word = |i: usize| f32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[i * 4 + byte]));
-            (word(0) * padding, word(1), word(3) == 1.0)
+            let stats = to_f32s(bytes);
+            (stats[0] * padding, stats[1], stats[3] == 1.0)
         })?;
         let Some((loss, grad_norm, finite)) = stats else { return Ok(()) };
         self.newest = Some((loss, grad_norm));

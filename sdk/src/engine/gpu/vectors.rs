@@ -1,5 +1,7 @@
 //! Vectors of one value for each parameter, on the device, and their way there and back.
 
+use archipelago_core::bytes::copy_f32s;
+
 use super::Gpu;
 use super::arena::{Arena, Run};
 use super::error::GpuError;
@@ -71,7 +73,7 @@ pub async fn download(
     for run in pieces.flat_map(|piece| arena.runs(piece)) {
         ring.read(gpu, &[slice(vector, &run)], ());
         ring.ready(gpu).await?;
-        ring.next(gpu, |(), bytes| copy_values(bytes, &mut flat[run.flat.clone()]))?;
+        ring.next(gpu, |(), bytes| copy_f32s(bytes, &mut flat[run.flat.clone()]))?;
     }
     Ok(flat)
 }
@@ -81,12 +83,6 @@ fn slice(vector: &[wgpu::Buffer], run: &Run) -> Slice {
         buffer: vector[run.chunk].clone(),
         start_byte: run.start as u64 * 4,
         bytes: run.flat.len() as u64 * 4,
-    }
-}
-
-fn copy_values(bytes: &[u8], values: &mut [f32]) {
-    for (value, word) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *value = f32::from_le_bytes(*word);
     }
 }
 
@@ -126,8 +122,8 @@ impl Shadow {
         let moments = &mut self.moments;
         let mut take = |run: Run, bytes: &[u8]| {
             let (m, v) = bytes.split_at(run.flat.len() * 4);
-            copy_values(m, &mut moments.m[run.flat.clone()]);
-            copy_values(v, &mut moments.v[run.flat]);
+            copy_f32s(m, &mut moments.m[run.flat.clone()]);
+            copy_f32s(v, &mut moments.v[run.flat]);
         };
         while self.ring.next(gpu, &mut take)?.is_some() {}
         self.moments.steps = steps;

@@ -9,6 +9,8 @@ mod part;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use archipelago_core::bytes::from_f32s;
+
 pub use part::kernel_code;
 use part::{Body, FLAG_BYTES, Piece, Plan};
 
@@ -256,8 +258,7 @@ impl Exchange {
         let mut rest = values;
         for piece in &part.pieces {
             let (values, tail) = rest.split_at(piece.len as usize);
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            self.gpu.queue.write_buffer(&self.hat[piece.chunk], piece.bytes().start, &bytes);
+            self.gpu.queue.write_buffer(&self.hat[piece.chunk], piece.bytes().start, &from_f32s(values));
             rest = tail;
         }
         self.follow(part, keep);

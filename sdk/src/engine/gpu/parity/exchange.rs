@@ -3,6 +3,8 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use archipelago_core::bytes::from_f32s;
+
 use super::super::arena::Arena;
 use super::super::exchange::{Exchange, Vectors};
 use super::super::program::Slice;
@@ -88,7 +90,7 @@ impl Pair {
 
     fn upload(&self) {
         for run in self.arena.runs(0..self.theta.len()) {
-            let bytes: Vec<u8> = self.theta[run.flat].iter().flat_map(|value| value.to_le_bytes()).collect();
+            let bytes = from_f32s(&self.theta[run.flat]);
             self.gpu.queue.write_buffer(&self.device[0][run.chunk], run.start as u64 * 4, &bytes);
         }
     }

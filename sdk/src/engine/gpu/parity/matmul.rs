@@ -1,5 +1,6 @@
 use std::cell::Cell;
 
+use archipelago_core::bytes::from_f32s;
 use half::f16;
 use wgpu::util::DeviceExt;
 
@@ -40,7 +41,7 @@ impl Matrix {
     }
 
     fn upload(&self, gpu: &Gpu) -> Slice {
-        upload(gpu, self.values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        upload(gpu, from_f32s(&self.values))
     }
 
     /// As 16-bit floats, after rounding to them.
