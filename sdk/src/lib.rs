@@ -1,8 +1,73 @@
 //! Archipelago: one language model trained on many unreliable islands of compute.
 //!
-//! The method is Decoupled DiLoCo. Everything that decides anything is a pure state machine
-//! ([`diloco`]): events in, effects out, time as an argument. Sockets, clocks and engines are thin
-//! shells around it, so the server, the learner and the simulator run the same code.
+//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). Everything that decides
+//! anything is a pure state machine of the crate `archipelago-core`, whose modules are re-exported here: events go in,
+//! effects come out, and time is an argument. This crate is a learner around them: engines that train, the
+//! platform's sockets and clocks, and the loop that joins them.
+//!
+//! The most important items are `run::run`, which takes part in a run until it ends, [`Engine`](engine::Engine), which it
+//! drives, and [`Trainer`](engine::Trainer), which is all that a model of your own must implement:
+//! [`HostEngine`](engine::HostEngine) makes an engine of it. `engine::EngineBuilder` chooses between the CPU and the GPU
+//! for the built-in model. [`Syncer`](diloco::syncer::Syncer) and [`Learner`](diloco::learner::Learner) are the
+//! protocol, for whoever writes a shell of their own.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `learner` (default) | `platform` and `run`: sockets, clocks and the learner's loop, on operating systems and in browsers |
+//! | `cpu` (default) | the CPU engine with `gemm`, threads, and the instruction set chosen when it runs |
+//! | `cpu-portable` | the same engine with a portable matrix product, for wasm32 |
+//! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |
+//! | `parity` | the parity tests of the GPU engine, for a browser to run |
+//! | `ts` | TypeScript of the types that are shown as JSON |
+//!
+//! # A model of your own
+//!
+//! ```
+//! use archipelago::diloco::{Layout, MergeClass, Tensor};
+//! use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
+//! # use archipelago::model::Preset;
+//! # use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, FragmentId, Round, RunSpec, ShardSpec};
+//!
+//! /// The mean of the tokens, one parameter for each place of 8.
+//! struct Means(Layout, Vec<f32>);
+//!
+//! impl Trainer for Means {
+//!     fn layout(&self) -> &Layout { &self.0 }
+//!     fn params(&self) -> &[f32] { &self.1 }
+//!     fn params_mut(&mut self) -> &mut [f32] { &mut self.1 }
+//!     fn describe(&self) -> String { "means".into() }
+//!     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+//!         let mut loss = 0.0;
+//!         for (mean, &token) in self.1.iter_mut().zip(tokens) {
+//!             let error = token as f32 - *mean;
+//!             loss += error * error / tokens.len() as f32;
+//!             *mean += lr * error;
+//!         }
+//!         Ok(StepStats { loss, grad_norm: loss.sqrt(), tokens: tokens.len() as u64 })
+//!     }
+//! }
+//!
+//! let tensor = Tensor { name: "means".into(), rows: 1, cols: 8, merge: MergeClass::Mean };
+//! let layout = Layout::new(vec![tensor])?;
+//! let mut means = Means(layout, vec![0.0; 8]);
+//! let first = means.step(&[4; 8], 0.5)?.loss;
+//! assert!(means.step(&[4; 8], 0.5)?.loss < first);
+//!
+//! // The exchange is the same for every trainer: here it codes what was learnt since the syncer's parameters.
+//! # let apply = ApplyPolicy::Keep { residue: true };
+//! # let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 8, code: Code::Int4, apply };
+//! # let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
+//! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
+//! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
+//! let mut engine = HostEngine::new(&spec, means)?;
+//! engine.load(FragmentId(0), &[0.0; 8], true, false)?;
+//! engine.encode(Round(1), FragmentId(0))?;
+//! assert_eq!(engine.encoded()?.expect("a trainer in host memory is done at once").round, Round(1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `sdk/examples/custom_model.rs` does that for a table of bigrams and joins a run with it, and
+//! `sdk/examples/own_syncer.rs` is a whole run inside one program.
 
 pub mod engine;
 #[cfg(any(feature = "cpu-portable", feature = "learner"))]

@@ -1,9 +1,76 @@
-//! Archipelago's pure floor: everything that decides anything, without a socket, clock, thread or hash map.
+//! The pure floor of Archipelago: everything that decides anything, without a socket, clock, thread or hash map.
 //!
-//! [`diloco`] holds the two machines of Decoupled DiLoCo, `Syncer` and `Learner`: events go in, effects come out, time
-//! is an argument. [`wire`] is what they say to each other, [`data`] what is trained on, [`model`] the shape of the
-//! model, its scalar reference pass and AdamW. The crate `archipelago` adds engines and the learner's loop around
-//! it, `archipelago-sim` a whole world in virtual time.
+//! Archipelago trains one language model on many unreliable islands of compute, by Decoupled DiLoCo
+//! ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)), which continues DiLoCo
+//! ([2311.08105](https://arxiv.org/abs/2311.08105)) and Streaming DiLoCo
+//! ([2501.18512](https://arxiv.org/abs/2501.18512)). This crate holds the algorithm as deterministic state machines:
+//! events go in, effects come out, and time is an argument. It performs no I/O, so the server, the native learner, the
+//! browser and the simulator all run the same code.
+//!
+//! The most important types are [`Syncer`](diloco::syncer::Syncer), the authority of a run, and
+//! [`Learner`](diloco::learner::Learner), which takes part in one. Both have the same three methods: `handle` takes
+//! in what happened, `poll` gives what to do next, and `deadline` says when to come back if nothing happens before.
+//! [`RunSpec`](wire::RunSpec) says what a run is, [`Message`](wire::Message) is what travels,
+//! [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) cut the parameters into fragments, and
+//! [`Replica`](diloco::Replica) is a learner's copy of what the syncer broadcasts.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`wire`] | the messages, their bytes and their limits |
+//! | [`data`] | shards of tokens, the order of windows, and the feed that makes batches of leases |
+//! | [`diloco`] | both machines, and what they consist of: codec, merge, outer step, quorum, leases, ledger |
+//! | [`model`] | the shape of the model, its initial values, AdamW, and a scalar reference pass |
+//! | [`rng`] | random numbers from a seed |
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `simd` | loops of the merge for each instruction set, chosen when they run; the bits stay the same |
+//! | `ts` | TypeScript of the types that are shown as JSON |
+//!
+//! The crate `archipelago` adds engines, sockets and the learner's loop; `archipelago-sim` adds a whole world
+//! in virtual time.
+//!
+//! # A learner meets a syncer
+//!
+//! ```
+//! # use archipelago_core::diloco::{Layout, MergeClass, Tensor, learner, syncer};
+//! # use archipelago_core::model::Preset;
+//! # use archipelago_core::wire::{ApplyPolicy, Code, ConnId, DataSpec, ExchangeSpec, Identity, LearnerId, Millis};
+//! # use archipelago_core::wire::{RunId, RunSpec, ShardSpec};
+//! # let tensor = Tensor { name: "all".into(), rows: 8, cols: 8, merge: MergeClass::Radial };
+//! # let layout = Layout::new(vec![tensor])?;
+//! # let apply = ApplyPolicy::Keep { residue: true };
+//! # let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
+//! # let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
+//! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
+//! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
+//! # let (config, theta) = (syncer::SyncerConfig::default(), vec![0.0; layout.len()]);
+//! # let identity = Identity([1; 16]);
+//! # let me = learner::LearnerConfig { identity, name: "first".into(), device: "cpu".into(), invite: None };
+//! let mut syncer = syncer::Syncer::new(RunId(7), spec, config, &layout, &theta)?;
+//! let mut learner = learner::Learner::new(me);
+//! let (now, conn) = (Millis(0), ConnId(1));
+//!
+//! // A connection stands. What the learner wants to send goes to the syncer …
+//! learner.handle(now, learner::Input::Connected);
+//! while let Some(learner::Output::Send(message)) = learner.poll() {
+//!     syncer.handle(now, syncer::Input::Message(conn, message));
+//! }
+//! // … and the syncer's answer goes to the learner.
+//! while let Some(output) = syncer.poll() {
+//!     if let syncer::Output::Send(_, message) = output {
+//!         learner.handle(now, learner::Input::Message(message));
+//!     }
+//! }
+//! // The learner is welcome, and the syncer says when it wants to be woken.
+//! assert_eq!(learner.run(), Some((RunId(7), LearnerId(1))));
+//! assert!(syncer.deadline(now).is_some_and(|at| at > now));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A shell goes on like this: it waits for a message or for the deadline, calls `handle`, and drains `poll`. The example
+//! `own_syncer` of the crate `archipelago` is such a shell, with threads and channels, from the first greeting to
+//! the last merge.
 
 pub mod bytes;
 pub mod data;

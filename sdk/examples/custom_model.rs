@@ -1,0 +1,159 @@
+//! A model of your own, made a learner: `cargo run --example custom_model`.
+//!
+//! The model is a table of bigrams: for each byte, the scores of the byte that follows. Whatever implements
+//! [`Trainer`] is made an engine by [`HostEngine`], which does the exchange. Without an argument the example trains alone
+//! and codes its progress once. With an address, `cargo run --example custom_model -- ws://HOST:PORT`, it takes part in
+//! a run whose syncer was given the same layout (see the example `own_syncer`).
+
+#![expect(clippy::print_stdout, reason = "an example shows what it finds")]
+
+use std::env;
+use std::error::Error;
+
+use archipelago::data::{bytes_to_tokens, grammar};
+use archipelago::diloco::{Layout, MergeClass, Tensor};
+use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
+use archipelago::model::Preset;
+use archipelago::run::{Control, Event, RunConfig, run};
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Identity, Round, RunSpec, ShardSpec};
+use futures::executor::block_on;
+
+/// Bytes that a token can be.
+const VOCAB: usize = 256;
+
+/// Scores `[VOCAB, VOCAB]`: row `a` holds those of what follows `a`. Plain gradient descent.
+struct Bigrams {
+    layout: Layout,
+    scores: Vec<f32>,
+    /// Tokens of a window, the last target included.
+    window: usize,
+}
+
+impl Bigrams {
+    fn new(spec: &RunSpec) -> Self {
+        let size = VOCAB as u32;
+        let table = Tensor { name: "bigrams".into(), rows: size, cols: size, merge: MergeClass::Radial };
+        let layout = Layout::new(vec![table]).expect("one tensor with a name");
+        Self { scores: vec![0.0; layout.len()], layout, window: spec.model.context as usize + 1 }
+    }
+}
+
+impl Trainer for Bigrams {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn params(&self) -> &[f32] {
+        &self.scores
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.scores
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        let pairs = || tokens.chunks(self.window).flat_map(|window| window.windows(2));
+        let count = pairs().count().max(1) as f32;
+        let mut grad = vec![0.0_f32; self.scores.len()];
+        let mut loss = 0.0_f32;
+        for pair in pairs() {
+            let (row, target) = (pair[0] as usize * VOCAB, pair[1] as usize);
+            let scores = &self.scores[row..row + VOCAB];
+            let max = scores.iter().copied().fold(f32::MIN, f32::max);
+            let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();
+            loss += sum.ln() + max - scores[target];
+            for (grad, score) in grad[row..row + VOCAB].iter_mut().zip(scores) {
+                *grad += (score - max).exp() / sum;
+            }
+            grad[row + target] -= 1.0;
+        }
+        let (loss, norm) = (loss / count, grad.iter().map(|g| g * g).sum::<f32>().sqrt() / count);
+        if !loss.is_finite() || !norm.is_finite() {
+            return Err(EngineError::NotFinite { loss, grad_norm: norm });
+        }
+        for (score, grad) in self.scores.iter_mut().zip(&grad) {
+            *score -= lr * grad / count;
+        }
+        Ok(StepStats { loss, grad_norm: norm, tokens: count as u64 })
+    }
+
+    fn describe(&self) -> String {
+        "a table of bigrams, 1 thread".into()
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    match env::args().nth(1) {
+        Some(address) => take_part(&address),
+        None => {
+            let (first, last) = train_alone()?;
+            println!("loss {first:.3} → {last:.3} nats per byte");
+            Ok(())
+        }
+    }
+}
+
+/// Joins the run at `address` until it ends.
+fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
+    let config = RunConfig {
+        address: address.parse()?,
+        // A program that is started again should show the same secret again.
+        identity: Identity([7; 16]),
+        name: "bigrams".into(),
+        device: "example".into(),
+        contact_ms_max: 30_000,
+        reconnect_ms_max: None,
+        run_ms_max: None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));
+    let report = runtime.block_on(run(config, &Control::new(), build, |event| {
+        if let Event::Receipt { fate, .. } = event {
+            println!("an update met its fate: {fate:?}");
+        }
+    }))?;
+    println!("{} updates merged", report.updates_merged);
+    Ok(())
+}
+
+/// Trains for 300 steps and codes the progress on each fragment; the losses at first and at last.
+fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
+    let spec = spec();
+    let tokens = bytes_to_tokens(grammar::generate(1, 100_000).as_bytes());
+    let mut engine = HostEngine::new(&spec, Bigrams::new(&spec))?;
+    for fragment in engine.fragments().ids() {
+        // What a syncer would have sent: the run's initial parameters.
+        let start = vec![0.0; engine.fragments().len(fragment)];
+        engine.load(fragment, &start, false, false)?;
+    }
+    let batch = spec.inner.batch as usize * (spec.model.context as usize + 1);
+    let mut losses = Vec::new();
+    for tokens in tokens.chunks_exact(batch).cycle().take(300) {
+        losses.push(block_on(engine.step(tokens, 20.0))?.loss);
+    }
+    for fragment in engine.fragments().ids() {
+        engine.encode(Round(1), fragment)?;
+    }
+    let mut bytes = 0;
+    while let Some(encoded) = engine.encoded()? {
+        bytes += encoded.body.len();
+    }
+    let bits = 8.0 * bytes as f64 / engine.layout().len() as f64;
+    println!("an update of the whole table is {bytes} bytes, {bits:.2} bits a parameter");
+    let (first, last) = (losses.first().copied(), losses.last().copied());
+    Ok(first.zip(last).ok_or("the text is too short")?)
+}
+
+/// What a syncer would tell of the run.
+fn spec() -> RunSpec {
+    let apply = ApplyPolicy::Keep { residue: true };
+    let exchange = ExchangeSpec { fragments: 4, sync_every: 10, block: 256, code: Code::Int4, apply };
+    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }] };
+    RunSpec { model: Preset::Tiny.model(256), inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
+}
+
+#[test]
+fn a_table_of_bigrams_learns() {
+    let (first, last) = train_alone().expect("a table on one thread");
+    assert!((first - (VOCAB as f32).ln()).abs() < 1e-3 && last < 3.0, "{first} → {last}");
+}
