@@ -1,3 +1,5 @@
+//! The engines that a builder may build, as one type.
+
 use std::sync::Arc;
 
 use super::gpu::GpuEngine;

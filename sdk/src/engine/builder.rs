@@ -1,3 +1,5 @@
+//! Choosing the engine: it finds the device, opens it anew after a loss, and falls back to the CPU.
+
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 

@@ -1,3 +1,5 @@
+//! The names by which people ask for an engine.
+
 use std::fmt;
 use std::str::FromStr;
 

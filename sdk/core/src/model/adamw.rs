@@ -1,3 +1,5 @@
+//! AdamW, the inner optimiser, in plain scalar Rust; the engines use the same numbers of a step.
+
 use std::ops::Range;
 
 use super::ModelError;

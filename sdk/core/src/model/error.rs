@@ -1,3 +1,5 @@
+//! Everything that can be wrong with a model, its parameters or its tokens.
+
 use crate::diloco::LayoutError;
 
 /// Why a model cannot be built or run.

@@ -1,3 +1,5 @@
+//! How much arithmetic training takes, to compare devices by.
+
 use super::{ModelError, layout};
 use crate::wire::ModelSpec;
 

@@ -1,3 +1,5 @@
+//! The parameters that a run begins with, from its seed.
+
 use super::{Dims, ModelError, Slots, layout};
 use crate::rng::Rng;
 use crate::wire::ModelSpec;

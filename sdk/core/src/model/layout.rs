@@ -1,3 +1,5 @@
+//! Where each tensor lies in the flat vector of parameters, and the sizes that follow from a specification.
+
 use std::ops::Range;
 
 use super::ModelError;

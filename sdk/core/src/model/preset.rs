@@ -1,3 +1,5 @@
+//! The sizes of model that have a name.
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,3 +1,5 @@
+//! Choosing the next token of a text from the logits of the model.
+
 use crate::rng::Rng;
 
 /// Chooses tokens from logits, the same ones for the same seed.

@@ -1,3 +1,5 @@
+//! Tests of lessons: histories that are always the same, and what each action does to them.
+
 use std::{env, fs};
 
 use serde::{Deserialize, Serialize};

@@ -125,61 +125,65 @@ pub struct Saved<'a> {
 pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
     let len = saved.qkv.len() / dims.qkv_width();
     for (head, lse) in heads(dims).zip(saved.lse.chunks_exact(len)) {
-        for (i, block) in blocks(len).enumerate() {
+        for (i, (first, rows, keys)) in blocks(len).enumerate() {
             // The first block of the first head sees all keys, so it can overwrite.
             let store = if head.shared || i > 0 { Store::Add } else { Store::Set };
-            let lse = &lse[block.0..block.0 + block.1];
-            block_backward(dims, products, head, block, store, saved, lse, dqkv, scratch);
+            let lse = &lse[first..first + rows];
+            let block = Block { dims, products, saved, head, first, rows, keys, lse, store };
+            block.backward(dqkv, scratch);
         }
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the inside of two loops")]
-fn block_backward(
-    dims: &Dims,
+/// A block of queries of one head, on its way back.
+struct Block<'a> {
+    dims: &'a Dims,
     products: Products,
+    saved: &'a Saved<'a>,
     head: Head,
-    (first, rows, keys): (usize, usize, usize),
+    /// First query.
+    first: usize,
+    /// Number of queries.
+    rows: usize,
+    /// Number of keys that the last query sees.
+    keys: usize,
+    /// Logarithms of the sums, `[rows]`.
+    lse: &'a [f32],
+    /// What becomes of the gradients of keys and values.
     store: Store,
-    saved: &Saved<'_>,
-    lse: &[f32],
-    dqkv: &mut [f32],
-    scratch: &mut Scratch,
-) {
-    let (wide, width, d, stride) = (dims.qkv_width(), dims.width, dims.head, scratch.stride);
-    let scale = 1.0 / (d as f32).sqrt();
-    let qkv =
-        |row: usize, column: usize, rows| Mat::strided(&saved.qkv[row * wide + column..], rows, d, wide);
-    let (y, dy) = (&saved.y[first * width + head.query..], &saved.dy[first * width + head.query..]);
-    let dout = Mat::strided(dy, rows, d, width);
-    let query = qkv(first, head.query, rows);
-    let (p, dp) = (&mut scratch.scores[..rows * stride], &mut scratch.gradients[..rows * stride]);
+}
 
-    products.multiply(
-        MatMut::strided(p, rows, keys, stride),
-        Store::Set,
-        1.0,
-        query,
-        qkv(0, head.key, keys).t(),
-    );
-    kernels::probabilities(p, stride, first, keys, scale, lse);
-    let weights = Mat::strided(p, rows, keys, stride);
-    let dvalue = MatMut::strided(&mut dqkv[head.value..], keys, d, wide);
-    products.multiply(dvalue, store, 1.0, weights.t(), dout);
+impl Block<'_> {
+    /// `count` rows from `row` on of the queries, keys or values that begin at `column`.
+    fn view(&self, row: usize, column: usize, count: usize) -> Mat<'_> {
+        let wide = self.dims.qkv_width();
+        Mat::strided(&self.saved.qkv[row * wide + column..], count, self.dims.head, wide)
+    }
 
-    products.multiply(
-        MatMut::strided(dp, rows, keys, stride),
-        Store::Set,
-        1.0,
-        dout,
-        qkv(0, head.value, keys).t(),
-    );
-    let dots = &mut scratch.per_row[..rows];
-    kernels::dots(dy, y, width, d, dots);
-    kernels::score_gradient(dp, p, stride, keys, scale, dots);
-    let gradients = Mat::strided(dp, rows, keys, stride);
-    let dquery = MatMut::strided(&mut dqkv[first * wide + head.query..], rows, d, wide);
-    products.multiply(dquery, Store::Set, 1.0, gradients, qkv(0, head.key, keys));
-    let dkey = MatMut::strided(&mut dqkv[head.key..], keys, d, wide);
-    products.multiply(dkey, store, 1.0, gradients.t(), query);
+    fn backward(&self, dqkv: &mut [f32], scratch: &mut Scratch) {
+        let &Self { dims, products, saved, head, first, rows, keys, lse, store } = self;
+        let (wide, width, d, stride) = (dims.qkv_width(), dims.width, dims.head, scratch.stride);
+        let scale = 1.0 / (d as f32).sqrt();
+        let (y, dy) = (&saved.y[first * width + head.query..], &saved.dy[first * width + head.query..]);
+        let dout = Mat::strided(dy, rows, d, width);
+        let (query, key) = (self.view(first, head.query, rows), self.view(0, head.key, keys));
+        let (p, dp) = (&mut scratch.scores[..rows * stride], &mut scratch.gradients[..rows * stride]);
+
+        products.multiply(MatMut::strided(p, rows, keys, stride), Store::Set, 1.0, query, key.t());
+        kernels::probabilities(p, stride, first, keys, scale, lse);
+        let weights = Mat::strided(p, rows, keys, stride);
+        let dvalue = MatMut::strided(&mut dqkv[head.value..], keys, d, wide);
+        products.multiply(dvalue, store, 1.0, weights.t(), dout);
+
+        let value = self.view(0, head.value, keys);
+        products.multiply(MatMut::strided(dp, rows, keys, stride), Store::Set, 1.0, dout, value.t());
+        let dots = &mut scratch.per_row[..rows];
+        kernels::dots(dy, y, width, d, dots);
+        kernels::score_gradient(dp, p, stride, keys, scale, dots);
+        let gradients = Mat::strided(dp, rows, keys, stride);
+        let dquery = MatMut::strided(&mut dqkv[first * wide + head.query..], rows, d, wide);
+        products.multiply(dquery, Store::Set, 1.0, gradients, key);
+        let dkey = MatMut::strided(&mut dqkv[head.key..], keys, d, wide);
+        products.multiply(dkey, store, 1.0, gradients.t(), query);
+    }
 }

@@ -1,3 +1,5 @@
+//! Memory for values, aligned for vector instructions.
+
 use std::ops::{Deref, DerefMut};
 
 /// Values that start on a cache line, so that no vector load straddles two.

@@ -1,3 +1,5 @@
+//! The model forwards only: held-out loss, logits and text.
+
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 

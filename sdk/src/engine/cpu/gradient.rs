@@ -1,3 +1,5 @@
+//! The gradient of a batch, or of a part of one, on several threads.
+
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 

@@ -82,6 +82,13 @@ impl<'a> Gradient<'a> {
     }
 }
 
+/// A layer on the way back: where its weights lie, where their gradients go, and whose turn it is.
+struct LayerBack<'a, 'g> {
+    slots: &'a LayerSlots,
+    gradient: &'a LayerGradient<'g>,
+    turn: usize,
+}
+
 fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
     turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
 }
@@ -270,22 +277,22 @@ impl Pass<'_> {
         add_vector(&gradient.norm, turn, &work.dnorm);
         let layers = self.network.slots.layers.iter().zip(&gradient.layers);
         for (i, (slots, gradient)) in layers.enumerate().rev() {
+            let at = LayerBack { slots, gradient, turn };
             let mut layer = std::mem::take(&mut work.layers[i]);
-            self.feed_forward_back(slots, gradient, turn, dx, &mut layer, work);
-            self.attention_back(slots, gradient, turn, dx, &layer, work);
+            self.feed_forward_back(&at, dx, &mut layer, work);
+            self.attention_back(&at, dx, &layer, work);
             work.layers[i] = layer;
         }
     }
 
     fn feed_forward_back(
         &self,
-        slots: &LayerSlots,
-        gradient: &LayerGradient<'_>,
-        turn: usize,
+        at: &LayerBack<'_, '_>,
         dx: &mut [f32],
         layer: &mut Layer,
         work: &mut Workspace,
     ) {
+        let &LayerBack { slots, gradient, turn } = at;
         let Dims { width: c, ff: f, .. } = self.network.dims;
         let values = self.rows * c;
         let dgated = &mut work.gated[..self.rows * f];
@@ -306,15 +313,8 @@ impl Pass<'_> {
         add_vector(&gradient.norm2, turn, &work.dnorm);
     }
 
-    fn attention_back(
-        &self,
-        slots: &LayerSlots,
-        gradient: &LayerGradient<'_>,
-        turn: usize,
-        dx: &mut [f32],
-        layer: &Layer,
-        work: &mut Workspace,
-    ) {
+    fn attention_back(&self, at: &LayerBack<'_, '_>, dx: &mut [f32], layer: &Layer, work: &mut Workspace) {
+        let &LayerBack { slots, gradient, turn } = at;
         let dims = &self.network.dims;
         let (c, wide, window) = (dims.width, dims.qkv_width(), self.len * dims.width);
         let values = self.rows * c;

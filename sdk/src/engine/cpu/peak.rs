@@ -1,3 +1,5 @@
+//! How fast this machine multiplies matrices, the yardstick for a whole training step.
+
 use std::num::NonZeroUsize;
 
 use super::THREADS_MAX;

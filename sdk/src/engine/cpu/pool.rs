@@ -1,3 +1,5 @@
+//! A pool of threads that share the jobs of a step.
+
 use std::any::Any;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,3 +1,5 @@
+//! The model with AdamW on the processor: the [`Trainer`] that native learners and browsers without a GPU use.
+
 use std::num::NonZeroUsize;
 use std::ops::Range;
 

@@ -1,3 +1,5 @@
+//! Letting several threads add to one gradient in an order that is always the same.
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,3 +1,5 @@
+//! Everything that can go wrong with a GPU, and what to do about it.
+
 use super::AdapterFacts;
 use crate::wire::Code;
 

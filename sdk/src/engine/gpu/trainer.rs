@@ -1,3 +1,5 @@
+//! The GPU engine itself: steps and exchange on one device, for one run.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! What a team asks of its helpers, and what they may answer.
+
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;

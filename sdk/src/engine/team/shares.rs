@@ -1,3 +1,5 @@
+//! How a batch is cut among workers of different speed.
+
 /// How many windows of a batch each worker gets, by how long each takes for one.
 pub struct Shares {
     workers: Vec<Worker>,

@@ -1,3 +1,5 @@
+//! Tests of teams: the same training with any number of helpers, whatever becomes of them.
+
 // For its executor of futures.
 #![cfg(feature = "learner")]
 

@@ -1,3 +1,5 @@
+//! Vectors as arrays, for targets without vector instructions of their own here.
+
 use super::{Lanes, Work};
 
 /// Does `work` with arrays; a compiler may make vectors of them.

@@ -1,3 +1,5 @@
+//! Vectors of WebAssembly, for browsers.
+
 use std::arch::wasm32::{f32x4, f32x4_extract_lane, f32x4_splat, v128};
 
 #[cfg(target_feature = "relaxed-simd")]

@@ -1,3 +1,5 @@
+//! Vectors of x86-64, chosen when the program runs: AVX-512, AVX2 or the baseline.
+
 use std::arch::x86_64::{
     __m128, __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm256_add_ps,
     _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_loadu_ps,

@@ -1,3 +1,5 @@
+//! Tests of the built-in grammar: the next word decides every choice, and text and entropy stay as they are.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of merging: weights, rules, and a result that does not depend on the order of arrival.
+
 use proptest::prelude::*;
 
 use super::*;

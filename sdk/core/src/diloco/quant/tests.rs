@@ -1,3 +1,5 @@
+//! Tests of the codes: what comes back, what is refused, and bytes that stay the same.
+
 use proptest::prelude::*;
 
 use super::body::{SCALE_MIN, scale};

@@ -1,3 +1,5 @@
+//! Tests of a learner's copy of what the syncer publishes: what it reports, and what it keeps of its own progress.
+
 use std::num::NonZeroU16;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of the charts: what is drawn, what is escaped, and what is left where there are no numbers.
+
 use super::*;
 
 fn plot(series: Vec<Series>) -> Plot {

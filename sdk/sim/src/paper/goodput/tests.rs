@@ -1,3 +1,5 @@
+//! Tests of the goodput model against the paper's closed formula and its tables.
+
 use super::*;
 
 /// Without what the closed formula knows nothing of.

@@ -1,3 +1,5 @@
+//! Cross-entropy, the loss, together with its gradient.
+
 use super::math::{exp_and_sum, max};
 
 simd! {

@@ -1,3 +1,5 @@
+//! The passes of the optimiser over the flat vector: AdamW, sums of gradients and of their squares.
+
 use super::math::LANES;
 use crate::model::{Adjust, adjust};
 

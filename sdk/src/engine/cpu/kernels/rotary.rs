@@ -1,3 +1,5 @@
+//! Rotary positions: pairs of values of each head are turned by an angle that grows with the position.
+
 use crate::model::rotary_tables;
 
 /// Cosines and sines of the rotary positions, `[T, D / 2]` each.

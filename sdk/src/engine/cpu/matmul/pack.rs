@@ -1,3 +1,5 @@
+//! Laying out the operands of a matrix product as its innermost loop reads them.
+
 use super::Mat;
 
 /// Packs `lines`, `[n, depth]`, side by side in panels of W: `panels` becomes `[n / W, depth, W]`. Lines past

@@ -1,3 +1,5 @@
+//! The kernels of attention and of its gradients.
+
 use super::super::attention::Bands;
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};

@@ -1,3 +1,5 @@
+//! The kernels that look up rows of the embedding and add up their gradients.
+
 use super::super::batch::BatchShape;
 use super::super::kernels;
 use super::super::params;

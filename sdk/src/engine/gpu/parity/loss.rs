@@ -1,3 +1,5 @@
+//! The kernel of cross-entropy and its gradient.
+
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;

@@ -1,3 +1,5 @@
+//! The matrix products in all their variants, and the trials that choose among them.
+
 use std::cell::Cell;
 
 use archipelago_core::bytes::from_f32s;

@@ -1,3 +1,5 @@
+//! The kernels of RMSNorm and of its gradient.
+
 use super::super::Gpu;
 use super::super::{kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise_of, run, words};

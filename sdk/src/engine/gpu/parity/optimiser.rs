@@ -1,3 +1,5 @@
+//! The kernels of gradient norm, clipping and AdamW.
+
 use super::super::{kernels, params};
 use super::harness::{Gpus, close, floats, noise, run, words};
 use crate::engine::cpu;

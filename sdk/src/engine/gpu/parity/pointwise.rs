@@ -1,3 +1,5 @@
+//! The kernels that treat each value by itself: SwiGLU, its gradient, and rotary positions.
+
 use super::super::{kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
