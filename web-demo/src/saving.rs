@@ -1,10 +1,6 @@
 //! An engine whose moments are saved now and then, so that a page that is loaded anew goes on with them.
 
-use std::sync::Arc;
-
-use archipelago::diloco::{Fragments, Layout};
-use archipelago::engine::{AnyEngine, Encoded, Engine, EngineError, Moments, StepStats};
-use archipelago::wire::{FragmentId, Round};
+use archipelago::engine::{AnyEngine, Engine, EngineError, Exchange, Moments, StepStats};
 
 /// Takes moments to where they are kept; returns at once.
 pub type Save = Box<dyn Fn(&Moments)>;
@@ -26,12 +22,12 @@ impl Saving {
 }
 
 impl Engine for Saving {
-    fn layout(&self) -> &Layout {
-        self.engine.layout()
+    fn exchange(&self) -> &dyn Exchange {
+        self.engine.exchange()
     }
 
-    fn fragments(&self) -> &Arc<Fragments> {
-        self.engine.fragments()
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        self.engine.exchange_mut()
     }
 
     fn describe(&self) -> String {
@@ -48,28 +44,6 @@ impl Engine for Saving {
             }
         }
         Ok(stats)
-    }
-
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
-        self.engine.encode(round, fragment)
-    }
-
-    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
-        self.engine.encoded()
-    }
-
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        self.engine.apply(fragment, body, included)
-    }
-
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        self.engine.load(fragment, values, keep, included)
     }
 
     async fn settle(&mut self) -> Result<(), EngineError> {

@@ -1,11 +1,7 @@
 //! The engines that a builder may build, as one type.
 
-use std::sync::Arc;
-
 use super::gpu::GpuEngine;
-use super::{Encoded, Engine, EngineError, EngineKind, Moments, StepStats, Team};
-use crate::diloco::{Fragments, Layout};
-use crate::wire::{FragmentId, Round};
+use super::{Engine, EngineError, EngineKind, Exchange, Moments, StepStats, Team};
 
 /// Whichever engine an [`super::EngineBuilder`] built.
 pub enum AnyEngine {
@@ -37,12 +33,12 @@ macro_rules! either {
 }
 
 impl Engine for AnyEngine {
-    fn layout(&self) -> &Layout {
-        either!(self, engine => engine.layout())
+    fn exchange(&self) -> &dyn Exchange {
+        either!(self, engine => engine.exchange())
     }
 
-    fn fragments(&self) -> &Arc<Fragments> {
-        either!(self, engine => engine.fragments())
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        either!(self, engine => engine.exchange_mut())
     }
 
     fn describe(&self) -> String {
@@ -51,28 +47,6 @@ impl Engine for AnyEngine {
 
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         either!(self, engine => engine.step(tokens, lr).await)
-    }
-
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
-        either!(self, engine => engine.encode(round, fragment))
-    }
-
-    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
-        either!(self, engine => engine.encoded())
-    }
-
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        either!(self, engine => engine.apply(fragment, body, included))
-    }
-
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        either!(self, engine => engine.load(fragment, values, keep, included))
     }
 
     async fn settle(&mut self) -> Result<(), EngineError> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use super::{Encoded, Engine, EngineError, Moments, StepStats, Trainer};
+use super::{Encoded, Engine, EngineError, Exchange, Moments, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::wire::{FragmentId, Round, RunSpec};
 
@@ -42,21 +42,13 @@ impl<T: Trainer> HostEngine<T> {
     }
 }
 
-impl<T: Trainer> Engine for HostEngine<T> {
+impl<T: Trainer> Exchange for HostEngine<T> {
     fn layout(&self) -> &Layout {
         self.trainer.layout()
     }
 
     fn fragments(&self) -> &Arc<Fragments> {
         &self.fragments
-    }
-
-    fn describe(&self) -> String {
-        self.trainer.describe()
-    }
-
-    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
-        self.trainer.step(tokens, lr)
     }
 
     fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
@@ -82,13 +74,23 @@ impl<T: Trainer> Engine for HostEngine<T> {
     ) -> Result<(), EngineError> {
         Ok(self.replica.load(fragment, values, keep, included, self.trainer.params_mut())?)
     }
+}
 
-    async fn settle(&mut self) -> Result<(), EngineError> {
-        Ok(())
+impl<T: Trainer> Engine for HostEngine<T> {
+    fn exchange(&self) -> &dyn Exchange {
+        self
     }
 
-    fn is_busy(&self) -> bool {
-        false
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        self
+    }
+
+    fn describe(&self) -> String {
+        self.trainer.describe()
+    }
+
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        self.trainer.step(tokens, lr)
     }
 
     fn salvage(&mut self) -> Option<Moments> {

@@ -1,4 +1,4 @@
-//! What trains: the [`Trainer`] and [`Engine`] traits, and what implements them.
+//! What trains: the traits [`Trainer`], [`Exchange`] and [`Engine`], and what implements them.
 
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod any;
@@ -6,6 +6,7 @@ mod any;
 mod builder;
 #[cfg(feature = "cpu-portable")]
 pub mod cpu;
+mod error;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod host;
@@ -20,14 +21,14 @@ use std::sync::Arc;
 pub use any::AnyEngine;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use builder::{EngineBuilder, EngineOptions, Fallback};
+pub use error::EngineError;
 pub use host::HostEngine;
 pub use kind::{EngineKind, UnknownEngine};
 pub use rehearsal::Rehearsal;
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
-use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
-use crate::model::ModelError;
+use crate::diloco::{Fragments, Layout};
 use crate::wire::{FragmentId, Round};
 
 /// A model with its inner optimiser, in host memory. Implement it to train a model of your own, and let
@@ -60,31 +61,17 @@ pub trait Trainer {
     fn describe(&self) -> String;
 }
 
-/// What the learner's loop drives: trains, and exchanges fragments of what it trains.
+/// The parameters of an engine as the learner's loop exchanges them: in fragments, coded on the way out and taken in
+/// on the way back.
 ///
 /// Operations take effect in the order of the calls, though a device may carry them out later; an error
-/// of one may then come out of a later call. After [`EngineError::NotFinite`], [`EngineError::Exchange`]
-/// or [`EngineError::Lost`] an engine is of no further use but for [`Self::salvage`]; the parameters are
-/// worth nothing before each fragment was loaded.
-#[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
-pub trait Engine {
+/// of one may then come out of a later call.
+pub trait Exchange {
     /// The tensors of the flat parameter vector.
     fn layout(&self) -> &Layout;
 
     /// How the parameters are split for the exchange.
     fn fragments(&self) -> &Arc<Fragments>;
-
-    /// What it computes with, for people: "cpu avx512 2 threads".
-    fn describe(&self) -> String;
-
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
-    ///
-    /// May return before it is done: then loss and norm are those of the newest step that is; the first
-    /// step is waited for. `tokens` are always this step's.
-    ///
-    /// # Errors
-    /// Those of [`Trainer::step`], and [`EngineError::Lost`].
-    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Begins to code the progress on `fragment` as of now; the body comes out of [`Self::encoded`].
     /// The reported position is remembered as by [`crate::diloco::Replica::encode`].
@@ -116,20 +103,102 @@ pub trait Engine {
         keep: bool,
         included: bool,
     ) -> Result<(), EngineError>;
+}
+
+/// What the learner's loop drives: it trains, and exchanges fragments of what it trains.
+///
+/// An engine says how it computes and what its [`Exchange`] is; the methods of that are there for callers. An engine
+/// around another one passes the inner one's exchange on and overrides only what it changes.
+///
+/// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`] an engine is of no further
+/// use but for [`Self::salvage`]; the parameters are worth nothing before each fragment was loaded.
+#[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
+pub trait Engine {
+    /// What holds the parameters.
+    fn exchange(&self) -> &dyn Exchange;
+
+    /// What holds the parameters, to code them and to take changes in.
+    fn exchange_mut(&mut self) -> &mut dyn Exchange;
+
+    /// What it computes with, for people: "cpu avx512 2 threads".
+    fn describe(&self) -> String;
+
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
+    ///
+    /// May return before it is done: then loss and norm are those of the newest step that is; the first
+    /// step is waited for. `tokens` are always this step's.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::step`], and [`EngineError::Lost`].
+    async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Waits until all that was begun is done; every body is ready then.
     ///
     /// # Errors
     /// [`EngineError::NotFinite`], [`EngineError::Exchange`] and [`EngineError::Lost`].
-    async fn settle(&mut self) -> Result<(), EngineError>;
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
-    /// Whether something begun is not done.
-    fn is_busy(&self) -> bool;
+    /// Whether something begun is not done; never, if everything is done when a call returns.
+    fn is_busy(&self) -> bool {
+        false
+    }
 
     /// A copy of the optimiser's moments as last known in host memory, to go on with after the device was
     /// lost, or in another process; those that it was built with, if it never came to more. `None` where there
     /// are none.
-    fn salvage(&mut self) -> Option<Moments>;
+    fn salvage(&mut self) -> Option<Moments> {
+        None
+    }
+
+    /// See [`Exchange::layout`].
+    fn layout(&self) -> &Layout {
+        self.exchange().layout()
+    }
+
+    /// See [`Exchange::fragments`].
+    fn fragments(&self) -> &Arc<Fragments> {
+        self.exchange().fragments()
+    }
+
+    /// See [`Exchange::encode`].
+    ///
+    /// # Errors
+    /// Those of [`Exchange::encode`].
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+        self.exchange_mut().encode(round, fragment)
+    }
+
+    /// See [`Exchange::encoded`].
+    ///
+    /// # Errors
+    /// Those of [`Exchange::encoded`].
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        self.exchange_mut().encoded()
+    }
+
+    /// See [`Exchange::apply`].
+    ///
+    /// # Errors
+    /// Those of [`Exchange::apply`].
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+        self.exchange_mut().apply(fragment, body, included)
+    }
+
+    /// See [`Exchange::load`].
+    ///
+    /// # Errors
+    /// Those of [`Exchange::load`].
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError> {
+        self.exchange_mut().load(fragment, values, keep, included)
+    }
 }
 
 /// The coded progress on one fragment.
@@ -163,84 +232,6 @@ pub struct StepStats {
     pub grad_norm: f32,
     /// Tokens trained on.
     pub tokens: u64,
-}
-
-/// Why an engine cannot be built or cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The model or its input is wrong.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// A batch of no windows, or too many.
-    #[error("a batch of {batch} windows; it must be between 1 and {max}", max = BATCH_MAX)]
-    Batch {
-        /// What it was set to.
-        batch: u32,
-    },
-    /// The number of windows is not the batch that the engine was built for.
-    #[error("{found} windows given, the batch is {batch}")]
-    Windows {
-        /// Number given.
-        found: usize,
-        /// Number expected.
-        batch: usize,
-    },
-    /// A learning rate that is negative or not finite.
-    #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
-    Rate {
-        /// What it was set to.
-        lr: f32,
-    },
-    /// Training has blown up: lower the learning rate, or look at the data.
-    #[error("loss {loss} or gradient norm {grad_norm} is not finite; lower the learning rate")]
-    NotFinite {
-        /// Mean loss, in nats per token.
-        loss: f32,
-        /// Norm of the gradient.
-        grad_norm: f32,
-    },
-    /// The code of the exchange.
-    #[error("the run's exchange makes no sense: {0}")]
-    Codec(#[from] QuantError),
-    /// A run without fragments.
-    #[error("the run has no fragments: it needs at least 1")]
-    NoFragments,
-    /// A fragment cannot be coded or taken in: the parameters here are no use any more.
-    #[error(transparent)]
-    Exchange(#[from] ReplicaError),
-    /// The device is gone, with all that it held.
-    #[error("the device was lost: {reason}")]
-    Lost {
-        /// What the system says of it.
-        reason: String,
-    },
-    /// The model does not fit into the memory of this machine.
-    #[error(
-        "the run needs about {needed_mib} MiB of memory and {available_mib} MiB are free: use a larger machine"
-    )]
-    HostMemory {
-        /// Memory needed, in MiB.
-        needed_mib: u64,
-        /// Memory free, in MiB.
-        available_mib: u64,
-    },
-    /// There is no GPU to train on, or it refused a command.
-    #[cfg(feature = "gpu")]
-    #[error(transparent)]
-    Gpu(gpu::GpuError),
-    /// The system gives no more threads.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
-#[cfg(feature = "gpu")]
-impl From<gpu::GpuError> for EngineError {
-    fn from(error: gpu::GpuError) -> Self {
-        match error {
-            gpu::GpuError::Lost { reason } => Self::Lost { reason },
-            error => Self::Gpu(error),
-        }
-    }
 }
 
 /// Most windows in a step.

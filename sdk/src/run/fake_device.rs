@@ -4,14 +4,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use super::Control;
 use super::fake::Toy;
-use crate::diloco::{Fragments, Layout};
-use crate::engine::{Encoded, Engine, EngineError, HostEngine, Moments, StepStats};
+use crate::engine::{Encoded, Engine, EngineError, Exchange, HostEngine, Moments, StepStats};
 use crate::platform::yield_now;
 use crate::wire::{FragmentId, Round, RunSpec};
 
@@ -103,12 +101,12 @@ impl Drop for DeviceEngine {
 }
 
 impl Engine for DeviceEngine {
-    fn layout(&self) -> &Layout {
-        self.host.layout()
+    fn exchange(&self) -> &dyn Exchange {
+        self.host.exchange()
     }
 
-    fn fragments(&self) -> &Arc<Fragments> {
-        self.host.fragments()
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        self.host.exchange_mut()
     }
 
     fn describe(&self) -> String {
@@ -129,9 +127,10 @@ impl Engine for DeviceEngine {
         if let Some(control) = &self.device.borrow().leave_at_body {
             control.stop();
         }
-        self.host.encode(round, fragment)?;
+        self.exchange_mut().encode(round, fragment)?;
         let at_step = self.late_steps.map(|late_steps| self.steps() + late_steps);
-        self.coding.extend(self.host.encoded()?.map(|encoded| (at_step, encoded)));
+        let encoded = self.exchange_mut().encoded()?;
+        self.coding.extend(encoded.map(|encoded| (at_step, encoded)));
         Ok(())
     }
 
@@ -139,20 +138,6 @@ impl Engine for DeviceEngine {
         let steps = self.steps();
         let out = self.coding.front().is_some_and(|(at_step, _)| at_step.is_some_and(|at| at <= steps));
         Ok(self.coding.pop_front_if(|_| out).map(|(_, encoded)| encoded))
-    }
-
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        self.host.apply(fragment, body, included)
-    }
-
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        self.host.load(fragment, values, keep, included)
     }
 
     async fn settle(&mut self) -> Result<(), EngineError> {

@@ -197,13 +197,48 @@ impl GpuEngine {
     }
 }
 
-impl Engine for GpuEngine {
+impl crate::engine::Exchange for GpuEngine {
     fn layout(&self) -> &Layout {
         &self.layout
     }
 
     fn fragments(&self) -> &Arc<Fragments> {
         &self.fragments
+    }
+
+    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.encode(round, fragment)
+    }
+
+    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
+        self.exchange.encoded()
+    }
+
+    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.apply(fragment, body, included)
+    }
+
+    fn load(
+        &mut self,
+        fragment: FragmentId,
+        values: &[f32],
+        keep: bool,
+        included: bool,
+    ) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.load(fragment, values, keep, included)
+    }
+}
+
+impl Engine for GpuEngine {
+    fn exchange(&self) -> &dyn crate::engine::Exchange {
+        self
+    }
+
+    fn exchange_mut(&mut self) -> &mut dyn crate::engine::Exchange {
+        self
     }
 
     fn describe(&self) -> String {
@@ -238,31 +273,6 @@ impl Engine for GpuEngine {
         }
         let (loss, grad_norm) = self.newest.expect("the first step was waited for");
         Ok(StepStats { loss, grad_norm, tokens: (batch * self.dims.context) as u64 })
-    }
-
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
-        self.gpu.check()?;
-        self.exchange.encode(round, fragment)
-    }
-
-    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
-        self.exchange.encoded()
-    }
-
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        self.gpu.check()?;
-        self.exchange.apply(fragment, body, included)
-    }
-
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        self.gpu.check()?;
-        self.exchange.load(fragment, values, keep, included)
     }
 
     async fn settle(&mut self) -> Result<(), EngineError> {

@@ -6,15 +6,12 @@ mod shares;
 mod tests;
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 pub use helper::{Helper, HelperError, Helpers, Part, Task, Working};
 
 use self::shares::Shares;
 use super::cpu::{CpuTrainer, Sums, instruction_set};
-use super::{Encoded, Engine, EngineError, HostEngine, Moments, StepStats};
-use crate::diloco::{Fragments, Layout};
-use crate::wire::{FragmentId, Round};
+use super::{Engine, EngineError, Exchange, HostEngine, Moments, StepStats};
 
 /// A CPU engine that gives [`Helper`]s a part of each batch and does the rest itself, all at once.
 ///
@@ -131,12 +128,12 @@ impl Team {
 }
 
 impl Engine for Team {
-    fn layout(&self) -> &Layout {
-        self.host.layout()
+    fn exchange(&self) -> &dyn Exchange {
+        self.host.exchange()
     }
 
-    fn fragments(&self) -> &Arc<Fragments> {
-        self.host.fragments()
+    fn exchange_mut(&mut self) -> &mut dyn Exchange {
+        self.host.exchange_mut()
     }
 
     fn describe(&self) -> String {
@@ -151,36 +148,6 @@ impl Engine for Team {
             return self.host.step(tokens, lr).await;
         }
         self.step_together(tokens, lr).await
-    }
-
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
-        self.host.encode(round, fragment)
-    }
-
-    fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
-        self.host.encoded()
-    }
-
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        self.host.apply(fragment, body, included)
-    }
-
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        self.host.load(fragment, values, keep, included)
-    }
-
-    async fn settle(&mut self) -> Result<(), EngineError> {
-        self.host.settle().await
-    }
-
-    fn is_busy(&self) -> bool {
-        self.host.is_busy()
     }
 
     fn salvage(&mut self) -> Option<Moments> {
