@@ -1,11 +1,12 @@
-//! Choosing the engine: it finds the device, opens it anew after a loss, and falls back to the CPU.
+//! Choosing the engine: a builder finds the device, opens it anew after a loss, and falls back to the CPU.
 
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use super::cpu::CpuTrainer;
-use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune};
-use super::{AnyEngine, EngineError, EngineKind, Helpers, HostEngine, Moments, Team};
+use super::backend::Setup;
+use super::gpu::{ChoiceError, Gpu, GpuBackend, GpuError, Trial, Tuning};
+use super::registry::AnyBackend;
+use super::{AnyEngine, EngineError, EngineKind, Helpers, Moments};
 use crate::model::layout;
 use crate::wire::RunSpec;
 
@@ -13,10 +14,6 @@ use crate::wire::RunSpec;
 const LOSSES_MAX: usize = 3;
 /// Ten minutes, in microseconds.
 const LOSSES_US: u64 = 600_000_000;
-/// Copies of the parameters that the CPU engine holds: θ, gradient, two moments, Θ̂ and what was reported.
-const CPU_COPIES: u64 = 6;
-/// Those that the GPU engine holds in host memory: two moments.
-const GPU_COPIES: u64 = 2;
 
 /// What a learner may train with.
 #[derive(Clone, Debug)]
@@ -50,18 +47,13 @@ pub enum Fallback {
 }
 
 /// Builds a learner's engines, one after the other: finds the device, opens it anew after a loss, and turns to
-/// the CPU where [`EngineKind::Auto`] must.
+/// the next kind of engine where [`EngineKind::Auto`] must.
 pub struct EngineBuilder {
-    options: EngineOptions,
-    now_us: Rc<dyn Fn() -> u64>,
-    helpers: Helpers,
-    /// `None` for the CPU.
-    gpu: Option<Gpu>,
+    setup: Setup,
+    backend: AnyBackend,
     fallback: Option<Fallback>,
     /// When devices were lost, of late.
     losses_us: Vec<u64>,
-    trials: Vec<Trial>,
-    stale: Option<ChoiceError>,
 }
 
 impl EngineBuilder {
@@ -70,27 +62,22 @@ impl EngineBuilder {
     /// # Errors
     /// Those of [`Gpu::open`], if it must be a GPU.
     pub async fn open(options: EngineOptions, now_us: Rc<dyn Fn() -> u64>) -> Result<Self, GpuError> {
-        let (mut gpu, mut fallback) = (None, None);
-        if options.kind != EngineKind::Cpu {
-            match open(&options).await {
-                Ok(found) => gpu = Some(found),
-                Err(error) if options.kind == EngineKind::Auto => fallback = Some(Fallback::Gpu(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        let (helpers, losses_us, trials) = (Helpers::default(), Vec::new(), Vec::new());
-        Ok(Self { options, now_us, helpers, gpu, fallback, losses_us, trials, stale: None })
+        let kind = options.kind;
+        let setup = Setup { options, now_us, helpers: Helpers::default() };
+        let kinds = if kind == EngineKind::Auto { AnyBackend::KINDS } else { &[kind] };
+        let (backend, fallback) = first(kinds, &setup).await?;
+        Ok(Self { setup, backend, fallback, losses_us: Vec::new() })
     }
 
     /// Gives CPU engines helpers from now on.
     pub fn set_helpers(&mut self, helpers: Helpers) {
-        self.helpers = helpers;
+        self.setup.helpers = helpers;
     }
 
     /// The GPU; `None` for the CPU.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
-        self.gpu.as_ref()
+        self.on_gpu().map(|backend| &backend.gpu)
     }
 
     /// Why it is the CPU, although a GPU was wanted.
@@ -103,19 +90,23 @@ impl EngineBuilder {
     /// it was known.
     #[must_use]
     pub fn trials(&self) -> &[Trial] {
-        &self.trials
+        self.on_gpu().map_or(&[], |backend| &backend.trials)
     }
 
     /// Why the kernels were chosen anew at the last build, although something was known.
     #[must_use]
     pub fn stale(&self) -> Option<&ChoiceError> {
-        self.stale.as_ref()
+        self.on_gpu().and_then(|backend| backend.stale.as_ref())
     }
 
     /// What to give as [`EngineOptions::tunings`] the next time.
     #[must_use]
     pub fn tunings(&self) -> &[Tuning] {
-        &self.options.tunings
+        self.on_gpu().map_or(&self.setup.options.tunings, |backend| &backend.tunings)
+    }
+
+    fn on_gpu(&self) -> Option<&GpuBackend> {
+        if let AnyBackend::Gpu(backend) = &self.backend { Some(backend) } else { None }
     }
 
     /// An engine for the run that `spec` describes, the one before being gone. With `moments` it goes on
@@ -125,83 +116,54 @@ impl EngineBuilder {
     /// - [`EngineError::Lost`]: the device is gone; try again later.
     /// - [`EngineError::Gpu`]: it must be a GPU, and the model does not fit it.
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
-    /// - Those of [`CpuTrainer::new`] and [`HostEngine::new`].
+    /// - Those of [`super::cpu::CpuTrainer::new`] and [`super::HostEngine::new`].
     pub async fn build(
         &mut self,
         spec: &RunSpec,
         moments: Option<Moments>,
     ) -> Result<AnyEngine, EngineError> {
-        self.check_gpu(moments.is_some()).await?;
-        if let Some(gpu) = self.gpu.clone() {
-            return match self.on_gpu(&gpu, spec, moments).await {
-                Err(EngineError::Gpu(error)) if self.options.kind == EngineKind::Auto => {
-                    self.turn_to_cpu(Fallback::Gpu(error));
-                    self.on_cpu(spec, None)
-                }
-                built => built,
-            };
+        self.renew(moments.is_some()).await?;
+        self.check_memory(spec)?;
+        match self.backend.build(&self.setup, spec, moments).await {
+            Err(EngineError::Gpu(error)) if self.setup.options.kind == EngineKind::Auto => {
+                self.turn(Fallback::Gpu(error)).await?;
+                self.check_memory(spec)?;
+                self.backend.build(&self.setup, spec, None).await
+            }
+            built => built,
         }
-        self.on_cpu(spec, moments)
     }
 
     /// Replaces a device that was lost.
-    async fn check_gpu(&mut self, lost: bool) -> Result<(), EngineError> {
-        let Some(gpu) = &self.gpu else { return Ok(()) };
-        if !lost && gpu.check().is_ok() {
+    async fn renew(&mut self, has_moments: bool) -> Result<(), EngineError> {
+        if !self.backend.is_lost(has_moments) {
             return Ok(());
         }
-        let now_us = (self.now_us)();
+        let now_us = (self.setup.now_us)();
         self.losses_us.retain(|then_us| now_us.saturating_sub(*then_us) < LOSSES_US);
         self.losses_us.push(now_us);
         let losses = self.losses_us.len();
-        if losses >= LOSSES_MAX && self.options.kind == EngineKind::Auto {
-            self.turn_to_cpu(Fallback::Losses { losses });
-            return Ok(());
+        if losses >= LOSSES_MAX && self.setup.options.kind == EngineKind::Auto {
+            return self.turn(Fallback::Losses { losses }).await;
         }
         // A driver that resets may have no adapter for a while.
-        let found = open(&self.options).await;
-        self.gpu = Some(found.map_err(|error| EngineError::Lost { reason: error.to_string() })?);
+        let renewed = self.backend.renew(&self.setup).await;
+        renewed.map_err(|error| EngineError::Lost { reason: error.to_string() })
+    }
+
+    /// Turns to the next kind of engine that there is.
+    async fn turn(&mut self, why: Fallback) -> Result<(), EngineError> {
+        let rest = AnyBackend::KINDS.iter().skip_while(|kind| **kind != self.backend.kind()).skip(1);
+        let rest: Vec<EngineKind> = rest.copied().collect();
+        let (backend, skipped) = first(&rest, &self.setup).await?;
+        (self.backend, self.fallback) = (backend, Some(skipped.unwrap_or(why)));
         Ok(())
     }
 
-    fn turn_to_cpu(&mut self, why: Fallback) {
-        self.gpu = None;
-        self.fallback = Some(why);
-    }
-
-    async fn on_gpu(
-        &mut self,
-        gpu: &Gpu,
-        spec: &RunSpec,
-        moments: Option<Moments>,
-    ) -> Result<AnyEngine, EngineError> {
-        self.check_memory(spec, GPU_COPIES)?;
-        let Tuned { matmul, tuning, trials, stale } =
-            tune(gpu, spec, &self.options.tunings, &*self.now_us).await?;
-        let known = &mut self.options.tunings;
-        known.retain(|known| !known.is_replaced_by(&tuning));
-        known.push(tuning);
-        (self.trials, self.stale) = (trials, stale);
-        let matmul = if self.options.half_weights { matmul.with_half_weights() } else { matmul };
-        let now_us = Rc::clone(&self.now_us);
-        let setup = GpuSetup { matmul, moments, now_us: Box::new(move || now_us()) };
-        Ok(AnyEngine::Gpu(Box::new(GpuEngine::new(gpu, spec, setup).await?)))
-    }
-
-    fn on_cpu(&self, spec: &RunSpec, moments: Option<Moments>) -> Result<AnyEngine, EngineError> {
-        self.check_memory(spec, CPU_COPIES)?;
-        let mut trainer = CpuTrainer::new(&spec.model, &spec.inner, self.options.threads)?;
-        if let Some(moments) = &moments {
-            trainer.resume(moments)?;
-        }
-        let (host, helpers) = (HostEngine::new(spec, trainer)?, self.helpers.start(spec));
-        Ok(AnyEngine::Cpu(Box::new(Team::new(host, helpers, Rc::clone(&self.now_us)))))
-    }
-
     /// Better to refuse than to be killed for memory in the middle of a run.
-    fn check_memory(&self, spec: &RunSpec, copies: u64) -> Result<(), EngineError> {
-        let needed_mib = (copies * 4 * layout(&spec.model)?.len() as u64) >> 20;
-        match (self.options.free_mib)() {
+    fn check_memory(&self, spec: &RunSpec) -> Result<(), EngineError> {
+        let needed_mib = (self.backend.host_copies() * 4 * layout(&spec.model)?.len() as u64) >> 20;
+        match (self.setup.options.free_mib)() {
             Some(available_mib) if needed_mib > available_mib => {
                 Err(EngineError::HostMemory { needed_mib, available_mib })
             }
@@ -210,10 +172,16 @@ impl EngineBuilder {
     }
 }
 
-/// A program on the CPU only if it must be a GPU: the CPU engine is faster.
-async fn open(options: &EngineOptions) -> Result<Gpu, GpuError> {
-    let software = options.kind == EngineKind::Gpu;
-    Gpu::open(&GpuOptions { adapter: options.adapter.clone(), software, ..GpuOptions::default() }).await
+/// The first of `kinds` that has a device; why it is not the one before, if there is one.
+async fn first(kinds: &[EngineKind], setup: &Setup) -> Result<(AnyBackend, Option<Fallback>), GpuError> {
+    let mut missing = None;
+    for kind in kinds {
+        match AnyBackend::open(*kind, setup).await {
+            Ok(backend) => return Ok((backend, missing.map(Fallback::Gpu))),
+            Err(error) => missing = Some(error),
+        }
+    }
+    Err(missing.unwrap_or(GpuError::NoAdapter))
 }
 
 #[cfg(test)]
@@ -224,6 +192,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Engine;
+    use crate::engine::gpu::GpuOptions;
     use crate::model::Preset;
     use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec};
 
@@ -297,8 +266,8 @@ mod tests {
         let clock = Rc::new(Cell::new(0));
         let now = Rc::clone(&clock);
         let mut builder = open(options(EngineKind::Auto)).unwrap();
-        (builder.gpu, builder.fallback, builder.now_us) =
-            (Some(gpu.clone()), None, Rc::new(move || now.get()));
+        builder.backend = AnyBackend::Gpu(GpuBackend::new(gpu.clone(), Vec::new()));
+        (builder.fallback, builder.setup.now_us) = (None, Rc::new(move || now.get()));
         assert_eq!(block_on(builder.build(&spec(), None)).unwrap().kind(), EngineKind::Gpu);
 
         // Whoever has moments has lost a device, even if that did not notice. Nothing that is named so comes

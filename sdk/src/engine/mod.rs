@@ -1,7 +1,7 @@
 //! What trains: the traits [`Trainer`], [`Exchange`] and [`Engine`], and what implements them.
 
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
-mod any;
+mod backend;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod builder;
 #[cfg(feature = "cpu-portable")]
@@ -11,6 +11,8 @@ mod error;
 pub mod gpu;
 mod host;
 mod kind;
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+mod registry;
 mod rehearsal;
 #[cfg(feature = "cpu-portable")]
 mod team;
@@ -18,12 +20,12 @@ mod team;
 use std::sync::Arc;
 
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
-pub use any::AnyEngine;
-#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use builder::{EngineBuilder, EngineOptions, Fallback};
 pub use error::EngineError;
 pub use host::HostEngine;
 pub use kind::{EngineKind, UnknownEngine};
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+pub use registry::AnyEngine;
 pub use rehearsal::Rehearsal;
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};

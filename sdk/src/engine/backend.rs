@@ -1,0 +1,58 @@
+//! What a kind of engine has to say of itself, so that an [`super::EngineBuilder`] can build it.
+
+use std::rc::Rc;
+
+use super::gpu::GpuError;
+use super::{Engine, EngineError, EngineOptions, Helpers, Moments};
+use crate::wire::RunSpec;
+
+/// Finds the device of one kind of engine, and builds engines on it, one after the other.
+pub trait Backend: Sized {
+    /// What it builds.
+    type Engine: Engine;
+
+    /// Copies of the parameters that an engine holds in host memory.
+    const HOST_COPIES: u64;
+
+    /// Looks for the device that `setup` asks for.
+    ///
+    /// # Errors
+    /// [`GpuError`]: there is none.
+    async fn open(setup: &Setup) -> Result<Self, GpuError>;
+
+    /// Whether the device is gone, as who goes on with moments says, or the device itself.
+    fn is_lost(&self, has_moments: bool) -> bool {
+        let _ = has_moments;
+        false
+    }
+
+    /// Opens the device anew.
+    ///
+    /// # Errors
+    /// [`GpuError`]: there is none now.
+    async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
+        let _ = setup;
+        Ok(())
+    }
+
+    /// An engine for the run that `spec` describes, the one before being gone.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] if the device cannot train the model; others if no engine can, or not now.
+    async fn build(
+        &mut self,
+        setup: &Setup,
+        spec: &RunSpec,
+        moments: Option<Moments>,
+    ) -> Result<Self::Engine, EngineError>;
+}
+
+/// What all engines are built with.
+pub struct Setup {
+    /// What was asked for.
+    pub options: EngineOptions,
+    /// Microseconds since any moment.
+    pub now_us: Rc<dyn Fn() -> u64>,
+    /// For engines on the CPU.
+    pub helpers: Helpers,
+}

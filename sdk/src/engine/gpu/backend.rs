@@ -1,0 +1,73 @@
+//! Building engines on a GPU: it finds the device, remembers how its kernels were chosen, and opens it anew.
+
+use std::rc::Rc;
+
+use super::{ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune};
+use crate::engine::backend::{Backend, Setup};
+use crate::engine::{EngineError, EngineKind, Moments};
+use crate::wire::RunSpec;
+
+/// One GPU, and what is known of it.
+pub struct GpuBackend {
+    pub(in crate::engine) gpu: Gpu,
+    /// What is known of GPUs, from earlier sessions too.
+    pub(in crate::engine) tunings: Vec<Tuning>,
+    /// How the kernels were chosen at the last build; empty where it was known.
+    pub(in crate::engine) trials: Vec<Trial>,
+    /// Why they were chosen anew then, although something was known.
+    pub(in crate::engine) stale: Option<ChoiceError>,
+}
+
+impl GpuBackend {
+    /// Builds on `gpu`, of which `tunings` may say something.
+    pub(in crate::engine) fn new(gpu: Gpu, tunings: Vec<Tuning>) -> Self {
+        Self { gpu, tunings, trials: Vec::new(), stale: None }
+    }
+}
+
+/// A program on the CPU only if it must be a GPU: the CPU engine is faster.
+async fn open(setup: &Setup) -> Result<Gpu, GpuError> {
+    let options = &setup.options;
+    let software = options.kind == EngineKind::Gpu;
+    Gpu::open(&GpuOptions { adapter: options.adapter.clone(), software, ..GpuOptions::default() }).await
+}
+
+impl Backend for GpuBackend {
+    type Engine = GpuEngine;
+
+    /// Two moments.
+    const HOST_COPIES: u64 = 2;
+
+    async fn open(setup: &Setup) -> Result<Self, GpuError> {
+        Ok(Self::new(open(setup).await?, setup.options.tunings.clone()))
+    }
+
+    /// Who goes on with moments has lost a device, even if that did not notice.
+    fn is_lost(&self, has_moments: bool) -> bool {
+        has_moments || self.gpu.check().is_err()
+    }
+
+    async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
+        self.gpu = open(setup).await?;
+        Ok(())
+    }
+
+    /// # Errors
+    /// Those of [`tune`] and [`GpuEngine::new`].
+    async fn build(
+        &mut self,
+        setup: &Setup,
+        spec: &RunSpec,
+        moments: Option<Moments>,
+    ) -> Result<GpuEngine, EngineError> {
+        let Tuned { matmul, tuning, trials, stale } =
+            tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await?;
+        self.tunings.retain(|known| !known.is_replaced_by(&tuning));
+        self.tunings.push(tuning);
+        (self.trials, self.stale) = (trials, stale);
+        let matmul = if setup.options.half_weights { matmul.with_half_weights() } else { matmul };
+        let now_us = Rc::clone(&setup.now_us);
+        let setup = GpuSetup { matmul, moments, now_us: Box::new(move || now_us()) };
+        GpuEngine::new(&self.gpu, spec, setup).await
+    }
+}

@@ -1,0 +1,142 @@
+//! Every engine that an [`super::EngineBuilder`] can build: a row for each, in the order in which
+//! [`EngineKind::Auto`] prefers them.
+//!
+//! For an engine more, implement [`Engine`] and [`Backend`] in a file of its own, give it a name in [`EngineKind`],
+//! and add its row at the end of this file.
+
+use super::backend::{Backend, Setup};
+use super::gpu::{GpuBackend, GpuEngine, GpuError};
+use super::team::CpuBackend;
+use super::{Engine, EngineError, EngineKind, Exchange, Moments, StepStats, Team};
+use crate::wire::RunSpec;
+
+/// Declares [`AnyEngine`] and [`AnyBackend`], with one variant for each row.
+macro_rules! engines {
+    ($($(#[$doc:meta])* $kind:ident: $engine:ty, built by $backend:ty;)*) => {
+        /// Whichever engine an [`super::EngineBuilder`] built.
+        pub enum AnyEngine {
+            $($(#[$doc])* $kind(Box<$engine>),)*
+        }
+
+        impl AnyEngine {
+            /// The name of its row, never [`EngineKind::Auto`].
+            #[must_use]
+            pub fn kind(&self) -> EngineKind {
+                match self {
+                    $(Self::$kind(_) => EngineKind::$kind,)*
+                }
+            }
+        }
+
+        impl Engine for AnyEngine {
+            fn exchange(&self) -> &dyn Exchange {
+                match self {
+                    $(Self::$kind(engine) => engine.exchange(),)*
+                }
+            }
+
+            fn exchange_mut(&mut self) -> &mut dyn Exchange {
+                match self {
+                    $(Self::$kind(engine) => engine.exchange_mut(),)*
+                }
+            }
+
+            fn describe(&self) -> String {
+                match self {
+                    $(Self::$kind(engine) => engine.describe(),)*
+                }
+            }
+
+            async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+                match self {
+                    $(Self::$kind(engine) => engine.step(tokens, lr).await,)*
+                }
+            }
+
+            async fn settle(&mut self) -> Result<(), EngineError> {
+                match self {
+                    $(Self::$kind(engine) => engine.settle().await,)*
+                }
+            }
+
+            fn is_busy(&self) -> bool {
+                match self {
+                    $(Self::$kind(engine) => engine.is_busy(),)*
+                }
+            }
+
+            fn salvage(&mut self) -> Option<Moments> {
+                match self {
+                    $(Self::$kind(engine) => engine.salvage(),)*
+                }
+            }
+        }
+
+        /// What builds the engines of one row.
+        pub enum AnyBackend {
+            $($(#[$doc])* $kind($backend),)*
+        }
+
+        impl AnyBackend {
+            /// The kinds of all rows.
+            pub const KINDS: &[EngineKind] = &[$(EngineKind::$kind),*];
+
+            /// The kind of its row.
+            pub fn kind(&self) -> EngineKind {
+                match self {
+                    $(Self::$kind(_) => EngineKind::$kind,)*
+                }
+            }
+
+            /// [`Backend::open`] of the row of `kind`, one of [`Self::KINDS`].
+            pub async fn open(kind: EngineKind, setup: &Setup) -> Result<Self, GpuError> {
+                match kind {
+                    $(EngineKind::$kind => Ok(Self::$kind(<$backend>::open(setup).await?)),)*
+                    EngineKind::Auto => unreachable!("it has no row"),
+                }
+            }
+
+            /// [`Backend::HOST_COPIES`].
+            pub fn host_copies(&self) -> u64 {
+                match self {
+                    $(Self::$kind(_) => <$backend>::HOST_COPIES,)*
+                }
+            }
+
+            /// [`Backend::is_lost`].
+            pub fn is_lost(&self, has_moments: bool) -> bool {
+                match self {
+                    $(Self::$kind(backend) => backend.is_lost(has_moments),)*
+                }
+            }
+
+            /// [`Backend::renew`].
+            pub async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
+                match self {
+                    $(Self::$kind(backend) => backend.renew(setup).await,)*
+                }
+            }
+
+            /// [`Backend::build`].
+            pub async fn build(
+                &mut self,
+                setup: &Setup,
+                spec: &RunSpec,
+                moments: Option<Moments>,
+            ) -> Result<AnyEngine, EngineError> {
+                match self {
+                    $(Self::$kind(backend) => {
+                        Ok(AnyEngine::$kind(Box::new(backend.build(setup, spec, moments).await?)))
+                    })*
+                }
+            }
+        }
+    };
+}
+
+engines! {
+    /// On a GPU.
+    Gpu: GpuEngine, built by GpuBackend;
+    /// On the processor.
+    Cpu: Team, built by CpuBackend;
+}

@@ -1,0 +1,40 @@
+//! Building engines on the processor, with helpers where there are any.
+
+use std::rc::Rc;
+
+use super::Team;
+use crate::engine::backend::{Backend, Setup};
+use crate::engine::cpu::CpuTrainer;
+use crate::engine::gpu::GpuError;
+use crate::engine::{EngineError, HostEngine, Moments};
+use crate::wire::RunSpec;
+
+/// The processor: always there, and never lost.
+pub struct CpuBackend;
+
+impl Backend for CpuBackend {
+    type Engine = Team;
+
+    /// θ, gradient, two moments, Θ̂ and what was reported.
+    const HOST_COPIES: u64 = 6;
+
+    async fn open(_: &Setup) -> Result<Self, GpuError> {
+        Ok(Self)
+    }
+
+    /// # Errors
+    /// Those of [`CpuTrainer::new`] and [`HostEngine::new`].
+    async fn build(
+        &mut self,
+        setup: &Setup,
+        spec: &RunSpec,
+        moments: Option<Moments>,
+    ) -> Result<Team, EngineError> {
+        let mut trainer = CpuTrainer::new(&spec.model, &spec.inner, setup.options.threads)?;
+        if let Some(moments) = &moments {
+            trainer.resume(moments)?;
+        }
+        let (host, helpers) = (HostEngine::new(spec, trainer)?, setup.helpers.start(spec));
+        Ok(Team::new(host, helpers, Rc::clone(&setup.now_us)))
+    }
+}
