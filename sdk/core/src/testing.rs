@@ -1,7 +1,9 @@
-//! Runs for tests of the pure machines: small enough to be worked out by hand.
+//! For tests of the pure machines: runs small enough to be worked out by hand, and one host for a syncer.
 
-use crate::diloco::{Layout, MergeClass, Tensor};
+use crate::diloco::syncer::{Event, Host, Syncer};
+use crate::diloco::{Layout, MergeClass, MergeJob, Tensor};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
+use crate::wire::{Bye, ConnId, Message};
 
 /// P of [`spec`].
 pub(crate) const FRAGMENTS: u16 = 3;
@@ -70,4 +72,40 @@ pub(crate) fn larger() -> (RunSpec, Layout) {
     let data = DataSpec { shards: vec![shard; 4], ..run.data };
     let model = ModelSpec { context: 8, ..run.model };
     (RunSpec { model, inner, exchange, data, ..run }, layout.expect("tensors with names of their own"))
+}
+
+/// A host that writes down what its syncer asks for, in order.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pub(crate) asked: Vec<Asked>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) finished: bool,
+}
+
+/// What a syncer asked of a [`Desk`]; a goodbye is a message like any other.
+pub(crate) enum Asked {
+    Send(Vec<ConnId>, Message),
+    Merge(MergeJob),
+}
+
+impl Host for Desk {
+    fn send(&mut self, conns: &[ConnId], message: Message) {
+        self.asked.push(Asked::Send(conns.to_vec(), message));
+    }
+
+    fn close(&mut self, conn: ConnId, bye: Bye) {
+        self.send(&[conn], Message::Bye(bye));
+    }
+
+    fn merge(&mut self, job: MergeJob) {
+        self.asked.push(Asked::Merge(job));
+    }
+
+    fn note(&mut self, _syncer: &Syncer, event: Event) {
+        self.events.push(event);
+    }
+
+    fn finished(&mut self) {
+        self.finished = true;
+    }
 }

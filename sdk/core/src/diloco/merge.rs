@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::quant::{Block, Span, fragment_len};
-use super::{Codec, FragmentId, LearnerId, MergeClass, OuterSpec, QuantError, Round, Segment, Version};
-use super::{block, outer};
+use super::{CheckedBody, Codec, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version};
+use super::{block, checksum, outer};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,17 +34,27 @@ impl MergeRule {
     }
 }
 
-/// What the syncer holds of one fragment.
+/// What the syncer holds of one fragment. To keep a copy costs nothing: a merge copies what is shared then.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FragmentState {
     /// Names the content of `hat`.
     pub version: Version,
     /// Θ, the master, `[fragment_len]`.
-    pub theta: Vec<f32>,
-    /// Θ̂, what the learners hold, `[fragment_len]`. Copied on merging if it is shared then.
+    pub theta: Arc<Vec<f32>>,
+    /// Θ̂, what the learners hold, `[fragment_len]`.
     pub hat: Arc<Vec<f32>>,
     /// Outer momentum, `[fragment_len]`.
-    pub momentum: Vec<f32>,
+    pub momentum: Arc<Vec<f32>>,
+}
+
+impl FragmentState {
+    /// The first state of a fragment: Θ = Θ̂ = `theta`, version 0, no momentum.
+    #[must_use]
+    pub fn new(theta: Vec<f32>) -> Self {
+        let momentum = Arc::new(vec![0.0; theta.len()]);
+        let theta = Arc::new(theta);
+        Self { version: Version(0), hat: Arc::clone(&theta), theta, momentum }
+    }
 }
 
 /// One learner's update.
@@ -55,7 +65,7 @@ pub struct Weighted {
     /// Its weight against the others', finite and above 0.
     pub weight: f64,
     /// Coded `Θ̂ − θ`.
-    pub body: Vec<u8>,
+    pub body: CheckedBody,
 }
 
 /// All that one merge needs, so that it can run anywhere.
@@ -92,8 +102,24 @@ pub struct MergeOutcome {
     pub state: FragmentState,
     /// Coded change of Θ̂, for every learner.
     pub body: Vec<u8>,
+    /// [`checksum`] of `body`.
+    pub checksum: u64,
     /// L2 norm of the merged delta, before the outer step.
     pub norm: f64,
+}
+
+/// A merge that was not done.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("round {round} on fragment {fragment} was not merged: {error}")]
+pub struct MergeFailure {
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Its state, as it was.
+    pub state: FragmentState,
+    /// Why.
+    pub error: MergeError,
 }
 
 /// Why a merge was not done.
@@ -116,13 +142,15 @@ pub enum MergeError {
         /// Its weight.
         weight: f64,
     },
-    /// A body that is none.
-    #[error("update of learner {learner}: {source}")]
+    /// A body that was checked for a fragment of another shape.
+    #[error("the update of learner {learner} is for another fragment: {actual} bytes instead of {expected}")]
     Body {
         /// The learner.
         learner: LearnerId,
-        /// What is wrong with it.
-        source: QuantError,
+        /// Bytes of a body of this fragment.
+        expected: usize,
+        /// Bytes of this one.
+        actual: usize,
     },
     /// Θ, Θ̂ or the momentum is not as long as the segments together.
     #[error("a state of {actual} values for a fragment of {expected}")]
@@ -159,17 +187,17 @@ impl MergeJob {
     /// `updates` and on any machine. One learner's update is its own merge, exactly.
     ///
     /// # Errors
-    /// Each variant of [`MergeError`], with the state as it was.
-    pub fn run(mut self) -> Result<MergeOutcome, (FragmentState, MergeError)> {
+    /// [`MergeFailure`] with each variant of [`MergeError`], and the state as it was.
+    pub fn run(mut self) -> Result<MergeOutcome, Box<MergeFailure>> {
         self.updates.sort_by_key(|update| update.learner);
-        let squares = match self.check() {
-            Ok(squares) => squares,
-            Err(error) => return Err((self.state, error)),
-        };
+        if let Err(error) = self.check() {
+            let Self { round, fragment, state, .. } = self;
+            return Err(Box::new(MergeFailure { round, fragment, state, error }));
+        }
         let mut body = vec![0; self.codec.body_bytes(&self.segments)];
         let mut square = 0.0;
         for (i, (segment, span)) in self.segments.iter().zip(self.codec.spans(&self.segments)).enumerate() {
-            let norms: Vec<f64> = squares.iter().map(|of_update| of_update[i].sqrt()).collect();
+            let norms: Vec<f64> = self.updates.iter().map(|update| update.body.squares()[i].sqrt()).collect();
             let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
             let (updates, norm) = factors(&self.codec, span, &self.updates, &norms, radial);
             square += norm * norm;
@@ -177,11 +205,11 @@ impl MergeJob {
         }
         self.state.version = self.next;
         let Self { round, fragment, state, .. } = self;
-        Ok(MergeOutcome { round, fragment, state, body, norm: square.sqrt() })
+        let checksum = checksum(&body);
+        Ok(MergeOutcome { round, fragment, state, body, checksum, norm: square.sqrt() })
     }
 
-    /// The sum of squares of each segment of each update, `[updates][segments]`.
-    fn check(&self) -> Result<Vec<Vec<f64>>, MergeError> {
+    fn check(&self) -> Result<(), MergeError> {
         let OuterSpec { lr, momentum } = self.outer;
         if !(lr.is_finite() && lr > 0.0 && (0.0..1.0).contains(&momentum)) {
             return Err(MergeError::Outer { spec: self.outer });
@@ -205,11 +233,14 @@ impl MergeJob {
                 return Err(MergeError::Weight { learner, weight });
             }
         }
-        let squares = |update: &Weighted| {
-            let squares = self.codec.squares(&self.segments, &update.body);
-            squares.map_err(|source| MergeError::Body { learner: update.learner, source })
-        };
-        self.updates.iter().map(squares).collect()
+        let expected = self.codec.body_bytes(&self.segments);
+        for Weighted { learner, body, .. } in &self.updates {
+            let actual = body.bytes().len();
+            if actual != expected || body.squares().len() != self.segments.len() {
+                return Err(MergeError::Body { learner: *learner, expected, actual });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -224,7 +255,7 @@ fn factors<'a>(
 ) -> (Vec<(f64, &'a [u8])>, f64) {
     let total: f64 = updates.iter().map(|update| update.weight).sum();
     let shares = updates.iter().map(|update| update.weight / total);
-    let bodies = updates.iter().map(|update| update.body.as_slice());
+    let bodies = updates.iter().map(|update| update.body.bytes());
     if radial && updates.len() > 1 {
         let unit = |(share, &norm): (f64, &f64)| if norm > 0.0 { share / norm } else { 0.0 };
         let mut units: Vec<(f64, &[u8])> = shares.clone().zip(norms).map(unit).zip(bodies.clone()).collect();
@@ -265,13 +296,14 @@ fn advance(
     body: &mut [u8],
 ) {
     let hat = Arc::make_mut(&mut state.hat);
+    let (thetas, momenta) = (Arc::make_mut(&mut state.theta), Arc::make_mut(&mut state.momentum));
     let mut sums = vec![0.0; codec.block_len()];
     let mut lack = vec![0.0; codec.block_len()];
     for block in codec.blocks(span) {
         let delta = combine(codec, &block, updates, &mut sums);
         let lack = &mut lack[..delta.len()];
-        let theta = &mut state.theta[block.values.clone()];
-        let momentum = &mut state.momentum[block.values.clone()];
+        let theta = &mut thetas[block.values.clone()];
+        let momentum = &mut momenta[block.values.clone()];
         let hat = &mut hat[block.values.clone()];
 
         let state = theta.iter_mut().zip(momentum).zip(&*hat);

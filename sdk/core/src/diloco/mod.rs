@@ -3,26 +3,35 @@
 pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, RunId, Version};
 
 mod block;
+mod books;
 mod fragment;
+mod handover;
 pub mod learner;
-mod lease;
-mod ledger;
 mod merge;
 mod outer;
 #[cfg(test)]
 mod pair;
 mod quant;
 mod quorum;
+mod rate;
 pub mod replica;
+mod roster;
+mod rounds;
 mod schedule;
+mod speed;
 pub mod syncer;
 
+pub use books::{
+    Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Pace, Returned,
+};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
-pub use lease::{LeaseError, LeasePool, Returned};
-pub use ledger::{Account, FateCounts, Ledger};
-pub use merge::{FragmentState, MergeError, MergeJob, MergeOutcome, MergeRule, Weighted};
+pub use handover::{Launch, Settled, Standing};
+pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
 pub use outer::{OuterSpec, outer_step};
-pub use quant::{Codec, QuantError, VALUE_ABS_MAX, checksum};
+pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Timing};
+pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
-pub use schedule::learning_rate;
+pub use roster::{Patience, Roster, Session};
+pub use rounds::{Answered, Merge, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier};
+pub use schedule::{Schedule, ScheduleTerms, Traffic, Turn};

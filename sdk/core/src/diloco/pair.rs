@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::learner::{self, Learner, LearnerConfig, Step};
 use super::syncer::{self, Event, Syncer, SyncerConfig};
 use super::{Codec, Fragments, Layout, Replica};
-use crate::testing::{FRAGMENTS, layout, spec};
+use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
 use crate::wire::{Bye, ConnId, Identity, LeaseGrant, Message, Millis, RunId};
 
 const STEP_MS: u64 = 10;
@@ -166,22 +166,16 @@ impl Pair {
     }
 
     fn syncer(&mut self, input: syncer::Input) {
-        self.syncer.handle(self.now, input);
-        while let Some(output) = self.syncer.poll() {
-            match output {
-                syncer::Output::Send(conn, message) => self.deliver(conn, message),
-                syncer::Output::Broadcast(conns, message) => {
-                    for conn in conns {
-                        self.deliver(conn, message.clone());
-                    }
+        let mut desk = Desk::default();
+        self.syncer.drive(self.now, input, &mut desk);
+        self.events.extend(desk.events);
+        self.finished |= desk.finished;
+        for asked in desk.asked {
+            match asked {
+                Asked::Send(conns, message) => {
+                    conns.into_iter().for_each(|conn| self.deliver(conn, message.clone()));
                 }
-                syncer::Output::Close(conn, bye) => self.deliver(conn, Message::Bye(bye)),
-                syncer::Output::Merge(job) => {
-                    let outcome = job.run().map_err(|(_, error)| error).unwrap();
-                    self.syncer(syncer::Input::MergeDone(Box::new(outcome)));
-                }
-                syncer::Output::Event(event) => self.events.push(event),
-                syncer::Output::Finished => self.finished = true,
+                Asked::Merge(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
             }
         }
     }

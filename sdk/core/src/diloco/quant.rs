@@ -51,6 +51,33 @@ pub struct Codec {
     block: u32,
 }
 
+/// A body that [`Codec::check`] found to be one, with what it learnt on the way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedBody {
+    bytes: Vec<u8>,
+    squares: Vec<f64>,
+}
+
+impl CheckedBody {
+    /// The body.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The sum of squares of each segment, `[segments]`.
+    #[must_use]
+    pub fn squares(&self) -> &[f64] {
+        &self.squares
+    }
+
+    /// The L2 norm of what it stands for.
+    #[must_use]
+    pub fn norm(&self) -> f64 {
+        self.squares.iter().sum::<f64>().sqrt()
+    }
+}
+
 /// Why a codec cannot be had, or a body is none.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
@@ -182,11 +209,20 @@ impl Codec {
         Ok(self.squares(segments, body)?.iter().sum::<f64>().sqrt())
     }
 
+    /// Looks through `body` once, so that nobody need do it again.
+    ///
+    /// # Errors
+    /// Each variant of [`QuantError`] but `Block`.
+    pub fn check(&self, segments: &[Segment], body: Vec<u8>) -> Result<CheckedBody, QuantError> {
+        let squares = self.squares(segments, &body)?;
+        Ok(CheckedBody { bytes: body, squares })
+    }
+
     /// Checks `body` and gives the sum of squares of each segment.
     ///
     /// # Errors
     /// As [`Self::norm`].
-    pub(super) fn squares(&self, segments: &[Segment], body: &[u8]) -> Result<Vec<f64>, QuantError> {
+    fn squares(&self, segments: &[Segment], body: &[u8]) -> Result<Vec<f64>, QuantError> {
         let expected = self.body_bytes(segments);
         if body.len() != expected {
             return Err(QuantError::Length { expected, actual: body.len() });

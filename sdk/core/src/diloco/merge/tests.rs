@@ -27,17 +27,12 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
     let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
         learner: LearnerId(learner),
         weight,
-        body: codec.encode(&segments, values),
+        body: codec.check(&segments, codec.encode(&segments, values)).unwrap(),
     };
     MergeJob {
         round: Round(3),
         fragment: FragmentId(1),
-        state: FragmentState {
-            version: Version(7),
-            theta: zeros.clone(),
-            hat: Arc::new(zeros.clone()),
-            momentum: zeros,
-        },
+        state: FragmentState { version: Version(7), ..FragmentState::new(zeros) },
         updates: updates.iter().map(update).collect(),
         segments,
         codec,
@@ -72,9 +67,10 @@ fn noisy_job(seed: u64, code: Code, learners: u32) -> MergeJob {
     let weighted: Vec<(u32, f64, Vec<f32>)> = (0..).zip(&updates).map(weighted).collect();
     let updates: Vec<(u32, f64, &[f32])> = weighted.iter().map(|(l, w, v)| (*l, *w, v.as_slice())).collect();
     let mut job = job(code, &parts, &updates);
-    job.state.theta.iter_mut().for_each(|theta| *theta = noise(&mut seed));
-    job.state.hat = Arc::new(job.state.theta.iter().map(|theta| theta + 0.01 * noise(&mut seed)).collect());
-    job.state.momentum.iter_mut().for_each(|v| *v = noise(&mut seed));
+    let theta: Vec<f32> = (0..340).map(|_| noise(&mut seed)).collect();
+    job.state.hat = Arc::new(theta.iter().map(|theta| theta + 0.01 * noise(&mut seed)).collect());
+    job.state.theta = Arc::new(theta);
+    job.state.momentum = Arc::new((0..340).map(|_| noise(&mut seed)).collect());
     job.outer = OuterSpec { lr: 0.7, momentum: 0.5 };
     job
 }
@@ -113,7 +109,7 @@ fn one_learner_is_its_own_merge() {
     let values: Vec<f32> = (0_u16..40).map(|i| f32::from(i).sin()).collect();
     for code in [Code::Int4, Code::E3m0, Code::F32] {
         let job = job(code, &[(40, MergeClass::Radial)], &[(5, 0.3, &values)]);
-        let decoded = job.codec.decode(&job.segments, &job.updates[0].body).unwrap();
+        let decoded = job.codec.decode(&job.segments, job.updates[0].body.bytes()).unwrap();
         assert_eq!(delta(job), decoded, "{code:?}");
     }
 }
@@ -134,9 +130,9 @@ fn ignores_arrival_order() {
 fn bits_are_frozen() {
     let bits = |code| {
         let outcome = noisy_job(1, code, 3).run().unwrap();
-        let values = outcome.state.theta.iter().chain(&*outcome.state.hat).chain(&outcome.state.momentum);
+        let values = outcome.state.theta.iter().chain(&*outcome.state.hat).chain(&*outcome.state.momentum);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
-        (checksum(&bytes), checksum(&outcome.body), outcome.norm.to_bits())
+        (checksum(&bytes), outcome.checksum, outcome.norm.to_bits())
     };
     let frozen = [
         (0xdd64_8b8d_ef46_22e4, 0xe515_ffba_361d_a247, 0x4025_59e3_1d8c_25c0),
@@ -161,7 +157,8 @@ fn refuses_and_gives_the_state_back() {
         let mut job = noisy_job(1, Code::Int4, 3);
         spoil(&mut job);
         let state = job.state.clone();
-        assert_eq!(job.run(), Err((state, expected)));
+        let failure = job.run().unwrap_err();
+        assert_eq!((failure.state, failure.error), (state, expected));
     };
     let learner = LearnerId(1);
     check(&|job| job.updates.clear(), MergeError::Empty);
@@ -171,19 +168,26 @@ fn refuses_and_gives_the_state_back() {
     }
     let weight = f64::MAX;
     check(&|job| (0..2).for_each(|i| job.updates[i].weight = weight), MergeError::Weight { learner, weight });
-    check(&|job| job.state.theta.truncate(339), MergeError::State { expected: 340, actual: 339 });
-    check(&|job| job.state.momentum.push(0.0), MergeError::State { expected: 340, actual: 341 });
+    check(
+        &|job| Arc::make_mut(&mut job.state.theta).truncate(339),
+        MergeError::State { expected: 340, actual: 339 },
+    );
+    check(
+        &|job| Arc::make_mut(&mut job.state.momentum).push(0.0),
+        MergeError::State { expected: 340, actual: 341 },
+    );
     for (lr, momentum) in [(0.0, 0.5), (f32::INFINITY, 0.5), (0.7, 1.0), (0.7, -0.1)] {
         let spec = OuterSpec { lr, momentum };
         check(&|job| job.outer = spec, MergeError::Outer { spec });
     }
-    let bytes = noisy_job(1, Code::Int4, 1).updates[0].body.len();
-    let source = QuantError::Length { expected: bytes, actual: bytes - 1 };
-    check(&|job| job.updates[1].body.truncate(bytes - 1), MergeError::Body { learner, source });
+    let expected = noisy_job(1, Code::Int4, 1).updates[0].body.bytes().len();
+    let other = job(Code::Int4, &[(8, MergeClass::Mean)], &[(1, 1.0, &[1.0; 8])]).updates.remove(0).body;
+    let actual = other.bytes().len();
+    check(&|job| job.updates[1].body = other.clone(), MergeError::Body { learner, expected, actual });
 
     let mut job = noisy_job(1, Code::Int4, 2);
     job.updates[0].weight = f64::NAN;
-    assert!(matches!(job.run(), Err((_, MergeError::Weight { .. }))));
+    assert!(matches!(job.run().unwrap_err().error, MergeError::Weight { .. }));
 }
 
 proptest! {

@@ -137,13 +137,7 @@ impl World {
             for (replica, theta) in &mut learners {
                 replica.load(p, &values, false, false, theta).unwrap();
             }
-            let momentum = vec![0.0; values.len()];
-            Some(FragmentState {
-                version: Version(0),
-                theta: values.clone(),
-                hat: Arc::new(values),
-                momentum,
-            })
+            Some(FragmentState::new(values))
         };
         let states = fragments.ids().map(state).collect();
         Self { fragments, codec, outer, states, learners, seed }
@@ -166,10 +160,11 @@ impl World {
     /// Trains, reports, trains on, merges the updates of those in `included`, applies.
     fn round(&mut self, fragment: FragmentId, included: &[bool], train_on: bool) {
         self.train();
+        let (codec, segments) = (self.codec, self.fragments.segments(fragment).unwrap().to_vec());
         let update = |(i, (replica, theta)): (u32, &mut (Replica, Vec<f32>))| Weighted {
             learner: LearnerId(i),
             weight: 1.0,
-            body: replica.encode(fragment, theta).unwrap(),
+            body: codec.check(&segments, replica.encode(fragment, theta).unwrap()).unwrap(),
         };
         let updates: Vec<Weighted> = (0..).zip(&mut self.learners).map(update).collect();
         if train_on {
@@ -186,7 +181,7 @@ impl World {
                 .filter(|(_, included)| **included)
                 .map(|(u, _)| u)
                 .collect(),
-            segments: self.fragments.segments(fragment).unwrap().to_vec(),
+            segments,
             codec: self.codec,
             rule: MergeRule::Radial,
             outer: self.outer,
@@ -209,7 +204,7 @@ fn alone_with_full_steps_a_learner_is_the_master() {
             for p in world.fragments.ids() {
                 world.round(p, &[true], false);
                 let state = world.states[usize::from(p.0)].as_ref().unwrap();
-                assert_eq!(world.fragments.gather(p, &world.learners[0].1), state.theta, "{policy:?}");
+                assert_eq!(world.fragments.gather(p, &world.learners[0].1), *state.theta, "{policy:?}");
             }
         }
     }

@@ -2,12 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diloco::LeaseError;
-use crate::diloco::MergeRule;
-use crate::diloco::OuterSpec;
-use crate::diloco::QuantError;
-use crate::diloco::QuorumPolicy;
-use crate::wire::FragmentId;
+use crate::diloco::{
+    BookTerms, Codec, LeaseError, MergeRule, OuterSpec, Patience, QuantError, QuorumPolicy, RoundTerms,
+    ScheduleTerms, Segment,
+};
+use crate::wire::{FragmentId, RunSpec};
 
 /// The syncer's own knobs; what learners must agree on is in [`crate::wire::RunSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,6 +63,56 @@ impl Default for SyncerConfig {
             norm_ratio_max: 20.0,
             refusals_max: 16,
             stop_tokens: 0,
+        }
+    }
+}
+
+impl SyncerConfig {
+    /// What holds for the rounds of `fragment`.
+    pub(super) fn round_terms(
+        &self,
+        spec: &RunSpec,
+        fragment: FragmentId,
+        segments: Vec<Segment>,
+        codec: Codec,
+    ) -> RoundTerms {
+        RoundTerms {
+            fragment,
+            segments,
+            codec,
+            inner: spec.inner,
+            sync_every: spec.exchange.sync_every,
+            step_tokens: u64::from(spec.inner.batch) * u64::from(spec.model.context),
+            quorum: self.quorum,
+            merge: self.merge,
+            norm_ratio_max: self.norm_ratio_max,
+        }
+    }
+
+    /// What holds for connections.
+    pub(super) fn patience(&self) -> Patience {
+        Patience { silent_ms_max: self.silent_ms_max, hidden_ms_max: self.hidden_ms_max }
+    }
+
+    /// What holds for leases and ledger.
+    pub(super) fn book_terms(&self, spec: &RunSpec) -> BookTerms {
+        BookTerms {
+            batch: spec.inner.batch.max(1),
+            context: spec.model.context,
+            lease_ms: self.lease_ms,
+            lease_idle_ms_max: self.lease_idle_ms_max,
+            identities_max: self.identities_max,
+        }
+    }
+
+    /// What holds for the order of rounds on `fragments` fragments.
+    pub(super) fn schedule_terms(&self, spec: &RunSpec, fragments: u16) -> ScheduleTerms {
+        ScheduleTerms {
+            fragments,
+            sync_every: spec.exchange.sync_every,
+            rounds_in_flight: self.quorum.rounds_in_flight,
+            learners_start: self.learners_start,
+            cohort_max: self.cohort_max,
         }
     }
 }

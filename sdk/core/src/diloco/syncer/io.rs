@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::diloco::Decision;
-use crate::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome};
+use crate::diloco::{MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Share, Version,
 };
@@ -18,10 +18,11 @@ pub enum Input {
     Heard(ConnId),
     /// The connection is gone, for whatever reason.
     Disconnected(ConnId),
-    /// A job from [`Output::Merge`] is done.
-    MergeDone(Box<MergeOutcome>),
-    /// A job from [`Output::Merge`] failed; its state comes back.
-    MergeFailed { fragment: FragmentId, state: Box<FragmentState>, error: MergeError },
+    /// An update came in that [`super::Syncer::verifier`] has looked into, so that the syncer need not. A shell without
+    /// threads hands the message in as it is.
+    Update(ConnId, Box<Verified>),
+    /// A job from [`Output::Merge`] is done, or gives its state back.
+    Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
     /// Whether the owner holds the run: then nothing is launched or leased, and learners wait.

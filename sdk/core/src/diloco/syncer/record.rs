@@ -3,11 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Syncer, SyncerConfig, SyncerError, plan};
-use crate::diloco::FragmentState;
-use crate::diloco::Layout;
-use crate::diloco::LeasePool;
-use crate::diloco::Ledger;
-use crate::diloco::Timing;
+use crate::diloco::books::LEASE_WINDOWS_MAX;
+use crate::diloco::{FragmentState, Layout, LeasePool, Ledger, Rounds, Timing, Turn};
 use crate::wire::{FragmentId, RunId, RunSpec};
 
 /// What a snapshot holds beside the [`FragmentState`]s. Who was slowed down or sent away is not in it: everybody
@@ -38,22 +35,46 @@ pub struct SyncerRecord {
     pub held: bool,
 }
 
-impl Syncer {
-    /// What a snapshot holds beside [`Self::states`]; `None` while anything is being merged.
-    #[must_use]
-    pub fn record(&self) -> Option<SyncerRecord> {
-        self.closed.is_empty().then(|| SyncerRecord {
-            run: self.run,
-            spec: self.spec.clone(),
-            leases: self.leases.clone(),
-            ledger: self.ledger.clone(),
+impl SyncerRecord {
+    pub(super) fn new(run: RunId, spec: RunSpec, leases: LeasePool, ledger: Ledger, turn: Turn) -> Self {
+        let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, is_held } = turn;
+        let held = is_held;
+        Self {
+            run,
+            spec,
+            leases,
+            ledger,
+            timing,
+            next_round,
+            next_fragment,
+            rounds_merged,
+            rounds_abandoned,
+            held,
+        }
+    }
+
+    /// Where the schedule stood.
+    pub(super) fn turn(&self) -> Turn {
+        Turn {
             timing: self.timing,
             next_round: self.next_round,
             next_fragment: self.next_fragment,
             rounds_merged: self.rounds_merged,
             rounds_abandoned: self.rounds_abandoned,
-            held: self.held,
-        })
+            is_held: self.held,
+        }
+    }
+}
+
+impl Syncer {
+    /// What a snapshot holds beside [`Self::states`]; `None` while anything is being merged.
+    #[must_use]
+    pub fn record(&self) -> Option<SyncerRecord> {
+        let (leases, ledger) = (self.books.leases(), self.books.ledger());
+        let turn = *self.schedule.turn();
+        let is_merging = self.rounds.iter().any(Rounds::is_merging);
+        (!is_merging)
+            .then(|| SyncerRecord::new(self.run, self.spec.clone(), leases.clone(), ledger.clone(), turn))
     }
 
     /// Goes on from a snapshot.
@@ -84,8 +105,8 @@ impl Syncer {
                 return Err(SyncerError::Fragment { fragment, expected, actual });
             }
         }
-        record.next_round = ((record.next_round >> 32) + 1) << 32;
-        let slack = 2 * record.leases.epoch_windows().min(u64::from(super::session::LEASE_WINDOWS_MAX));
+        record.next_round = record.turn().after_restart().next_round;
+        let slack = 2 * record.leases.epoch_windows().min(u64::from(LEASE_WINDOWS_MAX));
         let slack_tokens = slack * u64::from(record.spec.model.context);
         record.ledger.reopen(slack_tokens);
         Self::assemble(record, config, fragments, states)

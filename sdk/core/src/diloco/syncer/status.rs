@@ -94,55 +94,55 @@ impl Syncer {
     /// The state of the run.
     #[must_use]
     pub fn status(&self) -> Status {
-        let losses: Vec<f32> =
-            self.sessions.values().map(|session| session.loss).filter(|loss| loss.is_finite()).collect();
+        let (ledger, leases, turn) = (self.ledger(), self.leases(), self.schedule.turn());
         let (mut fates, mut updates) = (FateCounts::default(), 0);
-        for (_, account) in self.ledger.accounts() {
+        for (_, account) in ledger.accounts() {
             fates.add_all(&account.fates);
             updates += account.updates;
         }
+        let versions = self.rounds.iter().map(|rounds| rounds.version());
         let size = |p| self.fragments.len(p) as u64;
         Status {
             run: self.run.to_string(),
             layout: self.fragments.hash().to_string(),
             params: self.fragments.ids().map(size).sum(),
-            connected: self.sessions.len() as u32,
-            live: self.sessions.values().filter(|session| session.live).count() as u32,
-            learners_total: self.ledger.len() as u32,
-            tokens_trained: self.ledger.trained_tokens(),
-            tokens_merged: self.ledger.clock_tokens(),
-            participation: self.ledger.participation(),
-            rounds: self.rounds_merged,
-            rounds_abandoned: self.rounds_abandoned,
-            rounds_open: (self.open.len() + self.closed.len()) as u32,
+            connected: self.roster.len() as u32,
+            live: self.roster.live().count() as u32,
+            learners_total: ledger.len() as u32,
+            tokens_trained: ledger.trained_tokens(),
+            tokens_merged: ledger.clock_tokens(),
+            participation: ledger.participation(),
+            rounds: turn.rounds_merged,
+            rounds_abandoned: turn.rounds_abandoned,
+            rounds_open: self.rounds.iter().filter(|rounds| !rounds.is_idle()).count() as u32,
             updates,
             updates_pending: updates - fates.total(),
             fates,
-            epoch: self.leases.epoch(),
-            regranted_windows: self.leases.regranted_windows(),
-            timing: self.timing,
-            grace_ms: self.config.quorum.grace_ms(&self.timing),
-            train_loss: (!losses.is_empty()).then(|| losses.iter().sum::<f32>() / losses.len() as f32),
-            fragments: self.fragments.ids().zip(&self.versions).map(|(p, v)| (p, *v, size(p))).collect(),
-            paused: self.held,
-            finishing: self.finishing.is_some(),
+            epoch: leases.epoch(),
+            regranted_windows: leases.regranted_windows(),
+            timing: turn.timing,
+            grace_ms: self.config.quorum.grace_ms(&turn.timing),
+            train_loss: self.roster.train_loss(),
+            fragments: self.fragments.ids().zip(versions).map(|(p, v)| (p, v, size(p))).collect(),
+            paused: turn.is_held,
+            finishing: self.schedule.is_ending(),
         }
     }
 
     /// Everyone ever seen, by id.
     pub fn learners(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
-        self.ledger.accounts().map(|(learner, account)| {
-            let session = self.connections.get(&learner).and_then(|conn| self.sessions.get(conn));
+        self.ledger().accounts().map(|(learner, account)| {
+            let session = self.roster.session(learner);
             LearnerStatus {
                 learner,
                 name: &account.name,
                 device: &account.device,
                 state: session.map(|session| session.state),
-                live: session.is_some_and(|session| session.live),
+                live: session.is_some_and(|session| session.is_live),
                 step_ms: session.map_or(0.0, |session| session.step_ms),
                 loss: session.map(|session| session.loss).filter(|loss| loss.is_finite()),
                 tokens_trained: account.trained(),
-                tokens_merged: self.ledger.merged_tokens(account),
+                tokens_merged: self.ledger().merged_tokens(account),
                 updates: account.updates,
                 fates: &account.fates,
                 share: self.share(learner),

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::diloco::checksum;
-use crate::testing::larger;
+use crate::diloco::{Codec, checksum};
+use crate::testing::{Asked, Desk, larger};
 use crate::wire::{
-    Fate, Hello, Identity, LearnerState, LeaseGrant, LeaseId, Progress, Refusal, Round, Update,
+    CloseCode, ConnId, Fate, Hello, Identity, LearnerState, LeaseGrant, LeaseId, Message, Progress, Refusal,
+    Round, Update,
 };
 
 const RUN: RunId = RunId(7);
@@ -19,6 +20,7 @@ const HONEST_MS: f32 = 1_000.0;
 struct Bench {
     now: Millis,
     syncer: Syncer,
+    codec: Codec,
     learners: BTreeMap<ConnId, LearnerId>,
     leases: BTreeMap<ConnId, Vec<LeaseGrant>>,
     collects: Vec<(ConnId, Round, FragmentId, Version)>,
@@ -30,10 +32,12 @@ struct Bench {
 impl Bench {
     fn new(config: SyncerConfig) -> Self {
         let (spec, layout) = larger();
+        let codec = Codec::new(&spec.exchange).unwrap();
         let syncer = Syncer::new(RUN, spec, config, &layout, &vec![0.0; layout.len()]).unwrap();
         Self {
             now: Millis(0),
             syncer,
+            codec,
             learners: BTreeMap::new(),
             leases: BTreeMap::new(),
             collects: Vec::new(),
@@ -88,7 +92,7 @@ impl Bench {
         for (_, round, fragment, base) in asked {
             let values = vec![value; self.syncer.fragments().len(fragment)];
             let segments = self.syncer.fragments().segments(fragment).unwrap();
-            let body = self.syncer.codec.encode(segments, &values);
+            let body = self.codec.encode(segments, &values);
             let checksum = checksum(&body);
             let update = Update { run: RUN, round, fragment, base, steps, tokens, body, checksum };
             self.say(conn, Message::Update(update));
@@ -110,20 +114,16 @@ impl Bench {
     }
 
     fn feed(&mut self, input: Input) {
-        self.syncer.handle(self.now, input);
-        while let Some(output) = self.syncer.poll() {
-            match output {
-                Output::Send(conn, message) => self.hear(conn, message),
-                Output::Broadcast(conns, message) => {
+        let mut desk = Desk::default();
+        self.syncer.drive(self.now, input, &mut desk);
+        let lost = |event: &&Event| matches!(event, Event::LeaseReturned { .. });
+        self.leases_lost += desk.events.iter().filter(lost).count();
+        for asked in desk.asked {
+            match asked {
+                Asked::Send(conns, message) => {
                     conns.into_iter().for_each(|conn| self.hear(conn, message.clone()));
                 }
-                Output::Close(conn, bye) => self.byes.push((conn, bye.code)),
-                Output::Merge(job) => {
-                    let outcome = job.run().map_err(|(_, error)| error).unwrap();
-                    self.feed(Input::MergeDone(Box::new(outcome)));
-                }
-                Output::Event(Event::LeaseReturned { .. }) => self.leases_lost += 1,
-                Output::Event(_) | Output::Finished => {}
+                Asked::Merge(job) => self.feed(Input::Merged(Box::new(job.run()))),
             }
         }
     }
@@ -138,6 +138,7 @@ impl Bench {
                 self.collects.push((conn, round, fragment, base));
             }
             Message::Receipt { fate, .. } => self.fates.push((conn, fate)),
+            Message::Bye(bye) => self.byes.push((conn, bye.code)),
             _ => {}
         }
     }

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 pub(super) struct NormGuard {
     /// The last ones, oldest first.
     noted: VecDeque<f64>,
-    /// Never is less than this taken to be usual.
-    usual_min: f64,
+    /// Values in the fragment.
+    len: usize,
 }
 
 impl NormGuard {
@@ -22,7 +22,17 @@ impl NormGuard {
 
     /// Of a fragment of `len` values, of which nothing is known yet.
     pub(super) fn new(len: usize) -> Self {
-        Self { noted: VecDeque::new(), usual_min: Self::USUAL_PER_VALUE * (len as f64).sqrt() }
+        Self { noted: VecDeque::new(), len }
+    }
+
+    /// Values in the fragment.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never is less than this taken to be usual.
+    fn usual_min(&self) -> f64 {
+        Self::USUAL_PER_VALUE * (self.len as f64).sqrt()
     }
 
     /// The largest believable norm at this pace, `ratio_max` medians of the last ones; infinite while too little is
@@ -33,7 +43,7 @@ impl NormGuard {
         }
         let mut sorted: Vec<f64> = self.noted.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
-        pace * ratio_max * sorted[sorted.len() / 2].max(self.usual_min)
+        pace * ratio_max * sorted[sorted.len() / 2].max(self.usual_min())
     }
 
     /// Takes in the norm of an update, refused ones too. What is not believable counts as just believable: then a

@@ -1,70 +1,75 @@
 //! What an update must stand before it is taken in.
 
-use super::Syncer;
-use crate::diloco::{checksum, learning_rate};
-use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal, Update};
+use super::{Rounds, Verified};
+use crate::diloco::speed::SPEED_SLACK;
+use crate::diloco::{Standing, learning_rate};
+use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal};
 
 /// How much farther than AdamW goes an update may reach: for what a code rounded away, for decay, and for
 /// optimisers of a learner's own.
 const REACH_SLACK: f64 = 4.0;
 
-impl Syncer {
+impl Rounds {
     /// Everything an update must stand: its countable tokens, or its fate.
-    pub(super) fn check(&mut self, now: Millis, learner: LearnerId, update: &Update) -> Result<u64, Fate> {
-        let p = usize::from(update.fragment.0);
-        let open = match self.open.get(&update.fragment) {
-            Some(open) if open.round == update.round => open,
-            _ if update.round.0 < self.next_round => return Err(Fate::Late(LateReason::RoundOver)),
+    pub(super) fn admit(
+        &mut self,
+        now: Millis,
+        learner: LearnerId,
+        update: &Verified,
+        standing: &Standing,
+        issued: bool,
+    ) -> Result<u64, Fate> {
+        match self.collecting() {
+            Some(open) if open.round == update.round => {
+                if !open.awaits(learner) {
+                    return Err(Fate::Refused(Refusal::NotInvited));
+                }
+            }
+            _ if issued => return Err(Fate::Late(LateReason::RoundOver)),
             _ => return Err(Fate::Refused(Refusal::NotInvited)),
-        };
-        if !open.invited.contains(&learner) || open.answered.contains(&learner) {
-            return Err(Fate::Refused(Refusal::NotInvited));
         }
-        if update.base != open.base {
+        if update.base != self.version {
             return Err(Fate::Late(LateReason::StaleBase));
         }
         if update.steps == 0 || update.tokens == 0 {
             return Err(Fate::Refused(Refusal::Empty));
         }
-        let segments = self.fragments.segments(update.fragment).unwrap_or_default();
-        if update.body.len() != self.codec.body_bytes(segments) {
-            return Err(Fate::Refused(Refusal::Shape));
-        }
-        if checksum(&update.body) != update.checksum {
-            return Err(Fate::Refused(Refusal::Checksum));
-        }
-        let norm = self.codec.norm(segments, &update.body);
-        let norm = norm.ok().filter(|norm| norm.is_finite()).ok_or(Fate::Refused(Refusal::NotFinite))?;
-        let steps_max = self.steps_max(now, learner, update.fragment);
+        let norm = update.body.as_ref().map_err(|refusal| Fate::Refused(*refusal))?.norm();
+        let steps_max = self.steps_max(now, learner, standing);
         let steps = update.steps.min(u32::try_from(steps_max).unwrap_or(u32::MAX));
-        let reach = reach(&self.spec.inner, steps, self.fragments.len(update.fragment));
-        if norm > reach {
+        if norm > reach(&self.terms.inner, steps, self.norms.len()) {
             return Err(Fate::Refused(Refusal::Norm));
         }
-        let (pace, ratio_max) = (self.norm_pace(steps), self.config.norm_ratio_max);
-        let norm_max = self.norms[p].norm_max(pace, ratio_max);
-        self.norms[p].note(norm, pace, ratio_max);
+        let (pace, ratio_max) = (self.norm_pace(steps, standing.clock_tokens), self.terms.norm_ratio_max);
+        let norm_max = self.norms.norm_max(pace, ratio_max);
+        self.norms.note(norm, pace, ratio_max);
         if norm > norm_max {
             return Err(Fate::Refused(Refusal::Norm));
         }
-        match self.countable(learner, update, steps) {
+        // No more than the steps that are believed can hold, and than were leased.
+        let tokens = update.tokens.min(u64::from(steps).saturating_mul(self.terms.step_tokens));
+        match tokens.min(standing.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
             tokens => Ok(tokens),
         }
     }
 
-    /// What the norm of an update of so many steps grows with: the rate of the moment and the root of the steps.
-    fn norm_pace(&self, steps: u32) -> f64 {
-        let lr = learning_rate(&self.spec.inner, self.ledger.clock_tokens());
-        // A run at a rate of 0 trains nothing, and may still be one.
-        f64::from(if lr > 0.0 { lr } else { 1.0 }) * f64::from(steps).sqrt()
+    /// Steps that `learner` can have taken on this fragment since some of it were last counted.
+    ///
+    /// After a restart of the syncer nobody knows how long that is; then it is as many as its leases hold.
+    fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
+        let steps = match self.counted.get(&learner) {
+            Some(since) => (SPEED_SLACK * now.since(*since) as f64 / standing.step_ms_least) as u64,
+            None => standing.unmerged_tokens / self.terms.step_tokens.max(1),
+        };
+        steps.saturating_add(u64::from(self.terms.sync_every))
     }
 
-    /// How many of the tokens of `update` count: no more than the `steps` that are believed can hold, and than
-    /// were leased to its learner.
-    fn countable(&self, learner: LearnerId, update: &Update, steps: u32) -> u64 {
-        let tokens = update.tokens.min(u64::from(steps).saturating_mul(self.step_tokens()));
-        self.ledger.countable(learner, update.fragment, tokens)
+    /// What the norm of an update of so many steps grows with: the rate of the moment and the root of the steps.
+    fn norm_pace(&self, steps: u32, clock_tokens: u64) -> f64 {
+        let lr = learning_rate(&self.terms.inner, clock_tokens);
+        // A run at a rate of 0 trains nothing, and may still be one.
+        f64::from(if lr > 0.0 { lr } else { 1.0 }) * f64::from(steps).sqrt()
     }
 }
 

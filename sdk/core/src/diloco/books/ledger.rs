@@ -5,16 +5,39 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{FragmentId, LearnerId, Round};
-use crate::wire::{Fate, Identity, LateReason, Refusal};
+use crate::wire::{Fate, FragmentId, Identity, LateReason, LearnerId, Refusal, Round};
 
 /// All that the run knows of its learners, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "Stored")]
 pub struct Ledger {
     /// Values in each fragment, `[P]`: the weights of [`Self::merged_tokens`].
     fragment_lens: Vec<u32>,
     accounts: BTreeMap<LearnerId, Account>,
+    /// Who has which identity, by its hash.
+    #[serde(skip)]
+    identities: BTreeMap<[u8; 16], LearnerId>,
+    /// Tokens merged by everyone, by fragment, `[P]`.
+    #[serde(skip)]
+    merged_tokens: Vec<u64>,
+}
+
+/// A ledger as a snapshot has it: without what follows from the accounts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    fragment_lens: Vec<u32>,
+    accounts: BTreeMap<LearnerId, Account>,
+}
+
+impl From<Stored> for Ledger {
+    fn from(Stored { fragment_lens, accounts }: Stored) -> Self {
+        let identities = accounts.iter().map(|(&learner, account)| (account.identity, learner)).collect();
+        let merged = |p: usize| accounts.values().filter_map(move |account| account.merged_tokens.get(p));
+        let sum = |p: usize| merged(p).fold(0, |sum: u64, tokens| sum.saturating_add(*tokens));
+        let merged_tokens = (0..fragment_lens.len()).map(sum).collect();
+        Self { fragment_lens, accounts, identities, merged_tokens }
+    }
 }
 
 /// One learner's account.
@@ -89,15 +112,13 @@ impl Ledger {
     /// An empty ledger for fragments of so many values.
     #[must_use]
     pub fn new(fragment_lens: Vec<u32>) -> Self {
-        Self { fragment_lens, accounts: BTreeMap::new() }
+        Self::from(Stored { fragment_lens, accounts: BTreeMap::new() })
     }
 
     /// The learner with this identity, if it was here before.
     #[must_use]
     pub fn find(&self, identity: &Identity) -> Option<LearnerId> {
-        let hash = hash(identity);
-        let known = self.accounts.iter().find(|(_, account)| account.identity == hash);
-        known.map(|(learner, _)| *learner)
+        self.identities.get(&hash(identity)).copied()
     }
 
     /// Identities ever seen.
@@ -121,6 +142,7 @@ impl Ledger {
         }
         let learner = LearnerId(self.accounts.last_key_value().map_or(1, |(last, _)| last.0 + 1));
         let fragments = self.fragment_lens.len();
+        self.identities.insert(hash(identity), learner);
         self.accounts.insert(
             learner,
             Account {
@@ -146,7 +168,8 @@ impl Ledger {
         let (&last, _) = self.accounts.last_key_value()?;
         let mut blank = self.accounts.iter().filter(|(_, account)| account.is_blank());
         let (&learner, _) = blank.find(|&(&learner, _)| learner != last && absent(learner))?;
-        self.accounts.remove(&learner);
+        let account = self.accounts.remove(&learner)?;
+        self.identities.remove(&account.identity);
         Some(learner)
     }
 
@@ -156,9 +179,18 @@ impl Ledger {
         self.accounts.get(&learner)
     }
 
-    /// The account of `learner`, to change.
-    pub(super) fn account_mut(&mut self, learner: LearnerId) -> Option<&mut Account> {
-        self.accounts.get_mut(&learner)
+    /// Notes that `tokens` more were leased to `learner`.
+    pub(super) fn lease(&mut self, learner: LearnerId, tokens: u64) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            account.leased_tokens = account.leased_tokens.saturating_add(tokens);
+        }
+    }
+
+    /// Notes that an update of `learner` came in.
+    pub(super) fn note_update(&mut self, learner: LearnerId) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            account.updates += 1;
+        }
     }
 
     /// All accounts, by id.
@@ -174,6 +206,7 @@ impl Ledger {
             Fate::Merged { tokens, .. } => {
                 let p = usize::from(fragment.0);
                 account.merged_tokens[p] = account.merged_tokens[p].saturating_add(*tokens);
+                self.merged_tokens[p] = self.merged_tokens[p].saturating_add(*tokens);
                 account.merged_rounds[p] = Some(round);
                 account.refused_in_a_row = 0;
             }
@@ -203,7 +236,7 @@ impl Ledger {
 
     /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their
     /// learners keep, and lets each learner count so many tokens more than were leased to it.
-    pub(super) fn reopen(&mut self, tokens: u64) {
+    pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
         for account in self.accounts.values_mut() {
             account.updates = account.fates.total();
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);
@@ -229,10 +262,7 @@ impl Ledger {
     /// Tokens of the whole run that are merged; the clock of the inner schedule.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
-        let merged = |p: usize| self.accounts.values().map(move |account| account.merged_tokens[p]);
-        let sum = |p: usize| merged(p).fold(0, u64::saturating_add);
-        let by_fragment: Vec<u64> = (0..self.fragment_lens.len()).map(sum).collect();
-        self.mean(&by_fragment)
+        self.mean(&self.merged_tokens)
     }
 
     /// Tokens of the whole run that were trained on.
@@ -307,7 +337,8 @@ mod tests {
         ledger.settle(learner, FragmentId(1), Round(2), &merged(100));
         assert_eq!(ledger.clock_tokens(), 100);
         assert_eq!(ledger.trained_tokens(), 100, "merged tokens were trained on, whatever was said");
-        ledger.account_mut(learner).unwrap().trained_tokens = 200;
+        ledger.lease(learner, 200);
+        ledger.report(learner, 200);
         assert!((ledger.participation() - 0.5).abs() < 1e-12);
     }
 
@@ -316,7 +347,7 @@ mod tests {
         let mut ledger = Ledger::new(vec![1, 1]);
         let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
         assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
-        ledger.account_mut(learner).unwrap().leased_tokens = 100;
+        ledger.lease(learner, 100);
         ledger.settle(learner, FragmentId(0), Round(1), &merged(70));
         assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
         assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
@@ -328,12 +359,32 @@ mod tests {
         let mut ledger = Ledger::new(vec![1]);
         let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 16]), "a", "cpu").0);
         for learner in learners {
-            ledger.account_mut(learner).unwrap().leased_tokens = 100;
+            ledger.lease(learner, 100);
             ledger.report(learner, 60);
             assert_eq!(ledger.account(learner).unwrap().trained(), 60);
             ledger.report(learner, u64::MAX);
         }
         assert_eq!(ledger.trained_tokens(), 200);
+    }
+
+    #[test]
+    fn what_follows_from_the_accounts_is_found_again() {
+        let mut ledger = Ledger::new(vec![30, 10]);
+        let identities = [1, 2, 3].map(|i| Identity([i; 16]));
+        for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
+            let (learner, _) = ledger.enrol(identity, "a", "cpu");
+            if tokens > 0 {
+                ledger.settle(learner, FragmentId(1), Round(1), &merged(tokens));
+            }
+        }
+        assert_eq!(ledger.evict(|_| true), Some(LearnerId(2)), "it left no trace");
+        let text = serde_json::to_string(&ledger).unwrap();
+        let read: Ledger = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, ledger);
+        assert_eq!(read.clock_tokens(), 20);
+        let known = identities.map(|identity| read.find(&identity));
+        assert_eq!(known, [Some(LearnerId(1)), None, Some(LearnerId(3))]);
+        assert!(serde_json::from_str::<Ledger>(&text.replacen('{', "{\"extra\":1,", 1)).is_err());
     }
 
     #[test]

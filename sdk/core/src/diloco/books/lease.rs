@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LearnerId, LeaseId, Millis};
-use crate::wire::LeaseGrant;
+use crate::wire::{LearnerId, LeaseGrant, LeaseId, Millis};
 
 /// Which windows are free, held and done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,209 @@
+//! What was leased, trained and merged, and by whom.
+//!
+//! [`Books`] keeps the leases, the ledger and what each learner can have in stock. It knows nothing of connections,
+//! rounds or parameters.
+
+mod lease;
+mod ledger;
+mod supply;
+
+pub use lease::{LeaseError, LeasePool, Returned};
+pub use ledger::{Account, FateCounts, Ledger};
+pub use supply::Pace;
+use supply::Supplies;
+
+use super::Settled;
+use crate::data::LEASES_MAX;
+use crate::wire::{FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress};
+
+/// Windows in one lease, at most.
+pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
+/// Leases that a learner holds at most: tiny shards must not flood it.
+const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
+
+/// What does not change about the books during a run.
+#[derive(Clone, Copy, Debug)]
+pub struct BookTerms {
+    /// Windows in a batch, at least 1.
+    pub batch: u32,
+    /// Tokens in a window.
+    pub context: u32,
+    /// Training time that one lease is meant to last, in milliseconds.
+    pub lease_ms: u64,
+    /// A lease without progress for longer goes to others, in milliseconds.
+    pub lease_idle_ms_max: u64,
+    /// Identities that the ledger remembers.
+    pub identities_max: u32,
+}
+
+/// Leases and ledger of a run.
+#[derive(Debug)]
+pub struct Books {
+    terms: BookTerms,
+    leases: LeasePool,
+    ledger: Ledger,
+    supplies: Supplies,
+}
+
+impl Books {
+    /// The books as a snapshot has them, or new ones.
+    #[must_use]
+    pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
+        Self { terms, leases, ledger, supplies: Supplies::default() }
+    }
+
+    /// The contribution ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The windows on lease.
+    #[must_use]
+    pub fn leases(&self) -> &LeasePool {
+        &self.leases
+    }
+
+    /// Whether the ledger has room for another identity, if need be after forgetting one that came to nothing and
+    /// that is not `needed`. Gives the learner that was forgotten.
+    ///
+    /// # Errors
+    /// [`BooksFull`]: all who are remembered have come to something or are needed.
+    pub fn make_room(&mut self, needed: impl Fn(LearnerId) -> bool) -> Result<Option<LearnerId>, BooksFull> {
+        if self.ledger.len() < self.terms.identities_max as usize {
+            return Ok(None);
+        }
+        let holders = self.leases.holders();
+        let evicted = self.ledger.evict(|learner| !needed(learner) && !holders.contains(&learner));
+        let evicted = evicted.ok_or(BooksFull { identities_max: self.terms.identities_max })?;
+        self.supplies.forget(evicted);
+        Ok(Some(evicted))
+    }
+
+    /// The learner with this identity, and whether it was known before.
+    pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
+        self.ledger.enrol(identity, name, device)
+    }
+
+    /// A new process of `learner` counts its tokens from 0; what the one before held is lost and comes back.
+    pub fn restart(&mut self, learner: LearnerId) -> Vec<Returned> {
+        self.ledger.restart(learner);
+        self.release(learner)
+    }
+
+    /// Takes back all that `learner` holds.
+    pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
+        let returned = self.leases.release(learner);
+        self.restock(&returned);
+        returned
+    }
+
+    /// Takes back what has expired.
+    pub fn expire(&mut self, now: Millis) -> Vec<Returned> {
+        let returned = self.leases.expire(now, now.after(self.terms.lease_idle_ms_max));
+        self.restock(&returned);
+        returned
+    }
+
+    /// When the next lease expires.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Millis> {
+        self.leases.deadline()
+    }
+
+    /// What `learner` says it has trained. One that `is_live` keeps the leases that wait for their turn: in a hidden
+    /// tab or a long pause it takes no step, and names no lease that came after its last.
+    pub fn report(&mut self, now: Millis, learner: LearnerId, progress: &Progress, is_live: bool) {
+        let expires = now.after(self.terms.lease_idle_ms_max);
+        self.ledger.report(learner, progress.tokens);
+        if is_live {
+            self.leases.extend(learner, expires);
+        }
+        for &(lease, done) in &progress.leases {
+            self.leases.progress(learner, lease, done, expires);
+        }
+    }
+
+    /// Leases that keep `learner` supplied for about `lease_ms`.
+    pub fn grant(&mut self, now: Millis, learner: LearnerId, pace: &Pace) -> Vec<LeaseGrant> {
+        let BookTerms { batch, context, lease_ms, lease_idle_ms_max, .. } = self.terms;
+        let wanted = pace.lease_steps(lease_ms).saturating_mul(batch);
+        // No learner may hold more than an eighth of the data, or others would have none.
+        let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
+        let wanted = wanted.min(LEASE_WINDOWS_MAX).min(share).max(batch);
+        let mut held = self.leases.remaining(learner);
+        // A grant ends with its shard, so that it may take several to have a batch at all.
+        let enough = wanted.div_ceil(2).max(batch);
+        let mut grants = Vec::new();
+        while held < enough
+            && self.leases.leases(learner).len() < LEASES_HELD_MAX
+            && self.supplies.may_lease(now, learner, pace, lease_ms)
+        {
+            let grant = self.leases.grant(learner, wanted - held, now.after(lease_idle_ms_max));
+            held += grant.windows;
+            self.supplies.add(learner, self.steps(grant.windows));
+            self.ledger.lease(learner, u64::from(grant.windows) * u64::from(context));
+            grants.push(grant);
+        }
+        grants
+    }
+
+    /// The leases that `learner` may still have to learn of: it has reported nothing on them.
+    #[must_use]
+    pub fn untouched(&self, learner: LearnerId) -> Vec<LeaseGrant> {
+        self.leases.untouched(learner)
+    }
+
+    /// The leases of `learner`.
+    #[must_use]
+    pub fn leased(&self, learner: LearnerId) -> Vec<LeaseId> {
+        self.leases.leases(learner)
+    }
+
+    /// Whether nothing was ever leased to `learner`.
+    #[must_use]
+    pub fn is_new(&self, learner: LearnerId) -> bool {
+        self.ledger.account(learner).is_some_and(|account| account.leased_tokens == 0)
+    }
+
+    /// An update of `learner` came in.
+    pub fn note_update(&mut self, learner: LearnerId) {
+        self.ledger.note_update(learner);
+    }
+
+    /// Tokens that were leased to `learner` and are not merged on `fragment`.
+    #[must_use]
+    pub fn unmerged_tokens(&self, learner: LearnerId, fragment: FragmentId) -> u64 {
+        self.ledger.countable(learner, fragment, u64::MAX)
+    }
+
+    /// Books the fate of an update.
+    pub fn settle(&mut self, settled: &Settled) {
+        let Settled { learner, fragment, round, fate, .. } = settled;
+        self.ledger.settle(*learner, *fragment, *round, fate);
+    }
+
+    /// Refusals of `learner` since one of its updates was merged.
+    #[must_use]
+    pub fn refusals(&self, learner: LearnerId) -> u32 {
+        self.ledger.account(learner).map_or(0, |account| account.refused_in_a_row)
+    }
+
+    fn restock(&mut self, returned: &[Returned]) {
+        for back in returned {
+            self.supplies.take_back(back.learner, self.steps(back.windows));
+        }
+    }
+
+    fn steps(&self, windows: u32) -> f64 {
+        f64::from(windows) / f64::from(self.terms.batch)
+    }
+}
+
+/// The ledger remembers as many identities as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{identities_max} identities have been here, which is the limit")]
+pub struct BooksFull {
+    /// How many that are.
+    pub identities_max: u32,
+}

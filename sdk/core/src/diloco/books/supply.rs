@@ -1,0 +1,68 @@
+//! How long a learner's leases last: what bounds the windows that it is leased.
+
+use std::collections::BTreeMap;
+
+use crate::diloco::speed::SPEED_SLACK;
+use crate::wire::{LearnerId, Millis};
+
+/// Steps that the first lease of a learner lasts, whose speed is not known yet.
+const FIRST_LEASE_STEPS: u32 = 256;
+
+/// How fast a learner is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// The time of a step by its own word, in milliseconds, 0 if it said none.
+    pub step_ms: f64,
+    /// The shortest time of a step that is believed, in milliseconds, above 0.
+    pub step_ms_least: f64,
+}
+
+impl Pace {
+    /// Steps that one lease of `lease_ms` is meant to last.
+    pub(super) fn lease_steps(&self, lease_ms: u64) -> u32 {
+        if self.step_ms == 0.0 {
+            return FIRST_LEASE_STEPS;
+        }
+        ((lease_ms as f64 / self.step_ms.max(self.step_ms_least)) as u32).max(1)
+    }
+}
+
+/// What each learner was leased and cannot have trained on yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Supplies(BTreeMap<LearnerId, Supply>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Supply {
+    /// Steps that it lasts.
+    steps: f64,
+    /// When that was so.
+    at: Millis,
+}
+
+impl Supplies {
+    /// Whether `learner` can have trained on enough of what it was leased to be leased more, whatever it says is
+    /// done: who finishes its leases faster than it can train has to wait.
+    pub(super) fn may_lease(&mut self, now: Millis, learner: LearnerId, pace: &Pace, lease_ms: u64) -> bool {
+        let supply = self.0.entry(learner).or_default();
+        let trained = SPEED_SLACK * now.since(supply.at) as f64 / pace.step_ms_least;
+        *supply = Supply { steps: (supply.steps - trained).max(0.0), at: now };
+        supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / pace.step_ms_least)
+    }
+
+    /// `steps` steps were leased to `learner`.
+    pub(super) fn add(&mut self, learner: LearnerId, steps: f64) {
+        self.0.entry(learner).or_default().steps += steps;
+    }
+
+    /// `steps` steps leased to `learner` came back.
+    pub(super) fn take_back(&mut self, learner: LearnerId, steps: f64) {
+        if let Some(supply) = self.0.get_mut(&learner) {
+            supply.steps = (supply.steps - steps).max(0.0);
+        }
+    }
+
+    /// Forgets `learner`.
+    pub(super) fn forget(&mut self, learner: LearnerId) {
+        self.0.remove(&learner);
+    }
+}

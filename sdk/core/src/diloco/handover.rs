@@ -1,0 +1,44 @@
+//! The values that the four machines of the syncer hand to each other.
+
+use std::collections::BTreeSet;
+
+use crate::wire::{Fate, FragmentId, LearnerId, Round};
+
+/// The order to begin a round, from [`super::Schedule`] to [`super::Rounds`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The round, which also numbers the version that it leads to.
+    pub round: Round,
+    /// Its fragment.
+    pub fragment: FragmentId,
+    /// Who is asked.
+    pub invited: BTreeSet<LearnerId>,
+    /// For the last round on the fragment, which waits for everyone: how many such rounds were launched together.
+    pub last_of: Option<u32>,
+}
+
+/// What [`super::Roster`] and [`super::Books`] know of the sender of an update, for [`super::Rounds`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
+    pub step_ms_least: f64,
+    /// Tokens that were leased to it and are not merged on this fragment.
+    pub unmerged_tokens: u64,
+    /// The run's merged tokens, the clock of the inner learning rate.
+    pub clock_tokens: u64,
+}
+
+/// What became of one update, from [`super::Rounds`] to [`super::Books`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settled {
+    /// The round that it answered.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Who sent it.
+    pub learner: LearnerId,
+    /// Its tokens, as far as they count; those that it named if it was not taken in.
+    pub tokens: u64,
+    /// Its fate.
+    pub fate: Fate,
+}

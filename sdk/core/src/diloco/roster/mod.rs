@@ -1,0 +1,239 @@
+//! Who is connected, how each one stands, and how fast it is believed to be.
+//!
+//! [`Roster`] knows connections and learners. It knows nothing of rounds, parameters or leases.
+
+mod rein;
+
+use std::collections::BTreeMap;
+
+pub use rein::DROP_MS_MAX;
+use rein::Rein;
+
+use super::speed::{STEP_MS, lower_median};
+use crate::wire::{ConnId, LearnerId, LearnerState, Millis, Share};
+
+/// How many times as fast as the median of the others a learner may be. A server's GPU among phones is that far
+/// ahead, with the slack for speed twice as far; who claims more counts as much as one of this speed.
+const SPEED_RATIO_MAX: f64 = 1_000.0;
+/// However slow the others are, or say they are, a step of this many milliseconds is believed.
+const BELIEVED_MS: f64 = 20.0;
+
+/// How long a connection may be silent.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// A learner that is silent for longer is gone, in milliseconds…
+    pub silent_ms_max: u64,
+    /// …unless it said that its tab is hidden or that it is paused.
+    pub hidden_ms_max: u64,
+}
+
+/// The connections of a run, and the owner's hand on single learners.
+#[derive(Debug)]
+pub struct Roster {
+    patience: Patience,
+    sessions: BTreeMap<ConnId, Session>,
+    connections: BTreeMap<LearnerId, ConnId>,
+    /// Learners that the owner slowed down or sent away.
+    reins: BTreeMap<LearnerId, Rein>,
+}
+
+/// One connection with a learner behind it.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Who it is.
+    pub learner: LearnerId,
+    /// Its process held nothing of the run when it came.
+    pub is_fresh: bool,
+    /// It holds the parameters and trains: it is invited to rounds.
+    pub is_live: bool,
+    /// What it says it is doing.
+    pub state: LearnerState,
+    /// Its own moving average of the time of a step, in milliseconds, 0 until known.
+    pub step_ms: f64,
+    /// The shortest it ever claimed, 0 until known: the speed that its claims are held against.
+    pub step_ms_min: f64,
+    /// Its last mean training loss, in nats per token; NaN until known.
+    pub loss: f32,
+    /// When something was last heard of it.
+    heard: Millis,
+    /// When it introduced itself.
+    pub since: Millis,
+}
+
+impl Roster {
+    /// Nobody is connected.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, sessions: BTreeMap::new(), connections: BTreeMap::new(), reins: BTreeMap::new() }
+    }
+
+    /// Connections with a learner behind them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether nobody is connected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// The learner behind `conn`, once it introduced itself.
+    #[must_use]
+    pub fn learner(&self, conn: ConnId) -> Option<LearnerId> {
+        self.sessions.get(&conn).map(|session| session.learner)
+    }
+
+    /// The connection of `learner`, if it is there.
+    #[must_use]
+    pub fn conn(&self, learner: LearnerId) -> Option<ConnId> {
+        self.connections.get(&learner).copied()
+    }
+
+    /// The session of `learner`, if it is there.
+    #[must_use]
+    pub fn session(&self, learner: LearnerId) -> Option<&Session> {
+        self.sessions.get(self.connections.get(&learner)?)
+    }
+
+    /// Every connection, by id.
+    pub fn conns(&self) -> impl Iterator<Item = ConnId> {
+        self.sessions.keys().copied()
+    }
+
+    /// Every session, by the id of its connection.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values()
+    }
+
+    /// The learners that take part in rounds.
+    pub fn live(&self) -> impl Iterator<Item = LearnerId> {
+        self.sessions.values().filter(|session| session.is_live).map(|session| session.learner)
+    }
+
+    /// Whether `learner` is there and takes part in rounds.
+    #[must_use]
+    pub fn is_live(&self, learner: LearnerId) -> bool {
+        self.session(learner).is_some_and(|session| session.is_live)
+    }
+
+    /// A learner introduced itself. Whoever had the same id before must have been closed.
+    pub fn open(&mut self, now: Millis, conn: ConnId, learner: LearnerId, is_fresh: bool) {
+        let session = Session {
+            learner,
+            is_fresh,
+            is_live: false,
+            state: LearnerState::Joining,
+            step_ms: 0.0,
+            step_ms_min: 0.0,
+            loss: f32::NAN,
+            heard: now,
+            since: now,
+        };
+        self.sessions.insert(conn, session);
+        self.connections.insert(learner, conn);
+    }
+
+    /// A connection ended; the learner that was behind it.
+    pub fn close(&mut self, conn: ConnId) -> Option<LearnerId> {
+        let learner = self.sessions.remove(&conn)?.learner;
+        self.connections.remove(&learner);
+        Some(learner)
+    }
+
+    /// Something came over `conn`.
+    pub fn hear(&mut self, now: Millis, conn: ConnId) {
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.heard = now;
+        }
+    }
+
+    /// The learner behind `conn` holds the parameters and trains.
+    pub fn ready(&mut self, conn: ConnId) -> Option<&Session> {
+        let session = self.sessions.get_mut(&conn)?;
+        (session.is_live, session.state) = (true, LearnerState::Training);
+        Some(session)
+    }
+
+    /// What the learner behind `conn` says of itself: `step_ms` in milliseconds and `loss` in nats per token, each
+    /// left as it was if it is not to be believed. Whether its state is another one now.
+    pub fn report(&mut self, conn: ConnId, step_ms: f32, loss: f32, state: LearnerState) -> bool {
+        let Some(session) = self.sessions.get_mut(&conn) else { return false };
+        let step_ms = f64::from(step_ms);
+        if STEP_MS.contains(&step_ms) {
+            session.step_ms = step_ms;
+            let known = session.step_ms_min > 0.0;
+            session.step_ms_min = if known { session.step_ms_min.min(step_ms) } else { step_ms };
+        }
+        if loss.is_finite() {
+            session.loss = loss;
+        }
+        std::mem::replace(&mut session.state, state) != state
+    }
+
+    /// The connections on which nothing was heard for too long.
+    pub fn silent(&self, now: Millis) -> Vec<ConnId> {
+        let silent = self.sessions.iter().filter(|(_, session)| self.silent_at(session) <= now);
+        silent.map(|(&conn, _)| conn).collect()
+    }
+
+    /// When the next connection is given up if nothing is heard.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Millis> {
+        self.sessions.values().map(|session| self.silent_at(session)).min()
+    }
+
+    /// Whether the time of a step of any live learner is known.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.step_times(None).next().is_some()
+    }
+
+    /// ξ_step, the time of a step of the lower median live learner, in milliseconds; `None` until one is known.
+    #[must_use]
+    pub fn step_ms(&self) -> Option<f64> {
+        let median = lower_median(self.step_times(None));
+        (median > 0.0).then_some(median)
+    }
+
+    /// The shortest time in which `learner` is believed to take a step, in milliseconds: the shortest that it
+    /// ever claimed in this session, as far as the speed of the others allows. One that claims nothing is taken
+    /// to be as fast as anyone may be; one that is alone is taken at its word.
+    #[must_use]
+    pub fn step_ms_least(&self, learner: LearnerId) -> f64 {
+        let claimed = self.session(learner).map_or(0.0, |session| session.step_ms_min);
+        let median = lower_median(self.step_times(Some(learner)));
+        claimed.max((median / SPEED_RATIO_MAX).min(BELIEVED_MS)).max(*STEP_MS.start())
+    }
+
+    /// Mean of the last training losses, in nats per token, of those who said one.
+    #[must_use]
+    pub fn train_loss(&self) -> Option<f32> {
+        let losses = self.sessions.values().map(|session| session.loss).filter(|loss| loss.is_finite());
+        let losses: Vec<f32> = losses.collect();
+        (!losses.is_empty()).then(|| losses.iter().sum::<f32>() / losses.len() as f32)
+    }
+
+    /// The part of its time that the owner has `learner` train.
+    #[must_use]
+    pub fn share(&self, learner: LearnerId) -> Share {
+        self.reins.get(&learner).map_or(Share::FULL, |rein| rein.share)
+    }
+
+    /// Known times of a step of live learners but `except`, in milliseconds.
+    fn step_times(&self, except: Option<LearnerId>) -> impl Iterator<Item = f64> {
+        let others = self.sessions.values().filter(move |session| Some(session.learner) != except);
+        others.filter(|session| session.is_live && session.step_ms > 0.0).map(|session| session.step_ms)
+    }
+
+    /// When `session` counts as gone if nothing is heard of it.
+    fn silent_at(&self, session: &Session) -> Millis {
+        let patience_ms = match session.state {
+            LearnerState::Hidden | LearnerState::Paused => self.patience.hidden_ms_max,
+            // A step may take longer than the silence allowed; the learner speaks between steps.
+            _ => self.patience.silent_ms_max.max((4.0 * session.step_ms) as u64),
+        };
+        session.heard.after(patience_ms)
+    }
+}

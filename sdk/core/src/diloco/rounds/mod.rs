@@ -1,0 +1,332 @@
+//! The rounds of one fragment: collect, decide, merge, one after the other.
+//!
+//! [`Rounds`] owns all that belongs to one fragment and to no other: Θ, Θ̂ and momentum, the version, the round that
+//! is under way, and what norms its updates usually have. It knows nothing of connections, leases or other fragments.
+//! What it needs of them comes in as values ([`Launch`], [`Standing`]), and what it finds goes out as values
+//! ([`Merge`] and [`super::Settled`] among them). So the rounds of one fragment can live in a process of their own.
+
+mod admit;
+mod merge;
+mod norm;
+mod verify;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+pub use merge::Merge;
+pub use verify::{Verified, Verifier};
+
+use super::{
+    CheckedBody, Codec, Decision, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView, Segment,
+    Standing, Timing,
+};
+use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Refusal, Round, Version};
+use merge::Merging;
+use norm::NormGuard;
+
+/// What does not change about the rounds of a fragment during a run.
+#[derive(Clone, Debug)]
+pub struct RoundTerms {
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// Its pieces of tensors.
+    pub segments: Vec<Segment>,
+    /// How bodies are coded.
+    pub codec: Codec,
+    /// The inner optimiser of the run, which bounds how far an update can reach.
+    pub inner: InnerSpec,
+    /// H, in steps.
+    pub sync_every: u32,
+    /// Tokens of one inner step.
+    pub step_tokens: u64,
+    /// When a round is over.
+    pub quorum: QuorumPolicy,
+    /// How updates are merged.
+    pub merge: MergeRule,
+    /// An update is refused if its norm over its pace is above this many medians.
+    pub norm_ratio_max: f64,
+}
+
+/// The rounds of one fragment, at most one of them under way.
+#[derive(Debug)]
+pub struct Rounds {
+    terms: RoundTerms,
+    /// Names the content of Θ̂; known while a merge job has the state, too.
+    version: Version,
+    /// `None` while a merge job has it.
+    state: Option<FragmentState>,
+    phase: Phase,
+    norms: NormGuard,
+    /// Since when the tokens of a learner are not counted yet, as far as this process knows.
+    counted: BTreeMap<LearnerId, Millis>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    Collecting(Collecting),
+    Merging(Merging),
+}
+
+/// A round that collects updates relative to the present version.
+#[derive(Debug)]
+struct Collecting {
+    round: Round,
+    launched: Millis,
+    invited: BTreeSet<LearnerId>,
+    answered: BTreeSet<LearnerId>,
+    taken: BTreeMap<LearnerId, Taken>,
+    quorum_at: Option<Millis>,
+    /// The last round of a finishing run waits for everyone.
+    last_of: Option<u32>,
+    /// The decision that was reported last.
+    said: Option<Decision>,
+}
+
+/// An update that passed every check.
+#[derive(Debug)]
+struct Taken {
+    steps: u32,
+    /// As far as they count.
+    tokens: u64,
+    body: CheckedBody,
+}
+
+/// An answer that was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The round.
+    pub round: Round,
+    /// Tokens of the update that count; 0 for an answer without one.
+    pub tokens: u64,
+    /// Time since the round was launched, in milliseconds.
+    pub after_ms: u64,
+}
+
+/// A round that has just reached its quorum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quorum {
+    /// The round.
+    pub round: Round,
+    /// Updates that are in.
+    pub updates: u32,
+    /// Time since the round was launched, in milliseconds.
+    pub after_ms: u64,
+}
+
+/// What was decided about the round under way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// The round.
+    pub round: Round,
+    /// What to do now.
+    pub decision: Decision,
+    /// Whether this is another kind of decision than the one before.
+    pub is_new: bool,
+}
+
+impl Rounds {
+    /// The rounds of a fragment in `state`, none of them under way. What is known of norms and of uncounted time is
+    /// not part of the state: it starts anew with each process.
+    #[must_use]
+    pub fn new(terms: RoundTerms, state: FragmentState) -> Self {
+        let len = state.theta.len();
+        Self {
+            terms,
+            version: state.version,
+            state: Some(state),
+            phase: Phase::Idle,
+            norms: NormGuard::new(len),
+            counted: BTreeMap::new(),
+        }
+    }
+
+    /// The version that learners are to hold.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Θ, Θ̂ and momentum; `None` while a merge job has them.
+    #[must_use]
+    pub fn state(&self) -> Option<&FragmentState> {
+        self.state.as_ref()
+    }
+
+    /// Θ̂ and its version; `None` while a merge job has them.
+    #[must_use]
+    pub fn hat(&self) -> Option<(Version, Arc<Vec<f32>>)> {
+        self.state.as_ref().map(|state| (state.version, Arc::clone(&state.hat)))
+    }
+
+    /// Whether no round is under way, so that one may be launched.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
+    /// Whether a merge job is at work.
+    #[must_use]
+    pub fn is_merging(&self) -> bool {
+        matches!(self.phase, Phase::Merging(_))
+    }
+
+    /// Begins a round. Learners are to be asked for their progress since [`Self::version`].
+    ///
+    /// # Panics
+    /// If a round is under way: [`super::Schedule`] launches on idle fragments only.
+    pub fn launch(&mut self, now: Millis, launch: Launch) {
+        assert!(self.is_idle(), "one round on a fragment at a time");
+        let Launch { round, invited, last_of, .. } = launch;
+        self.phase = Phase::Collecting(Collecting {
+            round,
+            launched: now,
+            invited,
+            answered: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            quorum_at: None,
+            last_of,
+            said: None,
+        });
+    }
+
+    /// The round that still waits for an answer of `learner`, if there is one.
+    #[must_use]
+    pub fn awaits(&self, learner: LearnerId) -> Option<Round> {
+        let open = self.collecting().filter(|open| open.awaits(learner))?;
+        Some(open.round)
+    }
+
+    /// Takes in that `learner` has nothing for `round`; `None` if nobody asked.
+    pub fn pass(&mut self, now: Millis, learner: LearnerId, round: Round) -> Option<Answered> {
+        let open = self.collecting_mut().filter(|open| open.round == round && open.awaits(learner))?;
+        open.answered.insert(learner);
+        Some(Answered { round, tokens: 0, after_ms: now.since(open.launched) })
+    }
+
+    /// Takes in an update of `learner`, or gives the fate that it meets at once. `issued` says whether a round of
+    /// this number was ever launched.
+    ///
+    /// # Errors
+    /// The fate, [`Fate::Late`] or [`Fate::Refused`]. A refused answer is an answer: the round waits no longer for
+    /// this learner.
+    pub fn answer(
+        &mut self,
+        now: Millis,
+        learner: LearnerId,
+        update: Verified,
+        standing: &Standing,
+        issued: bool,
+    ) -> Result<Answered, Fate> {
+        let round = update.round;
+        let admitted = self.admit(now, learner, &update, standing, issued);
+        let invited = |open: &&mut Collecting| open.round == round && open.invited.contains(&learner);
+        let open = self.collecting_mut().filter(invited);
+        if let Some(open) = open {
+            open.answered.insert(learner);
+            if let (Ok(tokens), Ok(body)) = (admitted, update.body) {
+                open.taken.insert(learner, Taken { steps: update.steps, tokens, body });
+                return Ok(Answered { round, tokens, after_ms: now.since(open.launched) });
+            }
+        }
+        Err(admitted.err().unwrap_or(Fate::Refused(Refusal::NotInvited)))
+    }
+
+    /// Notes once that the round under way has its quorum. `alive` says who may still answer.
+    pub fn reach_quorum(&mut self, now: Millis, alive: &impl Fn(LearnerId) -> bool) -> Option<Quorum> {
+        let policy = self.policy()?;
+        let view = self.view(alive)?;
+        let open = self.collecting_mut()?;
+        if open.quorum_at.is_some() || !policy.is_quorate(&view) {
+            return None;
+        }
+        open.quorum_at = Some(now);
+        Some(Quorum { round: open.round, updates: view.updates, after_ms: now.since(open.launched) })
+    }
+
+    /// What to do about the round under way; `None` if none collects. On [`Decision::Merge`] call [`Self::merge`], on
+    /// [`Decision::Abandon`] [`Self::abandon`].
+    pub fn decide(
+        &mut self,
+        now: Millis,
+        timing: &Timing,
+        alive: &impl Fn(LearnerId) -> bool,
+    ) -> Option<Verdict> {
+        let decision = self.policy()?.decide(timing, now, &self.view(alive)?);
+        let open = self.collecting_mut()?;
+        let kind = std::mem::discriminant(&decision);
+        let is_new = open.said.as_ref().map(std::mem::discriminant) != Some(kind);
+        open.said = Some(decision);
+        Some(Verdict { round: open.round, decision, is_new })
+    }
+
+    /// When the round under way ends if nobody answers any more; `None` if none collects.
+    #[must_use]
+    pub fn ends_at(
+        &self,
+        now: Millis,
+        timing: &Timing,
+        alive: &impl Fn(LearnerId) -> bool,
+    ) -> Option<Millis> {
+        Some(match self.policy()?.decide(timing, now, &self.view(alive)?) {
+            Decision::AwaitQuorum { until, .. } | Decision::AwaitGrace { until, .. } => until,
+            Decision::Merge { .. } | Decision::Abandon { .. } => now,
+        })
+    }
+
+    /// Ends the round that collects with nothing.
+    pub fn abandon(&mut self) {
+        if self.collecting().is_some() {
+            self.phase = Phase::Idle;
+        }
+    }
+
+    /// Counts the tokens of `learner` from `now` on, unless an earlier moment is known.
+    pub fn count_from(&mut self, now: Millis, learner: LearnerId) {
+        self.counted.entry(learner).or_insert(now);
+    }
+
+    /// Forgets since when the tokens of `learner` are not counted.
+    pub fn forget(&mut self, learner: LearnerId) {
+        self.counted.remove(&learner);
+    }
+
+    fn collecting(&self) -> Option<&Collecting> {
+        match &self.phase {
+            Phase::Collecting(open) => Some(open),
+            Phase::Idle | Phase::Merging(_) => None,
+        }
+    }
+
+    fn collecting_mut(&mut self) -> Option<&mut Collecting> {
+        match &mut self.phase {
+            Phase::Collecting(open) => Some(open),
+            Phase::Idle | Phase::Merging(_) => None,
+        }
+    }
+
+    fn view(&self, alive: &impl Fn(LearnerId) -> bool) -> Option<RoundView> {
+        let open = self.collecting()?;
+        let pending = open.invited.difference(&open.answered).filter(|&&learner| alive(learner)).count();
+        Some(RoundView {
+            launched: open.launched,
+            updates: open.taken.len() as u32,
+            pending: pending as u32,
+            quorum_at: open.quorum_at,
+            at_once: open.last_of.unwrap_or(1),
+        })
+    }
+
+    fn policy(&self) -> Option<QuorumPolicy> {
+        let everyone = QuorumPolicy { updates_min: NonZeroU32::MAX, ..self.terms.quorum };
+        let open = self.collecting()?;
+        Some(if open.last_of.is_some() { everyone } else { self.terms.quorum })
+    }
+}
+
+impl Collecting {
+    fn awaits(&self, learner: LearnerId) -> bool {
+        self.invited.contains(&learner) && !self.answered.contains(&learner)
+    }
+}

@@ -1,0 +1,59 @@
+//! Looking into the body of an update, which needs nothing but the shape of the run.
+
+use std::sync::Arc;
+
+use crate::diloco::{CheckedBody, Codec, Fragments, checksum};
+use crate::wire::{FragmentId, Refusal, Round, RunId, Update, Version};
+
+/// Looks into updates. It holds no state, so a shell with threads has its readers do this while the syncer is busy
+/// with others: a hash and a sum over each value of a large fragment take long.
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    fragments: Arc<Fragments>,
+    codec: Codec,
+}
+
+/// An update whose body was looked into.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    pub(super) body: Result<CheckedBody, Refusal>,
+    /// The run it is for.
+    pub run: RunId,
+    /// The round it answers.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The version that it is relative to.
+    pub base: Version,
+    /// Steps that its sender says it took since then.
+    pub steps: u32,
+    /// Tokens that its sender says it trained on since then.
+    pub tokens: u64,
+}
+
+impl Verifier {
+    /// For the updates of a run with these fragments and this code.
+    #[must_use]
+    pub fn new(fragments: Arc<Fragments>, codec: Codec) -> Self {
+        Self { fragments, codec }
+    }
+
+    /// Checks length, checksum and codes of the body; what is found comes to effect when the update is taken in.
+    #[must_use]
+    pub fn verify(&self, update: Update) -> Verified {
+        let Update { run, round, fragment, base, steps, tokens, body, checksum } = update;
+        Verified { body: self.look_into(fragment, body, checksum), run, round, fragment, base, steps, tokens }
+    }
+
+    fn look_into(&self, fragment: FragmentId, body: Vec<u8>, sum: u64) -> Result<CheckedBody, Refusal> {
+        let segments = self.fragments.segments(fragment).ok_or(Refusal::Shape)?;
+        if body.len() != self.codec.body_bytes(segments) {
+            return Err(Refusal::Shape);
+        }
+        if checksum(&body) != sum {
+            return Err(Refusal::Checksum);
+        }
+        let body = self.codec.check(segments, body).map_err(|_| Refusal::NotFinite)?;
+        if body.norm().is_finite() { Ok(body) } else { Err(Refusal::NotFinite) }
+    }
+}

@@ -1,0 +1,45 @@
+//! Whoever drives a syncer: the server, the simulator, a test.
+
+use super::{Event, Input, Output, Syncer};
+use crate::diloco::MergeJob;
+use crate::wire::{Bye, ConnId, Message, Millis};
+
+/// What a syncer's surroundings do for it, in the order in which it asks.
+pub trait Host {
+    /// Send `message` on each of `conns`; encode it once.
+    fn send(&mut self, conns: &[ConnId], message: Message);
+
+    /// Send the goodbye, then close the connection. No [`Input::Disconnected`] is expected, one does no harm.
+    fn close(&mut self, conn: ConnId, bye: Bye);
+
+    /// Run the job, here or elsewhere, and bring the result back as [`Input::Merged`].
+    fn merge(&mut self, job: MergeJob);
+
+    /// Something happened that logs, the dashboard and tests may want to know; `syncer` is as it is after that.
+    fn note(&mut self, syncer: &Syncer, event: Event);
+
+    /// The run is complete: everyone has been told, nothing more will come.
+    fn finished(&mut self);
+}
+
+impl Syncer {
+    /// [`Self::handle`], and then everything that it asks for.
+    pub fn drive(&mut self, now: Millis, input: Input, host: &mut impl Host) {
+        self.handle(now, input);
+        self.drain(host);
+    }
+
+    /// Everything that is still asked for.
+    pub fn drain(&mut self, host: &mut impl Host) {
+        while let Some(output) = self.poll() {
+            match output {
+                Output::Send(conn, message) => host.send(&[conn], message),
+                Output::Broadcast(conns, message) => host.send(&conns, message),
+                Output::Close(conn, bye) => host.close(conn, bye),
+                Output::Merge(job) => host.merge(*job),
+                Output::Event(event) => host.note(self, event),
+                Output::Finished => host.finished(),
+            }
+        }
+    }
+}

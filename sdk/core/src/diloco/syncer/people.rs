@@ -1,0 +1,294 @@
+//! Routing people: who comes, what they say of themselves, and who leaves.
+
+use super::{Event, LeaveCause, Output, Syncer};
+use crate::diloco::{Pace, Returned, Verified};
+use crate::wire::{
+    Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Progress, RunId, Share, Welcome,
+};
+
+impl Syncer {
+    pub(super) fn on_message(&mut self, now: Millis, conn: ConnId, message: Message) {
+        let Some(learner) = self.roster.learner(conn) else {
+            match message {
+                Message::Hello(hello) => self.on_hello(now, conn, &hello),
+                Message::Bye(_) => {}
+                _ => self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into()),
+            }
+            return;
+        };
+        if let Some(run) = run_of(&message)
+            && !self.is_of_this_run(now, conn, run)
+        {
+            return;
+        }
+        self.roster.hear(now, conn);
+        match message {
+            Message::Ready { layout, .. } => self.on_ready(now, conn, layout),
+            Message::Update(update) => {
+                let update = self.verifier.verify(update);
+                self.on_update(now, conn, learner, update);
+            }
+            Message::Pass { round, fragment, .. } => self.on_pass(now, conn, round, fragment),
+            Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
+            Message::Bye(_) => self.on_bye(conn),
+            other => {
+                let reason = format!("a learner must not send message {} here", other.tag() as u8);
+                self.refuse(conn, CloseCode::Protocol, reason);
+            }
+        }
+    }
+
+    /// An update that a reader has looked into.
+    pub(super) fn on_verified(&mut self, now: Millis, conn: ConnId, update: Verified) {
+        let Some(learner) = self.roster.learner(conn) else {
+            return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
+        };
+        if self.is_of_this_run(now, conn, update.run) {
+            self.on_update(now, conn, learner, update);
+        }
+    }
+
+    pub(super) fn on_disconnected(&mut self, conn: ConnId) {
+        self.remove(conn, LeaveCause::Lost);
+    }
+
+    /// Says goodbye to `conn` and forgets it.
+    pub(super) fn close(&mut self, conn: ConnId, bye: Bye) {
+        let cause = LeaveCause::Closed { code: bye.code.into(), reason: bye.reason.clone() };
+        self.remove(conn, cause);
+        self.out.push_back(Output::Close(conn, bye));
+    }
+
+    pub(super) fn refuse(&mut self, conn: ConnId, code: CloseCode, reason: String) {
+        self.close(conn, Bye::new(code, reason));
+    }
+
+    /// Closes silent sessions and takes back lost leases.
+    pub(super) fn expire(&mut self, now: Millis) {
+        self.roster.expire_reins(now);
+        for conn in self.roster.silent(now) {
+            self.refuse(conn, CloseCode::Silent, "nothing was heard for too long: connect again".into());
+        }
+        let returned = self.books.expire(now);
+        self.tell_returned(returned, true);
+    }
+
+    /// Holds the run or lets it go on, and tells everyone.
+    pub(super) fn on_hold(&mut self, now: Millis, held: bool) {
+        if !self.schedule.hold(held) {
+            return;
+        }
+        let everyone: Vec<_> = self.roster.conns().collect();
+        self.out.push_back(Output::Broadcast(everyone.clone(), Message::Hold { run: self.run, held }));
+        self.event(Event::Held { held });
+        for conn in everyone {
+            self.lease(now, conn);
+        }
+    }
+
+    /// The owner has `learner` train for `share` of its time.
+    pub(super) fn on_pace(&mut self, learner: LearnerId, share: Share) {
+        if !self.knows(learner) || self.share(learner) == share {
+            return;
+        }
+        self.roster.pace(learner, share);
+        if let Some(conn) = self.roster.conn(learner) {
+            self.out.push_back(Output::Send(conn, Message::Pace { run: self.run, share }));
+        }
+        self.event(Event::Paced { learner, share });
+    }
+
+    /// The owner sends `learner` away for `wait_ms`; 0 lets one that was sent away come back.
+    pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
+        let wait_ms = wait_ms.min(super::DROP_MS_MAX);
+        if !self.knows(learner) || (wait_ms == 0 && self.returns(now, learner).is_none()) {
+            return;
+        }
+        self.roster.send_away(now, learner, wait_ms);
+        self.event(Event::Dropped { learner, wait_ms });
+        if let Some(conn) = self.roster.conn(learner).filter(|_| wait_ms > 0) {
+            self.turn_away(conn, wait_ms);
+        }
+    }
+
+    fn on_hello(&mut self, now: Millis, conn: ConnId, hello: &Hello) {
+        if let Err(bye) = self.judge(hello) {
+            return self.close(conn, bye);
+        }
+        let known = self.ledger().find(&hello.identity);
+        if let Some(wait_ms) = known.and_then(|learner| self.roster.away_ms(now, learner)) {
+            return self.turn_away(conn, wait_ms);
+        }
+        if let Some(ghost) = known.and_then(|learner| self.roster.conn(learner)) {
+            let reason = "another connection with the same identity took over".into();
+            self.refuse(ghost, CloseCode::Replaced, reason);
+        }
+        if self.roster.len() >= self.config.learners_max as usize {
+            let reason = format!("{} learners are connected, which is the limit", self.config.learners_max);
+            return self.refuse(conn, CloseCode::Full, reason);
+        }
+        if known.is_none() {
+            let roster = &self.roster;
+            let needed = |learner| roster.conn(learner).is_some() || roster.is_reined(learner);
+            match self.books.make_room(needed) {
+                Ok(None) => {}
+                Ok(Some(forgotten)) => self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten)),
+                Err(full) => return self.refuse(conn, CloseCode::Full, full.to_string()),
+            }
+        }
+        self.welcome(now, conn, hello);
+    }
+
+    /// Why a newcomer cannot take part in this run.
+    fn judge(&self, hello: &Hello) -> Result<(), Bye> {
+        let layout = self.fragments.hash();
+        if let Some(run) = hello.run.filter(|&run| run != self.run) {
+            return Err(Bye::new(CloseCode::WrongRun, self.other_run(run)));
+        }
+        if let Some(held) = hello.layout.filter(|&held| held != layout) {
+            return Err(Bye::new(CloseCode::Layout, layout_reason(layout, held)));
+        }
+        if self.schedule.is_ending() {
+            return Err(Bye::new(CloseCode::Done, "the run is complete"));
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, now: Millis, conn: ConnId, hello: &Hello) {
+        let (learner, returning) = self.books.enrol(&hello.identity, &hello.name, &hello.device);
+        if hello.run.is_none() {
+            // A new process: whatever the one before was doing is lost.
+            let returned = self.books.restart(learner);
+            self.tell_returned(returned, false);
+        }
+        self.roster.open(now, conn, learner, hello.run.is_none());
+        let ledger = self.books.ledger();
+        let account = ledger.account(learner).expect("enrolled above");
+        let welcome = Welcome {
+            run: self.run,
+            learner,
+            spec: self.spec.clone(),
+            layout: self.fragments.hash(),
+            versions: self.rounds.iter().map(|rounds| rounds.version()).collect(),
+            clock_tokens: ledger.clock_tokens(),
+            merged_rounds: account.merged_rounds.clone(),
+            leases: self.books.leased(learner),
+            tokens_trained: account.trained(),
+            tokens_merged: ledger.merged_tokens(account),
+            held: self.schedule.is_held(),
+            share: self.share(learner),
+        };
+        self.out.push_back(Output::Send(conn, Message::Welcome(Box::new(welcome))));
+        let (name, device) = (hello.name.clone(), hello.device.clone());
+        self.event(Event::Joined { learner, name, device, returning });
+    }
+
+    fn on_ready(&mut self, now: Millis, conn: ConnId, held: LayoutHash) {
+        let layout = self.fragments.hash();
+        if held != layout {
+            return self.refuse(conn, CloseCode::Layout, layout_reason(layout, held));
+        }
+        let Some(session) = self.roster.ready(conn) else { return };
+        let (learner, is_fresh) = (session.learner, session.is_fresh);
+        // Whoever was never leased anything has nothing from before, whatever it says.
+        if is_fresh || self.books.is_new(learner) {
+            // One that comes back may have trained for as long as it was away.
+            self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
+        } else {
+            // A grant may have been lost with the connection; one that arrived changes nothing.
+            for grant in self.books.untouched(learner) {
+                self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
+            }
+        }
+        self.ask_again(conn, learner);
+        self.event(Event::Live { learner });
+        self.lease(now, conn);
+    }
+
+    fn on_progress(&mut self, now: Millis, conn: ConnId, learner: LearnerId, progress: &Progress) {
+        let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
+        self.books.report(now, learner, progress, self.roster.is_live(learner));
+        if changed {
+            self.event(Event::State { learner, state: progress.state });
+        }
+        self.measure_step();
+        self.lease(now, conn);
+    }
+
+    fn on_bye(&mut self, conn: ConnId) {
+        if let Some(learner) = self.remove(conn, LeaveCause::Polite) {
+            let returned = self.books.release(learner);
+            self.tell_returned(returned, false);
+        }
+    }
+
+    /// Keeps the learner behind `conn` supplied, unless the owner holds the run.
+    fn lease(&mut self, now: Millis, conn: ConnId) {
+        let learner = self.roster.learner(conn).filter(|_| !self.schedule.is_held());
+        let session = learner.and_then(|learner| self.roster.session(learner));
+        let Some(session) = session.filter(|session| session.is_live) else { return };
+        let learner = session.learner;
+        let pace = Pace { step_ms: session.step_ms, step_ms_least: self.roster.step_ms_least(learner) };
+        for grant in self.books.grant(now, learner, &pace) {
+            self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
+        }
+    }
+
+    fn remove(&mut self, conn: ConnId, why: LeaveCause) -> Option<LearnerId> {
+        let learner = self.roster.close(conn)?;
+        self.measure_step();
+        self.event(Event::Left { learner, why });
+        Some(learner)
+    }
+
+    fn measure_step(&mut self) {
+        if let Some(step_ms) = self.roster.step_ms() {
+            self.schedule.note_step(step_ms);
+        }
+    }
+
+    fn tell_returned(&mut self, returned: Vec<Returned>, expired: bool) {
+        for Returned { learner, lease, windows } in returned {
+            self.event(Event::LeaseReturned { learner, lease, windows, expired });
+        }
+    }
+
+    fn turn_away(&mut self, conn: ConnId, wait_ms: u32) {
+        let reason = "the owner of the run dropped this learner for a while";
+        self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
+    }
+
+    /// Whether `conn` speaks of this run; if not it is closed.
+    fn is_of_this_run(&mut self, now: Millis, conn: ConnId, run: RunId) -> bool {
+        self.roster.hear(now, conn);
+        if run != self.run {
+            self.refuse(conn, CloseCode::WrongRun, self.other_run(run));
+        }
+        run == self.run
+    }
+
+    fn other_run(&self, run: RunId) -> String {
+        format!("this is run {}, not {run}: join it afresh", self.run)
+    }
+}
+
+fn layout_reason(ours: LayoutHash, theirs: LayoutHash) -> String {
+    format!("this run's parameters are laid out as {ours}, not {theirs}: use the same release as the syncer")
+}
+
+fn run_of(message: &Message) -> Option<RunId> {
+    match message {
+        Message::Ready { run, .. }
+        | Message::Collect { run, .. }
+        | Message::Pass { run, .. }
+        | Message::Receipt { run, .. }
+        | Message::Hold { run, .. }
+        | Message::Pace { run, .. }
+        | Message::Lease { run, .. } => Some(*run),
+        Message::Update(update) => Some(update.run),
+        Message::Merged(merged) => Some(merged.run),
+        Message::Progress(progress) => Some(progress.run),
+        Message::Welcome(welcome) => Some(welcome.run),
+        Message::Hello(_) | Message::Bye(_) => None,
+    }
+}
