@@ -146,7 +146,7 @@ impl Audit {
     /// A merge job is done.
     pub(super) fn on_outcome(&mut self, outcome: &MergeOutcome) {
         let MergeOutcome { round, fragment, state, .. } = outcome;
-        let values = state.theta.iter().chain(&*state.hat).chain(&state.momentum);
+        let values = state.theta.iter().chain(&*state.hat).chain(&*state.momentum);
         if !values.clone().all(|value| value.is_finite()) {
             self.verify(Err(Violation::NotFinite { fragment: *fragment, round: *round }));
         }

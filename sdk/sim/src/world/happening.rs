@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::{FragmentState, MergeError, MergeOutcome};
+use archipelago::diloco::{MergeFailure, MergeOutcome};
 use archipelago::wire::{ConnId, FragmentId, Millis, Version};
 
 use super::Fault;
@@ -70,7 +70,7 @@ pub(super) enum Happening {
     },
     MergeDone {
         generation: u32,
-        result: Box<Result<MergeOutcome, (FragmentId, FragmentState, MergeError)>>,
+        result: Box<Result<MergeOutcome, Box<MergeFailure>>>,
     },
     /// A request for a fragment reaches the syncer.
     AskFragment {

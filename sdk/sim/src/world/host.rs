@@ -8,14 +8,15 @@ use super::happening::Happening;
 use super::link::Lane;
 use super::net::Payload;
 use super::{Cargo, Parcel, Trace};
-use archipelago::diloco::syncer::{Input, Output, Syncer, SyncerRecord};
-use archipelago::diloco::{FragmentState, MergeError, MergeJob, MergeOutcome};
+use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerRecord};
+use archipelago::diloco::{FragmentState, MergeFailure, MergeJob, MergeOutcome};
 use archipelago::wire::{Bye, ConnId, FragmentId, Message, Millis, Version};
 
 /// Size of a request for a fragment or a shard, in bytes.
 const REQUEST_BYTES: u64 = 200;
 
-pub(super) struct Host {
+/// A process of the syncer.
+pub(super) struct SyncerProcess {
     pub(super) core: Syncer,
     /// When this process began: the origin of its clock.
     born: Millis,
@@ -41,7 +42,7 @@ impl Snapshot {
     }
 }
 
-impl Host {
+impl SyncerProcess {
     pub(super) fn new(core: Syncer, born: Millis) -> Self {
         Self { core, born, wake: None, waiting: Vec::new() }
     }
@@ -51,23 +52,38 @@ impl Host {
     }
 }
 
+impl Host for World {
+    fn send(&mut self, conns: &[ConnId], message: Message) {
+        self.send_down(conns, message);
+    }
+
+    fn close(&mut self, conn: ConnId, bye: Bye) {
+        self.send_down(&[conn], Message::Bye(bye));
+        self.end_at_syncer(conn);
+    }
+
+    fn merge(&mut self, job: MergeJob) {
+        let happening = Happening::MergeDone { generation: self.generation, result: Box::new(job.run()) };
+        self.queue.plan(self.now.after(self.spec.shell.merge_ms), happening);
+    }
+
+    fn note(&mut self, syncer: &Syncer, event: Event) {
+        self.audit.on_event(self.now, syncer, &event);
+        self.keep_event(event);
+    }
+
+    fn finished(&mut self) {
+        self.finished = true;
+    }
+}
+
 impl World {
     /// Does all that the syncer's core asks for, then plans its next wake-up.
     pub(super) fn drive_host(&mut self) {
-        while let Some(output) = self.host.as_mut().and_then(|host| host.core.poll()) {
-            match output {
-                Output::Send(conn, message) => self.send_down(&[conn], message),
-                Output::Broadcast(conns, message) => self.send_down(&conns, message),
-                Output::Close(conn, bye) => self.close_from_syncer(conn, bye),
-                Output::Merge(job) => self.merge(*job),
-                Output::Event(event) => {
-                    let host = self.host.as_ref().expect("it has just asked");
-                    self.audit.on_event(self.now, &host.core, &event);
-                    self.note(event);
-                }
-                Output::Finished => self.finished = true,
-            }
-        }
+        // Out of the world for the moment, so that the core can speak to the rest of it.
+        let Some(mut process) = self.host.take() else { return };
+        process.core.drain(self);
+        self.host = Some(process);
         let Some(host) = &mut self.host else { return };
         let deadline = host.core.deadline(host.clock(self.now)).map(|at| at.after(host.born.0));
         if deadline != host.wake {
@@ -86,29 +102,18 @@ impl World {
         }
     }
 
-    fn merge(&mut self, job: MergeJob) {
-        let fragment = job.fragment;
-        let result = job.run().map_err(|(state, error)| (fragment, state, error));
-        let happening = Happening::MergeDone { generation: self.generation, result: Box::new(result) };
-        self.queue.plan(self.now.after(self.spec.shell.merge_ms), happening);
-    }
-
     pub(super) fn merge_done(
         &mut self,
         generation: u32,
-        result: Result<MergeOutcome, (FragmentId, FragmentState, MergeError)>,
+        result: Box<Result<MergeOutcome, Box<MergeFailure>>>,
     ) {
         if generation != self.generation {
             return;
         }
-        let input = match result {
-            Ok(outcome) => {
-                self.audit.on_outcome(&outcome);
-                Input::MergeDone(Box::new(outcome))
-            }
-            Err((fragment, state, error)) => Input::MergeFailed { fragment, state: Box::new(state), error },
-        };
-        self.host_input(input);
+        if let Ok(outcome) = &*result {
+            self.audit.on_outcome(outcome);
+        }
+        self.host_input(Input::Merged(result));
         let Some(host) = &mut self.host else { return };
         for (machine, life, fragment) in std::mem::take(&mut host.waiting) {
             self.answer_fragment(machine, life, fragment);
@@ -128,11 +133,6 @@ impl World {
             self.note_parcel(machine, &message, payload.bytes(), at);
             self.queue.plan(at, Happening::ToLearner { conn: id, payload: payload.clone() });
         }
-    }
-
-    fn close_from_syncer(&mut self, id: ConnId, bye: Bye) {
-        self.send_down(&[id], Message::Bye(bye));
-        self.end_at_syncer(id);
     }
 
     /// Closes the syncer's end; the learner's end finds out after all that was sent to it.
@@ -212,7 +212,7 @@ impl World {
             .expect("the snapshot is this run's own");
         self.audit.roll_back(books, &core);
         self.generation += 1;
-        self.host = Some(Host::new(core, self.now));
+        self.host = Some(SyncerProcess::new(core, self.now));
         // At once, so that a second crash does not lead to the same versions again.
         self.take_snapshot(self.generation);
         self.drive_host();

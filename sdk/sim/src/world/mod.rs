@@ -47,7 +47,7 @@ use archipelago::wire::{ConnId, Millis};
 
 use audit::Audit;
 use happening::Happening;
-use host::{Host, Snapshot};
+use host::{Snapshot, SyncerProcess};
 use link::Lane;
 use machine::Machine;
 use net::Conn;
@@ -77,7 +77,7 @@ pub struct World {
     queue: Queue<Happening>,
     /// Chance on the network.
     rng: Rng,
-    host: Option<Host>,
+    host: Option<SyncerProcess>,
     /// Counts syncer processes.
     generation: u32,
     snapshot: Snapshot,
@@ -113,7 +113,7 @@ impl World {
             make,
             queue: Queue::new(),
             rng: Rng::stream(seed, 1),
-            host: Some(Host::new(syncer, Millis(0))),
+            host: Some(SyncerProcess::new(syncer, Millis(0))),
             generation: 0,
             snapshot,
             machines,
@@ -228,7 +228,7 @@ impl World {
         self.audit.digest()
     }
 
-    fn note(&mut self, event: Event) {
+    fn keep_event(&mut self, event: Event) {
         if self.events.len() == EVENTS_MAX {
             self.events.pop_front();
         }
@@ -252,7 +252,7 @@ impl World {
             Happening::StepDone { machine, life, step_ms } => self.step_done(machine, life, step_ms),
             Happening::WakeLearner { machine, life, at } => self.wake_learner(machine, life, at),
             Happening::WakeSyncer { generation, at } => self.wake_syncer(generation, at),
-            Happening::MergeDone { generation, result } => self.merge_done(generation, *result),
+            Happening::MergeDone { generation, result } => self.merge_done(generation, result),
             Happening::AskFragment { machine, life, fragment, version } => {
                 self.ask_fragment(machine, life, fragment, version);
             }
