@@ -271,7 +271,7 @@ fn a_restart_keeps_momentum_and_step() {
         assert!(alone.iter().all(|&steps| steps >= 28), "seed {seed}: {alone:?} steps without a syncer");
 
         world.inject(Fault::RestartSyncer);
-        let momentum = world.syncer().unwrap().states().flat_map(|state| &state.momentum);
+        let momentum = world.syncer().unwrap().states().flat_map(|state| state.momentum.iter());
         assert!(momentum.filter(|value| **value != 0.0).count() > 150, "seed {seed}");
         let back = status(&world);
         assert!(back.rounds + 8 >= before.rounds, "seed {seed}: {} → {}", before.rounds, back.rounds);

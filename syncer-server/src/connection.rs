@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use archipelago::diloco::Verifier;
 use archipelago::diloco::syncer::Input;
 use archipelago::wire::{
     Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX,
-    Invite, Message, clip, encode,
+    Invite, Message, Update, clip, encode,
 };
 use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
@@ -28,6 +29,8 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Time for a goodbye to get through, and then for the peer to close its side.
 const BYE_WITHIN: Duration = Duration::from_secs(2);
+/// Largest body of an update that is looked into on a thread that serves sockets, in bytes: a fraction of a millisecond.
+const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Buffer that each socket reads into; thousands of idle ones must not cost much.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
@@ -38,6 +41,8 @@ pub struct Context {
     pub actor: ActorHandle,
     /// What crosses the sockets.
     pub meters: Arc<Meters>,
+    /// Looks into updates before the actor hears of them.
+    pub verifier: Verifier,
     /// Values in each fragment.
     pub fragment_lens: Arc<[u64]>,
     /// What a learner must show, if anything.
@@ -150,6 +155,7 @@ impl Reader {
                 },
             };
             let input = match (message, heard) {
+                (Some(Message::Update(update)), _) => self.verified(update).await,
                 (Some(message), _) => Input::Message(self.conn, message),
                 (None, Some(at)) if at.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
                 (None, _) => continue,
@@ -169,6 +175,21 @@ impl Reader {
                 return Ended::Elsewhere;
             }
         }
+    }
+
+    /// An update, looked into here: while a large one is hashed, the actor serves others.
+    async fn verified(&self, update: Update) -> Input {
+        let verifier = self.context.verifier.clone();
+        let verified = if update.body.len() <= INLINE_BYTES_MAX {
+            verifier.verify(update)
+        } else {
+            let verifying = tokio::task::spawn_blocking(move || verifier.verify(update));
+            match verifying.await {
+                Ok(verified) => verified,
+                Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+            }
+        };
+        Input::Update(self.conn, Box::new(verified))
     }
 
     /// Counts a frame and gives the message that it completes, if any.

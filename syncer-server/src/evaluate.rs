@@ -1,9 +1,10 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::Millis;
+use archipelago::diloco::{Fragments, Millis};
 use archipelago::engine::cpu::CpuModel;
 use archipelago::wire::ModelSpec;
 use serde::{Deserialize, Serialize};
@@ -98,12 +99,32 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(30);
 /// Parameters to measure, and where the run stood.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Θ, flat.
-    pub theta: Vec<f32>,
+    /// Θ of each fragment, `[P]`, shared with the syncer.
+    pub thetas: Vec<Arc<Vec<f32>>>,
+    /// How they lie in the flat vector.
+    pub fragments: Arc<Fragments>,
     /// Tokens merged into it.
     pub tokens_merged: u64,
     /// Rounds merged into it.
     pub rounds: u64,
+}
+
+impl Subject {
+    /// Θ, flat, `[layout.len()]`.
+    #[must_use]
+    pub fn theta(&self) -> Vec<f32> {
+        let mut flat = vec![0.0; self.params()];
+        for (fragment, theta) in self.fragments.ids().zip(&self.thetas) {
+            self.fragments.scatter(fragment, theta, &mut flat);
+        }
+        flat
+    }
+
+    /// Values of Θ.
+    #[must_use]
+    pub fn params(&self) -> usize {
+        self.thetas.iter().map(|theta| theta.len()).sum()
+    }
 }
 
 /// Measures parameters on a fixed part of the held-out text.
@@ -180,7 +201,7 @@ impl Evaluator {
 pub async fn run(
     mut evaluator: Evaluator,
     actor: ActorHandle,
-    corpus: std::sync::Arc<Corpus>,
+    corpus: Arc<Corpus>,
     every: Duration,
     clock: Clock,
 ) {
@@ -228,11 +249,12 @@ pub fn measure(
     subject: &Subject,
     sample: bool,
 ) -> Result<(Evaluation, Option<Vec<u32>>), ServerError> {
-    let loss = evaluator.loss(&subject.theta)?;
+    let theta = subject.theta();
+    let loss = evaluator.loss(&theta)?;
     let Subject { tokens_merged, rounds, .. } = *subject;
     // Whoever takes it in knows the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, time_s: 0.0 };
-    let written = if sample { Some(evaluator.sample(&subject.theta)?) } else { None };
+    let written = if sample { Some(evaluator.sample(&theta)?) } else { None };
     Ok((evaluation, written))
 }
 

@@ -151,6 +151,7 @@ fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Con
     Context {
         actor,
         meters: Arc::clone(meters),
+        verifier: prepared.syncer.verifier().clone(),
         fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
         invite: prepared.invite.clone(),
         body_bytes_max: prepared.body_bytes_max,
@@ -184,7 +185,7 @@ fn wind_up(
     let actor::Final { subject, mut snapshot, mut status } = last;
     if let Some(model) = measure
         && let Some(mut evaluator) =
-            evaluate::Evaluator::new(model, subject.theta.len() as u64, corpus, snapshot.record.spec.seed)?
+            evaluate::Evaluator::new(model, subject.params() as u64, corpus, snapshot.record.spec.seed)?
     {
         let (evaluation, sample) = evaluate::measure(&mut evaluator, &subject, true)?;
         let evaluation = evaluate::Evaluation { time_s: snapshot.carried.run_s, ..evaluation };

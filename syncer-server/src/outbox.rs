@@ -1,7 +1,6 @@
 //! What waits to be sent on one connection: bounded, short messages ahead of parameters.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use archipelago::diloco::Fragments;
 use archipelago::wire::{Bye, Message, encode, frames};
@@ -29,19 +28,31 @@ pub struct Outgoing {
     bulk: bool,
 }
 
-impl Outgoing {
+/// Encodes messages, once for all connections that they go to.
+#[derive(Debug)]
+pub struct Encoder {
+    fragments: Arc<Fragments>,
+    /// Tells chunked messages of one connection apart: the writer sends one at a time.
+    number: u32,
+}
+
+impl Encoder {
+    /// For the messages of a run with these fragments.
+    #[must_use]
+    pub fn new(fragments: Arc<Fragments>) -> Self {
+        Self { fragments, number: 0 }
+    }
+
     /// Encodes `message`.
     #[must_use]
-    pub fn new(message: &Message, fragments: &Fragments) -> Self {
-        // Tells chunked messages of one connection apart: the writer sends one at a time.
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
+    pub fn encode(&mut self, message: &Message) -> Outgoing {
         let values = match message {
-            Message::Merged(merged) => fragments.len(merged.fragment) as u64,
+            Message::Merged(merged) => self.fragments.len(merged.fragment) as u64,
             _ => 0,
         };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Self {
-            frames: frames(encode(message), number).map(Bytes::from).collect(),
+        self.number = self.number.wrapping_add(1);
+        Outgoing {
+            frames: frames(encode(message), self.number).map(Bytes::from).collect(),
             phase: Phase::of(message),
             values,
             bulk: message.is_bulk(),
@@ -123,16 +134,18 @@ mod tests {
             body: vec![0; 100_000],
             checksum: 0,
         });
-        let merged = Outgoing::new(&merged, &fragments);
+        let count = fragments.count();
+        let mut encoder = Encoder::new(Arc::new(fragments));
+        let merged = encoder.encode(&merged);
         assert_eq!((merged.frames.len(), merged.values), (2, 32));
 
-        let (outbox, queues, _bye) = Outbox::new(fragments.count());
+        let (outbox, queues, _bye) = Outbox::new(count);
         for _ in 0..4 {
             assert_eq!(outbox.send(merged.clone()), Ok(()));
         }
         assert_eq!(outbox.send(merged.clone()), Err(Full));
         let pass = Message::Pass { run: RunId(1), round: Round(1), fragment: FragmentId(0) };
-        assert_eq!(outbox.send(Outgoing::new(&pass, &fragments)), Ok(()));
+        assert_eq!(outbox.send(encoder.encode(&pass)), Ok(()));
         drop(queues);
         assert_eq!(outbox.send(merged), Ok(()));
     }

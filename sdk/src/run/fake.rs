@@ -211,10 +211,9 @@ impl World {
                     }
                 }
                 Output::Close(conn, bye) => self.queue(conn, Message::Bye(bye)),
-                Output::Merge(job) => match job.run() {
-                    Ok(outcome) => self.syncer.handle(self.clock.now(), Input::MergeDone(Box::new(outcome))),
-                    Err(_) => panic!("a merge failed"),
-                },
+                Output::Merge(job) => {
+                    self.syncer.handle(self.clock.now(), Input::Merged(Box::new(job.run())));
+                }
                 Output::Event(_) | Output::Finished => {}
             }
         }

@@ -1,6 +1,7 @@
 //! The one task that owns the `Syncer`; everybody else talks to it through a bounded channel.
 
 mod handle;
+mod host;
 mod shell;
 
 pub use handle::{ActorHandle, Command, News, View};

@@ -5,20 +5,21 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::syncer::{Event, Input, Output, Syncer};
-use archipelago::diloco::{ConnId, FragmentId, FragmentState, MergeError, MergeJob, MergeOutcome, Version};
-use archipelago::wire::{Bye, CloseCode, Message};
+use archipelago::diloco::syncer::{Input, Syncer};
+use archipelago::diloco::{ConnId, FragmentId, Fragments, Version};
+use archipelago::wire::{Bye, CloseCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::handle::{Command, Mailbox, View};
+use super::host::{Desk, Merged, json};
 use crate::clock::Clock;
 use crate::errors::ServerError;
 use crate::evaluate::{Evaluation, Subject};
 use crate::meters::Meters;
-use crate::outbox::{Outbox, Outgoing};
+use crate::outbox::{Encoder, Outbox};
 use crate::status::{Board, ServerStatus};
 use crate::store::{Snapshot, Store};
 
@@ -55,19 +56,33 @@ pub enum Ended {
     Stopped,
 }
 
-type MergeResult = Result<MergeOutcome, (FragmentId, FragmentState, MergeError)>;
 type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
 
 /// What the loop needs beside [`Actor`].
-#[derive(Default)]
 struct State {
+    encoder: Encoder,
     outboxes: BTreeMap<ConnId, Outbox>,
-    merges: JoinSet<MergeResult>,
+    merges: JoinSet<Merged>,
     saves: JoinSet<Result<(), ServerError>>,
     save_due: bool,
     hats: Vec<(FragmentId, HatReply)>,
     subjects: Vec<oneshot::Sender<Subject>>,
     finished: bool,
+}
+
+impl State {
+    fn new(fragments: Arc<Fragments>) -> Self {
+        Self {
+            encoder: Encoder::new(fragments),
+            outboxes: BTreeMap::new(),
+            merges: JoinSet::new(),
+            saves: JoinSet::new(),
+            save_due: false,
+            hats: Vec::new(),
+            subjects: Vec::new(),
+            finished: false,
+        }
+    }
 }
 
 impl Actor {
@@ -77,7 +92,7 @@ impl Actor {
     /// # Errors
     /// `Internal`: a merge panicked.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(Ended, Final), ServerError> {
-        let mut state = State::default();
+        let mut state = State::new(Arc::clone(self.syncer.fragments()));
         let mut shutdown = std::pin::pin!(shutdown);
         let mut status_tick = interval(STATUS_EVERY);
         let mut rounds_tick = interval(ROUNDS_EVERY);
@@ -173,75 +188,40 @@ impl Actor {
         }
     }
 
-    fn merged(&mut self, merged: Result<MergeResult, tokio::task::JoinError>) -> Result<(), ServerError> {
+    fn merged(&mut self, merged: Result<Merged, tokio::task::JoinError>) -> Result<(), ServerError> {
         // The fragment's state went down with the task: only the last snapshot has it now.
         let merged = merged.map_err(|error| ServerError::Internal {
             what: format!(
                 "a merge panicked ({error}); start the server again to go on from its last snapshot"
             ),
         })?;
-        self.handle(match merged {
-            Ok(outcome) => Input::MergeDone(Box::new(outcome)),
-            Err((fragment, state, error)) => Input::MergeFailed { fragment, state: Box::new(state), error },
-        });
+        self.handle(Input::Merged(merged));
         Ok(())
     }
 
     /// Does what the core says, until it has nothing more to say.
     fn drain(&mut self, state: &mut State) {
-        let mut slow = Vec::new();
-        loop {
-            while let Some(output) = self.syncer.poll() {
-                match output {
-                    Output::Send(conn, message) => self.send(state, &[conn], &message, &mut slow),
-                    Output::Broadcast(conns, message) => self.send(state, &conns, &message, &mut slow),
-                    Output::Close(conn, bye) => {
-                        if let Some(outbox) = state.outboxes.remove(&conn) {
-                            outbox.close(bye);
-                        }
-                    }
-                    Output::Merge(job) => start_merge(&mut state.merges, *job),
-                    Output::Event(event) => self.note(&event),
-                    Output::Finished => state.finished = true,
-                }
-            }
-            let Some(conn) = slow.pop() else { return };
-            if let Some(outbox) = state.outboxes.remove(&conn) {
+        let State { encoder, outboxes, merges, .. } = state;
+        let (board, mailbox) = (&mut self.board, &self.mailbox);
+        let mut desk = Desk {
+            now: self.clock.now(),
+            board,
+            mailbox,
+            encoder,
+            outboxes,
+            merges,
+            slow: Vec::new(),
+            is_finished: false,
+        };
+        self.syncer.drain(&mut desk);
+        while let Some(conn) = desk.slow.pop() {
+            if let Some(outbox) = desk.outboxes.remove(&conn) {
                 let reason = "messages pile up unread: use a faster connection, then join again";
                 outbox.close(Bye::new(CloseCode::SlowReader, reason));
-                self.handle(Input::Disconnected(conn));
+                self.syncer.drive(desk.now, Input::Disconnected(conn), &mut desk);
             }
         }
-    }
-
-    fn send(&self, state: &State, conns: &[ConnId], message: &Message, slow: &mut Vec<ConnId>) {
-        let outgoing = Outgoing::new(message, self.syncer.fragments());
-        for conn in conns {
-            let full = state.outboxes.get(conn).is_some_and(|outbox| outbox.send(outgoing.clone()).is_err());
-            if full {
-                slow.push(*conn);
-            }
-        }
-    }
-
-    fn note(&mut self, event: &Event) {
-        self.board.note(self.clock.now(), event);
-        match event {
-            Event::MergeFailed { .. } => tracing::error!(?event),
-            Event::Joined { .. }
-            | Event::Live { .. }
-            | Event::Left { .. }
-            | Event::Held { .. }
-            | Event::Paced { .. }
-            | Event::Dropped { .. } => {
-                tracing::info!(?event);
-            }
-            _ => tracing::debug!(?event),
-        }
-        if self.mailbox.events.receiver_count() > 0 {
-            // Nobody listens any more if this fails.
-            let _ = self.mailbox.events.send(json(event));
-        }
+        state.finished |= desk.is_finished;
     }
 
     /// Answers and saves what had to wait for a merge to end.
@@ -271,9 +251,12 @@ impl Actor {
     }
 
     fn subject(&self) -> Option<Subject> {
-        let theta = self.syncer.theta()?;
-        let status = self.syncer.status();
-        Some(Subject { theta, tokens_merged: status.tokens_merged, rounds: status.rounds })
+        Some(Subject {
+            thetas: self.syncer.thetas()?,
+            fragments: Arc::clone(self.syncer.fragments()),
+            tokens_merged: self.syncer.ledger().clock_tokens(),
+            rounds: self.syncer.rounds_merged(),
+        })
     }
 
     fn snapshot(&self) -> Option<Snapshot> {
@@ -342,15 +325,6 @@ pub struct Final {
     pub snapshot: Snapshot,
     /// To be shown.
     pub status: ServerStatus,
-}
-
-fn json(value: &impl Serialize) -> Arc<str> {
-    serde_json::to_string(value).expect("plain data").into()
-}
-
-fn start_merge(merges: &mut JoinSet<MergeResult>, job: MergeJob) {
-    let fragment = job.fragment;
-    merges.spawn_blocking(move || job.run().map_err(|(state, error)| (fragment, state, error)));
 }
 
 fn note_save(saved: Result<Result<(), ServerError>, tokio::task::JoinError>) {

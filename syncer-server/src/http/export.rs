@@ -48,7 +48,7 @@ impl Exports {
     fn make(&self, subject: &Subject, name: &str) -> Result<(File, u64), ServerError> {
         let path = self.store.tokenizer_path();
         let tokenizer = std::fs::read_to_string(&path).map_err(disk("read", &path))?;
-        let file = archive(&subject.theta, &self.spec, &tokenizer, self.store.dir(), name)?;
+        let file = archive(&subject.theta(), &self.spec, &tokenizer, self.store.dir(), name)?;
         let len = file.metadata().map_err(disk("read", self.store.dir()))?.len();
         Ok((file, len))
     }

@@ -47,7 +47,7 @@ impl Snapshot {
         let mut sha = Sha256::new();
         let mut tensors = Vec::new();
         for (p, state) in self.states.iter().enumerate() {
-            for (part, values) in PARTS.iter().zip([&state.theta, &*state.hat, &state.momentum]) {
+            for (part, values) in PARTS.iter().zip([&state.theta, &state.hat, &state.momentum]) {
                 let values = Values { shape: [values.len()], values };
                 sha.update(values.data());
                 tensors.push((format!("fragment.{p}.{part}"), values));
@@ -86,8 +86,8 @@ impl Snapshot {
                 sha.update(tensor.data());
                 Ok(from_le_bytes(tensor.data()))
             };
-            let (theta, hat, momentum) = (read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?);
-            states.push(FragmentState { version, theta, hat: Arc::new(hat), momentum });
+            let [theta, hat, momentum] = [read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?].map(Arc::new);
+            states.push(FragmentState { version, theta, hat, momentum });
         }
         if hex(&sha.finalize()) != sha256 {
             return Err("its tensors do not match their checksum".into());

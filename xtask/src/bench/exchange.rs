@@ -3,12 +3,11 @@
 //! One thread. Each figure is the median of [`RUNS`] runs; the cases take turns, so that a noisy
 //! moment of a shared machine hits all of them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago::diloco::{
-    Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec, Round, Segment,
-    Version, Weighted,
+    CheckedBody, Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec,
+    Round, Segment, Version, Weighted,
 };
 use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec};
 use serde_json::{Value, json};
@@ -118,15 +117,10 @@ impl Merge {
         let update = |learner: u32| Weighted {
             learner: LearnerId(learner),
             weight: 1.0 + f64::from(learner),
-            body: codec_of(Code::Int4).encode(&segments, &noise(learner, values)),
+            body: checked(&segments, &noise(learner, values)),
         };
         let updates = (0..updates).map(update).collect();
-        let state = FragmentState {
-            version: Version(0),
-            theta: vec![0.0; values],
-            hat: Arc::new(vec![0.0; values]),
-            momentum: vec![0.0; values],
-        };
+        let state = FragmentState::new(vec![0.0; values]);
         Self { segments, updates, state, gb_per_s: Vec::new() }
     }
 
@@ -137,7 +131,7 @@ impl Merge {
         while seconds < TIMED_MIN.as_secs_f64() {
             let job = self.job();
             let (merged, took) = timed(|| job.run());
-            let outcome = merged.unwrap_or_else(|(_, error)| panic!("the updates are ours: {error}"));
+            let outcome = merged.unwrap_or_else(|failure| panic!("the updates are ours: {failure}"));
             body_bytes = outcome.body.len();
             self.state = outcome.state;
             seconds += took.as_secs_f64();
@@ -149,12 +143,7 @@ impl Merge {
 
     /// A job with the state; what it needs beyond that is copied here, outside the timing.
     fn job(&mut self) -> MergeJob {
-        let empty = FragmentState {
-            version: Version(0),
-            theta: Vec::new(),
-            hat: Arc::new(Vec::new()),
-            momentum: Vec::new(),
-        };
+        let empty = FragmentState::new(Vec::new());
         MergeJob {
             round: Round(0),
             fragment: FragmentId(0),
@@ -167,6 +156,12 @@ impl Merge {
             next: Version(0),
         }
     }
+}
+
+/// `values` as the body of an update, looked into.
+fn checked(segments: &[Segment], values: &[f32]) -> CheckedBody {
+    let codec = codec_of(Code::Int4);
+    codec.check(segments, codec.encode(segments, values)).expect("the codec reads what it wrote")
 }
 
 /// Coding one fragment and back.

@@ -281,3 +281,6 @@ impl Schedule {
 fn average(old: f64, new: f64) -> f64 {
     if old == 0.0 { new } else { old + TIMING_WEIGHT * (new - old) }
 }
+
+#[cfg(test)]
+mod tests;

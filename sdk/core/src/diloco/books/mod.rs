@@ -207,3 +207,6 @@ pub struct BooksFull {
     /// How many that are.
     pub identities_max: u32,
 }
+
+#[cfg(test)]
+mod tests;

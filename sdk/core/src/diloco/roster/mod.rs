@@ -237,3 +237,6 @@ impl Roster {
         session.heard.after(patience_ms)
     }
 }
+
+#[cfg(test)]
+mod tests;

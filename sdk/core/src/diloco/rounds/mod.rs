@@ -330,3 +330,6 @@ impl Collecting {
         self.invited.contains(&learner) && !self.answered.contains(&learner)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -194,6 +194,12 @@ impl Syncer {
         self.schedule.timing()
     }
 
+    /// Rounds that led to a version.
+    #[must_use]
+    pub fn rounds_merged(&self) -> u64 {
+        self.schedule.turn().rounds_merged
+    }
+
     /// Θ̂ of one fragment and its version; `None` for a fragment that does not exist or is being
     /// merged this moment (ask again after the next [`Input::Merged`]).
     #[must_use]

@@ -1,0 +1,81 @@
+//! The books without connections or rounds.
+
+use super::*;
+use crate::wire::{Fate, LearnerState, Round, RunId, Version};
+
+const TERMS: BookTerms =
+    BookTerms { batch: 2, context: 4, lease_ms: 1_000, lease_idle_ms_max: 500, identities_max: 2 };
+const PACE: Pace = Pace { step_ms: 100.0, step_ms_least: 100.0 };
+
+fn books() -> Books {
+    Books::new(TERMS, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![1]))
+}
+
+fn enrol(books: &mut Books, identity: u8) -> LearnerId {
+    books.enrol(&Identity([identity; 16]), "a", "cpu").0
+}
+
+fn progress(tokens: u64, leases: Vec<(LeaseId, u32)>) -> Progress {
+    let (run, state) = (RunId(1), LearnerState::Training);
+    Progress { run, leases, steps: 0, tokens, step_ms: 100.0, loss: f32::NAN, state }
+}
+
+#[test]
+fn a_lease_lasts_as_long_as_it_should() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    assert!(books.is_new(anne));
+    let grants = books.grant(Millis(0), anne, &PACE);
+    // 1 s at 100 ms a step is 10 steps of 2 windows, of 4 tokens each.
+    assert_eq!(grants.iter().map(|grant| grant.windows).collect::<Vec<_>>(), [20]);
+    assert_eq!((books.unmerged_tokens(anne, FragmentId(0)), books.is_new(anne)), (80, false));
+    assert_eq!(books.grant(Millis(0), anne, &PACE), [], "it has enough");
+    let done = vec![(grants[0].lease, 15)];
+    books.report(Millis(700), anne, &progress(60, done), true);
+    assert_eq!(books.grant(Millis(700), anne, &PACE)[0].windows, 15, "less than half is left");
+}
+
+#[test]
+fn who_claims_to_be_done_too_soon_has_to_wait() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    let mut leased = 0;
+    for _ in 0..1_000 {
+        for grant in books.grant(Millis(0), anne, &PACE) {
+            leased += grant.windows;
+            books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), true);
+        }
+    }
+    // What may be in stock without any time having passed, and one grant more.
+    assert!((512..=532).contains(&leased), "{leased}");
+}
+
+#[test]
+fn what_is_lost_comes_back_and_is_granted_again() {
+    let mut books = books();
+    let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
+    let lost = books.grant(Millis(0), anne, &PACE).remove(0);
+    assert_eq!(books.deadline(), Some(Millis(500)));
+    assert_eq!(books.expire(Millis(499)), []);
+    assert_eq!(books.expire(Millis(500)).len(), 1);
+    let again = books.grant(Millis(500), bert, &PACE).remove(0);
+    assert_eq!((again.start, again.windows), (lost.start, lost.windows));
+    assert_eq!(books.release(bert).len(), 1);
+    assert_eq!(books.restart(bert), [], "nothing is left to come back");
+}
+
+#[test]
+fn one_that_came_to_nothing_makes_room() {
+    let mut books = books();
+    let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
+    let full = BooksFull { identities_max: 2 };
+    assert_eq!(books.make_room(|learner| learner == anne), Err(full), "the last one keeps its number");
+    assert_eq!(books.make_room(|_| false), Ok(Some(anne)));
+    assert_eq!(books.make_room(|_| false), Ok(None), "there is room now");
+    let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 1 };
+    let settled = Settled { round: Round(1), fragment: FragmentId(0), learner: bert, tokens: 1, fate };
+    books.note_update(bert);
+    books.settle(&settled);
+    enrol(&mut books, 3);
+    assert_eq!(books.make_room(|_| false), Err(full), "one that was merged is remembered");
+}

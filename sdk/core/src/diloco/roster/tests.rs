@@ -1,0 +1,84 @@
+//! The roster without rounds or leases.
+
+use super::*;
+
+const ANNE: LearnerId = LearnerId(1);
+const BERT: LearnerId = LearnerId(2);
+const CARL: LearnerId = LearnerId(3);
+
+fn conn(learner: LearnerId) -> ConnId {
+    ConnId(u64::from(learner.0))
+}
+
+/// Those who trained when the clock stood at 0, with the time of a step of each in milliseconds.
+fn roster(live: &[(LearnerId, f32)]) -> Roster {
+    let mut roster = Roster::new(Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 });
+    for &(learner, step_ms) in live {
+        roster.open(Millis(0), conn(learner), learner, true);
+        roster.ready(conn(learner));
+        roster.report(conn(learner), step_ms, f32::NAN, LearnerState::Training);
+    }
+    roster
+}
+
+#[test]
+fn who_comes_is_live_once_it_is_ready_and_gone_once_it_leaves() {
+    let mut roster = roster(&[]);
+    roster.open(Millis(5), conn(ANNE), ANNE, true);
+    assert_eq!(
+        (roster.learner(conn(ANNE)), roster.conn(ANNE), roster.len()),
+        (Some(ANNE), Some(conn(ANNE)), 1)
+    );
+    assert!(!roster.is_live(ANNE));
+    assert!(roster.ready(conn(ANNE)).is_some_and(|session| session.is_fresh));
+    assert!(roster.is_live(ANNE));
+    assert_eq!(roster.close(conn(ANNE)), Some(ANNE));
+    assert_eq!((roster.close(conn(ANNE)), roster.conn(ANNE), roster.is_live(ANNE)), (None, None, false));
+}
+
+#[test]
+fn silence_is_measured_by_what_the_learner_said() {
+    let mut roster = roster(&[(ANNE, 10.0), (BERT, 500.0)]);
+    let silent = |roster: &Roster, at| roster.silent(Millis(at));
+    assert_eq!(silent(&roster, 999), []);
+    // Four steps of BERT last 2 s: it speaks between steps only.
+    assert_eq!(silent(&roster, 1_000), [conn(ANNE)]);
+    assert_eq!(roster.deadline(), Some(Millis(1_000)));
+    roster.hear(Millis(900), conn(ANNE));
+    assert_eq!(silent(&roster, 1_899), []);
+    assert!(roster.report(conn(ANNE), 10.0, f32::NAN, LearnerState::Hidden), "its state is news");
+    assert_eq!(silent(&roster, 2_000), [conn(BERT)]);
+    assert_eq!(silent(&roster, 10_900), [conn(ANNE), conn(BERT)]);
+}
+
+#[test]
+fn speed_is_believed_as_far_as_the_others_allow() {
+    let alone = roster(&[(ANNE, 0.01)]);
+    assert_eq!(alone.step_ms_least(ANNE), 0.01, "one that is alone is taken at its word");
+    let roster = roster(&[(ANNE, 0.01), (BERT, 5_000.0), (CARL, 5_000.0)]);
+    assert_eq!(roster.step_ms_least(ANNE), 5.0, "a thousand times as fast as the others");
+    assert_eq!(roster.step_ms_least(BERT), 5_000.0);
+    assert_eq!(roster.step_ms(), Some(5_000.0));
+    // Times that nobody can have, and losses that are none, change nothing.
+    let mut roster = roster;
+    for step_ms in [f32::NAN, -1.0, 0.0, f32::INFINITY] {
+        assert!(!roster.report(conn(CARL), step_ms, f32::INFINITY, LearnerState::Training));
+    }
+    assert_eq!((roster.session(CARL).map(|carl| carl.step_ms), roster.train_loss()), (Some(5_000.0), None));
+}
+
+#[test]
+fn a_dropped_learner_stays_away_until_its_time_has_come() {
+    let mut roster = roster(&[(ANNE, 10.0)]);
+    roster.send_away(Millis(100), ANNE, u32::MAX);
+    assert_eq!(roster.away_ms(Millis(100), ANNE), Some(DROP_MS_MAX), "never for longer than that");
+    roster.send_away(Millis(100), ANNE, 50);
+    assert_eq!((roster.away_ms(Millis(120), ANNE), roster.away_ms(Millis(150), ANNE)), (Some(30), None));
+    assert!(roster.is_reined(ANNE));
+    roster.expire_reins(Millis(150));
+    assert!(!roster.is_reined(ANNE), "what is over is forgotten");
+    roster.pace(ANNE, Share::new(0.25).unwrap());
+    assert_eq!(roster.share(ANNE).ratio(), 0.25);
+    roster.pace(ANNE, Share::FULL);
+    assert!(!roster.is_reined(ANNE));
+}

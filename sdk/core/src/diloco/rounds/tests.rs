@@ -1,0 +1,168 @@
+//! The rounds of one fragment without a syncer around them.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::diloco::{Fragments, MergeCause, OuterSpec, Settled, checksum};
+use crate::testing::{layout, spec};
+use crate::wire::{LateReason, RunId, Update};
+
+const RUN: RunId = RunId(1);
+const P: FragmentId = FragmentId(0);
+const ANNE: LearnerId = LearnerId(1);
+const BERT: LearnerId = LearnerId(2);
+/// A learner of whom anything is believed.
+const TRUSTED: Standing = Standing { step_ms_least: 1.0, unmerged_tokens: 1_000, clock_tokens: 0 };
+
+/// One fragment, and who looks into its updates.
+fn fragment() -> (Rounds, Verifier) {
+    let (spec, fragments) = (spec(), Fragments::plan(&layout(), 3.try_into().unwrap()));
+    let (fragments, codec) = (Arc::new(fragments), Codec::new(&spec.exchange).unwrap());
+    let terms = RoundTerms {
+        fragment: P,
+        segments: fragments.segments(P).unwrap().to_vec(),
+        codec,
+        inner: spec.inner,
+        sync_every: spec.exchange.sync_every,
+        step_tokens: 8,
+        quorum: QuorumPolicy::default(),
+        merge: MergeRule::Radial,
+        norm_ratio_max: 20.0,
+    };
+    let state = FragmentState::new(vec![0.0; fragments.len(P)]);
+    (Rounds::new(terms, state), Verifier::new(fragments, codec))
+}
+
+/// An update of `rounds` in which each value is `value`, after ten steps.
+fn update(rounds: &Rounds, verifier: &Verifier, round: u64, value: f32) -> Verified {
+    let values = vec![value; rounds.norms.len()];
+    let body = rounds.terms.codec.encode(&rounds.terms.segments, &values);
+    let (round, base, checksum) = (Round(round), rounds.version(), checksum(&body));
+    verifier.verify(Update { run: RUN, round, fragment: P, base, steps: 10, tokens: 80, body, checksum })
+}
+
+fn launch(round: u64, invited: &[LearnerId]) -> Launch {
+    Launch { round: Round(round), fragment: P, invited: invited.iter().copied().collect(), last_of: None }
+}
+
+/// Merges what `rounds` holds, here and now.
+fn merge(rounds: &mut Rounds, now: Millis) -> Merge {
+    let job = rounds.merge(now, OuterSpec { lr: 1.0, momentum: 0.0 }).expect("it collects");
+    let outcome = job.run().expect("it was checked");
+    rounds.merged(now.after(5), outcome).expect("it is the job under way")
+}
+
+#[test]
+fn a_round_from_launch_to_version() {
+    let (mut rounds, verifier) = fragment();
+    let (timing, everyone) = (Timing::default(), |_: LearnerId| true);
+    rounds.launch(Millis(100), launch(7, &[ANNE, BERT]));
+    let waits = rounds.decide(Millis(100), &timing, &everyone).unwrap();
+    assert!(matches!(waits.decision, Decision::AwaitQuorum { missing: 1, .. }));
+
+    let answer = update(&rounds, &verifier, 7, 0.25);
+    let answered = rounds.answer(Millis(130), ANNE, answer, &TRUSTED, true);
+    assert_eq!(answered, Ok(Answered { round: Round(7), tokens: 80, after_ms: 30 }));
+    assert_eq!(rounds.pass(Millis(140), BERT, Round(7)).map(|answered| answered.tokens), Some(0));
+    let quorum = rounds.reach_quorum(Millis(140), &everyone).unwrap();
+    assert_eq!((quorum.updates, quorum.after_ms), (1, 40));
+    let ends = rounds.decide(Millis(140), &timing, &everyone).unwrap();
+    assert_eq!(ends.decision, Decision::Merge { why: MergeCause::AllAnswered });
+
+    let merge = merge(&mut rounds, Millis(140));
+    assert_eq!((merge.base, merge.version, merge.collect_ms, merge.sync_ms), (Version(0), Version(7), 40, 5));
+    let fate = Fate::Merged { version: Version(7), weight: 1.0, tokens: 80 };
+    assert_eq!(merge.settled, [Settled { round: Round(7), fragment: P, learner: ANNE, tokens: 80, fate }]);
+    assert!(
+        rounds.is_idle() && rounds.state().unwrap().theta.iter().all(|value| (value + 0.25).abs() < 2e-3)
+    );
+}
+
+#[test]
+fn an_answer_has_to_be_asked_for() {
+    let (mut rounds, verifier) = fragment();
+    let check = |rounds: &mut Rounds, learner, round, issued, expected: Fate| {
+        let update = update(rounds, &verifier, round, 0.1);
+        assert_eq!(rounds.answer(Millis(50), learner, update, &TRUSTED, issued), Err(expected));
+    };
+    check(&mut rounds, ANNE, 3, true, Fate::Late(LateReason::RoundOver));
+    check(&mut rounds, ANNE, 9, false, Fate::Refused(Refusal::NotInvited));
+    rounds.launch(Millis(0), launch(4, &[ANNE]));
+    check(&mut rounds, BERT, 4, true, Fate::Refused(Refusal::NotInvited));
+    assert_eq!((rounds.awaits(ANNE), rounds.awaits(BERT)), (Some(Round(4)), None));
+    assert_eq!(rounds.pass(Millis(50), ANNE, Round(4)).map(|answered| answered.after_ms), Some(50));
+    assert_eq!(rounds.awaits(ANNE), None);
+    check(&mut rounds, ANNE, 4, true, Fate::Refused(Refusal::NotInvited));
+    assert_eq!(rounds.pass(Millis(50), ANNE, Round(4)), None, "once is enough");
+}
+
+#[test]
+fn a_refused_update_is_an_answer_too() {
+    let (mut rounds, verifier) = fragment();
+    rounds.launch(Millis(0), launch(4, &[ANNE]));
+    let huge = update(&rounds, &verifier, 4, 1e9);
+    let refused = rounds.answer(Millis(50), ANNE, huge, &TRUSTED, true);
+    assert_eq!(refused, Err(Fate::Refused(Refusal::Norm)));
+    let verdict = rounds.decide(Millis(50), &Timing::default(), &|_| true).unwrap();
+    assert!(matches!(verdict.decision, Decision::Abandon { .. }), "{verdict:?}");
+    rounds.abandon();
+    assert!(rounds.is_idle());
+}
+
+#[test]
+fn tokens_count_as_far_as_they_can_have_been_trained() {
+    let check = |standing: Standing, expected: Result<u64, Fate>| {
+        let (mut rounds, verifier) = fragment();
+        rounds.count_from(Millis(0), ANNE);
+        rounds.launch(Millis(0), launch(4, &[ANNE]));
+        let update = update(&rounds, &verifier, 4, 0.1);
+        let answered = rounds.answer(Millis(10), ANNE, update, &standing, true);
+        assert_eq!(answered.map(|answered| answered.tokens), expected, "{standing:?}");
+    };
+    check(TRUSTED, Ok(80));
+    check(Standing { unmerged_tokens: 30, ..TRUSTED }, Ok(30));
+    check(Standing { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
+    // In 10 ms one that takes 10 ms a step takes 2 with the slack, and 6 more are always believed.
+    check(Standing { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
+}
+
+#[test]
+fn a_merge_that_fails_leaves_all_as_it_was() {
+    let (mut rounds, verifier) = fragment();
+    rounds.launch(Millis(0), launch(4, &[ANNE]));
+    let update = update(&rounds, &verifier, 4, 0.1);
+    rounds.answer(Millis(5), ANNE, update, &TRUSTED, true).unwrap();
+    let mut job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
+    assert!(rounds.is_merging() && rounds.hat().is_none());
+    job.updates.clear();
+    let settled = rounds.failed(*job.run().unwrap_err()).unwrap();
+    assert_eq!(settled[0].fate, Fate::Late(LateReason::RoundOver));
+    assert_eq!((rounds.is_idle(), rounds.hat().unwrap().0), (true, Version(0)));
+}
+
+#[test]
+fn only_the_job_under_way_comes_back() {
+    let (mut rounds, verifier) = fragment();
+    rounds.launch(Millis(0), launch(4, &[ANNE]));
+    let answer = update(&rounds, &verifier, 4, 0.1);
+    rounds.answer(Millis(5), ANNE, answer, &TRUSTED, true).unwrap();
+    let job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
+    let stranger = crate::diloco::MergeOutcome { round: Round(3), ..job.clone().run().unwrap() };
+    assert_eq!(rounds.merged(Millis(6), stranger), None);
+    assert!(rounds.is_merging());
+    assert!(rounds.merged(Millis(6), job.run().unwrap()).is_some());
+}
+
+#[test]
+fn the_last_round_waits_for_everyone_alive() {
+    let (mut rounds, verifier) = fragment();
+    let invited = BTreeSet::from([ANNE, BERT]);
+    rounds.launch(Millis(0), Launch { round: Round(4), fragment: P, invited, last_of: Some(3) });
+    let update = update(&rounds, &verifier, 4, 0.1);
+    rounds.answer(Millis(5), ANNE, update, &TRUSTED, true).unwrap();
+    let mut decide = |alive: &dyn Fn(LearnerId) -> bool| {
+        rounds.decide(Millis(5), &Timing::default(), &|learner| alive(learner)).unwrap().decision
+    };
+    assert!(matches!(decide(&|_| true), Decision::AwaitQuorum { .. }));
+    assert!(matches!(decide(&|learner| learner != BERT), Decision::Merge { .. }));
+}

@@ -1,0 +1,116 @@
+//! The schedule without rounds, learners or parameters.
+
+use super::*;
+
+const TERMS: ScheduleTerms =
+    ScheduleTerms { fragments: 3, sync_every: 6, rounds_in_flight: 2, learners_start: 2, cohort_max: 2 };
+const QUIET: Traffic = Traffic { in_flight: 0, is_next_busy: false, live: 2, is_measured: true };
+
+fn schedule() -> Schedule {
+    Schedule::new(TERMS, Turn::default())
+}
+
+fn learners(ids: impl IntoIterator<Item = u32>) -> BTreeSet<LearnerId> {
+    ids.into_iter().map(LearnerId).collect()
+}
+
+#[test]
+fn the_first_round_waits_for_enough_who_are_measured() {
+    let schedule = schedule();
+    assert_eq!(schedule.launch_at(&QUIET), Some(Millis(0)));
+    assert_eq!(schedule.launch_at(&Traffic { live: 1, ..QUIET }), None);
+    assert_eq!(schedule.launch_at(&Traffic { is_measured: false, ..QUIET }), None);
+}
+
+#[test]
+fn launches_are_a_floor_apart_and_few_are_in_flight() {
+    let mut schedule = schedule();
+    schedule.note_step(10.0);
+    let first = schedule.next(Millis(100), &learners([1, 2]));
+    assert_eq!((first.round, first.fragment, first.last_of), (Round(1), FragmentId(0), None));
+    // H · ξ_step / P = 6 · 10 / 3; one that begun goes on with whoever is there.
+    let one = Traffic { in_flight: 1, live: 1, ..QUIET };
+    assert_eq!(schedule.launch_at(&one), Some(Millis(120)));
+    assert_eq!(schedule.launch_at(&Traffic { in_flight: 2, ..one }), None);
+    assert_eq!(schedule.launch_at(&Traffic { is_next_busy: true, ..one }), None);
+    assert_eq!(schedule.next_fragment(), FragmentId(1));
+}
+
+#[test]
+fn a_cohort_is_a_sample_that_moves_on_each_turn() {
+    let mut schedule = schedule();
+    let everyone = learners(1..=4);
+    let asked = |schedule: &mut Schedule| schedule.next(Millis(0), &everyone).invited;
+    let first: Vec<_> = (0..3).map(|_| asked(&mut schedule)).collect();
+    let second: Vec<_> = (0..3).map(|_| asked(&mut schedule)).collect();
+    assert!(first.iter().chain(&second).all(|invited| invited.len() == 2));
+    // Round 1 and 2 belong to turn 0, 3 to 5 to turn 1: each turn moves on by two.
+    assert_eq!(first[1], learners([1, 2]));
+    assert_eq!(second[0], learners([3, 4]));
+}
+
+#[test]
+fn a_held_run_launches_nothing() {
+    let mut schedule = schedule();
+    assert!(schedule.hold(true));
+    assert!(!schedule.hold(true), "that is no news");
+    assert_eq!(schedule.launch_at(&QUIET), None);
+    assert!(schedule.hold(false));
+    assert_eq!(schedule.launch_at(&QUIET), Some(Millis(0)));
+}
+
+#[test]
+fn an_ending_run_asks_everyone_once_on_each_fragment() {
+    let mut schedule = schedule();
+    schedule.finish();
+    assert_eq!(schedule.launch_at(&QUIET), None);
+    let everyone = learners(1..=3);
+    let busy = |fragment: &FragmentId| fragment.0 == 1;
+    let last = schedule.last(Millis(0), busy, &everyone);
+    let fragments: Vec<_> = last.iter().map(|launch| launch.fragment.0).collect();
+    assert_eq!(fragments, [0, 2]);
+    assert!(last.iter().all(|launch| launch.last_of == Some(2) && launch.invited == everyone));
+    assert!(!schedule.is_over(true), "one fragment is still to come");
+    assert_eq!(schedule.last(Millis(0), |_| false, &everyone).len(), 1);
+    assert!(!schedule.is_over(false), "its round is under way");
+    assert!(schedule.is_over(true));
+    assert!(!schedule.is_over(true), "it says so once");
+}
+
+#[test]
+fn an_ending_run_without_learners_waits_only_for_what_is_under_way() {
+    let mut schedule = schedule();
+    schedule.finish();
+    assert_eq!(schedule.last(Millis(0), |fragment| fragment.0 == 1, &learners([])), []);
+    assert!(!schedule.is_over(true));
+    assert_eq!(schedule.last(Millis(0), |_| false, &learners([])), []);
+    assert!(schedule.is_over(true));
+}
+
+#[test]
+fn times_are_averaged_and_late_answers_count() {
+    let mut schedule = schedule();
+    let round = schedule.next(Millis(100), &learners([1])).round;
+    schedule.note_answer(Millis(140), round);
+    schedule.note_answer(Millis(180), round);
+    schedule.note_answer(Millis(999), Round(77));
+    assert_eq!(schedule.timing().answer_ms, 60.0);
+    schedule.note_quorum(10);
+    schedule.note_merged(4);
+    schedule.note_merged(8);
+    schedule.note_abandoned();
+    let turn = schedule.turn();
+    assert_eq!((turn.timing.quorum_ms, turn.timing.sync_ms), (10.0, 6.0));
+    assert_eq!((turn.rounds_merged, turn.rounds_abandoned), (2, 1));
+}
+
+#[test]
+fn numbers_after_a_restart_are_new() {
+    let mut schedule = schedule();
+    (0..5).for_each(|_| drop(schedule.next(Millis(0), &learners([1]))));
+    assert!(schedule.is_issued(Round(5)) && !schedule.is_issued(Round(6)));
+    let mut again = Schedule::new(TERMS, schedule.turn().after_restart());
+    let round = again.next(Millis(0), &learners([1])).round;
+    assert_eq!(round, Round(1 << 32));
+    assert_eq!(again.turn().after_restart().next_round, 2 << 32);
+}
