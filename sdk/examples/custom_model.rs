@@ -1,9 +1,9 @@
 //! A model of your own, made a learner: `cargo run --example custom_model`.
 //!
 //! The model is a table of bigrams: for each byte, the scores of the byte that follows. Whatever implements
-//! [`Trainer`] is made an engine by [`HostEngine`], which does the exchange. Without an argument the example trains alone
-//! and codes its progress once. With an address, `cargo run --example custom_model -- ws://HOST:PORT`, it takes part in
-//! a run whose syncer was given the same layout (see the example `own_syncer`).
+//! [`Trainer`] is made an engine by [`HostEngine`], which does the exchange. Without an argument the example trains
+//! alone and codes its progress once. With an address, `cargo run --example custom_model -- ws://HOST:PORT`, it takes
+//! part in a run whose syncer was given the same layout (see the example `own_syncer`).
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 

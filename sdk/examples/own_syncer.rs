@@ -1,0 +1,270 @@
+//! A syncer inside a program of your own: `cargo run --example own_syncer`.
+//!
+//! Three learners on threads train a vector of 80 numbers, each towards numbers of its own, and the syncer on the main
+//! thread merges them. Channels take the place of sockets; what goes through them are the bytes of the wire.
+//! `syncer-server` is the same loop around real sockets, with snapshots and pages.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it finds")]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use archipelago::diloco::learner::{self, Learner, LearnerConfig, Step};
+use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
+use archipelago::diloco::{Codec, Fragments, Layout, MergeClass, MergeJob, Replica, Tensor};
+use archipelago::model::Preset;
+use archipelago::platform::Clock;
+use archipelago::wire::{
+    ApplyPolicy, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Identity, Message, Millis, RunId,
+    RunSpec, ShardSpec, Version, decode, encode,
+};
+
+/// Merges before the run is finished.
+const MERGES: u32 = 200;
+
+/// What a learner's thread tells the syncer's.
+enum Up {
+    /// The bytes of a message.
+    Message(ConnId, Vec<u8>),
+    /// It needs a fragment. Real learners fetch it by HTTP.
+    Fetch(ConnId, FragmentId),
+}
+
+/// What the syncer's thread tells a learner's.
+enum Down {
+    /// The bytes of a message.
+    Message(Vec<u8>),
+    /// A fragment, whole.
+    Fragment(FragmentId, Version, Arc<Vec<f32>>),
+}
+
+/// What the syncer's surroundings do for it.
+struct Channels {
+    learners: BTreeMap<ConnId, Sender<Down>>,
+    /// Merges to run; a server gives them to a thread of their own.
+    jobs: Vec<MergeJob>,
+    merges: u32,
+    finished: bool,
+}
+
+impl Host for Channels {
+    fn send(&mut self, conns: &[ConnId], message: Message) {
+        let bytes = encode(&message);
+        for learner in conns.iter().filter_map(|conn| self.learners.get(conn)) {
+            // A learner that is gone needs no message.
+            let _gone = learner.send(Down::Message(bytes.clone()));
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, bye: Bye) {
+        self.send(&[conn], Message::Bye(bye));
+        self.learners.remove(&conn);
+    }
+
+    fn merge(&mut self, job: MergeJob) {
+        self.jobs.push(job);
+    }
+
+    fn note(&mut self, _syncer: &Syncer, event: Event) {
+        if let Event::Merged { round, fragment, updates, .. } = event {
+            self.merges += 1;
+            if self.merges.is_multiple_of(50) {
+                println!("round {round} merged {updates} updates of fragment {fragment}");
+            }
+        }
+    }
+
+    fn finished(&mut self) {
+        self.finished = true;
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let theta = train()?;
+    let mean = theta.iter().sum::<f32>() / theta.len() as f32;
+    println!("the learners went for 1, 2 and 3; the merged parameters have the mean {mean:.2}");
+    Ok(())
+}
+
+/// Serves three learners until they are sent home; the merged parameters, `[80]`.
+fn train() -> Result<Vec<f32>, Box<dyn Error>> {
+    let (spec, layout) = run()?;
+    let start = vec![0.0; layout.len()];
+    let mut syncer = Syncer::new(RunId(1), spec, SyncerConfig::default(), &layout, &start)?;
+    let (up, inbox) = channel();
+    let mut host = Channels { learners: BTreeMap::new(), jobs: Vec::new(), merges: 0, finished: false };
+    let mut threads = Vec::new();
+    for number in 1..=3_u8 {
+        let conn = ConnId(number.into());
+        let (down, messages) = channel();
+        host.learners.insert(conn, down);
+        let (up, layout) = (up.clone(), layout.clone());
+        threads.push(thread::spawn(move || learn(conn, number, &layout, &up, &messages)));
+    }
+    let clock = Clock::start();
+    while !host.finished {
+        serve_one(&mut syncer, &mut host, &inbox, &clock)?;
+    }
+    for thread in threads {
+        thread.join().map_err(|_| "a learner panicked")??;
+    }
+    Ok(syncer.theta().ok_or("nothing is being merged any more")?)
+}
+
+/// Waits for a message or for the syncer's deadline, and does what the syncer then asks for.
+fn serve_one(
+    syncer: &mut Syncer,
+    host: &mut Channels,
+    inbox: &Receiver<Up>,
+    clock: &Clock,
+) -> Result<(), Box<dyn Error>> {
+    let now = || clock.now();
+    let wait = syncer.deadline(now()).map_or(1_000, |at| at.0.saturating_sub(now().0));
+    match inbox.recv_timeout(Duration::from_millis(wait)) {
+        Ok(Up::Message(conn, bytes)) => syncer.drive(now(), Input::Message(conn, decode(&bytes)?), host),
+        Ok(Up::Fetch(conn, fragment)) => {
+            let (version, hat) = syncer.hat(fragment).ok_or("no such fragment")?;
+            if let Some(learner) = host.learners.get(&conn) {
+                learner.send(Down::Fragment(fragment, version, hat))?;
+            }
+        }
+        Err(RecvTimeoutError::Timeout) => syncer.drive(now(), Input::Timeout, host),
+        Err(RecvTimeoutError::Disconnected) => return Err("all learners are gone".into()),
+    }
+    while let Some(job) = host.jobs.pop() {
+        syncer.drive(now(), Input::Merged(Box::new(job.run())), host);
+    }
+    if host.merges >= MERGES {
+        host.merges = 0;
+        syncer.drive(now(), Input::Finish, host);
+    }
+    Ok(())
+}
+
+/// One learner: the core's machine, a vector of parameters, and its copy of what the syncer broadcasts.
+struct Island {
+    conn: ConnId,
+    core: Learner,
+    layout: Layout,
+    theta: Vec<f32>,
+    replica: Option<Replica>,
+    up: Sender<Up>,
+    clock: Clock,
+}
+
+/// Trains towards `number` until the syncer says goodbye.
+fn learn(
+    conn: ConnId,
+    number: u8,
+    layout: &Layout,
+    up: &Sender<Up>,
+    messages: &Receiver<Down>,
+) -> Result<(), String> {
+    let (identity, name) = (Identity([number; 16]), format!("learner {number}"));
+    let mut island = Island {
+        conn,
+        core: Learner::new(LearnerConfig { identity, name, device: "one thread".into(), invite: None }),
+        layout: layout.clone(),
+        theta: vec![0.0; layout.len()],
+        replica: None,
+        up: up.clone(),
+        clock: Clock::start(),
+    };
+    island.core.handle(island.now(), learner::Input::Connected);
+    while island.obey().map_err(|error| error.to_string())? {
+        let now = island.now();
+        if island.core.deadline(now).is_some_and(|at| at <= now) {
+            island.core.handle(now, learner::Input::Timeout);
+        }
+        island.train(f32::from(number));
+        // A real learner does not wait here: it takes what has come and goes on with the next step.
+        match messages.recv_timeout(Duration::from_millis(1)) {
+            Ok(Down::Message(bytes)) => {
+                let message = decode(&bytes).map_err(|error| error.to_string())?;
+                island.core.handle(island.now(), learner::Input::Message(message));
+            }
+            Ok(Down::Fragment(fragment, version, hat)) => {
+                let values = hat.to_vec();
+                island.core.handle(island.now(), learner::Input::Fetched { fragment, version, values });
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    Ok(())
+}
+
+impl Island {
+    fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    /// One step, if there is something to train.
+    fn train(&mut self, target: f32) {
+        if self.core.can_train() {
+            self.theta.iter_mut().for_each(|value| *value += 0.02 * (target - *value));
+            let loss = (target - self.theta[0]).abs();
+            let step = Step { tokens: 64, loss, step_ms: 1.0, leases: Vec::new() };
+            self.core.handle(self.now(), learner::Input::Stepped(step));
+        }
+    }
+
+    /// Does what the core asks for; `false` once it is over.
+    fn obey(&mut self) -> Result<bool, Box<dyn Error>> {
+        use learner::{Input, Output};
+        while let Some(output) = self.core.poll() {
+            let (now, replica) = (self.now(), self.replica.as_mut().ok_or("a welcome comes first"));
+            match output {
+                // If the syncer is gone, its goodbye has come already.
+                Output::Send(message) => drop(self.up.send(Up::Message(self.conn, encode(&message)))),
+                Output::Fetch { fragment, .. } => drop(self.up.send(Up::Fetch(self.conn, fragment))),
+                Output::Build(welcome) => {
+                    let exchange = &welcome.spec.exchange;
+                    let count = NonZeroU16::new(exchange.fragments).ok_or("a run has fragments")?;
+                    let fragments = Arc::new(Fragments::plan(&self.layout, count));
+                    let codec = Codec::new(exchange)?;
+                    self.replica = Some(Replica::new(Arc::clone(&fragments), codec, exchange.apply));
+                    self.core.handle(now, Input::Built(fragments));
+                }
+                Output::Encode { round, fragment } => {
+                    let body = replica?.encode(fragment, &self.theta)?;
+                    self.core.handle(now, Input::Encoded { round, fragment, body });
+                }
+                Output::Apply { fragment, body, included } => {
+                    replica?.apply(fragment, &body, included, &mut self.theta)?;
+                }
+                Output::Load { fragment, values, keep, included } => {
+                    replica?.load(fragment, &values, keep, included, &mut self.theta)?;
+                }
+                // This task has no data to lease.
+                Output::Grant(_) | Output::RetainLeases(_) => {}
+                Output::Reconnect(_) | Output::Stop(_) => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What the run is, and the tensors of its parameters.
+fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
+    let tensor = |name: &str, rows| Tensor { name: name.into(), rows, cols: 8, merge: MergeClass::Mean };
+    let layout = Layout::new(vec![tensor("first", 6), tensor("second", 4)])?;
+    let apply = ApplyPolicy::Keep { residue: true };
+    let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
+    // Windows to lease, so that the tokens of an update count; nobody reads them here.
+    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 10_000_000, sha256: [0; 32] }] };
+    let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
+    Ok((RunSpec { model, inner, exchange, data, seed: 1 }, layout))
+}
+
+#[test]
+fn the_learners_meet_in_the_middle() {
+    let theta = train().expect("a run of three threads");
+    let mean = theta.iter().sum::<f32>() / theta.len() as f32;
+    assert!((1.5..2.5).contains(&mean), "{mean}");
+}
