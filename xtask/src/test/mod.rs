@@ -7,6 +7,7 @@ mod documents;
 mod stages;
 mod tidy;
 mod vulkan;
+mod words;
 
 use std::{process::ExitCode, time::Instant};
 

@@ -5,10 +5,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{arrows, documents};
+use super::{arrows, documents, words};
 
 /// Lines a Rust file may have.
 const LINES_MAX: usize = 400;
+
+/// Columns a line of code may have.
+const COLUMNS_MAX: usize = 120;
+
+/// Kinds of file whose lines are counted.
+const NARROW: &[&str] = &["rs", "wgsl", "css"];
+
+/// Kinds of file whose names are compared with the vocabulary.
+const SPOKEN: &[&str] = &["rs", "ts", "mjs"];
+
+/// Kinds of file that begin with a heading, and how it begins.
+const HEADED: &[(&str, &[&str])] = &[("rs", &["//! ", "#![doc = include_str!("]), ("wgsl", &["// "])];
 
 /// Folders that hold no code of ours.
 const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
@@ -26,6 +38,9 @@ const IMPURE: &[&str] =
 
 /// The only place that may know the target.
 const PLATFORM: &str = "sdk/src/platform/";
+
+/// The file that holds the words that are not said.
+const WORDS: &str = "xtask/src/test/words.rs";
 
 // Split, so that this file passes its own rules.
 const TARGET_CFG: [&str; 2] = [concat!("cfg(tar", "get_"), concat!("cfg!(tar", "get_")];
@@ -72,46 +87,71 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
 /// The rules that `text` breaks, each with the file's `name`, the line and what to do.
 fn judge(name: &str, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
-    let rust = name.ends_with(".rs");
+    let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
     let lines = text.lines().count();
-    if rust && lines > LINES_MAX {
+    if kind == "rs" && lines > LINES_MAX {
         broken.push(format!("{name}: {lines} lines, at most {LINES_MAX}; split it by concept"));
     }
-    let pure = PURE.iter().any(|folder| name.starts_with(folder));
+    if let Some((_, begins)) = HEADED.iter().find(|(headed, _)| *headed == kind)
+        && !begins.iter().any(|begin| text.starts_with(begin))
+    {
+        broken.push(format!("{name}:1: no heading; begin with `{}` and what the file is about", begins[0]));
+    }
     let mut tests = name.ends_with("/tests.rs") || name.contains("/tests/");
     for (number, line) in text.lines().enumerate() {
-        let mut say = |what: &str| broken.push(format!("{name}:{}: {what}", number + 1));
         tests |= line.trim() == "#[cfg(test)]";
-        if let Some(debt) =
-            DEBTS.iter().find(|debt| line.split(|c: char| !c.is_alphanumeric()).any(|w| w == **debt))
-        {
-            say(&format!("{debt}; do it now or open an issue"));
-        }
-        if MACHINE_PATHS.iter().any(|path| line.contains(path)) {
-            say("names a folder of one machine; take it as an argument");
-        }
-        if !rust || line.trim_start().starts_with("//") {
-            continue;
-        }
-        if !name.starts_with(PLATFORM) && TARGET_CFG.iter().any(|cfg| line.contains(cfg)) {
-            say("a condition on the target; only sdk/src/platform/ may have one");
-        }
-        if pure
-            && !tests
-            && let Some(impure) = IMPURE.iter().find(|impure| line.contains(**impure))
-        {
-            say(&format!("{impure} in a pure module; take what it gives as an argument"));
+        let mut say = |what: &str| broken.push(format!("{name}:{}: {what}", number + 1));
+        judge_line(name, kind, line, &mut say);
+        if kind == "rs" && !line.trim_start().starts_with("//") {
+            judge_rust(name, line, tests, &mut say);
         }
     }
     broken
+}
+
+/// The rules for a line of any file.
+fn judge_line(name: &str, kind: &str, line: &str, say: &mut impl FnMut(&str)) {
+    let columns = line.chars().count();
+    if NARROW.contains(&kind) && columns > COLUMNS_MAX {
+        say(&format!("{columns} columns, at most {COLUMNS_MAX}; break the line"));
+    }
+    if let Some(debt) =
+        DEBTS.iter().find(|debt| line.split(|c: char| !c.is_alphanumeric()).any(|w| w == **debt))
+    {
+        say(&format!("{debt}; do it now or open an issue"));
+    }
+    if MACHINE_PATHS.iter().any(|path| line.contains(path)) {
+        say("names a folder of one machine; take it as an argument");
+    }
+    if SPOKEN.contains(&kind)
+        && name != WORDS
+        && let Some((wrong, instead)) = words::wrong(line)
+    {
+        say(&format!("`{wrong}` is not in the vocabulary of ARCHITECTURE.md; say {instead}"));
+    }
+}
+
+/// The rules for a line of Rust that is no comment.
+fn judge_rust(name: &str, line: &str, tests: bool, say: &mut impl FnMut(&str)) {
+    if !name.starts_with(PLATFORM) && TARGET_CFG.iter().any(|cfg| line.contains(cfg)) {
+        say("a condition on the target; only sdk/src/platform/ may have one");
+    }
+    let pure = PURE.iter().any(|folder| name.starts_with(folder));
+    if pure
+        && !tests
+        && let Some(impure) = IMPURE.iter().find(|impure| line.contains(**impure))
+    {
+        say(&format!("{impure} in a pure module; take what it gives as an argument"));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `text` in the file `name` breaks `count` rules.
+    /// `text` in the file `name` breaks `count` rules, and that it may lack a heading is none of them.
     fn check_file(name: &str, text: &str, count: usize) {
+        let text = &if name.ends_with(".rs") { format!("//! Heading.\n{text}") } else { text.to_owned() };
         assert_eq!(judge(name, text).len(), count, "{name}: {text:?}: {:?}", judge(name, text));
     }
 
@@ -122,14 +162,33 @@ mod tests {
 
     #[test]
     fn each_rule_bites() {
-        check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX), 0);
-        check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX + 1), 1);
+        check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX - 1), 0);
+        check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX), 1);
         check_file("README.md", &"\n".repeat(LINES_MAX + 1), 0);
         check_file("sdk/src/run.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 1);
         check_file("sdk/src/platform/mod.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 0);
         check_file("tests/a.rs", &format!("// {}: later", DEBTS[0]), 1);
         check_file("tests/a.rs", &format!("let MAS{} = 1;", DEBTS[0]), 0);
         check_file("README.md", &format!("see {}x", MACHINE_PATHS[0]), 1);
+    }
+
+    #[test]
+    fn files_have_headings_and_narrow_lines() {
+        assert_eq!(judge("sdk/src/a.rs", "fn f() {}\n").len(), 1);
+        assert_eq!(judge("sdk/src/a.rs", "#![doc = include_str!(\"A.md\")]\n").len(), 0);
+        check_file("sdk/src/a.wgsl", "const A = 1;\n", 1);
+        check_file("sdk/src/a.wgsl", "// A is 1.\nconst A = 1;\n", 0);
+        check_file("sdk/src/a.rs", &format!("// {}", "Θ".repeat(COLUMNS_MAX - 3)), 0);
+        check_file("sdk/src/a.rs", &format!("// {}", "Θ".repeat(COLUMNS_MAX - 2)), 1);
+        check_file("README.md", &"a".repeat(COLUMNS_MAX + 1), 0);
+    }
+
+    #[test]
+    fn names_obey_the_vocabulary() {
+        let name = ["trained", "tokens"].join("_");
+        check_file("sdk/src/a.rs", &format!("let {name} = 1;"), 1);
+        check_file("web-demo/a.ts", &format!("let {name} = 1;"), 1);
+        check_file("README.md", &name, 0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The arrows between rooms: the map in ARCHITECTURE.md, compared with what the code imports.
 //!
-//! A room is a row of the map: some folders or files. What ships in a room may use what its row allows; tests may use more.
+//! A room is a row of the map: some folders or files. What ships in a room may use what its row allows; tests may use
+//! more.
 //! A room is used by its door: the module that a path names, whatever that module passes on from elsewhere.
 //! Among the modules side by side in one folder there is no circle either. A module and the one above it may
 //! know each other, for the upper one is where neighbours keep what they share.
@@ -19,29 +20,19 @@ use std::path::Path;
 use self::map::Room;
 use self::tree::{Tree, Use};
 
-/// Circles between neighbours that are known, as the two modules, and why they stay.
-const CIRCLES: &[(&str, &str, &str)] = &[
-    ("archipelago::engine::gpu::device", "archipelago::engine::gpu::error", "to be mended"),
-    ("archipelago::engine::gpu::device", "archipelago::engine::gpu::program", "to be mended"),
-    ("archipelago::run::session", "archipelago::run::report", "to be mended"),
-    ("archipelago_core::wire::error", "archipelago_core::wire::header", "to be mended"),
-    ("archipelago_core::wire::codec", "archipelago_core::wire::messages", "to be mended"),
-    ("archipelago_core::wire::error", "archipelago_core::wire::messages", "to be mended"),
-    ("archipelago_core::wire::header", "archipelago_core::wire::messages", "to be mended"),
-    ("xtask/src/main.rs::tools", "xtask/src/main.rs::web", "to be mended"),
-    ("archipelago_sim::world::happening", "archipelago_sim::world::net", "to be mended"),
-    ("syncer_server::actor", "syncer_server::evaluate", "to be mended"),
-    ("syncer_server::status", "syncer_server::evaluate", "to be mended"),
-    ("xtask/src/main.rs::demo::report", "xtask/src/main.rs::demo::session", "to be mended"),
-];
+/// Two neighbours of a circle, and why it stays.
+type Circle = (&'static str, &'static str, &'static str);
+
+/// The circles that are known.
+const CIRCLES: &[Circle] = &[];
 
 /// Compares the files `names` of the workspace in `root` with the map; the sentences to act on.
 pub fn judge(root: &Path, names: &[String]) -> Vec<String> {
-    judge_texts(names, &|name| fs::read_to_string(root.join(name)).ok())
+    judge_texts(names, CIRCLES, &|name| fs::read_to_string(root.join(name)).ok())
 }
 
-/// The same for files whose texts `load` gives.
-fn judge_texts(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+/// The same for files whose texts `load` gives, but for circles that are `known`.
+fn judge_texts(names: &[String], known: &[Circle], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let page = load("ARCHITECTURE.md").unwrap_or_default();
     let rooms = match map::read(&page) {
         Ok(rooms) => rooms,
@@ -63,7 +54,7 @@ fn judge_texts(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<S
     broken.extend(against(&rooms, &arrows));
     broken.extend(idle(&rooms, &arrows));
     broken.extend(crates::against(&rooms, &manifests));
-    broken.extend(circles(&tree.uses()));
+    broken.extend(circles(&tree.uses(), known));
     broken.extend(dead(&tree, names));
     broken
 }
@@ -152,10 +143,11 @@ fn idle(rooms: &[Room], arrows: &BTreeSet<Arrow>) -> Vec<String> {
 }
 
 /// Circles among modules that lie side by side, one sentence for each.
-fn circles(uses: &[Use]) -> Vec<String> {
+fn circles(uses: &[Use], known: &[Circle]) -> Vec<String> {
     type Edges = BTreeMap<String, BTreeSet<String>>;
     let mut levels: BTreeMap<Vec<String>, Edges> = BTreeMap::new();
     let mut places: BTreeMap<(String, String), String> = BTreeMap::new();
+    let mut met: BTreeSet<Circle> = BTreeSet::new();
     for used in uses {
         let Some(target) = used.through.last() else { continue };
         let shared = used.from.iter().zip(target).take_while(|(a, b)| a == b).count();
@@ -163,14 +155,21 @@ fn circles(uses: &[Use]) -> Vec<String> {
             continue;
         }
         let (from, to) = (used.from[..=shared].join("::"), target[..=shared].join("::"));
-        let known = CIRCLES.iter().any(|(a, b, _)| *a == from && *b == to || *a == to && *b == from);
-        if !known {
+        let same =
+            |circle: &&Circle| (circle.0 == from && circle.1 == to) || (circle.0 == to && circle.1 == from);
+        if let Some(circle) = known.iter().find(same) {
+            met.insert(*circle);
+        } else {
             let level = levels.entry(used.from[..shared].to_vec()).or_default();
             level.entry(from.clone()).or_default().insert(to.clone());
             places.entry((from, to)).or_insert_with(|| format!("{}:{}", used.file, used.line));
         }
     }
-    let mut broken = Vec::new();
+    let mut broken: Vec<String> = known
+        .iter()
+        .filter(|circle| !met.contains(*circle))
+        .map(|(a, b, _)| format!("`{a}` and `{b}` are no circle any more; take them out of CIRCLES"))
+        .collect();
     for edges in levels.values_mut() {
         while let Some(circle) = map::find_circle(edges) {
             let steps = circle.windows(2).map(|pair| {
