@@ -5,15 +5,15 @@
 //! effects come out, and time is an argument. This crate is a learner around them: engines that train, the
 //! platform's sockets and clocks, and the loop that joins them.
 //!
-//! The most important items are `run::run`, which takes part in a run until it ends, [`Engine`](engine::Engine), which it
-//! drives, and [`Trainer`](engine::Trainer), which is all that a model of your own must implement:
-//! [`HostEngine`](engine::HostEngine) makes an engine of it. `engine::EngineBuilder` chooses between the CPU and the GPU
-//! for the built-in model. [`Syncer`](diloco::syncer::Syncer) and [`Learner`](diloco::learner::Learner) are the
+//! The most important items are `run::run`, which takes part in a run until it ends, [`Engine`](engine::Engine),
+//! which it drives, and [`Trainer`](engine::Trainer), which is all that a model of your own must implement:
+//! [`HostEngine`](engine::HostEngine) makes an engine of it. `engine::EngineBuilder` chooses between the CPU and the
+//! GPU for the built-in model. [`Syncer`](diloco::syncer::Syncer) and [`Learner`](diloco::learner::Learner) are the
 //! protocol, for whoever writes a shell of their own.
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `learner` (default) | `platform` and `run`: sockets, clocks and the learner's loop, on operating systems and in browsers |
+//! | `learner` (default) | `platform` and `run`: sockets, clocks and the learner's loop, natively and in browsers |
 //! | `cpu` (default) | the CPU engine with `gemm`, threads, and the instruction set chosen when it runs |
 //! | `cpu-portable` | the same engine with a portable matrix product, for wasm32 |
 //! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |

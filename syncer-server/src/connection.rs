@@ -324,7 +324,8 @@ impl Writer {
         }
     }
 
-    /// Sends the short messages that were there before the goodbye, such as the receipts of the last round, and then it.
+    /// Sends the short messages that were there before the goodbye, such as the receipts of the last round, and
+    /// then the goodbye.
     async fn part(&mut self, bye: Bye, mut control: mpsc::Receiver<Outgoing>) -> Result<(), axum::Error> {
         while let Ok(outgoing) = control.try_recv() {
             for frame in outgoing.frames.iter() {

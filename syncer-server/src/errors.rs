@@ -86,7 +86,8 @@ pub enum ServerError {
     },
     /// Too little text to train on.
     #[error(
-        "the data has {tokens} tokens, training needs at least {tokens_min}: give more text or a preset with a shorter context"
+        "the data has {tokens} tokens, training needs at least {tokens_min}: give more text or a preset with a \
+         shorter context"
     )]
     DataTooSmall {
         /// Tokens there.
@@ -123,7 +124,10 @@ pub enum ServerError {
         source: std::io::Error,
     },
     /// The run directory belongs to another run.
-    #[error("{} holds another run ({difference}): give --dir another folder, or the settings of that run", .dir.display())]
+    #[error(
+        "{} holds another run ({difference}): give --dir another folder, or the settings of that run",
+        .dir.display()
+    )]
     OtherRun {
         /// The run directory.
         dir: PathBuf,

@@ -68,9 +68,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A shell goes on like this: it waits for a message or for the deadline, calls `handle`, and drains `poll`. The example
-//! `own_syncer` of the crate `archipelago` is such a shell, with threads and channels, from the first greeting to
-//! the last merge.
+//! A shell goes on like this: it waits for a message or for the deadline, calls `handle`, and drains `poll`. The
+//! example `own_syncer` of the crate `archipelago` is such a shell, with threads and channels, from the first greeting
+//! to the last merge.
 
 pub mod bytes;
 pub mod data;

@@ -80,7 +80,8 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
         // What was given is not repeated: it may be a secret with a slip in it.
         false => {
             let why = format!(
-                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, or {INVITE_SHORT}"
+                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, or \
+                 {INVITE_SHORT}"
             );
             Err(ServerError::Config { why })
         }

@@ -161,7 +161,11 @@ pub enum MergeError {
         actual: usize,
     },
     /// Learning rate not finite or not above 0, or momentum outside 0 to below 1.
-    #[error("outer step with learning rate {} and momentum {}: need lr > 0, 0 ≤ momentum < 1", .spec.lr, .spec.momentum)]
+    #[error(
+        "outer step with learning rate {} and momentum {}: need lr > 0, 0 ≤ momentum < 1",
+        .spec.lr,
+        .spec.momentum
+    )]
     Outer {
         /// The offending values.
         spec: OuterSpec,

@@ -1,7 +1,7 @@
 //! What a syncer offers over HTTP: paths and header names, once for both sides.
 //!
-//! A path with `{…}` in it is a route: each brace stands for one value. The server gives routes to its router as they are;
-//! a learner fills them in with [`fragment_path`] and [`shard_path`].
+//! A path with `{…}` in it is a route: each brace stands for one value. The server gives routes to its router as they
+//! are; a learner fills them in with [`fragment_path`] and [`shard_path`].
 
 use std::fmt::Display;
 

@@ -25,8 +25,8 @@ const DECADES: f64 = 16.0;
 /// Halvings of them: to far below a millionth of the rate.
 const HALVINGS: u32 = 36;
 
-/// What each data centre adds to the time of a fragment's exchange, in seconds. A constant of ours: with it the published
-/// rates of Decoupled DiLoCo over 2 and over 8 data centres are met.
+/// What each data centre adds to the time of a fragment's exchange, in seconds. A constant of ours: with it the
+/// published rates of Decoupled DiLoCo over 2 and over 8 data centres are met.
 pub const LATENCY_S: f64 = 0.032;
 
 /// A training over several data centres.
@@ -96,8 +96,8 @@ pub enum Method {
 }
 
 impl Method {
-    /// Time that an exchange among `data_centres` takes on top of sending, in seconds, if each of them adds `each_s`. Only
-    /// Decoupled DiLoCo's: the published rates of the others are met without.
+    /// Time that an exchange among `data_centres` takes on top of sending, in seconds, if each of them adds `each_s`.
+    /// Only Decoupled DiLoCo's: the published rates of the others are met without.
     #[must_use]
     pub fn latency_s(self, data_centres: u32, each_s: f64) -> f64 {
         if let Self::Decoupled { .. } = self { each_s * f64::from(data_centres) } else { 0.0 }
@@ -150,7 +150,8 @@ impl Training {
     }
 
     /// Rate of a link, in bit/s, that carries all fragments of [`Method::Decoupled`] when those in flight share it,
-    /// first in, first out: each is gone before the next leaves, and there within τ steps. `None` if no link is so fast.
+    /// first in, first out: each is gone before the next leaves, and there within τ steps. `None` if no link is so
+    /// fast.
     ///
     /// (exchange bits / P) / min(T, τT − latency). A slower link has a queue that grows without end: fragments
     /// are then exchanged less often.

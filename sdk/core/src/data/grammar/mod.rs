@@ -11,8 +11,8 @@
 //!
 //! > Felix often sails around the mill. He sees a white net because the goat runs to the harbour.
 //!
-//! **Entropy**: 0.427 nats per byte. Stories are independent and alike, so the entropy per byte is the entropy of a story
-//! over its expected bytes. The entropy of a derivation is exact by the chain rule: for each rule
+//! **Entropy**: 0.427 nats per byte. Stories are independent and alike, so the entropy per byte is the entropy of a
+//! story over its expected bytes. The entropy of a derivation is exact by the chain rule: for each rule
 //! `H = Σ p (−ln p + Σ H(parts))`. It is the entropy of the text too, because the text has only one
 //! derivation: the grammar is LL(1), the next word alone always decides between alternatives (a test
 //! derives that from the rules), and the words can be read off the text.

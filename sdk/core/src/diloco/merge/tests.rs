@@ -192,7 +192,10 @@ fn refuses_and_gives_the_state_back() {
 
 proptest! {
     #[test]
-    fn any_order_gives_the_same_bits(seed in any::<u64>(), swaps in prop::collection::vec((0_usize..5, 0_usize..5), 5)) {
+    fn any_order_gives_the_same_bits(
+        seed in any::<u64>(),
+        swaps in prop::collection::vec((0_usize..5, 0_usize..5), 5),
+    ) {
         let job = noisy_job(seed, Code::Int4, 5);
         let mut other = job.clone();
         for (a, b) in swaps {

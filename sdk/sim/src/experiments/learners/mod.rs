@@ -106,8 +106,8 @@ fn notes(args: &LearnersArgs, courses: Vec<String>) -> Vec<String> {
             "The loss is that of Θ, in nats per byte; the mean of {} seeds and their deviation.",
             args.training.seeds
         ),
-        "data-parallel: one trainer with the batches of all M, as many steps, the same text and schedule. Its inner rate \
-         follows its tokens; that of decoupled learners those that are merged, which are some steps behind."
+        "data-parallel: one trainer with the batches of all M, as many steps, the same text and schedule. Its inner \
+         rate follows its tokens; that of decoupled learners those that are merged, which are some steps behind."
             .into(),
         "The paper's figures for codes are rises of its validation loss; all else it gives as text scores."
             .into(),
