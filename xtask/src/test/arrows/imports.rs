@@ -13,6 +13,8 @@ pub struct Named {
     pub inside: Vec<String>,
     /// What an import calls it here; `*` for all that it holds; `None` for a path in the code.
     pub import: Option<String>,
+    /// Whether the import passes it on to others.
+    pub passed_on: bool,
 }
 
 /// What a file declares and names.
@@ -41,7 +43,9 @@ pub fn read(tokens: &[Token<'_>]) -> Source {
         let word = tokens[at].text;
         let follows = tokens.get(at + 1).map_or("", |token| token.text);
         if word == "use" && at.checked_sub(1).is_none_or(|before| tokens[before].text != "<") {
-            let mut tree = Tree { tokens, inside: &names, found: &mut source.named };
+            let passed_on =
+                at.checked_sub(1).is_some_and(|before| ["pub", ")"].contains(&tokens[before].text));
+            let mut tree = Tree { tokens, inside: &names, passed_on, found: &mut source.named };
             at = tree.read(at + 1, &[]);
         } else if word == "mod" && is_name(follows) {
             let path = [names, vec![follows.to_owned()]].concat();
@@ -54,7 +58,13 @@ pub fn read(tokens: &[Token<'_>]) -> Source {
             at += 3;
         } else if is_name(word) && follows == "::" && !after_dot_or_path(tokens, at) {
             let (path, end) = path(tokens, at);
-            source.named.push(Named { path, line: tokens[at].line, inside: names, import: None });
+            source.named.push(Named {
+                path,
+                line: tokens[at].line,
+                inside: names,
+                import: None,
+                passed_on: false,
+            });
             at = end;
         } else {
             if ITEMS.contains(&word) {
@@ -92,6 +102,7 @@ fn path(tokens: &[Token<'_>], mut at: usize) -> (Vec<String>, usize) {
 struct Tree<'a, 'b> {
     tokens: &'a [Token<'a>],
     inside: &'b [String],
+    passed_on: bool,
     found: &'b mut Vec<Named>,
 }
 
@@ -142,7 +153,8 @@ impl Tree<'_, '_> {
             path.pop();
         }
         let import = Some(name.to_owned());
-        self.found.push(Named { path, line, inside: self.inside.to_vec(), import });
+        let passed_on = self.passed_on;
+        self.found.push(Named { path, line, inside: self.inside.to_vec(), import, passed_on });
     }
 }
 
@@ -169,6 +181,13 @@ mod tests {
             &[("a", Some("a")), ("a::b::C", Some("C")), ("a::b::D", Some("E")), ("a::f", Some("*"))],
         );
         check("use super::super::x;", &[("super::super::x", Some("x"))]);
+    }
+
+    #[test]
+    fn what_is_passed_on_is_told_apart() {
+        let source = read(&tokens("pub use a::B; pub(super) use c::D; use e::F; fn f() { use g::H; }"));
+        let passed_on: Vec<bool> = source.named.iter().map(|named| named.passed_on).collect();
+        assert_eq!(passed_on, [true, true, false, false]);
     }
 
     #[test]

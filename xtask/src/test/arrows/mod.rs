@@ -74,8 +74,13 @@ pub struct Arrow {
 fn arrows_of(tree: &Tree) -> BTreeSet<Arrow> {
     let arrow = |used: Use| {
         let last = used.through.last()?;
-        // The root of a crate passes on what lies below it: its facade is no door.
-        let door = used.through.iter().find(|module| module.len() > 1).unwrap_or(last);
+        // The root of a crate, and what lies around the user, pass on what lies below them: they are no doors.
+        let is_door = |module: &&Vec<String>| module.len() > 1 && !used.from.starts_with(module);
+        let door = used.through.iter().find(is_door).unwrap_or(last);
+        // A folder that passes on what lies below it is no user of it.
+        if used.passed_on && door.starts_with(&used.from) {
+            return None;
+        }
         Some(Arrow { file: used.file, line: used.line, target: tree.modules.get(door)?.file.clone() })
     };
     tree.uses().into_iter().filter_map(arrow).collect()

@@ -91,6 +91,16 @@ fn comments_strings_and_tests_may_name_what_they_like() {
 fn a_room_is_used_by_its_door() {
     // `b` may use `low` through `a`, and passes nothing on that its users would need a row for.
     accepted("high/src/lib.rs", "mod a;\nmod b;\nuse b::A;\n");
+    // A root that passes on what lies below it does not use it, and else it does.
+    let page = map("| `high/src` | d | `b` |", "| `high/src` | d | nothing |");
+    let mut house: BTreeMap<&str, &str> = HOUSE.iter().copied().collect();
+    house.insert("ARCHITECTURE.md", &page);
+    for (root, count) in [("mod a;\nmod b;\npub use b::B;\n", 0), ("mod a;\nmod b;\nuse b::B;\n", 1)] {
+        house.insert("high/src/lib.rs", root);
+        let names: Vec<String> = house.keys().map(|name| (*name).to_owned()).collect();
+        let broken = judge_texts(&names, &[], &|name| house.get(name).map(|text| (*text).to_owned()));
+        assert_eq!(broken.len(), count, "{root}: {broken:?}");
+    }
     // The root of a crate is no door: what it passes on counts as what it is.
     let root = "pub mod one;\npub mod two;\npub struct Low;\npub use high::a::A;\n";
     let broken = with("low/src/lib.rs", root);

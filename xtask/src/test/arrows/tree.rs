@@ -33,6 +33,8 @@ pub struct Use {
     pub file: String,
     /// Its line.
     pub line: usize,
+    /// Whether it passes something on to others.
+    pub passed_on: bool,
 }
 
 /// The code of the workspace as it ships, without tests.
@@ -116,7 +118,8 @@ impl Tree {
             through.retain(|module| module != from);
             if !through.is_empty() {
                 let file = self.modules[from].file.clone();
-                uses.push(Use { from: from.clone(), through, file, line: named.line });
+                let (line, passed_on) = (named.line, named.passed_on);
+                uses.push(Use { from: from.clone(), through, file, line, passed_on });
             }
         }
         uses
