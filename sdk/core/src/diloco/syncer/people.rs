@@ -16,7 +16,7 @@ impl Syncer {
             }
             return;
         };
-        if let Some(run) = run_of(&message)
+        if let Some(run) = message.run()
             && !self.is_of_this_run(now, conn, run)
         {
             return;
@@ -274,21 +274,4 @@ impl Syncer {
 
 fn layout_reason(ours: LayoutHash, theirs: LayoutHash) -> String {
     format!("this run's parameters are laid out as {ours}, not {theirs}: use the same release as the syncer")
-}
-
-fn run_of(message: &Message) -> Option<RunId> {
-    match message {
-        Message::Ready { run, .. }
-        | Message::Collect { run, .. }
-        | Message::Pass { run, .. }
-        | Message::Receipt { run, .. }
-        | Message::Hold { run, .. }
-        | Message::Pace { run, .. }
-        | Message::Lease { run, .. } => Some(*run),
-        Message::Update(update) => Some(update.run),
-        Message::Merged(merged) => Some(merged.run),
-        Message::Progress(progress) => Some(progress.run),
-        Message::Welcome(welcome) => Some(welcome.run),
-        Message::Hello(_) | Message::Bye(_) => None,
-    }
 }
