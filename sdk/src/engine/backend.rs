@@ -17,10 +17,11 @@ pub trait Backend: Sized {
     /// Looks for the device that `setup` asks for.
     ///
     /// # Errors
-    /// [`GpuError`]: there is none.
+    /// [`GpuError`]: there is no such device.
     async fn open(setup: &Setup) -> Result<Self, GpuError>;
 
-    /// Whether the device is gone, as who goes on with moments says, or the device itself.
+    /// Whether the device is gone. It is if it says so; and a build with moments may mean that a device was lost
+    /// without noticing.
     fn is_lost(&self, has_moments: bool) -> bool {
         let _ = has_moments;
         false
@@ -29,7 +30,7 @@ pub trait Backend: Sized {
     /// Opens the device anew.
     ///
     /// # Errors
-    /// [`GpuError`]: there is none now.
+    /// [`GpuError`]: there is no such device at the moment.
     async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {
         let _ = setup;
         Ok(())

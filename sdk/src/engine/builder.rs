@@ -10,7 +10,7 @@ use super::{AnyEngine, EngineError, EngineKind, Helpers, Moments};
 use crate::model::layout;
 use crate::wire::RunSpec;
 
-/// So many losses within [`LOSSES_US`] turn [`EngineKind::Auto`] to the CPU.
+/// This many losses within [`LOSSES_US`] turn [`EngineKind::Auto`] to the CPU.
 const LOSSES_MAX: usize = 3;
 /// Ten minutes, in microseconds.
 const LOSSES_US: u64 = 600_000_000;
@@ -20,15 +20,15 @@ const LOSSES_US: u64 = 600_000_000;
 pub struct EngineOptions {
     /// Which engine.
     pub kind: EngineKind,
-    /// Part of the name of the GPU; the best one if there is none.
+    /// Part of the name of the GPU to use; the best GPU is taken where this is `None`.
     pub adapter: Option<String>,
     /// Whether a GPU reads weights as 16-bit floats; sums are of 32 bits all the same.
     pub half_weights: bool,
     /// Threads of the CPU engine.
     pub threads: NonZeroUsize,
-    /// Memory that the host has free, in MiB, if it says so.
+    /// Tells how much memory the host has free, in MiB, where that is known.
     pub free_mib: fn() -> Option<u64>,
-    /// What is known of GPUs from earlier builds.
+    /// What earlier builds found out about GPUs.
     pub tunings: Vec<Tuning>,
 }
 
@@ -52,7 +52,7 @@ pub struct EngineBuilder {
     setup: Setup,
     backend: AnyBackend,
     fallback: Option<Fallback>,
-    /// When devices were lost, of late.
+    /// The moments of the losses that are still counted, in microseconds.
     losses_us: Vec<u64>,
 }
 
@@ -69,7 +69,7 @@ impl EngineBuilder {
         Ok(Self { setup, backend, fallback, losses_us: Vec::new() })
     }
 
-    /// Gives CPU engines helpers from now on.
+    /// Lets every CPU engine that is built from now on have helpers.
     pub fn set_helpers(&mut self, helpers: Helpers) {
         self.setup.helpers = helpers;
     }
@@ -80,7 +80,7 @@ impl EngineBuilder {
         self.on_gpu().map(|backend| &backend.gpu)
     }
 
-    /// Why it is the CPU, although a GPU was wanted.
+    /// Why engines are built for the CPU, although a GPU was wanted.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {
         self.fallback.as_ref()
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Options that no GPU meets.
+    /// Options that no GPU can meet.
     fn options(kind: EngineKind) -> EngineOptions {
         EngineOptions {
             kind,
@@ -270,8 +270,8 @@ mod tests {
         (builder.fallback, builder.setup.now_us) = (None, Rc::new(move || now.get()));
         assert_eq!(block_on(builder.build(&spec(), None)).unwrap().kind(), EngineKind::Gpu);
 
-        // Whoever has moments has lost a device, even if that did not notice. Nothing that is named so comes
-        // back, so each attempt is one more loss.
+        // A build with moments means that a device was lost, even if the device did not notice. There is no device
+        // of the name that was asked for, so each attempt is one more loss.
         let moments = Moments { steps: 0, m: Vec::new(), v: Vec::new() };
         let error = block_on(builder.build(&spec(), Some(moments))).err();
         assert!(matches!(error, Some(EngineError::Lost { .. })), "{error:?}");

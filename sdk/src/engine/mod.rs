@@ -113,7 +113,7 @@ pub trait Exchange {
 /// around another one passes the inner one's exchange on and overrides only what it changes.
 ///
 /// After [`EngineError::NotFinite`], [`EngineError::Exchange`] or [`EngineError::Lost`] an engine is of no further
-/// use but for [`Self::salvage`]; the parameters are worth nothing before each fragment was loaded.
+/// use except for [`Self::salvage`]. The parameters mean nothing until each fragment was loaded.
 #[expect(async_fn_in_trait, reason = "the loop is one future on one thread: no bound on Send is wanted")]
 pub trait Engine {
     /// What holds the parameters.

@@ -1,6 +1,6 @@
 //! Vectors of floats, as wide as the processor has them, whose sums and products are rounded one by one.
 
-/// The vector instructions that all code is compiled for; `None` where they are looked for at run time.
+/// The vector instructions that all code is compiled for; `None` where the program looks for them when it runs.
 pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
     Some("relaxed-simd")
 } else if cfg!(target_feature = "simd128") {
@@ -11,13 +11,13 @@ pub const NAME: Option<&str> = if cfg!(target_feature = "relaxed-simd") {
 
 /// `N` floats side by side, in registers.
 pub trait Lanes<const N: usize>: Copy {
-    /// `value` everywhere.
+    /// A vector that holds `value` in each lane.
     fn splat(value: f32) -> Self;
 
-    /// Of values that lie side by side.
+    /// Reads values that lie side by side in memory.
     fn load(values: &[f32; N]) -> Self;
 
-    /// Into values that lie side by side.
+    /// Writes the lanes side by side into memory.
     fn store(self, values: &mut [f32; N]);
 
     /// `self + a · b`, rounded twice; in modules compiled for `relaxed-simd` once, if the browser likes that
@@ -29,7 +29,7 @@ pub trait Lanes<const N: usize>: Copy {
 /// Work to do with the widest vectors there are: see [`widest`]. All of it must be `#[inline(always)]`, or
 /// each operation becomes a call.
 pub trait Work {
-    /// Does it.
+    /// Does the work with vectors of type `L`.
     fn run<L: Lanes<N>, const N: usize>(self);
 }
 

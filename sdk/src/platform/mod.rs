@@ -1,7 +1,7 @@
 //! What differs between targets: a clock, a socket, HTTP, a timer, random bytes, and vectors of floats.
 //! Nothing else of this workspace asks what it is compiled for.
 //!
-//! Nothing here knows of training or of messages. Frames are opaque bytes.
+//! Nothing here knows of training, of messages or of invites. Frames are opaque bytes, and headers plain text.
 
 #[cfg(feature = "learner")]
 mod io;

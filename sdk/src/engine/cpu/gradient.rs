@@ -13,7 +13,7 @@ use super::{THREADS_MAX, describe};
 use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{ModelSpec, init, layout, windows};
 
-/// Differentiates a model on the processor: what each of those needs who share a batch.
+/// Differentiates a model on the processor. Each of several workers that share a batch needs one of these.
 ///
 /// Threads take windows, not rows of a matrix: each runs forwards and backwards on its own and adds to
 /// the one gradient in turn. So more threads than windows do not help, and a gradient has the same bits for
@@ -43,7 +43,7 @@ pub struct Sums {
 }
 
 impl CpuGradient {
-    /// For up to `windows_max` windows at once. Parameters are [`init`] with seed 0 until they are overwritten.
+    /// Takes up to `windows_max` windows at once. Parameters are [`init`] with seed 0 until they are overwritten.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `model` is no model.

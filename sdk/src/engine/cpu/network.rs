@@ -20,7 +20,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Of a spec that [`crate::model::layout`] accepts.
+    /// A network of the model that `spec` describes, which [`crate::model::layout`] must accept.
     pub fn new(spec: &ModelSpec, products: Products) -> Self {
         let dims = Dims::new(spec);
         let rotary = Rotary::new(dims.context, dims.head, dims.rope_theta);
@@ -58,7 +58,7 @@ struct LayerGradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    /// Of the flat gradient, `[len]`. What is in it does not matter: turn 0 overwrites.
+    /// Cuts the flat gradient, `[len]`, into its tensors. Its values do not matter, since turn 0 overwrites them.
     pub fn new(network: &Network, flat: &'a mut [f32]) -> Self {
         let mut rest = flat;
         let mut take = |len: usize| {
@@ -224,7 +224,8 @@ impl Pass<'_> {
         loss
     }
 
-    /// As [`Self::loss`], and backwards through the head: gradient of the last norm's output in `branch`.
+    /// Does what [`Self::loss`] does, then goes backwards through the head and leaves the gradient of the last norm's
+    /// output in `branch`.
     ///
     /// `turn` is this microbatch's, `share` the weight of one token in the loss.
     pub fn loss_back(

@@ -39,11 +39,11 @@ struct Task(*const (dyn Fn() + Sync));
 // SAFETY: what it points to is `Sync`, and `Pool::run` keeps it alive while any thread may use it.
 unsafe impl Send for Task {}
 
-/// Looks at an atomic this often before sleeping: some tens of microseconds, about what a wake-up costs.
+/// How often a thread looks at an atomic before it sleeps: some tens of microseconds, about what a wake-up costs.
 const SPINS: u32 = 4_000;
 
 impl Pool {
-    /// `threads` in all; the caller's is one of them.
+    /// A pool of `threads` threads, of which the caller's is one.
     pub fn new(threads: NonZeroUsize) -> std::io::Result<Self> {
         let state = State { round: 0, running: 0, task: None, panic: None, closing: false };
         let shared = Arc::new(Shared {
@@ -61,7 +61,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads in all.
+    /// The number of threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.threads.len() + 1
     }

@@ -13,13 +13,13 @@ pub struct Turns<'a> {
     slice: Mutex<&'a mut [f32]>,
 }
 
-/// Looks this often before it lets another thread run.
+/// How often a thread looks whether it is its turn before it lets another thread run.
 const SPINS: u32 = 1_000;
-/// `next` after a panic: nobody's turn.
+/// The value of `next` after a panic, when no turn will come any more.
 const BROKEN: usize = usize::MAX;
 
 impl<'a> Turns<'a> {
-    /// Turn 0 is next.
+    /// Lets `slice` be added to in turns, of which turn 0 is next.
     pub fn new(slice: &'a mut [f32]) -> Self {
         Self { next: AtomicUsize::new(0), slice: Mutex::new(slice) }
     }
@@ -43,7 +43,7 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Passes the turn on when dropped, so also on a panic.
+/// Passes the turn on when it is dropped, and therefore on a panic too.
 struct Pass<'a> {
     next: &'a AtomicUsize,
     to: usize,

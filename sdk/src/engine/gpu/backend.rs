@@ -10,7 +10,7 @@ use crate::wire::RunSpec;
 /// One GPU, and what is known of it.
 pub struct GpuBackend {
     pub(in crate::engine) gpu: Gpu,
-    /// What is known of GPUs, from earlier sessions too.
+    /// What was found out about GPUs, in earlier sessions too.
     pub(in crate::engine) tunings: Vec<Tuning>,
     /// How the kernels were chosen at the last build; empty where it was known.
     pub(in crate::engine) trials: Vec<Trial>,
@@ -42,7 +42,7 @@ impl Backend for GpuBackend {
         Ok(Self::new(open(setup).await?, setup.options.tunings.clone()))
     }
 
-    /// Who goes on with moments has lost a device, even if that did not notice.
+    /// A build with moments means that a device was lost, even if the device did not notice.
     fn is_lost(&self, has_moments: bool) -> bool {
         has_moments || self.gpu.check().is_err()
     }

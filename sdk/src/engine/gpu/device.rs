@@ -11,7 +11,7 @@ use super::program::{Pipelines, Slice};
 /// Its name in WebGPU, what the kernels need of it, and where to find it.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
 
-/// WebGPU's defaults have all of it.
+/// What the kernels need of an adapter; WebGPU promises all of it by default.
 const NEEDED: &[Limit] = &[
     ("maxStorageBuffersPerShaderStage", 8, |limits| limits.max_storage_buffers_per_shader_stage.into()),
     ("maxComputeInvocationsPerWorkgroup", 256, |limits| limits.max_compute_invocations_per_workgroup.into()),
@@ -50,7 +50,7 @@ pub struct AdapterFacts {
 /// Which adapter, and what of it to use.
 #[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
-    /// Part of the name of the adapter; the best one if there is none.
+    /// Part of the name of the adapter to use; the best adapter is taken where this is `None`.
     pub adapter: Option<String>,
     /// Takes a program on the CPU too.
     pub software: bool,

@@ -387,7 +387,8 @@ impl Network<'_> {
         self.by_band(builder, kernels::ATTENTION_GRAD_KV, storage, self.dims.kv_heads, 8);
     }
 
-    /// Attention over `heads` heads of all windows, with so many operations for each value and key seen.
+    /// Attention over `heads` heads of all windows. `operations` is how many it takes for each value and each key that
+    /// a query sees.
     fn by_band(
         &self,
         builder: &mut Builder,

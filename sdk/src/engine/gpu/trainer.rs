@@ -24,7 +24,7 @@ use crate::wire::{Round, RunSpec};
 
 /// Widest head that attention keeps in registers.
 const HEAD_MAX: u32 = 128;
-/// Steps whose numbers may be on their way.
+/// How many steps may be submitted whose loss and norm have not come back.
 const STEPS_MAX: usize = 2;
 
 /// Trains a model on a GPU, and exchanges its fragments there.
@@ -67,11 +67,11 @@ impl fmt::Debug for GpuEngine {
 }
 
 impl GpuEngine {
-    /// An engine for the run that `spec` describes. The parameters are worth nothing before each fragment
-    /// was loaded.
+    /// An engine for the run that `spec` describes. The parameters mean nothing until each fragment was
+    /// loaded.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: the model is none, or a number of the optimiser is out of range.
+    /// - [`EngineError::Model`]: `spec` describes no valid model, or a number of the optimiser is out of range.
     /// - [`EngineError::Batch`]: the batch is out of range.
     /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange makes no sense.
     /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],

@@ -25,13 +25,13 @@ pub struct Tuning {
 /// The kernels of an engine's products.
 #[derive(Debug)]
 pub struct Tuned {
-    /// For the engine.
+    /// How the engine multiplies matrices.
     pub matmul: Matmul,
-    /// To be kept.
+    /// The choice, to be kept for later sessions.
     pub tuning: Tuning,
     /// What was measured; nothing if it was known.
     pub trials: Vec<Trial>,
-    /// Why what was known of this shape is of no use here.
+    /// Why an earlier choice for products of this shape cannot be used on this device.
     pub stale: Option<ChoiceError>,
 }
 
@@ -51,7 +51,7 @@ impl Tuning {
 /// moment.
 ///
 /// # Errors
-/// - [`EngineError::Model`]: the model is none.
+/// - [`EngineError::Model`]: `spec` describes no valid model.
 /// - [`EngineError::Gpu`], [`EngineError::Lost`]: those of [`Matmul::choose`].
 pub async fn tune(
     gpu: &Gpu,

@@ -8,8 +8,8 @@ use crate::wire::RunSpec;
 
 /// A worker with a [`crate::engine::cpu::CpuGradient`] of the same model, and no memory in common.
 pub trait Helper {
-    /// Begins a part of a step, and returns at once; the task is read before that. What was begun before and
-    /// is not done is not wanted any more.
+    /// Begins a part of a step and returns at once, after it has read the task. A part that was begun before and is
+    /// not done is not wanted any more.
     fn begin(&mut self, task: &Task<'_>) -> Working;
 }
 
@@ -25,7 +25,7 @@ pub struct Task<'a> {
     pub tokens: &'a [u32],
     /// Tokens in the whole batch.
     pub count: u64,
-    /// After so long it has failed, in milliseconds.
+    /// How long the helper may take before it counts as failed, in milliseconds.
     pub patience_ms: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct Part {
     pub loss: f64,
     /// Its part of the gradient, `[len]`.
     pub grad: Vec<f32>,
-    /// How long it took there.
+    /// How long the helper took, in microseconds.
     pub busy_us: u64,
 }
 
@@ -55,7 +55,7 @@ pub enum HelperError {
     /// It could not be started, or broke down.
     #[error("a helper failed: {reason}")]
     Failed {
-        /// What the system says of it.
+        /// What the system says about the failure.
         reason: String,
     },
     /// It took too long.

@@ -39,11 +39,11 @@ struct Begun {
     working: Working,
 }
 
-/// A helper that takes so many times as long as expected is given up.
+/// A helper is given up when it takes this many times as long as expected.
 const PATIENCE: f64 = 20.0;
-/// Never sooner than this, in milliseconds: a machine may stand still for a while.
+/// No helper is given up sooner than this, in milliseconds: a machine may stand still for a while.
 const PATIENCE_MS_MIN: u64 = 10_000;
-/// While nothing is measured, in milliseconds: helpers may still load.
+/// How long a helper may take while nothing is measured, in milliseconds: it may still be loading.
 const PATIENCE_MS_FIRST: u64 = 60_000;
 
 impl Team {
@@ -59,7 +59,7 @@ impl Team {
         Self { host, helpers, shares, dropped: Vec::new(), now_us }
     }
 
-    /// Why helpers were given up, in that order.
+    /// Why each helper that is gone was given up, in the order in which it happened.
     #[must_use]
     pub fn dropped(&self) -> &[HelperError] {
         &self.dropped

@@ -1,10 +1,10 @@
 //! How a batch is cut among workers of different speed.
 
-/// How many windows of a batch each worker gets, by how long each takes for one.
+/// How many windows of a batch each worker gets, which follows from the time that each takes for one window.
 pub struct Shares {
     workers: Vec<Worker>,
     windows: usize,
-    /// Steps since the cut was looked at.
+    /// Steps since it was last asked whether another cut would pay.
     steps: u32,
 }
 
@@ -14,13 +14,13 @@ struct Worker {
     window_us: Option<f64>,
 }
 
-/// Steps between two looks at the cut: it moves seldom, since it changes bits.
+/// Steps between two looks at the cut, which moves seldom because it changes bits.
 const BALANCE_STEPS: u32 = 32;
 /// Weight of the newest time.
 const NEWEST: f64 = 0.125;
-/// A new cut must save this share of the time of a step.
+/// The part of the time of a step that a new cut must save.
 const GAIN: f64 = 0.1;
-/// What an idle worker's time is multiplied by at each look, so that it is tried again one day.
+/// What the time of an idle worker is multiplied by at each look, so that it is tried again one day.
 const FORGIVEN: f64 = 0.95;
 
 impl Shares {
@@ -50,13 +50,13 @@ impl Shares {
         worker.window_us = Some(worker.window_us.map_or(newest, |old| old + NEWEST * (newest - old)));
     }
 
-    /// Gives the windows of one that is gone to the others. Worker 0 stays.
+    /// Takes a worker away and gives its windows to the others. Worker 0 always stays.
     pub fn remove(&mut self, worker: usize) {
         self.workers.remove(worker);
         self.cut();
     }
 
-    /// Cuts anew now and then, where it pays; called once a step.
+    /// Cuts the batch anew now and then, where that pays. Must be called once for each step.
     pub fn balance(&mut self) {
         self.steps += 1;
         if self.steps < BALANCE_STEPS {
@@ -75,7 +75,7 @@ impl Shares {
         }
     }
 
-    /// Gives one window after the other to whom would be done first with it; one at least to worker 0.
+    /// Gives one window after the other to the worker that would be done with it first, and at least one to worker 0.
     fn cut(&mut self) {
         let known = self.workers.iter().filter_map(|worker| worker.window_us);
         let typical = known.fold(f64::INFINITY, f64::min);

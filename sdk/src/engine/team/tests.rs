@@ -69,7 +69,7 @@ struct Setup {
     logs: Vec<Rc<RefCell<Vec<Asked>>>>,
 }
 
-/// A team whose helpers do so many tasks each before they fail.
+/// A team, each of whose helpers does the given number of tasks before it fails.
 fn setup(lives: &[(usize, Fault)]) -> Setup {
     let spec = spec();
     let trainer = CpuTrainer::new(&spec.model, &spec.inner, NonZeroUsize::MIN).unwrap();

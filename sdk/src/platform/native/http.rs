@@ -17,11 +17,11 @@ const CONNECT_S: u64 = 10;
 const RESPONSE_S: u64 = 30;
 /// Longest silence in the middle of an answer.
 const READ_S: u64 = 30;
-/// A syncer sends nobody on to another address, and no socket would follow there.
+/// Redirects that are followed: none, since a syncer never redirects, and a socket would not follow.
 const REDIRECTS_MAX: u32 = 0;
 /// Bytes read between two looks at whether anybody still wants the answer.
 const READ_BYTES: usize = 64 * 1024;
-/// Of an answer that is no success, as much as a message to people may need.
+/// How much of the body of an error is read, in bytes: enough for a message to people.
 const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 
 /// Answers `request`, in the background from this call on. Dropping the future ends the transfer.
@@ -30,7 +30,7 @@ const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 /// - [`FetchError::Network`]: no answer, or one that broke off.
 /// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
 ///
-/// An answer whose status is no success is no error; its body is cut to 4 KiB.
+/// An answer with a status of failure is not an error here; its body is cut to 4 KiB.
 pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
     let (answer, answered) = oneshot::channel();
     let url = request.url.clone();

@@ -7,7 +7,7 @@ use std::path::Path;
 /// Opens `path` to read and write, and creates it for its owner alone if it is not there.
 ///
 /// # Errors
-/// Those of the operating system.
+/// The errors of the operating system.
 pub fn open_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -20,7 +20,7 @@ pub fn open_private(path: &Path) -> io::Result<File> {
 /// From the first poll on neither ends the process by itself.
 ///
 /// # Errors
-/// Those of the operating system, if it does not let us listen.
+/// The errors of the operating system, if it does not let us listen for signals.
 #[cfg(unix)]
 pub async fn interrupted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -35,7 +35,7 @@ pub async fn interrupted() -> io::Result<()> {
 /// From the first poll on neither ends the process by itself.
 ///
 /// # Errors
-/// Those of the operating system, if it does not let us listen.
+/// The errors of the operating system, if it does not let us listen for signals.
 #[cfg(not(unix))]
 pub async fn interrupted() -> io::Result<()> {
     tokio::signal::ctrl_c().await

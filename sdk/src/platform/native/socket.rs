@@ -19,9 +19,9 @@ use crate::platform::{SendError, SocketBytes, SocketEvent, SocketLimits};
 
 /// Longest wait for a connection, the handshake included.
 const CONNECT_MS: u64 = 10_000;
-/// A ping goes out this often, so that routers in between keep the connection.
+/// Time between two pings, which keep routers in between from dropping the connection.
 const PING_MS: u64 = 15_000;
-/// Without a byte from the peer for so long the connection counts as lost.
+/// The connection counts as lost when no byte came from the peer for this long.
 const SILENT_MS: u64 = 60_000;
 /// Longest wait for the last frames and the peer's farewell.
 const CLOSE_MS: u64 = 2_000;
@@ -292,7 +292,7 @@ fn lost(reason: String) -> SocketEvent {
     SocketEvent::Closed { code: None, reason }
 }
 
-/// An error in words that help whoever reads them.
+/// An error in words that help people who read them.
 fn explain(error: &tungstenite::Error) -> String {
     match error {
         tungstenite::Error::Http(response) => {

@@ -10,7 +10,7 @@ use web_sys::{
 use super::{scope, thrown};
 use crate::platform::{FetchError, FetchReply, FetchRequest};
 
-/// Of an answer that is no success, as much as a message to people may need.
+/// How much of the body of an error is read, in bytes: enough for a message to people.
 const ERROR_BODY_BYTES_MAX: u64 = 4 * 1024;
 
 /// Ends the transfer when it is dropped.
@@ -30,7 +30,7 @@ impl Drop for Abort {
 /// - [`FetchError::Network`]: no answer, or one that broke off.
 /// - [`FetchError::TooLarge`]: the body exceeds `body_bytes_max`.
 ///
-/// An answer whose status is no success is no error; its body is cut to 4 KiB.
+/// An answer with a status of failure is not an error here; its body is cut to 4 KiB.
 pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, FetchError>> {
     let begun = begin(&request);
     async move {
@@ -47,7 +47,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
 }
 
 fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
-    // Without a controller a transfer nobody wants runs to its end, which is only wasteful.
+    // Without a controller, a transfer that nobody waits for any more runs to its end, which is only wasteful.
     let controller = AbortController::new().ok();
     let init = RequestInit::new();
     init.set_redirect(RequestRedirect::Error);

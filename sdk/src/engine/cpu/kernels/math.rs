@@ -59,7 +59,7 @@ pub fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Largest value; −∞ if there is none. NaN is passed over.
+/// The largest value of `row`, or −∞ if `row` is empty. Values that are NaN are passed over.
 #[inline(always)]
 pub fn max(row: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };

@@ -23,7 +23,7 @@ use crate::diloco::{Codec, Fragments, ReplicaError, Segment};
 use crate::engine::{Encoded, EngineError};
 use crate::wire::{ApplyPolicy, FragmentId, Round};
 
-/// Bodies on their way to the host at once; more wait in device memory.
+/// How many bodies may be on their way to the host at once; further ones wait in device memory.
 const SLOTS: usize = 4;
 
 /// θ and Θ̂, as `arena` lays them out.
@@ -48,8 +48,8 @@ pub struct Exchange {
     share: Option<f32>,
     theta: Vec<wgpu::Buffer>,
     hat: Vec<wgpu::Buffer>,
-    /// Of each fragment, the θ that the update coded last stands for, until a change comes in. Empty if the
-    /// policy keeps nothing.
+    /// For each fragment, the θ that the last coded update stands for, until a change comes in. There are no buffers
+    /// here if the policy keeps nothing.
     reported: Vec<wgpu::Buffer>,
     largest: Slice,
     incoming: Body,
@@ -280,7 +280,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Measures progress from the old Θ̂ if `from_hat`; otherwise from what was reported, if at all.
+    /// Makes the old Θ̂ what progress is measured from, if `from_hat`; otherwise that stays what was reported.
     fn set_reference(&self, part: &Part, from_hat: bool) {
         if from_hat {
             self.submit(|encoder| copy(encoder, &part.pieces, &self.hat, &self.reported));

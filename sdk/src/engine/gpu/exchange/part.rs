@@ -52,7 +52,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Those of a fragment made of `segments`, in its order.
+    /// The pieces of the fragment that `segments` make up, in its order.
     pub fn all(arena: &Arena, codec: &Codec, segments: &[Segment]) -> Vec<Self> {
         let index = |at: usize| u32::try_from(at).expect("a layout has at most 2³² − 1 values");
         let head = codec.head_bytes(segments);

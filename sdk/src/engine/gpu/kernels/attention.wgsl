@@ -71,7 +71,7 @@ fn main(
     let slot = lane / LANES;
     let wide = across(params.heads);
     for (var unit = group.x; unit < wide * down(); unit += groups.x) {
-        // Those with the most keys first.
+        // The bands with the most keys come first.
         let block = (down() - 1u - unit / wide) * 8u * BANDS;
         let end = min(block + 8u * BANDS, params.context);
         let band = band_at(slot, unit % wide, params.heads, block);

@@ -19,7 +19,7 @@ fn gradient(rows: Rows, head: u32, key: u32, product: vec4<f32>, dp: vec4<f32>) 
     return select(vec4(0.0), ds, vec4(key) <= rows.position);
 }
 
-// Of the scores of one key.
+// The gradients of the scores of one key.
 fn gradients(band: Band, key: u32, products: Eight, dp: Eight) -> Eight {
     return Eight(
         gradient(band.low, band.head, key, products[0], dp[0]),

@@ -24,7 +24,7 @@ struct Params {
 
 const LOWEST = -3.4028234e38;
 
-// Of some logits, the largest and Σ exp(logit − largest).
+// The largest of some logits, and Σ exp(logit − largest) over them.
 struct Sum {
     top: f32,
     sum: f32,

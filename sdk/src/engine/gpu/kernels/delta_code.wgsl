@@ -5,7 +5,7 @@
 //
 // The bytes are the twin's where the device rounds a difference and a product to the nearest and keeps
 // subnormal numbers; where it does not, they are a valid body still, and the position is what that says.
-// WGSL lets a division err by 2.5 ulp, so that the two there are here are done in integers.
+// WGSL lets a division err by 2.5 ulp, so the two divisions that are needed here are done in integers.
 
 @group(0) @binding(1) var<storage, read> theta: array<f32>;
 @group(0) @binding(2) var<storage, read> hat: array<f32>;

@@ -190,8 +190,8 @@ impl Matmul {
         }
     }
 
-    /// Adds what computes `product`: a dispatch; one for every so many rows if it is large; one more if its
-    /// sums are split.
+    /// Adds the dispatches that compute `product`: one, or several of some rows each if it is large, and one more if
+    /// its sums are split.
     pub fn add(&self, builder: &mut Builder, product: Product) {
         let Product { form, m, n, k, .. } = product;
         match (&self.scratch, self.variant(form).depth(m, n, k)) {

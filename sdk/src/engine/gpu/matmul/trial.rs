@@ -18,7 +18,7 @@ const REPEATS_MAX: u32 = 64;
 /// Timed runs of a variant, at most, and their time.
 const RUNS: u32 = 3;
 const RUNS_US: u64 = 30_000;
-/// A variant that is so many times slower than another is not tried any further.
+/// A variant is not tried any further once it is this many times slower than another.
 const BEHIND: f64 = 2.0;
 
 /// How fast one variant multiplied.

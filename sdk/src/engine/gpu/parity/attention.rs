@@ -48,7 +48,7 @@ impl Sizes {
             .map(|columns| window.chunks(c + 2 * kv).flat_map(|row| &row[columns.clone()]).copied().collect())
     }
 
-    /// Of the twin: y, and the gradient of qkv.
+    /// What the twin gives: y, and the gradient of qkv.
     fn expected(self, qkv: &[f32], dy: &[f32]) -> [Vec<f64>; 2] {
         let (c, kv) = (self.width(), self.kv_width());
         let (mut y, mut dqkv) = (Vec::new(), Vec::new());

@@ -60,7 +60,7 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
     }
 }
 
-/// A logit that is no number shows in the loss of its row, and there only.
+/// A logit that is not a finite number makes the loss of its own row not finite, and no other.
 async fn a_broken_logit_breaks_the_loss(gpus: &Gpus) {
     for broken in [f32::NAN, f32::INFINITY] {
         let mut logits = noise(3 * 9, 1.0);
