@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Seek;
 use std::path::{Path, PathBuf};
 
+use archipelago::bytes::from_f32s;
 use archipelago::diloco::{Fragments, Layout, RunId};
 use archipelago::wire::{ModelSpec, RunSpec};
 use safetensors::tensor::{Dtype, View};
@@ -218,7 +219,7 @@ impl View for Shaped<'_> {
     }
 
     fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-        self.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+        from_f32s(self.values).into()
     }
 
     fn data_len(&self) -> usize {

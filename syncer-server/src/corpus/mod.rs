@@ -5,6 +5,7 @@ mod vocabulary;
 
 use std::path::Path;
 
+use archipelago::bytes::hex;
 use archipelago::data::{self, SHARD_TOKENS_MAX};
 use archipelago::wire::DataSpec;
 use axum::body::Bytes;
@@ -117,7 +118,7 @@ fn hash(config: &ServeConfig, text: &Text) -> Result<String, ServerError> {
     if let Some(path) = &config.tokenizer {
         sha.update(vocabulary::read_tokenizer(path)?);
     }
-    Ok(sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&sha.finalize()))
 }
 
 fn internal(error: impl std::fmt::Display) -> ServerError {

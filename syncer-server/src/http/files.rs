@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use archipelago::bytes::{from_f32s, hex};
 use archipelago::diloco::FragmentId;
 use archipelago::wire::http::{self, INVITE_HEADER};
 use axum::body::Bytes;
@@ -40,7 +41,7 @@ pub async fn fragment(
         return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
     };
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
-    let bytes: Bytes = hat.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>().into();
+    let bytes: Bytes = from_f32s(&hat).into();
     drop(hat);
     let (response, sent) = if current.0 == version {
         file(bytes, &format!("\"{run}-{fragment}-{version}\""), lasting(&app), &headers)
@@ -67,8 +68,8 @@ pub async fn shard(
     let (Some(bytes), Some(spec)) = (app.corpus.shards.get(index), app.corpus.spec.shards.get(index)) else {
         return (StatusCode::NOT_FOUND, "there is no such shard\n").into_response();
     };
-    let sha256: String = spec.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (response, sent) = file(bytes.clone(), &format!("\"{sha256}\""), lasting(&app), &headers);
+    let (response, sent) =
+        file(bytes.clone(), &format!("\"{}\"", hex(&spec.sha256)), lasting(&app), &headers);
     app.context.meters.data(sent);
     response
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use archipelago::bytes::{from_f32s, hex, to_f32s};
 use archipelago::diloco::syncer::SyncerRecord;
 use archipelago::diloco::{FragmentState, Version};
 use safetensors::tensor::{Dtype, SafeTensors, View};
@@ -84,7 +85,7 @@ impl Snapshot {
                     return Err(format!("{name} is not f32"));
                 }
                 sha.update(tensor.data());
-                Ok(from_le_bytes(tensor.data()))
+                Ok(to_f32s(tensor.data()))
             };
             let [theta, hat, momentum] = [read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?].map(Arc::new);
             states.push(FragmentState { version, theta, hat, momentum });
@@ -114,19 +115,10 @@ impl View for Values<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        self.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+        from_f32s(self.values).into()
     }
 
     fn data_len(&self) -> usize {
         size_of_val(self.values)
     }
-}
-
-/// The values of little-endian bytes; a rest of fewer than 4 bytes is left out.
-pub(crate) fn from_le_bytes(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
