@@ -1,12 +1,11 @@
 //! Choosing the engine: a builder finds the device, opens it anew after a loss, and falls back to the CPU.
 
-use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use super::backend::Setup;
-use super::gpu::{ChoiceError, Gpu, GpuBackend, GpuError, Trial, Tuning};
+use super::backend::{GpuBackend, Setup};
+use super::gpu::{ChoiceError, Gpu, GpuError, Trial, Tuning};
 use super::registry::AnyBackend;
-use super::{AnyEngine, EngineError, EngineKind, Helpers, Moments};
+use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, Moments};
 use crate::model::layout;
 use crate::wire::RunSpec;
 
@@ -14,23 +13,6 @@ use crate::wire::RunSpec;
 const LOSSES_MAX: usize = 3;
 /// Ten minutes, in microseconds.
 const LOSSES_US: u64 = 600_000_000;
-
-/// What a learner may train with.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Which engine.
-    pub kind: EngineKind,
-    /// Part of the name of the GPU to use; the best GPU is taken where this is `None`.
-    pub adapter: Option<String>,
-    /// Whether a GPU reads weights as 16-bit floats; sums are of 32 bits all the same.
-    pub half_weights: bool,
-    /// Threads of the CPU engine.
-    pub threads: NonZeroUsize,
-    /// Tells how much memory the host has free, in MiB, where that is known.
-    pub free_mib: fn() -> Option<u64>,
-    /// What earlier builds found out about GPUs.
-    pub tunings: Vec<Tuning>,
-}
 
 /// Why [`EngineKind::Auto`] trains on the CPU, in one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -187,6 +169,7 @@ async fn first(kinds: &[EngineKind], setup: &Setup) -> Result<(AnyBackend, Optio
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::num::NonZeroUsize;
 
     use futures::executor::block_on;
 

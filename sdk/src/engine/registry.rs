@@ -4,9 +4,8 @@
 //! For an engine more, implement [`Engine`] and [`Backend`] in a file of its own, give it a name in [`EngineKind`],
 //! and add its row at the end of this file.
 
-use super::backend::{Backend, Setup};
-use super::gpu::{GpuBackend, GpuEngine, GpuError};
-use super::team::CpuBackend;
+use super::backend::{Backend, CpuBackend, GpuBackend, Setup};
+use super::gpu::{GpuEngine, GpuError};
 use super::{Engine, EngineError, EngineKind, Exchange, Moments, StepStats, Team};
 use crate::wire::RunSpec;
 

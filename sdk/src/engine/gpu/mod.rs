@@ -5,8 +5,6 @@
 
 mod arena;
 mod attention;
-#[cfg(feature = "cpu-portable")]
-mod backend;
 mod batch;
 mod device;
 mod error;
@@ -27,8 +25,6 @@ mod tuning;
 mod vectors;
 mod workspace;
 
-#[cfg(feature = "cpu-portable")]
-pub(in crate::engine) use backend::GpuBackend;
 pub use device::{AdapterFacts, Gpu, GpuOptions, adapters};
 pub use error::GpuError;
 pub use matmul::{Choice, ChoiceError, Form, Matmul, Trial, Variant};

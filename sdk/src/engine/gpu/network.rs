@@ -1,5 +1,8 @@
 //! The list of operations of a step, forwards and backwards, as dispatches.
 
+mod norm;
+
+use self::norm::Norm;
 use super::arena::Arena;
 use super::attention::Bands;
 use super::batch::{BatchShape, Microbatch};
@@ -7,7 +10,7 @@ use super::kernels::{self, Call, KernelOf};
 use super::matmul::{Form, Matmul, Product, Store};
 use super::params;
 use super::program::{Builder, Dispatch, Slice};
-use super::workspace::{Layer, NORM_ROWS, Workspace};
+use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots, Slots};
 use std::ops::Range;
 
@@ -40,25 +43,6 @@ pub struct Network<'a> {
     pub lanes: u32,
     /// How attention divides its work.
     pub bands: Bands,
-}
-
-/// One RMSNorm: its input, `[R, C]`, where its weight lies in the flat vector, and its scales, `[R]`.
-struct Norm<'a> {
-    x: &'a Slice,
-    weight: &'a Range<usize>,
-    scales: &'a Slice,
-}
-
-impl<'a> Norm<'a> {
-    /// Before attention.
-    fn first(slots: &'a LayerSlots, layer: &'a Layer) -> Self {
-        Self { x: &layer.x, weight: &slots.norm1, scales: &layer.scales1 }
-    }
-
-    /// Before the feed-forward layer.
-    fn second(slots: &'a LayerSlots, layer: &'a Layer) -> Self {
-        Self { x: &layer.middle, weight: &slots.norm2, scales: &layer.scales2 }
-    }
 }
 
 /// A matrix of weights, `[outs, ins]`.
@@ -185,41 +169,6 @@ impl Network<'_> {
         });
     }
 
-    fn norm(&self, builder: &mut Builder, norm: &Norm<'_>) {
-        let (rows, c) = (self.rows(), self.dims.width);
-        let call =
-            kernels::NORM.with(params::Norm { rows: rows as u32, quads: c as u32 / 4, eps: self.dims.eps });
-        let storage =
-            vec![norm.x.clone(), self.theta(norm.weight), self.work.normed.clone(), norm.scales.clone()];
-        self.by_row(builder, call, storage, rows, c);
-    }
-
-    /// From the gradient of a norm's output in `branch` to that of the residual stream, and of its weight.
-    fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: Store, first: bool) {
-        let (rows, c, work) = (self.rows(), self.dims.width, self.work);
-        let quads = c as u32 / 4;
-        let groups = rows.div_ceil(NORM_ROWS);
-        let call = kernels::NORM_GRAD.with(params::NormGrad {
-            rows: rows as u32,
-            quads,
-            rows_per_group: NORM_ROWS as u32,
-            add: u32::from(matches!(to_dx, Store::Add)),
-        });
-        let storage = vec![
-            work.branch.clone(),
-            norm.x.clone(),
-            self.theta(norm.weight),
-            norm.scales.clone(),
-            work.dx.clone(),
-            work.partial.clone(),
-        ];
-        self.by_row(builder, call, storage, groups, c * NORM_ROWS);
-        let params = params::ColumnSum { rows: groups as u32, quads, add: u32::from(!first) };
-        let call = kernels::COLUMN_SUM.with(params);
-        let storage = vec![work.partial.clone(), self.grad(norm.weight)];
-        self.by_item(builder, call, storage, c / 4, groups * 4);
-    }
-
     fn rotary(&self, builder: &mut Builder, qkv: &Slice, sign: f32) {
         let (dims, rows) = (self.dims, self.rows());
         let (heads, half) = (dims.heads + dims.kv_heads, dims.head / 2);
@@ -243,10 +192,6 @@ impl Network<'_> {
 
     fn swiglu(&self) -> params::Swiglu {
         params::Swiglu { rows: self.rows() as u32, quads: self.dims.ff as u32 / 4 }
-    }
-
-    fn last_norm(&self) -> Norm<'_> {
-        Norm { x: &self.work.x, weight: &self.slots.norm, scales: &self.work.scales }
     }
 
     fn forward(&self, builder: &mut Builder, tokens: &Microbatch) {

@@ -1,7 +1,5 @@
 //! One learner on several workers that share no memory: each finds the gradient of some windows of a batch.
 
-#[cfg(feature = "gpu")]
-mod backend;
 mod helper;
 mod shares;
 #[cfg(test)]
@@ -9,8 +7,6 @@ mod tests;
 
 use std::rc::Rc;
 
-#[cfg(feature = "gpu")]
-pub(in crate::engine) use backend::CpuBackend;
 pub use helper::{Helper, HelperError, Helpers, Part, Task, Working};
 
 use self::shares::Shares;

@@ -1,6 +1,12 @@
 //! What a kind of engine has to say of itself, so that an [`super::EngineBuilder`] can build it.
 
+mod cpu;
+mod gpu;
+
 use std::rc::Rc;
+
+pub use cpu::CpuBackend;
+pub use gpu::GpuBackend;
 
 use super::gpu::GpuError;
 use super::{Engine, EngineError, EngineOptions, Helpers, Moments};

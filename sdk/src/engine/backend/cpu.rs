@@ -2,11 +2,10 @@
 
 use std::rc::Rc;
 
-use super::Team;
-use crate::engine::backend::{Backend, Setup};
+use super::{Backend, Setup};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::gpu::GpuError;
-use crate::engine::{EngineError, HostEngine, Moments};
+use crate::engine::{EngineError, HostEngine, Moments, Team};
 use crate::wire::RunSpec;
 
 /// The processor: always there, and never lost.

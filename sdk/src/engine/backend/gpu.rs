@@ -2,25 +2,27 @@
 
 use std::rc::Rc;
 
-use super::{ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune};
-use crate::engine::backend::{Backend, Setup};
+use super::{Backend, Setup};
+use crate::engine::gpu::{
+    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune,
+};
 use crate::engine::{EngineError, EngineKind, Moments};
 use crate::wire::RunSpec;
 
 /// One GPU, and what is known of it.
 pub struct GpuBackend {
-    pub(in crate::engine) gpu: Gpu,
+    pub gpu: Gpu,
     /// What was found out about GPUs, in earlier sessions too.
-    pub(in crate::engine) tunings: Vec<Tuning>,
+    pub tunings: Vec<Tuning>,
     /// How the kernels were chosen at the last build; empty where it was known.
-    pub(in crate::engine) trials: Vec<Trial>,
+    pub trials: Vec<Trial>,
     /// Why they were chosen anew then, although something was known.
-    pub(in crate::engine) stale: Option<ChoiceError>,
+    pub stale: Option<ChoiceError>,
 }
 
 impl GpuBackend {
     /// Builds on `gpu`, of which `tunings` may say something.
-    pub(in crate::engine) fn new(gpu: Gpu, tunings: Vec<Tuning>) -> Self {
+    pub fn new(gpu: Gpu, tunings: Vec<Tuning>) -> Self {
         Self { gpu, tunings, trials: Vec::new(), stale: None }
     }
 }

@@ -1,0 +1,23 @@
+//! What people may ask of an engine.
+
+use std::num::NonZeroUsize;
+
+use super::EngineKind;
+use super::gpu::Tuning;
+
+/// What a learner may train with.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Part of the name of the GPU to use; the best GPU is taken where this is `None`.
+    pub adapter: Option<String>,
+    /// Whether a GPU reads weights as 16-bit floats; sums are of 32 bits all the same.
+    pub half_weights: bool,
+    /// Threads of the CPU engine.
+    pub threads: NonZeroUsize,
+    /// Tells how much memory the host has free, in MiB, where that is known.
+    pub free_mib: fn() -> Option<u64>,
+    /// What earlier builds found out about GPUs.
+    pub tunings: Vec<Tuning>,
+}
