@@ -1,5 +1,6 @@
 //! Puts the pages into the program: what `cargo xtask web` left in `web-demo/dist`, each file as it is and
-//! compressed. Without that folder the program has no pages, and says so to those who ask for them.
+//! compressed. Without that folder, or without the feature `pages`, the program has no pages, and says so to those who
+//! ask for them.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,13 @@ use sha2::{Digest, Sha256};
 
 fn main() {
     let folder = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../web-demo/dist");
-    println!("cargo::rerun-if-changed={}", folder.display());
     let mut files = Vec::new();
-    walk(&folder, &mut files);
+    if env::var_os("CARGO_FEATURE_PAGES").is_some() {
+        println!("cargo::rerun-if-changed={}", folder.display());
+        walk(&folder, &mut files);
+    } else {
+        println!("cargo::rerun-if-changed=build.rs");
+    }
     files.sort();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     let mut table = String::from("&[\n");

@@ -89,6 +89,10 @@ pub async fn serve(
     let run = prepared.syncer.run();
     tracing::info!(%run, resumed = prepared.resumed, dir = %config.dir.display(), "run is ready");
 
+    if let Some(remark) = http::remark(config.pages.as_deref()) {
+        tracing::warn!("{remark}");
+    }
+
     let (handle, mailbox) = ActorHandle::new();
     let (stop, stopping) = watch::channel(false);
     let (open, mut all_closed) = mpsc::channel(1);
@@ -99,6 +103,7 @@ pub async fn serve(
         context,
         corpus: Arc::clone(&corpus),
         run: run.to_string(),
+        pages: config.pages.clone(),
         allow_origin: allowed_origins(&config)?,
         admin_token,
         sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),

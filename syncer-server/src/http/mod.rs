@@ -8,6 +8,7 @@ mod page;
 mod socket;
 mod stats;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -25,6 +26,7 @@ use crate::corpus::Corpus;
 
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
+pub use page::remark;
 
 /// Largest body of a request; only the owner's orders have one.
 const BODY_BYTES_MAX: usize = 4 << 10;
@@ -37,6 +39,8 @@ pub struct App {
     pub corpus: Arc<Corpus>,
     /// The run, as 16 hex digits.
     pub run: String,
+    /// Folder of pages that are served instead of those inside the program.
+    pub pages: Option<PathBuf>,
     /// Origins allowed beside our own.
     pub allow_origin: Vec<String>,
     /// What admin requests must show.

@@ -1,8 +1,15 @@
-//! The pages: files of `web-demo`, built into the program; nothing comes from elsewhere.
+//! The pages: files of `web-demo`, from inside the program or from a folder; nothing comes from elsewhere.
 
-use axum::extract::Path;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use super::App;
 
 /// Everything comes from this server, WebAssembly too; nothing is inline; nobody frames it.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -14,7 +21,17 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 /// A name with a hash in it never changes its content.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-/// One file, in two forms.
+/// What a program without pages says, at its start and to those who ask for one.
+const WITHOUT: &str = "this syncer was built without its pages: run `cargo xtask web`, then either build it again or \
+                       start it with `--pages web-demo/dist`";
+
+/// What a browser shows until the folder holds pages; it asks again by itself.
+const WAITING: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+     <meta name=\"viewport\" content=\"width=device-width\">\n<meta http-equiv=\"refresh\" content=\"2\">\n\
+     <title>Archipelago: one moment</title>\n<p>The pages are still being built, which takes a minute or two. The run \
+     trains meanwhile, and this page looks again by itself.</p>\n</html>\n";
+
+/// A file inside the program, in two forms.
 struct Asset {
     /// Its path below the pages' folder.
     name: &'static str,
@@ -26,68 +43,108 @@ struct Asset {
 /// Sorted by name.
 static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
+/// A file to answer with.
+struct File {
+    etag: HeaderValue,
+    bytes: Bytes,
+    gzip: Option<Bytes>,
+}
+
+/// What the owner should know about the pages of a syncer with this setting of `--pages`.
+pub fn remark(folder: Option<&FilePath>) -> Option<&'static str> {
+    (folder.is_none() && ASSETS.is_empty()).then_some(WITHOUT)
+}
+
 /// `/`.
-pub async fn index(headers: HeaderMap) -> Response {
-    page("index.html", &headers)
+pub async fn index(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    page(&app, "index.html", &headers).await
 }
 
 /// `/dashboard`.
-pub async fn dashboard(headers: HeaderMap) -> Response {
-    page("dashboard.html", &headers)
+pub async fn dashboard(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    page(&app, "dashboard.html", &headers).await
 }
 
 /// `/teach`, and `/teach.html`, as files on a static host are called and those pages call each other.
-pub async fn teach(headers: HeaderMap) -> Response {
-    page("teach.html", &headers)
+pub async fn teach(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    page(&app, "teach.html", &headers).await
 }
 
 /// `/scale` and `/scale.html`.
-pub async fn scale(headers: HeaderMap) -> Response {
-    page("scale.html", &headers)
+pub async fn scale(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    page(&app, "scale.html", &headers).await
 }
 
 /// `/assets/…`: what pages load.
-pub async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    match find(&format!("assets/{name}")) {
-        Some(asset) => answer(asset, IMMUTABLE, &headers),
+pub async fn asset(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    let file = if is_plain(&name) { find(&app, &format!("assets/{name}")).await } else { None };
+    match file {
+        Some(file) => answer(file, &name, IMMUTABLE, &headers),
         None => (StatusCode::NOT_FOUND, "there is no such file\n").into_response(),
     }
 }
 
-fn page(name: &str, headers: &HeaderMap) -> Response {
-    match find(name) {
-        Some(asset) => answer(asset, HeaderValue::from_static("no-cache"), headers),
-        None => {
-            let why = "this syncer was built without its pages: run `cargo xtask web`, then build it again\n";
-            (StatusCode::NOT_FOUND, why).into_response()
+async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
+    match find(app, name).await {
+        Some(file) => answer(file, name, HeaderValue::from_static("no-cache"), headers),
+        None if app.pages.is_some() => {
+            let common = [
+                (header::CONTENT_TYPE, HeaderValue::from_static(kind(name))),
+                (header::CONTENT_SECURITY_POLICY, POLICY),
+                (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+                (header::RETRY_AFTER, HeaderValue::from_static("2")),
+            ];
+            (StatusCode::SERVICE_UNAVAILABLE, common, WAITING).into_response()
         }
+        None => (StatusCode::NOT_FOUND, format!("{WITHOUT}\n")).into_response(),
     }
 }
 
-fn find(name: &str) -> Option<&'static Asset> {
-    ASSETS.binary_search_by(|asset| asset.name.cmp(name)).ok().map(|index| &ASSETS[index])
+/// The file `name`: from the folder if there is one, else from inside the program.
+async fn find(app: &App, name: &str) -> Option<File> {
+    let Some(folder) = &app.pages else {
+        let index = ASSETS.binary_search_by(|asset| asset.name.cmp(name)).ok()?;
+        let Asset { etag, bytes, gzip, .. } = &ASSETS[index];
+        let (bytes, gzip) = (Bytes::from_static(bytes), Some(Bytes::from_static(gzip)));
+        return Some(File { etag: HeaderValue::from_static(etag), bytes, gzip });
+    };
+    let bytes = tokio::fs::read(folder.join(name)).await.ok()?;
+    let hash: String = Sha256::digest(&bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let etag = HeaderValue::try_from(format!("\"{hash}\"")).expect("hex digits may stand in a header");
+    Some(File { etag, bytes: bytes.into(), gzip: None })
 }
 
-fn answer(asset: &'static Asset, cache: HeaderValue, request: &HeaderMap) -> Response {
+/// Whether `name` is that of a file, and leads to no other folder.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('.')
+        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_'))
+}
+
+fn answer(file: File, name: &str, cache: HeaderValue, request: &HeaderMap) -> Response {
+    let File { etag, bytes, gzip } = file;
+    let unchanged = etag.to_str().is_ok_and(|etag| lists(request, &header::IF_NONE_MATCH, etag));
     let common: [(HeaderName, HeaderValue); 8] = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(kind(asset.name))),
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind(name))),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::CACHE_CONTROL, cache),
-        (header::ETAG, HeaderValue::from_static(asset.etag)),
+        (header::ETAG, etag),
         (header::VARY, HeaderValue::from_static("accept-encoding, origin")),
         // Nothing of other origins is loaded, so isolation costs nothing and gives finer clocks.
         (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
         (HeaderName::from_static("cross-origin-embedder-policy"), HeaderValue::from_static("require-corp")),
         (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
     ];
-    if lists(request, &header::IF_NONE_MATCH, asset.etag) {
+    if unchanged {
         return (StatusCode::NOT_MODIFIED, common).into_response();
     }
-    if lists(request, &header::ACCEPT_ENCODING, "gzip") {
-        let encoding = [(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))];
-        return (common, encoding, asset.gzip).into_response();
+    match gzip {
+        Some(gzip) if lists(request, &header::ACCEPT_ENCODING, "gzip") => {
+            let encoding = [(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))];
+            (common, encoding, gzip).into_response()
+        }
+        _ => (common, bytes).into_response(),
     }
-    (common, asset.bytes).into_response()
 }
 
 /// Whether the list in header `name` has `wanted`, not weighted with 0.
@@ -127,6 +184,16 @@ mod tests {
         check("gzip;q=0", false);
         check("br", false);
         assert!(!lists(&HeaderMap::new(), &header::ACCEPT_ENCODING, "gzip"));
+    }
+
+    #[test]
+    fn names_lead_to_no_other_folder() {
+        for name in ["index-Bx_9.js", "archipelago_bg-a.wasm"] {
+            assert!(is_plain(name), "{name}");
+        }
+        for name in ["", ".", "..", ".env", "../secret", "a/b", "a\\b", "a\0"] {
+            assert!(!is_plain(name), "{name}");
+        }
     }
 
     #[test]

@@ -112,3 +112,33 @@ async fn pages_are_there_and_strict() {
     assert!(!metrics.contains('{'), "no labels");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn pages_of_a_folder_show_once_they_are_there() {
+    let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(syncer_server::config::ServeConfig {
+        pages: Some(pages.path().to_owned()),
+        ..config(dir.path())
+    })
+    .await;
+    let (code, head, body) = server.http("GET /").await;
+    assert_eq!((code, header(&head, "retry-after")), (503, "2"));
+    let text = String::from_utf8(body).unwrap();
+    assert!(text.contains("http-equiv=\"refresh\"") && text.contains("being built"), "{text}");
+
+    std::fs::create_dir(pages.path().join("assets")).unwrap();
+    std::fs::write(pages.path().join("index.html"), "<p>a page</p>").unwrap();
+    std::fs::write(pages.path().join("assets/engine-x.wasm"), b"\0asm").unwrap();
+    std::fs::write(pages.path().join("secret"), "not for the network").unwrap();
+    let (code, head, body) = server.http("GET /").await;
+    assert_eq!((code, &*body), (200, &b"<p>a page</p>"[..]));
+    assert!(header(&head, "content-security-policy").contains("default-src 'none'"));
+    let again = format!("GET /\nIf-None-Match: {}", header(&head, "etag"));
+    assert_eq!(server.http(&again).await.0, 304);
+    let (code, head, body) = server.http("GET /assets/engine-x.wasm").await;
+    assert_eq!((code, header(&head, "content-type"), &*body), (200, "application/wasm", &b"\0asm"[..]));
+    for outside in ["/assets/..%2Fsecret", "/assets/%2E%2E%2Fsecret", "/assets/..", "/secret"] {
+        assert_eq!(server.http(&format!("GET {outside}")).await.0, 404, "{outside}");
+    }
+    server.stop().await;
+}
