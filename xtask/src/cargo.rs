@@ -19,8 +19,38 @@ pub const TEST_PROGRAMS: &[&str] = &[
     "syncer-server",
     "-p",
     "native-learner",
+    "-p",
+    "archipelago-demo",
     "--features",
     "archipelago/default,archipelago/ts",
+];
+
+/// And to build them as they are delivered.
+pub const RELEASE_PROGRAMS: &[&str] = &[
+    "--locked",
+    "--release",
+    "-p",
+    "syncer-server",
+    "-p",
+    "native-learner",
+    "-p",
+    "archipelago-demo",
+    "--bins",
+];
+
+/// And to build them for a demo: soon, and without pages inside, which are served from their folder.
+pub const DEMO_PROGRAMS: &[&str] = &[
+    "--locked",
+    "--profile",
+    "demo",
+    "-p",
+    "syncer-server",
+    "-p",
+    "native-learner",
+    "-p",
+    "archipelago-demo",
+    "--bins",
+    "--no-default-features",
 ];
 
 /// The root of the workspace.
@@ -66,6 +96,28 @@ pub fn build(args: &[&str]) -> Result<Vec<PathBuf>, String> {
         .filter_map(|file| file.as_str().map(PathBuf::from))
         .collect();
     Ok(files)
+}
+
+/// Where cargo builds.
+///
+/// # Errors
+/// A sentence: cargo does not say so.
+pub fn target_folder() -> Result<PathBuf, String> {
+    let output = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
+    let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    let folder = metadata["target_directory"].as_str().ok_or("cargo metadata names no target folder")?;
+    Ok(PathBuf::from(folder))
+}
+
+/// The executable called `name` among `files` that a build left.
+///
+/// # Errors
+/// A sentence: it is not among them.
+pub fn program(files: &[PathBuf], name: &str) -> Result<PathBuf, String> {
+    let found = files.iter().rfind(|file| file.file_stem().is_some_and(|stem| stem == name));
+    found.cloned().ok_or_else(|| format!("the build left no {name}"))
 }
 
 /// A command as one would type it.

@@ -1,13 +1,12 @@
-//! `cargo xtask demo | test | bench | web`: the only build logic.
+//! `cargo xtask demo | test | bench | gpu | web`: the only build logic.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 
+mod bench;
 mod cargo;
 mod demo;
 mod gpu;
-mod measure;
-mod process;
 mod test;
 mod tools;
 mod web;
@@ -27,28 +26,24 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Trains on this machine: a syncer and learners as processes, over WebSockets.
-    #[command(after_help = demo::EXIT_CODES)]
-    Demo(demo::Args),
+    #[command(after_help = archipelago_demo::EXIT_CODES)]
+    Demo(Box<demo::Args>),
     /// Runs every check, cheapest first; stops at the first that fails.
     Test(test::Args),
     /// Measures this machine: learner, merge, codec, wire, memory.
-    Bench(measure::Args),
+    Bench(bench::Args),
     /// Builds, checks and measures the GPU engine on this machine in one call, without a network.
     Gpu(gpu::Args),
     /// Builds what browsers get: the engine as WebAssembly, the npm package, the pages.
     Web(web::Args),
-    /// Starts a program that ends with this process.
-    #[command(hide = true)]
-    Guard(process::guard::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().verb {
         Verb::Demo(args) => demo::run(&args),
         Verb::Test(args) => test::run(&args),
-        Verb::Bench(args) => measure::run(&args),
+        Verb::Bench(args) => bench::run(&args),
         Verb::Gpu(args) => gpu::run(&args),
         Verb::Web(args) => web::run(&args),
-        Verb::Guard(args) => process::guard::run(&args),
     }
 }

@@ -90,7 +90,7 @@ fn report(args: &Args) -> Result<Value, String> {
         println!("── {preset}");
         rows.push(measure(args, &programs, preset, until)?);
     }
-    print!("{}", crate::measure::render(&json!({ "presets": summary(&rows) })));
+    print!("{}", crate::bench::render(&json!({ "presets": summary(&rows) })));
     figures.insert("presets".into(), Value::Array(rows));
     Ok(Value::Object(figures))
 }

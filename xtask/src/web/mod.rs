@@ -8,7 +8,7 @@ use std::{fs, io, thread};
 
 pub use node::{check as check_node, install, node, program};
 
-use crate::cargo::{WASM, build, cargo, root, shown};
+use crate::cargo::{WASM, build, cargo, program as built, root, shown, target_folder};
 use crate::tools;
 
 /// The builds of the engine, and the features of WebAssembly that each asks of a browser.
@@ -17,6 +17,13 @@ const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,
 /// Inlines less than usual for code that is to be fast: a tenth fewer bytes, and no slower, for what must be
 /// inlined says so.
 const SMALL: &str = "-C llvm-args=-inline-threshold=60";
+
+/// Where the pages are put, and the build of the syncer finds them.
+const SITE: &str = "web-demo/dist";
+
+/// Profiles of cargo: what is delivered, and what a demo can have sooner.
+const DELIVERED: &str = "web";
+const DEMO: &str = "web-demo";
 
 /// The folder of lessons, whose module has the same bits in each browser: no `relaxed-simd`.
 const LESSON: &str = "web-demo/lesson/dist";
@@ -30,6 +37,9 @@ pub struct Args {
     /// Ends after the npm package, without the pages.
     #[arg(long)]
     package: bool,
+    /// Builds the pages for a demo: sooner, and with one build of the engine for all browsers.
+    #[arg(long, hide = true, conflicts_with_all = ["lesson", "package", "parity"])]
+    demo: bool,
     /// Builds the parity tests of the GPU engine instead, for `web-demo/tests`.
     #[arg(long, conflicts_with = "package")]
     parity: bool,
@@ -41,6 +51,7 @@ pub fn run(args: &Args) -> ExitCode {
         Args { parity: true, .. } => parity(),
         Args { package: true, .. } => package(),
         Args { lesson: true, .. } => lesson(),
+        Args { demo: true, .. } => demo_site(),
         _ => site(),
     });
     match built {
@@ -64,7 +75,43 @@ pub fn site() -> Result<PathBuf, String> {
     lesson()?;
     call(node("tsc").args(["-p", "pages"]))?;
     call(node("vite").args(["build", "--logLevel", "warn"]))?;
-    Ok(root().join("web-demo/dist"))
+    Ok(root().join(SITE))
+}
+
+/// Where the pages of a demo are put: never into a syncer that is delivered.
+///
+/// # Errors
+/// A sentence: cargo does not say where it builds.
+pub fn demo_folder() -> Result<PathBuf, String> {
+    Ok(target_folder()?.join("demo-pages"))
+}
+
+/// Builds package and pages for a demo, and gives their folder: one build of the engine serves all browsers, it is
+/// optimised for less long, and types are left to the tests.
+///
+/// # Errors
+/// A sentence: what is missing or failed.
+pub fn demo_site() -> Result<PathBuf, String> {
+    install()?;
+    let (plain, features) = BUILDS[0];
+    let wasm = root().join("web-demo/package/dist/wasm");
+    // At once: the bindings are made once both are there.
+    thread::scope(|scope| {
+        let bindgen = scope.spawn(bindgen);
+        let engine =
+            Module { package: "web-demo", name: "archipelago", build: plain, features, profile: DEMO };
+        let lesson = Module { package: "lesson", name: "lesson", build: plain, features, profile: DEMO };
+        // One after the other: they share a folder, and what they depend on.
+        let (engine_built, lesson_built) = (compile(&engine)?, compile(&lesson)?);
+        let bindgen = bindgen.join().expect("a build that fails says so")?;
+        bind(&bindgen, &engine, &engine_built, &wasm.join(plain))?;
+        bind(&bindgen, &lesson, &lesson_built, &root().join(LESSON))
+    })?;
+    stand_in(&wasm)?;
+    call(node("tsc").args(["-p", "package"]))?;
+    let folder = demo_folder()?;
+    call(node("vite").args(["build", "--logLevel", "warn", "--emptyOutDir", "--outDir"]).arg(&folder))?;
+    Ok(folder)
 }
 
 /// Builds the npm package, and gives its folder.
@@ -79,8 +126,9 @@ pub fn package() -> Result<PathBuf, String> {
     thread::scope(|scope| {
         let builds = BUILDS.map(|(build, features)| {
             let (bindgen, out) = (&bindgen, folder.join("dist/wasm").join(build));
-            let engine = Module { package: "web-demo", name: "archipelago", build, features };
-            scope.spawn(move || module(bindgen, &engine, &out))
+            let engine =
+                Module { package: "web-demo", name: "archipelago", build, features, profile: DELIVERED };
+            scope.spawn(move || bind(bindgen, &engine, &compile(&engine)?, &out))
         });
         builds.into_iter().try_for_each(|build| build.join().expect("a build that fails says so"))
     })?;
@@ -94,8 +142,9 @@ pub fn package() -> Result<PathBuf, String> {
 /// A sentence: what is missing or failed.
 pub fn lesson() -> Result<PathBuf, String> {
     let out = root().join(LESSON);
-    let (name, features) = BUILDS[0];
-    module(&bindgen()?, &Module { package: "lesson", name: "lesson", build: name, features }, &out)?;
+    let (build, features) = BUILDS[0];
+    let lesson = Module { package: "lesson", name: "lesson", build, features, profile: DELIVERED };
+    bind(&bindgen()?, &lesson, &compile(&lesson)?, &out)?;
     Ok(out)
 }
 
@@ -106,13 +155,13 @@ pub fn lesson() -> Result<PathBuf, String> {
 pub fn parity() -> Result<PathBuf, String> {
     let args = ["--locked", "-p", "web-demo", "--lib", "--features", "parity", "--target", WASM];
     let folder = root().join("web-demo/tests/dist");
-    call(Command::new(bindgen()?).arg(built(&args, "web_demo")?).arg("parity").arg(&folder))?;
+    call(Command::new(bindgen()?).arg(built(&build(&args)?, "web_demo")?).arg("parity").arg(&folder))?;
     Ok(folder)
 }
 
 /// Builds the program that makes the JavaScript side of a module.
 fn bindgen() -> Result<PathBuf, String> {
-    built(&["--locked", "-p", "xtask", "--bin", "bindgen", "--features", "bindgen"], "bindgen")
+    built(&build(&["--locked", "-p", "xtask", "--bin", "bindgen", "--features", "bindgen"])?, "bindgen")
 }
 
 /// One build of a crate for browsers.
@@ -122,50 +171,41 @@ struct Module {
     name: &'static str,
     build: &'static str,
     features: &'static str,
+    /// Cargo's profile.
+    profile: &'static str,
 }
 
-/// Makes one module; nothing is done where it is newer than what it is made of.
-fn module(bindgen: &Path, module: &Module, out: &Path) -> Result<(), String> {
-    let Module { package, name, build, features } = module;
+/// Compiles one module; the file that cargo leaves.
+fn compile(module: &Module) -> Result<PathBuf, String> {
+    let Module { package, name, build, features, profile } = module;
     let target = target_folder()?.join("web").join(build);
     println!("   {name}, {build}: {features}");
-    let mut command = cargo(&["build", "--locked", "--quiet", "--profile", "web", "-p", package, "--lib"]);
+    let mut command = cargo(&["build", "--locked", "--quiet", "--profile", profile, "-p", package, "--lib"]);
     // A folder of its own: other flags would build everything anew.
     command.args(["--target", WASM, "--target-dir"]).arg(&target);
     command.env("RUSTFLAGS", format!("-C target-feature={features} {SMALL}"));
     call(&mut command)?;
-    let built = target.join(WASM).join("web").join(format!("{}.wasm", package.replace('-', "_")));
-    let made = out.join(format!("{name}_bg.wasm"));
-    if is_newer(&made, &built) {
-        return Ok(());
-    }
+    Ok(target.join(WASM).join(profile).join(format!("{}.wasm", package.replace('-', "_"))))
+}
+
+/// Makes the JavaScript side of `compiled`, in the folder `out`.
+fn bind(bindgen: &Path, module: &Module, compiled: &Path, out: &Path) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
-    call(Command::new(bindgen).arg(&built).arg(name).arg(out))
+    call(Command::new(bindgen).arg(compiled).arg(module.name).arg(out))
 }
 
-/// Whether `made` is there and no older than `source`.
-fn is_newer(made: &Path, source: &Path) -> bool {
-    let time = |path: &Path| -> io::Result<_> { fs::metadata(path)?.modified() };
-    matches!((time(made), time(source)), (Ok(made), Ok(source)) if made >= source)
-}
-
-/// Builds with `args` and gives the program called `name`.
-fn built(args: &[&str], name: &str) -> Result<PathBuf, String> {
-    let files = build(args)?;
-    files
-        .into_iter()
-        .find(|file| file.file_stem().is_some_and(|stem| stem == name))
-        .ok_or_else(|| format!("the build left no {name}"))
-}
-
-/// Where cargo builds.
-fn target_folder() -> Result<PathBuf, String> {
-    let output = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
-    let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
-    let folder = metadata["target_directory"].as_str().ok_or("cargo metadata names no target folder")?;
-    Ok(PathBuf::from(folder))
+/// Copies the plain build of the engine to where browsers with more features look for theirs.
+fn stand_in(wasm: &Path) -> Result<(), String> {
+    let (from, to) = (wasm.join(BUILDS[0].0), wasm.join(BUILDS[1].0));
+    let copy = || -> io::Result<()> {
+        fs::create_dir_all(&to)?;
+        for entry in fs::read_dir(&from)? {
+            let entry = entry?;
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+        Ok(())
+    };
+    copy().map_err(|error| format!("{}: {error}", to.display()))
 }
 
 /// Runs `command` with its output on this terminal.

@@ -10,7 +10,7 @@ use std::process::{ExitCode, Stdio};
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 
-use crate::cargo::cargo;
+use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -87,9 +87,8 @@ fn bench(name: &str) -> Result<Value, String> {
 /// Builds pages and programs as they are delivered, and drives Chromium.
 fn browser() -> Result<Value, String> {
     crate::web::site()?;
-    let files = crate::cargo::build(&["--release", "-p", "syncer-server", "-p", "native-learner"])?;
-    let program = files.iter().rfind(|file| file.file_stem().is_some_and(|name| name == "syncer-server"));
-    let folder = program.and_then(|file| file.parent()).ok_or("the build left no syncer-server")?;
+    let syncer = program(&build(RELEASE_PROGRAMS)?, "syncer-server")?;
+    let folder = syncer.parent().ok_or("the build left no folder of programs")?;
     let mut command = crate::web::program("node");
     command.arg(crate::cargo::root().join("web-demo/tests/bench.mjs")).env("ARCHIPELAGO_BIN", folder);
     command.stderr(Stdio::inherit());

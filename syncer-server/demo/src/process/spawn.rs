@@ -31,11 +31,23 @@ impl Process {
     /// # Errors
     /// A sentence: it could not be started.
     pub fn spawn(program: &Path, args: &[OsString], log: &Path) -> Result<Self, String> {
+        Self::start(program, args, log, false)
+    }
+
+    /// The same for a program that starts others, which end with it.
+    ///
+    /// # Errors
+    /// Those of [`Self::spawn`].
+    pub fn spawn_with_children(program: &Path, args: &[OsString], log: &Path) -> Result<Self, String> {
+        Self::start(program, args, log, true)
+    }
+
+    fn start(program: &Path, args: &[OsString], log: &Path, children: bool) -> Result<Self, String> {
         let failed = |error| format!("cannot start {}: {error}", program.display());
         let mut command = Command::new(env::current_exe().map_err(failed)?);
         let (stdout, stderr) = (log.with_extension("jsonl"), log.with_extension("log"));
         command.arg("guard").arg("--stdout").arg(&stdout).arg("--stderr").arg(&stderr);
-        command.arg("--").arg(program).args(args);
+        command.args(children.then_some("--children")).arg("--").arg(program).args(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         detach(&mut command);
         let mut guard = command.spawn().map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::status::{Learner, Status};
+use crate::status::{Learner, Status};
 
 /// Seconds between two plain lines.
 const LINE_S: f64 = 5.0;

@@ -53,7 +53,7 @@ pub fn memory() -> Result<Value, String> {
 /// The figures of a demo with these flags, whether or not its loss fell.
 fn demo(flags: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(env::current_exe().map_err(|error| error.to_string())?);
-    command.args(["demo", "--headless", "--json"]).args(flags);
+    command.args(["demo", "--release", "--headless", "--json"]).args(flags);
     let run = super::last_line(command)?;
     if run["rounds"].as_u64().is_some_and(|rounds| rounds > 0) {
         Ok(run)

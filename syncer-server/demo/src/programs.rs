@@ -1,4 +1,4 @@
-//! The programs of a demo: how they are built, started and ended.
+//! The programs of a demo: how they are found, started and ended.
 
 use std::{
     ffi::OsString,
@@ -12,11 +12,12 @@ use std::{
 
 use serde_json::Value;
 
-use super::{args::Args, classroom::Classroom, error::DemoError};
 use crate::{
-    cargo::{TEST_PROGRAMS, build, root},
+    args::Args,
+    classroom::Classroom,
+    error::DemoError,
     process::{Process, http},
-    tools, web,
+    setup::Setup,
 };
 
 /// Longest wait until the syncer listens: it reads, cuts and perhaps tokenises the corpus first.
@@ -36,10 +37,12 @@ pub struct Started {
     pub classroom: Option<Classroom>,
 }
 
-/// The built programs and the folder of this run.
+/// The two programs and the folder of this run.
 pub struct Programs {
     syncer: PathBuf,
     learner: PathBuf,
+    /// Pages that are served instead of the syncer's own.
+    pages: Option<PathBuf>,
     /// Logs, snapshots and the admin's token.
     pub dir: PathBuf,
     /// Threads of each learner.
@@ -47,37 +50,22 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds the pages, unless nobody is to see them, and both programs, has the syncer look at data and settings, and makes a folder under `runs/`.
+    /// Finds both programs, has the syncer look at data and settings, and makes a folder for the run.
     ///
     /// # Errors
-    /// - [`DemoError::System`]: the build failed, or the folder cannot be made.
+    /// - [`DemoError::System`]: a program is missing, or the folder cannot be made.
     /// - [`DemoError::Ended`]: data or settings are wrong; the syncer says how.
-    pub fn build(args: &Args) -> Result<Self, DemoError> {
-        tools::for_programs()?;
-        if !args.headless {
-            tools::for_pages()?;
-            web::site()?;
-        }
-        let which = if args.dev {
-            TEST_PROGRAMS
-        } else {
-            &["--release", "-p", "syncer-server", "-p", "native-learner", "--bins"]
-        };
-        let files = build(which)?;
-        let program = |name: &str| {
-            let found = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name));
-            found.cloned().ok_or_else(|| format!("the build left no {name}"))
-        };
+    pub fn find(args: &Args, setup: &Setup) -> Result<Self, DemoError> {
         let cores = thread::available_parallelism()?.get();
-        let runs = root().join("runs");
         let mut programs = Self {
-            syncer: program("syncer-server")?,
-            learner: program("native-learner")?,
-            dir: runs.join("demo"),
+            syncer: setup.syncer()?,
+            learner: setup.learner()?,
+            pages: setup.pages.clone(),
+            dir: setup.runs.join("demo"),
             threads: (cores / args.learners().max(1) as usize).max(1),
         };
         programs.validate(args)?;
-        programs.dir = new_folder(&runs)?;
+        programs.dir = new_folder(&setup.runs)?;
         Ok(programs)
     }
 
@@ -183,6 +171,9 @@ impl Programs {
         }
         if let Some(tokens) = total_tokens {
             line.extend(words(["--total-tokens", &tokens.to_string()]));
+        }
+        if let Some(pages) = &self.pages {
+            line.extend(["--pages".into(), pages.into()]);
         }
         if let Some(data) = &args.data {
             line.extend(["--data".into(), data.into()]);

@@ -14,7 +14,7 @@ fn guarded(script: &str, folder: &str) -> (Child, String, PathBuf) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
-    let mut guard = Command::new(env!("CARGO_BIN_EXE_xtask"))
+    let mut guard = Command::new(env!("CARGO_BIN_EXE_archipelago-demo"))
         .arg("guard")
         .args(["--stdout".into(), folder.join("out"), "--stderr".into(), folder.join("err"), "--".into()])
         .args(["sh", "-c", script])

@@ -1,6 +1,6 @@
 //! Tokens over time, for speeds.
 
-use super::status::Status;
+use crate::status::Status;
 
 /// Each learner's trained tokens at many moments of a run.
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::status::Learner;
+    use crate::status::Learner;
 
     #[test]
     fn speeds_are_those_of_the_window_and_the_names() {

@@ -1,4 +1,4 @@
-//! The few lines of HTTP that a status on this machine needs.
+//! The few lines of HTTP that a syncer on this machine needs.
 
 use std::{
     io::{Read, Write},
@@ -8,16 +8,43 @@ use std::{
 
 use serde_json::Value;
 
+/// What ends a head.
+const END: &[u8] = b"\r\n\r\n";
+
 /// Longest wait for one answer.
 const WAIT: Duration = Duration::from_secs(5);
+
+/// What a server answered.
+pub struct Answer {
+    /// Its status, as 200.
+    pub code: u16,
+    /// Everything after the head.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body, with what is no UTF-8 replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// `GET path`, whatever the status.
+///
+/// # Errors
+/// A sentence: nobody answered, or not in HTTP.
+pub fn fetch(address: SocketAddr, path: &str) -> Result<Answer, String> {
+    request(address, "GET", path, None)
+}
 
 /// `GET path` as JSON.
 ///
 /// # Errors
-/// A sentence: nobody answered, or not with 200 and JSON.
+/// A sentence: nobody answered, or not with a success and JSON.
 pub fn get(address: SocketAddr, path: &str) -> Result<Value, String> {
-    let body = request(address, "GET", path, None)?;
-    serde_json::from_str(&body).map_err(|error| format!("{path} of {address} is no JSON: {error}"))
+    let answer = successful(request(address, "GET", path, None)?, path)?;
+    serde_json::from_slice(&answer.body).map_err(|error| format!("{path} of {address} is no JSON: {error}"))
 }
 
 /// `POST path` with nothing but the admin's `token`.
@@ -25,10 +52,17 @@ pub fn get(address: SocketAddr, path: &str) -> Result<Value, String> {
 /// # Errors
 /// A sentence: nobody answered, or not with a success.
 pub fn post(address: SocketAddr, path: &str, token: &str) -> Result<(), String> {
-    request(address, "POST", path, Some(token)).map(drop)
+    successful(request(address, "POST", path, Some(token))?, path).map(drop)
 }
 
-fn request(address: SocketAddr, method: &str, path: &str, token: Option<&str>) -> Result<String, String> {
+fn successful(answer: Answer, path: &str) -> Result<Answer, String> {
+    if (200..300).contains(&answer.code) {
+        return Ok(answer);
+    }
+    Err(format!("{path}: {} {}", answer.code, answer.text().trim()))
+}
+
+fn request(address: SocketAddr, method: &str, path: &str, token: Option<&str>) -> Result<Answer, String> {
     let failed = |error| format!("{method} {path} of {address}: {error}");
     let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     // HTTP/1.0, so that the answer is never cut into chunks and ends with the connection.
@@ -37,15 +71,14 @@ fn request(address: SocketAddr, method: &str, path: &str, token: Option<&str>) -
     let mut stream = TcpStream::connect_timeout(&address, WAIT).map_err(failed)?;
     stream.set_read_timeout(Some(WAIT)).map_err(failed)?;
     stream.write_all(head.as_bytes()).map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| format!("{method} {path}: no answer"))?;
-    let code = head.split(' ').nth(1).unwrap_or_default();
-    if code.starts_with('2') {
-        Ok(body.to_owned())
-    } else {
-        Err(format!("{method} {path}: {code} {}", body.trim()))
-    }
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).map_err(failed)?;
+    let none = || format!("{method} {path} of {address}: no answer");
+    let at = answer.windows(END.len()).position(|bytes| bytes == END).ok_or_else(none)?;
+    let body = answer.split_off(at + END.len());
+    let head = String::from_utf8_lossy(&answer);
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(none)?;
+    Ok(Answer { code, body })
 }
 
 #[cfg(test)]

@@ -8,18 +8,20 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
+use crate::{
     args::Args,
     classroom::Classroom,
     error::DemoError,
+    fall::{Fall, Since},
     history::History,
     kill::Kill,
+    pages::Pages,
+    process::{Process, http, interrupt::Interrupt},
     programs::{Programs, Started},
-    report::{Peak, Report},
+    report::{Peak, Report, Stop},
     status::Status,
     view::{Speed, View},
 };
-use crate::process::{Process, http, interrupt::Interrupt};
 
 /// Time between two looks at the run.
 const TICK: Duration = Duration::from_millis(200);
@@ -38,17 +40,6 @@ const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
 /// Window of the speeds that are shown, in seconds.
 const SPEED_S: f64 = 5.0;
-
-/// Why training ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Somebody asked for it.
-    Asked,
-    /// The time is over.
-    Time,
-    /// The held-out loss is low enough.
-    Loss,
-}
 
 /// A syncer and its learners.
 pub struct Session<'a> {
@@ -70,6 +61,8 @@ pub struct Session<'a> {
     began: Option<Instant>,
     ended: Option<Instant>,
     peak: Peak,
+    /// When the loss fell first.
+    fall: Option<Fall>,
 }
 
 impl<'a> Session<'a> {
@@ -108,6 +101,7 @@ impl<'a> Session<'a> {
             began: None,
             ended: None,
             peak: Peak::default(),
+            fall: None,
         })
     }
 
@@ -121,13 +115,13 @@ impl<'a> Session<'a> {
         self.classroom.as_ref()
     }
 
-    /// Trains until there is a reason to stop.
+    /// Trains until there is a reason to stop; `since` is when the command was given.
     ///
     /// # Errors
     /// - [`DemoError::Ended`]: a program ended by itself.
     /// - [`DemoError::Silent`]: the syncer stopped answering, or no learner ever trained.
     /// - [`DemoError::System`]: the killed learner could not be started again.
-    pub fn train(&mut self, view: &mut View) -> Result<Stop, DemoError> {
+    pub fn train(&mut self, view: &mut View, pages: &mut Pages, since: Since) -> Result<Stop, DemoError> {
         let start = Instant::now();
         let mut heard = start;
         loop {
@@ -150,6 +144,11 @@ impl<'a> Session<'a> {
             let now = self.now();
             self.history.push(now, &self.status);
             self.kill_if_due(now, view)?;
+            pages.news().iter().for_each(|sentence| view.say(sentence));
+            if self.fall.is_none() {
+                self.fall = Fall::see(&self.status, since.seconds(), now);
+                self.fall.iter().for_each(|fall| view.say(&fall.to_string()));
+            }
             view.show(&self.status, &self.speed(now));
             if let Some(stop) = self.stop(now) {
                 self.ended = Some(Instant::now());
@@ -208,6 +207,7 @@ impl<'a> Session<'a> {
                 .as_ref()
                 .map(|kill| (kill.name.clone(), kill.survived(), kill.report(&self.history))),
             peak: self.peak,
+            fall: self.fall,
             status: self.status,
         })
     }

@@ -2,7 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::{args::Args, error::DemoError, session::Stop, status::Status};
+use crate::{args::Args, error::DemoError, fall::Fall, status::Status};
+
+/// Why training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Somebody asked for it.
+    Asked,
+    /// The time is over.
+    Time,
+    /// The held-out loss is low enough.
+    Loss,
+}
 
 /// Largest resident memory seen, in bytes; 0 where the system does not tell.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +36,8 @@ pub struct Report {
     /// Who was killed, whether it was merged again, and the figures.
     pub kill: Option<(String, bool, Value)>,
     pub peak: Peak,
+    /// When the loss fell first.
+    pub fall: Option<Fall>,
     /// The last word of the syncer.
     pub status: Status,
 }
@@ -76,6 +89,7 @@ impl Report {
             "tokens_per_s": status.tokens_trained as f64 / self.seconds,
             "participation": status.participation,
             "updates_without_fate": status.updates_without_fate,
+            "first_falling_loss_s": self.fall.as_ref().map(|fall| fall.after_s),
             "val_loss_first": status.val_loss_first,
             "val_loss_last": status.val_loss,
             "train_loss_last": status.train_loss,
@@ -134,6 +148,7 @@ mod tests {
             planned_tokens: None,
             kill: None,
             peak: Peak::default(),
+            fall: None,
             status,
         };
         change(&mut report);

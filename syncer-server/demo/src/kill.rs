@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{error::DemoError, history::History, programs::Programs, status::Status};
-use crate::process::Process;
+use crate::{error::DemoError, history::History, process::Process, programs::Programs, status::Status};
 
 /// Length that the plan assumes for a run without one, in seconds.
 const RUN_S: f64 = 60.0;
@@ -119,7 +118,7 @@ impl Kill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::status::Learner;
+    use crate::status::Learner;
 
     #[test]
     fn is_back_once_more_is_merged_than_at_its_restart() {

@@ -1,4 +1,4 @@
-//! `xtask guard`: starts a program and kills it when its own standard input closes.
+//! `archipelago-demo guard`: starts a program and kills it when its own standard input closes.
 //!
 //! The pipe closes however the parent ends, `kill -9` included, so nothing is ever left behind.
 
@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io::{self, Read, Write},
     path::PathBuf,
-    process::{Child, Command, ExitCode, Stdio},
+    process::{self, Child, Command, ExitCode, Stdio},
     sync::mpsc::{self, TryRecvError},
     thread,
     time::Duration,
@@ -28,6 +28,9 @@ pub struct Args {
     /// File that its standard error is added to.
     #[arg(long)]
     stderr: PathBuf,
+    /// Kills what the program has started as well, where the system knows groups of processes.
+    #[arg(long)]
+    children: bool,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -35,7 +38,7 @@ pub struct Args {
 
 /// Prints the program's process id, then waits for its end or for the end of standard input.
 pub fn run(args: &Args) -> ExitCode {
-    match start(args).and_then(watch) {
+    match start(args).and_then(|child| watch(child, args.children)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {}: {error}", args.command[0].to_string_lossy());
@@ -57,7 +60,7 @@ fn start(args: &Args) -> io::Result<Child> {
     Ok(child)
 }
 
-fn watch(mut child: Child) -> io::Result<u8> {
+fn watch(mut child: Child, children: bool) -> io::Result<u8> {
     let (alive, parent) = mpsc::channel::<()>();
     thread::spawn(move || {
         let _alive = alive;
@@ -69,8 +72,18 @@ fn watch(mut child: Child) -> io::Result<u8> {
             return Ok(status.code().map_or(KILLED, |code| u8::try_from(code).unwrap_or(1)));
         }
         if parent.try_recv() == Err(TryRecvError::Disconnected) {
+            if children {
+                kill_group();
+            }
             child.kill()?;
         }
         thread::sleep(POLL);
     }
+}
+
+/// Kills the group of processes that this one leads, itself included; where that is unknown, nothing happens.
+fn kill_group() {
+    let group = format!("-{}", process::id());
+    // Without such a program the guarded one is killed alone.
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
 }

@@ -1,30 +1,55 @@
-//! `cargo xtask demo`: a syncer and learners as processes of their own, on this machine.
+//! A whole run on one machine: a syncer and learners as processes of their own, over WebSockets.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `args`, `setup` | what people ask for; where the programs are |
+//! | `programs` | how syncer and learners are started |
+//! | `session` | one run from its start to its end |
+//! | `pages` | pages that are built beside it |
+//! | `kill` | the learner that dies on purpose |
+//! | `status`, `history`, `fall` | what the syncer says, and what follows from it |
+//! | `view`, `classroom`, `report` | what people are shown, and the verdict |
+//! | `process` | programs that never outlive this one |
+//!
+//! The binary `archipelago-demo` is [`run`] with its flags. It needs no source and no toolchain.
+
+#![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
+#![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 
 mod args;
 mod classroom;
 mod error;
+mod fall;
 mod history;
 mod kill;
+mod pages;
+mod process;
 mod programs;
 mod report;
 mod session;
+mod setup;
 mod status;
 mod view;
 
 use std::env;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 pub use args::Args;
 pub use error::EXIT_CODES;
+pub use process::{guard, http};
+pub use setup::Setup;
+
+use error::DemoError;
+use fall::Since;
+use pages::Pages;
+use process::interrupt::Interrupt;
 use programs::Programs;
 use report::Report;
 use session::Session;
 use view::View;
-
-use crate::process::interrupt::Interrupt;
-use error::DemoError;
 
 /// Share of the calibrated speed that training beside a syncer keeps.
 const SPEED_KEPT: f64 = 0.9;
@@ -32,12 +57,14 @@ const SPEED_KEPT: f64 = 0.9;
 /// Seconds that a headless run without another end lasts.
 const HEADLESS_S: f64 = 60.0;
 
-/// Runs a demo; its exit code says whether it did what was asked.
-pub fn run(args: &Args) -> ExitCode {
+/// Runs a demo; its exit code, one of [`EXIT_CODES`], says whether it did what was asked. `start` is when the program
+/// began.
+pub fn run(args: &Args, setup: &Setup, start: Instant) -> ExitCode {
+    let since = Since { start, build: Duration::try_from_secs_f64(setup.build_s).unwrap_or_default() };
     let done = Interrupt::catch().map_err(DemoError::from).and_then(|interrupt| {
         // Ctrl+C also ends a build or a measurement, which then fails for no fault of its own.
         let failed = |error| if interrupt.asked() { DemoError::Interrupted } else { error };
-        demo(args, &interrupt).map_err(failed)
+        demo(args, setup, since, &interrupt).map_err(failed)
     });
     if args.json {
         let last = match &done {
@@ -56,14 +83,19 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// The whole run: what was measured, and whether that is what was asked.
-fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoError>), DemoError> {
+fn demo(
+    args: &Args,
+    setup: &Setup,
+    since: Since,
+    interrupt: &Interrupt,
+) -> Result<(Report, Result<(), DemoError>), DemoError> {
     if args.headless && args.learners() == 0 {
         return Err(DemoError::System(
             "--learners 0 leaves nobody to train without a page: give 1 or more".into(),
         ));
     }
     let mut view = View::new(args.headless);
-    let programs = Programs::build(args)?;
+    let programs = Programs::find(args, setup)?;
     let run_s = args.span.map(|span| span.0.as_secs_f64());
     let run_s = run_s.or((args.headless && args.until_loss.is_none()).then_some(HEADLESS_S));
     let planned_tokens = match run_s {
@@ -73,12 +105,40 @@ fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoEr
         _ => None,
     };
     let mut session = Session::start(args, &programs, interrupt, run_s, planned_tokens)?;
+    let mut pages = Pages::build(setup, &programs.dir)?;
+    introduce(args, &programs, &session, &pages, &mut view)?;
+    let stop = session.train(&mut view, &mut pages, since)?;
+    let built = pages.verdict();
+    drop(pages);
+    view.say("finishing: the last updates are collected and merged");
+    let report = session.finish(args)?;
+    let verdict = report.verdict(args, stop).and_then(|()| match &args.export {
+        Some(folder) => programs.export(folder),
+        None => Ok(()),
+    });
+    view.say(&report.summary());
+    Ok((report, verdict.and(built)))
+}
+
+/// Says where the run is to be seen, and what it is.
+fn introduce(
+    args: &Args,
+    programs: &Programs,
+    session: &Session,
+    pages: &Pages,
+    view: &mut View,
+) -> Result<(), DemoError> {
     let mut page = format!("http://{}/", session.address());
     if let Some(classroom) = session.classroom() {
         view.say(&classroom.to_string());
         page.clone_from(&classroom.dashboard);
     } else if !args.headless {
         view.say(&format!("open {page} in a browser and it trains along; {page}dashboard shows the run, {page}teach breaks one"));
+    }
+    if pages.are_built() {
+        view.say(
+            "the pages are being built beside the run; until they are there, the link says so and waits",
+        );
     }
     if !args.headless {
         view.say(&format!(
@@ -96,15 +156,7 @@ fn demo(args: &Args, interrupt: &Interrupt) -> Result<(Report, Result<(), DemoEr
         programs.threads,
         programs.dir.display(),
     ));
-    let stop = session.train(&mut view)?;
-    view.say("finishing: the last updates are collected and merged");
-    let report = session.finish(args)?;
-    let verdict = report.verdict(args, stop).and_then(|()| match &args.export {
-        Some(folder) => programs.export(folder),
-        None => Ok(()),
-    });
-    view.say(&report.summary());
-    Ok((report, verdict))
+    Ok(())
 }
 
 /// Asks the system to show `page`; false if it would not.

@@ -1,0 +1,90 @@
+//! `cargo xtask demo`: builds what a demo needs and starts it. What a demo is stands in `syncer-server/demo`.
+
+use std::env;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use archipelago_demo::Args as DemoArgs;
+
+use crate::cargo::{DEMO_PROGRAMS, RELEASE_PROGRAMS, TEST_PROGRAMS, build, program, root};
+use crate::{tools, web};
+
+/// The flags of the demo, and how its programs are built.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    demo: DemoArgs,
+    /// Uses the programs as the tests build them, which saves a build.
+    #[arg(long, hide = true, conflicts_with = "release")]
+    dev: bool,
+    /// Uses the programs as they are delivered, which takes a longer build.
+    #[arg(long)]
+    release: bool,
+}
+
+/// Flags that the program itself does not know.
+const OWN: [&str; 2] = ["--dev", "--release"];
+
+/// Builds, then becomes the demo; exit code 1 if that could not be.
+pub fn run(args: &Args) -> ExitCode {
+    match prepare(args, Instant::now()).and_then(become_it) {
+        Ok(code) => code,
+        Err(reason) => {
+            if args.demo.json {
+                println!("{}", serde_json::json!({ "ok": false, "error": reason }));
+            }
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds what `args` need; the command that is the demo.
+fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
+    tools::for_programs()?;
+    if !args.demo.headless {
+        tools::for_pages()?;
+    }
+    let files = build(match args {
+        Args { dev: true, .. } => TEST_PROGRAMS,
+        Args { release: true, .. } => RELEASE_PROGRAMS,
+        _ => DEMO_PROGRAMS,
+    })?;
+    // A run with a length is planned by the speed of this machine, so nothing is built beside it.
+    let pages_first = args.demo.span.is_some() && !args.demo.headless;
+    if pages_first {
+        web::demo_site()?;
+    }
+    let mut demo = Command::new(program(&files, "archipelago-demo")?);
+    demo.args(
+        env::args_os()
+            .skip_while(|word| word != "demo")
+            .skip(1)
+            .filter(|word| !OWN.iter().any(|own| word == own)),
+    );
+    demo.arg("--syncer").arg(program(&files, "syncer-server")?);
+    demo.arg("--learner").arg(program(&files, "native-learner")?);
+    demo.arg("--runs").arg(root().join("runs"));
+    if !args.demo.headless {
+        demo.arg("--pages").arg(web::demo_folder()?);
+    }
+    demo.arg("--build-s").arg(start.elapsed().as_secs_f64().to_string());
+    if !args.demo.headless && !pages_first {
+        let own = env::current_exe().map_err(|error| format!("where this program lies: {error}"))?;
+        demo.arg("--").arg(own).args(["web", "--demo"]);
+    }
+    Ok(demo)
+}
+
+/// Lets the demo take this process's place, so that signals and its exit code are its own.
+#[cfg(unix)]
+fn become_it(mut demo: Command) -> Result<ExitCode, String> {
+    Err(format!("the demo did not start: {}", std::os::unix::process::CommandExt::exec(&mut demo)))
+}
+
+/// Waits for the demo; its exit code.
+#[cfg(not(unix))]
+fn become_it(mut demo: Command) -> Result<ExitCode, String> {
+    let status = demo.status().map_err(|error| format!("the demo did not start: {error}"))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
