@@ -85,7 +85,7 @@ pub struct ServeConfig {
     #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
     pub dir: PathBuf,
     /// Serve the pages that `cargo xtask web` leaves in this folder instead of those inside the program; until they are there, browsers wait
-    #[arg(long, env = "ARCHIPELAGO_PAGES", value_name = "FOLDER", help_heading = "Server")]
+    #[arg(long, value_name = "FOLDER", help_heading = "Server")]
     pub pages: Option<PathBuf>,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7700", help_heading = "Server")]

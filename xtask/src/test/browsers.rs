@@ -85,6 +85,7 @@ pub fn test(programs: &Path) -> Result<String, String> {
     call(&mut command).map(|()| String::new())
 }
 
-fn is_off() -> bool {
+/// Whether tests of pages are switched off.
+pub fn is_off() -> bool {
     env::var("BROWSER_TESTS").is_ok_and(|value| value == "no")
 }

@@ -2,10 +2,13 @@
 
 use std::process::Command;
 
-use crate::cargo::{TEST_PROGRAMS, WASM, cargo, root, shown};
+use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{browsers, tidy, vulkan};
+use super::{browsers, newcomer, tidy, vulkan};
+
+/// What `--only` calls the stages for every day.
+pub const QUICK: &str = "quick";
 
 /// One check.
 pub struct Stage {
@@ -13,39 +16,101 @@ pub struct Stage {
     pub name: &'static str,
     /// What it does, for people.
     pub what: &'static str,
+    /// When it runs without being named.
+    pub when: When,
     /// A remark for the table, or what went wrong, in one sentence.
     pub run: fn() -> Result<String, String>,
 }
 
-/// Every stage, cheapest first.
+/// When a stage runs without being named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// With all, and as one of [`QUICK`].
+    Both,
+    /// With all.
+    All,
+    /// As one of [`QUICK`]; with all, another stage checks the same.
+    Quick,
+}
+
+impl Stage {
+    /// Whether it runs if these were asked for, all if there are none.
+    pub fn is_in(&self, asked: &[String]) -> bool {
+        let named = asked.iter().any(|name| name == self.name);
+        let quick = asked.iter().any(|name| name == QUICK) && self.when != When::All;
+        named || quick || asked.is_empty() && self.when != When::Quick
+    }
+}
+
+/// Every stage: the newcomer's, whose machine nothing may have prepared, then the cheapest first.
 pub const STAGES: &[Stage] = &[
     Stage {
+        name: "newcomer",
+        when: When::All,
+        what: "the README's first command from a clean clone, on a toolchain without wasm32, pages included",
+        run: newcomer::check,
+    },
+    Stage {
         name: "setup",
+        when: When::All,
         what: "rustfmt, clippy, the wasm32 target, a Vulkan driver, Node and browsers are there",
         run: setup,
     },
-    Stage { name: "tidy", what: "house rules that no compiler checks", run: || tidy::check(root()) },
-    Stage { name: "fmt", what: "the code is formatted", run: || call(cargo(&["fmt", "--all", "--check"])) },
-    Stage { name: "tree", what: "the syncer does not depend on wgpu", run: tree },
-    Stage { name: "floor", what: "the pure floor builds without any feature", run: || call(floor(None)) },
-    Stage { name: "floor-wasm", what: "and so it does for browsers", run: || call(floor(Some(WASM))) },
-    Stage { name: "learner-wasm", what: "learner and engines build for browsers", run: learner_wasm },
-    Stage { name: "lint", what: "clippy on every target, warnings are errors", run: lint },
-    Stage { name: "lint-wasm", what: "clippy on what browsers run", run: lint_wasm },
+    Stage {
+        name: "tidy",
+        when: When::Both,
+        what: "house rules that no compiler checks",
+        run: || tidy::check(root()),
+    },
+    Stage {
+        name: "fmt",
+        when: When::Both,
+        what: "the code is formatted",
+        run: || call(cargo(&["fmt", "--all", "--check"])),
+    },
+    Stage { name: "tree", when: When::Both, what: "the syncer does not depend on wgpu", run: tree },
+    Stage {
+        name: "floor",
+        when: When::Both,
+        what: "the pure floor builds without any feature",
+        run: || call(floor(None)),
+    },
+    Stage {
+        name: "floor-wasm",
+        when: When::All,
+        what: "and so it does for browsers",
+        run: || call(floor(Some(WASM))),
+    },
+    Stage {
+        name: "learner-wasm",
+        when: When::All,
+        what: "learner and engines build for browsers",
+        run: learner_wasm,
+    },
+    Stage { name: "lint", when: When::Both, what: "clippy on every target, warnings are errors", run: lint },
+    Stage { name: "lint-wasm", when: When::All, what: "clippy on what browsers run", run: lint_wasm },
+    Stage { name: "units", when: When::Quick, what: "the tests of core, demo and build tool", run: units },
     Stage {
         name: "web",
+        when: When::All,
         what: "the engine for browsers, its npm package and the pages build",
         run: browsers::build,
     },
-    Stage { name: "build", what: "the programs the tests start", run: build },
-    Stage { name: "test", what: "every test", run: test },
+    Stage { name: "build", when: When::All, what: "the programs the tests start", run: programs },
+    Stage { name: "test", when: When::All, what: "every test", run: test },
     Stage {
         name: "browser",
+        when: When::All,
         what: "learners in Chromium and Firefox, the npm package and the pages",
         run: browser,
     },
-    Stage { name: "demo", what: "a short run that loses a learner and exports the model", run: demo },
-    Stage { name: "doc", what: "the documentation builds without warnings", run: doc },
+    Stage {
+        name: "demo",
+        when: When::All,
+        what: "a short run that loses a learner and exports the model",
+        run: demo,
+    },
+    Stage { name: "doc", when: When::All, what: "the documentation builds without warnings", run: doc },
 ];
 
 fn floor(target: Option<&str>) -> Command {
@@ -74,7 +139,7 @@ fn lint_wasm() -> Result<String, String> {
     call(command)
 }
 
-fn build() -> Result<String, String> {
+fn programs() -> Result<String, String> {
     let mut command = cargo(&["build"]);
     command.args(TEST_PROGRAMS);
     call(command)
@@ -84,12 +149,25 @@ fn test() -> Result<String, String> {
     call(cargo(&["test", "--locked", "--workspace", "--quiet"]))
 }
 
+/// The tests that need neither a browser nor a run.
+fn units() -> Result<String, String> {
+    call(cargo(&[
+        "test",
+        "--locked",
+        "--quiet",
+        "-p",
+        "archipelago-core",
+        "-p",
+        "archipelago-demo",
+        "-p",
+        "xtask",
+    ]))
+}
+
 /// Tests in browsers, with the programs that the stage `build` left.
 fn browser() -> Result<String, String> {
-    let files = crate::cargo::build(TEST_PROGRAMS)?;
-    let program = files.iter().rfind(|file| file.file_stem().is_some_and(|name| name == "syncer-server"));
-    let folder = program.and_then(|file| file.parent()).ok_or("the build left no syncer-server")?;
-    browsers::test(folder)
+    let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
+    browsers::test(syncer.parent().ok_or("the build left no folder of programs")?)
 }
 
 /// The README's first command, with the programs that the stage `build` left.
@@ -153,11 +231,29 @@ fn rustup(args: &[&str]) -> Result<(), String> {
 }
 
 /// Runs `command` with its output on this terminal.
-fn call(mut command: Command) -> Result<String, String> {
+pub fn call(mut command: Command) -> Result<String, String> {
     println!("   {}", shown(&command));
     match command.status() {
         Ok(status) if status.success() => Ok(String::new()),
         Ok(status) => Err(format!("`{}` ended with {status}", shown(&command))),
         Err(error) => Err(format!("`{}` did not start: {error}", shown(&command))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_what_runs() {
+        let run = |asked: &[&str]| -> Vec<&str> {
+            let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+            STAGES.iter().filter(|stage| stage.is_in(&asked)).map(|stage| stage.name).collect()
+        };
+        let (all, quick) = (run(&[]), run(&[QUICK]));
+        assert!(all.contains(&"newcomer") && all.contains(&"test") && !all.contains(&"units"), "{all:?}");
+        assert!(quick.contains(&"lint") && quick.contains(&"units") && !quick.contains(&"web"), "{quick:?}");
+        assert_eq!(run(&["doc"]), ["doc"]);
+        assert_eq!(run(&[QUICK, "doc"]).last(), Some(&"doc"));
     }
 }

@@ -23,7 +23,7 @@ const SPOKEN: &[&str] = &["rs", "ts", "mjs"];
 const HEADED: &[(&str, &[&str])] = &[("rs", &["//! ", "#![doc = include_str!("]), ("wgsl", &["// "])];
 
 /// Folders that hold no code of ours.
-const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
+pub const SKIPPED: &[&str] = &["target", "node_modules", "dist", "runs", ".git"];
 
 /// Kinds of file that are read.
 const READ: &[&str] = &["rs", "md", "toml", "wgsl", "ts", "js", "mjs", "html", "css", "py", "sh", "yml"];
