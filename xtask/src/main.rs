@@ -26,7 +26,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Trains on this machine: a syncer and learners as processes, over WebSockets.
-    #[command(after_help = archipelago_demo::EXIT_CODES)]
+    #[command(after_help = demo::EXIT_CODES)]
     Demo(Box<demo::Args>),
     /// Runs every check, cheapest first; stops at the first that fails.
     Test(test::Args),
@@ -45,5 +45,17 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(&args),
         Verb::Gpu(args) => gpu::run(&args),
         Verb::Web(args) => web::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
     }
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::cargo::{WASM, root};
-use crate::web;
+
+/// Oldest Node that will do.
+const NODE_MAJOR: u32 = 20;
 
 /// What the two programs need: a C compiler, for the libraries that are not all Rust.
 ///
@@ -34,7 +36,7 @@ pub fn for_programs() -> Result<(), String> {
 /// # Errors
 /// A sentence: what is missing, and how to get it.
 pub fn for_pages() -> Result<(), String> {
-    web::check_node()?;
+    check_node()?;
     add_target().map(drop)
 }
 
@@ -69,6 +71,52 @@ fn target_installed() -> bool {
 }
 
 /// Whether `command` starts and ends well; what it prints is not shown.
-pub fn starts(command: &mut Command) -> bool {
+fn starts(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+}
+
+/// A program of Node itself: `node` or `npm`.
+pub fn program(name: &str) -> Command {
+    Command::new(if name == "npm" { script(name) } else { name.to_owned() })
+}
+
+/// What npm's programs are called here.
+pub fn script(name: &str) -> String {
+    if env::consts::OS == "windows" { format!("{name}.cmd") } else { name.to_owned() }
+}
+
+/// Looks whether Node and npm are there.
+///
+/// # Errors
+/// A sentence: one of them is missing, or Node is older than [`NODE_MAJOR`].
+pub fn check_node() -> Result<(), String> {
+    let wanted = format!("pages need Node {NODE_MAJOR} or newer, with npm: install it");
+    let output = program("node").arg("--version").stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("node did not start ({error}); {wanted}"))?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if major(&version).is_none_or(|major| major < NODE_MAJOR) {
+        return Err(format!("this machine's Node is {version:?}; {wanted}"));
+    }
+    if starts(program("npm").arg("--version")) {
+        return Ok(());
+    }
+    Err(format!("npm did not start; {wanted}"))
+}
+
+/// The first number of a version as Node prints it: `v20.20.2`.
+fn major(version: &str) -> Option<u32> {
+    version.strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_version_of_node() {
+        assert_eq!(major("v20.20.2"), Some(20));
+        assert_eq!(major("v9.1"), Some(9));
+        assert_eq!(major(""), None);
+        assert_eq!(major("node"), None);
+    }
 }

@@ -47,9 +47,6 @@ pub struct Args {
     /// Port of the page on 127.0.0.1, with --classroom on every address of this machine; 0 takes a free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
-    /// Uses the programs as the tests build them, which saves a build.
-    #[arg(long, hide = true)]
-    pub dev: bool,
 }
 
 impl Args {

@@ -34,3 +34,15 @@ fn main() -> ExitCode {
         None => run(&args, &setup, start),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+}

@@ -89,7 +89,7 @@ fn browser() -> Result<Value, String> {
     crate::web::site()?;
     let syncer = program(&build(RELEASE_PROGRAMS)?, "syncer-server")?;
     let folder = syncer.parent().ok_or("the build left no folder of programs")?;
-    let mut command = crate::web::program("node");
+    let mut command = crate::tools::program("node");
     command.arg(crate::cargo::root().join("web-demo/tests/bench.mjs")).env("ARCHIPELAGO_BIN", folder);
     command.stderr(Stdio::inherit());
     last_line(command)

@@ -4,7 +4,8 @@ use std::{env, fs, path::Path};
 
 use super::apt;
 use crate::cargo::root;
-use crate::web::{self, call, program};
+use crate::tools::program;
+use crate::web::{self, call};
 
 /// A browser, where Debian has it, the variable that names another, and the one that goes without.
 struct Browser {

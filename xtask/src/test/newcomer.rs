@@ -63,13 +63,13 @@ fn looks_after_itself(bare: &Bare, clone: &Path) -> Result<(), String> {
         let mut command = Command::new(program);
         command.args(args).current_dir(clone).stdout(Stdio::null());
         bare.apply(&mut command);
-        super::stages::call(command)
+        crate::web::call(&mut command)
     };
     call("cargo", &["--version"])?;
     if !bare.has_target() {
         return Err(format!("rust-toolchain.toml does not have rustup add {WASM}"));
     }
-    call("rustup", &["target", "remove", WASM]).map(drop)
+    call("rustup", &["target", "remove", WASM])
 }
 
 /// Removes `folder` and all below it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{fs, io, thread};
 
-pub use node::{check as check_node, install, node, program};
+pub use node::{install, node};
 
 use crate::cargo::{WASM, build, cargo, program as built, root, shown, target_folder};
 use crate::tools;
