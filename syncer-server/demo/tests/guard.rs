@@ -5,21 +5,26 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 /// A guarded shell that runs `script`, and its process id.
-fn guarded(script: &str, folder: &str) -> (Child, String, PathBuf) {
+fn guarded(script: &str, flags: &[&str], folder: &str) -> (Child, String, PathBuf) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let mut guard = Command::new(env!("CARGO_BIN_EXE_archipelago-demo"))
         .arg("guard")
+        .args(flags)
         .args(["--stdout".into(), folder.join("out"), "--stderr".into(), folder.join("err"), "--".into()])
         .args(["sh", "-c", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()
         .unwrap();
     let mut pid = String::new();
@@ -29,17 +34,54 @@ fn guarded(script: &str, folder: &str) -> (Child, String, PathBuf) {
 
 #[test]
 fn the_program_dies_with_the_pipe() {
-    let (mut guard, pid, _) = guarded("exec sleep 600", "dies");
-    let alive = || Command::new("kill").args(["-0", &pid]).stderr(Stdio::null()).status().unwrap().success();
-    assert!(alive());
+    let (mut guard, pid, _) = guarded("exec sleep 600", &[], "dies");
+    assert!(is_alive(&pid));
     drop(guard.stdin.take());
     assert_eq!(guard.wait().unwrap().code(), Some(137));
-    assert!(!alive());
+    assert!(!is_alive(&pid));
+}
+
+#[test]
+fn what_the_program_has_started_dies_too() {
+    let (mut guard, _, folder) = guarded("sleep 600 & echo $!; wait", &["--children"], "children");
+    let child = loop {
+        let said = fs::read_to_string(folder.join("out")).unwrap_or_default();
+        match said.strip_suffix('\n') {
+            Some(pid) => break pid.to_owned(),
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    assert!(is_alive(&child));
+    drop(guard.stdin.take());
+    guard.wait().unwrap();
+    // Nobody waits for an orphan but the system, which may take a moment.
+    for _ in 0..500 {
+        if !is_alive(&child) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{child} is still there");
+}
+
+/// Whether the process `pid` runs; one that has ended and that nobody has waited for does not.
+fn is_alive(pid: &str) -> bool {
+    let state = match fs::read_to_string("/proc/self/stat") {
+        // `pid (name) state …`
+        Ok(_) => fs::read_to_string(format!("/proc/{pid}/stat"))
+            .map(|stat| stat.rsplit(") ").next().unwrap_or_default().to_owned())
+            .unwrap_or_default(),
+        Err(_) => {
+            let output = Command::new("ps").args(["-o", "state=", "-p", pid]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+    };
+    !state.is_empty() && !state.starts_with('Z')
 }
 
 #[test]
 fn the_programs_end_and_words_come_through() {
-    let (mut guard, _, folder) = guarded("echo out; echo err >&2; exit 7", "ends");
+    let (mut guard, _, folder) = guarded("echo out; echo err >&2; exit 7", &[], "ends");
     let _open = guard.stdin.take();
     assert_eq!(guard.wait().unwrap().code(), Some(7));
     assert_eq!(fs::read_to_string(folder.join("out")).unwrap(), "out\n");
