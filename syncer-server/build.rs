@@ -30,7 +30,8 @@ fn main() {
         let file = fs::canonicalize(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         writeln!(
             table,
-            "    Asset {{ name: {name:?}, etag: \"\\\"{hash}\\\"\", bytes: include_bytes!({file:?}), gzip: include_bytes!({packed:?}) }},",
+            "    Asset {{ name: {name:?}, etag: \"\\\"{hash}\\\"\", bytes: include_bytes!({file:?}), \
+             gzip: include_bytes!({packed:?}) }},",
         )
         .expect("a String takes everything");
     }

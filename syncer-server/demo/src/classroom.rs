@@ -60,7 +60,8 @@ mod tests {
             "dashboard": "http://127.0.0.1:80/dashboard", "code": ["█▀", "▄ "],
         }});
         let classroom = Classroom::read(&line).unwrap();
-        let expected = "█▀\n▄ \nstudents open   http://10.0.0.3:80/#invite=x\nyou watch at    http://127.0.0.1:80/dashboard";
+        let expected = "█▀\n▄ \nstudents open   http://10.0.0.3:80/#invite=x\n\
+                        you watch at    http://127.0.0.1:80/dashboard";
         assert_eq!(classroom.to_string(), expected);
         assert_eq!(classroom.dashboard, "http://127.0.0.1:80/dashboard");
         assert_eq!(Classroom::read(&json!({ "event": "listening" })), None);

@@ -13,7 +13,7 @@ pub struct Kill {
     pub name: String,
     killed: f64,
     restarted: f64,
-    merged_tokens_at_restart: u64,
+    tokens_merged_at_restart: u64,
     merged_again: Option<f64>,
     stage: Stage,
 }
@@ -33,7 +33,7 @@ impl Kill {
             name: name.to_owned(),
             killed: run_s / 3.0,
             restarted: run_s / 2.0,
-            merged_tokens_at_restart: 0,
+            tokens_merged_at_restart: 0,
             merged_again: None,
             stage: Stage::Waiting,
         }
@@ -58,7 +58,7 @@ impl Kill {
                 Ok(Some(format!("{} killed (SIGKILL)", self.name)))
             }
             Stage::Dead if now >= self.restarted => {
-                self.merged_tokens_at_restart = self.merged_tokens(status);
+                self.tokens_merged_at_restart = self.tokens_merged(status);
                 *process = programs.start_learner(&self.name, join)?;
                 (self.restarted, self.stage) = (now, Stage::Back);
                 Ok(Some(format!("{} started again", self.name)))
@@ -69,7 +69,7 @@ impl Kill {
 
     /// Whether it has been merged again by `now`, once; a sentence about it, for people.
     pub fn look(&mut self, now: f64, status: &Status) -> Option<String> {
-        let back = self.stage == Stage::Back && self.merged_tokens(status) > self.merged_tokens_at_restart;
+        let back = self.stage == Stage::Back && self.tokens_merged(status) > self.tokens_merged_at_restart;
         if !back || self.survived() {
             return None;
         }
@@ -105,7 +105,7 @@ impl Kill {
         })
     }
 
-    fn merged_tokens(&self, status: &Status) -> u64 {
+    fn tokens_merged(&self, status: &Status) -> u64 {
         status
             .learners
             .iter()
@@ -128,7 +128,7 @@ mod tests {
         };
         let mut kill = Kill::new("bert", None);
         assert_eq!(kill.look(1.0, &status(99)), None, "it was not killed yet");
-        (kill.stage, kill.restarted, kill.merged_tokens_at_restart) = (Stage::Back, 30.0, 10);
+        (kill.stage, kill.restarted, kill.tokens_merged_at_restart) = (Stage::Back, 30.0, 10);
         assert_eq!(kill.look(31.0, &status(10)), None);
         assert_eq!(kill.look(32.5, &status(11)).unwrap(), "bert merged again 2.5 s after its restart");
         assert_eq!(kill.look(33.0, &status(12)), None, "once is enough");

@@ -133,7 +133,9 @@ fn introduce(
         view.say(&classroom.to_string());
         page.clone_from(&classroom.dashboard);
     } else if !args.headless {
-        view.say(&format!("open {page} in a browser and it trains along; {page}dashboard shows the run, {page}teach breaks one"));
+        view.say(&format!(
+            "open {page} in a browser and it trains along; {page}dashboard shows the run, {page}teach breaks one"
+        ));
     }
     if pages.are_built() {
         view.say(

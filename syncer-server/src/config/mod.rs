@@ -84,7 +84,8 @@ pub struct ServeConfig {
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
     #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
     pub dir: PathBuf,
-    /// Serve the pages that `cargo xtask web` leaves in this folder instead of those inside the program; until they are there, browsers wait
+    /// Serve the pages that `cargo xtask web` leaves in this folder instead of those inside the program; until they
+    /// are there, browsers wait
     #[arg(long, value_name = "FOLDER", help_heading = "Server")]
     pub pages: Option<PathBuf>,
     /// Address to listen on; port 0 takes a free one

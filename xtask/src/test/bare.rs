@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn one_archive_of_the_list_is_ours() {
-        let list = "[a]\nurl = \"x\"\nhash = \"1\"\nxz_hash = \"2\"\n[b]\nurl = \"https://h/dist/d/b.gz\"\nhash = \"3\"\nxz_url = \"y\"\n";
+        let list = "[a]\nurl = \"x\"\nhash = \"1\"\nxz_hash = \"2\"\n\
+                    [b]\nurl = \"https://h/dist/d/b.gz\"\nhash = \"3\"\nxz_url = \"y\"\n";
         assert_eq!(value(list, "[b]", "url"), Some("https://h/dist/d/b.gz"));
         assert_eq!(value(list, "[b]", "xz_hash"), None);
         let ours = changed(list, "[b]", "4");

@@ -1,5 +1,5 @@
-//! The README's first command, as a newcomer gives it: from a clean clone, with nothing built, on a toolchain that lacks
-//! the library for browsers.
+//! The README's first command, as a newcomer gives it: from a clean clone, with nothing built, on a toolchain that
+//! lacks the library for browsers.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
