@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::wire::{Fate, FragmentId, Identity, LateReason, LearnerId, Refusal, Round};
+use super::FateCounts;
+use crate::wire::{Fate, FragmentId, Identity, LearnerId, Round};
 
 /// All that the run knows of its learners, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,46 +67,6 @@ pub struct Account {
     pub fates: FateCounts,
     /// Refusals since the last update that was merged.
     pub refused_in_a_row: u32,
-}
-
-/// How many updates met which fate.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
-pub struct FateCounts {
-    /// Merged.
-    pub merged: u64,
-    /// Late, by reason.
-    pub late: BTreeMap<LateReason, u64>,
-    /// Refused, by reason.
-    pub refused: BTreeMap<Refusal, u64>,
-}
-
-impl FateCounts {
-    /// All updates with a fate.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.merged + self.late.values().sum::<u64>() + self.refused.values().sum::<u64>()
-    }
-
-    /// Adds the counts of `other`.
-    pub fn add_all(&mut self, other: &Self) {
-        self.merged += other.merged;
-        for (reason, count) in &other.late {
-            *self.late.entry(*reason).or_default() += count;
-        }
-        for (reason, count) in &other.refused {
-            *self.refused.entry(*reason).or_default() += count;
-        }
-    }
-
-    fn add(&mut self, fate: &Fate) {
-        *match fate {
-            Fate::Merged { .. } => &mut self.merged,
-            Fate::Late(reason) => self.late.entry(*reason).or_default(),
-            Fate::Refused(reason) => self.refused.entry(*reason).or_default(),
-        } += 1;
-    }
 }
 
 impl Ledger {
@@ -312,7 +273,7 @@ fn hash(identity: &Identity) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Version;
+    use crate::wire::{LateReason, Refusal, Version};
 
     fn merged(tokens: u64) -> Fate {
         Fate::Merged { version: Version(1), weight: 1.0, tokens }

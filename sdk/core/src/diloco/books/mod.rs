@@ -3,12 +3,14 @@
 //! [`Books`] keeps the leases, the ledger and what each learner can have in stock. It knows nothing of connections,
 //! rounds or parameters.
 
+mod fates;
 mod lease;
 mod ledger;
 mod supply;
 
+pub use fates::FateCounts;
 pub use lease::{LeaseError, LeasePool, Returned};
-pub use ledger::{Account, FateCounts, Ledger};
+pub use ledger::{Account, Ledger};
 pub use supply::Pace;
 use supply::Supplies;
 
