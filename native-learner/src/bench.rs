@@ -25,10 +25,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
 struct Figures {
     /// From looking for the device to the end of the first step.
     first_step_us: u64,
-    /// Time of each call of a step, sorted.
+    /// Time of each step's call, in ascending order.
     steps_us: Vec<u64>,
     tokens_per_s: f64,
-    /// Bytes of the coded fragments of one round of each, on the GPU.
+    /// Bytes that the GPU engine reads back for one round of every fragment, coded.
     exchange_bytes: Option<u64>,
     peak_flops_per_s: Option<f64>,
     profile: Option<BTreeMap<&'static str, KernelTime>>,
@@ -97,7 +97,7 @@ async fn steps(
         now_us = clock.now_us();
         steps_us.push(now_us - then_us);
     }
-    // What is on its way was counted: it must be done too.
+    // Steps that are still under way were counted, so their end is waited for.
     engine.settle().await?;
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
     steps_us.sort_unstable();

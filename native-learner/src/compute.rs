@@ -1,4 +1,4 @@
-//! The engine that was asked for, and what to tell of how it was chosen.
+//! The engine that was asked for, and sentences about how it was chosen.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) struct Compute {
     clock: Clock,
     threads: NonZeroUsize,
     file: Option<PathBuf>,
-    /// Sentences for people that were not told yet.
+    /// Sentences that people have not been told yet.
     notes: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Compute {
         Ok(engine)
     }
 
-    /// What it computes with, for people.
+    /// The device that it computes with, for people.
     pub(crate) fn device(&self) -> String {
         match self.builder.gpu() {
             Some(gpu) => format!("gpu, {}", gpu.facts().name),
@@ -81,7 +81,8 @@ impl Compute {
         mem::take(&mut self.notes)
     }
 
-    /// How fast each kernel multiplies matrices of `spec`, measured now if that was known; nothing on the CPU.
+    /// How fast each kernel multiplies matrices of `spec`. If the kernels were chosen by earlier measurements, it is
+    /// measured now. On the CPU there is nothing to tell.
     pub(crate) async fn trials(&self, spec: &RunSpec) -> Result<Vec<Trial>, EngineError> {
         let (trials, clock) = (self.builder.trials(), self.clock);
         match self.builder.gpu() {

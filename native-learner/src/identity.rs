@@ -8,7 +8,7 @@ use archipelago::platform::{RandomError, open_private, random_bytes};
 use archipelago::run::Address;
 use archipelago::wire::Identity;
 
-/// Learners of one machine on one syncer at most.
+/// The most learners that one machine may have on one syncer.
 const INDEX_MAX: u32 = 1_024;
 
 /// An identity that nobody else uses while this value lives.
@@ -18,7 +18,7 @@ pub struct IdentityLock {
     pub identity: Identity,
     /// The file that holds it.
     pub path: PathBuf,
-    /// Which of this machine's learners on this syncer it is, from 0; 0 for a file of one's own.
+    /// Which of this machine's learners on this syncer this is, from 0. It is 0 if the user named the file.
     pub index: u32,
     _file: File,
 }

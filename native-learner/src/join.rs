@@ -70,7 +70,7 @@ fn identity(args: &JoinArgs, address: &Address) -> Result<IdentityLock, Failure>
     found.map_err(|error| Failure::new(Exit::Identity, error))
 }
 
-/// Ends the run politely at the first signal and at once at the second. On a thread of its own: a
+/// Ends the run politely at the first signal, and at once at the second. It listens on a thread of its own, since a
 /// step may take long.
 fn listen(control: Control) -> Result<(), Failure> {
     let failed = |error| Failure::new(Exit::Failed, format!("cannot listen for Ctrl+C: {error}"));

@@ -1,4 +1,4 @@
-//! What this machine has.
+//! Cores, memory and name of this machine.
 
 use std::num::NonZeroUsize;
 use std::{fs, thread};

@@ -18,7 +18,7 @@ use crate::exit::Failure;
 const PLAIN_MS: u64 = 5_000;
 /// Time between two JSON lines of progress, in milliseconds.
 const JSON_MS: u64 = 1_000;
-/// Columns of a progress line; a longer one would wrap and could not be overwritten.
+/// The most columns of a progress line: a longer one would wrap, and could not be overwritten.
 const COLUMNS_MAX: usize = 79;
 /// Erases the line that the cursor is in and goes to its beginning.
 const ERASE: &str = "\r\x1b[2K";
@@ -197,7 +197,7 @@ pub(crate) fn print(value: &serde_json::Value) {
     write(format_args!("{value}\n"));
 }
 
-/// A reader that went away is no reason to stop training.
+/// Writes to standard output. If its reader has gone away, that is no reason to stop training.
 pub(crate) fn write(text: impl Display) {
     let mut stdout = io::stdout().lock();
     let _gone = write!(stdout, "{text}").and_then(|()| stdout.flush());
@@ -210,12 +210,12 @@ fn with_event(event: &str, report: &Report) -> serde_json::Value {
     value
 }
 
-/// What it is doing, without the rest, which changes all the time.
+/// What the learner is doing, without the figures that follow, which change all the time.
 fn word(sentence: &str) -> &str {
     sentence.split(',').next().unwrap_or_default()
 }
 
-/// Tokens merged of those trained.
+/// The share of the tokens trained that was merged.
 fn share(report: &Report) -> String {
     if report.tokens_trained == 0 {
         return "–".to_owned();

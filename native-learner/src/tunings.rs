@@ -10,7 +10,7 @@ use crate::identity::default_folder;
 /// Entries kept, newest last.
 const COUNT_MAX: usize = 64;
 
-/// Why the file is of no use. Everything works without it.
+/// Why the file cannot be used. Everything works without it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TuningsError {
     #[error("{} is ignored, kernels are chosen anew: {error}", path.display())]
@@ -37,7 +37,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Tuning>, TuningsError> {
     }
 }
 
-/// Puts `newer` into the file, beside what others put there meanwhile.
+/// Adds `newer` to the file, and keeps what other processes added meanwhile.
 pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
     let mut all = read(path).unwrap_or_default();
     all.retain(|old| !newer.iter().any(|newer| old.is_replaced_by(newer)));
@@ -45,7 +45,7 @@ pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
     let kept = &all[all.len().saturating_sub(COUNT_MAX)..];
     let wrong = |error| TuningsError::Write { path: path.to_owned(), error };
     let bytes = serde_json::to_vec(kept).map_err(|error| wrong(error.into()))?;
-    // Whoever reads sees all of the old file or all of the new.
+    // Written beside it and renamed: a reader sees the whole old file or the whole new one.
     let draft = path.with_extension(format!("{}.tmp", process::id()));
     let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
     folder.and_then(|()| fs::write(&draft, bytes)).and_then(|()| fs::rename(&draft, path)).map_err(wrong)

@@ -10,7 +10,7 @@ use crate::cli::DoctorArgs;
 use crate::exit::{Exit, Failure};
 use crate::{machine, show};
 
-/// One thing looked at.
+/// One thing that was looked at.
 struct Finding {
     what: &'static str,
     well: bool,

@@ -85,7 +85,8 @@ pub fn parse<P: Program>(arguments: impl IntoIterator<Item = OsString>) -> Resul
             |why| CliError::File(FileError { file: file.clone(), why }, Sources(Box::new(matches.clone())));
         let words = file::words(file, &command, verb, given).map_err(wrong)?;
         // Right behind the verb: after a bare `--` they would be no flags any more.
-        let behind = arguments.iter().position(|word| word == name).map_or(arguments.len(), |at| at + 1);
+        let verb_at = (1..arguments.len()).find(|at| arguments[*at] == *name);
+        let behind = verb_at.map_or(arguments.len(), |at| at + 1);
         arguments.splice(behind..behind, words.into_iter().map(OsString::from));
         // Without the file's flags all was right, so what is wrong now is the file's.
         let read = command.clone().try_get_matches_from(&arguments).map_err(|error| wrong(sentence(&error)));
@@ -114,6 +115,9 @@ fn sentence(error: &clap::Error) -> String {
     match error.kind() {
         ErrorKind::ArgumentConflict => {
             format!("the argument '{arg}' cannot be used with '{}'", said(ContextKind::PriorArg))
+        }
+        ErrorKind::InvalidValue => {
+            format!("invalid value '{value}' for '{arg}': give one of {}", said(ContextKind::ValidValue))
         }
         ErrorKind::ValueValidation => {
             format!("invalid value '{value}' for '{arg}': {}", source.unwrap_or_default())

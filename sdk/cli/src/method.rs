@@ -3,6 +3,7 @@
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{MergeRule, OuterSpec, QuorumPolicy};
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::{Serialize, Serializer};
 
 use crate::range::{SettingError, range, within};
@@ -38,8 +39,8 @@ pub struct MethodArgs {
     /// Share of the run over which the outer momentum rises from 0 (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = SyncerConfig::default().momentum_warmup_ratio)]
     pub momentum_warmup: f64,
-    /// How values travel: int4, e3m0 or f32
-    #[arg(long, value_name = "CODE", default_value = "int4", value_parser = code)]
+    /// How values travel
+    #[arg(long, value_name = "CODE", default_value = "int4", value_parser = one_of(&CODES, Code::name))]
     pub code: Code,
     /// Values that share one scale (a multiple of 8)
     #[arg(long, value_name = "VALUES", default_value_t = 256)]
@@ -48,8 +49,8 @@ pub struct MethodArgs {
     #[arg(long, value_name = "POLICY", default_value = "keep-residue", value_parser = apply)]
     #[serde(serialize_with = "apply_as_written")]
     pub apply: ApplyPolicy,
-    /// How updates are merged: radial or mean
-    #[arg(long, value_name = "RULE", default_value = "radial", value_parser = merge)]
+    /// How updates are merged
+    #[arg(long, value_name = "RULE", default_value = "radial", value_parser = one_of(&MergeRule::ALL, MergeRule::name))]
     pub merge: MergeRule,
 }
 
@@ -107,37 +108,32 @@ fn apply_as_written<S: Serializer>(apply: &ApplyPolicy, to: S) -> Result<S::Ok, 
     }
 }
 
-/// A value that is none of those that there are.
+/// Takes the name of one of `all`; the help lists them.
+fn one_of<T>(all: &'static [T], name_of: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let names = PossibleValuesParser::new(all.iter().map(|one| name_of(*one)));
+    names.map(move |name| {
+        *all.iter().find(|one| name_of(**one) == name).expect("the parser knows no other names")
+    })
+}
+
+/// A policy that does not exist.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("give {0}")]
-struct UnknownName(String);
+#[error("give keep, keep-residue, overwrite or blend=SHARE, SHARE from 0 to 1")]
+struct UnknownPolicy;
 
-fn code(name: &str) -> Result<Code, UnknownName> {
-    one_of(&CODES, Code::name, name)
-}
-
-fn merge(name: &str) -> Result<MergeRule, UnknownName> {
-    one_of(&MergeRule::ALL, MergeRule::name, name)
-}
-
-/// The one of `all` that is called `name`.
-fn one_of<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Result<T, UnknownName> {
-    let found = all.iter().copied().find(|one| name_of(*one) == name);
-    found.ok_or_else(|| UnknownName(all.iter().map(|one| name_of(*one)).collect::<Vec<_>>().join(", ")))
-}
-
-fn apply(text: &str) -> Result<ApplyPolicy, UnknownName> {
+fn apply(text: &str) -> Result<ApplyPolicy, UnknownPolicy> {
     let blend = |share: &str| share.parse().ok().filter(|alpha| (0.0..=1.0).contains(alpha));
     match text {
         "keep" => Ok(ApplyPolicy::Keep { residue: false }),
         "keep-residue" => Ok(ApplyPolicy::Keep { residue: true }),
         "overwrite" => Ok(ApplyPolicy::Overwrite),
-        other => match other.strip_prefix("blend=").and_then(blend) {
-            Some(alpha) => Ok(ApplyPolicy::Blend { alpha }),
-            None => {
-                Err(UnknownName("keep, keep-residue, overwrite or blend=SHARE, SHARE from 0 to 1".to_owned()))
-            }
-        },
+        other => {
+            let alpha = other.strip_prefix("blend=").and_then(blend).ok_or(UnknownPolicy)?;
+            Ok(ApplyPolicy::Blend { alpha })
+        }
     }
 }
 
@@ -172,8 +168,8 @@ mod tests {
     #[test]
     fn what_does_not_exist_is_refused_with_what_does() {
         for (flag, value, part) in [
-            ("--code", "int2", "give int4, e3m0, f32"),
-            ("--merge", "median", "give radial, mean"),
+            ("--code", "int2", "int4, e3m0, f32"),
+            ("--merge", "median", "radial, mean"),
             ("--apply", "blend=2", "SHARE from 0 to 1"),
         ] {
             let error = read(flag, value).unwrap_err();

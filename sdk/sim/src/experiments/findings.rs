@@ -1,8 +1,8 @@
-//! What the runs of an experiment led to, over their seeds.
+//! What the runs of one experiment, each with a seed of its own, led to.
 
 use archipelago_sim::lab::Outcome;
 
-/// What the seeds of an experiment led to, in order.
+/// The outcome of an experiment for each of its seeds, in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings(pub Vec<Outcome>);
 
@@ -32,7 +32,7 @@ impl Findings {
         (middle, spread)
     }
 
-    /// "1.7360 ± 0.0040 after 1465 steps", and of decoupled training what tells how it came there.
+    /// "1.7360 ± 0.0040 after 1465 steps"; for decoupled training also how much was merged, and by how many learners.
     #[must_use]
     pub fn words(&self) -> String {
         let over = |of: fn(&Outcome) -> f64| mean(self.0.iter().map(of));
@@ -50,7 +50,7 @@ impl Findings {
         )
     }
 
-    /// The samples that all seeds have, by their number: mean tokens by then, and mean loss.
+    /// The course of the loss: for each sample that all seeds have, the mean of the tokens by then and of the loss.
     #[must_use]
     pub fn course(&self) -> Vec<(f64, f64)> {
         let at = |k: usize| {

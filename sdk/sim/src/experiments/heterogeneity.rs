@@ -15,7 +15,7 @@ use crate::experiments::SimulateError;
 /// The paper's table 5, by setting.
 const PAPER_GOODPUT: [f64; 3] = [84.0, 100.0, 100.0];
 
-/// Beyond it, 1/√3, an evenly drawn step would be shorter than nothing.
+/// 1/√3: beyond it the shortest of evenly drawn steps would take less than no time.
 const VARIATION_MAX: f64 = 0.577;
 
 /// Settings of `simulate heterogeneity`.
@@ -93,7 +93,7 @@ pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<R
     })
 }
 
-/// The machines; a step of the model's varies evenly, so that its deviation is `--variation`.
+/// The machines. The time of a step is drawn evenly, so that its standard deviation is `--variation`.
 fn machines(args: &HeterogeneityArgs) -> Result<Vec<MachineSpec>, SimulateError> {
     let machine = args.training.recipe(1, 1)?.machines[0];
     let slow_ms = (machine.step_ms as f64 * (1.0 + args.speed_gap)).round() as u64;
@@ -113,7 +113,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// From as many draws as a run has steps, as the simulator draws them.
+    /// Drawn for as many steps as a run has, as the simulator draws them.
     fn new(args: &HeterogeneityArgs, machines: &[MachineSpec]) -> Self {
         let mut rngs: Vec<Rng> =
             (0..).map(|i| Rng::stream(args.common.seed, i)).take(machines.len()).collect();
@@ -132,7 +132,7 @@ impl Barrier {
     }
 }
 
-/// What there is to spend.
+/// What an experiment may spend.
 struct Purse {
     /// Time, in milliseconds.
     ms: u64,

@@ -80,6 +80,10 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FOLDER", help_heading = "Output")]
     #[serde(skip)]
     pub plots: Option<PathBuf>,
+    /// TOML file with any of the settings of any table, named like the flags
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
 }
 
 /// Simulates, writes the plots that were asked for, and gives what belongs on standard output.

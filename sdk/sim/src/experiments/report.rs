@@ -10,11 +10,11 @@ use super::table::{self, figure};
 pub struct Report {
     /// What was simulated, in one line.
     pub title: String,
-    /// Unit of all cases; `%` has its differences in points, every other in percent.
+    /// Unit of all cases. With `%` differences are given in points, with every other unit in percent.
     pub unit: &'static str,
     /// One row of the table each.
     pub cases: Vec<Case>,
-    /// Points of curves, which the notes and plots have: rows of the JSON only.
+    /// Points of the curves that notes and plots show. They are rows of the JSON only.
     pub points: Vec<Case>,
     /// Sentences that belong below the table.
     pub notes: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Case {
     pub ours: f64,
     /// What the paper says, if it says anything.
     pub paper: Option<f64>,
-    /// What has to be said of this row.
+    /// A remark on this row.
     #[serde(skip)]
     pub note: Option<String>,
 }

@@ -92,7 +92,7 @@ pub fn run(args: &ScavengingArgs, progress: &mut dyn FnMut(&str)) -> Result<Repo
     })
 }
 
-/// A trial that could not be measured, by whose mistake it is.
+/// Why a trial could not be measured: the settings are at fault, or the program is.
 pub(super) fn trial(error: TrialError) -> SimulateError {
     match error {
         TrialError::Range { .. } | TrialError::Unfinished { .. } | TrialError::Syncer(_) => {

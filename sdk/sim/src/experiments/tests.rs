@@ -76,6 +76,20 @@ fn bad_flags_are_named() {
     }
 }
 
+/// One file may hold settings of several tables; flags beat it.
+#[test]
+fn a_file_gives_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("simulate.toml");
+    fs::write(&file, "hours = 5\nlearners = [2]\nchips = [1000, 2000]\nutilisation = 0.5\njson = true")
+        .unwrap();
+    let said = simulate(&format!("goodput --config {} --chips 3000", file.display())).unwrap();
+    let cases: Value = serde_json::from_str(&said).unwrap();
+    let names: Vec<&str> =
+        cases.as_array().unwrap().iter().filter_map(|case| case["case"].as_str()).collect();
+    assert_eq!(names, ["not elastic, 3 k chips", "M = 2, 3 k chips"]);
+}
+
 /// Each setting has a flag, and `clap` finds nothing to complain about.
 #[test]
 fn the_command_line_holds_together() {

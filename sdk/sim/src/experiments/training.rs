@@ -24,9 +24,9 @@ const BUILT_IN_BYTES: usize = 1_000_000;
 pub const LEARNERS_MAX: f64 = 256.0;
 /// Most steps of a learner.
 pub const STEPS_MAX: f64 = 1e6;
-/// Most windows in a step of data-parallel training, which has the batches of all learners at once: some gigabytes.
+/// Most windows in a step of data-parallel training. It has the batches of all learners at once, which takes gigabytes.
 const WINDOWS_MAX: u32 = 4_096;
-/// Longest step, latency or jitter, in milliseconds: far less than a run may stand still for.
+/// Longest step, latency or jitter, in milliseconds. A run may stand still for far longer before it is given up.
 const MS_MAX: f64 = 60_000.0;
 /// Most runs at a time.
 const JOBS_MAX: f64 = 256.0;
@@ -102,11 +102,11 @@ pub struct TrainingArgs {
 /// One case to train, to be run with several seeds.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// What it is: of those of one name, the first is run.
+    /// What it is. Of several experiments with one name only the first is run.
     pub name: String,
     /// The run; its seed is replaced.
     pub recipe: Recipe,
-    /// Data-parallel training instead, on so many tokens.
+    /// Trains data-parallel instead, on this many tokens in all.
     pub alone_tokens: Option<u64>,
 }
 
@@ -196,8 +196,8 @@ impl TrainingArgs {
         })
     }
 
-    /// Runs each of `experiments` with each seed, several at a time; what is found does not depend on how
-    /// many. `progress` takes a line for each run.
+    /// Runs each of `experiments` with each seed, several at a time. What is found does not depend on how many run at a
+    /// time. `progress` takes a line for each run.
     ///
     /// # Errors
     /// `Refused`: a run is impossible, or its training failed.

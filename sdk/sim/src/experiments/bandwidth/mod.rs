@@ -12,10 +12,10 @@ use crate::experiments::SimulateError;
 /// Bit/s in a Gbit/s.
 const GBIT: f64 = 1e9;
 
-/// No link is sought beyond this, in bit/s.
+/// The fastest link that is tried, in bit/s.
 const RATE_MAX: f64 = 1e15;
 
-/// Said of what a link needs that all fragments in flight share.
+/// The remark on links that all fragments in flight share.
 const SHARED: &str = "first in, first out; not in the paper";
 
 /// Settings of `simulate bandwidth`.

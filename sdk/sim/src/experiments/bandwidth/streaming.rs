@@ -13,7 +13,7 @@ const FRAGMENT_LAYERS: u32 = 3;
 /// Compute utilisations of the table's columns.
 const TARGETS: [f64; 5] = [0.5, 0.8, 0.9, 0.95, 0.99];
 
-/// Said of a cell that lies where the paper's does.
+/// The remark on a cell whose rate is the paper's.
 pub(super) const SAME: &str = "same rate of the grid";
 
 /// A model of the table with its published rates in Gbit/s, one row for each of the methods.
