@@ -12,7 +12,7 @@ use crate::{bind, corpus};
 /// Less memory than this is not enough for any run, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
 
-/// One thing looked at.
+/// One thing that was looked at.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Finding {
     /// What was looked at.
@@ -28,7 +28,7 @@ pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     vec![cores(), memory(), address(config).await, data(config), disk(&config.dir)]
 }
 
-/// All of them, as an error if one fails.
+/// An error if one of `findings` does not work.
 ///
 /// # Errors
 /// `Unhealthy`.

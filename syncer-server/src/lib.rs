@@ -1,5 +1,23 @@
 //! The syncer as a server: WebSockets and HTTP around the pure core, one actor in the middle.
 //!
+//! Whoever embeds it fills in a [`ServeConfig`], binds it with [`bind`] and gives the listener to [`serve`]:
+//!
+//! ```no_run
+//! use syncer_server::{ServeConfig, ServerError, bind, serve};
+//!
+//! # async fn example() -> Result<(), ServerError> {
+//! let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
+//! let listener = bind(&config).await?;
+//! let stop = async { drop(tokio::signal::ctrl_c().await) };
+//! let status = serve(listener, config, stop).await?;
+//! println!("{} tokens were merged", status.core.tokens_merged);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The verbs of the program `syncer-server` stand beside them: [`validate`], [`export`], [`examine`]. What the server tells
+//! as JSON is in [`status`]. All else is private:
+//!
 //! | file | concept |
 //! |---|---|
 //! | `config/` | settings: flag over environment over file over default |
@@ -10,27 +28,38 @@
 //! | `http/` | parameters, shards, status, events, the page |
 //! | `links`, `announce` | where people reach the server, and how they are told |
 //! | `evaluate` | held-out loss and a text sample in the background |
+//! | `status/` | the run as JSON: now, over time, round by round |
 //! | `store/`, `export` | snapshots, and the model as a Hugging Face folder |
 
-pub mod actor;
-pub mod announce;
-pub mod clock;
-pub mod config;
-pub mod connection;
-pub mod corpus;
-pub mod doctor;
-pub mod errors;
-pub mod evaluate;
-pub mod export;
-pub mod http;
-pub mod links;
-pub mod memory;
-pub mod meters;
-pub mod outbox;
-pub mod prepare;
-pub mod secret;
+mod actor;
+mod announce;
+mod clock;
+mod config;
+mod connection;
+mod corpus;
+mod doctor;
+mod errors;
+mod evaluate;
+mod export;
+mod http;
+mod links;
+mod memory;
+mod meters;
+mod outbox;
+mod prepare;
+mod secret;
 pub mod status;
-pub mod store;
+mod store;
+
+pub use announce::Announcement;
+pub use config::{Cli, ExportArgs, ServeConfig, Verb, moved, parse};
+pub use doctor::{Finding, examine, judge};
+pub use errors::{Exit, ServerError};
+pub use export::{Exported, export};
+pub use http::WATCHERS_MAX;
+pub use prepare::{PlanFacts, invite, validate};
+pub use status::ServerStatus;
+pub use store::Store;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -43,13 +72,11 @@ use tokio::sync::{mpsc, watch};
 
 use actor::{Actor, ActorHandle, Ended};
 use clock::Clock;
-use config::ServeConfig;
 use connection::Context;
-use errors::ServerError;
 use links::Links;
 use meters::Meters;
-use prepare::{Prepared, prepare};
-use status::{Board, ServerStatus};
+use prepare::{Plan, Prepared};
+use status::Board;
 
 /// Sockets at once beside the learners: those that have yet to introduce themselves.
 const STRANGERS_MAX: u32 = 256;
@@ -73,7 +100,7 @@ pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
 /// last status. Learners are told, and the run is saved, before this returns.
 ///
 /// # Errors
-/// Those of [`prepare()`]; `Disk` if the last snapshot cannot be written; `Internal` or `System` if the
+/// Those of [`validate`]; `Disk` if the folder or the last snapshot cannot be written; `Internal` or `System` if the
 /// program or the system fails.
 pub async fn serve(
     listener: TcpListener,
@@ -82,7 +109,7 @@ pub async fn serve(
 ) -> Result<ServerStatus, ServerError> {
     let clock = Clock::start();
     let for_preparing = config.clone();
-    let mut prepared = blocking(move || prepare(&for_preparing)).await??;
+    let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
     if let Ok(address) = listener.local_addr() {
         prepared.facts.links = Links::of(address, config.public_url.as_deref()).pages;
     }
@@ -183,7 +210,7 @@ fn without_delay(stream: &mut TcpStream) {
 /// Measures the finished parameters, and saves the run.
 fn wind_up(
     last: actor::Final,
-    store: &store::Store,
+    store: &Store,
     corpus: &corpus::Corpus,
     measure: Option<&archipelago::wire::ModelSpec>,
 ) -> Result<ServerStatus, ServerError> {

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago::wire::Invite;
 use archipelago_cli::{CliError, fail};
 use serde_json::json;
 use signal_hook::{consts::TERM_SIGNALS, flag};
-use syncer_server::announce::Announcement;
-use syncer_server::config::{self, Cli, ExportArgs, ServeConfig, Verb, parse};
-use syncer_server::errors::{Exit, ServerError};
-use syncer_server::store::Store;
-use syncer_server::{bind, doctor, export, prepare, serve};
+use syncer_server::{
+    Announcement, Cli, Exit, ExportArgs, ServeConfig, ServerError, Verb, bind, examine, export, invite,
+    judge, moved, parse, serve,
+};
 use tracing_subscriber::EnvFilter;
 
 /// Time between two looks at whether a signal came.
@@ -25,7 +23,7 @@ const SIGNAL_POLL: Duration = Duration::from_millis(50);
 async fn main() -> ExitCode {
     let cli = match parse(std::env::args_os().collect::<Vec<OsString>>()) {
         Ok(cli) => cli,
-        Err(CliError::Usage(error)) => match config::moved(&error) {
+        Err(CliError::Usage(error)) => match moved(&error) {
             Some(where_to) => return fail(&where_to, Exit::Usage),
             None => error.exit(),
         },
@@ -42,7 +40,7 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Serve(config) => start(*config).await,
         Verb::Export(args) => take_home(&args),
         Verb::Validate(config) => validate(&config),
-        Verb::Doctor(config) => examine(&config).await,
+        Verb::Doctor(config) => diagnose(&config).await,
     }
 }
 
@@ -77,14 +75,8 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// What learners must show, if anything; the links that are printed carry it.
-fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
-    config::invite(config)?;
-    Store::look(&config.dir).invite(config.invite.as_deref())
-}
-
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
-    let exported = export::export(&args.dir, &args.out)?;
+    let exported = export(&args.dir, &args.out)?;
     match args.json {
         true => say(&serde_json::to_string(&exported).expect("plain data")),
         false => say(&format!("wrote {} parameters to {}", exported.params, exported.out.display())),
@@ -93,7 +85,7 @@ fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
 }
 
 fn validate(config: &ServeConfig) -> Result<(), ServerError> {
-    let checked = prepare::check(config)?;
+    let checked = syncer_server::validate(config)?;
     let (params, tokens, held_out) = (checked.params, checked.tokens, checked.held_out);
     match config.json {
         true => say(&json!({
@@ -107,8 +99,8 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-async fn examine(config: &ServeConfig) -> Result<(), ServerError> {
-    let findings = doctor::examine(config).await;
+async fn diagnose(config: &ServeConfig) -> Result<(), ServerError> {
+    let findings = examine(config).await;
     for finding in &findings {
         match config.json {
             true => say(&serde_json::to_string(finding).expect("plain data")),
@@ -120,7 +112,7 @@ async fn examine(config: &ServeConfig) -> Result<(), ServerError> {
             )),
         }
     }
-    doctor::judge(&findings)
+    judge(&findings)
 }
 
 /// Resolves at the first signal to stop; a second one stops the process at once.

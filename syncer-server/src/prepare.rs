@@ -4,13 +4,13 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Syncer;
+use archipelago::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago::diloco::{Codec, Fragments, Layout, RunId};
-use archipelago::model;
+use archipelago::model::{self, Preset};
 use archipelago::wire::{Invite, RunSpec};
 use archipelago_cli::Bytes;
 
-use crate::config::{ServeConfig, invite, preset, run_spec, syncer_config};
+use crate::config::{self, ServeConfig, preset, run_spec, syncer_config};
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
@@ -20,27 +20,27 @@ use crate::status::{Carried, Facts};
 use crate::store::{FORMAT, Manifest, Snapshot, Store, random_u64};
 
 /// Everything that a server needs before it answers.
-pub struct Prepared {
+pub(crate) struct Prepared {
     /// The core.
-    pub syncer: Syncer,
+    pub(crate) syncer: Syncer,
     /// The text.
-    pub corpus: Arc<Corpus>,
+    pub(crate) corpus: Arc<Corpus>,
     /// The run's folder.
-    pub store: Arc<Store>,
-    /// What earlier starts added up.
-    pub carried: Carried,
+    pub(crate) store: Arc<Store>,
+    /// Totals of earlier starts of the same run.
+    pub(crate) carried: Carried,
     /// What measures the held-out loss, unless that is switched off.
-    pub evaluator: Option<Evaluator>,
-    /// What never changes.
-    pub facts: Facts,
+    pub(crate) evaluator: Option<Evaluator>,
+    /// What the status tells and what never changes.
+    pub(crate) facts: Facts,
     /// What admin requests must show.
-    pub admin_token: String,
+    pub(crate) admin_token: String,
     /// What learners must show, if anything.
-    pub invite: Option<Invite>,
+    pub(crate) invite: Option<Invite>,
     /// Largest body that a learner has reason to send.
-    pub body_bytes_max: u32,
+    pub(crate) body_bytes_max: u32,
     /// Whether an earlier start is gone on with.
-    pub resumed: bool,
+    pub(crate) resumed: bool,
 }
 
 /// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
@@ -50,74 +50,104 @@ const COPIES: u64 = 6;
 /// Bytes of an update beside its body, and of any short message, with room to spare.
 const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
 
-/// Reads the data, opens the run's folder, and begins the run there or goes on with it.
-///
-/// A snapshot is written before this returns: what learners are told from now on must never be told
-/// again with another meaning.
-///
-/// # Errors
-/// Those of [`Corpus::load`], [`Store::open`], [`Store::latest`], [`run_spec`]; `DataTooSmall`; and
-/// `OtherRun` if the folder holds a run with other settings or another corpus.
-pub fn prepare(config: &ServeConfig) -> Result<Prepared, ServerError> {
-    // What costs nothing is checked first.
-    let preset = preset(config)?;
-    let syncer_config = syncer_config(config)?;
-    invite(config)?;
-    public_origin(config)?;
-    let store = Store::open(&config.dir)?;
-    let kept = store.tokenizer_path();
-    let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
-    let spec = run_spec(config, corpus.vocabulary.size(), corpus.spec.clone())?;
-    corpus.check_size(spec.model.context, spec.inner.batch)?;
-    let layout = model::layout(&spec.model).map_err(internal)?;
-    let body_bytes_max = body_bytes_max(&spec, &layout)?;
-    check_memory(&layout)?;
-
-    let found = find(&store, &spec, &corpus, &config.dir)?;
-    let resumed = found.is_some();
-    let (syncer, carried) = match found {
-        Some(Snapshot { record, states, carried }) => {
-            let syncer = Syncer::restore(record, &layout, syncer_config, states).map_err(internal)?;
-            (syncer, carried)
-        }
-        None => {
-            let manifest = Manifest {
-                format: FORMAT,
-                run: RunId(random_u64()?),
-                corpus: corpus.hash.clone(),
-                spec: spec.clone(),
-            };
-            let theta = model::init(&spec.model, spec.seed).map_err(internal)?;
-            let syncer = Syncer::new(manifest.run, spec.clone(), syncer_config, &layout, &theta);
-            let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
-            store.begin(&manifest, &corpus.vocabulary.to_json())?;
-            (syncer, Carried::default())
-        }
-    };
-    let record = syncer.record().expect("nothing is being merged yet");
-    store.save(&Snapshot { record, states: syncer.states().cloned().collect(), carried: carried.clone() })?;
-
-    let evaluator = match config.no_eval {
-        true => None,
-        false => Evaluator::new(&spec.model, layout.len() as u64, &corpus, spec.seed)?,
-    };
-    Ok(Prepared {
-        body_bytes_max,
-        facts: facts(config, preset.name(), &corpus, &spec),
-        admin_token: store.admin_token(config.admin_token.as_deref())?,
-        invite: store.invite(config.invite.as_deref())?,
-        syncer,
-        corpus: Arc::new(corpus),
-        store: Arc::new(store),
-        carried,
-        evaluator,
-        resumed,
-    })
+/// What a run with some settings would be: the settings checked, the data read, and what its folder holds already.
+pub(crate) struct Plan<'a> {
+    config: &'a ServeConfig,
+    preset: Preset,
+    syncer_config: SyncerConfig,
+    store: Store,
+    corpus: Corpus,
+    spec: RunSpec,
+    layout: Layout,
+    body_bytes_max: u32,
+    found: Option<Snapshot>,
 }
 
-/// What `validate` found.
-#[derive(Debug)]
-pub struct Checked {
+impl<'a> Plan<'a> {
+    /// Checks the settings, reads the data, and looks into the folder, which `open` opens: [`Store::open`] to work in it
+    /// afterwards, [`Store::look`] to leave it to others.
+    ///
+    /// # Errors
+    /// - Those of `open`, [`Corpus::load`], [`Store::latest`] and [`run_spec`].
+    /// - `Preset`, `Setting`, `Config`: a setting is wrong.
+    /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
+    /// - `OtherRun`: the folder holds a run with other settings or another corpus.
+    pub(crate) fn of(
+        config: &'a ServeConfig,
+        open: impl FnOnce(&Path) -> Result<Store, ServerError>,
+    ) -> Result<Self, ServerError> {
+        // What costs nothing is checked first.
+        let preset = preset(config)?;
+        let syncer_config = syncer_config(config)?;
+        config::invite(config)?;
+        public_origin(config)?;
+        let store = open(&config.dir)?;
+        let kept = store.tokenizer_path();
+        let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
+        let spec = run_spec(config, corpus.vocabulary.size(), corpus.spec.clone())?;
+        corpus.check_size(spec.model.context, spec.inner.batch)?;
+        let layout = layout(&spec)?;
+        let body_bytes_max = body_bytes_max(&spec, &layout)?;
+        check_memory(&layout)?;
+        let found = find(&store, &spec, &corpus, &config.dir)?;
+        Ok(Self { config, preset, syncer_config, store, corpus, spec, layout, body_bytes_max, found })
+    }
+
+    /// What `validate` tells of it.
+    pub(crate) fn facts(&self) -> PlanFacts {
+        PlanFacts {
+            params: self.layout.len() as u64,
+            tokens: self.corpus.tokens(),
+            held_out: self.corpus.held_out.len() as u64,
+            resumes: self.found.is_some(),
+        }
+    }
+
+    /// Begins the run in its folder, or goes on with it.
+    ///
+    /// A snapshot is written before this returns: what learners are told from now on must never be told
+    /// again with another meaning.
+    ///
+    /// # Errors
+    /// - `Disk`: the folder cannot be written.
+    /// - `Config`: the syncer refuses the settings.
+    /// - `Internal`, `System`: the program or the system fails.
+    pub(crate) fn open(self) -> Result<Prepared, ServerError> {
+        let Self { config, preset, syncer_config, store, corpus, spec, layout, body_bytes_max, found } = self;
+        let resumed = found.is_some();
+        let (syncer, carried) = match found {
+            Some(Snapshot { record, states, carried }) => {
+                let syncer = Syncer::restore(record, &layout, syncer_config, states).map_err(internal)?;
+                (syncer, carried)
+            }
+            None => (begin(&store, &corpus, &spec, &layout, syncer_config)?, Carried::default()),
+        };
+        let record = syncer.record().expect("nothing is being merged yet");
+        let states = syncer.states().cloned().collect();
+        store.save(&Snapshot { record, states, carried: carried.clone() })?;
+
+        let evaluator = match config.no_eval {
+            true => None,
+            false => Evaluator::new(&spec.model, layout.len() as u64, &corpus, spec.seed)?,
+        };
+        Ok(Prepared {
+            body_bytes_max,
+            facts: facts(config, preset.name(), &corpus, &spec),
+            admin_token: store.admin_token(config.admin_token.as_deref())?,
+            invite: store.invite(config.invite.as_deref())?,
+            syncer,
+            corpus: Arc::new(corpus),
+            store: Arc::new(store),
+            carried,
+            evaluator,
+            resumed,
+        })
+    }
+}
+
+/// What `validate` tells of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanFacts {
     /// Parameters of the model.
     pub params: u64,
     /// Tokens to train on.
@@ -128,30 +158,42 @@ pub struct Checked {
     pub resumes: bool,
 }
 
-/// Checks all that [`prepare`] does, and changes nothing.
+/// Checks settings, data and the run's folder, and changes nothing.
 ///
 /// # Errors
-/// As [`prepare`].
-pub fn check(config: &ServeConfig) -> Result<Checked, ServerError> {
-    preset(config)?;
-    syncer_config(config)?;
-    invite(config)?;
-    public_origin(config)?;
-    let store = Store::look(&config.dir);
-    let kept = store.tokenizer_path();
-    let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
-    let spec = run_spec(config, corpus.vocabulary.size(), corpus.spec.clone())?;
-    corpus.check_size(spec.model.context, spec.inner.batch)?;
-    let layout = model::layout(&spec.model).map_err(internal)?;
-    body_bytes_max(&spec, &layout)?;
-    check_memory(&layout)?;
-    let found = find(&store, &spec, &corpus, &config.dir)?;
-    Ok(Checked {
-        params: layout.len() as u64,
-        tokens: corpus.tokens(),
-        held_out: corpus.held_out.len() as u64,
-        resumes: found.is_some(),
-    })
+/// - `Preset`, `Setting`, `Config`: a setting is wrong.
+/// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `Tokenizer`: the data or the tokenizer cannot be used.
+/// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
+/// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
+pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
+    Plan::of(config, |dir| Ok(Store::look(dir))).map(|plan| plan.facts())
+}
+
+/// What learners of the run must show, if anything; it is made now if `config` asks for that.
+///
+/// # Errors
+/// - `Config`: the invite asked for is none.
+/// - `Disk`, `System`: it cannot be made or kept.
+pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
+    config::invite(config)?;
+    Store::look(&config.dir).invite(config.invite.as_deref())
+}
+
+/// A new run in the folder of `store`.
+fn begin(
+    store: &Store,
+    corpus: &Corpus,
+    spec: &RunSpec,
+    layout: &Layout,
+    config: SyncerConfig,
+) -> Result<Syncer, ServerError> {
+    let run = RunId(random_u64()?);
+    let manifest = Manifest { format: FORMAT, run, corpus: corpus.hash.clone(), spec: spec.clone() };
+    let theta = model::init(&spec.model, spec.seed).map_err(internal)?;
+    let syncer = Syncer::new(run, spec.clone(), config, layout, &theta);
+    let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
+    store.begin(&manifest, &corpus.vocabulary.to_json())?;
+    Ok(syncer)
 }
 
 /// The snapshot to go on from, if the folder holds this run.
@@ -213,7 +255,7 @@ fn facts(config: &ServeConfig, preset: &str, corpus: &Corpus, spec: &RunSpec) ->
     }
 }
 
-/// The layout of a spec, for `export`.
+/// The layout of a spec.
 ///
 /// # Errors
 /// `Internal`: the spec is no model.

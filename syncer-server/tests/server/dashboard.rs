@@ -109,7 +109,7 @@ async fn streams_at_once_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut watches = Vec::new();
-    for _ in 0..syncer_server::http::WATCHERS_MAX {
+    for _ in 0..syncer_server::WATCHERS_MAX {
         let mut watch = Watch::open(&server, "/v1/events").await;
         watch.until("status", 1).await;
         watches.push(watch);

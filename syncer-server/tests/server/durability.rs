@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use archipelago::wire::{RunId, Version, Welcome};
-use syncer_server::store::Store;
+use syncer_server::Store;
 
 use crate::support::{Client, Learner, Server, config};
 
@@ -97,7 +97,7 @@ async fn only_the_same_run_goes_on_in_a_folder() {
     assert_eq!(Server::refused(config(dir.path())).await.exit_code(), 13);
     server.stop().await;
 
-    let check = async |change: fn(&mut syncer_server::config::ServeConfig), word: &str| {
+    let check = async |change: fn(&mut syncer_server::ServeConfig), word: &str| {
         let mut other = config(dir.path());
         change(&mut other);
         let error = Server::refused(other).await;

@@ -1,8 +1,7 @@
 //! What the owner decides: who may come, and whether the run goes on.
 
 use archipelago::wire::{CloseCode, Hello, Invite, Message, Share};
-use syncer_server::config::ServeConfig;
-use syncer_server::store::Store;
+use syncer_server::{ServeConfig, Store};
 use tokio_tungstenite::{connect_async, tungstenite::client::IntoClientRequest};
 
 use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};

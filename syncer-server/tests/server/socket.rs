@@ -122,8 +122,7 @@ async fn bad_updates_get_receipts_and_good_ones_are_merged() {
 async fn only_known_origins_and_versions_may_join() {
     let dir = tempfile::tempdir().unwrap();
     let allow_origin = vec!["https://page.example".to_owned()];
-    let server =
-        Server::start(syncer_server::config::ServeConfig { allow_origin, ..config(dir.path()) }).await;
+    let server = Server::start(syncer_server::ServeConfig { allow_origin, ..config(dir.path()) }).await;
     let check = async |name: &'static str, value: &str, expected: u16| {
         let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());

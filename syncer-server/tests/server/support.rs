@@ -12,10 +12,7 @@ use archipelago::wire::{
 };
 use archipelago_cli::MethodArgs;
 use futures::{SinkExt, StreamExt};
-use syncer_server::config::ServeConfig;
-use syncer_server::errors::ServerError;
-use syncer_server::serve;
-use syncer_server::status::ServerStatus;
+use syncer_server::{ServeConfig, ServerError, ServerStatus, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
