@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::bytes::{from_f32s, hex};
+use archipelago::bytes::hex;
 use archipelago::diloco::FragmentId;
 use archipelago::wire::http::{self, INVITE_HEADER};
 use axum::body::Bytes;
@@ -41,12 +41,12 @@ pub async fn fragment(
         return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
     };
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
-    let bytes: Bytes = from_f32s(&hat).into();
-    drop(hat);
+    let bytes = || app.hats.bytes(FragmentId(fragment), current, &hat);
     let (response, sent) = if current.0 == version {
         file(bytes, &format!("\"{run}-{fragment}-{version}\""), lasting(&app), &headers)
     } else {
         // Not what this name means: whole, since a part goes with parts of the same version only, and kept by nobody.
+        let bytes = bytes();
         let len = bytes.len() as u64;
         let common =
             [(header::CACHE_CONTROL, HeaderValue::from_static("no-store")), (header::CONTENT_TYPE, BINARY)];
@@ -69,12 +69,12 @@ pub async fn shard(
         return (StatusCode::NOT_FOUND, "there is no such shard\n").into_response();
     };
     let (response, sent) =
-        file(bytes.clone(), &format!("\"{}\"", hex(&spec.sha256)), lasting(&app), &headers);
+        file(|| bytes.clone(), &format!("\"{}\"", hex(&spec.sha256)), lasting(&app), &headers);
     app.context.meters.data(sent);
     response
 }
 
-/// The answer to who asks for another run, or is not invited to this one.
+/// The refusal of a request that shows no invite to this run, or that is for another run.
 fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     if !app.context.is_invited(headers.get(INVITE_HEADER).map(HeaderValue::as_bytes)) {
         let why = format!("this run is for the invited: show the invite in {INVITE_HEADER}\n");
@@ -87,13 +87,19 @@ fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     None
 }
 
-/// How long, and by whom, a version or a shard may be kept.
+/// How long a version or a shard may be kept, and by which caches.
 fn lasting(app: &App) -> HeaderValue {
     if app.context.invite.is_some() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
-/// Answers with `bytes`, or the range of them that `request` asks for (RFC 9110), and says how many.
-fn file(bytes: Bytes, etag: &str, lasting: HeaderValue, request: &HeaderMap) -> (Response, u64) {
+/// Answers with what `bytes` gives, or the range of it that `request` asks for (RFC 9110), and says how many bytes that is.
+/// A peer that has them already gets none, and they are not made for it.
+fn file(
+    bytes: impl FnOnce() -> Bytes,
+    etag: &str,
+    lasting: HeaderValue,
+    request: &HeaderMap,
+) -> (Response, u64) {
     let etag_header = HeaderValue::from_str(etag).expect("tags are hexadecimal and digits");
     let common = [
         (header::ETAG, etag_header),
@@ -107,6 +113,7 @@ fn file(bytes: Bytes, etag: &str, lasting: HeaderValue, request: &HeaderMap) -> 
     }
     // A range of something that has changed since would be of no use to the peer.
     let range = text(header::RANGE).filter(|_| text(header::IF_RANGE).is_none_or(|tag| tag == etag));
+    let bytes = bytes();
     let len = bytes.len() as u64;
     match range.map_or(Range::Whole, |range| parse_range(range, len)) {
         Range::Whole => ((StatusCode::OK, common, bytes).into_response(), len),

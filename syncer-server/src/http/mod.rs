@@ -4,6 +4,7 @@ mod admin;
 mod events;
 mod export;
 mod files;
+mod hats;
 mod page;
 mod socket;
 mod stats;
@@ -26,9 +27,10 @@ use crate::corpus::Corpus;
 
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
+pub use hats::Hats;
 pub use page::remark;
 
-/// Largest body of a request; only the owner's orders have one.
+/// Largest body of a request, in bytes. Only the owner's orders have one.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// What the routes need.
@@ -51,6 +53,8 @@ pub struct App {
     pub sockets: AtomicU32,
     /// What archives of the model are made of.
     pub exports: Exports,
+    /// Parameters on their way to learners.
+    pub hats: Hats,
     /// Streams of events open.
     pub watchers: AtomicU32,
     /// The number of the next connection.
