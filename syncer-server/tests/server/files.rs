@@ -116,7 +116,7 @@ async fn pages_are_there_and_strict() {
 #[tokio::test]
 async fn pages_of_a_folder_show_once_they_are_there() {
     let (dir, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = Server::start(syncer_server::config::ServeConfig {
+    let server = Server::start(syncer_server::ServeConfig {
         pages: Some(pages.path().to_owned()),
         ..config(dir.path())
     })
