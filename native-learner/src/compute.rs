@@ -8,7 +8,7 @@ use std::{mem, slice};
 use archipelago::engine::gpu::{AdapterFacts, Trial, tune};
 use archipelago::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, Moments};
 use archipelago::platform::Clock;
-use archipelago::wire::RunSpec;
+use archipelago::wire::{DeviceKind, RunSpec};
 
 use crate::cli::ComputeArgs;
 use crate::exit::{Exit, Failure};
@@ -71,8 +71,11 @@ impl Compute {
     /// The device that it computes with, for people.
     pub(crate) fn device(&self) -> String {
         match self.builder.gpu() {
-            Some(gpu) => format!("gpu, {}", gpu.facts().name),
-            None => format!("cpu, {} thread{}", self.threads, if self.threads.get() == 1 { "" } else { "s" }),
+            Some(gpu) => DeviceKind::Gpu.describe(&gpu.facts().name),
+            None => {
+                let plural = if self.threads.get() == 1 { "" } else { "s" };
+                DeviceKind::Cpu.describe(&format!("{} thread{plural}", self.threads))
+            }
         }
     }
 

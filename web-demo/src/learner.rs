@@ -9,7 +9,7 @@ use archipelago::engine::{Engine, EngineBuilder, EngineError, EngineKind, Engine
 use archipelago::model::layout;
 use archipelago::platform::Clock;
 use archipelago::run::{Address, Control, Event, Report, RunConfig, run};
-use archipelago::wire::RunSpec;
+use archipelago::wire::{DeviceKind, RunSpec};
 use js_sys::{Float32Array, Promise};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -125,7 +125,7 @@ impl Learner {
         let address: Address = options.syncer.parse()?;
         let identity = options::identity(&options.identity)?;
         let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
-        let device = builder.gpu().map_or_else(|| "browser, cpu".to_owned(), describe);
+        let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe("cpu"), describe);
         let config = RunConfig {
             address,
             identity,
@@ -163,8 +163,8 @@ impl Learner {
 /// A GPU for people: browsers tell little.
 pub(crate) fn describe(gpu: &Gpu) -> String {
     match gpu.facts().name.as_str() {
-        "" => "browser, WebGPU".to_owned(),
-        name => format!("browser, WebGPU, {name}"),
+        "" => DeviceKind::Browser.describe("WebGPU"),
+        name => DeviceKind::Browser.describe(&format!("WebGPU, {name}")),
     }
 }
 

@@ -18,7 +18,8 @@ pub struct Hello {
     pub identity: Identity,
     /// A name for people, at most 64 bytes.
     pub name: String,
-    /// What it computes with, for people ("cpu avx512 2 threads"), at most 64 bytes.
+    /// What it computes with, at most 64 bytes: the name of a [`crate::wire::DeviceKind`], then words for people
+    /// ("cpu, 2 threads").
     pub device: String,
     /// What the run's owner asks for from everyone who joins, at most 64 bytes.
     pub invite: Option<Invite>,

@@ -4,6 +4,7 @@ mod bodies;
 mod chunk;
 mod close;
 mod codec;
+mod device;
 mod error;
 mod header;
 pub mod http;
@@ -21,6 +22,7 @@ pub use bodies::{
 pub use chunk::{Assembler, frames};
 pub use close::{CloseCode, UnknownCloseCode};
 pub use codec::{decode, encode};
+pub use device::DeviceKind;
 pub use error::{BodyFault, DecodeError};
 pub use header::{HEADER_BYTES, MAGIC};
 pub use ids::{
