@@ -33,10 +33,3 @@ pub use parity::Parity;
 pub fn start() {
     std::panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
 }
-
-/// The wire version this build speaks; a page compares it with the syncer's before it joins.
-#[wasm_bindgen(js_name = wireVersion)]
-#[must_use]
-pub fn wire_version() -> u16 {
-    archipelago::wire::VERSION
-}
