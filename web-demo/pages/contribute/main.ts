@@ -1,12 +1,12 @@
 /** The page on which a visitor lends a machine. */
 import { measure } from "archipelago";
-import type { LearnerError } from "archipelago";
 import type { ServerStatus } from "../shared/api.js";
 import { showBrowser, showFits, showRun } from "./before.js";
 import { showClassroom, showInsecure } from "./classroom.js";
 import { Machine, ScreenLock } from "./conditions.js";
-import { find } from "../shared/dom.js";
+import { find, setAttribute } from "../shared/dom.js";
 import { carryInvite, linkFor, shareLink } from "../shared/link.js";
+import type { Sentence } from "../shared/sentence.js";
 import { say } from "./say.js";
 import { bindForms } from "./form.js";
 import { Live } from "./live.js";
@@ -28,7 +28,7 @@ let settings = readSettings();
 let session: Session | undefined;
 let preset = "tiny";
 /** When something went wrong last. */
-let trouble_ms = 0;
+let troubleMs = 0;
 
 function start(): void {
   problem("");
@@ -45,20 +45,19 @@ function start(): void {
     receipt: (event) => {
       live.receipt(event);
       // What was wrong is over, and was there to be read.
-      if (performance.now() - trouble_ms > TROUBLE_MS) problem("");
+      if (performance.now() - troubleMs > TROUBLE_MS) problem("");
     },
     trouble: problem,
     ended,
   });
 }
 
-function ended(sentence: string, error?: LearnerError): void {
+function ended(sentence: Sentence): void {
   session = undefined;
   noteRunning(false);
   lock.want(false);
   show("idle");
   tell(sentence);
-  if (error) find("sentence", HTMLElement).dataset["tone"] = "trouble";
 }
 
 function show(state: "running" | "idle"): void {
@@ -68,21 +67,14 @@ function show(state: "running" | "idle"): void {
   find(state === "running" ? "stop" : "start", HTMLElement).focus();
 }
 
-/** The sentence, and the colour that goes with how it begins. */
-function tell(sentence: string): void {
-  say("sentence", sentence);
-  const tones: [RegExp, string][] = [
-    [/^Dropped/, "held"],
-    [/Not connected|^Not training/, "trouble"],
-    [/^Training/, "going"],
-    [/^(Paused|Resting)/, "held"],
-    [/^(Stopped|The run|Nothing)/, "done"],
-  ];
-  find("sentence", HTMLElement).dataset["tone"] = tones.find(([begins]) => begins.test(sentence))?.[1] ?? "waiting";
+/** Shows the sentence in the colour of its tone. */
+function tell({ tone, text }: Sentence): void {
+  say("sentence", text);
+  setAttribute(find("sentence", HTMLElement), "data-tone", tone);
 }
 
 function problem(text: string): void {
-  trouble_ms = performance.now();
+  troubleMs = performance.now();
   say("error", text);
   find("error", HTMLElement).hidden = text === "";
 }

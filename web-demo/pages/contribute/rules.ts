@@ -1,4 +1,5 @@
 /** Whether to train now, by the visitor's rules. Pure. */
+import type { Sentence } from "../shared/sentence.js";
 import type { Hours, Settings } from "./settings.js";
 
 /** How things stand with the machine. */
@@ -15,20 +16,24 @@ export interface Conditions {
 }
 
 /** What the rules say: train, rest for now, or end. */
-export type Verdict = { readonly do: "train" } | { readonly do: "rest" | "end"; readonly why: string };
+export type Verdict = { readonly do: "train" } | { readonly do: "rest" | "end"; readonly why: Sentence };
 
 /** The first rule that speaks against training decides. */
 export function judge(settings: Settings, now: Conditions): Verdict {
   if (settings.bytesMax > 0 && now.bytes >= settings.bytesMax) {
-    return { do: "end", why: "Stopped: your data cap is reached." };
+    return { do: "end", why: { tone: "done", text: "Stopped: your data cap is reached." } };
   }
-  if (now.paused) return { do: "rest", why: "Paused by you: nothing computes." };
+  if (now.paused) return rest("Paused by you: nothing computes.");
   if (settings.hours && !isWithin(settings.hours, now.hour)) {
-    return { do: "rest", why: `Resting until ${clock(settings.hours.from)}, as your schedule says.` };
+    return rest(`Resting until ${clock(settings.hours.from)}, as your schedule says.`);
   }
-  if (settings.restOnBattery && now.onBattery) return { do: "rest", why: "Resting: this machine runs on its battery." };
-  if (settings.restHidden && now.hidden) return { do: "rest", why: "Resting: this page is hidden." };
+  if (settings.restOnBattery && now.onBattery) return rest("Resting: this machine runs on its battery.");
+  if (settings.restHidden && now.hidden) return rest("Resting: this page is hidden.");
   return { do: "train" };
+}
+
+function rest(text: string): Verdict {
+  return { do: "rest", why: { tone: "held", text } };
 }
 
 function isWithin({ from, to }: Hours, hour: number): boolean {

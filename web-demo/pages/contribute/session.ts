@@ -1,7 +1,8 @@
 /** One learner under the visitor's rules: from Start to Stop. */
 import { capabilities, join } from "archipelago";
-import type { Learner, LearnerError, LearnerEventMap, Report } from "archipelago";
+import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "archipelago";
 import type { LearnerView } from "../shared/api.js";
+import type { Sentence, Tone } from "../shared/sentence.js";
 import { DROPPED, slowed } from "../shared/rein.js";
 import type { Machine } from "./conditions.js";
 import { judge } from "./rules.js";
@@ -12,18 +13,18 @@ import type { Settings } from "./settings.js";
 /** What a page shows of a session. */
 export interface View {
   /** One sentence that says what it does, or why it does not. */
-  sentence(text: string): void;
+  sentence(sentence: Sentence): void;
   engine(notice: LearnerEventMap["engine"]): void;
   welcomed(event: LearnerEventMap["welcomed"]): void;
   progress(report: Report): void;
   receipt(event: LearnerEventMap["receipt"]): void;
   trouble(text: string): void;
   /** It is over; nothing computes any more. */
-  ended(sentence: string, error?: LearnerError): void;
+  ended(sentence: Sentence): void;
 }
 
 /** What is said when this browser's own other tab took this one's place. */
-const TWIN = "Not training: another tab or window of this browser trains in this run now.";
+const TWIN: Sentence = { tone: "trouble", text: "Not training: another tab or window of this browser trains in this run now." };
 
 /** A learner that begins at once. */
 export class Session {
@@ -34,7 +35,7 @@ export class Session {
   #learner: Learner | undefined;
   #ended = false;
   /** What the learner itself says that it does. */
-  #doing = "Starting: loading the engine…";
+  #doing: Sentence = { tone: "waiting", text: "Starting: loading the engine…" };
   #bytes = 0;
   /** Its number in the run. */
   #id: number | undefined;
@@ -69,7 +70,7 @@ export class Session {
   /** Hears what the syncer shows of learners: who was dropped, and may come back before its time, does. */
   look(learners: readonly LearnerView[]): void {
     const shown = learners.find(({ learner }) => learner === this.#id);
-    if (this.#dropped && shown && shown.returns_s === null) this.#learner?.reconnect();
+    if (this.#dropped && shown && shown.returnsS === null) this.#learner?.reconnect();
   }
 
   /** Takes the GPU away on purpose. */
@@ -78,7 +79,7 @@ export class Session {
   }
 
   /** Ends it now. */
-  async stop(why = "Stopped: nothing computes any more. Thank you."): Promise<void> {
+  async stop(why: Sentence = { tone: "done", text: "Stopped: nothing computes any more. Thank you." }): Promise<void> {
     this.#end(why);
     await this.#learner?.stop().catch(() => undefined);
   }
@@ -96,68 +97,80 @@ export class Session {
     const asked = this.#settings.engine === "auto" && engine === "gpu" ? "auto" : engine;
     const learner = join(syncer, { engine: asked, share: MODES[mode].share, name: name || "browser" });
     this.#learner = learner;
-    const doing = (text: string) => {
-      this.#doing = text;
+    const doing = (sentence: Sentence) => {
+      this.#doing = sentence;
       this.apply();
     };
-    learner.on("connecting", () => doing("Connecting to the syncer…"));
-    learner.on("preparing", () => doing("Getting ready: building the model…"));
-    learner.on("standby", () => doing("Waiting: another tab of this browser trains in this run already. This one takes over when that one ends."));
+    const waiting = (text: string) => doing({ tone: "waiting", text });
+    learner.on("connecting", () => waiting("Connecting to the syncer…"));
+    learner.on("preparing", () => waiting("Getting ready: building the model…"));
+    learner.on("standby", () => waiting("Waiting: another tab of this browser trains in this run already. This one takes over when that one ends."));
     learner.on("forgetful", ({ reason }) => this.#view.trouble(`This browser keeps nothing (${reason}): after a reload you count as a newcomer.`));
     learner.on("engine", (notice) => this.#view.engine(notice));
     learner.on("welcomed", (event) => {
       this.#id = event.learner;
       this.#view.welcomed(event);
     });
-    learner.on("first_step", () => performance.measure("first step", "start"));
+    learner.on("firstStep", () => performance.measure("first step", "start"));
     learner.on("receipt", (event) => this.#view.receipt(event));
     learner.on("trouble", ({ reason }) => this.#view.trouble(reason));
     learner.on("afresh", ({ reason }) => this.#view.trouble(`Begun afresh: ${reason}.`));
     learner.on("progress", (report) => {
-      this.#bytes = report.sent_bytes + report.received_bytes;
+      this.#bytes = report.sentBytes + report.receivedBytes;
       this.#dropped = report.offline?.code === DROPPED;
       doing(sentence(report, MODES[this.#settings.mode].label));
       this.#view.progress(report);
     });
     learner.done.then(
-      () => this.#end("The run is complete. Thank you."),
-      (error: LearnerError) => this.#end(error.code === "replaced" ? TWIN : `Not training: ${error.message}.`, error),
+      () => this.#end({ tone: "done", text: "The run is complete. Thank you." }),
+      (error: LearnerError) =>
+        this.#end(error.code === "replaced" ? TWIN : { tone: "trouble", text: `Not training: ${error.message}.` }),
     );
     this.apply();
   }
 
-  #end(sentence: string, error?: LearnerError): void {
+  #end(sentence: Sentence): void {
     if (this.#ended) return;
     this.#ended = true;
-    this.#view.ended(sentence, error);
+    this.#view.ended(sentence);
   }
 }
 
 /** What a learner does, in one sentence. */
-export function sentence(report: Report, mode: string): string {
+export function sentence(report: Report, mode: string): Sentence {
   const offline = report.offline;
-  const wait = offline?.retry_ms ? `may return in ${Math.ceil(offline.retry_ms / 1000)} s` : "returning now";
-  if (offline?.code === DROPPED && report.doing !== "paused") {
-    const alone = report.doing === "training" ? "; what it learns alone until then counts when it is back" : "";
-    return `Dropped by the owner of the run: this machine ${wait}${alone}.`;
-  }
-  const again = offline && (offline.retry_ms > 0 ? `trying again in ${Math.ceil(offline.retry_ms / 1000)} s` : "trying again now");
+  if (offline?.code === DROPPED && report.doing !== "paused") return { tone: "held", text: dropped(report, offline) };
+  const again = offline && (offline.retryMs > 0 ? `trying again in ${seconds(offline.retryMs)} s` : "trying again now");
   const apart = offline ? ` Not connected (${offline.reason}), ${again}.` : "";
-  const slow = report.share < 1 ? `, ${slowed(report.share)} by the owner of the run` : "";
+  // While it trains or rests on its own, what matters is that it is cut off.
+  const tone = (connected: Tone): Tone => (offline ? "trouble" : connected);
   switch (report.doing) {
     case "connecting":
-      return offline ? `Connecting: ${offline.reason}, ${again}.` : "Connecting to the syncer…";
+      return { tone: "waiting", text: offline ? `Connecting: ${offline.reason}, ${again}.` : "Connecting to the syncer…" };
     case "joining":
-      return `Joining: fetching the model.${apart}`;
+      return { tone: tone("waiting"), text: `Joining: fetching the model.${apart}` };
     case "starved":
-      return `Waiting for data to train on.${apart}`;
+      return { tone: tone("waiting"), text: `Waiting for data to train on.${apart}` };
     case "held":
-      return "Waiting: the owner of the run paused it.";
-    case "training":
-      return `Training, ${mode.toLowerCase()}${slow}.${apart}`;
+      return { tone: "waiting", text: "Waiting: the owner of the run paused it." };
+    case "training": {
+      const slow = report.share < 1 ? `, ${slowed(report.share)} by the owner of the run` : "";
+      return { tone: tone("going"), text: `Training, ${mode.toLowerCase()}${slow}.${apart}` };
+    }
     case "paused":
-      return `Resting.${apart}`;
+      return { tone: tone("held"), text: `Resting.${apart}` };
     case "leaving":
-      return "Leaving.";
+      return { tone: "waiting", text: "Leaving." };
   }
+}
+
+/** What a learner does that the owner dropped. */
+function dropped(report: Report, offline: Offline): string {
+  const wait = offline.retryMs > 0 ? `may return in ${seconds(offline.retryMs)} s` : "returning now";
+  const alone = report.doing === "training" ? "; what it learns alone until then counts when it is back" : "";
+  return `Dropped by the owner of the run: this machine ${wait}${alone}.`;
+}
+
+function seconds(ms: number): number {
+  return Math.ceil(ms / 1000);
 }

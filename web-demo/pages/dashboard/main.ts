@@ -11,14 +11,16 @@ import { Islands } from "./islands.js";
 import { Learners } from "./learners.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
-import { SentenceView } from "./sentence.js";
+import { SentenceView } from "../shared/sentence.js";
+import { countdownOf, sentenceOf } from "./sentence.js";
 import { Timeline } from "./timeline.js";
 
 const course = new Course();
 let status: ServerStatus | null = null;
 let link: LinkState = { link: "opening" };
 
-const sentence = new SentenceView();
+/** Readers of screens are told at once that something else goes on; that more or fewer train can wait. */
+const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
 const learners = new Learners();
 const timeline = new Timeline((learner) => learners.nameOf(learner));
 const owner = new Owner();
@@ -35,8 +37,12 @@ const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
   owner.show(status);
   shared.value = linkFor(status.links);
-  find("invite-needed", HTMLElement).hidden = !status.invite_required || invite() !== "";
+  find("invite-needed", HTMLElement).hidden = !status.inviteRequired || invite() !== "";
 });
+
+function showSentence(): void {
+  sentence.show(sentenceOf(status, link), countdownOf(status, link));
+}
 
 function refreshAll(): void {
   refreshCharts();
@@ -79,7 +85,7 @@ new EventLink(
       const floorCame = status === null;
       status = news;
       learners.meet(news.learners);
-      sentence.show(status, link);
+      showSentence();
       islands.show(status);
       refreshHeadline();
       refreshOwner();
@@ -105,7 +111,7 @@ new EventLink(
   },
   (state) => {
     link = state;
-    sentence.show(status, link);
+    showSentence();
     if (state.link !== "open") return;
     void loadSeries();
     void loadRounds();
@@ -114,7 +120,7 @@ new EventLink(
 
 // Apart, so that what draws charts is no part of the page's first task.
 void import("./charts.js").then(({ makeCharts }) => {
-  refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status?.entropy_floor ?? null);
+  refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status?.entropyFloor ?? null);
   refreshCharts();
 });
 

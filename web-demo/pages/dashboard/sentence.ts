@@ -1,14 +1,8 @@
 /** What the run is doing, in one sentence. */
 import type { LearnersByState, ServerStatus } from "../shared/api.js";
-import { find, setAttribute, setText } from "../shared/dom.js";
 import type { LinkState } from "../shared/events.js";
 import { plural } from "../shared/format.js";
-
-/** A sentence and its tone, as `parts.css` knows it. */
-export interface Sentence {
-  readonly tone: "going" | "waiting" | "held" | "trouble" | "done";
-  readonly text: string;
-}
+import type { Sentence } from "../shared/sentence.js";
 
 /** The sentence for a run, as far as it is known, and the connection to it. */
 export function sentenceOf(status: ServerStatus | null, link: LinkState): Sentence {
@@ -18,7 +12,7 @@ export function sentenceOf(status: ServerStatus | null, link: LinkState): Senten
   }
   if (!status) return { tone: "waiting", text: "Asking the syncer how the run goes…" };
   if (status.finishing) {
-    return status.rounds_open > 0 || status.connected > 0
+    return status.roundsOpen > 0 || status.connected > 0
       ? { tone: "going", text: "Finishing: the last progress is being collected." }
       : { tone: "done", text: "The run is complete." };
   }
@@ -30,10 +24,10 @@ export function sentenceOf(status: ServerStatus | null, link: LinkState): Senten
 }
 
 function sentenceOfLearners(status: ServerStatus): Sentence {
-  const { learners_by_state: by, connected } = status;
-  if (status.learners_total === 0) return { tone: "waiting", text: "Waiting for the first learner: share the link." };
+  const { learnersByState: by, connected } = status;
+  if (status.learnersTotal === 0) return { tone: "waiting", text: "Waiting for the first learner: share the link." };
   if (connected === 0) {
-    const all = plural(status.learners_total, "learner", "learners");
+    const all = plural(status.learnersTotal, "learner", "learners");
     return { tone: "waiting", text: `Waiting for learners: ${all} came so far, none is here now.` };
   }
   if (by.training === 0) return { tone: "waiting", text: `No learner trains now: ${others(by).join(", ")}.` };
@@ -52,26 +46,7 @@ function others(by: LearnersByState): string[] {
   return words.filter(([some]) => some > 0).map(([some, what]) => `${some} ${what}`);
 }
 
-/** How long readers are left alone after a sentence, in milliseconds, unless the tone changes. */
-const QUIET_MS = 30_000;
-
-/** Shows sentences, and tells readers of screens those that matter. */
-export class SentenceView {
-  readonly #shown = find("sentence", HTMLElement);
-  readonly #told = find("sentence-told", HTMLElement);
-  #tone: Sentence["tone"] | undefined;
-  #toldAt_ms = 0;
-
-  /** Shows the sentence for a run and the connection to it. */
-  show(status: ServerStatus | null, link: LinkState): void {
-    const { tone, text } = sentenceOf(status, link);
-    const countdown = link.link === "lost" && tone === "trouble" ? ` in ${link.retry_s} s.` : "";
-    setAttribute(this.#shown, "data-tone", tone);
-    setText(this.#shown, text + countdown);
-    const now_ms = performance.now();
-    if (tone === this.#tone && now_ms - this.#toldAt_ms < QUIET_MS) return;
-    this.#tone = tone;
-    if (this.#told.textContent !== text) this.#toldAt_ms = now_ms;
-    setText(this.#told, text);
-  }
+/** What of the sentence changes each second: when the connection is tried again. */
+export function countdownOf(status: ServerStatus | null, link: LinkState): string {
+  return link.link === "lost" && !status?.finishing ? ` in ${link.retryS} s.` : "";
 }

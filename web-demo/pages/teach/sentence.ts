@@ -1,12 +1,8 @@
 /** What goes on, in a sentence or two. */
 import { duration, plural } from "../shared/format.js";
 import type { Island } from "../shared/lesson.js";
+import type { Sentence } from "../shared/sentence.js";
 import type { Live } from "./live.js";
-
-export interface Sentence {
-  readonly tone: "going" | "waiting" | "held" | "trouble";
-  readonly text: string;
-}
 
 /** "Island 3 is gone. 4 others train on; the synchronous twin has stood still for 6 s." */
 export function sentenceOf(live: Live | null): Sentence {

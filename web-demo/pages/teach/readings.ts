@@ -1,0 +1,65 @@
+/** What is written about the run: its sentence, its figures, its islands, its last events, its texts. */
+import { find, setText } from "../shared/dom.js";
+import { legible } from "../shared/format.js";
+import type { Frame } from "../shared/lesson.js";
+import { SentenceView } from "../shared/sentence.js";
+import { LossChart } from "./figures/loss.js";
+import { FiguresTable } from "./figures/table.js";
+import { Invitation } from "./invitation.js";
+import { Cards } from "./islands/cards.js";
+import type { Live } from "./live.js";
+import type { Stage } from "./run/stage.js";
+import { sentenceOf } from "./sentence.js";
+import { Words } from "./timeline/words.js";
+
+/** A deed shows after a moment; it is told then, in milliseconds. */
+const SOON_MS = 1_200;
+
+export class Readings {
+  readonly loss = new LossChart();
+  readonly #words = new Words();
+  readonly #sentence = new SentenceView({ quietMs: 20_000, tonesAtOnce: false });
+  readonly #figures = new FiguresTable();
+  readonly #cards: Cards;
+  readonly #invitation: Invitation;
+
+  /** `invited` hears that somebody took the invitation. */
+  constructor(stage: Stage, invited: () => void) {
+    this.#cards = new Cards((island, deed, factor) => stage.act(island, deed, factor));
+    this.#invitation = new Invitation(invited);
+  }
+
+  /** For a run that begins with so many islands. */
+  reset(islands: number): void {
+    this.#cards.reset(islands);
+    this.#words.reset();
+    setText(find("text-now", HTMLElement), "Nothing written yet.");
+    setText(find("text-now-at", HTMLElement), "Now");
+  }
+
+  /** The model wrote `text` at this moment. */
+  wrote(atMs: number, text: string): void {
+    const [id, at] = atMs === 0 ? ["text-before", "text-before-at"] : ["text-now", "text-now-at"];
+    setText(find(id, HTMLElement), legible(text));
+    setText(find(at, HTMLElement), atMs === 0 ? "At the start" : `After ${(atMs / 1_000).toFixed(1)} s`);
+  }
+
+  /** Somebody did something: what comes of it is told soon. */
+  acted(): void {
+    this.#sentence.tellIn(SOON_MS);
+  }
+
+  /** `stepped` if somebody had the run go to its next event. */
+  take(frame: Frame, stepped: boolean): void {
+    this.#words.take(frame.marks, stepped);
+  }
+
+  show(live: Live, frame: Frame): void {
+    this.#cards.show(frame);
+    this.#figures.show(live);
+    this.loss.show(live);
+    this.#sentence.show(sentenceOf(live));
+    this.#invitation.show(frame);
+    this.#words.show();
+  }
+}
