@@ -42,7 +42,7 @@ fn every_update_has_a_fate(status: &Value) {
         };
         number(fates, "merged") + sum(&fates["late"]) + sum(&fates["refused"])
     };
-    let (updates, pending) = (number(status, "updates"), number(status, "updates_pending"));
+    let (updates, pending) = (number(status, "updates"), number(status, "updatesPending"));
     assert!((updates - pending - count(&status["fates"])).abs() < 0.5, "{status:#}");
 }
 
@@ -55,9 +55,9 @@ fn two_learners_train_one_model() {
     let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
     // So many tokens that what is not merged at the end, some steps each, is no share of them.
     let status = syncer.wait_until("both are merged and the loss has fallen by 1 nat", |status| {
-        let fallen = number(status, "val_loss_first") - number(status, "val_loss_last");
-        let both = ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokens_merged") > 0.0);
-        fallen > 1.0 && both && number(status, "tokens_merged") >= 200_000.0
+        let fallen = number(status, "valLossFirst") - number(status, "valLossLast");
+        let both = ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0);
+        fallen > 1.0 && both && number(status, "tokensMerged") >= 200_000.0
     });
     every_update_has_a_fate(&status);
     for learner in &mut learners {
@@ -67,7 +67,7 @@ fn two_learners_train_one_model() {
     }
     let last = syncer.interrupt();
     assert!(number(&last, "participation") >= 0.9, "{last:#}");
-    assert!(number(&last, "tokens_merged") <= number(&last, "tokens_trained"), "{last:#}");
+    assert!(number(&last, "tokensMerged") <= number(&last, "tokensTrained"), "{last:#}");
     every_update_has_a_fate(&last);
 }
 
@@ -81,8 +81,8 @@ fn a_gpu_and_a_cpu_train_one_model() {
     let mut syncer = SyncerProcess::start(&SMALL);
     let mut learners = [syncer.learner_on("gpu", "gina"), syncer.learner("carl")];
     let status = syncer.wait_until("both are merged and the loss has fallen by 1 nat", |status| {
-        let fallen = number(status, "val_loss_first") - number(status, "val_loss_last");
-        fallen > 1.0 && ["gina", "carl"].iter().all(|name| of_learner(status, name, "tokens_merged") > 0.0)
+        let fallen = number(status, "valLossFirst") - number(status, "valLossLast");
+        fallen > 1.0 && ["gina", "carl"].iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0)
     });
     every_update_has_a_fate(&status);
     for learner in &mut learners {
@@ -90,7 +90,7 @@ fn a_gpu_and_a_cpu_train_one_model() {
         assert!(ended.success(), "a learner ended with {ended}");
     }
     let last = syncer.interrupt();
-    assert!(number(&last, "tokens_merged") <= number(&last, "tokens_trained"), "{last:#}");
+    assert!(number(&last, "tokensMerged") <= number(&last, "tokensTrained"), "{last:#}");
     every_update_has_a_fate(&last);
 }
 
@@ -102,7 +102,7 @@ fn a_killed_learner_comes_back_and_is_merged_again() {
     let mut syncer = SyncerProcess::start(&SMALL);
     let (_anne, mut bert) = (syncer.learner("anne"), syncer.learner("bert"));
     let both =
-        |status: &Value| ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokens_merged") > 0.0);
+        |status: &Value| ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0);
     syncer.wait_until("both are merged", both);
     bert.kill();
     let gone = syncer.wait_until("the syncer has noticed", |status| number(status, "live") < 1.5);
@@ -110,13 +110,13 @@ fn a_killed_learner_comes_back_and_is_merged_again() {
     let alone = syncer.wait_until("the other goes on", |status| {
         number(status, "rounds") >= rounds + 8.0 && number(status, "live") < 1.5
     });
-    let merged_before = of_learner(&alone, "bert", "tokens_merged");
+    let merged_before = of_learner(&alone, "bert", "tokensMerged");
 
     let _bert = syncer.learner("bert");
     let back = syncer.wait_until("it is merged again", |status| {
-        of_learner(status, "bert", "tokens_merged") > merged_before && number(status, "live") > 1.5
+        of_learner(status, "bert", "tokensMerged") > merged_before && number(status, "live") > 1.5
     });
-    assert!((number(&back, "learners_total") - 2.0).abs() < 0.5, "it is the same learner: {back:#}");
+    assert!((number(&back, "learnersTotal") - 2.0).abs() < 0.5, "it is the same learner: {back:#}");
     every_update_has_a_fate(&back);
 }
 
@@ -138,16 +138,15 @@ fn a_killed_syncer_goes_on_where_it_was() {
     syncer.restart();
     let restarted = syncer.try_status().unwrap_or_default();
     assert!(number(&restarted, "rounds") >= number(&before, "rounds"), "{before:#} → {restarted:#}");
-    assert!(number(&restarted, "tokens_merged") >= number(&before, "tokens_merged"), "{restarted:#}");
+    assert!(number(&restarted, "tokensMerged") >= number(&before, "tokensMerged"), "{restarted:#}");
 
     let rounds = number(&restarted, "rounds");
-    let merged: Vec<f64> =
-        ["anne", "bert"].map(|name| of_learner(&restarted, name, "tokens_merged")).to_vec();
+    let merged: Vec<f64> = ["anne", "bert"].map(|name| of_learner(&restarted, name, "tokensMerged")).to_vec();
     let back = syncer.wait_until("both are merged again", |status| {
-        let now = ["anne", "bert"].map(|name| of_learner(status, name, "tokens_merged"));
+        let now = ["anne", "bert"].map(|name| of_learner(status, name, "tokensMerged"));
         number(status, "rounds") > rounds && now.iter().zip(&merged).all(|(now, before)| now > before)
     });
-    assert!((number(&back, "learners_total") - 2.0).abs() < 0.5, "they are the same learners: {back:#}");
+    assert!((number(&back, "learnersTotal") - 2.0).abs() < 0.5, "they are the same learners: {back:#}");
     every_update_has_a_fate(&back);
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
 }
@@ -275,7 +274,7 @@ fn real_text_trains_too() {
     let mut syncer = SyncerProcess::start(&flags);
     let _learners = [syncer.learner("anne"), syncer.learner("bert")];
     let status = syncer.wait_until("the loss is below 3 nats per byte", |status| {
-        (0.1..3.0).contains(&number(status, "val_loss_last"))
+        (0.1..3.0).contains(&number(status, "valLossLast"))
     });
     every_update_has_a_fate(&status);
 }

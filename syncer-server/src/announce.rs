@@ -13,6 +13,7 @@ use crate::links::{Links, code, fragment};
 
 /// The first line of `--json`, and as text the first lines without it.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Announcement {
     /// Always "listening".
     event: &'static str,
@@ -29,6 +30,7 @@ pub struct Announcement {
 
 /// How a class joins.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Classroom {
     /// Pages to lend a machine, best first, invite included.
     pub links: Vec<String>,

@@ -7,75 +7,12 @@ use std::time::Duration;
 use archipelago::diloco::{Fragments, Millis};
 use archipelago::engine::cpu::CpuModel;
 use archipelago::wire::ModelSpec;
-use serde::{Deserialize, Serialize};
 
 use crate::actor::ActorHandle;
 use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
-use crate::status::{Samples, TextSample};
-
-/// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(ts_rs::TS))]
-pub struct Evaluation {
-    /// Tokens merged into the parameters measured.
-    pub tokens_merged: u64,
-    /// Rounds merged into them.
-    pub rounds: u64,
-    /// Mean loss in nats per token.
-    pub loss: f32,
-    /// Time that the run's syncers had been up, in seconds.
-    #[serde(default)]
-    pub time_s: f64,
-}
-
-/// The measurements of a run: the first, the newest, and of those between as many as fit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct History {
-    /// Oldest first.
-    pub evaluations: Vec<Evaluation>,
-    /// Text that the newest parameters wrote.
-    pub sample: String,
-    /// Texts written on the way.
-    #[serde(default)]
-    pub samples: Samples,
-}
-
-/// Measurements kept.
-const HISTORY_MAX: usize = 512;
-
-impl History {
-    /// Adds a measurement. When full, every second one is dropped, so that all of the run stays in view.
-    pub fn push(&mut self, evaluation: Evaluation, sample: Option<String>) {
-        if self.evaluations.len() >= HISTORY_MAX {
-            let mut index = 0;
-            self.evaluations.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-        }
-        self.evaluations.push(evaluation);
-        let Some(text) = sample else { return };
-        self.sample.clone_from(&text);
-        let Evaluation { time_s, tokens_merged, loss, .. } = evaluation;
-        self.samples.push(TextSample { time_s, tokens_merged, loss, text });
-    }
-
-    /// The first loss, in nats per token.
-    #[must_use]
-    pub fn first(&self) -> Option<f32> {
-        self.evaluations.first().map(|evaluation| evaluation.loss)
-    }
-
-    /// The newest loss, in nats per token.
-    #[must_use]
-    pub fn last(&self) -> Option<f32> {
-        self.evaluations.last().map(|evaluation| evaluation.loss)
-    }
-}
+use crate::status::Evaluation;
 
 /// Tokens of held-out text that one measurement looks at, about.
 const EVAL_TOKENS: usize = 8_192;
@@ -264,20 +201,4 @@ fn idle_after(began: Millis, ended: Millis) -> Duration {
 
 fn engine(error: archipelago::engine::EngineError) -> ServerError {
     ServerError::Internal { what: format!("the model cannot be evaluated: {error}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn history_keeps_the_whole_run_in_view() {
-        let mut history = History::default();
-        for rounds in 0..3_000 {
-            history.push(Evaluation { tokens_merged: 0, rounds, loss: rounds as f32, time_s: 0.0 }, None);
-        }
-        assert!(history.evaluations.len() <= HISTORY_MAX);
-        assert_eq!((history.first(), history.last()), (Some(0.0), Some(2_999.0)));
-        assert!(history.evaluations.is_sorted_by_key(|evaluation| evaluation.rounds));
-    }
 }

@@ -221,7 +221,7 @@ fn wind_up(
             evaluate::Evaluator::new(model, subject.params() as u64, corpus, snapshot.record.spec.seed)?
     {
         let (evaluation, sample) = evaluate::measure(&mut evaluator, &subject, true)?;
-        let evaluation = evaluate::Evaluation { time_s: snapshot.carried.run_s, ..evaluation };
+        let evaluation = status::Evaluation { time_s: snapshot.carried.run_s, ..evaluation };
         let history = &mut snapshot.carried.history;
         history.push(evaluation, sample.map(|tokens| corpus.vocabulary.decode(&tokens)));
         status.val_loss_first = history.first();

@@ -39,7 +39,6 @@ pub struct Meters {
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Traffic {
     /// WebSocket bytes from learners while training, headers of frames and pings included.
     pub bytes_up: u64,

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Something that a page may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Notice {
     /// The engine is chosen.
     Engine {

@@ -134,8 +134,8 @@ test("an island is away from when it died until it is started again", () => {
 });
 
 test("the sentence", () => {
-  const check = (islands, stalled_s, expected) => {
-    const live = { spec: { islands: islands.length, late: 0, lateMs: 0 }, frame: frame(10_000, [], islands), stalledSinceMs: stalled_s === null ? null : 10_000 - 1_000 * stalled_s, standstillMs: 1_000 * (stalled_s ?? 0) };
+  const check = (islands, stalledS, expected) => {
+    const live = { spec: { islands: islands.length, late: 0, lateMs: 0 }, frame: frame(10_000, [], islands), stalledSinceMs: stalledS === null ? null : 10_000 - 1_000 * stalledS, standstillMs: 1_000 * (stalledS ?? 0) };
     assert.equal(sentenceOf(live).text, expected);
   };
   const [on, dead] = [island(), island({ state: "dead" })];

@@ -50,19 +50,19 @@ const shown = async (name) => (await syncer.status()).learners.find((learner) =>
 
 /** What Ada trains while Ben trains so much more. */
 async function whileBenTrains(tokens) {
-  const begun = { ada: (await shown("Ada")).tokens_trained, ben: (await shown("Ben")).tokens_trained };
+  const begun = { ada: (await shown("Ada")).tokensTrained, ben: (await shown("Ben")).tokensTrained };
   const ben = await until("Ben to train on", async () => {
-    const now = (await shown("Ben")).tokens_trained;
+    const now = (await shown("Ben")).tokensTrained;
     return now >= begun.ben + tokens && now - begun.ben;
   });
-  return ((await shown("Ada")).tokens_trained - begun.ada) / ben;
+  return ((await shown("Ada")).tokensTrained - begun.ada) / ben;
 }
 
 test("a class over plain http, with a hand on each island", async () => {
   const [ada, ben] = [await student("Ada"), await student("Ben")];
   assert.deepEqual(await ada.evaluate(() => [isSecureContext, navigator.locks, navigator.gpu]), [false, undefined, undefined]);
   await says(ada, "#insecure", /plain http.*no WebGPU.*processor/);
-  await until("both to be merged", async () => (await shown("Ada"))?.tokens_merged > 0 && (await shown("Ben"))?.tokens_merged > 0);
+  await until("both to be merged", async () => (await shown("Ada"))?.tokensMerged > 0 && (await shown("Ben"))?.tokensMerged > 0);
   assert.match((await shown("Ada")).device, /^browser, cpu/);
 
   const teacher = await open(await newcomer(), "dashboard");
@@ -93,7 +93,7 @@ test("a class over plain http, with a hand on each island", async () => {
   const back = await shown("Ada");
   await until("Ada to be merged again", async () => (await shown("Ada")).fates.merged > back.fates.merged);
   const status = await syncer.status();
-  assert.ok(status.rounds > rounds && status.learners_total === 2, JSON.stringify(status.learners_by_state));
+  assert.ok(status.rounds > rounds && status.learnersTotal === 2, JSON.stringify(status.learnersByState));
 
   // An owner that changes its mind does not have to wait.
   await teacher.fill("#drop-seconds", "3000");
@@ -121,11 +121,11 @@ test("a second tab waits for the first, without locks too", async () => {
   await third.click("#start");
   await says(third, "#sentence", /^Waiting: another tab/);
   assert.match(await first.textContent("#sentence"), /^Training/);
-  const total = (await syncer.status()).learners_total;
+  const total = (await syncer.status()).learnersTotal;
   await first.close();
   await until("one of them to take over", async () =>
     (await Promise.all([second, third].map((page) => page.textContent("#sentence")))).filter((text) => /^Training/.test(text)).length === 1);
-  assert.equal((await syncer.status()).learners_total, total, "it is the same learner");
+  assert.equal((await syncer.status()).learnersTotal, total, "it is the same learner");
   await second.context().close();
 });
 

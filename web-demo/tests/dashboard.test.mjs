@@ -36,11 +36,11 @@ test("figures and the sentence follow the status", async () => {
   await open();
   await says("#sentence", /^Training: 3 learners, 1 paused by their owners\.$/);
   const { status } = syncer;
-  syncer.say("status", { ...status, paused: true, val_loss_last: 3.125 });
+  syncer.say("status", { ...status, paused: true, valLossLast: 3.125 });
   await says("#sentence", /^Paused by its owner: 4 learners wait\.$/);
   await says("#sentence-told", /^Paused/);
   await says("#loss", /^3.125$/);
-  syncer.say("status", { ...status, connected: 0, live: 0, learners_total: 0 });
+  syncer.say("status", { ...status, connected: 0, live: 0, learnersTotal: 0 });
   await says("#sentence", /^Waiting for the first learner: share the link\.$/);
   syncer.say("status", { ...status, finishing: true });
   await says("#sentence", /^Finishing/);
@@ -50,7 +50,7 @@ test("a change of numbers alone is shown, but not read out at once", async () =>
   await open();
   await says("#sentence-told", /3 learners/);
   const { status } = syncer;
-  syncer.say("status", { ...status, learners_by_state: { ...status.learners_by_state, training: 2 } });
+  syncer.say("status", { ...status, learnersByState: { ...status.learnersByState, training: 2 } });
   await says("#sentence", /2 learners/);
   assert.match(await page.textContent("#sentence-told"), /3 learners/);
 });
@@ -74,13 +74,13 @@ test("points are added; columns are fetched anew only when a point stands for mo
   const speed = "#charts figure:nth-child(2) .keys";
   await says(speed, /700/);
   const point = {
-    span_s: 1, time_s: 3, train_loss: 3, tokens_per_s: 812, participation: 0.9, live: 3, bytes_up: 500, bytes_down: 500, tokens_merged: 300, rounds: 3,
+    spanS: 1, timeS: 3, trainLoss: 3, tokensPerS: 812, participation: 0.9, live: 3, bytesUp: 500, bytesDown: 500, tokensMerged: 300, rounds: 3,
   };
   syncer.say("point", point);
   await says(speed, /812/);
   assert.equal(fetched(), 1);
-  syncer.series = { ...syncer.series, span_s: 2, tokens_per_s: [0, 600, 333] };
-  syncer.say("point", { ...point, span_s: 2, time_s: 2 });
+  syncer.series = { ...syncer.series, spanS: 2, tokensPerS: [0, 600, 333] };
+  syncer.say("point", { ...point, spanS: 2, timeS: 2 });
   await says(speed, /333/);
   assert.equal(fetched(), 2);
 });
@@ -88,7 +88,7 @@ test("points are added; columns are fetched anew only when a point stands for mo
 test("names and texts are shown as they are", async () => {
   const markup = "<img src=x onerror=alert(1)>";
   syncer.learners = [learner(1, { name: markup, device: markup })];
-  syncer.series = { ...syncer.series, samples: [{ time_s: 0, tokens_merged: 0, loss: 5, text: `${markup}\u0007` }] };
+  syncer.series = { ...syncer.series, samples: [{ timeS: 0, tokensMerged: 0, loss: 5, text: `${markup}\u0007` }] };
   await open();
   await says("#learners-rows .name", /^<img src=x onerror=alert\(1\)>$/);
   await says("#sample-text", /^<img src=x onerror=alert\(1\)>·$/);
@@ -121,7 +121,7 @@ test("rounds are read by keyboard and as a table", async () => {
   await page.keyboard.press("ArrowRight");
   await says("#lanes-said", /(islet|Learner) 2 answered after 30 ms: too late, the round was over/);
   // Nothing moves under a reader; afterwards the newest is there.
-  syncer.say("rounds", { now_ms: 14_000, rounds: [round(13)] });
+  syncer.say("rounds", { nowMs: 14_000, rounds: [round(13)] });
   await page.keyboard.press("ArrowDown");
   await says("#lanes-said", /^Round 11/);
   await page.keyboard.press("Escape");
@@ -164,8 +164,8 @@ test("the invite in a link goes along, and is sent to nobody", async () => {
 
 /** A run for a class of three: one at full speed, one slowed down, one sent away. */
 function classOf(syncer) {
-  const learners = [learner(1), learner(2, { share: 0.25 }), learner(3, { state: null, live: false, share: 0.5, returns_s: 11.2 }), learner(4, { state: null, live: false })];
-  return { ...syncer.status, classroom: true, links: ["http://192.168.7.5:7700/"], invite_required: true, learners };
+  const learners = [learner(1), learner(2, { share: 0.25 }), learner(3, { state: null, live: false, share: 0.5, returnsS: 11.2 }), learner(4, { state: null, live: false })];
+  return { ...syncer.status, classroom: true, links: ["http://192.168.7.5:7700/"], inviteRequired: true, learners };
 }
 
 test("a class sees the code, who is there, and what the owner did to whom", async () => {

@@ -29,7 +29,7 @@ async function learner(name) {
 
 const sentence = (page) => page.textContent("#sentence");
 const merged = (name, tokens = 0) =>
-  until(`tokens of ${name} to be merged`, async () => (await learner(name)).find((learner) => learner.tokens_merged > tokens));
+  until(`tokens of ${name} to be merged`, async () => (await learner(name)).find((learner) => learner.tokensMerged > tokens));
 
 test("WebGPU, WebAssembly and native learners are merged into one model", async (t) => {
   const native = startLearner(syncer.url, "native", 0.2);
@@ -44,7 +44,7 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   assert.match(onCpu.device, /cpu/);
   const status = await until("the held-out loss to fall with three of them", async () => {
     const status = await syncer.status();
-    return status.val_loss_last < status.val_loss_first - 0.5 && status.live === 3 && status;
+    return status.valLossLast < status.valLossFirst - 0.5 && status.live === 3 && status;
   });
   assert.deepEqual(status.fates.refused, {});
   assert.deepEqual([gpu.trouble, plain.trouble], [[], []]);
@@ -55,9 +55,9 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   await until("the page to say that it stopped", async () => /^Stopped/.test(await sentence(gpu.page)));
   await until("its Worker to be gone", async () => gpu.page.workers().length === 0);
   await until("the syncer to know", async () => (await learner("webgpu"))[0].state === null);
-  const [{ tokens_trained }] = await learner("webgpu");
+  const [{ tokensTrained }] = await learner("webgpu");
   await gpu.page.waitForTimeout(1_500);
-  assert.equal((await learner("webgpu"))[0].tokens_trained, tokens_trained);
+  assert.equal((await learner("webgpu"))[0].tokensTrained, tokensTrained);
   await Promise.all([gpuContext.close(), plainContext.close()]);
 });
 
@@ -67,7 +67,7 @@ test("a device that is lost is opened anew, and training goes on", async () => {
   const before = await merged("unlucky");
   await page.evaluate(() => window.archipelago.loseDevice());
   await until("the page to tell of it", async () => /lost/.test(await page.textContent("#error")));
-  const after = await merged("unlucky", before.tokens_merged);
+  const after = await merged("unlucky", before.tokensMerged);
   assert.equal(after.learner, before.learner, "it is the same learner");
   assert.equal((await learner("unlucky")).length, 1);
   await context.close();
@@ -81,10 +81,10 @@ test("a page that is loaded anew goes on as the same learner, with its optimiser
   await page.reload();
   // It was asked to go on by itself.
   await until("it to go on with what was kept", async () => /kept/.test(await page.textContent("#device")));
-  const after = await merged("loyal", before.tokens_merged);
+  const after = await merged("loyal", before.tokensMerged);
   assert.equal(after.learner, before.learner);
   const shown = await until("its tokens from before to be shown", () => page.getAttribute("#merged", "data-tokens"));
-  assert.ok(Number(shown) >= before.tokens_merged, "nothing that was merged is forgotten");
+  assert.ok(Number(shown) >= before.tokensMerged, "nothing that was merged is forgotten");
   await context.close();
 });
 
@@ -95,10 +95,10 @@ test("of two tabs of one browser one trains, and the other takes over", async ()
   const second = await contribute(context, "twins", "cpu");
   await until("the second to wait", async () => /another tab/.test(await sentence(second.page)));
   assert.equal((await learner("twins")).length, 1, "they are one learner");
-  const [{ tokens_merged }] = await learner("twins");
+  const [{ tokensMerged }] = await learner("twins");
   await first.page.close();
   await until("the second to train", async () => /^Training/.test(await sentence(second.page)));
-  await merged("twins", tokens_merged);
+  await merged("twins", tokensMerged);
   await context.close();
 });
 
@@ -109,11 +109,11 @@ test("rules pause and end training", async () => {
   await page.click("#pause");
   await until("the pause to be told", async () => /^Paused by you/.test(await sentence(page)));
   await until("the syncer to know", async () => (await learner("ruled"))[0].state === "paused");
-  const [{ tokens_trained }] = await learner("ruled");
+  const [{ tokensTrained }] = await learner("ruled");
   await page.waitForTimeout(1_000);
-  assert.equal((await learner("ruled"))[0].tokens_trained, tokens_trained, "nothing is trained in a pause");
+  assert.equal((await learner("ruled"))[0].tokensTrained, tokensTrained, "nothing is trained in a pause");
   await page.click("#pause");
-  await merged("ruled", (await learner("ruled"))[0].tokens_merged);
+  await merged("ruled", (await learner("ruled"))[0].tokensMerged);
   await page.fill("[name=megabytes]", "0.01");
   await page.dispatchEvent("[name=megabytes]", "change");
   await until("the cap to end it", async () => /data cap/.test(await sentence(page)));
@@ -132,7 +132,7 @@ test("a hidden page trains on, and the syncer knows that it is hidden", async ()
     }, hidden);
   await hide(true);
   await until("the syncer to know", async () => (await learner("shy"))[0].state === "hidden");
-  await merged("shy", before.tokens_merged);
+  await merged("shy", before.tokensMerged);
   await page.check("[name=restHidden]");
   await until("the rule to be told", async () => /page is hidden/.test(await sentence(page)));
   await until("the syncer to know of the rest", async () => (await learner("shy"))[0].state === "paused");
@@ -149,8 +149,8 @@ test("a page that was frozen goes on as the same learner", async () => {
   await devtools.send("Page.setWebLifecycleState", { state: "frozen" });
   await page.waitForTimeout(2_000);
   await devtools.send("Page.setWebLifecycleState", { state: "active" });
-  const { tokens_merged } = (await learner("sleeper"))[0];
-  const after = await merged("sleeper", tokens_merged);
+  const { tokensMerged } = (await learner("sleeper"))[0];
+  const after = await merged("sleeper", tokensMerged);
   assert.equal(after.learner, before.learner);
   assert.equal((await learner("sleeper")).length, 1);
   await context.close();
@@ -170,10 +170,10 @@ test("a network that goes away is said, training goes on, and nothing is counted
   await until("the loss to move all the same", async () => (await lossText()) !== loss);
   network.mend();
   await until("it to be back", async () => /^Training, gentle\.$/.test(await sentence(page)));
-  const after = await merged("wanderer", before.tokens_merged);
+  const after = await merged("wanderer", before.tokensMerged);
   assert.equal(after.learner, before.learner);
   assert.equal((await learner("wanderer")).length, 1);
-  assert.ok(after.tokens_merged <= after.tokens_trained, JSON.stringify(after));
+  assert.ok(after.tokensMerged <= after.tokensTrained, JSON.stringify(after));
   await context.close();
   await network.stop();
 });

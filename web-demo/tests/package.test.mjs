@@ -27,7 +27,7 @@ after(async () => {
 const merged = (name) =>
   until(`tokens of ${name} to be merged`, async () => {
     const { learners } = await syncer.status();
-    return learners.find((learner) => learner.name === name && learner.tokens_merged > 0);
+    return learners.find((learner) => learner.name === name && learner.tokensMerged > 0);
   });
 
 /** Opens one of the two pages; whatever they complain of fails the test. */
@@ -63,7 +63,7 @@ for (const [kind, path] of [["plain", "plain.html"], ["vite", "app/index.html"]]
       window.stop.abort();
       return window.learner.done;
     });
-    assert.ok(report.tokens_trained > 0 && report.steps > 0);
+    assert.ok(report.tokensTrained > 0 && report.steps > 0);
     await until("its Worker to be gone", async () => page.workers().length === 0);
     await page.close();
   });

@@ -31,7 +31,7 @@ test("numbers for people", async () => {
 
 test("the time scale of rounds grows, begins at launch and has room for all", async () => {
   const { TimeScale } = await load("dashboard/lanes.ts");
-  const scale = new TimeScale([round(1), round(2, { merge_end_ms: 640 })], 10_000);
+  const scale = new TimeScale([round(1), round(2, { mergeEndMs: 640 })], 10_000);
   const places = [0, 1, 10, 30, 100, 640].map((ms) => scale.at(ms));
   assert.equal(places[0], 0);
   assert.ok(places.every((place, index) => index === 0 || place > places[index - 1]), places.join(" "));
@@ -42,14 +42,14 @@ test("the time scale of rounds grows, begins at launch and has room for all", as
 
 test("a round that waits for long does not squeeze the others", async () => {
   const { TimeScale } = await load("dashboard/lanes.ts");
-  const waiting = round(3, { launched_ms: 0, decision: { decision: "await_quorum", missing: 1, until: 0 }, merged: null, merge_start_ms: null, merge_end_ms: null });
-  assert.ok(new TimeScale([round(1), waiting], 3_600_000).end_ms < 1_000);
+  const waiting = round(3, { launchedMs: 0, decision: { decision: "awaitQuorum", missing: 1, until: 0 }, merged: null, mergeStartMs: null, mergeEndMs: null });
+  assert.ok(new TimeScale([round(1), waiting], 3_600_000).endMs < 1_000);
 });
 
 test("what the owner did is said in the same words everywhere", async () => {
   const { reinOf, slowed } = await load("shared/rein.ts");
   assert.deepEqual([1, 0.5, 0.25, 0.125, 0.6].map(slowed), ["", "slowed ×2", "slowed ×4", "slowed ×8", "slowed ×1.7"]);
-  assert.equal(reinOf({ share: 1, returns_s: null }), "");
-  assert.equal(reinOf({ share: 0.25, returns_s: null }), "slowed ×4 by the owner");
-  assert.equal(reinOf({ share: 1, returns_s: 11.2 }), "dropped by the owner, may return in 12 s");
+  assert.equal(reinOf({ share: 1, returnsS: null }), "");
+  assert.equal(reinOf({ share: 0.25, returnsS: null }), "slowed ×4 by the owner");
+  assert.equal(reinOf({ share: 1, returnsS: 11.2 }), "dropped by the owner, may return in 12 s");
 });

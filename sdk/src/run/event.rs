@@ -9,7 +9,7 @@ use crate::wire::{Fate, FragmentId, LearnerId, Round, Version};
 /// Something that a watcher may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Event {
     /// A connection is being made.
     Connecting {
@@ -81,6 +81,7 @@ pub enum Event {
 /// How things stand.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Time since the run began, in milliseconds.
     pub elapsed_ms: u64,
@@ -129,7 +130,7 @@ pub struct Report {
 /// What a learner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "camelCase")]
 pub enum Doing {
     /// It has yet to reach the syncer.
     Connecting,
@@ -150,6 +151,7 @@ pub enum Doing {
 /// Why there is no connection, and when there may be one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
 pub struct Offline {
     /// Why.
     pub reason: String,

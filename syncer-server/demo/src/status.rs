@@ -46,18 +46,18 @@ impl Status {
         Ok(Self {
             params: count(json, "/params")?,
             rounds: count(json, "/rounds")?,
-            tokens_trained: count(json, "/tokens_trained")?,
-            tokens_merged: count(json, "/tokens_merged")?,
+            tokens_trained: count(json, "/tokensTrained")?,
+            tokens_merged: count(json, "/tokensMerged")?,
             participation: number(json, "/participation")?,
-            updates_without_fate: count(json, "/updates_pending")?,
-            train_loss: known(json, "/train_loss")?,
-            val_loss_first: known(json, "/val_loss_first")?,
-            val_loss: known(json, "/val_loss_last")?,
-            entropy_floor: known(json, "/entropy_floor")?,
-            bytes_up: count(json, "/bytes_up")?,
-            bytes_down: count(json, "/bytes_down")?,
-            bits_per_param_up: known(json, "/bits_per_param_up")?,
-            bits_per_param_down: known(json, "/bits_per_param_down")?,
+            updates_without_fate: count(json, "/updatesPending")?,
+            train_loss: known(json, "/trainLoss")?,
+            val_loss_first: known(json, "/valLossFirst")?,
+            val_loss: known(json, "/valLossLast")?,
+            entropy_floor: known(json, "/entropyFloor")?,
+            bytes_up: count(json, "/bytesUp")?,
+            bytes_down: count(json, "/bytesDown")?,
+            bits_per_param_up: known(json, "/bitsPerParamUp")?,
+            bits_per_param_down: known(json, "/bitsPerParamDown")?,
             learners: field(json, "/learners")?
                 .as_array()
                 .ok_or("the syncer's status: /learners is no list")?
@@ -74,8 +74,8 @@ impl Learner {
         Ok(Self {
             name: text("/name")?.unwrap_or_default(),
             state: text("/state")?,
-            tokens_trained: count(json, "/tokens_trained")?,
-            tokens_merged: count(json, "/tokens_merged")?,
+            tokens_trained: count(json, "/tokensTrained")?,
+            tokens_merged: count(json, "/tokensMerged")?,
             loss: known(json, "/loss")?,
         })
     }

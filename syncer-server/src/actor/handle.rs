@@ -6,9 +6,9 @@ use archipelago::diloco::syncer::Input;
 use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use crate::evaluate::{Evaluation, Subject};
+use crate::evaluate::Subject;
 use crate::outbox::Outbox;
-use crate::status::{LearnersQuery, ServerStatus};
+use crate::status::{Evaluation, LearnersQuery, ServerStatus};
 
 /// Commands waiting for the actor, at most; a reader that finds it full stops reading its socket.
 const COMMANDS_MAX: usize = 1_024;

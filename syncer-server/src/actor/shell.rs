@@ -17,10 +17,10 @@ use super::handle::{Command, Mailbox, View};
 use super::host::{Desk, Merged, json};
 use crate::clock::Clock;
 use crate::errors::ServerError;
-use crate::evaluate::{Evaluation, Subject};
+use crate::evaluate::Subject;
 use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
-use crate::status::{Board, ServerStatus};
+use crate::status::{Board, Evaluation, ServerStatus};
 use crate::store::{Snapshot, Store};
 
 /// Time between two publications of the status.
@@ -184,7 +184,7 @@ impl Actor {
         let evaluation = self.board.evaluated(self.clock.now(), evaluation, text);
         self.tell("evaluation", &evaluation);
         if let Some(sample) = self.board.newest_sample().filter(|_| written) {
-            self.tell("sample", sample);
+            self.tell("sample", &sample);
         }
     }
 

@@ -8,10 +8,9 @@ use archipelago::diloco::syncer::{Event, Syncer};
 use super::learners::{foremost, page_of};
 use super::rate::Speeds;
 use super::{
-    Carried, Facts, LearnersPage, LearnersQuery, Point, PointEvent, Rate, Rounds, RoundsView, Series,
-    SeriesView, ServerStatus, TextSample,
+    Carried, Evaluation, Facts, History, LearnersPage, LearnersQuery, Point, PointEvent, Rate, Rounds,
+    RoundsView, Series, SeriesView, ServerStatus, view,
 };
-use crate::evaluate::{Evaluation, History};
 use crate::meters::Traffic;
 
 /// What is shown, beside what the core knows.
@@ -57,17 +56,22 @@ impl Board {
     }
 
     /// Takes in a measurement of the held-out loss, and the text that came with it, if one did.
-    pub fn evaluated(&mut self, now: Millis, evaluation: Evaluation, text: Option<String>) -> Evaluation {
+    pub fn evaluated(
+        &mut self,
+        now: Millis,
+        evaluation: Evaluation,
+        text: Option<String>,
+    ) -> view::Evaluation {
         let evaluation = Evaluation { time_s: self.run_s(now), ..evaluation };
         self.history.push(evaluation, text);
         self.series_json = None;
-        evaluation
+        evaluation.into()
     }
 
     /// The newest text.
     #[must_use]
-    pub fn newest_sample(&self) -> Option<&TextSample> {
-        self.history.samples.kept().last()
+    pub fn newest_sample(&self) -> Option<view::TextSample> {
+        self.history.samples.kept().last().map(Into::into)
     }
 
     /// Once a second: measures rates and adds to the series. Gives the point that is complete now, if any.
@@ -87,7 +91,7 @@ impl Board {
             tokens_merged: core.tokens_merged,
             rounds: core.rounds,
         })?;
-        Some(PointEvent { span_s: self.series.span(), point })
+        Some(PointEvent { span_s: self.series.span(), point: point.into() })
     }
 
     /// How the run stands.
@@ -95,9 +99,9 @@ impl Board {
     pub fn status(&self, now: Millis, syncer: &Syncer, traffic: Traffic, sockets: u32) -> ServerStatus {
         let (learners, learners_by_state) = foremost(syncer, &self.speeds, now);
         ServerStatus {
-            core: syncer.status(),
+            core: syncer.status().into(),
             facts: self.facts.clone(),
-            traffic,
+            traffic: traffic.into(),
             bits_per_param_up: traffic.bits_per_param_up(),
             bits_per_param_down: traffic.bits_per_param_down(),
             tokens_per_s: self.rate.per_s(),
@@ -133,8 +137,8 @@ impl Board {
     pub fn series_json(&mut self) -> Arc<str> {
         let (series, history) = (&self.series, &self.history);
         let json = self.series_json.get_or_insert_with(|| {
-            let evaluations = history.evaluations.clone();
-            let samples = history.samples.kept().to_vec();
+            let evaluations = history.evaluations.iter().map(|&evaluation| evaluation.into()).collect();
+            let samples = history.samples.kept().iter().map(Into::into).collect();
             let view = SeriesView { evaluations, samples, ..SeriesView::new(series) };
             serde_json::to_string(&view).expect("plain data").into()
         });
@@ -275,9 +279,9 @@ mod tests {
         let json = board.series_json();
         assert!(json.len() < 256 << 10, "{} bytes", json.len());
         let view: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let times = view["time_s"].as_array().unwrap();
+        let times = view["timeS"].as_array().unwrap();
         assert!(times.len() <= POINTS_MAX && view["samples"].as_array().unwrap().len() <= SAMPLES_MAX);
         assert_eq!((times[0].as_f64(), times[times.len() - 1].as_f64()), (Some(0.0), Some(86_399.0)));
-        assert_eq!(view["evaluations"].as_array().unwrap().last().unwrap()["time_s"], 86_395.0);
+        assert_eq!(view["evaluations"].as_array().unwrap().last().unwrap()["timeS"], 86_395.0);
     }
 }

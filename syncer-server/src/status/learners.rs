@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 
 use archipelago::diloco::syncer::{LearnerStatus, Syncer};
-use archipelago::diloco::{FateCounts, LearnerId, Millis};
-use archipelago::wire::LearnerState;
+use archipelago::diloco::{LearnerId, Millis};
+use archipelago::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
 use super::rate::Speeds;
+use super::view;
 
 /// Learners in `/v1/status`.
 pub const FOREMOST_MAX: usize = 64;
@@ -17,6 +18,7 @@ pub const PAGE_MAX: usize = 200;
 
 /// One learner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnerView {
     /// Its id in the run.
@@ -25,8 +27,8 @@ pub struct LearnerView {
     pub name: String,
     /// What it computes with, in its own words.
     pub device: String,
-    /// What it computes with, as far as its words begin with it.
-    pub kind: LearnerKind,
+    /// What kind of device that is.
+    pub kind: DeviceKind,
     /// What it is doing; `null` while it is away.
     pub state: Option<LearnerState>,
     /// Whether it takes part in rounds.
@@ -48,7 +50,7 @@ pub struct LearnerView {
     /// Its updates.
     pub updates: u64,
     /// What became of them.
-    pub fates: FateCounts,
+    pub fates: view::Fates,
     /// The part of the time it would train that the owner has it train, 0.001 to 1.
     pub share: f64,
     /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
@@ -57,33 +59,33 @@ pub struct LearnerView {
 
 /// What a learner computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
-pub enum LearnerKind {
+pub enum DeviceKind {
     /// A page in a browser.
     Browser,
     /// A GPU.
     Gpu,
     /// A CPU.
     Cpu,
-    /// It does not say.
+    /// Something else.
     Other,
 }
 
-impl LearnerKind {
-    fn of(device: &str) -> Self {
-        let first = device.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
-        match first.to_ascii_lowercase().as_str() {
-            "browser" | "webgpu" | "wasm" => Self::Browser,
-            "gpu" => Self::Gpu,
-            "cpu" => Self::Cpu,
-            _ => Self::Other,
+impl From<wire::DeviceKind> for DeviceKind {
+    fn from(kind: wire::DeviceKind) -> Self {
+        match kind {
+            wire::DeviceKind::Browser => Self::Browser,
+            wire::DeviceKind::Gpu => Self::Gpu,
+            wire::DeviceKind::Cpu => Self::Cpu,
+            wire::DeviceKind::Other => Self::Other,
         }
     }
 }
 
 /// How many learners are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnersByState {
     /// Fetching parameters or data.
@@ -123,7 +125,7 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
     learners.truncate(FOREMOST_MAX);
     // Rows that stay where they are can be read.
     learners.sort_by_key(|learner| learner.learner);
-    (learners.iter().map(|learner| view(learner, syncer, speeds, now)).collect(), counts)
+    (learners.iter().map(|learner| shown(learner, syncer, speeds, now)).collect(), counts)
 }
 
 /// What `/v1/learners` is asked for.
@@ -147,7 +149,7 @@ fn page() -> usize {
 
 /// Orders of learners; the id decides between equals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Sort {
     /// Most merged tokens first.
@@ -163,6 +165,7 @@ pub enum Sort {
 
 /// `/v1/learners`: some learners of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LearnersPage {
     /// Learners ever seen.
@@ -187,12 +190,12 @@ pub fn page_of(syncer: &Syncer, speeds: &Speeds, now: Millis, query: LearnersQue
         Sort::Name => learners.sort_by_key(|learner| learner.name),
         Sort::State => learners.sort_by_key(|learner| place(learner.state)),
     }
-    let shown = learners.iter().skip(query.offset).take(query.limit.min(PAGE_MAX));
+    let page = learners.iter().skip(query.offset).take(query.limit.min(PAGE_MAX));
     LearnersPage {
         total: learners.len(),
         offset: query.offset,
         sort: query.sort,
-        learners: shown.map(|learner| view(learner, syncer, speeds, now)).collect(),
+        learners: page.map(|learner| shown(learner, syncer, speeds, now)).collect(),
     }
 }
 
@@ -208,14 +211,14 @@ fn place(state: Option<LearnerState>) -> u32 {
     }
 }
 
-fn view(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
+fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
     let clock_tokens = syncer.ledger().clock_tokens();
     let returns = syncer.returns(now, learner.learner);
     LearnerView {
         learner: learner.learner,
         name: learner.name.to_owned(),
         device: learner.device.to_owned(),
-        kind: LearnerKind::of(learner.device),
+        kind: wire::DeviceKind::of(learner.device).into(),
         state: learner.state,
         live: learner.live,
         connected_s: learner.since.map(|since| now.since(since) as f64 / 1e3),
@@ -226,24 +229,8 @@ fn view(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mill
         tokens_merged: learner.tokens_merged,
         merged_share: learner.tokens_merged as f64 / clock_tokens.max(1) as f64,
         updates: learner.updates,
-        fates: learner.fates.clone(),
+        fates: learner.fates.into(),
         share: learner.share.ratio(),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_device_says_the_kind() {
-        let check = |device, kind| assert_eq!(LearnerKind::of(device), kind, "{device}");
-        check("cpu, 2 threads", LearnerKind::Cpu);
-        check("gpu, NVIDIA L4", LearnerKind::Gpu);
-        check("Browser, WebGPU on Apple M2", LearnerKind::Browser);
-        check("WebGPU", LearnerKind::Browser);
-        check("gpus", LearnerKind::Other);
-        check("", LearnerKind::Other);
     }
 }

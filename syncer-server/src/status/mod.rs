@@ -1,23 +1,24 @@
 //! What the server shows of a run: the core's status and what only the shell knows.
 
 mod board;
+mod history;
 mod learners;
 mod rate;
 mod rounds;
 mod samples;
 mod series;
 #[cfg(test)]
-mod typescript;
+mod types;
+pub mod view;
 
-use archipelago::diloco::syncer::Status;
 use serde::{Deserialize, Serialize};
 
-use crate::evaluate::History;
 use crate::meters::Traffic;
 
 pub use board::Board;
+pub use history::{Evaluation, History};
 pub use learners::{
-    FOREMOST_MAX, LearnerKind, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
+    DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
 };
 pub use rate::{RATE_WINDOW_MS, Rate};
 pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
@@ -42,6 +43,7 @@ pub struct Carried {
 
 /// What never changes while the server runs.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Facts {
     /// The preset's name.
@@ -66,17 +68,18 @@ pub struct Facts {
 
 /// A run at one moment, as `/v1/status`, the event `status` and the last line of `--json` give it.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ServerStatus {
     /// What the core says.
     #[serde(flatten)]
-    pub core: Status,
+    pub core: view::Run,
     /// What never changes.
     #[serde(flatten)]
     pub facts: Facts,
     /// What crossed the sockets.
     #[serde(flatten)]
-    pub traffic: Traffic,
+    pub traffic: view::Traffic,
     /// Bits on the socket per parameter that went up.
     pub bits_per_param_up: Option<f64>,
     /// Bits on the socket per parameter that went down.

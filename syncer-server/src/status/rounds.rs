@@ -7,6 +7,8 @@ use archipelago::diloco::{Decision, FragmentId, LearnerId, Millis, Round, Versio
 use archipelago::wire::{Fate, LateReason, Refusal};
 use serde::Serialize;
 
+use super::view;
+
 /// Rounds remembered.
 pub const ROUNDS_KEPT: usize = 48;
 
@@ -15,6 +17,7 @@ pub const ANSWERS_MAX: usize = 32;
 
 /// One round. `launched_ms` is on the server's clock; the other times are counted from it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RoundReport {
     /// The round.
@@ -36,7 +39,7 @@ pub struct RoundReport {
     /// When that window ends, or would have.
     pub grace_end_ms: Option<u64>,
     /// The last decision about it; times in it are on the server's clock.
-    pub decision: Option<Decision>,
+    pub decision: Option<view::Decision>,
     /// When merging began.
     pub merge_start_ms: Option<u64>,
     /// When merging ended, well or not.
@@ -47,6 +50,7 @@ pub struct RoundReport {
 
 /// One learner's answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Answer {
     /// Who.
@@ -65,7 +69,7 @@ pub struct Answer {
 
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub enum AnswerFate {
     /// The round is not over.
@@ -82,6 +86,7 @@ pub enum AnswerFate {
 
 /// What a round led to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MergedReport {
     /// The version that resulted.
@@ -100,6 +105,7 @@ pub struct MergedReport {
 
 /// `/v1/rounds` and the event `rounds`: some of the last rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RoundsView {
     /// The server's clock, in milliseconds since it started.
@@ -180,7 +186,7 @@ impl RoundReport {
             }
             Event::Quorum { after_ms, .. } => self.quorum_ms = Some(*after_ms),
             Event::Decided { decision, .. } => {
-                self.decision = Some(*decision);
+                self.decision = Some((*decision).into());
                 match decision {
                     Decision::AwaitGrace { grace_ms, until } => {
                         self.grace_ms = Some(*grace_ms);
@@ -309,7 +315,7 @@ mod tests {
         assert_eq!((report.invited, report.launched_ms, report.answered), (40, 1_000, 4));
         assert_eq!((report.quorum_ms, report.grace_ms, report.grace_end_ms), (Some(10), Some(50), Some(60)));
         assert_eq!((report.merge_start_ms, report.merge_end_ms), (Some(60), Some(75)));
-        assert_eq!(report.decision, Some(Decision::Merge { why: MergeCause::GraceOver }));
+        assert_eq!(report.decision, Some(view::Decision::Merge { why: view::MergeCause::GraceOver }));
         let fates: Vec<_> =
             report.answers.iter().map(|a| (a.learner.0, a.after_ms, a.tokens, a.fate)).collect();
         let expected = [

@@ -8,7 +8,6 @@ pub const SAMPLES_MAX: usize = 32;
 /// A text, and where the run stood.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct TextSample {
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,

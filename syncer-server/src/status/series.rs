@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::samples::TextSample;
-use crate::evaluate::Evaluation;
+use super::view;
 
 /// Points at most, the first and the newest among them.
 pub const POINTS_MAX: usize = 600;
@@ -11,7 +10,6 @@ pub const POINTS_MAX: usize = 600;
 /// A run at one moment, or over a short while of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Point {
     /// Time that the run's syncers were up until then, in seconds.
     pub time_s: f64,
@@ -145,6 +143,7 @@ impl Bucket {
 
 /// `/v1/series`: columns of equal length, oldest first, and what was measured beside them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SeriesView {
     /// Seconds that a point stands for. Once it doubles, points already shown are to be fetched anew.
@@ -168,9 +167,9 @@ pub struct SeriesView {
     /// Rounds merged so far.
     pub rounds: Vec<u64>,
     /// Measurements of the held-out loss.
-    pub evaluations: Vec<Evaluation>,
+    pub evaluations: Vec<view::Evaluation>,
     /// Texts that the model wrote on the way.
-    pub samples: Vec<TextSample>,
+    pub samples: Vec<view::TextSample>,
 }
 
 impl SeriesView {
@@ -195,13 +194,14 @@ impl SeriesView {
 
 /// The event `point`: one more row of [`SeriesView`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct PointEvent {
     /// Seconds that a point stands for from now on.
     pub span_s: u32,
     /// The row.
     #[serde(flatten)]
-    pub point: Point,
+    pub point: view::Point,
 }
 
 #[cfg(test)]
@@ -261,8 +261,8 @@ mod tests {
         let json = serde_json::to_string(&series).unwrap();
         assert_eq!(serde_json::from_str::<Series>(&json).unwrap(), series);
         let view = serde_json::to_value(SeriesView::new(&series)).unwrap();
-        let columns = ["time_s", "train_loss", "tokens_per_s", "participation", "live", "bytes_up"];
-        let more = ["bytes_down", "tokens_merged", "rounds"];
+        let columns = ["timeS", "trainLoss", "tokensPerS", "participation", "live", "bytesUp"];
+        let more = ["bytesDown", "tokensMerged", "rounds"];
         for column in columns.iter().chain(&more) {
             assert_eq!(view[column].as_array().unwrap().len(), series.points().count(), "{column}");
         }

@@ -46,7 +46,7 @@ async fn rounds_learners_and_series_tell_of_a_merge() {
     learner.merge().await;
 
     let status = server.status().await;
-    assert_eq!((&status["learners_by_state"]["training"], &status["learners_total"]), (&1.into(), &1.into()));
+    assert_eq!((&status["learnersByState"]["training"], &status["learnersTotal"]), (&1.into(), &1.into()));
     for gone in ["evaluations", "rounds_recent"] {
         assert!(status.get(gone).is_none(), "{gone} grows with the run");
     }
@@ -57,17 +57,17 @@ async fn rounds_learners_and_series_tell_of_a_merge() {
     let (answer, merged) = (&round["answers"][0], &round["merged"]);
     assert_eq!((&answer["learner"], &answer["fate"]), (&1.into(), &"merged".into()));
     assert_eq!(answer["tokens"], learner.step_tokens());
-    assert_eq!((&answer["after_ms"], &round["quorum_ms"]), (&merged["collect_ms"], &merged["collect_ms"]));
-    assert_eq!(round["decision"]["why"], "all_answered");
-    let times = ["launched_ms", "merge_start_ms", "merge_end_ms"].map(|name| round[name].as_u64().unwrap());
-    assert!(times[1] <= times[2] && times[0] + times[2] <= rounds["now_ms"].as_u64().unwrap(), "{round}");
+    assert_eq!((&answer["afterMs"], &round["quorumMs"]), (&merged["collectMs"], &merged["collectMs"]));
+    assert_eq!(round["decision"]["why"], "allAnswered");
+    let times = ["launchedMs", "mergeStartMs", "mergeEndMs"].map(|name| round[name].as_u64().unwrap());
+    assert!(times[1] <= times[2] && times[0] + times[2] <= rounds["nowMs"].as_u64().unwrap(), "{round}");
 
     let page = json(&server, "/v1/learners?sort=speed&limit=1").await;
     assert_eq!((&page["total"], &page["sort"]), (&1.into(), &"speed".into()));
     let shown = &page["learners"][0];
     assert_eq!((&shown["name"], &shown["fates"]["merged"]), (&"learner 1".into(), &1.into()));
-    assert_eq!((&shown["merged_share"], &shown["state"]), (&1.0.into(), &"training".into()));
-    assert!(shown["connected_s"].is_f64());
+    assert_eq!((&shown["mergedShare"], &shown["state"]), (&1.0.into(), &"training".into()));
+    assert!(shown["connectedS"].is_f64());
     assert_eq!(json(&server, "/v1/learners?offset=1").await["learners"], Value::Array(vec![]));
     for query in ["limit=0", "limit=-1", "limit=x", "offset=-1", "sort=age", "limits=3"] {
         let (code, _, why) = server.http(&format!("GET /v1/learners?{query}")).await;
@@ -76,8 +76,8 @@ async fn rounds_learners_and_series_tell_of_a_merge() {
     }
 
     let series = json(&server, "/v1/series").await;
-    assert_eq!(series["span_s"], 1);
-    assert!(!series["time_s"].as_array().unwrap().is_empty());
+    assert_eq!(series["spanS"], 1);
+    assert!(!series["timeS"].as_array().unwrap().is_empty());
     server.stop().await;
 }
 
@@ -141,10 +141,9 @@ async fn the_course_of_a_run_survives_a_restart() {
     let last = server.stop().await;
     let server = Server::start(config(dir.path())).await;
     let (series, status) = (json(&server, "/v1/series").await, server.status().await);
-    let times: Vec<f64> =
-        series["time_s"].as_array().unwrap().iter().map(|at| at.as_f64().unwrap()).collect();
+    let times: Vec<f64> = series["timeS"].as_array().unwrap().iter().map(|at| at.as_f64().unwrap()).collect();
     assert!(times.len() >= 3 && times.is_sorted(), "{times:?}");
-    assert!(status["run_s"].as_f64().unwrap() >= last.run_s, "{status}");
+    assert!(status["runS"].as_f64().unwrap() >= last.run_s, "{status}");
     server.stop().await;
 }
 

@@ -40,11 +40,11 @@ async fn a_restart_keeps_momentum_versions_and_ledger() {
     let (_client, welcome) = Client::greet(&server, 1).await;
     let status = server.status().await;
     assert_eq!(welcome.run, run);
-    assert_eq!(status["tokens_merged"], last.core.tokens_merged);
+    assert_eq!(status["tokensMerged"], last.core.tokens_merged);
     assert_eq!(status["rounds"], last.core.rounds);
     assert_eq!(status["fates"]["merged"], last.core.fates.merged);
     assert_eq!(status["learners"][0]["name"], "learner 1");
-    assert_eq!(status["bytes_up"], last.traffic.bytes_up);
+    assert_eq!(status["bytesUp"], last.traffic.bytes_up);
     let versions: Vec<Version> = before.states.iter().map(|state| state.version).collect();
     assert_eq!(welcome.versions, versions);
     server.stop().await;

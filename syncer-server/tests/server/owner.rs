@@ -82,7 +82,7 @@ async fn only_the_invited_may_join() {
         );
     }
     let status = server.status().await;
-    assert_eq!((&status["invite_required"], &status["learners_total"]), (&true.into(), &1.into()));
+    assert_eq!((&status["inviteRequired"], &status["learnersTotal"]), (&true.into(), &1.into()));
     assert!(!status.to_string().contains("sesame"));
     server.stop().await;
 }
@@ -131,8 +131,8 @@ async fn shown(server: &Server) -> (f64, Option<f64>) {
     let learner = &page["learners"][0];
     let status = server.status().await;
     assert_eq!(status["learners"][0]["share"], learner["share"]);
-    assert_eq!(status["learners"][0]["returns_s"].is_null(), learner["returns_s"].is_null());
-    (learner["share"].as_f64().unwrap(), learner["returns_s"].as_f64())
+    assert_eq!(status["learners"][0]["returnsS"].is_null(), learner["returnsS"].is_null());
+    (learner["share"].as_f64().unwrap(), learner["returnsS"].as_f64())
 }
 
 #[tokio::test]

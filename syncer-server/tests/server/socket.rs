@@ -113,8 +113,8 @@ async fn bad_updates_get_receipts_and_good_ones_are_merged() {
     let status = server.status().await;
     assert_eq!(status["fates"]["merged"], 1);
     assert_eq!(status["fates"]["refused"]["not_finite"], 1);
-    assert!(status["bits_per_param_up"].as_f64().unwrap() > 4.0);
-    assert!(status["join_bytes"].as_u64().unwrap() > 0);
+    assert!(status["bitsPerParamUp"].as_f64().unwrap() > 4.0);
+    assert!(status["joinBytes"].as_u64().unwrap() > 0);
     server.stop().await;
 }
 

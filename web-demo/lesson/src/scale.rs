@@ -75,7 +75,7 @@ pub struct LinkNeed {
 /// Who exchanges what.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "camelCase")]
 pub enum Way {
     /// All gradients at each step.
     DataParallel,

@@ -1,6 +1,4 @@
-//! TypeScript's view of lessons, generated from the Rust types.
-
-use std::{env, fs};
+//! TypeScript's view of lessons: `web-demo/pages/shared/lesson.ts`.
 
 use archipelago::diloco::MergeRule;
 use archipelago::wire::{Code, LateReason, Refusal};
@@ -9,53 +7,25 @@ use archipelago_sim::lesson::{
     Totals, TwinFrame, TwinMark,
 };
 use archipelago_sim::paper::bandwidth::LATENCY_S;
-use ts_rs::{Config, TS};
+use archipelago_ts::Module;
 
 use crate::{ClusterSpec, LinkNeed, Way, Yield};
 
-/// Where they are kept.
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pages/shared/lesson.ts");
-
-fn declarations() -> String {
-    let config = Config::new().with_large_int("number");
-    let mut text =
-        "/** Generated from the Rust types of `web-demo/lesson`; see its `types.rs`. */\n".to_owned();
-    let mut add = |declaration: String, docs: Option<String>| {
-        text += "\n";
-        text += &docs.unwrap_or_default();
-        text += &format!("export {declaration}\n");
-    };
-    macro_rules! declare {
-        ($($name:ty),*) => { $(add(<$name>::decl(&config), <$name>::docs());)* };
-    }
-    declare!(
-        Code,
-        MergeRule,
-        Apply,
-        LessonSpec,
-        Deed,
-        Action,
-        IslandState,
-        Island,
-        Totals,
-        ParcelKind,
-        Share
-    );
-    declare!(LateReason, Refusal, Mark, Frame, TwinMark, TwinFrame, ClusterSpec, Yield, Way, LinkNeed);
-    text += "\n/** Longest lesson, in milliseconds of its own time. */\n";
-    text += &format!("export const LESSON_MS_MAX = {LESSON_MS_MAX};\n");
-    text += "\n/** What each data centre adds to an exchange of Decoupled DiLoCo, in milliseconds. */\n";
-    text += &format!("export const DATA_CENTRE_LATENCY_MS = {};\n", 1e3 * LATENCY_S);
-    text
-}
-
-/// Renew the file with `RENEW_TYPES=1 cargo test -p lesson`.
 #[test]
-fn typescript_knows_every_type() {
-    let expected = declarations();
-    if env::var_os("RENEW_TYPES").is_some() {
-        fs::write(FILE, &expected).unwrap();
-    }
-    let found = fs::read_to_string(FILE).unwrap_or_default();
-    assert!(found == expected, "lesson.ts is old: renew it with `RENEW_TYPES=1 cargo test -p lesson`");
+fn types_of_lessons_are_current() {
+    let heading = "What lessons are asked and what they show, and the figures of the paper's models.";
+    let module = Module::new("web-demo/pages/shared/lesson.ts", "lesson", heading)
+        .import::<LateReason>("archipelago")
+        .import::<Refusal>("archipelago");
+    let module = module.declare::<Code>().declare::<MergeRule>().declare::<Apply>().declare::<LessonSpec>();
+    let module = module.declare::<Deed>().declare::<Action>().declare::<IslandState>().declare::<Island>();
+    let module = module.declare::<Totals>().declare::<ParcelKind>().declare::<Share>().declare::<Mark>();
+    let module = module.declare::<Frame>().declare::<TwinMark>().declare::<TwinFrame>();
+    let module = module.declare::<ClusterSpec>().declare::<Yield>().declare::<Way>().declare::<LinkNeed>();
+    let longest = "/** Longest lesson, in milliseconds of its own time. */";
+    let latency = "/** What each data centre adds to an exchange of Decoupled DiLoCo, in milliseconds. */";
+    module
+        .text(&format!("{longest}\nexport const LESSON_MS_MAX = {LESSON_MS_MAX};\n"))
+        .text(&format!("{latency}\nexport const DATA_CENTRE_LATENCY_MS = {};\n", 1e3 * LATENCY_S))
+        .check();
 }

@@ -21,19 +21,19 @@ const TRAIN_MS = 1_000;
 export function showRun(status: ServerStatus): void {
   const others = status.live === 1 ? "1 machine takes" : `${status.live} machines take`;
   const text = status.corpus ? ` on ${status.corpus}` : "";
-  const loss = status.val_loss_last === null ? "" : ` It has learned from ${count(status.tokens_merged)} tokens so far.`;
+  const loss = status.valLossLast === null ? "" : ` It has learned from ${count(status.tokensMerged)} tokens so far.`;
   say("about", `This run trains a model with ${count(status.params)} parameters (“${status.preset}”)${text}. ${others} part now.${loss}`);
   showCosts(status);
-  say("model-state", status.val_loss_last === null ? "Not measured yet." : `After ${count(status.tokens_merged)} tokens; held-out loss ${status.val_loss_last.toFixed(3)} nats per token.`);
+  say("model-state", status.valLossLast === null ? "Not measured yet." : `After ${count(status.tokensMerged)} tokens; held-out loss ${status.valLossLast.toFixed(3)} nats per token.`);
   say("sample", status.sample || "Nothing yet.");
 }
 
 function showCosts(status: ServerStatus): void {
-  const bits = status.bits_per_param_up ?? BITS_PER_PARAM;
+  const bits = status.bitsPerParamUp ?? BITS_PER_PARAM;
   // A round of each fragment moves every parameter once each way; rounds are as far apart as was measured.
-  const rounds = status.timing.launch_ms > 0 ? 3_600_000 / (status.timing.launch_ms * Math.max(1, status.fragments.length)) : 0;
+  const rounds = status.timing.launchMs > 0 ? 3_600_000 / (status.timing.launchMs * Math.max(1, status.fragments.length)) : 0;
   const hourly = rounds > 0 ? `about ${bytes((2 * rounds * status.params * bits) / 8)} an hour at the run's pace` : "a few bits per parameter and round";
-  const shard = (status.corpus_tokens * 2) || 0;
+  const shard = (status.corpusTokens * 2) || 0;
   const lines = [
     "Nothing computes before you press the button, and Stop ends it at once.",
     `Data: ${bytes(status.params * 4)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,

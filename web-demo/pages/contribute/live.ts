@@ -28,22 +28,22 @@ export class Live {
     say("device", this.#device);
   }
 
-  welcomed({ learner, tokens_merged }: LearnerEventMap["welcomed"]): void {
-    this.#mergedBefore = tokens_merged;
+  welcomed({ learner, tokensMerged }: LearnerEventMap["welcomed"]): void {
+    this.#mergedBefore = tokensMerged;
     this.#showMerged(0);
     say("device", `Learner ${learner}: ${this.#device}`);
   }
 
   progress(report: Report): void {
-    say("speed", count(report.tokens_per_s));
+    say("speed", count(report.tokensPerS));
     if (report.loss !== null) {
       say("loss", report.loss.toFixed(3));
       this.#spark.push(report.loss);
       say("spark-text", this.#spark.describe());
     }
-    this.#showMerged(report.tokens_merged);
-    say("bytes", bytes(report.sent_bytes + report.received_bytes));
-    say("exchange", `${bytes(report.sent_bytes)} up, ${bytes(report.received_bytes)} down`);
+    this.#showMerged(report.tokensMerged);
+    say("bytes", bytes(report.sentBytes + report.receivedBytes));
+    say("exchange", `${bytes(report.sentBytes)} up, ${bytes(report.receivedBytes)} down`);
   }
 
   receipt({ round, fragment, fate }: LearnerEventMap["receipt"]): void {

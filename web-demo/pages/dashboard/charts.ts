@@ -33,10 +33,10 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       return [Math.max(0, min - pad), max + pad];
     },
     columns: () => {
-      const { time_s, train_loss, evaluations } = course.view;
-      const held = [evaluations.map((one) => one.time_s), evaluations.map((one) => one.loss)];
-      if (time_s.length === 0) return [[], [], [], []];
-      const [time = [], trained = [], tested = []] = uPlot.join([[time_s, train_loss], held] as uPlot.AlignedData[]) as (number | null | undefined)[][];
+      const { timeS, trainLoss, evaluations } = course.view;
+      const held = [evaluations.map((one) => one.timeS), evaluations.map((one) => one.loss)];
+      if (timeS.length === 0) return [[], [], [], []];
+      const [time = [], trained = [], tested = []] = uPlot.join([[timeS, trainLoss], held] as uPlot.AlignedData[]) as (number | null | undefined)[][];
       const least = floor();
       return [time as number[], tested, trained, time.map(() => least)];
     },
@@ -47,7 +47,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       if (!first || !last) return "Nothing measured yet.";
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
-      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} in ${duration(last.time_s)}.${below}`;
+      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} in ${duration(last.timeS)}.${below}`;
     },
   };
 }
@@ -57,12 +57,12 @@ function speed(course: Course): ChartSpec {
     title: "Speed",
     lines: [{ label: "tokens a second", color: "line-1", format: count, tick: (value) => tidy(count(value)) }],
     range: fromZero,
-    columns: () => [course.view.time_s, course.view.tokens_per_s],
+    columns: () => [course.view.timeS, course.view.tokensPerS],
     summary: () => {
-      const { tokens_per_s } = course.view;
-      const last = tokens_per_s.at(-1);
+      const { tokensPerS } = course.view;
+      const last = tokensPerS.at(-1);
       if (last === undefined) return "Nothing measured yet.";
-      return `${count(last)} tokens a second now, ${count(tokens_per_s.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+      return `${count(last)} tokens a second now, ${count(tokensPerS.reduce((most, one) => Math.max(most, one), 0))} at most.`;
     },
   };
 }
@@ -76,7 +76,7 @@ function learners(course: Course): ChartSpec {
     ],
     range: () => [0, 1],
     rangeRight: fromZero,
-    columns: () => [course.view.time_s, course.view.participation, course.view.live],
+    columns: () => [course.view.timeS, course.view.participation, course.view.live],
     summary: () => {
       const { participation, live } = course.view;
       const share = participation.at(-1);
@@ -97,12 +97,12 @@ function network(course: Course): ChartSpec {
     ],
     range: fromZero,
     columns: () => {
-      const { time_s, bytes_up, bytes_down } = course.view;
-      return [time_s, perSecond(time_s, bytes_up), perSecond(time_s, bytes_down)];
+      const { timeS, bytesUp, bytesDown } = course.view;
+      return [timeS, perSecond(timeS, bytesUp), perSecond(timeS, bytesDown)];
     },
     summary: () => {
-      const { bytes_up, bytes_down } = course.view;
-      return `${bytes(bytes_up.at(-1) ?? 0)} came from learners so far, ${bytes(bytes_down.at(-1) ?? 0)} went to them; joining and data not counted.`;
+      const { bytesUp, bytesDown } = course.view;
+      return `${bytes(bytesUp.at(-1) ?? 0)} came from learners so far, ${bytes(bytesDown.at(-1) ?? 0)} went to them; joining and data not counted.`;
     },
   };
 }

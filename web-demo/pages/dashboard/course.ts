@@ -2,8 +2,8 @@
 import type { Evaluation, PointEvent, SeriesView, TextSample } from "../shared/api.js";
 
 const EMPTY: SeriesView = {
-  span_s: 0, time_s: [], train_loss: [], tokens_per_s: [], participation: [], live: [], bytes_up: [], bytes_down: [],
-  tokens_merged: [], rounds: [], evaluations: [], samples: [],
+  spanS: 0, timeS: [], trainLoss: [], tokensPerS: [], participation: [], live: [], bytesUp: [], bytesDown: [],
+  tokensMerged: [], rounds: [], evaluations: [], samples: [],
 };
 
 /** Columns that grow at their end. */
@@ -29,16 +29,16 @@ export class Course {
   append(point: PointEvent): boolean {
     const { view } = this;
     this.#since.push(point);
-    if (point.span_s !== view.span_s) return false;
-    if (point.time_s <= (view.time_s.at(-1) ?? -1)) return true;
-    view.time_s.push(point.time_s);
-    view.train_loss.push(point.train_loss);
-    view.tokens_per_s.push(point.tokens_per_s);
+    if (point.spanS !== view.spanS) return false;
+    if (point.timeS <= (view.timeS.at(-1) ?? -1)) return true;
+    view.timeS.push(point.timeS);
+    view.trainLoss.push(point.trainLoss);
+    view.tokensPerS.push(point.tokensPerS);
     view.participation.push(point.participation);
     view.live.push(point.live);
-    view.bytes_up.push(point.bytes_up);
-    view.bytes_down.push(point.bytes_down);
-    view.tokens_merged.push(point.tokens_merged);
+    view.bytesUp.push(point.bytesUp);
+    view.bytesDown.push(point.bytesDown);
+    view.tokensMerged.push(point.tokensMerged);
     view.rounds.push(point.rounds);
     return true;
   }
@@ -54,15 +54,15 @@ export class Course {
   }
 }
 
-function isNewer(one: { readonly time_s: number }, others: readonly { readonly time_s: number }[]): boolean {
-  return one.time_s > (others.at(-1)?.time_s ?? -1);
+function isNewer(one: { readonly timeS: number }, others: readonly { readonly timeS: number }[]): boolean {
+  return one.timeS > (others.at(-1)?.timeS ?? -1);
 }
 
 /** Growth per second of a column that only counts up, `[points]`; `null` for the first. */
-export function perSecond(time_s: readonly number[], total: readonly number[]): (number | null)[] {
+export function perSecond(timeS: readonly number[], total: readonly number[]): (number | null)[] {
   return total.map((value, index) => {
     const before = total[index - 1];
-    const seconds = (time_s[index] ?? 0) - (time_s[index - 1] ?? 0);
+    const seconds = (timeS[index] ?? 0) - (timeS[index - 1] ?? 0);
     return before === undefined || seconds <= 0 ? null : Math.max(0, value - before) / seconds;
   });
 }

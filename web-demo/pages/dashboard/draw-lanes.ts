@@ -15,7 +15,7 @@ const MARK_PX = 4.5;
 export interface Picture {
   readonly reports: readonly RoundReport[];
   readonly scale: TimeScale;
-  readonly now_ms: number;
+  readonly nowMs: number;
   readonly width: number;
   /** The lane, and the answer on it, that is pointed at. */
   readonly lane: number | null;
@@ -23,8 +23,8 @@ export interface Picture {
 }
 
 /** Where on the canvas a moment is, in CSS pixels. */
-export function xOf(picture: Pick<Picture, "width" | "scale">, after_ms: number): number {
-  return LEFT_PX + picture.scale.at(after_ms) * (picture.width - LEFT_PX - RIGHT_PX);
+export function xOf(picture: Pick<Picture, "width" | "scale">, afterMs: number): number {
+  return LEFT_PX + picture.scale.at(afterMs) * (picture.width - LEFT_PX - RIGHT_PX);
 }
 
 /** The middle of a lane, in CSS pixels. */
@@ -58,7 +58,7 @@ function drawAxis(context: CanvasRenderingContext2D, picture: Picture, height: n
 function drawLane(context: CanvasRenderingContext2D, picture: Picture, report: RoundReport, lane: number): void {
   const y = yOf(lane);
   const top = y - LANE_PX / 2;
-  const x = (after_ms: number) => xOf(picture, after_ms);
+  const x = (afterMs: number) => xOf(picture, afterMs);
   if (picture.lane === lane) {
     context.fillStyle = color("sunk");
     context.fillRect(0, top, picture.width, LANE_PX);
@@ -70,35 +70,35 @@ function drawLane(context: CanvasRenderingContext2D, picture: Picture, report: R
   context.textAlign = "end";
   context.fillText(`${report.answered}/${report.invited}`, picture.width - 4, y);
 
-  const collected = report.merge_start_ms ?? (isOpen(report) ? picture.now_ms - report.launched_ms : lastAnswer(report));
-  if (report.quorum_ms !== null && report.grace_end_ms !== null) {
+  const collected = report.mergeStartMs ?? (isOpen(report) ? picture.nowMs - report.launchedMs : lastAnswer(report));
+  if (report.quorumMs !== null && report.graceEndMs !== null) {
     // The window as it was granted, and the part of it that was used.
     context.fillStyle = color("warn");
     context.globalAlpha = 0.14;
-    context.fillRect(x(report.quorum_ms), top + 4, x(report.grace_end_ms) - x(report.quorum_ms), LANE_PX - 8);
+    context.fillRect(x(report.quorumMs), top + 4, x(report.graceEndMs) - x(report.quorumMs), LANE_PX - 8);
     context.globalAlpha = 0.4;
-    const used = Math.min(report.grace_end_ms, Math.max(report.quorum_ms, collected));
-    context.fillRect(x(report.quorum_ms), top + 4, x(used) - x(report.quorum_ms), LANE_PX - 8);
+    const used = Math.min(report.graceEndMs, Math.max(report.quorumMs, collected));
+    context.fillRect(x(report.quorumMs), top + 4, x(used) - x(report.quorumMs), LANE_PX - 8);
     context.globalAlpha = 1;
   }
   context.fillStyle = color("line-quiet");
   context.fillRect(x(0), y - 0.5, Math.max(1, x(collected) - x(0)), 1);
-  if (report.quorum_ms !== null) {
+  if (report.quorumMs !== null) {
     context.fillStyle = color("warn");
-    context.fillRect(x(report.quorum_ms) - 1, top + 3, 2, LANE_PX - 6);
+    context.fillRect(x(report.quorumMs) - 1, top + 3, 2, LANE_PX - 6);
   }
-  if (report.merge_start_ms !== null) {
-    const end = report.merge_end_ms ?? picture.now_ms - report.launched_ms;
+  if (report.mergeStartMs !== null) {
+    const end = report.mergeEndMs ?? picture.nowMs - report.launchedMs;
     context.fillStyle = color("sea");
     context.globalAlpha = 0.85;
-    context.fillRect(x(report.merge_start_ms), top + 3, Math.max(4, x(end) - x(report.merge_start_ms)), LANE_PX - 6);
+    context.fillRect(x(report.mergeStartMs), top + 3, Math.max(4, x(end) - x(report.mergeStartMs)), LANE_PX - 6);
     context.globalAlpha = 1;
   }
-  for (const answer of report.answers) drawMark(context, answer.fate, x(answer.after_ms), y, answer === picture.answer);
+  for (const answer of report.answers) drawMark(context, answer.fate, x(answer.afterMs), y, answer === picture.answer);
 }
 
 function lastAnswer(report: RoundReport): number {
-  return report.answers.reduce((latest, answer) => Math.max(latest, answer.after_ms), 0);
+  return report.answers.reduce((latest, answer) => Math.max(latest, answer.afterMs), 0);
 }
 
 /** Fates differ in shape, not in colour alone. */

@@ -14,27 +14,27 @@ export function makeHeadline(): (status: ServerStatus) => void {
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
   return (status) => {
-    about(`A model of ${count(status.params)} parameters (“${status.preset}”) on ${status.corpus}, for ${duration(status.run_s)}.`);
+    about(`A model of ${count(status.params)} parameters (“${status.preset}”) on ${status.corpus}, for ${duration(status.runS)}.`);
     participation(percent(status.participation));
     participationBar.style.width = `${(status.participation * 100).toFixed(1)}%`;
-    loss(nats(status.val_loss_last));
-    lossStart(status.val_loss_first === null ? "not measured yet" : `${nats(status.val_loss_first)} at the start${perByte(status)}`);
-    speed(count(status.tokens_per_s));
-    speedMore(status.timing.step_ms > 0 ? `median step ${status.timing.step_ms.toFixed(0)} ms` : "tokens a second");
+    loss(nats(status.valLossLast));
+    lossStart(status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start${perByte(status)}`);
+    speed(count(status.tokensPerS));
+    speedMore(status.timing.stepMs > 0 ? `median step ${status.timing.stepMs.toFixed(0)} ms` : "tokens a second");
     live(count(status.live));
-    liveMore(`${count(status.connected)} connected, ${count(status.learners_total)} ever seen`);
-    merged(count(status.tokens_merged));
-    mergedMore(`in ${plural(status.rounds, "round")}; ${percent(status.tokens_merged / status.total_tokens)} of the schedule`);
-    up(bytes(status.bytes_up));
-    upMore(perParameter(status.bits_per_param_up));
-    down(bytes(status.bytes_down));
-    downMore(perParameter(status.bits_per_param_down));
+    liveMore(`${count(status.connected)} connected, ${count(status.learnersTotal)} ever seen`);
+    merged(count(status.tokensMerged));
+    mergedMore(`in ${plural(status.rounds, "round")}; ${percent(status.tokensMerged / status.totalTokens)} of the schedule`);
+    up(bytes(status.bytesUp));
+    upMore(perParameter(status.bitsPerParamUp));
+    down(bytes(status.bytesDown));
+    downMore(perParameter(status.bitsPerParamDown));
   };
 }
 
 function perByte(status: ServerStatus): string {
-  if (status.val_loss_last === null || status.bytes_per_token <= 0) return "";
-  return `; ${(status.val_loss_last / Math.LN2 / status.bytes_per_token).toFixed(2)} bits per byte now`;
+  if (status.valLossLast === null || status.bytesPerToken <= 0) return "";
+  return `; ${(status.valLossLast / Math.LN2 / status.bytesPerToken).toFixed(2)} bits per byte now`;
 }
 
 function perParameter(bits: number | null): string {

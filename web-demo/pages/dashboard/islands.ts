@@ -31,12 +31,12 @@ export class Islands {
     this.#section.hidden = !status.classroom;
     if (!status.classroom) return;
     this.#showLink(linkFor(status.links));
-    const lacks = status.invite_required && invite() === "";
+    const lacks = status.inviteRequired && invite() === "";
     const note = find("classroom-note", HTMLElement);
     note.hidden = !lacks;
     setText(note, lacks ? "The invite is missing here: open this page by the link that the syncer printed." : "");
     // Who left on its own is no island any more; who was sent away is.
-    const islands = status.learners.filter((learner) => learner.state !== null || learner.returns_s !== null);
+    const islands = status.learners.filter((learner) => learner.state !== null || learner.returnsS !== null);
     const here = islands.filter((learner) => learner.state !== null).length;
     setText(find("islands-count", HTMLElement), islands.length > 0 ? count(here) : "");
     find("islands-none", HTMLElement).hidden = islands.length > 0;
@@ -122,11 +122,11 @@ class Row {
   show(view: LearnerView): void {
     const name = `${nameOf(view)} #${view.learner}`;
     setText(this.#name, name);
-    setText(this.#what, view.state === null ? "" : `${count(view.tokens_per_s)} tokens/s`);
+    setText(this.#what, view.state === null ? "" : `${count(view.tokensPerS)} tokens/s`);
     setText(this.#badge, reinOf(view) || (view.state ?? "away"));
     setAttribute(this.#badge, "data-tone", reinOf(view) ? "held" : toneOf(view));
     setAttribute(this.item.lastElementChild!, "aria-label", `What ${name} may do`);
-    this.#away = view.returns_s !== null;
+    this.#away = view.returnsS !== null;
     setText(this.#drop, this.#away ? "Let it back" : "Drop");
     this.#paces.forEach((button, index) => {
       const by = PACES[index] ?? 1;

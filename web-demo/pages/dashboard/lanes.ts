@@ -9,12 +9,12 @@ const ROUNDS_MAX = 48;
 export class Rounds {
   #byRound = new Map<number, RoundReport>();
   /** The syncer's clock, in milliseconds, as of the last news. */
-  now_ms = 0;
+  nowMs = 0;
 
   /** Takes in rounds: all of them if `whole`, those that changed otherwise. */
   take(view: RoundsView, whole: boolean): void {
     if (whole) this.#byRound.clear();
-    this.now_ms = view.now_ms;
+    this.nowMs = view.nowMs;
     for (const report of view.rounds) this.#byRound.set(report.round, report);
     const surplus = this.#byRound.size - ROUNDS_MAX;
     if (surplus <= 0) return;
@@ -32,32 +32,32 @@ export class Rounds {
  * after a millisecond and a grace window of a second are seen together. `at(ms) = ln(1 + ms/knee) / ln(1 + end/knee)`.
  */
 export class TimeScale {
-  readonly knee_ms: number;
-  readonly end_ms: number;
+  readonly kneeMs: number;
+  readonly endMs: number;
 
-  constructor(reports: readonly RoundReport[], now_ms: number) {
-    const answers = reports.flatMap((report) => report.answers.map((answer) => answer.after_ms)).sort((a, b) => a - b);
+  constructor(reports: readonly RoundReport[], nowMs: number) {
+    const answers = reports.flatMap((report) => report.answers.map((answer) => answer.afterMs)).sort((a, b) => a - b);
     const ends = reports.map(endOf);
-    const age_ms = Math.max(0, ...reports.filter(isOpen).map((report) => now_ms - report.launched_ms));
+    const ageMs = Math.max(0, ...reports.filter(isOpen).map((report) => nowMs - report.launchedMs));
     // Round numbers, so that the scale stays where it is while rounds come and go.
-    this.knee_ms = roundUp(Math.max(1, answers[answers.length >> 1] ?? 1));
-    const ended_ms = Math.max(10, this.knee_ms * 2, ...ends);
+    this.kneeMs = roundUp(Math.max(1, answers[answers.length >> 1] ?? 1));
+    const endedMs = Math.max(10, this.kneeMs * 2, ...ends);
     // A round that waits for long runs off the edge rather than squeeze the others.
-    this.end_ms = roundUp(Math.max(ended_ms, Math.min(age_ms, ended_ms * 1.2)));
+    this.endMs = roundUp(Math.max(endedMs, Math.min(ageMs, endedMs * 1.2)));
   }
 
   /** Where a moment is, 0 to 1. */
-  at(after_ms: number): number {
-    const place = Math.log1p(Math.max(0, after_ms) / this.knee_ms) / Math.log1p(this.end_ms / this.knee_ms);
+  at(afterMs: number): number {
+    const place = Math.log1p(Math.max(0, afterMs) / this.kneeMs) / Math.log1p(this.endMs / this.kneeMs);
     return Math.min(1, place);
   }
 
   /** Round moments at least `apart` from each other, of 1. */
   ticks(apart: number): number[] {
     const ticks = [0];
-    for (let power = 1; power <= this.end_ms; power *= 10) {
+    for (let power = 1; power <= this.endMs; power *= 10) {
       for (const tick of [power, 2 * power, 5 * power]) {
-        if (tick <= this.end_ms && this.at(tick) - this.at(ticks.at(-1) ?? 0) >= apart) ticks.push(tick);
+        if (tick <= this.endMs && this.at(tick) - this.at(ticks.at(-1) ?? 0) >= apart) ticks.push(tick);
       }
     }
     return ticks;
@@ -72,13 +72,13 @@ function roundUp(value: number): number {
 
 /** The last moment of a round that is known, after its launch. */
 function endOf(report: RoundReport): number {
-  const last = report.answers.reduce((latest, answer) => Math.max(latest, answer.after_ms), 0);
-  return Math.max(last, report.merge_end_ms ?? 0, report.grace_end_ms ?? 0);
+  const last = report.answers.reduce((latest, answer) => Math.max(latest, answer.afterMs), 0);
+  return Math.max(last, report.mergeEndMs ?? 0, report.graceEndMs ?? 0);
 }
 
 /** Whether a round is in flight. */
 export function isOpen(report: RoundReport): boolean {
-  return report.merged === null && report.decision?.decision !== "abandon" && report.merge_end_ms === null;
+  return report.merged === null && report.decision?.decision !== "abandon" && report.mergeEndMs === null;
 }
 
 /** What a round came to, in a few words. */
@@ -87,12 +87,12 @@ export function outcome(report: RoundReport): string {
   if (merged) return `merged ${plural(merged.updates, "update")}, ${count(merged.tokens)} tokens`;
   switch (decision?.decision) {
     case "abandon":
-      return decision.why === "nothing_new" ? "nothing new to merge" : "given up: too few answered in time";
+      return decision.why === "nothingNew" ? "nothing new to merge" : "given up: too few answered in time";
     case "merge":
       return "merging";
-    case "await_grace":
+    case "awaitGrace":
       return "quorum reached, waiting for more";
-    case "await_quorum":
+    case "awaitQuorum":
       return `waiting for ${plural(decision.missing, "more answer")}`;
     case undefined:
       return "launched";
@@ -102,23 +102,23 @@ export function outcome(report: RoundReport): string {
 /** Why collecting ended, in a few words. */
 export function cause(report: RoundReport): string {
   if (report.decision?.decision !== "merge") return "";
-  return { all_answered: "all answered", grace_over: "grace over", patience_over: "patience over" }[report.decision.why];
+  return { allAnswered: "all answered", graceOver: "grace over", patienceOver: "patience over" }[report.decision.why];
 }
 
 /** A round in a sentence. */
 export function describeRound(report: RoundReport): string {
   const parts = [`${report.answered} of ${report.invited} answered`];
-  if (report.quorum_ms !== null) parts.push(`quorum after ${milliseconds(report.quorum_ms)}`);
-  if (report.grace_ms !== null) parts.push(`up to ${milliseconds(report.grace_ms)} of grace`);
+  if (report.quorumMs !== null) parts.push(`quorum after ${milliseconds(report.quorumMs)}`);
+  if (report.graceMs !== null) parts.push(`up to ${milliseconds(report.graceMs)} of grace`);
   const why = cause(report);
-  const after = report.merged ? ` after ${milliseconds(report.merged.collect_ms)}${why ? ` (${why})` : ""}` : "";
+  const after = report.merged ? ` after ${milliseconds(report.merged.collectMs)}${why ? ` (${why})` : ""}` : "";
   parts.push(outcome(report) + after);
   return `Round ${report.round}, fragment ${report.fragment}: ${parts.join("; ")}.`;
 }
 
 /** An answer in a sentence. */
 export function describeAnswer(answer: Answer, name: string): string {
-  const when = `${name} answered after ${milliseconds(answer.after_ms)}`;
+  const when = `${name} answered after ${milliseconds(answer.afterMs)}`;
   switch (answer.fate) {
     case "merged":
       return `${when}: ${count(answer.tokens)} tokens merged.`;

@@ -68,8 +68,8 @@ export class Learners {
       const sorted = head.dataset["sort"] === page.sort;
       setAttribute(head, "aria-sort", sorted ? (page.sort === "merged" || page.sort === "speed" ? "descending" : "ascending") : null);
     }
-    const most = Math.max(...page.learners.map((learner) => learner.merged_share), Number.MIN_VALUE);
-    fillRows(this.#rows, page.learners, blankRow, (row, view) => fillRow(row, view, view.merged_share / most));
+    const most = Math.max(...page.learners.map((learner) => learner.mergedShare), Number.MIN_VALUE);
+    fillRows(this.#rows, page.learners, blankRow, (row, view) => fillRow(row, view, view.mergedShare / most));
     const last = page.offset + page.learners.length;
     setText(this.#range, page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`);
     this.#before.disabled = page.offset === 0;
@@ -99,13 +99,13 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   setText(kind, KINDS[view.kind]);
   const badge = state.children[0]!;
   const rein = reinOf(view);
-  setText(badge, [view.returns_s === null ? (view.state ?? "away") : "", rein].filter(Boolean).join(", "));
+  setText(badge, [view.returnsS === null ? (view.state ?? "away") : "", rein].filter(Boolean).join(", "));
   setAttribute(badge, "data-tone", rein ? "held" : toneOf(view));
-  setText(speed, view.state === null ? "–" : count(view.tokens_per_s));
+  setText(speed, view.state === null ? "–" : count(view.tokensPerS));
   setText(loss, nats(view.loss));
   (share.children[0]!.children[0] as HTMLElement).style.width = `${(bar * 100).toFixed(1)}%`;
-  setText(share.children[1]!, percent(view.merged_share));
-  setText(merged, count(view.tokens_merged));
+  setText(share.children[1]!, percent(view.mergedShare));
+  setText(merged, count(view.tokensMerged));
   setText(lost, lostUpdates(view.fates));
 }
 

@@ -35,5 +35,5 @@ export function makeSamples(course: Course): () => void {
 }
 
 function momentOf(sample: TextSample): string {
-  return `After ${duration(sample.time_s)} and ${count(sample.tokens_merged)} merged tokens, held-out loss ${nats(sample.loss)}`;
+  return `After ${duration(sample.timeS)} and ${count(sample.tokensMerged)} merged tokens, held-out loss ${nats(sample.loss)}`;
 }

@@ -23,7 +23,7 @@ export class Timeline {
   readonly #table = find("rounds-table", HTMLDetailsElement);
   readonly #rows = find("rounds-rows", HTMLTableSectionElement);
   readonly #refresh: () => void;
-  #picture: Picture = { reports: [], scale: new TimeScale([], 0), now_ms: 0, width: 0, lane: null, answer: null };
+  #picture: Picture = { reports: [], scale: new TimeScale([], 0), nowMs: 0, width: 0, lane: null, answer: null };
   /** Nothing moves under a pointer or a reader. */
   #held = false;
 
@@ -50,8 +50,8 @@ export class Timeline {
     const width = this.#host.clientWidth;
     if (!this.#held) {
       const reports = this.#rounds.newest(width < 600 ? LANES_NARROW : LANES_WIDE);
-      const now_ms = this.#rounds.now_ms;
-      this.#picture = { reports, now_ms, width, scale: new TimeScale(reports, now_ms), lane: null, answer: null };
+      const nowMs = this.#rounds.nowMs;
+      this.#picture = { reports, nowMs, width, scale: new TimeScale(reports, nowMs), lane: null, answer: null };
     } else if (width !== this.#picture.width) {
       this.#picture = { ...this.#picture, width };
     }
@@ -102,7 +102,7 @@ export class Timeline {
     const lane = Math.floor((y - AXIS_PX) / LANE_PX);
     const report = this.#picture.reports[lane];
     if (!report) return this.#choose(null, null);
-    const distance = (answer: Answer) => Math.hypot(xOf(this.#picture, answer.after_ms) - x, yOf(lane) - y);
+    const distance = (answer: Answer) => Math.hypot(xOf(this.#picture, answer.afterMs) - x, yOf(lane) - y);
     const nearest = report.answers.reduce<Answer | null>(
       (best, answer) => (best && distance(best) <= distance(answer) ? best : answer),
       null,
@@ -113,7 +113,7 @@ export class Timeline {
   #key(event: KeyboardEvent): void {
     const { lane, answer, reports } = this.#picture;
     if (event.key === "Escape") return this.#choose(null, null);
-    const answers = [...(reports[lane ?? 0]?.answers ?? [])].sort((a, b) => a.after_ms - b.after_ms);
+    const answers = [...(reports[lane ?? 0]?.answers ?? [])].sort((a, b) => a.afterMs - b.afterMs);
     const at = answer ? answers.indexOf(answer) : -1;
     const goals: Readonly<Record<string, () => void>> = {
       ArrowDown: () => this.#choose(lane === null ? 0 : lane + 1, null),
@@ -136,15 +136,15 @@ export class Timeline {
 }
 
 function tableCells(report: RoundReport): string[] {
-  const first = report.answers.length > 0 ? Math.min(...report.answers.map((answer) => answer.after_ms)) : null;
+  const first = report.answers.length > 0 ? Math.min(...report.answers.map((answer) => answer.afterMs)) : null;
   return [
     String(report.round),
     String(report.fragment),
     `${report.answered} of ${report.invited}`,
     milliseconds(first),
-    milliseconds(report.quorum_ms),
-    milliseconds(report.grace_ms),
-    report.merged ? `${milliseconds(report.merged.collect_ms)}, ${cause(report)}` : "",
+    milliseconds(report.quorumMs),
+    milliseconds(report.graceMs),
+    report.merged ? `${milliseconds(report.merged.collectMs)}, ${cause(report)}` : "",
     outcome(report),
   ];
 }

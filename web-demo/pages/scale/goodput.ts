@@ -46,8 +46,8 @@ export class GoodputView {
     const [set, one] = [of(SET_LINE), of(SET_LINE + 1)];
     if (!set || !one) return;
     // The cluster's mean time between interruptions is the chip's over the number of chips.
-    const every_s = (settings.mtbiYears * YEAR_S) / settings.chips;
-    const every = every_s < 10 ? `${every_s.toFixed(1)} s` : duration(every_s);
+    const everyS = (settings.mtbiYears * YEAR_S) / settings.chips;
+    const every = everyS < 10 ? `${everyS.toFixed(1)} s` : duration(everyS);
     const many = settings.learners === 1 ? "" : ` Cut into ${plural(settings.learners, "learner")} that do not wait for each other, ${percent(set.goodput)}; somebody makes progress ${percent(set.uptime)} of the time.`;
     const text = `At ${chips(settings.chips)} chips something breaks every ${every}. One elastic run does useful work ${percent(one.goodput)} of the time.${many}`;
     setText(find("reading", HTMLElement), text);

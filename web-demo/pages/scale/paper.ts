@@ -22,9 +22,9 @@ export const TABLE: readonly Row[] = [
 
 /** Gbit/s for steps of 1 s at 90 %, 5 billion parameters: by data centres, method and bits. */
 export const LINK = new Map<string, number>([
-  ["2 data_parallel 16", 104],
+  ["2 dataParallel 16", 104],
   ["2 decoupled 16", 1.7],
   ["2 decoupled 4", 0.43],
-  ["8 data_parallel 16", 198],
+  ["8 dataParallel 16", 198],
   ["8 decoupled 4", 0.84],
 ]);

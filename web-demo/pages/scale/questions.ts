@@ -19,7 +19,7 @@ export interface Method {
 }
 
 export const METHODS: readonly Method[] = [
-  { label: "data-parallel", method: "data_parallel" },
+  { label: "data-parallel", method: "dataParallel" },
   { label: "DiLoCo", method: "diloco" },
   { label: "Streaming DiLoCo", method: "streaming" },
   { label: "Decoupled", method: "decoupled" },

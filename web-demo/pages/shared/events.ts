@@ -6,7 +6,7 @@ export type LinkState =
   | { readonly link: "opening" }
   | { readonly link: "open" }
   /** The next try begins in so many seconds. */
-  | { readonly link: "lost"; readonly retry_s: number }
+  | { readonly link: "lost"; readonly retryS: number }
   /** The page is not looked at; the stream is closed to leave its place to others. */
   | { readonly link: "resting" };
 
@@ -66,10 +66,10 @@ export class EventLink {
     this.#handlers[name]?.(JSON.parse(data) as ServerEvents[K]);
   }
 
-  #countDown(retry_s: number): void {
-    if (retry_s <= 0) return this.#open();
-    this.#changed({ link: "lost", retry_s });
-    this.#timer = setTimeout(() => this.#countDown(retry_s - 1), 1_000);
+  #countDown(retryS: number): void {
+    if (retryS <= 0) return this.#open();
+    this.#changed({ link: "lost", retryS });
+    this.#timer = setTimeout(() => this.#countDown(retryS - 1), 1_000);
   }
 
   #close(): void {

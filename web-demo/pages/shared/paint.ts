@@ -45,15 +45,15 @@ export function painter(element: Element, paint: () => void): () => void {
   };
 }
 
-/** Calls `act` every `every_ms` while `element` can be seen, and at once when it comes into view. */
-export function whileSeen(element: Element, every_ms: number, act: () => void): void {
+/** Calls `act` every `everyMs` while `element` can be seen, and at once when it comes into view. */
+export function whileSeen(element: Element, everyMs: number, act: () => void): void {
   let inView = false;
   let timer: ReturnType<typeof setInterval> | undefined;
   const settle = () => {
     const seen = inView && !document.hidden;
     if (seen && timer === undefined) {
       act();
-      timer = setInterval(act, every_ms);
+      timer = setInterval(act, everyMs);
     } else if (!seen) {
       clearInterval(timer);
       timer = undefined;

@@ -11,10 +11,10 @@ export function slowed(share: number): string {
 }
 
 /** What the owner did to a learner, or nothing: "slowed ×4 by the owner", "dropped by the owner, may return in 12 s". */
-export function reinOf(learner: { readonly share: number; readonly returns_s: number | null }): string {
+export function reinOf(learner: { readonly share: number; readonly returnsS: number | null }): string {
   const slow = slowed(learner.share);
-  if (learner.returns_s !== null) {
-    return `dropped by the owner, may return in ${duration(Math.ceil(learner.returns_s))}${slow && `; ${slow}`}`;
+  if (learner.returnsS !== null) {
+    return `dropped by the owner, may return in ${duration(Math.ceil(learner.returnsS))}${slow && `; ${slow}`}`;
   }
   return slow && `${slow} by the owner`;
 }

@@ -1,0 +1,145 @@
+//! TypeScript of the Rust types that cross to pages: one generator for every checked-in file.
+//!
+//! Each crate with such types has a test that lists them in a [`Module`]. [`Module::check`] compares the file with the
+//! types, or with `RENEW_TYPES=1` writes it anew. A type is declared in one file only; others import it.
+//!
+//! Names are in camelCase throughout, keys and values alike. Only the reasons in [`AS_ON_THE_WIRE`] are written as the
+//! wire writes them, so that they read the same in `WIRE.md`, in ledgers and on pages.
+
+mod casing;
+mod layout;
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use ts_rs::{Config, TS};
+
+/// Set to write the files anew.
+const RENEW: &str = "RENEW_TYPES";
+
+/// Types whose values keep their names on the wire.
+pub const AS_ON_THE_WIRE: [&str; 2] = ["LateReason", "Refusal"];
+
+/// One file of declarations.
+pub struct Module {
+    path: PathBuf,
+    package: &'static str,
+    heading: Vec<String>,
+    imports: Vec<(&'static str, Vec<String>)>,
+    body: String,
+}
+
+impl Module {
+    /// An empty file at `path` from the root of the repository, kept current by the tests of the crate `package`.
+    /// `heading` says what it holds, in lines of a comment.
+    #[must_use]
+    pub fn new(path: &str, package: &'static str, heading: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+        let heading = heading.lines().map(str::to_owned).collect();
+        Self { path, package, heading, imports: Vec::new(), body: String::new() }
+    }
+
+    /// Declares `T`.
+    #[must_use]
+    pub fn declare<T: TS>(mut self) -> Self {
+        let docs = T::docs().unwrap_or_default();
+        let declaration = format!("{docs}export {}\n", T::decl(&config()));
+        self.body.push('\n');
+        self.body.push_str(&layout::tidy(&declaration));
+        self
+    }
+
+    /// Takes `T` from another file instead of declaring it.
+    #[must_use]
+    pub fn import<T: TS>(mut self, from: &'static str) -> Self {
+        let name = T::ident(&config());
+        match self.imports.iter_mut().find(|(module, _)| *module == from) {
+            Some((_, names)) => names.push(name),
+            None => self.imports.push((from, vec![name])),
+        }
+        self
+    }
+
+    /// Adds what is no Rust type.
+    #[must_use]
+    pub fn text(mut self, text: &str) -> Self {
+        self.body.push('\n');
+        self.body.push_str(text);
+        self
+    }
+
+    /// Compares the file with its types, or writes it if `RENEW_TYPES` is set.
+    ///
+    /// # Panics
+    /// The file is not current, cannot be written, or a name in it has another casing.
+    pub fn check(self) {
+        let current = self.contents();
+        casing::check(&current);
+        if env::var_os(RENEW).is_some() {
+            fs::write(&self.path, &current).expect("the folder is there and can be written to");
+        }
+        let found = fs::read_to_string(&self.path).unwrap_or_default();
+        let first = found.lines().zip(current.lines()).find(|(found, current)| found != current);
+        assert!(
+            found == current,
+            "{} is not what the Rust types say (first difference: {first:?}): renew it with \
+             {RENEW}=1 cargo test -p {} types",
+            self.path.display(),
+            self.package
+        );
+    }
+
+    fn contents(&self) -> String {
+        let mut text = String::new();
+        for line in &self.heading {
+            text.push_str(format!("// {line}").trim_end());
+            text.push('\n');
+        }
+        let renew = format!("{RENEW}=1 cargo test -p {} types", self.package);
+        text.push_str(&format!(
+            "//\n// Generated from Rust types. Do not edit: change those, then run\n// {renew}\n"
+        ));
+        for (module, names) in &self.imports {
+            for name in names {
+                assert!(layout::words(&self.body).any(|word| word == name), "{name} is imported for nothing");
+            }
+            text.push_str(&format!("import type {{ {} }} from \"{module}\";\n", names.join(", ")));
+        }
+        text + &self.body
+    }
+}
+
+/// Counts are numbers: none comes near 2⁵³.
+fn config() -> Config {
+    Config::default().with_large_int("number")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The checked-in files.
+    const FILES: [&str; 3] = [
+        "web-demo/package/src/generated.ts",
+        "web-demo/pages/shared/api.ts",
+        "web-demo/pages/shared/lesson.ts",
+    ];
+
+    #[test]
+    fn each_type_is_declared_once() {
+        let mut declared = BTreeMap::new();
+        for file in FILES {
+            let text =
+                fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)).unwrap();
+            for name in text.lines().filter_map(|line| line.strip_prefix("export type ")) {
+                let name = name.split_whitespace().next().unwrap_or_default().to_owned();
+                if let Some(first) = declared.insert(name.clone(), file) {
+                    panic!("{name} is declared in {first} and in {file}: import it");
+                }
+            }
+        }
+        assert!(declared.len() > 40, "{declared:?}");
+    }
+}

@@ -1,0 +1,334 @@
+//! What the routes show of the core and of snapshots, as JSON. The types here are for people and pages only: what is
+//! kept, and what decides anything, has types of its own that are converted into these.
+
+use std::collections::BTreeMap;
+
+use archipelago::diloco::syncer::Status;
+use archipelago::diloco::{self, FateCounts, FragmentId, Millis, Version};
+use archipelago::wire::{LateReason, Refusal};
+use serde::Serialize;
+
+use crate::{meters, status};
+
+/// A run at one moment, as the core knows it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Run {
+    /// The run, as 16 hex digits.
+    pub run: String,
+    /// Its layout, as 16 hex digits.
+    pub layout: String,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Connections with a learner behind them.
+    pub connected: u32,
+    /// Those that hold the parameters and take part in rounds.
+    pub live: u32,
+    /// Learners ever seen.
+    pub learners_total: u32,
+    /// Tokens trained on, by everyone.
+    pub tokens_trained: u64,
+    /// Tokens merged; also the clock of the inner schedule.
+    pub tokens_merged: u64,
+    /// Merged of trained, 0 to 1.
+    pub participation: f64,
+    /// Rounds that led to a version.
+    pub rounds: u64,
+    /// Rounds that led to nothing.
+    pub rounds_abandoned: u64,
+    /// Rounds in flight.
+    pub rounds_open: u32,
+    /// Updates taken in.
+    pub updates: u64,
+    /// Updates in rounds that are still in flight, whose fate is yet to come.
+    pub updates_pending: u64,
+    /// What became of all others.
+    pub fates: Fates,
+    /// The pass over the data, from 0.
+    pub epoch: u32,
+    /// Windows trained twice because their lease was lost, at most.
+    pub regranted_windows: u64,
+    /// Measured times.
+    pub timing: Timing,
+    /// The longest wait after quorum at present, in milliseconds.
+    pub grace_ms: u64,
+    /// Mean of the connected learners' last training losses, in nats per token.
+    pub train_loss: Option<f32>,
+    /// Each fragment's version and the size of it.
+    pub fragments: Vec<(FragmentId, Version, u64)>,
+    /// Whether the owner holds the run: nothing is launched or leased.
+    pub paused: bool,
+    /// Whether the last collection has begun.
+    pub finishing: bool,
+}
+
+impl From<Status> for Run {
+    fn from(status: Status) -> Self {
+        Self {
+            run: status.run,
+            layout: status.layout,
+            params: status.params,
+            connected: status.connected,
+            live: status.live,
+            learners_total: status.learners_total,
+            tokens_trained: status.tokens_trained,
+            tokens_merged: status.tokens_merged,
+            participation: status.participation,
+            rounds: status.rounds,
+            rounds_abandoned: status.rounds_abandoned,
+            rounds_open: status.rounds_open,
+            updates: status.updates,
+            updates_pending: status.updates_pending,
+            fates: (&status.fates).into(),
+            epoch: status.epoch,
+            regranted_windows: status.regranted_windows,
+            timing: status.timing.into(),
+            grace_ms: status.grace_ms,
+            train_loss: status.train_loss,
+            fragments: status.fragments,
+            paused: status.paused,
+            finishing: status.finishing,
+        }
+    }
+}
+
+/// How many updates met which fate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Fates {
+    /// Merged.
+    pub merged: u64,
+    /// Late, by reason.
+    pub late: BTreeMap<LateReason, u64>,
+    /// Refused, by reason.
+    pub refused: BTreeMap<Refusal, u64>,
+}
+
+impl From<&FateCounts> for Fates {
+    fn from(counts: &FateCounts) -> Self {
+        Self { merged: counts.merged, late: counts.late.clone(), refused: counts.refused.clone() }
+    }
+}
+
+/// Moving averages of measured times, in milliseconds; 0 until measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Timing {
+    /// ξ_step: one inner step of the median live learner.
+    pub step_ms: f64,
+    /// ξ_launch: from the launch of one round to that of the next, H/P steps, and 1 step at least.
+    pub launch_ms: f64,
+    /// ξ_quorum: from the start of a round to its K-th update.
+    pub quorum_ms: f64,
+    /// ξ_sync: from the end of collecting to the merged fragment being sent.
+    pub sync_ms: f64,
+    /// From the start of a round to an update for it, also if that came too late.
+    pub answer_ms: f64,
+}
+
+impl From<diloco::Timing> for Timing {
+    fn from(timing: diloco::Timing) -> Self {
+        let diloco::Timing { step_ms, launch_ms, quorum_ms, sync_ms, answer_ms } = timing;
+        Self { step_ms, launch_ms, quorum_ms, sync_ms, answer_ms }
+    }
+}
+
+/// What was decided about one round, and why. Times are on the server's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "decision", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum Decision {
+    /// There are too few updates. An arrival changes that, or patience ends at `until`.
+    AwaitQuorum {
+        /// Updates still needed.
+        missing: u32,
+        /// When patience ends.
+        until: Millis,
+    },
+    /// The quorum is reached; the window of `graceMs` closes at `until`.
+    AwaitGrace {
+        /// Length of the window.
+        grace_ms: u64,
+        /// When it closes.
+        until: Millis,
+    },
+    /// What is there is merged.
+    Merge {
+        /// What ended the wait.
+        why: MergeCause,
+    },
+    /// Nobody has anything to merge.
+    Abandon {
+        /// What ended the wait.
+        why: AbandonCause,
+    },
+}
+
+impl From<diloco::Decision> for Decision {
+    fn from(decision: diloco::Decision) -> Self {
+        match decision {
+            diloco::Decision::AwaitQuorum { missing, until } => Self::AwaitQuorum { missing, until },
+            diloco::Decision::AwaitGrace { grace_ms, until } => Self::AwaitGrace { grace_ms, until },
+            diloco::Decision::Merge { why } => Self::Merge { why: why.into() },
+            diloco::Decision::Abandon { why } => Self::Abandon { why: why.into() },
+        }
+    }
+}
+
+/// Why collecting ended with a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum MergeCause {
+    /// Every live invited learner has answered.
+    AllAnswered,
+    /// The grace window is over.
+    GraceOver,
+    /// Patience ended below quorum.
+    PatienceOver,
+}
+
+impl From<diloco::MergeCause> for MergeCause {
+    fn from(cause: diloco::MergeCause) -> Self {
+        match cause {
+            diloco::MergeCause::AllAnswered => Self::AllAnswered,
+            diloco::MergeCause::GraceOver => Self::GraceOver,
+            diloco::MergeCause::PatienceOver => Self::PatienceOver,
+        }
+    }
+}
+
+/// Why collecting ended with nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum AbandonCause {
+    /// Every live invited learner has answered, none with an update.
+    NothingNew,
+    /// Patience ended without an update.
+    PatienceOver,
+}
+
+impl From<diloco::AbandonCause> for AbandonCause {
+    fn from(cause: diloco::AbandonCause) -> Self {
+        match cause {
+            diloco::AbandonCause::NothingNew => Self::NothingNew,
+            diloco::AbandonCause::PatienceOver => Self::PatienceOver,
+        }
+    }
+}
+
+/// What crossed the sockets.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Traffic {
+    /// WebSocket bytes from learners while training, headers of frames and pings included.
+    pub bytes_up: u64,
+    /// The same to learners.
+    pub bytes_down: u64,
+    /// Parameters in all updates received.
+    pub values_up: u64,
+    /// Parameters in all merged fragments sent.
+    pub values_down: u64,
+    /// Greetings and fetched parameters, both ways.
+    pub join_bytes: u64,
+    /// Fetched shards.
+    pub data_bytes: u64,
+}
+
+impl From<meters::Traffic> for Traffic {
+    fn from(traffic: meters::Traffic) -> Self {
+        let meters::Traffic { bytes_up, bytes_down, values_up, values_down, join_bytes, data_bytes } =
+            traffic;
+        Self { bytes_up, bytes_down, values_up, values_down, join_bytes, data_bytes }
+    }
+}
+
+/// One measurement of the held-out loss.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Evaluation {
+    /// Tokens merged into the parameters measured.
+    pub tokens_merged: u64,
+    /// Rounds merged into them.
+    pub rounds: u64,
+    /// Mean loss in nats per token.
+    pub loss: f32,
+    /// Time that the run's syncers had been up, in seconds.
+    pub time_s: f64,
+}
+
+impl From<status::Evaluation> for Evaluation {
+    fn from(evaluation: status::Evaluation) -> Self {
+        let status::Evaluation { tokens_merged, rounds, loss, time_s } = evaluation;
+        Self { tokens_merged, rounds, loss, time_s }
+    }
+}
+
+/// A text that the model wrote, and where the run stood.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct TextSample {
+    /// Time that the run's syncers had been up, in seconds.
+    pub time_s: f64,
+    /// Tokens merged into the parameters that wrote it.
+    pub tokens_merged: u64,
+    /// Their held-out loss, in nats per token.
+    pub loss: f32,
+    /// The text, prompt included.
+    pub text: String,
+}
+
+impl From<&status::TextSample> for TextSample {
+    fn from(sample: &status::TextSample) -> Self {
+        let status::TextSample { time_s, tokens_merged, loss, text } = sample.clone();
+        Self { time_s, tokens_merged, loss, text }
+    }
+}
+
+/// A run at one moment, or over a short while of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Point {
+    /// Time that the run's syncers were up until then, in seconds.
+    pub time_s: f64,
+    /// Mean training loss of the while, in nats per token.
+    pub train_loss: Option<f32>,
+    /// Mean of the tokens trained on in a second.
+    pub tokens_per_s: f32,
+    /// Merged of trained tokens at its end, 0 to 1.
+    pub participation: f32,
+    /// Mean of the learners that took part in rounds.
+    pub live: f32,
+    /// WebSocket bytes from learners until its end.
+    pub bytes_up: u64,
+    /// The same to learners.
+    pub bytes_down: u64,
+    /// Tokens merged until its end.
+    pub tokens_merged: u64,
+    /// Rounds merged until its end.
+    pub rounds: u64,
+}
+
+impl From<status::Point> for Point {
+    fn from(point: status::Point) -> Self {
+        Self {
+            time_s: point.time_s,
+            train_loss: point.train_loss,
+            tokens_per_s: point.tokens_per_s,
+            participation: point.participation,
+            live: point.live,
+            bytes_up: point.bytes_up,
+            bytes_down: point.bytes_down,
+            tokens_merged: point.tokens_merged,
+            rounds: point.rounds,
+        }
+    }
+}
