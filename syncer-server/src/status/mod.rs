@@ -1,6 +1,7 @@
 //! What the server shows of a run: the core's status and what only the shell knows.
 
 mod board;
+mod course;
 mod history;
 mod learners;
 mod rate;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::meters::Traffic;
 
 pub use board::Board;
+pub use course::{PointEvent, SeriesView};
 pub use history::{Evaluation, History};
 pub use learners::{
     DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
@@ -23,7 +25,7 @@ pub use learners::{
 pub use rate::{RATE_WINDOW_MS, Rate};
 pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
 pub use samples::{SAMPLES_MAX, Samples, TextSample};
-pub use series::{POINTS_MAX, Point, PointEvent, Series, SeriesView};
+pub use series::{POINTS_MAX, Point, Series};
 
 /// What the server adds up over all its starts; kept in snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,5 +1,5 @@
 /** The table of learners: a page at a time, sorted by the syncer, renewed while it is looked at. */
-import type { FateCounts, LearnersPage, LearnerView, Sort } from "../shared/api.js";
+import type { Fates, LearnersPage, LearnerView, Sort } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural } from "../shared/format.js";
 import { whileSeen } from "../shared/paint.js";
@@ -126,7 +126,7 @@ export function toneOf(view: LearnerView): string | null {
 }
 
 /** "2 late, 1 refused (norm)", or nothing. */
-function lostUpdates(fates: FateCounts): string {
+function lostUpdates(fates: Fates): string {
   const late = sum(fates.late);
   const refused = sum(fates.refused);
   const reasons = Object.keys(fates.refused).map((reason) => reason.replaceAll("_", " "));

@@ -1,0 +1,89 @@
+//! The course of a run as pages get it: columns, and the rows that are added to them.
+
+use serde::Serialize;
+
+use super::series::Series;
+use super::view;
+
+/// `/v1/series`: columns of equal length, oldest first, and what was measured beside them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct SeriesView {
+    /// Seconds that a point stands for. Once it doubles, points already shown are to be fetched anew.
+    pub span_s: u32,
+    /// Time that the run's syncers were up until then, in seconds.
+    pub time_s: Vec<f64>,
+    /// Mean training loss, in nats per token.
+    pub train_loss: Vec<Option<f32>>,
+    /// Tokens trained on in a second.
+    pub tokens_per_s: Vec<f32>,
+    /// Merged of trained tokens so far, 0 to 1.
+    pub participation: Vec<f32>,
+    /// Learners that took part in rounds.
+    pub live: Vec<f32>,
+    /// WebSocket bytes from learners so far.
+    pub bytes_up: Vec<u64>,
+    /// WebSocket bytes to learners so far.
+    pub bytes_down: Vec<u64>,
+    /// Tokens merged so far.
+    pub tokens_merged: Vec<u64>,
+    /// Rounds merged so far.
+    pub rounds: Vec<u64>,
+    /// Measurements of the held-out loss.
+    pub evaluations: Vec<view::Evaluation>,
+    /// Texts that the model wrote on the way.
+    pub samples: Vec<view::TextSample>,
+}
+
+impl SeriesView {
+    /// The columns of `series`.
+    #[must_use]
+    pub fn new(series: &Series) -> Self {
+        let mut view = Self { span_s: series.span(), ..Self::default() };
+        for point in series.points() {
+            view.time_s.push(point.time_s);
+            view.train_loss.push(point.train_loss);
+            view.tokens_per_s.push(point.tokens_per_s);
+            view.participation.push(point.participation);
+            view.live.push(point.live);
+            view.bytes_up.push(point.bytes_up);
+            view.bytes_down.push(point.bytes_down);
+            view.tokens_merged.push(point.tokens_merged);
+            view.rounds.push(point.rounds);
+        }
+        view
+    }
+}
+
+/// The event `point`: one more row of [`SeriesView`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct PointEvent {
+    /// Seconds that a point stands for from now on.
+    pub span_s: u32,
+    /// The row.
+    #[serde(flatten)]
+    pub point: view::Point,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::series::Point;
+    use super::*;
+
+    #[test]
+    fn columns_are_of_equal_length() {
+        let mut series = Series::default();
+        for second in 0..1_000 {
+            series.push(Point { time_s: f64::from(second), ..Point::default() });
+        }
+        let view = serde_json::to_value(SeriesView::new(&series)).unwrap();
+        let columns = ["timeS", "trainLoss", "tokensPerS", "participation", "live", "bytesUp"];
+        let more = ["bytesDown", "tokensMerged", "rounds"];
+        for column in columns.iter().chain(&more) {
+            assert_eq!(view[column].as_array().unwrap().len(), series.points().count(), "{column}");
+        }
+    }
+}
