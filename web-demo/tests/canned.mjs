@@ -50,7 +50,10 @@ export async function startCanned() {
     say: (name, data) => streams.forEach((stream) => stream.write(event(name, data))),
     hangUp: () => streams.forEach((stream) => stream.destroy()),
     streams: () => streams.size,
-    stop: () => (server.closeAllConnections(), new Promise((closed) => server.close(closed))),
+    stop: () => {
+      server.closeAllConnections();
+      return new Promise((closed) => server.close(closed));
+    },
   };
   const streams = new Set();
   const server = createServer(async (request, response) => {

@@ -29,7 +29,7 @@ before(async () => {
 /** A context that keeps whatever is drawn and can be seen: what, and how opaque. */
 function recording() {
   const seen = [];
-  const state = { globalAlpha: 1, measureText: () => ({ width: 10 }), arc: (x, y, radius) => (state.radius = radius) };
+  const state = { globalAlpha: 1, measureText: () => ({ width: 10 }), arc: (_x, _y, radius) => (state.radius = radius) };
   const paint = (what) => (...at) => state.globalAlpha > 0 && seen.push({ what, alpha: state.globalAlpha, radius: state.radius, at });
   for (const what of ["fill", "stroke", "fillRect", "strokeRect"]) state[what] = paint(what);
   state.beginPath = () => (state.radius = undefined);

@@ -56,7 +56,7 @@ function says(selector, pattern) {
 
 /** A figure of the table as a number: "12.3 k" is 12,300. */
 async function figure(id) {
-  const [, digits, unit] = /([\d.,]+)\s?([kM]?)/.exec(await page.textContent(`#${id}`)) ?? [, "NaN", ""];
+  const [, digits, unit] = /([\d.,]+)\s?([kM]?)/.exec(await page.textContent(`#${id}`)) ?? ["", "NaN", ""];
   return Number(digits.replace(",", "")) * ({ k: 1e3, M: 1e6 }[unit] ?? 1);
 }
 

@@ -58,6 +58,7 @@ export function milliseconds(value: number | null): string {
 
 /** A model that knows nothing writes control characters too; a dot stands for each. */
 export function legible(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for.
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufffd]/g, "·");
 }
 

@@ -49,7 +49,8 @@ export class Controls {
   }
 
   faster(by: number): void {
-    const speed = SPEEDS[SPEEDS.findIndex((one) => one === this.#stage.clock.speed) + by];
+    const speeds: readonly number[] = SPEEDS;
+    const speed = speeds[speeds.indexOf(this.#stage.clock.speed) + by];
     if (speed !== undefined) this.choose(speed);
   }
 
