@@ -4,8 +4,24 @@ import { before, test } from "node:test";
 import { load } from "./support.mjs";
 
 const spec = {
-  seed: 1, islands: 5, quorum: 1, grace: 0.8, syncEvery: 24, fragments: 8, roundsInFlight: 2, code: "int4", merge: "radial", apply: "keep",
-  stepMs: 250, spread: 0.2, jitter: 0.1, latencyMs: 100, kilobytesPerS: 0, loss: 0, late: 0, lateMs: 0,
+  seed: 1,
+  islands: 5,
+  quorum: 1,
+  grace: 0.8,
+  syncEvery: 24,
+  fragments: 8,
+  roundsInFlight: 2,
+  code: "int4",
+  merge: "radial",
+  apply: "keep",
+  stepMs: 250,
+  spread: 0.2,
+  jitter: 0.1,
+  latencyMs: 100,
+  kilobytesPerS: 0,
+  loss: 0,
+  late: 0,
+  lateMs: 0,
 };
 const stageOf = (chapter) => {
   if (chapter === null) return { spec, speed: 1, actions: [], followed: null };
@@ -31,7 +47,15 @@ test("what is written is read back", () => {
     { atMs: 9_500, island: 3, deed: "poison", factor: 1 },
     { atMs: 9_600, island: 3, deed: "cure", factor: 1 },
   ];
-  const place = { spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 }, actions, atMs: 12_345, speed: 0.25, chapter: null, followed: 7, presenter: true };
+  const place = {
+    spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 },
+    actions,
+    atMs: 12_345,
+    speed: 0.25,
+    chapter: null,
+    followed: 7,
+    presenter: true,
+  };
   assert.deepEqual(read(write(place, stageOf), stageOf), { place, notices: [] });
   for (const followed of [null, 0, 3]) {
     const inChapter = { ...place, spec: { ...spec, spread: 0.3 }, chapter: "grace", speed: 2, followed };
@@ -43,7 +67,10 @@ test("links are short: only what differs is in them", () => {
   assert.equal(write(OPEN, stageOf), "#v=1");
   const killed = { ...OPEN, actions: [{ atMs: 3_401, island: 2, deed: "kill", factor: 1 }], atMs: 5_000 };
   assert.equal(write(killed, stageOf), "#v=1&a=k3@3401&t=5000");
-  assert.equal(write({ ...OPEN, spec: { ...spec, spread: 0.3 }, speed: 2, chapter: "grace", followed: 0 }, stageOf), "#v=1&chapter=grace");
+  assert.equal(
+    write({ ...OPEN, spec: { ...spec, spread: 0.3 }, speed: 2, chapter: "grace", followed: 0 }, stageOf),
+    "#v=1&chapter=grace",
+  );
 });
 
 test("no link is the open stage, and a chapter alone is its stage", () => {
@@ -83,7 +110,13 @@ test("what cannot be is left out, and said", () => {
 });
 
 test("what is written is within what is read, and what is not written is said", () => {
-  const deeds = (count, fromMs) => Array.from({ length: count }, (_, at) => ({ atMs: fromMs + at, island: at % 5, deed: at % 2 ? "restart" : "kill", factor: 1 }));
+  const deeds = (count, fromMs) =>
+    Array.from({ length: count }, (_, at) => ({
+      atMs: fromMs + at,
+      island: at % 5,
+      deed: at % 2 ? "restart" : "kill",
+      factor: 1,
+    }));
   const place = { ...OPEN, actions: deeds(200, 1_000), atMs: DAY_MS, speed: 16 };
   assert.deepEqual(read(write(place, stageOf), stageOf), { place, notices: [] });
   assert.equal(leftOut(place), null);
@@ -91,7 +124,10 @@ test("what is written is within what is read, and what is not written is said", 
   assert.deepEqual(read(write(more, stageOf), stageOf), { place, notices: [] });
   assert.match(leftOut(more), /^not all that was done to this run: a link holds 200 deeds/);
   const late = { ...place, actions: [...deeds(1, 1_000), ...deeds(2, DAY_MS)], atMs: DAY_MS + 1 };
-  assert.deepEqual(read(write(late, stageOf), stageOf), { place: { ...place, actions: [...deeds(1, 1_000), ...deeds(1, DAY_MS)] }, notices: [] });
+  assert.deepEqual(read(write(late, stageOf), stageOf), {
+    place: { ...place, actions: [...deeds(1, 1_000), ...deeds(1, DAY_MS)] },
+    notices: [],
+  });
   assert.match(leftOut(late), /done to this run.*, and not this moment: a run ends after 24 hours$/);
   const slow = { ...place, actions: [{ atMs: 1, island: 0, deed: "slow", factor: 10 / 3 }] };
   assert.deepEqual(read(write(slow, stageOf), stageOf).notices, []);

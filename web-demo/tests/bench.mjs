@@ -1,5 +1,5 @@
 // What `cargo xtask bench browser` measures: sizes, time to the first step, speed. Prints one line of JSON.
-import { readFile, readdir } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { cpus, loadavg } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
@@ -48,7 +48,8 @@ async function start(context, url) {
   await page.addInitScript(() => {
     window.longest_ms = 0;
     new PerformanceObserver((list) => {
-      for (const { startTime, duration } of list.getEntries()) if (startTime > window.clicked_ms) window.longest_ms = Math.max(window.longest_ms, duration);
+      for (const { startTime, duration } of list.getEntries())
+        if (startTime > window.clicked_ms) window.longest_ms = Math.max(window.longest_ms, duration);
     }).observe({ entryTypes: ["longtask"] });
   });
   await page.goto(url);
@@ -57,7 +58,9 @@ async function start(context, url) {
     window.clicked_ms = performance.now();
     document.querySelector("#start").click();
   });
-  await page.waitForFunction(() => performance.getEntriesByName("first step").length > 0, undefined, { timeout: 120_000 });
+  await page.waitForFunction(() => performance.getEntriesByName("first step").length > 0, undefined, {
+    timeout: 120_000,
+  });
   const first_ms = await page.evaluate(() => performance.getEntriesByName("first step")[0].duration);
   await page.waitForTimeout(1_500);
   const longest_ms = await page.evaluate(() => window.longest_ms);
@@ -81,7 +84,10 @@ try {
     for (const engine of ["gpu", "cpu"]) {
       const page = await browser.newPage();
       await page.goto(syncer.url);
-      const measured = await page.evaluate(([engine, trainMs]) => window.archipelago.measure({ engine, preset: "small", trainMs }), [engine, TRAIN_MS]);
+      const measured = await page.evaluate(
+        ([engine, trainMs]) => window.archipelago.measure({ engine, preset: "small", trainMs }),
+        [engine, TRAIN_MS],
+      );
       speeds[engine].push(measured.tokensPerS);
       facts[engine] = measured;
       await page.close();

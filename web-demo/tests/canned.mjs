@@ -1,6 +1,7 @@
 // A syncer that says what a test wants it to say, with the built pages before it.
-import { createServer } from "node:http";
+
 import { readFile } from "node:fs/promises";
+import { createServer } from "node:http";
 import { extname, join } from "node:path";
 import { root } from "./support.mjs";
 
@@ -9,9 +10,24 @@ const kinds = { ".html": "text/html", ".js": "text/javascript", ".css": "text/cs
 /** A learner as `/v1/learners` gives it. */
 export function learner(id, more = {}) {
   return {
-    learner: id, name: `islet ${id}`, device: "cpu, 1 thread", kind: "cpu", state: "training", live: true, connectedS: 60, stepMs: 100,
-    tokensPerS: 500, loss: 3.5, tokensTrained: 1_000, tokensMerged: 900, mergedShare: 0.5, updates: 4,
-    fates: { merged: 4, late: {}, refused: {} }, share: 1, returnsS: null, ...more,
+    learner: id,
+    name: `islet ${id}`,
+    device: "cpu, 1 thread",
+    kind: "cpu",
+    state: "training",
+    live: true,
+    connectedS: 60,
+    stepMs: 100,
+    tokensPerS: 500,
+    loss: 3.5,
+    tokensTrained: 1_000,
+    tokensMerged: 900,
+    mergedShare: 0.5,
+    updates: 4,
+    fates: { merged: 4, late: {}, refused: {} },
+    share: 1,
+    returnsS: null,
+    ...more,
   };
 }
 
@@ -19,34 +35,104 @@ export function learner(id, more = {}) {
 export function round(id, more = {}) {
   const answer = { tokens: 512, fate: "merged", late: null, refused: null };
   return {
-    round: id, fragment: 2, invited: 3, launchedMs: 1_000 * id, answered: 2,
-    answers: [{ ...answer, learner: 1, afterMs: 10 }, { ...answer, learner: 2, afterMs: 30, fate: "late", late: "round_over" }],
-    quorumMs: 10, graceMs: 15, graceEndMs: 25, decision: { decision: "merge", why: "graceOver" }, mergeStartMs: 25, mergeEndMs: 28,
-    merged: { version: id, updates: 1, tokens: 512, norm: 1, collectMs: 25, syncMs: 3 }, ...more,
+    round: id,
+    fragment: 2,
+    invited: 3,
+    launchedMs: 1_000 * id,
+    answered: 2,
+    answers: [
+      { ...answer, learner: 1, afterMs: 10 },
+      { ...answer, learner: 2, afterMs: 30, fate: "late", late: "round_over" },
+    ],
+    quorumMs: 10,
+    graceMs: 15,
+    graceEndMs: 25,
+    decision: { decision: "merge", why: "graceOver" },
+    mergeStartMs: 25,
+    mergeEndMs: 28,
+    merged: { version: id, updates: 1, tokens: 512, norm: 1, collectMs: 25, syncMs: 3 },
+    ...more,
   };
 }
 
 const status = {
-  bitsPerParamUp: 4.1, bitsPerParamDown: 4.2, tokensPerS: 1_000, valLossFirst: 5.5, valLossLast: 3.25, sample: "",
-  learners: [], learnersByState: { joining: 0, training: 3, paused: 1, hidden: 0, starved: 0, held: 0, away: 0 }, sockets: 4,
-  uptimeS: 60, runS: 60, run: "00", layout: "00", params: 117_056, connected: 4, live: 3, learnersTotal: 4, tokensTrained: 1_000,
-  tokensMerged: 900, participation: 0.9, rounds: 12, roundsAbandoned: 0, roundsOpen: 1, updates: 30, updatesPending: 0,
-  fates: { merged: 30, late: {}, refused: {} }, epoch: 0, regrantedWindows: 0,
-  timing: { stepMs: 100, launchMs: 400, quorumMs: 10, syncMs: 3 }, graceMs: 15, trainLoss: 3.4, fragments: [], paused: false,
-  finishing: false, preset: "tiny", corpus: "a text", corpusTokens: 10_000, bytesPerToken: 1, entropyFloor: 0.4, totalTokens: 100_000,
-  inviteRequired: false, classroom: false, links: [], bytesUp: 5_000, bytesDown: 6_000, valuesUp: 1, valuesDown: 1, joinBytes: 0, dataBytes: 0,
+  bitsPerParamUp: 4.1,
+  bitsPerParamDown: 4.2,
+  tokensPerS: 1_000,
+  valLossFirst: 5.5,
+  valLossLast: 3.25,
+  sample: "",
+  learners: [],
+  learnersByState: { joining: 0, training: 3, paused: 1, hidden: 0, starved: 0, held: 0, away: 0 },
+  sockets: 4,
+  uptimeS: 60,
+  runS: 60,
+  run: "00",
+  layout: "00",
+  params: 117_056,
+  connected: 4,
+  live: 3,
+  learnersTotal: 4,
+  tokensTrained: 1_000,
+  tokensMerged: 900,
+  participation: 0.9,
+  rounds: 12,
+  roundsAbandoned: 0,
+  roundsOpen: 1,
+  updates: 30,
+  updatesPending: 0,
+  fates: { merged: 30, late: {}, refused: {} },
+  epoch: 0,
+  regrantedWindows: 0,
+  timing: { stepMs: 100, launchMs: 400, quorumMs: 10, syncMs: 3 },
+  graceMs: 15,
+  trainLoss: 3.4,
+  fragments: [],
+  paused: false,
+  finishing: false,
+  preset: "tiny",
+  corpus: "a text",
+  corpusTokens: 10_000,
+  bytesPerToken: 1,
+  entropyFloor: 0.4,
+  totalTokens: 100_000,
+  inviteRequired: false,
+  classroom: false,
+  links: [],
+  bytesUp: 5_000,
+  bytesDown: 6_000,
+  valuesUp: 1,
+  valuesDown: 1,
+  joinBytes: 0,
+  dataBytes: 0,
 };
 
 const series = {
-  spanS: 1, timeS: [0, 1, 2], trainLoss: [null, 5, 4], tokensPerS: [0, 600, 700], participation: [1, 0.5, 0.8], live: [0, 3, 3],
-  bytesUp: [0, 100, 300], bytesDown: [0, 100, 300], tokensMerged: [0, 100, 200], rounds: [0, 1, 2],
-  evaluations: [{ tokensMerged: 0, rounds: 0, loss: 5.5, timeS: 0 }], samples: [{ timeS: 0, tokensMerged: 0, loss: 5.5, text: "once" }],
+  spanS: 1,
+  timeS: [0, 1, 2],
+  trainLoss: [null, 5, 4],
+  tokensPerS: [0, 600, 700],
+  participation: [1, 0.5, 0.8],
+  live: [0, 3, 3],
+  bytesUp: [0, 100, 300],
+  bytesDown: [0, 100, 300],
+  tokensMerged: [0, 100, 200],
+  rounds: [0, 1, 2],
+  evaluations: [{ tokensMerged: 0, rounds: 0, loss: 5.5, timeS: 0 }],
+  samples: [{ timeS: 0, tokensMerged: 0, loss: 5.5, text: "once" }],
 };
 
 /** Starts one. `asked` lists what came in, `orders` what was in it; `say` sends an event to all; `hangUp` ends all streams and takes no more for a while. */
 export async function startCanned() {
   const canned = {
-    status, series, learners: [learner(1)], rounds: [round(11), round(12)], token: "the token", asked: [], orders: [], refusing: false,
+    status,
+    series,
+    learners: [learner(1)],
+    rounds: [round(11), round(12)],
+    token: "the token",
+    asked: [],
+    orders: [],
+    refusing: false,
     say: (name, data) => streams.forEach((stream) => stream.write(event(name, data))),
     hangUp: () => streams.forEach((stream) => stream.destroy()),
     streams: () => streams.size,
@@ -82,7 +168,9 @@ export async function startCanned() {
     }
     const path = url.pathname === "/dashboard" ? "/dashboard.html" : url.pathname;
     try {
-      response.setHeader("content-type", kinds[extname(path)] ?? "text/plain").end(await readFile(join(root, "dist", path)));
+      response
+        .setHeader("content-type", kinds[extname(path)] ?? "text/plain")
+        .end(await readFile(join(root, "dist", path)));
     } catch {
       response.writeHead(404).end();
     }

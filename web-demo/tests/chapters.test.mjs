@@ -20,14 +20,35 @@ before(async () => {
 /** Ten seconds of five islands, as a chapter measures them. */
 function measure(more = {}) {
   return {
-    fromMs: 0, untilMs: 10_000, merges: 10, answers: 50, collectMs: 1_000, shares: [2, 2, 2, 2, 2], late: 0, refused: 0, updates: 50,
-    updateBytes: 50_000, largestBytes: 1_000, downBytes: 50_000, steps: [40, 40, 40, 40, 40, 20, 20, 20], tokens: 10_000, tokensMerged: 9_000,
-    twinSteps: 40, lossFrom: 3, lossUntil: 2.9, liveMs: [], mergedMs: [], ...more,
+    fromMs: 0,
+    untilMs: 10_000,
+    merges: 10,
+    answers: 50,
+    collectMs: 1_000,
+    shares: [2, 2, 2, 2, 2],
+    late: 0,
+    refused: 0,
+    updates: 50,
+    updateBytes: 50_000,
+    largestBytes: 1_000,
+    downBytes: 50_000,
+    steps: [40, 40, 40, 40, 40, 20, 20, 20],
+    tokens: 10_000,
+    tokensMerged: 9_000,
+    twinSteps: 40,
+    lossFrom: 3,
+    lossUntil: 2.9,
+    liveMs: [],
+    mergedMs: [],
+    ...more,
   };
 }
 
 /** Falls to `loss` in half a minute, before any chapter compares two runs. */
-const course = (loss) => [{ atMs: 0, loss: 5, tokens: 0 }, { atMs: 30_000, loss, tokens: 1 }];
+const course = (loss) => [
+  { atMs: 0, loss: 5, tokens: 0 },
+  { atMs: 30_000, loss, tokens: 1 },
+];
 
 /** For each chapter, what leads to each of its answers. */
 const OUTCOMES = {
@@ -43,18 +64,41 @@ const OUTCOMES = {
 };
 
 test("each answer of each chapter is what some run shows", () => {
-  assert.deepEqual(Object.keys(OUTCOMES), CHAPTERS.map(({ id }) => id));
+  assert.deepEqual(
+    Object.keys(OUTCOMES),
+    CHAPTERS.map(({ id }) => id),
+  );
   for (const chapter of CHAPTERS) {
     assert.equal(OUTCOMES[chapter.id].length, chapter.answers.length, chapter.id);
     OUTCOMES[chapter.id].forEach(({ mean = 3, ...after }, answer) => {
-      const evidence = { before: measure(), after: measure(after), live: { heldOut: course(mean) }, heldOutBefore: course(3) };
+      const evidence = {
+        before: measure(),
+        after: measure(after),
+        live: { heldOut: course(mean) },
+        heldOutBefore: course(3),
+      };
       const found = chapter.find(evidence);
       assert.equal(found.answer, answer, `${chapter.id} ${JSON.stringify(after)}: ${found.text}`);
       assert.doesNotMatch(found.text, /NaN|undefined|Infinity/, chapter.id);
     });
     // A run in which nothing happened is no reason to break down.
-    const nothing = measure({ untilMs: 0, merges: 0, answers: 0, shares: [], updates: 0, updateBytes: 0, steps: [], tokens: 0, twinSteps: 0, lossFrom: null, lossUntil: null });
-    assert.doesNotMatch(chapter.find({ before: nothing, after: nothing, live: { heldOut: [] }, heldOutBefore: [] }).text, /NaN|undefined|Infinity/);
+    const nothing = measure({
+      untilMs: 0,
+      merges: 0,
+      answers: 0,
+      shares: [],
+      updates: 0,
+      updateBytes: 0,
+      steps: [],
+      tokens: 0,
+      twinSteps: 0,
+      lossFrom: null,
+      lossUntil: null,
+    });
+    assert.doesNotMatch(
+      chapter.find({ before: nothing, after: nothing, live: { heldOut: [] }, heldOutBefore: [] }).text,
+      /NaN|undefined|Infinity/,
+    );
   }
 });
 
@@ -65,35 +109,112 @@ test("a chapter that has more to tell says where, and there is such a page", asy
 });
 
 const island = (more = {}) => ({
-  state: "training", partitioned: false, poisoned: false, slow: 1, stopped: null, steps: 10, tokens: 100, merged: 50, loss: 3, stepMs: 250, ...more,
+  state: "training",
+  partitioned: false,
+  poisoned: false,
+  slow: 1,
+  stopped: null,
+  steps: 10,
+  tokens: 100,
+  merged: 50,
+  loss: 3,
+  stepMs: 250,
+  ...more,
 });
 const frame = (nowMs, marks, islands = [island(), island()]) => ({
-  nowMs, marks, islands,
-  run: { heldOut: 3, floor: 1, tokensTrained: 100, tokensMerged: 50, participation: 0.5, goodput: 1, rounds: 1, live: 2, bytesUp: 1, bytesDown: 1, graceMs: 0, quorumMs: 0, refused: 2, late: 0 },
+  nowMs,
+  marks,
+  islands,
+  run: {
+    heldOut: 3,
+    floor: 1,
+    tokensTrained: 100,
+    tokensMerged: 50,
+    participation: 0.5,
+    goodput: 1,
+    rounds: 1,
+    live: 2,
+    bytesUp: 1,
+    bytesDown: 1,
+    graceMs: 0,
+    quorumMs: 0,
+    refused: 2,
+    late: 0,
+  },
 });
 
 test("a stretch counts what is in it, and the next one begins at nothing", () => {
   const watch = new Watch(2);
   const round = (round, atMs, shares) => [
     { kind: "launched", round, fragment: 0, atMs },
-    { kind: "parcel", island: 0, up: true, what: "update", round, fragment: 0, bytes: 300, fromMs: atMs, untilMs: atMs + 50, glimpse: [] },
+    {
+      kind: "parcel",
+      island: 0,
+      up: true,
+      what: "update",
+      round,
+      fragment: 0,
+      bytes: 300,
+      fromMs: atMs,
+      untilMs: atMs + 50,
+      glimpse: [],
+    },
     { kind: "merged", round, fragment: 0, atMs: atMs + 80, shares },
   ];
   watch.take(frame(0, []));
-  watch.take(frame(1_000, round(1, 100, [{ island: 0, share: 0.75 }, { island: 1, share: 0.25 }]), [island({ steps: 14 }), island({ steps: 12 })]));
+  watch.take(
+    frame(
+      1_000,
+      round(1, 100, [
+        { island: 0, share: 0.75 },
+        { island: 1, share: 0.25 },
+      ]),
+      [island({ steps: 14 }), island({ steps: 12 })],
+    ),
+  );
   const first = watch.cut();
   assert.deepEqual([first.merges, first.answers, first.collectMs, first.updateBytes], [1, 2, 80, 300]);
-  assert.deepEqual([first.shares, first.steps], [[0.75, 0.25], [4, 2]]);
-  watch.take(frame(3_000, [...round(2, 1_200, [{ island: 0, share: 1 }]), { kind: "live", island: 0, atMs: 2_000 }, ...round(3, 2_200, [{ island: 1, share: 1 }])], [island({ steps: 15 }), island({ steps: 20 })]));
+  assert.deepEqual(
+    [first.shares, first.steps],
+    [
+      [0.75, 0.25],
+      [4, 2],
+    ],
+  );
+  watch.take(
+    frame(
+      3_000,
+      [
+        ...round(2, 1_200, [{ island: 0, share: 1 }]),
+        { kind: "live", island: 0, atMs: 2_000 },
+        ...round(3, 2_200, [{ island: 1, share: 1 }]),
+      ],
+      [island({ steps: 15 }), island({ steps: 20 })],
+    ),
+  );
   const { now } = watch;
   assert.deepEqual([now.fromMs, now.untilMs, now.merges, now.answers], [1_000, 3_000, 2, 2]);
-  assert.deepEqual([now.shares, now.steps], [[1, 1], [1, 8]]);
-  assert.deepEqual([now.liveMs, now.mergedMs], [[2_000, null], [null, 2_280]]);
+  assert.deepEqual(
+    [now.shares, now.steps],
+    [
+      [1, 1],
+      [1, 8],
+    ],
+  );
+  assert.deepEqual(
+    [now.liveMs, now.mergedMs],
+    [
+      [2_000, null],
+      [null, 2_280],
+    ],
+  );
 });
 
 test("steps of the twin count where they belong, however late they are heard of", () => {
   const watch = new Watch(2);
-  const steps = (...all) => ({ marks: all.map((untilMs) => ({ kind: "step", fromMs: untilMs - 100, computedMs: untilMs - 50, untilMs })) });
+  const steps = (...all) => ({
+    marks: all.map((untilMs) => ({ kind: "step", fromMs: untilMs - 100, computedMs: untilMs - 50, untilMs })),
+  });
   watch.take(frame(0, []));
   watch.takeTwin(steps(100, 200));
   watch.take(frame(1_000, []));
@@ -108,26 +229,56 @@ test("what is remembered for drawing is bounded, and open rounds lie in rows of 
   history.reset(2);
   for (let at = 0; at < 3_000; at += 1) {
     const ms = at * 500;
-    history.take(frame(ms, [
-      { kind: "step", island: 0, fromMs: ms, untilMs: ms + 500 },
-      { kind: "launched", round: at, fragment: at % 8, atMs: ms },
-      { kind: "parcel", island: 0, up: true, what: "update", round: at, fragment: 0, bytes: 1, fromMs: ms, untilMs: ms + 50, glimpse: [] },
-      ...(at > 0 ? [{ kind: "merged", round: at - 1, fragment: 0, atMs: ms + 100, shares: [] }] : []),
-    ]), []);
+    history.take(
+      frame(ms, [
+        { kind: "step", island: 0, fromMs: ms, untilMs: ms + 500 },
+        { kind: "launched", round: at, fragment: at % 8, atMs: ms },
+        {
+          kind: "parcel",
+          island: 0,
+          up: true,
+          what: "update",
+          round: at,
+          fragment: 0,
+          bytes: 1,
+          fromMs: ms,
+          untilMs: ms + 50,
+          glimpse: [],
+        },
+        ...(at > 0 ? [{ kind: "merged", round: at - 1, fragment: 0, atMs: ms + 100, shares: [] }] : []),
+      ]),
+      [],
+    );
   }
-  assert.ok(history.parcels.length < 600 && history.rounds.length < 600 && history.steps[0].length < 600, `${history.parcels.length}`);
+  assert.ok(
+    history.parcels.length < 600 && history.rounds.length < 600 && history.steps[0].length < 600,
+    `${history.parcels.length}`,
+  );
   assert.deepEqual([...new Set(history.rounds.map(({ row }) => row))].sort(), [0, 1]);
 });
 
 test("an island is away from when it died until it is started again", () => {
   const history = new History();
   history.reset(2);
-  history.take(frame(100, [{ kind: "step", island: 1, fromMs: 0, untilMs: 250 }, { kind: "left", island: 1, atMs: 95 }], [island(), island({ state: "dead" })]), [{ atMs: 90, island: 1, deed: "kill", factor: 1 }]);
+  history.take(
+    frame(
+      100,
+      [
+        { kind: "step", island: 1, fromMs: 0, untilMs: 250 },
+        { kind: "left", island: 1, atMs: 95 },
+      ],
+      [island(), island({ state: "dead" })],
+    ),
+    [{ atMs: 90, island: 1, deed: "kill", factor: 1 }],
+  );
   assert.deepEqual(history.steps[1], [{ fromMs: 0, untilMs: 90 }]);
   assert.deepEqual(history.absences, [{ island: 1, fromMs: 90, untilMs: null }]);
   history.take(frame(400, [], [island(), island({ state: "joining" })]), []);
   assert.equal(history.absences[0].untilMs, 400);
-  const deeds = [{ atMs: 500, island: 1, deed: "kill", factor: 1 }, { atMs: 620, island: 1, deed: "restart", factor: 1 }];
+  const deeds = [
+    { atMs: 500, island: 1, deed: "kill", factor: 1 },
+    { atMs: 620, island: 1, deed: "restart", factor: 1 },
+  ];
   history.take(frame(600, [], [island(), island({ state: "dead" })]), deeds);
   history.take(frame(900, [], [island(), island({ state: "joining" })]), deeds);
   assert.deepEqual(history.absences[1], { island: 1, fromMs: 500, untilMs: 620 });
@@ -135,32 +286,78 @@ test("an island is away from when it died until it is started again", () => {
 
 test("the sentence", () => {
   const check = (islands, stalledS, expected) => {
-    const live = { spec: { islands: islands.length, late: 0, lateMs: 0 }, frame: frame(10_000, [], islands), stalledSinceMs: stalledS === null ? null : 10_000 - 1_000 * stalledS, standstillMs: 1_000 * (stalledS ?? 0) };
+    const live = {
+      spec: { islands: islands.length, late: 0, lateMs: 0 },
+      frame: frame(10_000, [], islands),
+      stalledSinceMs: stalledS === null ? null : 10_000 - 1_000 * stalledS,
+      standstillMs: 1_000 * (stalledS ?? 0),
+    };
     assert.equal(sentenceOf(live).text, expected);
   };
   const [on, dead] = [island(), island({ state: "dead" })];
   check([on, on], null, "2 islands train one model, each at its own pace. The synchronous twin keeps step.");
-  check([on, on, dead, on, on], 6, "Island 3 is gone. 4 others train on; the synchronous twin has stood still for 6 s.");
-  check([on, dead, dead], 6, "Islands 2 and 3 are gone. 1 other trains on; the synchronous twin has stood still for 6 s.");
+  check(
+    [on, on, dead, on, on],
+    6,
+    "Island 3 is gone. 4 others train on; the synchronous twin has stood still for 6 s.",
+  );
+  check(
+    [on, dead, dead],
+    6,
+    "Islands 2 and 3 are gone. 1 other trains on; the synchronous twin has stood still for 6 s.",
+  );
   check([dead, dead], 6, "Islands 1 and 2 are gone. Nobody trains: start one again.");
-  check([on, island({ slow: 4 })], null, "Island 2 is slowed down. 2 islands train; the synchronous twin goes at the pace of the slowest.");
-  check([on, island({ partitioned: true })], 1, "Island 2 is cut off, and trains alone. 2 islands train; the synchronous twin has stood still for 1 s.");
+  check(
+    [on, island({ slow: 4 })],
+    null,
+    "Island 2 is slowed down. 2 islands train; the synchronous twin goes at the pace of the slowest.",
+  );
+  check(
+    [on, island({ partitioned: true })],
+    1,
+    "Island 2 is cut off, and trains alone. 2 islands train; the synchronous twin has stood still for 1 s.",
+  );
   const poisoner = { poisoned: true, state: "offline" };
-  check([on, island({ partitioned: true, state: "offline" })], 1, "Island 2 is cut off, and has nothing to train on. 1 island trains; the synchronous twin has stood still for 1 s.");
-  check([on, island({ ...poisoner, stopped: "refused" })], null, "Island 2 was sent away: 2 forged updates were refused. 1 other trains on; the synchronous twin goes at the pace of the slowest.");
-  check([on, on, island({ state: "expected" })], null, "Island 3 comes later. 2 islands train; the synchronous twin goes at the pace of the slowest.");
-  check([island({ partitioned: true, state: "offline" })], 1, "Island 1 is cut off, and has nothing to train on. Nobody trains.");
-  check([on, island({ poisoned: true })], null, "Island 2 sends poison: 2 refused so far. 2 islands train; the synchronous twin goes at the pace of the slowest.");
+  check(
+    [on, island({ partitioned: true, state: "offline" })],
+    1,
+    "Island 2 is cut off, and has nothing to train on. 1 island trains; the synchronous twin has stood still for 1 s.",
+  );
+  check(
+    [on, island({ ...poisoner, stopped: "refused" })],
+    null,
+    "Island 2 was sent away: 2 forged updates were refused. 1 other trains on; the synchronous twin goes at the pace of the slowest.",
+  );
+  check(
+    [on, on, island({ state: "expected" })],
+    null,
+    "Island 3 comes later. 2 islands train; the synchronous twin goes at the pace of the slowest.",
+  );
+  check(
+    [island({ partitioned: true, state: "offline" })],
+    1,
+    "Island 1 is cut off, and has nothing to train on. Nobody trains.",
+  );
+  check(
+    [on, island({ poisoned: true })],
+    null,
+    "Island 2 sends poison: 2 refused so far. 2 islands train; the synchronous twin goes at the pace of the slowest.",
+  );
   assert.equal(sentenceOf(null).tone, "waiting");
 });
 
 test("a card says what an island does, and gives a speed only while it trains", () => {
-  const check = (more, badge, figures) => assert.deepEqual([badgeOf(island(more))[0], figuresOf(island(more))], [badge, figures]);
+  const check = (more, badge, figures) =>
+    assert.deepEqual([badgeOf(island(more))[0], figuresOf(island(more))], [badge, figures]);
   check({}, "training", "loss 3.00 · 40 tok/s · 50 % merged");
   check({ slow: 4 }, "training", "loss 3.00 · 10 tok/s · 50 % merged");
   check({ partitioned: true }, "cut off", "loss 3.00 · 40 tok/s · 50 % merged");
   check({ partitioned: true, state: "offline" }, "cut off", "loss 3.00 · 50 % merged");
-  check({ poisoned: true, state: "offline", stopped: "16 updates were refused" }, "sent away", "sent away: 16 updates were refused");
+  check(
+    { poisoned: true, state: "offline", stopped: "16 updates were refused" },
+    "sent away",
+    "sent away: 16 updates were refused",
+  );
   assert.equal(badgeOf(island({ state: "expected", poisoned: true }))[0], "comes later");
   assert.equal(badgeOf(island({ state: "dead", partitioned: true }))[0], "dead");
 });
@@ -180,7 +377,24 @@ test("a run is a chapter's own until somebody changes it", () => {
 });
 
 test("what a joining island gets is a fragment as it is", () => {
-  const parcel = { kind: "parcel", island: 1, up: false, what: "whole", round: null, fragment: 2, bytes: 15_440, fromMs: 100, untilMs: 131, glimpse: [] };
-  assert.equal(saidOf(parcel, "int4"), "Fragment 3: all of it from the syncer to island 2, 15.4 kB in 31 ms. 32 bits a parameter, as they are.");
-  assert.match(saidOf({ ...parcel, what: "merged", round: 7 }, "int4"), /^Fragment 3, round 7: merged change .* 4 bits a parameter/);
+  const parcel = {
+    kind: "parcel",
+    island: 1,
+    up: false,
+    what: "whole",
+    round: null,
+    fragment: 2,
+    bytes: 15_440,
+    fromMs: 100,
+    untilMs: 131,
+    glimpse: [],
+  };
+  assert.equal(
+    saidOf(parcel, "int4"),
+    "Fragment 3: all of it from the syncer to island 2, 15.4 kB in 31 ms. 32 bits a parameter, as they are.",
+  );
+  assert.match(
+    saidOf({ ...parcel, what: "merged", round: 7 }, "int4"),
+    /^Fragment 3, round 7: merged change .* 4 bits a parameter/,
+  );
 });

@@ -60,9 +60,16 @@ async function whileBenTrains(tokens) {
 
 test("a class over plain http, with a hand on each island", async () => {
   const [ada, ben] = [await student("Ada"), await student("Ben")];
-  assert.deepEqual(await ada.evaluate(() => [isSecureContext, navigator.locks, navigator.gpu]), [false, undefined, undefined]);
+  assert.deepEqual(await ada.evaluate(() => [isSecureContext, navigator.locks, navigator.gpu]), [
+    false,
+    undefined,
+    undefined,
+  ]);
   await says(ada, "#insecure", /plain http.*no WebGPU.*processor/);
-  await until("both to be merged", async () => (await shown("Ada"))?.tokensMerged > 0 && (await shown("Ben"))?.tokensMerged > 0);
+  await until(
+    "both to be merged",
+    async () => (await shown("Ada"))?.tokensMerged > 0 && (await shown("Ben"))?.tokensMerged > 0,
+  );
   assert.match((await shown("Ada")).device, /^browser, cpu/);
 
   const teacher = await open(await newcomer(), "dashboard");
@@ -71,7 +78,10 @@ test("a class over plain http, with a hand on each island", async () => {
   await teacher.keyboard.type(await syncer.token());
   const row = (name) => teacher.locator("#islands li", { hasText: name });
   const press = (name, button) => row(name).getByRole("button", { name: button, exact: true }).click();
-  const badge = (name, pattern) => until(`${name}'s badge to say ${pattern}`, async () => pattern.test(await row(name).locator(".badge").textContent()));
+  const badge = (name, pattern) =>
+    until(`${name}'s badge to say ${pattern}`, async () =>
+      pattern.test(await row(name).locator(".badge").textContent()),
+    );
 
   const before = await whileBenTrains(40_000);
   await press("Ada", "×8 slower");
@@ -102,7 +112,10 @@ test("a class over plain http, with a hand on each island", async () => {
   assert.deepEqual(await faults(teacher), []);
   assert.deepEqual(await faults(ada), []);
   for (const page of [teacher, ada]) {
-    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, `${page.url()} sticks out`);
+    assert.ok(
+      (await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0,
+      `${page.url()} sticks out`,
+    );
   }
   await press("Ada", "Let it back");
   await says(ada, "#sentence", /^Training, balanced\.$/);
@@ -123,8 +136,13 @@ test("a second tab waits for the first, without locks too", async () => {
   assert.match(await first.textContent("#sentence"), /^Training/);
   const total = (await syncer.status()).learnersTotal;
   await first.close();
-  await until("one of them to take over", async () =>
-    (await Promise.all([second, third].map((page) => page.textContent("#sentence")))).filter((text) => /^Training/.test(text)).length === 1);
+  await until(
+    "one of them to take over",
+    async () =>
+      (await Promise.all([second, third].map((page) => page.textContent("#sentence")))).filter((text) =>
+        /^Training/.test(text),
+      ).length === 1,
+  );
   assert.equal((await syncer.status()).learnersTotal, total, "it is the same learner");
   await second.context().close();
 });
@@ -140,14 +158,17 @@ test("a twin that took over is named, where nothing kept them apart", async () =
   });
   const context = await newcomer();
   const second = await open(context);
-  await second.evaluate(async ([identity, place]) => {
-    const asked = indexedDB.open("archipelago", 1);
-    asked.onupgradeneeded = () => asked.result.createObjectStore("learners");
-    const db = await new Promise((resolve) => (asked.onsuccess = () => resolve(asked.result)));
-    const put = db.transaction("learners", "readwrite").objectStore("learners").put({ identity }, place);
-    await new Promise((resolve) => (put.onsuccess = resolve));
-    db.close();
-  }, [identity, origin]);
+  await second.evaluate(
+    async ([identity, place]) => {
+      const asked = indexedDB.open("archipelago", 1);
+      asked.onupgradeneeded = () => asked.result.createObjectStore("learners");
+      const db = await new Promise((resolve) => (asked.onsuccess = () => resolve(asked.result)));
+      const put = db.transaction("learners", "readwrite").objectStore("learners").put({ identity }, place);
+      await new Promise((resolve) => (put.onsuccess = resolve));
+      db.close();
+    },
+    [identity, origin],
+  );
   await second.click("#start");
   await says(second, "#sentence", /^Training/);
   await says(first, "#sentence", /^Not training: another tab or window of this browser trains in this run now\.$/);

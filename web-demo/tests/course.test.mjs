@@ -40,7 +40,10 @@ test("a line of losses is bounded, and each of its points stands for as many val
   const means = new Means();
   for (let value = 0; value < COUNT; value += 1) means.push(value);
   assert.ok(means.all.length >= 300 && means.all.length < 600, `${means.all.length}`);
-  assert.deepEqual([...means.all], means.all.map((_, at) => 8 * at + 3.5));
+  assert.deepEqual(
+    [...means.all],
+    means.all.map((_, at) => 8 * at + 3.5),
+  );
   assert.deepEqual([means.first, means.last], [0, COUNT - 1]);
 });
 
@@ -55,18 +58,29 @@ test("a twin's standstills count from mark to mark, whenever it is looked at", (
   often.takeTwin(twin(5_000, [stall(2_000, 4_500)]));
   assert.deepEqual([often.stalledSinceMs, often.standstillMs], [null, 0]);
   often.takeTwin(twin(9_000, [stall(8_000, null)], [1]));
-  for (const told of [seldom, often]) assert.deepEqual([told.stalledMs, told.stalledSinceMs, told.standstillMs], [2_507, 8_000, 1_000]);
+  for (const told of [seldom, often])
+    assert.deepEqual([told.stalledMs, told.stalledSinceMs, told.standstillMs], [2_507, 8_000, 1_000]);
 });
 
 test("decoupled training stands still when no island trains, whenever it is looked at", () => {
-  const marks = [step(0, 60, 160), step(1, 70, 190), step(0, 160, 260), step(1, 190, 310), step(0, 260, 360), step(0, 500, 600)];
+  const marks = [
+    step(0, 60, 160),
+    step(1, 70, 190),
+    step(0, 160, 260),
+    step(1, 190, 310),
+    step(0, 260, 360),
+    step(0, 500, 600),
+  ];
   const actions = [kill(1, 250), kill(0, 300), { ...kill(0, 450), deed: "restart" }];
   for (const grain of [1, 7, 100, 550]) {
     const told = live();
     for (let from = 0; from < 550; from += grain) {
       const until = Math.min(550, from + grain);
       const begun = marks.filter(({ fromMs }) => fromMs > from && fromMs <= until);
-      told.take(frame(until, begun), actions.filter(({ atMs }) => atMs <= until));
+      told.take(
+        frame(until, begun),
+        actions.filter(({ atMs }) => atMs <= until),
+      );
     }
     // Until the first step, and from the second death until a step is begun anew.
     assert.equal(told.idleMs, 60 + 200, `looked at each ${grain} ms`);

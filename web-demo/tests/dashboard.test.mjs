@@ -74,7 +74,16 @@ test("points are added; columns are fetched anew only when a point stands for mo
   const speed = "#charts figure:nth-child(2) .keys";
   await says(speed, /700/);
   const point = {
-    spanS: 1, timeS: 3, trainLoss: 3, tokensPerS: 812, participation: 0.9, live: 3, bytesUp: 500, bytesDown: 500, tokensMerged: 300, rounds: 3,
+    spanS: 1,
+    timeS: 3,
+    trainLoss: 3,
+    tokensPerS: 812,
+    participation: 0.9,
+    live: 3,
+    bytesUp: 500,
+    bytesDown: 500,
+    tokensMerged: 300,
+    rounds: 3,
   };
   syncer.say("point", point);
   await says(speed, /812/);
@@ -164,7 +173,12 @@ test("the invite in a link goes along, and is sent to nobody", async () => {
 
 /** A run for a class of three: one at full speed, one slowed down, one sent away. */
 function classOf(syncer) {
-  const learners = [learner(1), learner(2, { share: 0.25 }), learner(3, { state: null, live: false, share: 0.5, returnsS: 11.2 }), learner(4, { state: null, live: false })];
+  const learners = [
+    learner(1),
+    learner(2, { share: 0.25 }),
+    learner(3, { state: null, live: false, share: 0.5, returnsS: 11.2 }),
+    learner(4, { state: null, live: false }),
+  ];
   return { ...syncer.status, classroom: true, links: ["http://192.168.7.5:7700/"], inviteRequired: true, learners };
 }
 
@@ -177,12 +191,21 @@ test("a class sees the code, who is there, and what the owner did to whom", asyn
   // A link that others can open, not this machine's own name for itself.
   await says("#classroom-link", /^http:\/\/192\.168\.7\.5:7700\/#invite=abc$/);
   // Parts of the page are drawn each in its own time.
-  await until("the same link to share", async () => (await page.inputValue("#share-link")) === "http://192.168.7.5:7700/#invite=abc");
+  await until(
+    "the same link to share",
+    async () => (await page.inputValue("#share-link")) === "http://192.168.7.5:7700/#invite=abc",
+  );
   await until("the code", () => page.evaluate(() => document.querySelector("#classroom-code").width > 21));
   const badges = await page.locator("#islands .badge").allTextContents();
-  assert.deepEqual(badges, ["training", "slowed ×4 by the owner", "dropped by the owner, may return in 12 s; slowed ×2"]);
+  assert.deepEqual(badges, [
+    "training",
+    "slowed ×4 by the owner",
+    "dropped by the owner, may return in 12 s; slowed ×2",
+  ]);
   await says("#islands-count", /^2$/);
-  await until("the table too", async () => /^training, slowed ×4 by the owner$/.test(await page.locator("#learners-rows .badge").nth(1).textContent()));
+  await until("the table too", async () =>
+    /^training, slowed ×4 by the owner$/.test(await page.locator("#learners-rows .badge").nth(1).textContent()),
+  );
   assert.ok(await page.isHidden("#islands .controls >> nth=0"));
 });
 
@@ -212,8 +235,10 @@ test("who has the token slows islands down, sends them away and lets them back",
   await order(2, "Let it back");
   const learners = "/v1/admin/learners";
   assert.deepEqual(syncer.orders, [
-    [`${learners}/1/pace`, { share: 0.125 }], [`${learners}/2/pace`, { share: 1 }],
-    [`${learners}/2/drop`, { seconds: 7 }], [`${learners}/3/drop`, { seconds: 0 }],
+    [`${learners}/1/pace`, { share: 0.125 }],
+    [`${learners}/2/pace`, { share: 1 }],
+    [`${learners}/2/drop`, { seconds: 7 }],
+    [`${learners}/3/drop`, { seconds: 0 }],
   ]);
   await page.fill("#drop-seconds", "0");
   await press(0, "Drop");
@@ -231,10 +256,11 @@ test("who has the token slows islands down, sends them away and lets them back",
 test("a page that nobody looks at gives its stream back", async () => {
   await page.clock.install();
   await open();
-  const hide = (hidden) => page.evaluate((hidden) => {
-    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
-    document.dispatchEvent(new Event("visibilitychange"));
-  }, hidden);
+  const hide = (hidden) =>
+    page.evaluate((hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, hidden);
   await until("the stream", () => syncer.streams() === 1);
   await hide(true);
   await page.clock.fastForward(50_000);

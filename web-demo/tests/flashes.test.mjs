@@ -29,30 +29,84 @@ before(async () => {
 /** A context that keeps whatever is drawn and can be seen: what, and how opaque. */
 function recording() {
   const seen = [];
-  const state = { globalAlpha: 1, measureText: () => ({ width: 10 }), arc: (_x, _y, radius) => (state.radius = radius) };
-  const paint = (what) => (...at) => state.globalAlpha > 0 && seen.push({ what, alpha: state.globalAlpha, radius: state.radius, at });
+  const state = {
+    globalAlpha: 1,
+    measureText: () => ({ width: 10 }),
+    arc: (_x, _y, radius) => (state.radius = radius),
+  };
+  const paint =
+    (what) =>
+    (...at) =>
+      state.globalAlpha > 0 && seen.push({ what, alpha: state.globalAlpha, radius: state.radius, at });
   for (const what of ["fill", "stroke", "fillRect", "strokeRect"]) state[what] = paint(what);
   state.beginPath = () => (state.radius = undefined);
   const context = new Proxy(state, { get: (_, name) => (name in state ? state[name] : () => {}) });
   return { context, seen };
 }
 
-const island = { state: "training", partitioned: false, poisoned: false, slow: 1, stopped: null, steps: 10, tokens: 100, merged: 50, loss: 3, stepMs: 250 };
-const parcel = (more) => ({ kind: "parcel", island: 0, up: true, what: "update", round: null, fragment: 0, bytes: 1, fromMs: 9_500, untilMs: 9_900, glimpse: [7, -7], ...more });
+const island = {
+  state: "training",
+  partitioned: false,
+  poisoned: false,
+  slow: 1,
+  stopped: null,
+  steps: 10,
+  tokens: 100,
+  merged: 50,
+  loss: 3,
+  stepMs: 250,
+};
+const parcel = (more) => ({
+  kind: "parcel",
+  island: 0,
+  up: true,
+  what: "update",
+  round: null,
+  fragment: 0,
+  bytes: 1,
+  fromMs: 9_500,
+  untilMs: 9_900,
+  glimpse: [7, -7],
+  ...more,
+});
 
 /** What is drawn at 10 s: a fragment just taken in, and a parcel. */
 function drawn(still, of) {
   const history = new History();
   history.reset(2);
-  history.take({ nowMs: 10_000, islands: [island, island], marks: [{ kind: "applied", island: 1, fragment: 0, atMs: 9_900 }, parcel(of)], run: {} }, []);
+  history.take(
+    {
+      nowMs: 10_000,
+      islands: [island, island],
+      marks: [{ kind: "applied", island: 1, fragment: 0, atMs: 9_900 }, parcel(of)],
+      run: {},
+    },
+    [],
+  );
   const { context, seen } = recording();
-  draw(context, { history, islands: [island, island], nowMs: 10_000, spanMs: 8_000, speed: 1, width: 800, rows: 2, followed: null, chosen: null, still }, 300);
+  draw(
+    context,
+    {
+      history,
+      islands: [island, island],
+      nowMs: 10_000,
+      spanMs: 8_000,
+      speed: 1,
+      width: 800,
+      rows: 2,
+      followed: null,
+      chosen: null,
+      still,
+    },
+    300,
+  );
   return seen;
 }
 
 const rings = (seen) => seen.filter(({ what, radius }) => what === "stroke" && radius !== undefined);
 const blocks = (seen) => seen.filter(({ what }) => what === "strokeRect");
-const faded = (seen) => seen.filter(({ what, alpha }) => ["stroke", "strokeRect"].includes(what) && ![1, 0.7].includes(alpha));
+const faded = (seen) =>
+  seen.filter(({ what, alpha }) => ["stroke", "strokeRect"].includes(what) && ![1, 0.7].includes(alpha));
 
 test("a ring where a fragment was taken in, and a glow where a parcel came in, for those who like it", () => {
   const seen = drawn(false, {});
@@ -65,7 +119,10 @@ test("neither ring nor glow without motion; what was taken in has its mark all t
   const seen = drawn(true, {});
   assert.deepEqual([rings(seen), blocks(seen), faded(seen)], [[], [], []]);
   const marks = seen.filter(({ what, at }) => what === "fill" && at[0]?.calls?.includes("triangle"));
-  assert.deepEqual(marks.map(({ alpha }) => alpha), [1]);
+  assert.deepEqual(
+    marks.map(({ alpha }) => alpha),
+    [1],
+  );
 });
 
 test("what is on its way is drawn in full, with motion or without", () => {

@@ -6,7 +6,11 @@ import { chromiumFlagsWithoutGpu, launch, relay, startLearner, startSyncer, unti
 let syncer, gpuBrowser, plainBrowser;
 
 before(async () => {
-  [syncer, gpuBrowser, plainBrowser] = await Promise.all([startSyncer("--total-tokens", "2000000"), launch(), launch(chromiumFlagsWithoutGpu)]);
+  [syncer, gpuBrowser, plainBrowser] = await Promise.all([
+    startSyncer("--total-tokens", "2000000"),
+    launch(),
+    launch(chromiumFlagsWithoutGpu),
+  ]);
 });
 after(() => Promise.all([syncer?.stop(), gpuBrowser?.close(), plainBrowser?.close()]));
 
@@ -16,7 +20,12 @@ async function contribute(context, name, engine = "auto", settings = {}, url = s
   const trouble = [];
   page.on("pageerror", (error) => trouble.push(String(error)));
   page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
-  await page.addInitScript((kept) => localStorage.setItem("archipelago.settings", JSON.stringify(kept)), { name, engine, mode: "all", ...settings });
+  await page.addInitScript((kept) => localStorage.setItem("archipelago.settings", JSON.stringify(kept)), {
+    name,
+    engine,
+    mode: "all",
+    ...settings,
+  });
   await page.goto(url);
   await page.click("#start");
   return { page, trouble };
@@ -29,7 +38,9 @@ async function learner(name) {
 
 const sentence = (page) => page.textContent("#sentence");
 const merged = (name, tokens = 0) =>
-  until(`tokens of ${name} to be merged`, async () => (await learner(name)).find((learner) => learner.tokensMerged > tokens));
+  until(`tokens of ${name} to be merged`, async () =>
+    (await learner(name)).find((learner) => learner.tokensMerged > tokens),
+  );
 
 test("WebGPU, WebAssembly and native learners are merged into one model", async (t) => {
   const native = startLearner(syncer.url, "native", 0.2);

@@ -39,7 +39,10 @@ async function open(path) {
   return page;
 }
 
-for (const [kind, path] of [["plain", "plain.html"], ["vite", "app/index.html"]]) {
+for (const [kind, path] of [
+  ["plain", "plain.html"],
+  ["vite", "app/index.html"],
+]) {
   test(`a page trains with the package: ${kind}`, async () => {
     const page = await open(path);
     assert.equal(page.workers().length, 0, "nothing starts on import");
@@ -122,7 +125,10 @@ test("what this browser has and does is told", async () => {
   const measured = await page.evaluate(() => measure({ engine: "cpu", preset: "tiny", trainMs: 300 }));
   assert.equal(measured.params, 117_056);
   assert.ok(measured.tokensPerS > 0 && measured.steps > 0 && measured.loss > 0, JSON.stringify(measured));
-  assert.deepEqual(measured.presets.map(({ name }) => name), ["tiny", "small", "medium", "base"]);
+  assert.deepEqual(
+    measured.presets.map(({ name }) => name),
+    ["tiny", "small", "medium", "base"],
+  );
   const given_up = await page.evaluate(() => {
     const controller = new AbortController();
     const measuring = measure({ engine: "cpu", preset: "base", trainMs: 1e6, signal: controller.signal });
@@ -135,11 +141,18 @@ test("what this browser has and does is told", async () => {
 
 // Where Firefox is installed it must train; Debian's package is firefox-esr.
 const firefox = process.env.FIREFOX ?? "/usr/bin/firefox-esr";
-test("Firefox trains with WebAssembly", { skip: process.env.FIREFOX_TESTS === "no" && "FIREFOX_TESTS=no" }, async () => {
+test("Firefox trains with WebAssembly", {
+  skip: process.env.FIREFOX_TESTS === "no" && "FIREFOX_TESTS=no",
+}, async () => {
   const profile = await mkdtemp(join(tmpdir(), "archipelago-firefox-"));
   const address = new URL(`plain.html?name=firefox&syncer=${encodeURIComponent(syncer.url)}`, site.url).href;
-  const child = spawn(firefox, ["--headless", "--no-remote", "--profile", profile, address], { stdio: "ignore", detached: true });
-  const failed = new Promise((_, failed) => child.on("error", (error) => failed(new Error(`${error}; install firefox-esr, or set FIREFOX_TESTS=no`))));
+  const child = spawn(firefox, ["--headless", "--no-remote", "--profile", profile, address], {
+    stdio: "ignore",
+    detached: true,
+  });
+  const failed = new Promise((_, failed) =>
+    child.on("error", (error) => failed(new Error(`${error}; install firefox-esr, or set FIREFOX_TESTS=no`))),
+  );
   try {
     const learner = await Promise.race([merged("firefox"), failed]);
     assert.match(learner.device, /cpu/);

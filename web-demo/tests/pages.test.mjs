@@ -19,7 +19,8 @@ async function open(path, colorScheme, width) {
   page.on("pageerror", (error) => trouble.push(String(error)));
   page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
   page.on("request", (request) => {
-    if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(syncer.url)) trouble.push(`asks ${request.url()}`);
+    if (!/^(data|blob):/.test(request.url()) && !request.url().startsWith(syncer.url))
+      trouble.push(`asks ${request.url()}`);
   });
   await page.goto(new URL(path, syncer.url).href);
   return { context, page, trouble };

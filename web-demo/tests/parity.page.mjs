@@ -12,11 +12,13 @@ function answer(message) {
   worker.onmessage = ({ data }) => ("failed" in data ? reject(new Error(data.failed)) : resolve(data));
   worker.onerror = (event) => reject(new Error(event.message ?? "the worker cannot be loaded"));
   if (message !== undefined) worker.postMessage(message);
-  return promise.finally(() => clearTimeout(limit)).catch((error) => {
-    worker.terminate();
-    worker = undefined;
-    throw error;
-  });
+  return promise
+    .finally(() => clearTimeout(limit))
+    .catch((error) => {
+      worker.terminate();
+      worker = undefined;
+      throw error;
+    });
 }
 
 /** Starts a worker, if there is none, and gives the names of the tests. */

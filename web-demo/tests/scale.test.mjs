@@ -27,7 +27,10 @@ async function open(hash = "") {
 
 /** Until everything is worked out. */
 function worked() {
-  return until("the figures", async () => (await page.textContent("#working")) === "" && /breaks every/.test(await page.textContent("#reading")));
+  return until(
+    "the figures",
+    async () => (await page.textContent("#working")) === "" && /breaks every/.test(await page.textContent("#reading")),
+  );
 }
 
 async function goodputs() {
@@ -61,7 +64,9 @@ test("sliders change figures and address, and a link brings them back", async ()
   const [, before] = await goodputs();
   await page.focus("#knob-chips");
   await page.keyboard.press("End");
-  await until("five million chips", async () => /^At 5 M chips something breaks every 6\.3 s/.test(await page.textContent("#reading")));
+  await until("five million chips", async () =>
+    /^At 5 M chips something breaks every 6\.3 s/.test(await page.textContent("#reading")),
+  );
   await worked();
   assert.ok((await goodputs())[1] < before);
   await page.focus("#knob-mtbiYears");
@@ -88,19 +93,36 @@ test("links: decoupled needs far less, and less with fewer bits", async () => {
 
 /** The table of links: method, ours and the paper's, NaN where there is none. */
 async function links() {
-  const rows = await page.locator("#link-rows tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
-  return rows.map(([method, , ours, paper]) => ({ method, ours: Number(ours), paper: paper === "" ? NaN : Number(paper) }));
+  const rows = await page
+    .locator("#link-rows tr")
+    .evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  return rows.map(([method, , ours, paper]) => ({
+    method,
+    ours: Number(ours),
+    paper: paper === "" ? NaN : Number(paper),
+  }));
 }
 
 test("links are near the paper's, and the paper's stand only beside its own settings", async () => {
   const published = async () => (await links()).filter(({ paper }) => paper > 0);
-  for (const [dataCentres, count] of [[2, 3], [8, 2]]) {
+  for (const [dataCentres, count] of [
+    [2, 3],
+    [8, 2],
+  ]) {
     await open(`#v=1&dataCentres=${dataCentres}`);
     const found = await published();
     assert.equal(found.length, count);
-    for (const { method, ours, paper } of found) assert.ok(Math.abs(ours / paper - 1) <= 0.1, `${method}, ${dataCentres}: ${ours} beside ${paper}`);
+    for (const { method, ours, paper } of found)
+      assert.ok(Math.abs(ours / paper - 1) <= 0.1, `${method}, ${dataCentres}: ${ours} beside ${paper}`);
   }
-  for (const other of ["paramsBillion=10", "stepS=2", "utilisation=0.8", "syncEvery=48", "fragments=12", "roundsInFlight=3"]) {
+  for (const other of [
+    "paramsBillion=10",
+    "stepS=2",
+    "utilisation=0.8",
+    "syncEvery=48",
+    "fragments=12",
+    "roundsInFlight=3",
+  ]) {
     await open(`#v=1&${other}`);
     assert.deepEqual(await published(), [], other);
   }
@@ -108,7 +130,10 @@ test("links are near the paper's, and the paper's stand only beside its own sett
 
 test("where latency alone takes too long, no link is promised", async () => {
   await open("#v=1&dataCentres=16&stepS=0.1&roundsInFlight=1");
-  assert.match(await page.textContent("#link-reading"), /For Decoupled DiLoCo no link is fast enough: latency alone takes longer than 1 step\./);
+  assert.match(
+    await page.textContent("#link-reading"),
+    /For Decoupled DiLoCo no link is fast enough: latency alone takes longer than 1 step\./,
+  );
   assert.match(await page.textContent("#link-rows"), /no link will do/);
 });
 
@@ -123,7 +148,15 @@ test("figures that could not be worked out are said, and the next ones come", as
     };
   });
   await open();
-  await page.evaluate(() => window.theWorker.postMessage({ job: -1, questions: [{ of: "link", line: 0, x: 0, spec: {} }, { of: "link", line: 0, x: 1, spec: {} }] }));
+  await page.evaluate(() =>
+    window.theWorker.postMessage({
+      job: -1,
+      questions: [
+        { of: "link", line: 0, x: 0, spec: {} },
+        { of: "link", line: 0, x: 1, spec: {} },
+      ],
+    }),
+  );
   await until("it to be said", async () => /could not be worked out/.test(await page.textContent("#notice")));
   await page.focus("#knob-chips");
   await page.keyboard.press("End");

@@ -1,8 +1,8 @@
 // What the browser tests share: Chromium, the two programs, a static server.
 import { spawn } from "node:child_process";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:http";
 import { connect, createServer as createRelay } from "node:net";
-import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { extname, join, resolve, sep } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -14,8 +14,21 @@ export const root = fileURLToPath(new URL("..", import.meta.url));
 /** Longest wait for anything, in milliseconds; far more than a busy machine needs. */
 export const PATIENCE_MS = 120_000;
 
-const quiet = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
-const swiftshader = ["--enable-unsafe-webgpu", "--enable-features=Vulkan,WebGPU", "--use-vulkan=swiftshader", "--use-webgpu-adapter=swiftshader", "--ignore-gpu-blocklist"];
+const quiet = [
+  "--no-sandbox",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
+const swiftshader = [
+  "--enable-unsafe-webgpu",
+  "--enable-features=Vulkan,WebGPU",
+  "--use-vulkan=swiftshader",
+  "--use-webgpu-adapter=swiftshader",
+  "--ignore-gpu-blocklist",
+];
 
 /** Flags of a Chromium with WebGPU on SwiftShader. */
 export const chromiumFlags = [...quiet, ...swiftshader];
@@ -67,7 +80,19 @@ export async function startSyncer(...args) {
 
 /** Starts a native learner on the CPU at a share of its time; `stop` ends it. */
 export function startLearner(url, name, share) {
-  const args = ["join", url, "--engine", "cpu", "--threads", "1", "--duty-cycle", String(share), "--name", name, "--quiet"];
+  const args = [
+    "join",
+    url,
+    "--engine",
+    "cpu",
+    "--threads",
+    "1",
+    "--duty-cycle",
+    String(share),
+    "--name",
+    name,
+    "--quiet",
+  ];
   const child = spawn(program("native-learner"), args, { stdio: ["ignore", "ignore", "inherit"] });
   return { stop: () => end(child) };
 }
@@ -100,7 +125,10 @@ export async function relay(url) {
   const server = createRelay((near) => {
     if (!whole) return near.destroy();
     const far = connect(Number(port), hostname);
-    for (const [one, other] of [[near, far], [far, near]]) {
+    for (const [one, other] of [
+      [near, far],
+      [far, near],
+    ]) {
       open.add(one);
       one.on("error", () => other.destroy());
       one.on("close", () => open.delete(one) && other.destroy());
@@ -123,7 +151,14 @@ export async function relay(url) {
   };
 }
 
-const kinds = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css", ".svg": "image/svg+xml" };
+const kinds = {
+  ".html": "text/html",
+  ".js": "text/javascript",
+  ".mjs": "text/javascript",
+  ".wasm": "application/wasm",
+  ".css": "text/css",
+  ".svg": "image/svg+xml",
+};
 
 /** Serves the files below `folder` on loopback. */
 export async function serve(folder) {
@@ -139,12 +174,20 @@ export async function serve(folder) {
     }
   });
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
-  return { url: `http://127.0.0.1:${server.address().port}/`, stop: () => new Promise((closed) => server.close(closed)) };
+  return {
+    url: `http://127.0.0.1:${server.address().port}/`,
+    stop: () => new Promise((closed) => server.close(closed)),
+  };
 }
 
 /** A module of the pages, compiled. */
 export async function load(path) {
-  const options = { configFile: false, logLevel: "error", root, build: { ssr: join(root, "pages", path), write: false } };
+  const options = {
+    configFile: false,
+    logLevel: "error",
+    root,
+    build: { ssr: join(root, "pages", path), write: false },
+  };
   const { output } = await build(options);
   return import(`data:text/javascript,${encodeURIComponent(output[0].code)}`);
 }

@@ -7,7 +7,17 @@ import { chromiumFlagsWithoutGpu, launch, root, serve, until } from "./support.m
 /** What a visitor has, in milliseconds. */
 const MINUTE_MS = 60_000;
 /** The chapters, and which answer the run of each gives with its own seed. */
-const CHAPTERS = { lockstep: 2, quorum: 1, grace: 2, weights: 1, rda: 1, fragments: 0, int4: 2, rejoin: 1, scavenging: 2 };
+const CHAPTERS = {
+  lockstep: 2,
+  quorum: 1,
+  grace: 2,
+  weights: 1,
+  rda: 1,
+  fragments: 0,
+  int4: 2,
+  rejoin: 1,
+  scavenging: 2,
+};
 
 let browser, site, context, page;
 
@@ -37,11 +47,12 @@ async function open(hash = "") {
 /** Presses `keys` one after the other as soon as the page says that it replays, which may be over soon. */
 function whileReplaying(...keys) {
   return page.addInitScript((keys) => {
-    const watch = () => new MutationObserver((_, observer) => {
-      if (!/^Replaying to/.test(document.getElementById("pace").textContent)) return;
-      observer.disconnect();
-      for (const key of keys) document.dispatchEvent(new KeyboardEvent("keydown", { key }));
-    }).observe(document.getElementById("pace"), { childList: true, characterData: true, subtree: true });
+    const watch = () =>
+      new MutationObserver((_, observer) => {
+        if (!/^Replaying to/.test(document.getElementById("pace").textContent)) return;
+        observer.disconnect();
+        for (const key of keys) document.dispatchEvent(new KeyboardEvent("keydown", { key }));
+      }).observe(document.getElementById("pace"), { childList: true, characterData: true, subtree: true });
     document.addEventListener("DOMContentLoaded", watch);
   }, keys);
 }
@@ -141,12 +152,17 @@ test("what is done to a run that is paused shows at once, and replays", async ()
   const before = await page.textContent("#digest");
   await page.click("[data-does=kill-1]");
   await says("#sentence", /^Island 2 is gone/);
-  await until("another digest", async () => /^At/.test(await page.textContent("#digest")) && (await page.textContent("#digest")) !== before);
+  await until(
+    "another digest",
+    async () => /^At/.test(await page.textContent("#digest")) && (await page.textContent("#digest")) !== before,
+  );
   assert.equal(await page.textContent("#play"), "Play");
   await page.click("[data-does=slow-0]");
   await says("#sentence", /Island 1 is slowed down/);
   await until("the address", () => /[#&]a=k2@\d+~s1x4@\d+&/.test(page.url()));
-  await until("it to rest", async () => new RegExp(`^At ${/t=(\d+)/.exec(page.url())[1]} ms`).test(await page.textContent("#digest")));
+  await until("it to rest", async () =>
+    new RegExp(`^At ${/t=(\d+)/.exec(page.url())[1]} ms`).test(await page.textContent("#digest")),
+  );
   const digest = await page.textContent("#digest");
   const other = await context.newPage();
   await other.goto(page.url());
@@ -169,7 +185,10 @@ test("one event after the other", async () => {
   for (let event = 0; event < 3; event += 1) {
     const before = await page.textContent("#digest");
     await page.click("#step");
-    await until("the next event", async () => /^At/.test(await page.textContent("#digest")) && (await page.textContent("#digest")) !== before);
+    await until(
+      "the next event",
+      async () => /^At/.test(await page.textContent("#digest")) && (await page.textContent("#digest")) !== before,
+    );
     await says("#step-said", /^[\d.]+ s {2}\S/);
   }
 });
@@ -207,7 +226,11 @@ test("the link to this moment is there when it is looked for, and each copy is t
   await page.evaluate(() => {
     window.heard = [];
     const node = document.getElementById("link-said");
-    new MutationObserver(() => window.heard.push(node.textContent)).observe(node, { childList: true, characterData: true, subtree: true });
+    new MutationObserver(() => window.heard.push(node.textContent)).observe(node, {
+      childList: true,
+      characterData: true,
+      subtree: true,
+    });
   });
   await page.click("#copy");
   await until("it to be told again", () => page.evaluate(() => window.heard.length === 2));
@@ -241,7 +264,10 @@ test("settings begin the run anew, and are in the address", async () => {
   await page.selectOption("#knob-merge", "mean");
   await until("the address", () => /r=mean/.test(page.url()));
   await page.reload();
-  await until("the same settings", async () => (await page.inputValue("#knob-islands")) === "6" && (await page.inputValue("#knob-merge")) === "mean");
+  await until(
+    "the same settings",
+    async () => (await page.inputValue("#knob-islands")) === "6" && (await page.inputValue("#knob-merge")) === "mean",
+  );
 });
 
 test("the link to the content leads there, and the run goes on", async () => {
@@ -374,7 +400,10 @@ test("everything can be done with the keyboard", async () => {
   await page.keyboard.press("ArrowRight");
   await says("#chapter-number", /^Chapter 1 of 9$/);
   const focused = () => page.evaluate(() => document.activeElement.id);
-  assert.deepEqual([await focused(), await page.title()], ["chapter-title", "Why lock-step fails · Break a run · Archipelago"]);
+  assert.deepEqual(
+    [await focused(), await page.title()],
+    ["chapter-title", "Why lock-step fails · Break a run · Archipelago"],
+  );
   await page.keyboard.press("ArrowRight");
   await says("#chapter-title", /^Quorum$/);
   await page.keyboard.press("ArrowLeft");
@@ -410,7 +439,9 @@ test("what can be touched is large enough, and nothing sticks out of a phone", a
 test("those who want no motion get no flashes", async () => {
   await page.emulateMedia({ reducedMotion: "reduce" });
   await open("#chapter=lockstep");
-  const moving = await page.evaluate(() => document.getAnimations().filter(({ playState }) => playState === "running").length);
+  const moving = await page.evaluate(
+    () => document.getAnimations().filter(({ playState }) => playState === "running").length,
+  );
   assert.equal(moving, 0);
 });
 
@@ -429,13 +460,21 @@ test("the page's thread is never busy for long", async () => {
 
 /** Tasks of the page's thread above 50 ms within 5 s. */
 async function longTasks() {
-  await browser.startTracing(page, { categories: ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"] });
+  await browser.startTracing(page, {
+    categories: ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"],
+  });
   const from = await shownMs();
   await page.waitForTimeout(5_000);
   const { traceEvents } = JSON.parse((await browser.stopTracing()).toString());
   assert.ok((await shownMs()) > from, "it stands still");
-  const main = new Set(traceEvents.filter(({ name, args }) => name === "thread_name" && args.name === "CrRendererMain").map(({ pid, tid }) => `${pid} ${tid}`));
-  const tasks = traceEvents.filter(({ name, pid, tid, tdur }) => /RunTask$/.test(name) && main.has(`${pid} ${tid}`) && tdur !== undefined);
+  const main = new Set(
+    traceEvents
+      .filter(({ name, args }) => name === "thread_name" && args.name === "CrRendererMain")
+      .map(({ pid, tid }) => `${pid} ${tid}`),
+  );
+  const tasks = traceEvents.filter(
+    ({ name, pid, tid, tdur }) => /RunTask$/.test(name) && main.has(`${pid} ${tid}`) && tdur !== undefined,
+  );
   assert.ok(tasks.length > 100, `${tasks.length} tasks were traced`);
   // In time of the processor: what else this machine has to do does not count.
   return tasks.map(({ tdur }) => tdur / 1_000).filter((ms) => ms > 50);

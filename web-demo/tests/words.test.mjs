@@ -34,15 +34,27 @@ test("the time scale of rounds grows, begins at launch and has room for all", as
   const scale = new TimeScale([round(1), round(2, { mergeEndMs: 640 })], 10_000);
   const places = [0, 1, 10, 30, 100, 640].map((ms) => scale.at(ms));
   assert.equal(places[0], 0);
-  assert.ok(places.every((place, index) => index === 0 || place > places[index - 1]), places.join(" "));
+  assert.ok(
+    places.every((place, index) => index === 0 || place > places[index - 1]),
+    places.join(" "),
+  );
   assert.ok(places.at(-1) <= 1);
   const ticks = scale.ticks(0.2);
-  assert.ok(ticks.every((tick, index) => index === 0 || scale.at(tick) - scale.at(ticks[index - 1]) >= 0.2), ticks.join(" "));
+  assert.ok(
+    ticks.every((tick, index) => index === 0 || scale.at(tick) - scale.at(ticks[index - 1]) >= 0.2),
+    ticks.join(" "),
+  );
 });
 
 test("a round that waits for long does not squeeze the others", async () => {
   const { TimeScale } = await load("dashboard/lanes.ts");
-  const waiting = round(3, { launchedMs: 0, decision: { decision: "awaitQuorum", missing: 1, until: 0 }, merged: null, mergeStartMs: null, mergeEndMs: null });
+  const waiting = round(3, {
+    launchedMs: 0,
+    decision: { decision: "awaitQuorum", missing: 1, until: 0 },
+    merged: null,
+    mergeStartMs: null,
+    mergeEndMs: null,
+  });
   assert.ok(new TimeScale([round(1), waiting], 3_600_000).endMs < 1_000);
 });
 

@@ -30,13 +30,10 @@ export interface Capabilities {
 
 /** The little of WebGPU that is asked here. */
 interface Gpu {
-  requestAdapter(options: { powerPreference: string }): Promise<
-    | {
-        readonly info?: { vendor?: string; architecture?: string; description?: string; isFallbackAdapter?: boolean };
-        readonly limits: { readonly maxStorageBufferBindingSize: number };
-      }
-    | null
-  >;
+  requestAdapter(options: { powerPreference: string }): Promise<{
+    readonly info?: { vendor?: string; architecture?: string; description?: string; isFallbackAdapter?: boolean };
+    readonly limits: { readonly maxStorageBufferBindingSize: number };
+  } | null>;
 }
 
 /** Looks at what this browser offers. Never fails; computes nothing. */
@@ -67,14 +64,20 @@ function validates(code: number[]): boolean {
   const magic = [0, 97, 115, 109, 1, 0, 0, 0];
   const types = [1, 5, 1, 96, 0, 1, 123];
   const functions = [3, 2, 1, 0];
-  return WebAssembly.validate(new Uint8Array([...magic, ...types, ...functions, 10, body.length + 2, 1, body.length, ...body]));
+  return WebAssembly.validate(
+    new Uint8Array([...magic, ...types, ...functions, 10, body.length + 2, 1, body.length, ...body]),
+  );
 }
 
 async function findAdapter(): Promise<{ adapter: AdapterFacts | undefined; reason: string | undefined }> {
   const none = (reason: string) => ({ adapter: undefined, reason });
   const gpu = (navigator as { gpu?: Gpu }).gpu;
   if (!gpu) {
-    return none(isSecureContext ? "this browser has no WebGPU" : "browsers give WebGPU to pages over https or on this machine only");
+    return none(
+      isSecureContext
+        ? "this browser has no WebGPU"
+        : "browsers give WebGPU to pages over https or on this machine only",
+    );
   }
   try {
     const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
@@ -82,7 +85,10 @@ async function findAdapter(): Promise<{ adapter: AdapterFacts | undefined; reaso
     const { vendor = "", architecture = "", description = "", isFallbackAdapter = false } = adapter.info ?? {};
     const software = isFallbackAdapter || /swiftshader|llvmpipe|software|warp/i.test(`${architecture} ${description}`);
     const name = description || [vendor, architecture].filter(Boolean).join(" ");
-    return { adapter: { name, software, bindingBytesMax: adapter.limits.maxStorageBufferBindingSize }, reason: undefined };
+    return {
+      adapter: { name, software, bindingBytesMax: adapter.limits.maxStorageBufferBindingSize },
+      reason: undefined,
+    };
   } catch (error) {
     return none(`WebGPU failed: ${error instanceof Error ? error.message : error}`);
   }

@@ -3,7 +3,13 @@
 /** Learner to helper. */
 export type ToFellow =
   | { readonly do: "help"; readonly wasmUrl: string; readonly model: unknown; readonly windows: number }
-  | { readonly do: "part"; readonly id: number; readonly params: Float32Array; readonly tokens: Uint32Array; readonly count: number };
+  | {
+      readonly do: "part";
+      readonly id: number;
+      readonly params: Float32Array;
+      readonly tokens: Uint32Array;
+      readonly count: number;
+    };
 
 /** Helper to learner. */
 export type FromFellow =
@@ -33,7 +39,9 @@ export class Fellow {
   readonly #worker: Worker;
   #id = 0;
   #broken: Error | undefined;
-  #wanted: { readonly resolve: (part?: Part) => void; readonly reject: (error: Error) => void; readonly timer: number } | undefined;
+  #wanted:
+    | { readonly resolve: (part?: Part) => void; readonly reject: (error: Error) => void; readonly timer: number }
+    | undefined;
 
   /** Starts the Worker: the very script that this runs in. */
   constructor(wasmUrl: string, model: unknown, windows: number) {

@@ -8,7 +8,7 @@
  * await learner.stop();
  * ```
  */
-import { LearnerError } from "./types.js";
+
 import type {
   ErrorCode,
   FromWorker,
@@ -21,9 +21,10 @@ import type {
   Sources,
   ToWorker,
 } from "./types.js";
+import { LearnerError } from "./types.js";
 
-export { capabilities } from "./check.js";
 export type { AdapterFacts, Capabilities } from "./check.js";
+export { capabilities } from "./check.js";
 export * from "./types.js";
 
 /** A learner that is told to stop has this long to say farewell, in milliseconds; then its Worker ends. */
@@ -50,9 +51,17 @@ export class Learner {
     });
     // Whoever does not ask how it ended is not to hear of it as an unhandled rejection.
     this.done.catch(() => {});
-    this.#worker = start(options, (message) => this.#hear(message), (error) => this.#end({ error }));
+    this.#worker = start(
+      options,
+      (message) => this.#hear(message),
+      (error) => this.#end({ error }),
+    );
     const { name = "browser", engine = "auto", share = 1, contactMsMax = 20_000, remember = true } = options;
-    this.#tell({ do: "join", wasmUrl: wasmUrl(options), options: { syncer, name, engine, helpers: helpers(options), share, contactMsMax, remember } });
+    this.#tell({
+      do: "join",
+      wasmUrl: wasmUrl(options),
+      options: { syncer, name, engine, helpers: helpers(options), share, contactMsMax, remember },
+    });
     this.#watchPage();
     const { signal } = options;
     if (signal) {
@@ -178,7 +187,11 @@ export function measure(options: MeasureOptions): Promise<Measured> {
     const worker = start(options, hear, (error) => end(() => reject(error)));
     if (signal?.aborted) return abort();
     signal?.addEventListener("abort", abort);
-    worker.postMessage({ do: "measure", wasmUrl: wasmUrl(options), options: { engine, helpers: helpers(options), preset, trainMs } } satisfies ToWorker);
+    worker.postMessage({
+      do: "measure",
+      wasmUrl: wasmUrl(options),
+      options: { engine, helpers: helpers(options), preset, trainMs },
+    } satisfies ToWorker);
   });
 }
 
@@ -192,7 +205,9 @@ function start(sources: Sources, hear: (message: FromWorker) => void, fail: (err
     event.preventDefault();
     // Without a message the script itself did not come.
     const loaded = Boolean(event.message);
-    fail(new LearnerError(loaded ? "worker" : "load", loaded ? event.message : "the learner's Worker could not be loaded"));
+    fail(
+      new LearnerError(loaded ? "worker" : "load", loaded ? event.message : "the learner's Worker could not be loaded"),
+    );
   };
   return worker;
 }

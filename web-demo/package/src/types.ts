@@ -1,5 +1,5 @@
 /** What a page asks of a learner, and what it hears. */
-import type { Event, Notice, Measured, RawMeasure, Report } from "./generated.js";
+import type { Event, Measured, Notice, RawMeasure, Report } from "./generated.js";
 
 export type * from "./generated.js";
 

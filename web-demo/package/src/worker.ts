@@ -1,12 +1,13 @@
 /** The learner's Worker: loads the engine, and hands events and wishes to and fro. */
+
+import type { Learner } from "../dist/wasm/plain/archipelago.js";
 import { alone } from "./alone.js";
 import { hasRelaxedSimd } from "./check.js";
-import { Fellow, answer } from "./fellow.js";
 import type { FromFellow, ToFellow } from "./fellow.js";
-import { Keeper } from "./kept.js";
+import { answer, Fellow } from "./fellow.js";
 import type { Moments } from "./kept.js";
+import { Keeper } from "./kept.js";
 import type { ErrorCode, FromWorker, LearnerEvent, RawJoin, RawMeasure, ToWorker, WorkerJoin } from "./types.js";
-import type { Learner } from "../dist/wasm/plain/archipelago.js";
 
 type Engine = typeof import("../dist/wasm/plain/archipelago.js");
 
@@ -27,7 +28,8 @@ scope.onmessage = ({ data }) => {
   if (data.do === "join") void tellFailure(join(data.wasmUrl, data.options));
   else if (data.do === "measure") void tellFailure(measure(data.wasmUrl, data.options));
   else if (data.do === "help") help(data);
-  else if (data.do === "part") return; // A helper listens otherwise.
+  else if (data.do === "part")
+    return; // A helper listens otherwise.
   else if (learner) act(learner, data);
   else waiting.push(data);
 };

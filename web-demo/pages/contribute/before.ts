@@ -1,9 +1,10 @@
 /** What is said before the start: what runs, what it costs, what this browser has, what fits. */
-import { capabilities, measure } from "archipelago";
+
 import type { Capabilities, LearnerError, Measured } from "archipelago";
-import { bytes, count } from "../shared/format.js";
+import { capabilities, measure } from "archipelago";
 import type { ServerStatus } from "../shared/api.js";
 import { find, make } from "../shared/dom.js";
+import { bytes, count } from "../shared/format.js";
 import { say } from "./say.js";
 
 /** Bits on the socket per parameter and round, each way, until the run has measured its own. */
@@ -22,18 +23,30 @@ export function showRun(status: ServerStatus): void {
   const others = status.live === 1 ? "1 machine takes" : `${status.live} machines take`;
   const text = status.corpus ? ` on ${status.corpus}` : "";
   const loss = status.valLossLast === null ? "" : ` It has learned from ${count(status.tokensMerged)} tokens so far.`;
-  say("about", `This run trains a model with ${count(status.params)} parameters (“${status.preset}”)${text}. ${others} part now.${loss}`);
+  say(
+    "about",
+    `This run trains a model with ${count(status.params)} parameters (“${status.preset}”)${text}. ${others} part now.${loss}`,
+  );
   showCosts(status);
-  say("model-state", status.valLossLast === null ? "Not measured yet." : `After ${count(status.tokensMerged)} tokens; held-out loss ${status.valLossLast.toFixed(3)} nats per token.`);
+  say(
+    "model-state",
+    status.valLossLast === null
+      ? "Not measured yet."
+      : `After ${count(status.tokensMerged)} tokens; held-out loss ${status.valLossLast.toFixed(3)} nats per token.`,
+  );
   say("sample", status.sample || "Nothing yet.");
 }
 
 function showCosts(status: ServerStatus): void {
   const bits = status.bitsPerParamUp ?? BITS_PER_PARAM;
   // A round of each fragment moves every parameter once each way; rounds are as far apart as was measured.
-  const rounds = status.timing.launchMs > 0 ? 3_600_000 / (status.timing.launchMs * Math.max(1, status.fragments.length)) : 0;
-  const hourly = rounds > 0 ? `about ${bytes((2 * rounds * status.params * bits) / 8)} an hour at the run's pace` : "a few bits per parameter and round";
-  const shard = (status.corpusTokens * 2) || 0;
+  const rounds =
+    status.timing.launchMs > 0 ? 3_600_000 / (status.timing.launchMs * Math.max(1, status.fragments.length)) : 0;
+  const hourly =
+    rounds > 0
+      ? `about ${bytes((2 * rounds * status.params * bits) / 8)} an hour at the run's pace`
+      : "a few bits per parameter and round";
+  const shard = status.corpusTokens * 2 || 0;
   const lines = [
     "Nothing computes before you press the button, and Stop ends it at once.",
     `Data: ${bytes(status.params * 4)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,
@@ -52,13 +65,23 @@ export async function showBrowser(): Promise<Capabilities> {
   const found = await capabilities();
   const { adapter } = found;
   const rows: [string, string][] = [
-    ["GPU", adapter ? `WebGPU${adapter.name ? `, ${adapter.name}` : ""}${adapter.software ? " (a program on the processor: slow)" : ""}` : `none to use: ${found.reason}`],
+    [
+      "GPU",
+      adapter
+        ? `WebGPU${adapter.name ? `, ${adapter.name}` : ""}${adapter.software ? " (a program on the processor: slow)" : ""}`
+        : `none to use: ${found.reason}`,
+    ],
     ["Largest binding", adapter ? bytes(adapter.bindingBytesMax) : "–"],
-    ["Processor", `${found.processors} threads, ${found.relaxedSimd ? "fused vectors" : found.simd ? "vectors" : "no vectors: too old to train"}`],
+    [
+      "Processor",
+      `${found.processors} threads, ${found.relaxedSimd ? "fused vectors" : found.simd ? "vectors" : "no vectors: too old to train"}`,
+    ],
     ["Memory", found.memoryBytes ? `about ${bytes(found.memoryBytes)} or more` : "not told"],
     ["Would train with", found.engine === "gpu" ? "WebGPU" : "the processor"],
   ];
-  find("browser", HTMLElement).replaceChildren(...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  find("browser", HTMLElement).replaceChildren(
+    ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]),
+  );
   return found;
 }
 
@@ -74,7 +97,9 @@ export async function showFits(found: Capabilities, preset: string): Promise<voi
     try {
       const result = await measure({ engine, preset, trainMs: TRAIN_MS });
       measured.push(result);
-      told.push(`${name}: ${count(result.tokensPerS)} tokens a second, first step after ${(result.firstStepMs / 1000).toFixed(1)} s.`);
+      told.push(
+        `${name}: ${count(result.tokensPerS)} tokens a second, first step after ${(result.firstStepMs / 1000).toFixed(1)} s.`,
+      );
     } catch (error) {
       told.push(`${name}: ${(error as LearnerError).message}.`);
     }

@@ -16,11 +16,16 @@ export function showClassroom(classroom: boolean): void {
 /** Says what is missing on pages that did not come over https, and why. */
 export function showInsecure(): void {
   if (isSecureContext) return;
-  say("insecure", "This page came over plain http, where browsers offer no WebGPU: this machine trains on its processor.");
+  say(
+    "insecure",
+    "This page came over plain http, where browsers offer no WebGPU: this machine trains on its processor.",
+  );
   find("insecure", HTMLElement).hidden = false;
   const lock = find("rules", HTMLFormElement).elements.namedItem("wakeLock") as HTMLInputElement;
   lock.disabled = true;
-  lock.parentElement?.append(make("span", { class: "quiet small" }, "(over plain http the system's own setting decides)"));
+  lock.parentElement?.append(
+    make("span", { class: "quiet small" }, "(over plain http the system's own setting decides)"),
+  );
   const gpu = find("engine", HTMLSelectElement).querySelector<HTMLOptionElement>("[value=gpu]");
   if (gpu) gpu.disabled = true;
 }

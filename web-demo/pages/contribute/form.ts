@@ -1,8 +1,8 @@
 /** The forms of this page and the settings, each way. */
 import { find } from "../shared/dom.js";
 import { clock } from "./rules.js";
-import { DEFAULTS, MODES } from "./settings.js";
 import type { Hours, Mode, Settings } from "./settings.js";
+import { DEFAULTS, MODES } from "./settings.js";
 
 /** Fills the forms, and calls `changed` with each change. */
 export function bindForms(settings: Settings, changed: (settings: Settings) => void): void {
@@ -20,7 +20,8 @@ export function bindForms(settings: Settings, changed: (settings: Settings) => v
     modes.append(choice);
   }
   const field = (name: string) => form.elements.namedItem(name) as HTMLInputElement;
-  for (const name of ["restOnBattery", "restHidden", "wakeLock", "resume"] as const) field(name).checked = settings[name];
+  for (const name of ["restOnBattery", "restHidden", "wakeLock", "resume"] as const)
+    field(name).checked = settings[name];
   field("megabytes").value = String(settings.bytesMax / 1e6);
   field("scheduled").checked = settings.hours !== null;
   if (settings.hours) {
@@ -43,7 +44,8 @@ export function bindForms(settings: Settings, changed: (settings: Settings) => v
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   // A field of the form may stand elsewhere on the page.
-  for (const element of [form, modes, find("who", HTMLElement)]) element.addEventListener("change", () => changed(read()));
+  for (const element of [form, modes, find("who", HTMLElement)])
+    element.addEventListener("change", () => changed(read()));
 }
 
 function readHours(from: string, to: string): Hours | null {

@@ -1,9 +1,9 @@
 /** What this machine does, while it does it. */
 import type { LearnerEventMap, Report } from "archipelago";
-import { bytes, count } from "../shared/format.js";
 import { find, make } from "../shared/dom.js";
-import { say } from "./say.js";
+import { bytes, count } from "../shared/format.js";
 import { Spark } from "../shared/spark.js";
+import { say } from "./say.js";
 
 /** Receipts shown. */
 const RECEIPTS_MAX = 40;
@@ -24,7 +24,9 @@ export class Live {
   }
 
   engine({ device, fallback, restored }: LearnerEventMap["engine"]): void {
-    this.#device = [device, restored ? "goes on with what this browser kept" : "", fallback ?? ""].filter(Boolean).join("; ");
+    this.#device = [device, restored ? "goes on with what this browser kept" : "", fallback ?? ""]
+      .filter(Boolean)
+      .join("; ");
     say("device", this.#device);
   }
 
@@ -53,7 +55,10 @@ export class Live {
     list.prepend(make("li", {}, `Round ${round}, fragment ${fragment}: ${text}`));
     while (list.children.length > RECEIPTS_MAX) list.lastChild?.remove();
     const { merged, late, refused } = this.#fates;
-    say("receipts-sum", `Of this machine's updates ${merged} merged, ${late} came late, ${refused} refused. Late progress rides in the next update.`);
+    say(
+      "receipts-sum",
+      `Of this machine's updates ${merged} merged, ${late} came late, ${refused} refused. Late progress rides in the next update.`,
+    );
   }
 
   #showMerged(now: number): void {
@@ -66,7 +71,10 @@ export class Live {
 function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "late" | "refused"; text: string } {
   if ("merged" in fate) {
     const { tokens, weight, version } = fate.merged;
-    return { kind: "merged", text: `merged into version ${version}, ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of it` };
+    return {
+      kind: "merged",
+      text: `merged into version ${version}, ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of it`,
+    };
   }
   if ("late" in fate) return { kind: "late", text: `late (${fate.late.replaceAll("_", " ")})` };
   return { kind: "refused", text: `refused (${fate.refused.replaceAll("_", " ")})` };

@@ -1,15 +1,15 @@
 /** The page on which a visitor lends a machine. */
 import { measure } from "archipelago";
 import type { ServerStatus } from "../shared/api.js";
-import { showBrowser, showFits, showRun } from "./before.js";
-import { showClassroom, showInsecure } from "./classroom.js";
-import { Machine, ScreenLock } from "./conditions.js";
 import { find, setAttribute } from "../shared/dom.js";
 import { carryInvite, linkFor, shareLink } from "../shared/link.js";
 import type { Sentence } from "../shared/sentence.js";
-import { say } from "./say.js";
+import { showBrowser, showFits, showRun } from "./before.js";
+import { showClassroom, showInsecure } from "./classroom.js";
+import { Machine, ScreenLock } from "./conditions.js";
 import { bindForms } from "./form.js";
 import { Live } from "./live.js";
+import { say } from "./say.js";
 import { Session } from "./session.js";
 import { keepSettings, noteRunning, readSettings, wasRunning } from "./settings.js";
 import { bindCopy, showLink } from "./share.js";
@@ -92,7 +92,11 @@ async function look(): Promise<void> {
     session?.look(status.learners);
   } catch (error) {
     // A learner that runs says itself that the syncer is away.
-    if (!session) say("about", `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`);
+    if (!session)
+      say(
+        "about",
+        `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`,
+      );
   }
 }
 
@@ -116,7 +120,9 @@ carryInvite();
 showInsecure();
 void look();
 setInterval(() => void look(), STATUS_MS);
-void showBrowser().then((found) => find("check", HTMLElement).addEventListener("click", () => void showFits(found, preset)));
+void showBrowser().then((found) =>
+  find("check", HTMLElement).addEventListener("click", () => void showFits(found, preset)),
+);
 if (wasRunning() && settings.resume) start();
 
 /** For the console: measures, and breaks things on purpose. */

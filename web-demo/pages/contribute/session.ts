@@ -1,14 +1,15 @@
 /** One learner under the visitor's rules: from Start to Stop. */
-import { capabilities, join } from "archipelago";
+
 import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "archipelago";
+import { capabilities, join } from "archipelago";
 import type { LearnerView } from "../shared/api.js";
-import type { Sentence, Tone } from "../shared/sentence.js";
 import { DROPPED, slowed } from "../shared/rein.js";
+import type { Sentence, Tone } from "../shared/sentence.js";
 import type { Machine } from "./conditions.js";
-import { judge } from "./rules.js";
 import type { Verdict } from "./rules.js";
-import { MODES } from "./settings.js";
+import { judge } from "./rules.js";
 import type { Settings } from "./settings.js";
+import { MODES } from "./settings.js";
 
 /** What a page shows of a session. */
 export interface View {
@@ -24,7 +25,10 @@ export interface View {
 }
 
 /** What is said when this browser's own other tab took this one's place. */
-const TWIN: Sentence = { tone: "trouble", text: "Not training: another tab or window of this browser trains in this run now." };
+const TWIN: Sentence = {
+  tone: "trouble",
+  text: "Not training: another tab or window of this browser trains in this run now.",
+};
 
 /** A learner that begins at once. */
 export class Session {
@@ -104,8 +108,14 @@ export class Session {
     const waiting = (text: string) => doing({ tone: "waiting", text });
     learner.on("connecting", () => waiting("Connecting to the syncer…"));
     learner.on("preparing", () => waiting("Getting ready: building the model…"));
-    learner.on("standby", () => waiting("Waiting: another tab of this browser trains in this run already. This one takes over when that one ends."));
-    learner.on("forgetful", ({ reason }) => this.#view.trouble(`This browser keeps nothing (${reason}): after a reload you count as a newcomer.`));
+    learner.on("standby", () =>
+      waiting(
+        "Waiting: another tab of this browser trains in this run already. This one takes over when that one ends.",
+      ),
+    );
+    learner.on("forgetful", ({ reason }) =>
+      this.#view.trouble(`This browser keeps nothing (${reason}): after a reload you count as a newcomer.`),
+    );
     learner.on("engine", (notice) => this.#view.engine(notice));
     learner.on("welcomed", (event) => {
       this.#id = event.learner;
@@ -146,7 +156,10 @@ export function sentence(report: Report, mode: string): Sentence {
   const tone = (connected: Tone): Tone => (offline ? "trouble" : connected);
   switch (report.doing) {
     case "connecting":
-      return { tone: "waiting", text: offline ? `Connecting: ${offline.reason}, ${again}.` : "Connecting to the syncer…" };
+      return {
+        tone: "waiting",
+        text: offline ? `Connecting: ${offline.reason}, ${again}.` : "Connecting to the syncer…",
+      };
     case "joining":
       return { tone: tone("waiting"), text: `Joining: fetching the model.${apart}` };
     case "starved":

@@ -4,7 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import { fillRows, make, setText } from "../shared/dom.js";
 import { duration, UNKNOWN } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
-import { color, onThemeChange, type ColorName } from "../shared/palette.js";
+import { type ColorName, color, onThemeChange } from "../shared/palette.js";
 
 /** One line. */
 export interface Line {
@@ -43,7 +43,9 @@ const FONT = "12px system-ui, sans-serif";
 /** Steps of a scale that counts things. */
 const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [step, step * 10, step * 100, step * 1_000]).sort((a, b) => a - b);
 /** Steps of the time axis, in seconds. */
-const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
+const TIME_STEPS = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
+];
 
 /** A chart within a `<figure>`. */
 export class Chart {
@@ -72,7 +74,12 @@ export class Chart {
       this.#keys.push(key);
     }
     keys.append(...this.#keys, this.#when);
-    figure.append(make("figcaption", {}, make("h3", {}, spec.title), this.#summary), keys, this.#plotHost, this.#tableOf(spec));
+    figure.append(
+      make("figcaption", {}, make("h3", {}, spec.title), this.#summary),
+      keys,
+      this.#plotHost,
+      this.#tableOf(spec),
+    );
     this.refresh = painter(figure, () => this.#paint());
     new ResizeObserver(() => this.#resize()).observe(this.#plotHost);
     this.#plotHost.addEventListener("keydown", (event) => this.#key(event));
@@ -82,18 +89,31 @@ export class Chart {
 
   #options(): uPlot.Options {
     const axis = (more: uPlot.Axis): uPlot.Axis => ({
-      font: FONT, stroke: () => color("ink-soft"), grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false }, ...more,
+      font: FONT,
+      stroke: () => color("ink-soft"),
+      grid: { stroke: () => color("line"), width: 1 },
+      ticks: { show: false },
+      ...more,
     });
     const side = (right: boolean) => this.#spec.lines.find((line) => (line.right ?? false) === right);
-    const values = (right: boolean) => (_: uPlot, splits: number[]) => splits.map((split) => side(right)?.tick(split) ?? "");
+    const values = (right: boolean) => (_: uPlot, splits: number[]) =>
+      splits.map((split) => side(right)?.tick(split) ?? "");
     const axes = [
       axis({ incrs: TIME_STEPS, space: 56, size: 30, values: (_, splits) => splits.map((split) => duration(split)) }),
       axis({ scale: "y", size: 58, space: 24, values: values(false) }),
     ];
-    if (side(true)) axes.push(axis({ scale: "right", side: 1, size: 44, incrs: WHOLE_STEPS, grid: { show: false }, values: values(true) }));
-    const range = (limits: ChartSpec["range"]): uPlot.Range.Function => (_, min, max) => limits(min ?? 0, max ?? 1);
+    if (side(true))
+      axes.push(
+        axis({ scale: "right", side: 1, size: 44, incrs: WHOLE_STEPS, grid: { show: false }, values: values(true) }),
+      );
+    const range =
+      (limits: ChartSpec["range"]): uPlot.Range.Function =>
+      (_, min, max) =>
+        limits(min ?? 0, max ?? 1);
     return {
-      width: this.#width(), height: HEIGHT_PX, legend: { show: false },
+      width: this.#width(),
+      height: HEIGHT_PX,
+      legend: { show: false },
       cursor: { drag: { x: false, y: false }, sync: { key: "run", scales: ["x", null] }, y: false },
       scales: {
         x: { time: false },
@@ -101,19 +121,42 @@ export class Chart {
         right: { range: range(this.#spec.rangeRight ?? this.#spec.range) },
       },
       axes,
-      series: [{}, ...this.#spec.lines.map((line): uPlot.Series => ({
-        label: line.label, scale: line.right ? "right" : "y", stroke: () => color(line.color), width: 1.75, spanGaps: false,
-        points: { show: (plot, index) => (line.dots ?? false) && isSparse(plot.data[index] ?? []), size: 4, fill: () => color(line.color) },
-        ...(line.dashed ? { dash: [6, 5] } : {}),
-      }))],
+      series: [
+        {},
+        ...this.#spec.lines.map(
+          (line): uPlot.Series => ({
+            label: line.label,
+            scale: line.right ? "right" : "y",
+            stroke: () => color(line.color),
+            width: 1.75,
+            spanGaps: false,
+            points: {
+              show: (plot, index) => (line.dots ?? false) && isSparse(plot.data[index] ?? []),
+              size: 4,
+              fill: () => color(line.color),
+            },
+            ...(line.dashed ? { dash: [6, 5] } : {}),
+          }),
+        ),
+      ],
       hooks: { setCursor: [() => this.#readOut()] },
     };
   }
 
   #tableOf(spec: ChartSpec): HTMLElement {
     const heads = ["Time", ...spec.lines.map((line) => line.label)].map((head) => make("th", { scope: "col" }, head));
-    const table = make("table", {}, make("caption", { class: "hidden-text" }, spec.title), make("thead", {}, make("tr", {}, ...heads)), this.#rows);
-    const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${spec.title}, as a table` }, table);
+    const table = make(
+      "table",
+      {},
+      make("caption", { class: "hidden-text" }, spec.title),
+      make("thead", {}, make("tr", {}, ...heads)),
+      this.#rows,
+    );
+    const scroll = make(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": `${spec.title}, as a table` },
+      table,
+    );
     this.#table.append(make("summary", { class: "small" }, "As a table"), scroll);
     return this.#table;
   }
@@ -123,7 +166,8 @@ export class Chart {
   }
 
   #resize(): void {
-    if (this.#plot && this.#plot.width !== this.#width()) this.#plot.setSize({ width: this.#width(), height: HEIGHT_PX });
+    if (this.#plot && this.#plot.width !== this.#width())
+      this.#plot.setSize({ width: this.#width(), height: HEIGHT_PX });
   }
 
   #paint(): void {
@@ -185,7 +229,12 @@ export class Chart {
     const now = plot.cursor.idx ?? last + 1;
     const page = Math.max(1, Math.round(last / 10));
     const goals: Readonly<Record<string, number>> = {
-      ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - page, PageDown: now + page, Home: 0, End: last,
+      ArrowLeft: now - 1,
+      ArrowRight: now + 1,
+      PageUp: now - page,
+      PageDown: now + page,
+      Home: 0,
+      End: last,
     };
     const goal = goals[event.key];
     if (event.key === "Escape") plot.setCursor({ left: -10, top: -10 });
@@ -198,6 +247,7 @@ export class Chart {
 
 function isSparse(column: ArrayLike<unknown>): boolean {
   let values = 0;
-  for (let row = 0; row < column.length && values <= DOTS_MAX; row += 1) values += typeof column[row] === "number" ? 1 : 0;
+  for (let row = 0; row < column.length && values <= DOTS_MAX; row += 1)
+    values += typeof column[row] === "number" ? 1 : 0;
   return values <= DOTS_MAX;
 }

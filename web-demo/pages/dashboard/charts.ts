@@ -2,7 +2,7 @@
 import uPlot from "uplot";
 import { bytes, count, duration, nats, percent } from "../shared/format.js";
 import { Chart, type ChartSpec } from "./chart.js";
-import { perSecond, type Course } from "./course.js";
+import { type Course, perSecond } from "./course.js";
 
 const fromZero = (_: number, max: number): [number, number] => [0, max > 0 ? max * 1.1 : 1];
 const plain = (value: number): string => String(Number(value.toPrecision(4)));
@@ -36,7 +36,11 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       const { timeS, trainLoss, evaluations } = course.view;
       const held = [evaluations.map((one) => one.timeS), evaluations.map((one) => one.loss)];
       if (timeS.length === 0) return [[], [], [], []];
-      const [time = [], trained = [], tested = []] = uPlot.join([[timeS, trainLoss], held] as uPlot.AlignedData[]) as (number | null | undefined)[][];
+      const [time = [], trained = [], tested = []] = uPlot.join([[timeS, trainLoss], held] as uPlot.AlignedData[]) as (
+        | number
+        | null
+        | undefined
+      )[][];
       const least = floor();
       return [time as number[], tested, trained, time.map(() => least)];
     },

@@ -2,8 +2,18 @@
 import type { Evaluation, PointEvent, SeriesView, TextSample } from "../shared/api.js";
 
 const EMPTY: SeriesView = {
-  spanS: 0, timeS: [], trainLoss: [], tokensPerS: [], participation: [], live: [], bytesUp: [], bytesDown: [],
-  tokensMerged: [], rounds: [], evaluations: [], samples: [],
+  spanS: 0,
+  timeS: [],
+  trainLoss: [],
+  tokensPerS: [],
+  participation: [],
+  live: [],
+  bytesUp: [],
+  bytesDown: [],
+  tokensMerged: [],
+  rounds: [],
+  evaluations: [],
+  samples: [],
 };
 
 /** Columns that grow at their end. */

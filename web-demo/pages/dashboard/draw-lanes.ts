@@ -1,8 +1,8 @@
 /** Draws lanes on a canvas. */
 import type { Answer, AnswerFate, RoundReport } from "../shared/api.js";
 import { milliseconds } from "../shared/format.js";
-import { isOpen, type TimeScale } from "./lanes.js";
 import { color } from "../shared/palette.js";
+import { isOpen, type TimeScale } from "./lanes.js";
 
 /** Height of a lane, of the axis above, and width left of and right of the lanes, in CSS pixels. */
 export const LANE_PX = 24;

@@ -9,22 +9,32 @@ export function makeHeadline(): (status: ServerStatus) => void {
     const node = find(id, HTMLElement);
     return (text: string) => setText(node, text);
   };
-  const [about, participation, participationBar] = [put("about"), put("participation"), find("participation-bar", HTMLElement)];
+  const [about, participation, participationBar] = [
+    put("about"),
+    put("participation"),
+    find("participation-bar", HTMLElement),
+  ];
   const [loss, lossStart, speed, speedMore] = [put("loss"), put("loss-start"), put("speed"), put("speed-more")];
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
   return (status) => {
-    about(`A model of ${count(status.params)} parameters (“${status.preset}”) on ${status.corpus}, for ${duration(status.runS)}.`);
+    about(
+      `A model of ${count(status.params)} parameters (“${status.preset}”) on ${status.corpus}, for ${duration(status.runS)}.`,
+    );
     participation(percent(status.participation));
     participationBar.style.width = `${(status.participation * 100).toFixed(1)}%`;
     loss(nats(status.valLossLast));
-    lossStart(status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start${perByte(status)}`);
+    lossStart(
+      status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start${perByte(status)}`,
+    );
     speed(count(status.tokensPerS));
     speedMore(status.timing.stepMs > 0 ? `median step ${status.timing.stepMs.toFixed(0)} ms` : "tokens a second");
     live(count(status.live));
     liveMore(`${count(status.connected)} connected, ${count(status.learnersTotal)} ever seen`);
     merged(count(status.tokensMerged));
-    mergedMore(`in ${plural(status.rounds, "round")}; ${percent(status.tokensMerged / status.totalTokens)} of the schedule`);
+    mergedMore(
+      `in ${plural(status.rounds, "round")}; ${percent(status.tokensMerged / status.totalTokens)} of the schedule`,
+    );
     up(bytes(status.bytesUp));
     upMore(perParameter(status.bitsPerParamUp));
     down(bytes(status.bytesDown));

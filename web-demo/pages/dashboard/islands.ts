@@ -110,7 +110,11 @@ class Row {
 
   constructor(learner: number, islands: Islands) {
     this.#paces = PACES.map((by) => {
-      const button = make("button", { type: "button", "aria-pressed": "false" }, by === 1 ? "Full speed" : `×${by} slower`);
+      const button = make(
+        "button",
+        { type: "button", "aria-pressed": "false" },
+        by === 1 ? "Full speed" : `×${by} slower`,
+      );
       button.addEventListener("click", () => void islands.slow(learner, by));
       return button;
     });

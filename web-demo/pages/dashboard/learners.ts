@@ -66,12 +66,19 @@ export class Learners {
     this.meet(page.learners);
     for (const head of this.#heads) {
       const sorted = head.dataset["sort"] === page.sort;
-      setAttribute(head, "aria-sort", sorted ? (page.sort === "merged" || page.sort === "speed" ? "descending" : "ascending") : null);
+      setAttribute(
+        head,
+        "aria-sort",
+        sorted ? (page.sort === "merged" || page.sort === "speed" ? "descending" : "ascending") : null,
+      );
     }
     const most = Math.max(...page.learners.map((learner) => learner.mergedShare), Number.MIN_VALUE);
     fillRows(this.#rows, page.learners, blankRow, (row, view) => fillRow(row, view, view.mergedShare / most));
     const last = page.offset + page.learners.length;
-    setText(this.#range, page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`);
+    setText(
+      this.#range,
+      page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`,
+    );
     this.#before.disabled = page.offset === 0;
     this.#after.disabled = last >= page.total;
     if (page.learners.length === 0 && page.offset > 0) this.#turn(Math.floor((page.total - 1) / PAGE) * PAGE);
@@ -84,10 +91,26 @@ export function nameOf(view: LearnerView): string {
 }
 
 function blankRow(): HTMLTableRowElement {
-  const share = make("td", {}, make("span", { class: "bar", "aria-hidden": "true" }, make("span")), make("span", { class: "share" }));
+  const share = make(
+    "td",
+    {},
+    make("span", { class: "bar", "aria-hidden": "true" }, make("span")),
+    make("span", { class: "share" }),
+  );
   const right = () => make("td", { class: "right" });
   const head = make("th", { scope: "row" }, make("span", { class: "name" }), make("span", { class: "device" }));
-  return make("tr", {}, head, make("td"), make("td", {}, make("span", { class: "badge" })), right(), right(), share, right(), make("td"));
+  return make(
+    "tr",
+    {},
+    head,
+    make("td"),
+    make("td", {}, make("span", { class: "badge" })),
+    right(),
+    right(),
+    share,
+    right(),
+    make("td"),
+  );
 }
 
 /** `bar` is the share beside the greatest one of the page, 0 to 1. */

@@ -5,13 +5,13 @@ import { find, setText } from "../shared/dom.js";
 import { EventLink, type LinkState } from "../shared/events.js";
 import { carryInvite, copyFrom, invite, linkFor, shareLink } from "../shared/link.js";
 import { painter } from "../shared/paint.js";
+import { SentenceView } from "../shared/sentence.js";
 import { Course } from "./course.js";
 import { makeHeadline } from "./headline.js";
 import { Islands } from "./islands.js";
 import { Learners } from "./learners.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
-import { SentenceView } from "../shared/sentence.js";
 import { countdownOf, sentenceOf } from "./sentence.js";
 import { Timeline } from "./timeline.js";
 

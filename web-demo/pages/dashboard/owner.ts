@@ -61,7 +61,11 @@ export class Owner {
     try {
       const headers: Record<string, string> = { Authorization: `Bearer ${this.#token.value.trim()}` };
       if (body) headers["content-type"] = "application/json";
-      const answer = await fetch(`./v1/admin/${path}`, { method: "POST", headers, body: body ? JSON.stringify(body) : null });
+      const answer = await fetch(`./v1/admin/${path}`, {
+        method: "POST",
+        headers,
+        body: body ? JSON.stringify(body) : null,
+      });
       if (answer.ok) return { ok: true };
       if (answer.status === 401) {
         return trouble("That is not the token of this run. It is in the file admin.token in the run's folder.");
@@ -69,7 +73,9 @@ export class Owner {
       return trouble(`The syncer answered ${answer.status}: ${(await answer.text()).trim().slice(0, 300)}`);
     } catch (error) {
       const unsendable = error instanceof TypeError && /[^\x20-\x7e]/.test(this.#token.value);
-      return trouble(unsendable ? "A token has plain letters and digits only." : "The syncer could not be reached; try again.");
+      return trouble(
+        unsendable ? "A token has plain letters and digits only." : "The syncer could not be reached; try again.",
+      );
     }
   }
 
@@ -85,7 +91,11 @@ export class Owner {
     this.#say("Asking the syncer…", "waiting");
     const answer = await this.order(order);
     if (!answer.ok) this.#say(answer.text, answer.tone);
-    else this.#say({ pause: "The run is paused.", resume: "The run goes on.", finish: "The run finishes." }[order], "done");
+    else
+      this.#say(
+        { pause: "The run is paused.", resume: "The run goes on.", finish: "The run finishes." }[order],
+        "done",
+      );
   }
 
   #say(text: string, tone: string): void {

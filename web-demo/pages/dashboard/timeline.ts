@@ -3,9 +3,9 @@ import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
 import { fillRows, find, make, setText } from "../shared/dom.js";
 import { milliseconds } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
+import { onThemeChange } from "../shared/palette.js";
 import { AXIS_PX, drawLanes, LANE_PX, type Picture, xOf, yOf } from "./draw-lanes.js";
 import { cause, describeAnswer, describeRound, outcome, Rounds, TimeScale } from "./lanes.js";
-import { onThemeChange } from "../shared/palette.js";
 
 const LANES_WIDE = 14;
 const LANES_NARROW = 10;

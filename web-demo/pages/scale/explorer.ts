@@ -25,7 +25,8 @@ export class Explorer {
     this.#worker.onmessage = ({ data }: MessageEvent<Answers>) => {
       if (data.is === "failed") return failed(data.why);
       if (data.job !== this.#job) return;
-      for (const [index, value, view] of data.answers) this.#results.push({ question: this.#questions[index]!, value, view });
+      for (const [index, value, view] of data.answers)
+        this.#results.push({ question: this.#questions[index]!, value, view });
       came(this.#results, data.done);
     };
     this.#worker.onerror = (event) => {

@@ -1,7 +1,7 @@
 /** Goodput against chips, with the paper's points, and what it means where the sliders stand. */
-import { find, fillRows, make, setAttribute, setText } from "../shared/dom.js";
+import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { duration, percent, plural } from "../shared/format.js";
-import { plot, type PlotLine } from "../shared/plot.js";
+import { type PlotLine, plot } from "../shared/plot.js";
 import { lineOf, type Result } from "./explorer.js";
 import { CHIPS, TABLE } from "./paper.js";
 import { SET_LINE } from "./questions.js";
@@ -9,7 +9,14 @@ import { chips, type Settings } from "./settings.js";
 
 const HEIGHT_PX = 340;
 const YEAR_S = 365 * 86_400;
-const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [{ tone: "quiet", dash: "2 4" }, { tone: "2", dash: "7 4" }, { tone: "1" }, { tone: "1" }, { tone: "1" }, { tone: "1" }];
+const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
+  { tone: "quiet", dash: "2 4" },
+  { tone: "2", dash: "7 4" },
+  { tone: "1" },
+  { tone: "1" },
+  { tone: "1" },
+  { tone: "1" },
+];
 
 export class GoodputView {
   readonly #host = find("goodput-chart", HTMLElement);
@@ -23,32 +30,48 @@ export class GoodputView {
   show(settings: Settings, results: readonly Result[]): void {
     this.#last = [settings, results];
     const asPaper = settings.mtbiYears === 1;
-    const lines = TABLE.map((row, line): PlotLine => ({
-      label: row.label, ...TONES[line]!, points: lineOf(results, "goodput", line),
-      marks: asPaper ? CHIPS.map((at, column) => [at, row.goodput[column]!] as const) : [],
-    }));
+    const lines = TABLE.map(
+      (row, line): PlotLine => ({
+        label: row.label,
+        ...TONES[line]!,
+        points: lineOf(results, "goodput", line),
+        marks: asPaper ? CHIPS.map((at, column) => [at, row.goodput[column]!] as const) : [],
+      }),
+    );
     const width = this.#host.clientWidth;
     if (width > 0) {
-      const ticks = width < 560 ? [10_000, 100_000, 1_000_000] : [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000];
+      const ticks =
+        width < 560 ? [10_000, 100_000, 1_000_000] : [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000];
       plot(this.#svg, {
-        width, height: HEIGHT_PX, right: 136, lines, at: settings.chips,
+        width,
+        height: HEIGHT_PX,
+        right: 136,
+        lines,
+        at: settings.chips,
         x: { min: 10_000, max: 5_000_000, log: true, ticks, say: chips },
         y: { min: 0, max: 1, ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], say: (value) => `${Math.round(value * 100)} %` },
       });
     }
-    setText(find("goodput-note", HTMLElement), asPaper ? "Crosses are the paper's figures." : "The paper has figures for one interruption a year only.");
+    setText(
+      find("goodput-note", HTMLElement),
+      asPaper ? "Crosses are the paper's figures." : "The paper has figures for one interruption a year only.",
+    );
     this.#say(settings, results);
     this.#table(lines, asPaper);
   }
 
   #say(settings: Settings, results: readonly Result[]): void {
-    const of = (line: number) => results.find(({ question }) => question.of === "goodput" && question.line === line)?.view;
+    const of = (line: number) =>
+      results.find(({ question }) => question.of === "goodput" && question.line === line)?.view;
     const [set, one] = [of(SET_LINE), of(SET_LINE + 1)];
     if (!set || !one) return;
     // The cluster's mean time between interruptions is the chip's over the number of chips.
     const everyS = (settings.mtbiYears * YEAR_S) / settings.chips;
     const every = everyS < 10 ? `${everyS.toFixed(1)} s` : duration(everyS);
-    const many = settings.learners === 1 ? "" : ` Cut into ${plural(settings.learners, "learner")} that do not wait for each other, ${percent(set.goodput)}; somebody makes progress ${percent(set.uptime)} of the time.`;
+    const many =
+      settings.learners === 1
+        ? ""
+        : ` Cut into ${plural(settings.learners, "learner")} that do not wait for each other, ${percent(set.goodput)}; somebody makes progress ${percent(set.uptime)} of the time.`;
     const text = `At ${chips(settings.chips)} chips something breaks every ${every}. One elastic run does useful work ${percent(one.goodput)} of the time.${many}`;
     setText(find("reading", HTMLElement), text);
     setAttribute(this.#svg, "aria-label", `Goodput against the number of chips. ${text}`);
@@ -56,13 +79,19 @@ export class GoodputView {
 
   /** The paper's cells beside ours. */
   #table(lines: readonly PlotLine[], asPaper: boolean): void {
-    const blank = () => make("tr", {}, make("th", { scope: "row" }), ...CHIPS.map(() => make("td", { class: "right" })));
+    const blank = () =>
+      make("tr", {}, make("th", { scope: "row" }), ...CHIPS.map(() => make("td", { class: "right" })));
     fillRows(find("goodput-rows", HTMLElement), lines, blank, (row, line) => {
       setText(row.cells[0]!, line.label);
       CHIPS.forEach((at, column) => {
         const ours = line.points.find(([x]) => x === at)?.[1] ?? null;
         const theirs = line.marks?.[column]?.[1];
-        setText(row.cells[column + 1]!, ours === null ? "–" : `${Math.round(ours * 100)}${asPaper && theirs !== undefined ? ` (${Math.round(theirs * 100)})` : ""}`);
+        setText(
+          row.cells[column + 1]!,
+          ours === null
+            ? "–"
+            : `${Math.round(ours * 100)}${asPaper && theirs !== undefined ? ` (${Math.round(theirs * 100)})` : ""}`,
+        );
       });
     });
   }

@@ -1,15 +1,21 @@
 /** The link that each method needs, against how busy compute is to be. */
-import { find, fillRows, make, setAttribute, setText } from "../shared/dom.js";
+import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { milliseconds, percent, plural } from "../shared/format.js";
 import { DATA_CENTRE_LATENCY_MS } from "../shared/lesson.js";
-import { plot, type PlotLine } from "../shared/plot.js";
+import { type PlotLine, plot } from "../shared/plot.js";
 import { lineOf, type Result } from "./explorer.js";
 import { LINK } from "./paper.js";
 import { bitsOf, METHODS, UTILISATIONS } from "./questions.js";
 import { isAsPaper, type Settings } from "./settings.js";
 
 const HEIGHT_PX = 340;
-const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [{ tone: "2", dash: "7 4" }, { tone: "3", dash: "2 3" }, { tone: "quiet" }, { tone: "1" }, { tone: "1", dash: "10 3" }];
+const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
+  { tone: "2", dash: "7 4" },
+  { tone: "3", dash: "2 3" },
+  { tone: "quiet" },
+  { tone: "1" },
+  { tone: "1", dash: "10 3" },
+];
 
 /** 0.42, 1.7, 104. */
 function gbit(value: number): string {
@@ -29,22 +35,49 @@ export class LinkView {
   show(settings: Settings, results: readonly Result[]): void {
     this.#last = [settings, results];
     // What was not found to be enough at any rate has no point.
-    const lines = METHODS.map(({ label }, line): PlotLine => ({ label, ...TONES[line]!, points: lineOf(results, "link", line).filter(([, rate]) => Number.isFinite(rate) && rate > 0) }));
+    const lines = METHODS.map(
+      ({ label }, line): PlotLine => ({
+        label,
+        ...TONES[line]!,
+        points: lineOf(results, "link", line).filter(([, rate]) => Number.isFinite(rate) && rate > 0),
+      }),
+    );
     const rates = lines.flatMap(({ points }) => points.map(([, rate]) => rate));
     const width = this.#host.clientWidth;
     if (width > 0 && rates.length > 0) {
-      const [low, high] = [Math.floor(Math.log10(Math.min(...rates))), Math.ceil(Math.log10(Math.max(...rates)) + 1e-9)];
+      const [low, high] = [
+        Math.floor(Math.log10(Math.min(...rates))),
+        Math.ceil(Math.log10(Math.max(...rates)) + 1e-9),
+      ];
       plot(this.#svg, {
-        width, height: HEIGHT_PX, right: 136, lines, at: settings.utilisation,
-        x: { min: UTILISATIONS[0], max: 0.99, ticks: width < 560 ? [0.5, 0.7, 0.9] : [0.5, 0.6, 0.7, 0.8, 0.9], say: (value) => percent(value).replace(".0", "") },
-        y: { min: 10 ** low, max: 10 ** Math.max(high, low + 1), log: true, ticks: Array.from({ length: Math.max(1, high - low) + 1 }, (_, at) => 10 ** (low + at)), say: (rate) => String(Number(rate.toPrecision(1))) },
+        width,
+        height: HEIGHT_PX,
+        right: 136,
+        lines,
+        at: settings.utilisation,
+        x: {
+          min: UTILISATIONS[0],
+          max: 0.99,
+          ticks: width < 560 ? [0.5, 0.7, 0.9] : [0.5, 0.6, 0.7, 0.8, 0.9],
+          say: (value) => percent(value).replace(".0", ""),
+        },
+        y: {
+          min: 10 ** low,
+          max: 10 ** Math.max(high, low + 1),
+          log: true,
+          ticks: Array.from({ length: Math.max(1, high - low) + 1 }, (_, at) => 10 ** (low + at)),
+          say: (rate) => String(Number(rate.toPrecision(1))),
+        },
       });
     }
     this.#say(settings, results);
   }
 
   #say(settings: Settings, results: readonly Result[]): void {
-    const rate = (line: number) => results.find(({ question }) => question.of === "link" && question.line === line && question.x === settings.utilisation)?.value;
+    const rate = (line: number) =>
+      results.find(
+        ({ question }) => question.of === "link" && question.line === line && question.x === settings.utilisation,
+      )?.value;
     const [parallel, int4] = [rate(0), rate(4)];
     if (parallel === undefined || int4 === undefined) return;
     const decoupled = Number.isFinite(int4)
@@ -54,12 +87,25 @@ export class LinkView {
     setText(find("link-reading", HTMLElement), text);
     setAttribute(this.#svg, "aria-label", `Gbit/s against how busy compute is. ${text}`);
     const asPaper = isAsPaper(settings);
-    const blank = () => make("tr", {}, make("th", { scope: "row" }), make("td", { class: "right" }), make("td", { class: "right" }), make("td", { class: "right" }));
+    const blank = () =>
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row" }),
+        make("td", { class: "right" }),
+        make("td", { class: "right" }),
+        make("td", { class: "right" }),
+      );
     fillRows(find("link-rows", HTMLElement), METHODS, blank, (row, method) => {
       const [line, bits] = [METHODS.indexOf(method), bitsOf(method, settings)];
       const value = rate(line);
       const theirs = asPaper ? LINK.get(`${settings.dataCentres} ${method.method} ${bits}`) : undefined;
-      [method.label, String(bits), value === undefined ? "–" : Number.isFinite(value) ? gbit(value) : "no link will do", theirs === undefined ? "" : String(theirs)].forEach((said, cell) => setText(row.cells[cell]!, said));
+      [
+        method.label,
+        String(bits),
+        value === undefined ? "–" : Number.isFinite(value) ? gbit(value) : "no link will do",
+        theirs === undefined ? "" : String(theirs),
+      ].forEach((said, cell) => setText(row.cells[cell]!, said));
     });
   }
 }

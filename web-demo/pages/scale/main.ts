@@ -3,9 +3,9 @@ import "./scale.css";
 import { find, make, say, setText } from "../shared/dom.js";
 import { copyFrom, isPart } from "../shared/link.js";
 import { Explorer } from "./explorer.js";
-import { FAILURES, LINKS, read, write, type Knob, type Settings } from "./settings.js";
 import { GoodputView } from "./goodput.js";
 import { LinkView } from "./link.js";
+import { FAILURES, type Knob, LINKS, read, type Settings, write } from "./settings.js";
 
 const notice = find("notice", HTMLElement);
 const goodput = new GoodputView();
@@ -15,14 +15,17 @@ const shows: (() => void)[] = [];
 
 let settings: Settings;
 
-const explorer = new Explorer((results, done) => {
-  goodput.show(settings, results);
-  link.show(settings, results);
-  setText(find("working", HTMLElement), done ? "" : "Working it out…");
-}, (why) => {
-  notify(`The figures could not be worked out: ${why}. Change a setting, or load the page anew.`);
-  setText(find("working", HTMLElement), "");
-});
+const explorer = new Explorer(
+  (results, done) => {
+    goodput.show(settings, results);
+    link.show(settings, results);
+    setText(find("working", HTMLElement), done ? "" : "Working it out…");
+  },
+  (why) => {
+    notify(`The figures could not be worked out: ${why}. Change a setting, or load the page anew.`);
+    setText(find("working", HTMLElement), "");
+  },
+);
 
 function notify(text: string): void {
   notice.hidden = text === "";
@@ -71,13 +74,22 @@ function field({ key, label, values, say }: Knob): HTMLElement {
     input.value = String(values.indexOf(settings[key]));
     show();
   });
-  return make("div", { class: "field" }, make("div", { class: "actions spread" }, make("label", { for: id }, label), output), input);
+  return make(
+    "div",
+    { class: "field" },
+    make("div", { class: "actions spread" }, make("label", { for: id }, label), output),
+    input,
+  );
 }
 
 function open(): void {
   const { settings: found, wrong } = read(location.hash);
   settings = found;
-  notify(wrong.length === 0 ? "" : `This link has something for "${wrong.join('", "')}" that it cannot be; the default is used.`);
+  notify(
+    wrong.length === 0
+      ? ""
+      : `This link has something for "${wrong.join('", "')}" that it cannot be; the default is used.`,
+  );
   for (const show of shows) show();
   showLink();
   ask();
@@ -90,4 +102,3 @@ find("copy", HTMLButtonElement).addEventListener("click", async () => {
 });
 window.addEventListener("hashchange", () => (isPart(location.hash) ? address() : open()));
 open();
-

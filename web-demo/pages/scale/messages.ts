@@ -1,5 +1,5 @@
 /** What the page asks its Worker to work out. */
-import type { ClusterSpec, Yield, LinkNeed } from "../shared/lesson.js";
+import type { ClusterSpec, LinkNeed, Yield } from "../shared/lesson.js";
 
 /** A question and where its answer belongs. */
 export type Question =
@@ -13,5 +13,10 @@ export interface Job {
 
 /** Answers to some of a job's questions, by the question's index. */
 export type Answers =
-  | { readonly is: "answers"; readonly job: number; readonly answers: readonly (readonly [index: number, value: number, view: Yield | null])[]; readonly done: boolean }
+  | {
+      readonly is: "answers";
+      readonly job: number;
+      readonly answers: readonly (readonly [index: number, value: number, view: Yield | null])[];
+      readonly done: boolean;
+    }
   | { readonly is: "failed"; readonly why: string };

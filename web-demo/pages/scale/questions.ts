@@ -7,7 +7,9 @@ import type { Settings } from "./settings.js";
 const SEED = 1;
 
 /** Chips at which goodput is worked out. */
-const CHIPS = [10, 20, 40, 80, 150, 220, 300, 420, 600, 850, 1_200, 1_700, 2_400, 3_500, 5_000].map((one) => one * 1_000);
+const CHIPS = [10, 20, 40, 80, 150, 220, 300, 420, 600, 850, 1_200, 1_700, 2_400, 3_500, 5_000].map(
+  (one) => one * 1_000,
+);
 export const UTILISATIONS = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99] as const;
 
 /** One way to train over a link. */
@@ -37,15 +39,40 @@ export const SET_LINE = TABLE.length;
 /** Everything to be worked out; what is read first comes first. */
 export function questionsOf(settings: Settings): Question[] {
   const goodput = (line: number, learners: number, elastic: boolean, chips: number): Question => ({
-    of: "goodput", line, x: chips, spec: { chips, mtbiYears: settings.mtbiYears, learners, elastic, seed: SEED },
+    of: "goodput",
+    line,
+    x: chips,
+    spec: { chips, mtbiYears: settings.mtbiYears, learners, elastic, seed: SEED },
   });
   const link = (line: number, utilisation: number): Question => {
     const { paramsBillion, stepS, dataCentres, syncEvery, fragments, roundsInFlight } = settings;
     const { method } = METHODS[line]!;
-    return { of: "link", line, x: utilisation, spec: { paramsBillion, stepS, dataCentres, syncEvery, fragments, roundsInFlight, method, bits: bitsOf(METHODS[line]!, settings), utilisation } };
+    return {
+      of: "link",
+      line,
+      x: utilisation,
+      spec: {
+        paramsBillion,
+        stepS,
+        dataCentres,
+        syncEvery,
+        fragments,
+        roundsInFlight,
+        method,
+        bits: bitsOf(METHODS[line]!, settings),
+        utilisation,
+      },
+    };
   };
-  const here = [goodput(SET_LINE, settings.learners, true, settings.chips), goodput(SET_LINE + 1, 1, true, settings.chips)];
-  const lines = TABLE.flatMap(({ learners, elastic }, line) => CHIPS.map((chips) => goodput(line, learners, elastic, chips)));
-  const linesOfLinks = METHODS.flatMap((_, line) => UTILISATIONS.filter((one) => one !== settings.utilisation).map((one) => link(line, one)));
+  const here = [
+    goodput(SET_LINE, settings.learners, true, settings.chips),
+    goodput(SET_LINE + 1, 1, true, settings.chips),
+  ];
+  const lines = TABLE.flatMap(({ learners, elastic }, line) =>
+    CHIPS.map((chips) => goodput(line, learners, elastic, chips)),
+  );
+  const linesOfLinks = METHODS.flatMap((_, line) =>
+    UTILISATIONS.filter((one) => one !== settings.utilisation).map((one) => link(line, one)),
+  );
   return [...here, ...METHODS.map((_, line) => link(line, settings.utilisation)), ...lines, ...linesOfLinks];
 }

@@ -26,10 +26,21 @@ export interface Knob {
 
 /** The paper's main setting. */
 export const DEFAULTS: Settings = {
-  chips: 1_200_000, mtbiYears: 1, learners: 8, paramsBillion: 5, stepS: 1, dataCentres: 2, bits: 16, utilisation: 0.9, syncEvery: 24, fragments: 24, roundsInFlight: 2,
+  chips: 1_200_000,
+  mtbiYears: 1,
+  learners: 8,
+  paramsBillion: 5,
+  stepS: 1,
+  dataCentres: 2,
+  bits: 16,
+  utilisation: 0.9,
+  syncEvery: 24,
+  fragments: 24,
+  roundsInFlight: 2,
 };
 
-const range = (from: number, to: number, step = 1) => Array.from({ length: Math.round((to - from) / step) + 1 }, (_, at) => Number((from + at * step).toFixed(6)));
+const range = (from: number, to: number, step = 1) =>
+  Array.from({ length: Math.round((to - from) / step) + 1 }, (_, at) => Number((from + at * step).toFixed(6)));
 const plain = String;
 
 /** 150 k, 1.2 M. */
@@ -42,18 +53,50 @@ function years(value: number): string {
 }
 
 export const FAILURES: readonly Knob[] = [
-  { key: "chips", label: "Chips", values: [10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1_000, 1_200, 1_500, 2_000, 2_400, 3_000, 4_000, 5_000].map((one) => one * 1_000), say: chips },
-  { key: "mtbiYears", label: "A chip runs between interruptions for", values: [1 / 12, 0.25, 0.5, 1, 2, 3, 5, 10], say: years },
+  {
+    key: "chips",
+    label: "Chips",
+    values: [
+      10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1_000, 1_200, 1_500, 2_000, 2_400, 3_000, 4_000, 5_000,
+    ].map((one) => one * 1_000),
+    say: chips,
+  },
+  {
+    key: "mtbiYears",
+    label: "A chip runs between interruptions for",
+    values: [1 / 12, 0.25, 0.5, 1, 2, 3, 5, 10],
+    say: years,
+  },
   { key: "learners", label: "Learners, M", values: [1, 2, 4, 8, 16, 32], say: plain },
 ];
 
 export const LINKS: readonly Knob[] = [
-  { key: "paramsBillion", label: "Parameters", values: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000], say: (value) => (value < 1_000 ? `${value} billion` : `${value / 1_000} trillion`) },
-  { key: "stepS", label: "A step takes", values: [0.1, 0.2, 0.5, 1, 2, 5, 10], say: (value) => (value < 1 ? `${value} s` : duration(value)) },
+  {
+    key: "paramsBillion",
+    label: "Parameters",
+    values: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000],
+    say: (value) => (value < 1_000 ? `${value} billion` : `${value / 1_000} trillion`),
+  },
+  {
+    key: "stepS",
+    label: "A step takes",
+    values: [0.1, 0.2, 0.5, 1, 2, 5, 10],
+    say: (value) => (value < 1 ? `${value} s` : duration(value)),
+  },
   { key: "dataCentres", label: "Data centres", values: range(2, 16), say: plain },
   { key: "bits", label: "Bits of a parameter", values: [1, 2, 4, 8, 16, 32], say: plain },
-  { key: "utilisation", label: "Compute is to be busy for", values: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99], say: percent },
-  { key: "syncEvery", label: "Steps between merges, H: DiLoCo, Streaming", values: [8, 12, 16, 24, 30, 48, 64, 96, 100, 200, 500], say: plain },
+  {
+    key: "utilisation",
+    label: "Compute is to be busy for",
+    values: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99],
+    say: percent,
+  },
+  {
+    key: "syncEvery",
+    label: "Steps between merges, H: DiLoCo, Streaming",
+    values: [8, 12, 16, 24, 30, 48, 64, 96, 100, 200, 500],
+    say: plain,
+  },
   { key: "fragments", label: "Fragments, P", values: [1, 2, 4, 8, 12, 16, 24, 36, 40], say: plain },
   { key: "roundsInFlight", label: "Rounds in flight, τ", values: [1, 2, 3, 4, 5], say: plain },
 ];
@@ -67,7 +110,9 @@ export function isAsPaper(settings: Settings): boolean {
 
 /** Settings as a link's fragment; only what differs from the defaults. */
 export function write(settings: Settings): string {
-  const changed = ALL.filter(({ key }) => settings[key] !== DEFAULTS[key]).map(({ key }) => `${key}=${Number(settings[key].toFixed(4))}`);
+  const changed = ALL.filter(({ key }) => settings[key] !== DEFAULTS[key]).map(
+    ({ key }) => `${key}=${Number(settings[key].toFixed(4))}`,
+  );
   return `#${["v=1", ...changed].join("&")}`;
 }
 

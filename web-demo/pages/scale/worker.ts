@@ -4,7 +4,10 @@ import type { Answers, Job, Question } from "./messages.js";
 
 const SLICE_MS = 30;
 
-const scope = self as unknown as { onmessage: (message: MessageEvent<Job>) => void; postMessage(message: Answers): void };
+const scope = self as unknown as {
+  onmessage: (message: MessageEvent<Job>) => void;
+  postMessage(message: Answers): void;
+};
 const turns = new MessageChannel();
 const ready = init();
 

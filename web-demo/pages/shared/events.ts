@@ -19,7 +19,14 @@ const RETRY_S = [1, 2, 4, 8, 15, 30] as const;
 /** A hidden page gives its stream back after this long, in milliseconds: a syncer has only so many. */
 const REST_AFTER_MS = 60_000;
 
-const NAMES = ["status", "rounds", "point", "evaluation", "sample", "lagged"] as const satisfies readonly (keyof ServerEvents)[];
+const NAMES = [
+  "status",
+  "rounds",
+  "point",
+  "evaluation",
+  "sample",
+  "lagged",
+] as const satisfies readonly (keyof ServerEvents)[];
 
 /** A stream of `/v1/events` that comes back by itself. */
 export class EventLink {

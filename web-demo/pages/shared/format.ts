@@ -36,7 +36,12 @@ export function nats(loss: number | null): string {
 export function duration(seconds: number | null): string {
   if (seconds === null) return UNKNOWN;
   const whole = Math.max(0, Math.round(seconds));
-  const units: [number, string][] = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
+  const units: [number, string][] = [
+    [86_400, "d"],
+    [3_600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ];
   const first = units.findIndex(([size]) => whole >= size);
   if (first === -1) return "0 s";
   let rest = whole;

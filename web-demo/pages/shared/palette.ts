@@ -2,8 +2,22 @@
 
 /** Names of the theme's colours that canvases use. */
 export type ColorName =
-  | "ink" | "ink-soft" | "line" | "card" | "sunk" | "sea" | "sea-wash" | "warn" | "danger"
-  | "line-1" | "line-2" | "line-3" | "line-quiet" | "good" | "danger-wash" | "warn-wash";
+  | "ink"
+  | "ink-soft"
+  | "line"
+  | "card"
+  | "sunk"
+  | "sea"
+  | "sea-wash"
+  | "warn"
+  | "danger"
+  | "line-1"
+  | "line-2"
+  | "line-3"
+  | "line-quiet"
+  | "good"
+  | "danger-wash"
+  | "warn-wash";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const cache = new Map<ColorName, string>();

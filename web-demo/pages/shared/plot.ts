@@ -38,7 +38,12 @@ const [LEFT, TOP, BOTTOM] = [48, 10, 26];
 /** Least distance between two names, in pixels. */
 const NAME_PX = 15;
 
-function add(parent: Element, tag: string, attributes: Readonly<Record<string, string | number>>, text?: string): Element {
+function add(
+  parent: Element,
+  tag: string,
+  attributes: Readonly<Record<string, string | number>>,
+  text?: string,
+): Element {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
   if (text !== undefined) element.textContent = text;
@@ -54,21 +59,35 @@ function share(axis: Axis, value: number): number {
 export function plot(svg: SVGSVGElement, spec: PlotSpec): void {
   const { x, y, width, height, right } = spec;
   const px = (value: number) => LEFT + share(x, value) * (width - LEFT - right);
-  const py = (value: number) => height - BOTTOM - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - TOP - BOTTOM);
+  const py = (value: number) =>
+    height - BOTTOM - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - TOP - BOTTOM);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
   for (const tick of y.ticks) {
     add(svg, "line", { class: "plot-grid", x1: LEFT, x2: width - right, y1: py(tick), y2: py(tick) });
     add(svg, "text", { class: "plot-tick", x: LEFT - 6, y: py(tick) + 4, "text-anchor": "end" }, y.say(tick));
   }
-  for (const tick of x.ticks) add(svg, "text", { class: "plot-tick", x: px(tick), y: height - 8, "text-anchor": "middle" }, x.say(tick));
-  if (spec.at !== undefined) add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: TOP, y2: height - BOTTOM });
+  for (const tick of x.ticks)
+    add(svg, "text", { class: "plot-tick", x: px(tick), y: height - 8, "text-anchor": "middle" }, x.say(tick));
+  if (spec.at !== undefined)
+    add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: TOP, y2: height - BOTTOM });
   for (const line of spec.lines) {
-    const way = line.points.map(([at, value], index) => `${index === 0 ? "M" : "L"}${px(at).toFixed(1)} ${py(value).toFixed(1)}`).join("");
-    add(svg, "path", { class: "plot-line", "data-tone": line.tone, d: way, ...(line.dash ? { "stroke-dasharray": line.dash } : {}) });
+    const way = line.points
+      .map(([at, value], index) => `${index === 0 ? "M" : "L"}${px(at).toFixed(1)} ${py(value).toFixed(1)}`)
+      .join("");
+    add(svg, "path", {
+      class: "plot-line",
+      "data-tone": line.tone,
+      d: way,
+      ...(line.dash ? { "stroke-dasharray": line.dash } : {}),
+    });
     for (const [at, value] of line.marks ?? []) {
       const [cx, cy] = [px(at), py(value)];
-      add(svg, "path", { class: "plot-mark", "data-tone": line.tone, d: `M${cx - 4} ${cy - 4}L${cx + 4} ${cy + 4}M${cx - 4} ${cy + 4}L${cx + 4} ${cy - 4}` });
+      add(svg, "path", {
+        class: "plot-mark",
+        "data-tone": line.tone,
+        d: `M${cx - 4} ${cy - 4}L${cx + 4} ${cy + 4}M${cx - 4} ${cy + 4}L${cx + 4} ${cy - 4}`,
+      });
     }
   }
   const ends = spec.lines.flatMap((line) => {

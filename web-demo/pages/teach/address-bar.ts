@@ -23,12 +23,15 @@ export class AddressBar {
 
   /** What is seen changed: the link follows soon. */
   later(): void {
-    this.#timer ??= setTimeout(() => {
-      this.#timer = undefined;
-      this.#writtenAtMs = performance.now();
-      if (location.hash !== this.#known) return;
-      window.history.replaceState(null, "", this.#hash());
-      this.#known = location.hash;
-    }, this.#writtenAtMs + ADDRESS_MS - performance.now());
+    this.#timer ??= setTimeout(
+      () => {
+        this.#timer = undefined;
+        this.#writtenAtMs = performance.now();
+        if (location.hash !== this.#known) return;
+        window.history.replaceState(null, "", this.#hash());
+        this.#known = location.hash;
+      },
+      this.#writtenAtMs + ADDRESS_MS - performance.now(),
+    );
   }
 }

@@ -40,7 +40,12 @@ export function listen(actions: Actions, isPresenting: () => boolean): void {
     const pressing = target.closest("button, a") !== null && event.key === " ";
     if (typing || pressing) return;
     const arrows = isPresenting() ? { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 }[event.key] : undefined;
-    const act = arrows !== undefined ? () => actions.chapter(arrows) : /^[1-8]$/.test(event.key) ? () => actions.island(Number(event.key) - 1) : keys[event.key];
+    const act =
+      arrows !== undefined
+        ? () => actions.chapter(arrows)
+        : /^[1-8]$/.test(event.key)
+          ? () => actions.island(Number(event.key) - 1)
+          : keys[event.key];
     if (!act) return;
     event.preventDefault();
     // A key that is held down does its deed once.

@@ -16,7 +16,7 @@ import { listen } from "./keys.js";
 import { Live } from "./live.js";
 import { Presenter } from "./presenter.js";
 import { Readings } from "./readings.js";
-import { leftOut, read, write, type Place, type StageOf } from "./run/address.js";
+import { leftOut, type Place, read, type StageOf, write } from "./run/address.js";
 import { settled } from "./run/knobs.js";
 import { Stage } from "./run/stage.js";
 import { Settings } from "./settings/settings.js";

@@ -8,7 +8,8 @@ import type { Live } from "./live.js";
 export function sentenceOf(live: Live | null): Sentence {
   const frame = live?.frame;
   if (!live || !frame) return { tone: "waiting", text: "Setting the stage…" };
-  const by = (test: (island: Island, at: number) => boolean) => frame.islands.flatMap((island, at) => (test(island, at) ? [at] : []));
+  const by = (test: (island: Island, at: number) => boolean) =>
+    frame.islands.flatMap((island, at) => (test(island, at) ? [at] : []));
   const gone = by(({ state }) => state === "dead");
   const expected = by(({ state }) => state === "expected");
   const isHere = ({ state, stopped }: Island) => state !== "dead" && state !== "expected" && stopped === null;
@@ -21,27 +22,43 @@ export function sentenceOf(live: Live | null): Sentence {
   const poisoned = by((island) => isHere(island) && island.poisoned);
   const training = by(({ state }) => state === "training").length;
   const arriving = joining.length + lost.length + expected.length === frame.islands.length;
-  if (arriving && frame.run.tokensTrained === 0) return { tone: "waiting", text: "The islands are fetching the model." };
+  if (arriving && frame.run.tokensTrained === 0)
+    return { tone: "waiting", text: "The islands are fetching the model." };
   const parts = [
     gone.length > 0 && `${named(gone)} ${are(gone)} gone.`,
     expected.length > 0 && `${named(expected)} ${expected.length === 1 ? "comes" : "come"} later.`,
     lost.length > 0 && `${named(lost)} ${are(lost)} out of reach.`,
-    sentAway.length > 0 && `${named(sentAway)} ${sentAway.length === 1 ? "was" : "were"} sent away: ${frame.run.refused} forged updates were refused.`,
+    sentAway.length > 0 &&
+      `${named(sentAway)} ${sentAway.length === 1 ? "was" : "were"} sent away: ${frame.run.refused} forged updates were refused.`,
     alone.length > 0 && `${named(alone)} ${are(alone)} cut off, and ${alone.length === 1 ? "trains" : "train"} alone.`,
-    idle.length > 0 && `${named(idle)} ${are(idle)} cut off, and ${idle.length === 1 ? "has" : "have"} nothing to train on.`,
+    idle.length > 0 &&
+      `${named(idle)} ${are(idle)} cut off, and ${idle.length === 1 ? "has" : "have"} nothing to train on.`,
     joining.length > 0 && `${named(joining)} ${are(joining)} fetching the model.`,
     slow.length > 0 && `${named(slow)} ${are(slow)} slowed down.`,
-    poisoned.length > 0 && `${named(poisoned)} ${poisoned.length === 1 ? "sends" : "send"} poison: ${frame.run.refused} refused so far.`,
+    poisoned.length > 0 &&
+      `${named(poisoned)} ${poisoned.length === 1 ? "sends" : "send"} poison: ${frame.run.refused} refused so far.`,
   ].filter((part) => part !== false);
-  if (training === 0) return { tone: "trouble", text: `${parts.join(" ")} Nobody trains${gone.length > 0 ? ": start one again" : ""}.` };
-  if (parts.length === 0) return { tone: "going", text: `${plural(training, "island trains", "islands train")} one model, each at its own pace. The synchronous twin keeps step.` };
+  if (training === 0)
+    return { tone: "trouble", text: `${parts.join(" ")} Nobody trains${gone.length > 0 ? ": start one again" : ""}.` };
+  if (parts.length === 0)
+    return {
+      tone: "going",
+      text: `${plural(training, "island trains", "islands train")} one model, each at its own pace. The synchronous twin keeps step.`,
+    };
   const away = gone.length + sentAway.length > 0;
-  const others = away ? `${plural(training, "other trains", "others train")} on` : `${plural(training, "island trains", "islands train")}`;
-  return { tone: away || poisoned.length > 0 ? "held" : "going", text: `${parts.join(" ")} ${others}; ${ofTwin(live)}.` };
+  const others = away
+    ? `${plural(training, "other trains", "others train")} on`
+    : `${plural(training, "island trains", "islands train")}`;
+  return {
+    tone: away || poisoned.length > 0 ? "held" : "going",
+    text: `${parts.join(" ")} ${others}; ${ofTwin(live)}.`,
+  };
 }
 
 function ofTwin(live: Live): string {
-  return live.stalledSinceMs === null ? "the synchronous twin goes at the pace of the slowest" : `the synchronous twin has stood still for ${duration(live.standstillMs / 1_000)}`;
+  return live.stalledSinceMs === null
+    ? "the synchronous twin goes at the pace of the slowest"
+    : `the synchronous twin has stood still for ${duration(live.standstillMs / 1_000)}`;
 }
 
 function are(islands: readonly number[]): string {

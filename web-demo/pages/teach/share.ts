@@ -48,7 +48,8 @@ export class Share {
     const atMs = this.#stage.clock.targetMs;
     const { lesson, twin } = await this.#stage.digests();
     // It may have gone on meanwhile.
-    if (this.#stage.clock.targetMs === atMs) setText(this.#digest, `At ${atMs} ms: ${lesson} decoupled, ${twin} in lock-step.`);
+    if (this.#stage.clock.targetMs === atMs)
+      setText(this.#digest, `At ${atMs} ms: ${lesson} decoupled, ${twin} in lock-step.`);
   }
 
   clear(): void {

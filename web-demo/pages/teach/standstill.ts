@@ -19,7 +19,9 @@ export class Standstill {
     const kills = actions.filter(({ deed, atMs }) => deed === "kill" && atMs > this.#nowMs && atMs <= frame.nowMs);
     const begun = frame.marks.filter((mark) => mark.kind === "step");
     const steps = [...this.#open, ...begun].map((step): Step => {
-      const kill = kills.find(({ island, atMs }) => island === step.island && atMs >= step.fromMs && atMs < step.untilMs);
+      const kill = kills.find(
+        ({ island, atMs }) => island === step.island && atMs >= step.fromMs && atMs < step.untilMs,
+      );
       return { island: step.island, fromMs: step.fromMs, untilMs: kill?.atMs ?? step.untilMs };
     });
     let trainedMs = this.#nowMs;

@@ -2,7 +2,7 @@
 import { find, setAttribute } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
 import { painter } from "../../shared/paint.js";
-import { plot, steps, type PlotLine } from "../../shared/plot.js";
+import { type PlotLine, plot, steps } from "../../shared/plot.js";
 import { typeScale } from "../../shared/type.js";
 import type { HeldOut, Live } from "../live.js";
 
@@ -44,7 +44,8 @@ export class LossChart {
     const state = [live.heldOut.length, live.twinHeldOut.length, endMs, this.before?.label].join();
     if (state === this.#drawn) return;
     this.#drawn = state;
-    const points = (all: readonly HeldOut[]) => all.filter((one) => one.atMs <= endMs).map(({ atMs, loss }) => [atMs / 1_000, loss] as const);
+    const points = (all: readonly HeldOut[]) =>
+      all.filter((one) => one.atMs <= endMs).map(({ atMs, loss }) => [atMs / 1_000, loss] as const);
     const before = this.before ? points(this.before.heldOut) : [];
     const [ours, twin] = [points(live.heldOut), points(live.twinHeldOut)];
     const losses = [...ours, ...twin, ...before].map(([, loss]) => loss);
@@ -52,15 +53,30 @@ export class LossChart {
     const lines: PlotLine[] = [
       { label: "decoupled", tone: "1", points: ours },
       { label: "synchronous", tone: "2", dash: "7 4", points: twin },
-      { label: "floor", tone: "quiet", dash: "2 4", points: [[0, floor], [endMs / 1_000, floor]] },
+      {
+        label: "floor",
+        tone: "quiet",
+        dash: "2 4",
+        points: [
+          [0, floor],
+          [endMs / 1_000, floor],
+        ],
+      },
     ];
     if (before.length > 0) lines.push({ label: this.before?.label ?? "", tone: "3", dash: "1 4", points: before });
     plot(this.#svg, {
-      width, height: HEIGHT_PX, right: 92, lines,
+      width,
+      height: HEIGHT_PX,
+      right: 92,
+      lines,
       x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s` },
       y: { min, max, ticks: steps(min, max), say: (loss) => loss.toFixed(1) },
     });
     const last = (all: readonly (readonly [number, number])[]) => nats(all.at(-1)?.[1] ?? null);
-    setAttribute(this.#svg, "aria-label", `Held-out loss in nats per token: decoupled ${last(ours)}, synchronous ${last(twin)}, floor ${nats(floor)}.`);
+    setAttribute(
+      this.#svg,
+      "aria-label",
+      `Held-out loss in nats per token: decoupled ${last(ours)}, synchronous ${last(twin)}, floor ${nats(floor)}.`,
+    );
   }
 }

@@ -32,6 +32,9 @@ export class FiguresTable {
     const run = live.frame?.run;
     if (!run) return;
     setText(this.#floor, nats(run.floor));
-    setText(this.#more, `${count(run.rounds)} rounds, ${count(run.late)} answers late, ${count(run.refused)} refused; grace now ${Math.round(run.graceMs)} ms.`);
+    setText(
+      this.#more,
+      `${count(run.rounds)} rounds, ${count(run.late)} answers late, ${count(run.refused)} refused; grace now ${Math.round(run.graceMs)} ms.`,
+    );
   }
 }

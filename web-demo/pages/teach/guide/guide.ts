@@ -1,11 +1,12 @@
 /** Leads through the chapters: predict, break, see. What is said at the end is read off the run. */
-import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
+
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
 import type { HeldOut, Live } from "../live.js";
 import { named } from "../sentence.js";
 import type { Chapter, Finding, ToDo } from "./chapter.js";
 import { CHAPTERS } from "./chapters/index.js";
-import { Watch, type Measure } from "./measure.js";
+import { type Measure, Watch } from "./measure.js";
 import { isDone, isOwn, isSet, type Plan } from "./own.js";
 
 /** What the guide asks of the page. */
@@ -24,7 +25,13 @@ type Phase =
   /** It is not the chapter's run, or not any more: nothing is measured. */
   | { readonly phase: "changed" }
   /** It is being broken, by deeds of these moments; `left` is still to do. */
-  | { readonly phase: "breaking"; readonly fromMs: number; readonly untilMs: number; readonly left: readonly ToDo[]; readonly before: Measure | null }
+  | {
+      readonly phase: "breaking";
+      readonly fromMs: number;
+      readonly untilMs: number;
+      readonly left: readonly ToDo[];
+      readonly before: Measure | null;
+    }
   | { readonly phase: "after"; readonly before: Measure; readonly heldOutBefore: readonly HeldOut[] }
   | { readonly phase: "found"; readonly finding: Finding };
 
@@ -54,7 +61,17 @@ export class Guide {
   constructor(hand: Stagehand) {
     this.#hand = hand;
     CHAPTERS.forEach((chapter, at) => {
-      const dot = make("button", { type: "button", class: "dot", "data-chapter": chapter.id, title: chapter.title, "aria-label": `${at + 1}: ${chapter.title}` }, String(at + 1));
+      const dot = make(
+        "button",
+        {
+          type: "button",
+          class: "dot",
+          "data-chapter": chapter.id,
+          title: chapter.title,
+          "aria-label": `${at + 1}: ${chapter.title}`,
+        },
+        String(at + 1),
+      );
       dot.addEventListener("click", () => this.#open(chapter.id));
       this.#dots.append(make("li", {}, dot));
     });
@@ -89,7 +106,8 @@ export class Guide {
     this.#opening.hidden = chapter !== null;
     find("chapters", HTMLElement).hidden = chapter === null;
     this.#lesson.hidden = chapter === null;
-    for (const dot of this.#dots.querySelectorAll("button")) setAttribute(dot, "aria-current", dot.dataset["chapter"] === chapter?.id ? "step" : null);
+    for (const dot of this.#dots.querySelectorAll("button"))
+      setAttribute(dot, "aria-current", dot.dataset["chapter"] === chapter?.id ? "step" : null);
     if (!chapter) return;
     setText(find("chapter-number", HTMLElement), `Chapter ${CHAPTERS.indexOf(chapter) + 1} of ${CHAPTERS.length}`);
     setText(find("chapter-title", HTMLElement), chapter.title);
@@ -149,7 +167,8 @@ export class Guide {
     const phase = this.#phase;
     if (!this.chapter || phase.phase === "found") return;
     const todo = this.chapter.break.kind === "deeds" ? this.chapter.break.deeds : [];
-    const due = phase.phase === "breaking" ? phase.left : phase.phase === "before" && this.#isWarm(this.chapter) ? todo : [];
+    const due =
+      phase.phase === "breaking" ? phase.left : phase.phase === "before" && this.#isWarm(this.chapter) ? todo : [];
     const left = due.filter((one) => !isDone(action, one));
     if (left.length === due.length) this.#phase = { phase: "changed" };
     else if (phase.phase === "breaking") this.#phase = { ...phase, untilMs: action.atMs, left };
@@ -193,7 +212,9 @@ export class Guide {
   }
 
   get #canBreak(): boolean {
-    return this.chapter !== null && this.#phase.phase === "before" && this.#guess !== null && this.#isWarm(this.chapter);
+    return (
+      this.chapter !== null && this.#phase.phase === "before" && this.#guess !== null && this.#isWarm(this.chapter)
+    );
   }
 
   #refresh(): void {
@@ -211,7 +232,8 @@ export class Guide {
     setText(this.#breakHint, this.#hint(chapter));
     this.#anew.hidden = this.#phase.phase !== "changed";
     this.#finding.hidden = found === null;
-    const verdict = this.#guess === null ? "" : this.#guess === found?.answer ? "As you predicted. " : "Not as you predicted. ";
+    const verdict =
+      this.#guess === null ? "" : this.#guess === found?.answer ? "As you predicted. " : "Not as you predicted. ";
     setText(this.#foundText, found ? verdict + found.text : "");
   }
 

@@ -89,7 +89,9 @@ export class Watch {
   #basis(): Base {
     const frame = this.#frame;
     return {
-      steps: frame?.islands.map(({ steps }) => steps) ?? [], tokens: frame?.run.tokensTrained ?? 0, tokensMerged: frame?.run.tokensMerged ?? 0,
+      steps: frame?.islands.map(({ steps }) => steps) ?? [],
+      tokens: frame?.run.tokensTrained ?? 0,
+      tokensMerged: frame?.run.tokensMerged ?? 0,
     };
   }
 
@@ -133,9 +135,26 @@ function blank(islands: number, fromMs: number): Sums {
   const zeros = () => Array.from({ length: islands }, () => 0);
   const unknown = () => Array.from({ length: islands }, () => null);
   return {
-    fromMs, untilMs: fromMs, merges: 0, answers: 0, collectMs: 0, shares: zeros(), late: 0, refused: 0, updates: 0, updateBytes: 0,
-    largestBytes: 0, downBytes: 0, steps: zeros(), tokens: 0, tokensMerged: 0, twinSteps: 0, lossFrom: null, lossUntil: null,
-    liveMs: unknown(), mergedMs: unknown(),
+    fromMs,
+    untilMs: fromMs,
+    merges: 0,
+    answers: 0,
+    collectMs: 0,
+    shares: zeros(),
+    late: 0,
+    refused: 0,
+    updates: 0,
+    updateBytes: 0,
+    largestBytes: 0,
+    downBytes: 0,
+    steps: zeros(),
+    tokens: 0,
+    tokensMerged: 0,
+    twinSteps: 0,
+    lossFrom: null,
+    lossUntil: null,
+    liveMs: unknown(),
+    mergedMs: unknown(),
   };
 }
 

@@ -11,7 +11,11 @@ export interface Plan {
 /** Whether `run` is what `stage` makes it, with nothing done to it but what the chapter does by itself. */
 export function isOwn(run: Plan, stage: Plan): boolean {
   const same = (one: Action, other: Action | undefined) => one.atMs === other?.atMs && isDone(other, one);
-  return isSet(run.spec, stage.spec) && run.actions.length === stage.actions.length && stage.actions.every((action, at) => same(action, run.actions[at]));
+  return (
+    isSet(run.spec, stage.spec) &&
+    run.actions.length === stage.actions.length &&
+    stage.actions.every((action, at) => same(action, run.actions[at]))
+  );
 }
 
 /** Whether `spec` is `stage` with `change`, and nothing else changed. One seed is as good as another. */

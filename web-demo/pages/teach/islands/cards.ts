@@ -1,6 +1,7 @@
 /** The islands: what each does, and the switches that break it. */
-import type { Deed, Frame, Island } from "../../shared/lesson.js";
+
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import type { Deed, Frame, Island } from "../../shared/lesson.js";
 import { Spark } from "../../shared/spark.js";
 import { badgeOf, figuresOf, isAway } from "./words.js";
 
@@ -28,7 +29,11 @@ class Card {
 
   constructor(index: number, act: Act) {
     const name = `Island ${index + 1}`;
-    this.#canvas = make("canvas", { class: "spark", role: "img", "aria-label": `Training loss of ${name.toLowerCase()}` });
+    this.#canvas = make("canvas", {
+      class: "spark",
+      role: "img",
+      "aria-label": `Training loss of ${name.toLowerCase()}`,
+    });
     this.#name = name.toLowerCase();
     const button = (does: (island: Island) => void) => {
       const made = make("button", { type: "button" });
@@ -49,7 +54,11 @@ class Card {
       this.#state,
       this.#figures,
       this.#canvas,
-      make("div", { class: "switches", role: "group", "aria-label": `Break ${name.toLowerCase()}` }, ...Object.values(this.#buttons)),
+      make(
+        "div",
+        { class: "switches", role: "group", "aria-label": `Break ${name.toLowerCase()}` },
+        ...Object.values(this.#buttons),
+      ),
     );
     this.#spark = new Spark(this.#canvas);
   }
@@ -82,7 +91,11 @@ class Card {
     if (island.loss === null || island.steps <= this.#steps || now - this.#drawn < SPARK_MS) return;
     [this.#steps, this.#drawn] = [island.steps, now];
     this.#spark.push(island.loss);
-    setAttribute(this.#canvas, "aria-label", this.#spark.describe().replace("Training loss", `Training loss of ${this.#name}`));
+    setAttribute(
+      this.#canvas,
+      "aria-label",
+      this.#spark.describe().replace("Training loss", `Training loss of ${this.#name}`),
+    );
   }
 
   /** What a button says begins its name, for those who call it by what they see. */
@@ -105,7 +118,8 @@ export class Cards {
     // Cards are used again: whoever is at one of its buttons stays there.
     while (this.#cards.length < islands) this.#cards.push(new Card(this.#cards.length, this.#act));
     for (const card of this.#cards) card.reset();
-    if (this.#list.childElementCount !== islands) this.#list.replaceChildren(...this.#cards.slice(0, islands).map((card) => card.root));
+    if (this.#list.childElementCount !== islands)
+      this.#list.replaceChildren(...this.#cards.slice(0, islands).map((card) => card.root));
   }
 
   show(frame: Frame): void {

@@ -24,7 +24,8 @@ export function badgeOf(island: Island): readonly [string, string] {
 export function figuresOf(island: Island): string {
   if (island.stopped !== null) return `sent away: ${island.stopped}`;
   const isTraining = island.state === "training" && island.steps > 0 && island.stepMs > 0;
-  const speed = isTraining && `${count(((island.tokens / island.steps) * 1_000) / (island.stepMs * island.slow))} tok/s`;
+  const speed =
+    isTraining && `${count(((island.tokens / island.steps) * 1_000) / (island.stepMs * island.slow))} tok/s`;
   const merged = island.tokens > 0 && `${Math.round((100 * island.merged) / island.tokens)} % merged`;
   return [`loss ${island.loss === null ? UNKNOWN : island.loss.toFixed(2)}`, speed, merged].filter(Boolean).join(" · ");
 }

@@ -4,7 +4,7 @@
  * Only what differs from the chapter's stage is written. What cannot be read is left out, and said. A run with a moment
  * stands still at it; one without begins at its seed and plays, with everything that was done to it.
  */
-import { LESSON_MS_MAX, type Action, type Deed, type LessonSpec } from "../../shared/lesson.js";
+import { type Action, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
 import { isAllowed, KNOBS, settled } from "./knobs.js";
 
 /** Everything that a link tells. */
@@ -33,7 +33,15 @@ const ACTIONS_MAX = 200;
 const ALL = "all";
 const HOURS_MAX = LESSON_MS_MAX / 3_600_000;
 
-const LETTERS: Readonly<Record<Deed, string>> = { kill: "k", restart: "r", slow: "s", partition: "p", heal: "h", poison: "v", cure: "c" };
+const LETTERS: Readonly<Record<Deed, string>> = {
+  kill: "k",
+  restart: "r",
+  slow: "s",
+  partition: "p",
+  heal: "h",
+  poison: "v",
+  cure: "c",
+};
 const DEEDS = new Map(Object.entries(LETTERS).map(([deed, letter]) => [letter, deed as Deed]));
 
 /** The fragment for a place, with its `#`; without what [`leftOut`] tells. */
@@ -55,7 +63,8 @@ export function write(place: Place, stageOf: StageOf): string {
 /** What of a place does not fit into its link, in words; `null` if all does. */
 export function leftOut(place: Place): string | null {
   const parts = [
-    (place.actions.length > ACTIONS_MAX || !place.actions.every(isLinkable)) && `not all that was done to this run: a link holds ${ACTIONS_MAX} deeds of the first ${HOURS_MAX} hours`,
+    (place.actions.length > ACTIONS_MAX || !place.actions.every(isLinkable)) &&
+      `not all that was done to this run: a link holds ${ACTIONS_MAX} deeds of the first ${HOURS_MAX} hours`,
     place.atMs > LESSON_MS_MAX && `not this moment: a run ends after ${HOURS_MAX} hours`,
   ].filter((part) => part !== false);
   return parts.length === 0 ? null : parts.join(", and ");
@@ -74,7 +83,8 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const notices: string[] = [];
   const version = fields.get("v");
-  if (version !== null && version !== String(VERSION)) notices.push(`This link is of another version (${clip(version)}); what is still known of it is used.`);
+  if (version !== null && version !== String(VERSION))
+    notices.push(`This link is of another version (${clip(version)}); what is still known of it is used.`);
   let chapter = fields.get("chapter");
   if (chapter !== null && stageOf(chapter) === undefined) {
     notices.push(`There is no chapter "${clip(chapter)}".`);
@@ -94,12 +104,17 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
   const atMs = number(fields.get("t") ?? "0");
   if (!(atMs >= 0 && atMs <= LESSON_MS_MAX)) notices.push("The moment of this link cannot be read; it begins at 0.");
   const speed = SPEEDS.find((one) => one === number(fields.get("x") ?? String(base.speed)));
-  if (speed === undefined) notices.push(`"${clip(fields.get("x") ?? "")}" is no speed of this page; it is ${base.speed}.`);
+  if (speed === undefined)
+    notices.push(`"${clip(fields.get("x") ?? "")}" is no speed of this page; it is ${base.speed}.`);
   const presenter = fields.get("presenter") ?? "0";
   if (!["0", "1"].includes(presenter)) notices.push(`"${clip(presenter)}" is nothing for presenter mode; it is off.`);
   return {
     place: {
-      spec, actions, chapter, followed: readFollowed(fields.get("follow"), base.followed, spec.fragments, notices), presenter: presenter === "1",
+      spec,
+      actions,
+      chapter,
+      followed: readFollowed(fields.get("follow"), base.followed, spec.fragments, notices),
+      presenter: presenter === "1",
       atMs: atMs >= 0 && atMs <= LESSON_MS_MAX ? Math.round(atMs) : 0,
       speed: speed ?? base.speed,
     },

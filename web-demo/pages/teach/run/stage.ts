@@ -1,5 +1,12 @@
 /** The run on stage: both Workers, the clock, and everything that was done to the run. */
-import { LESSON_MS_MAX, type Action, type Deed, type Frame, type LessonSpec, type TwinFrame } from "../../shared/lesson.js";
+import {
+  type Action,
+  type Deed,
+  type Frame,
+  LESSON_MS_MAX,
+  type LessonSpec,
+  type TwinFrame,
+} from "../../shared/lesson.js";
 import { Clock } from "./clock.js";
 import type { Ask, Kind, Tell } from "./messages.js";
 

@@ -1,6 +1,6 @@
 /** Runs the lesson, or its twin, in slices towards the page's target, and posts frames of it. */
 import init, { Lesson, lessonDefaults, Twin } from "../../../lesson/dist/lesson.js";
-import { LESSON_MS_MAX, type Frame, type Mark, type TwinFrame, type TwinMark } from "../../shared/lesson.js";
+import { type Frame, LESSON_MS_MAX, type Mark, type TwinFrame, type TwinMark } from "../../shared/lesson.js";
 import type { Ask, Kind, Start, Tell } from "./messages.js";
 
 /** A slice of work between two looks at the page's messages, in milliseconds of the wall clock. */
@@ -73,7 +73,8 @@ class Runner {
   #turn(): void {
     this.#turning = false;
     const until = performance.now() + SLICE_MS;
-    while (this.#nowMs < this.#targetMs && performance.now() < until) this.#advance(Math.min(this.#targetMs, this.#nowMs + this.#grainMs));
+    while (this.#nowMs < this.#targetMs && performance.now() < until)
+      this.#advance(Math.min(this.#targetMs, this.#nowMs + this.#grainMs));
     if (this.#nowMs >= this.#targetMs || performance.now() - this.#framed >= FRAME_MS) this.#post();
     this.#wake();
   }

@@ -1,7 +1,8 @@
 /** The knobs. A change begins the run anew from its seed. */
-import type { LessonSpec } from "../../shared/lesson.js";
+
 import { find, make, setText } from "../../shared/dom.js";
-import { GROUPS, settled, type Knob } from "../run/knobs.js";
+import type { LessonSpec } from "../../shared/lesson.js";
+import { GROUPS, type Knob, settled } from "../run/knobs.js";
 
 export class Settings {
   readonly #shows: ((spec: LessonSpec) => void)[] = [];
@@ -11,7 +12,14 @@ export class Settings {
   constructor(change: (spec: LessonSpec) => void) {
     const changed = (more: Partial<LessonSpec>) => this.#spec && change(settled({ ...this.#spec, ...more }));
     find("knobs", HTMLElement).append(
-      ...GROUPS.map(({ title, knobs }) => make("fieldset", { class: "stack" }, make("legend", {}, title), ...knobs.map((knob) => this.#field(knob, changed)))),
+      ...GROUPS.map(({ title, knobs }) =>
+        make(
+          "fieldset",
+          { class: "stack" },
+          make("legend", {}, title),
+          ...knobs.map((knob) => this.#field(knob, changed)),
+        ),
+      ),
     );
   }
 
@@ -20,12 +28,23 @@ export class Settings {
     const hint = make("span", { class: "hint", id: `${id}-hint` }, knob.hint);
     const label = make("label", { for: id }, knob.label);
     if (knob.kind === "choice") {
-      const select = make("select", { id, "aria-describedby": hint.id }, ...knob.options.map(([value, text]) => make("option", { value }, text)));
+      const select = make(
+        "select",
+        { id, "aria-describedby": hint.id },
+        ...knob.options.map(([value, text]) => make("option", { value }, text)),
+      );
       select.addEventListener("change", () => changed({ [knob.key]: select.value }));
       this.#shows.push((spec) => (select.value = spec[knob.key]));
       return make("div", { class: "field" }, label, select, hint);
     }
-    const input = make("input", { id, type: "range", min: String(knob.min), max: String(knob.max), step: String(knob.step), "aria-describedby": hint.id });
+    const input = make("input", {
+      id,
+      type: "range",
+      min: String(knob.min),
+      max: String(knob.max),
+      step: String(knob.step),
+      "aria-describedby": hint.id,
+    });
     const output = make("output", { class: "number", for: id });
     const say = () => {
       setText(output, knob.say(Number(input.value)));

@@ -1,7 +1,8 @@
 /** Draws parcels on their way between islands and syncer: a line for the way, codes for what is in flight. */
+
+import { type ColorName, color } from "../../shared/palette.js";
 import type { Parcel } from "./history.js";
-import { color, type ColorName } from "../../shared/palette.js";
-import { glowOf, headOf, LEFT_PX, wayOf, xOf, type Scene, type Way } from "./scene.js";
+import { glowOf, headOf, LEFT_PX, type Scene, type Way, wayOf, xOf } from "./scene.js";
 
 /** A cell of a code, and codes in a row, of the block that stands for a parcel. */
 const CELL_PX = 3.5;
@@ -9,7 +10,12 @@ const CELLS = 8;
 /** A parcel is still seen where it came in for so long, in milliseconds of the wall clock. */
 const GLOW_MS = 350;
 
-const COLORS: Readonly<Record<Parcel["what"], ColorName>> = { collect: "line-quiet", update: "line-1", merged: "line-2", whole: "line-3" };
+const COLORS: Readonly<Record<Parcel["what"], ColorName>> = {
+  collect: "line-quiet",
+  update: "line-1",
+  merged: "line-2",
+  whole: "line-3",
+};
 
 /** More ways than these, the newest, could not be told apart. */
 const WAYS_MAX = 500;
@@ -83,7 +89,12 @@ function drawHead(context: CanvasRenderingContext2D, scene: Scene, parcel: Parce
     if (code === 0) return;
     context.fillStyle = color(code > 0 ? "line-2" : "line-1");
     context.globalAlpha = solid * Math.min(1, 0.2 + (0.8 * Math.abs(code)) / 7);
-    context.fillRect(left + (at % CELLS) * CELL_PX, top + Math.floor(at / CELLS) * CELL_PX, CELL_PX - 0.5, CELL_PX - 0.5);
+    context.fillRect(
+      left + (at % CELLS) * CELL_PX,
+      top + Math.floor(at / CELLS) * CELL_PX,
+      CELL_PX - 0.5,
+      CELL_PX - 0.5,
+    );
   });
 }
 

@@ -1,10 +1,11 @@
 /** Draws the lanes: steps of the islands, rounds of the syncer, the synchronous twin. */
-import type { Island } from "../../shared/lesson.js";
+
 import { milliseconds } from "../../shared/format.js";
+import type { Island } from "../../shared/lesson.js";
 import { color } from "../../shared/palette.js";
 import { drawParcels } from "./draw-parcels.js";
 import { firstAfter, type Round } from "./history.js";
-import { glowOf, islandLane, LEFT_PX, rowY, syncerLane, twinLane, xOf, type Lane, type Scene } from "./scene.js";
+import { glowOf, islandLane, type Lane, LEFT_PX, rowY, type Scene, syncerLane, twinLane, xOf } from "./scene.js";
 
 const FONT = "12px system-ui, sans-serif";
 /** Longest step that a look back is made for, in milliseconds. */
@@ -35,7 +36,8 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene, height: nu
 
 function drawAxis(context: CanvasRenderingContext2D, scene: Scene, height: number): void {
   const least = (scene.spanMs * 80) / Math.max(80, scene.width - LEFT_PX);
-  const step = [100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000].find((one) => one >= least) ?? 60_000;
+  const step =
+    [100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000].find((one) => one >= least) ?? 60_000;
   context.textAlign = "center";
   for (let ms = Math.max(0, Math.ceil((scene.nowMs - scene.spanMs) / step) * step); ms <= scene.nowMs; ms += step) {
     const x = xOf(scene, ms);
@@ -99,7 +101,12 @@ function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Isl
 }
 
 /** Slanting lines, and a word where there is room: an absence is more than a colour. */
-function hatch(context: CanvasRenderingContext2D, [x, width]: readonly [number, number], lane: Lane, word: string): void {
+function hatch(
+  context: CanvasRenderingContext2D,
+  [x, width]: readonly [number, number],
+  lane: Lane,
+  word: string,
+): void {
   context.save();
   context.beginPath();
   context.rect(x, lane.top + 4, width, lane.height - 9);
@@ -140,7 +147,11 @@ function drawSyncer(context: CanvasRenderingContext2D, scene: Scene): void {
 
 function drawRound(context: CanvasRenderingContext2D, scene: Scene, round: Round): void {
   const seenUntil = (ms: number | null) => (ms === null || ms > scene.nowMs ? null : ms);
-  const [quorum, merged, abandoned] = [seenUntil(round.quorumMs), seenUntil(round.mergedMs), seenUntil(round.abandonedMs)];
+  const [quorum, merged, abandoned] = [
+    seenUntil(round.quorumMs),
+    seenUntil(round.mergedMs),
+    seenUntil(round.abandonedMs),
+  ];
   const end = merged ?? abandoned ?? scene.nowMs;
   if (xOf(scene, end) < LEFT_PX) return;
   const y = rowY(scene, round.row);

@@ -11,7 +11,12 @@ export interface Round {
   /** The row of the syncer's lane that it is drawn in. */
   readonly row: number;
   readonly launchedMs: number;
-  readonly answers: { readonly island: number; readonly atMs: number; readonly fate: "in" | "late" | "refused"; readonly why: string }[];
+  readonly answers: {
+    readonly island: number;
+    readonly atMs: number;
+    readonly fate: "in" | "late" | "refused";
+    readonly why: string;
+  }[];
   quorumMs: number | null;
   graceUntilMs: number | null;
   mergedMs: number | null;
@@ -42,7 +47,15 @@ export class History {
   #prunedMs = 0;
 
   reset(islands: number): void {
-    Object.assign(this, { steps: Array.from({ length: islands }, () => []), parcels: [], rounds: [], applied: [], twinSteps: [], stalls: [], absences: [] });
+    Object.assign(this, {
+      steps: Array.from({ length: islands }, () => []),
+      parcels: [],
+      rounds: [],
+      applied: [],
+      twinSteps: [],
+      stalls: [],
+      absences: [],
+    });
     this.#prunedMs = 0;
   }
 
@@ -70,8 +83,16 @@ export class History {
         return void this.applied.push(mark);
       case "launched":
         return void this.rounds.push({
-          round: mark.round, fragment: mark.fragment, row: this.#row(mark.atMs), launchedMs: mark.atMs, answers: [],
-          quorumMs: null, graceUntilMs: null, mergedMs: null, abandonedMs: null, shares: [],
+          round: mark.round,
+          fragment: mark.fragment,
+          row: this.#row(mark.atMs),
+          launchedMs: mark.atMs,
+          answers: [],
+          quorumMs: null,
+          graceUntilMs: null,
+          mergedMs: null,
+          abandonedMs: null,
+          shares: [],
         });
       case "left":
       case "live":
@@ -81,7 +102,8 @@ export class History {
     const round = this.rounds.findLast((one) => one.round === mark.round);
     if (!round) return;
     if (mark.kind === "answered") round.answers.push({ island: mark.island, atMs: mark.atMs, fate: "in", why: "" });
-    else if (mark.kind === "late" || mark.kind === "refused") round.answers.push({ island: mark.island, atMs: mark.atMs, fate: mark.kind, why: mark.why });
+    else if (mark.kind === "late" || mark.kind === "refused")
+      round.answers.push({ island: mark.island, atMs: mark.atMs, fate: mark.kind, why: mark.why });
     else if (mark.kind === "quorum") round.quorumMs = mark.atMs;
     else if (mark.kind === "grace") round.graceUntilMs = mark.untilMs;
     else if (mark.kind === "merged") [round.mergedMs, round.shares] = [mark.atMs, mark.shares];
@@ -90,7 +112,9 @@ export class History {
 
   /** The first row that no open round is in. */
   #row(atMs: number): number {
-    const taken = new Set(this.rounds.filter((one) => (one.mergedMs ?? one.abandonedMs ?? Infinity) > atMs).map((one) => one.row));
+    const taken = new Set(
+      this.rounds.filter((one) => (one.mergedMs ?? one.abandonedMs ?? Infinity) > atMs).map((one) => one.row),
+    );
     let row = 0;
     while (taken.has(row)) row += 1;
     return row;
@@ -100,12 +124,14 @@ export class History {
   #cutStep(island: number, atMs: number): void {
     const steps = this.steps[island];
     const last = steps?.at(-1);
-    if (steps && last && last.untilMs > atMs) steps[steps.length - 1] = { fromMs: Math.min(last.fromMs, atMs), untilMs: atMs };
+    if (steps && last && last.untilMs > atMs)
+      steps[steps.length - 1] = { fromMs: Math.min(last.fromMs, atMs), untilMs: atMs };
   }
 
   #absence(island: number, isAway: boolean, atMs: number, actions: readonly Action[]): void {
     const open = this.absences.findLast((one) => one.island === island && one.untilMs === null);
-    const last = (...deeds: readonly Deed[]) => actions.findLast((one) => one.island === island && deeds.includes(one.deed) && one.atMs <= atMs)?.atMs;
+    const last = (...deeds: readonly Deed[]) =>
+      actions.findLast((one) => one.island === island && deeds.includes(one.deed) && one.atMs <= atMs)?.atMs;
     if (isAway && !open) {
       const fromMs = last("kill") ?? atMs;
       this.absences.push({ island, fromMs, untilMs: null });
@@ -126,7 +152,8 @@ export class History {
   #prune(nowMs: number): void {
     this.#prunedMs = nowMs;
     const since = nowMs - KEEP_MS;
-    const recent = <T>(all: T[], endMs: (one: T) => number): T[] => all.filter((one) => endMs(one) >= since).slice(-ENTRIES_MAX);
+    const recent = <T>(all: T[], endMs: (one: T) => number): T[] =>
+      all.filter((one) => endMs(one) >= since).slice(-ENTRIES_MAX);
     this.steps = this.steps.map((all) => recent(all, (one) => one.untilMs));
     this.parcels = recent(this.parcels, (one) => one.untilMs);
     this.rounds = recent(this.rounds, (one) => one.mergedMs ?? one.abandonedMs ?? nowMs);

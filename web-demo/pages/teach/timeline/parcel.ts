@@ -1,8 +1,9 @@
 /** One fragment on its way, code by code. */
-import type { LessonSpec, Mark } from "../../shared/lesson.js";
-import type { Parcel } from "./history.js";
+
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { bytes, milliseconds } from "../../shared/format.js";
+import type { LessonSpec, Mark } from "../../shared/lesson.js";
+import type { Parcel } from "./history.js";
 
 /** Least time between two parcels that are shown by themselves, in milliseconds of the wall clock. */
 const CHANGE_MS = 700;
@@ -35,12 +36,19 @@ export class ParcelView {
 
   /** `follow` hears which fragment is to be followed. */
   constructor(follow: (fragment: number | null) => void) {
-    this.#select.addEventListener("change", () => follow(this.#select.value === "" ? null : Number(this.#select.value)));
+    this.#select.addEventListener("change", () =>
+      follow(this.#select.value === "" ? null : Number(this.#select.value)),
+    );
   }
 
   reset(fragments: number): void {
     const kept = Number(this.#select.value) < fragments ? this.#select.value : "";
-    this.#select.replaceChildren(make("option", { value: "" }, "all fragments"), ...Array.from({ length: fragments }, (_, at) => make("option", { value: String(at) }, `fragment ${at + 1} of ${fragments}`)));
+    this.#select.replaceChildren(
+      make("option", { value: "" }, "all fragments"),
+      ...Array.from({ length: fragments }, (_, at) =>
+        make("option", { value: String(at) }, `fragment ${at + 1} of ${fragments}`),
+      ),
+    );
     this.#select.value = kept;
     this.#shownAt = -CHANGE_MS;
   }
@@ -54,7 +62,10 @@ export class ParcelView {
   /** Looks for a parcel worth showing among what happened; gives it if there is one. */
   take(marks: readonly Mark[], followed: number | null, code: LessonSpec["code"]): Parcel | null {
     if (performance.now() - this.#shownAt < CHANGE_MS) return null;
-    const found = marks.find((mark): mark is Parcel => mark.kind === "parcel" && mark.glimpse.length > 0 && (followed === null || mark.fragment === followed));
+    const found = marks.find(
+      (mark): mark is Parcel =>
+        mark.kind === "parcel" && mark.glimpse.length > 0 && (followed === null || mark.fragment === followed),
+    );
     if (!found) return null;
     this.show(found, code);
     return found;
@@ -63,11 +74,16 @@ export class ParcelView {
   show(parcel: Parcel, code: LessonSpec["code"]): void {
     this.#shownAt = performance.now();
     setText(this.#said, saidOf(parcel, code));
-    fillRows(this.#codes, parcel.glimpse, () => make("li"), (cell, value) => {
-      const shown = String(Math.round(value)).replace("-", "−");
-      setText(cell, shown);
-      setAttribute(cell, "data-sign", value === 0 ? "0" : value > 0 ? "+" : "-");
-      cell.style.setProperty("--size", String(Math.abs(value)));
-    });
+    fillRows(
+      this.#codes,
+      parcel.glimpse,
+      () => make("li"),
+      (cell, value) => {
+        const shown = String(Math.round(value)).replace("-", "−");
+        setText(cell, shown);
+        setAttribute(cell, "data-sign", value === 0 ? "0" : value > 0 ? "+" : "-");
+        cell.style.setProperty("--size", String(Math.abs(value)));
+      },
+    );
   }
 }

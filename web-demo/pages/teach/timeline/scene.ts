@@ -55,7 +55,10 @@ export function islandLane(scene: Pick<Scene, "islands" | "rows">, island: numbe
 }
 
 export function syncerLane(scene: Pick<Scene, "islands" | "rows">): Lane {
-  return { top: AXIS_PX + above(scene.islands.length) * laneHeight(scene.islands.length), height: syncerHeight(scene.rows) };
+  return {
+    top: AXIS_PX + above(scene.islands.length) * laneHeight(scene.islands.length),
+    height: syncerHeight(scene.rows),
+  };
 }
 
 export function twinLane(scene: Pick<Scene, "islands" | "rows">): Lane {
@@ -102,7 +105,11 @@ export function wayOf(scene: Scene, parcel: Parcel): Way {
 }
 
 /** Where a parcel is at the moment that is shown, and how far on its way, 0 to 1. */
-export function headOf(scene: Scene, parcel: Parcel, way: Way): { readonly x: number; readonly y: number; readonly share: number } {
+export function headOf(
+  scene: Scene,
+  parcel: Parcel,
+  way: Way,
+): { readonly x: number; readonly y: number; readonly share: number } {
   const lasts = parcel.untilMs - parcel.fromMs;
   const share = lasts <= 0 ? 1 : Math.min(1, Math.max(0, (scene.nowMs - parcel.fromMs) / lasts));
   return { x: way.x0 + share * (way.x1 - way.x0), y: way.y0 + share * (way.y1 - way.y0), share };

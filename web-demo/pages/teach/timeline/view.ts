@@ -1,6 +1,7 @@
 /** The timeline's canvas: keeps its size, draws a scene, chooses parcels. */
-import type { Island } from "../../shared/lesson.js";
+
 import { find } from "../../shared/dom.js";
+import type { Island } from "../../shared/lesson.js";
 import { onThemeChange } from "../../shared/palette.js";
 import { typeScale } from "../../shared/type.js";
 import { draw } from "./draw.js";
@@ -38,7 +39,9 @@ export class TimelineView {
     onThemeChange(measure);
     this.#canvas.addEventListener("click", (event) => {
       const box = this.#canvas.getBoundingClientRect();
-      const parcel = this.#scene && parcelAt(this.#scene, (event.clientX - box.left) / this.#unit, (event.clientY - box.top) / this.#unit);
+      const parcel =
+        this.#scene &&
+        parcelAt(this.#scene, (event.clientX - box.left) / this.#unit, (event.clientY - box.top) / this.#unit);
       if (parcel) choose(parcel);
     });
   }
@@ -49,15 +52,31 @@ export class TimelineView {
   }
 
   /** Draws the moment `nowMs`. `wallMs` passed since the last picture. */
-  draw(islands: readonly Island[], nowMs: number, speed: number, stepMs: number, roundsInFlight: number, wallMs: number): void {
+  draw(
+    islands: readonly Island[],
+    nowMs: number,
+    speed: number,
+    stepMs: number,
+    roundsInFlight: number,
+    wallMs: number,
+  ): void {
     if (this.#width === 0 || islands.length === 0) return;
     // Faster runs are seen from farther away, or nothing could be followed; the change is gradual.
     const wanted = (Math.max(stepMs * STEPS_PER_100_PX, MS_PER_100_PX * speed ** 0.8) * this.#width) / 100;
-    this.#spanMs = this.#spanMs === 0 || still.matches ? wanted : this.#spanMs + (wanted - this.#spanMs) * Math.min(1, wallMs / 300);
+    this.#spanMs =
+      this.#spanMs === 0 || still.matches ? wanted : this.#spanMs + (wanted - this.#spanMs) * Math.min(1, wallMs / 300);
     const rows = Math.max(2, roundsInFlight);
     this.#scene = {
-      history: this.#history, islands, nowMs, speed, rows, spanMs: this.#spanMs, width: this.#width, followed: this.followed,
-      chosen: this.chosen, still: still.matches,
+      history: this.#history,
+      islands,
+      nowMs,
+      speed,
+      rows,
+      spanMs: this.#spanMs,
+      width: this.#width,
+      followed: this.followed,
+      chosen: this.chosen,
+      still: still.matches,
     };
     const context = this.#fit(heightOf(islands.length, rows));
     if (context) draw(context, this.#scene, this.#height);

@@ -1,7 +1,8 @@
 /** The timeline in words: the newest events, for those who do not see it, and for single steps. */
-import type { Mark } from "../../shared/lesson.js";
+
 import { fillRows, find, make, setText } from "../../shared/dom.js";
 import { milliseconds, percent } from "../../shared/format.js";
+import type { Mark } from "../../shared/lesson.js";
 
 const LINES_MAX = 12;
 

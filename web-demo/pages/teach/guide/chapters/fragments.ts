@@ -22,5 +22,6 @@ export const fragments: Chapter = {
       text: `Largest update: ${bytes(before.largestBytes)} with 8 fragments, ${bytes(after.largestBytes)} with 1. Sent up each second: ${bytes(was)} before, ${bytes(is)} since.`,
     };
   },
-  moral: "Fragments spread the same bytes evenly over time. The link has to carry the average, not the peak, and a fragment's trip hides behind several steps of training.",
+  moral:
+    "Fragments spread the same bytes evenly over time. The link has to carry the average, not the peak, and a fragment's trip hides behind several steps of training.",
 };

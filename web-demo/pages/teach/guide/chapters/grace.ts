@@ -21,5 +21,6 @@ export const grace: Chapter = {
       text: `${was.toFixed(1)} answers in a merge with grace, ${is.toFixed(1)} without; ${after.late} answers came too late since. What came too late is not lost: it rides along in that island's next answer.`,
     };
   },
-  moral: "In the paper (Table 5, unequal speeds) K = 1 without grace lost 4 points of accuracy; with grace it matched waiting for everybody, at full goodput.",
+  moral:
+    "In the paper (Table 5, unequal speeds) K = 1 without grace lost 4 points of accuracy; with grace it matched waiting for everybody, at full goodput.",
 };

@@ -10,4 +10,14 @@ import { rejoin } from "./rejoin.js";
 import { scavenging } from "./scavenging.js";
 import { weights } from "./weights.js";
 
-export const CHAPTERS: readonly Chapter[] = [lockstep, quorum, grace, weights, rda, fragments, int4, rejoin, scavenging];
+export const CHAPTERS: readonly Chapter[] = [
+  lockstep,
+  quorum,
+  grace,
+  weights,
+  rda,
+  fragments,
+  int4,
+  rejoin,
+  scavenging,
+];

@@ -19,7 +19,11 @@ export const int4: Chapter = {
   find: ({ before, after }) => {
     const [was, is] = [bytesPerUpdate(before), bytesPerUpdate(after)];
     const ratio = is / Math.max(1e-9, was);
-    return { answer: bin(ratio, 2.8, 5.6), text: `An update took ${bytes(was)} with 4 bits and takes ${bytes(is)} with 32: ${ratio.toFixed(1)} times as much.` };
+    return {
+      answer: bin(ratio, 2.8, 5.6),
+      text: `An update took ${bytes(was)} with 4 bits and takes ${bytes(is)} with 32: ${ratio.toFixed(1)} times as much.`,
+    };
   },
-  moral: "In the paper four bits cost 0.1 points of accuracy, two bits 13, one bit 18. Choose 1 bit below: this tiny model loses little, for what rounding takes away goes out later.",
+  moral:
+    "In the paper four bits cost 0.1 points of accuracy, two bits 13, one bit 18. Choose 1 bit below: this tiny model loses little, for what rounding takes away goes out later.",
 };

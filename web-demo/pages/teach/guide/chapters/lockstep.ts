@@ -23,6 +23,7 @@ export const lockstep: Chapter = {
       text: `In the ${duration(seconds(after))} since, the four others trained ${count(after.tokens)} tokens, ${Math.round(ours * 100)} % of the pace before. The lock-step run took ${plural(after.twinSteps, "step")}, ${Math.round(twin * 100)} % of its pace.`,
     };
   },
-  moral: "A barrier at each step makes every island a condition for all others, and with a million chips something breaks every half minute. This is the plain kind, which waits. An elastic one would start again with four, and lose the time of each restart.",
+  moral:
+    "A barrier at each step makes every island a condition for all others, and with a million chips something breaks every half minute. This is the plain kind, which waits. An elastic one would start again with four, and lose the time of each restart.",
   more: { label: "Both, on a million chips", href: "./scale.html" },
 };

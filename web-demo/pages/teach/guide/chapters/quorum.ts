@@ -18,11 +18,13 @@ export const quorum: Chapter = {
   afterMs: 16_000,
   find: ({ before, after }) => {
     const [was, is] = [perSecond(before, before.merges), perSecond(after, after.merges)];
-    const took = after.merges > 0 ? `; each took ${milliseconds(after.collectMs / after.merges)} from launch to merge` : "";
+    const took =
+      after.merges > 0 ? `; each took ${milliseconds(after.collectMs / after.merges)} from launch to merge` : "";
     return {
       answer: is >= 0.8 * was ? 0 : bin(after.merges, 1) === 0 ? 2 : 1,
       text: `${was.toFixed(2)} merges a second before, ${is.toFixed(2)} in the ${duration(seconds(after))} since${took}. Training went on meanwhile: ${after.steps.slice(0, 4).join(", ")} steps on islands 1 to 4.`,
     };
   },
-  moral: "A quorum of all puts the slowest in charge of the merges. The paper uses K = 1: whoever answers first is enough to go on. Set K to 1 below and slow it again.",
+  moral:
+    "A quorum of all puts the slowest in charge of the merges. The paper uses K = 1: whoever answers first is enough to go on. Set K to 1 below and slow it again.",
 };

@@ -1,5 +1,5 @@
 import { duration, nats } from "../../../shared/format.js";
-import { bin, lossAt, type Chapter } from "../chapter.js";
+import { bin, type Chapter, lossAt } from "../chapter.js";
 
 /** Both runs are compared at this moment, however late somebody breaks or looks. */
 const COMPARED_MS = 40_000;
@@ -19,11 +19,13 @@ export const rda: Chapter = {
   afterMs: COMPARED_MS,
   find: ({ live, heldOutBefore }) => {
     const [radial, mean] = [lossAt(heldOutBefore, COMPARED_MS), lossAt(live.heldOut, COMPARED_MS)];
-    if (radial === null || mean === null) return { answer: 1, text: "Nothing was measured of both at the same moment." };
+    if (radial === null || mean === null)
+      return { answer: 1, text: "Nothing was measured of both at the same moment." };
     return {
       answer: bin(mean / radial, 0.99, 1.01),
       text: `After ${duration(COMPARED_MS / 1_000)}: ${nats(radial)} nats with RDA, ${nats(mean)} with the mean. One seed says little: a difference of 1 % is noise.`,
     };
   },
-  moral: "With RDA the outer learning rate need not be tuned anew for each number of islands. In the paper it is worth 1.3 points at M = 8 and 1.8 at M = 16. The embedding is merged by the plain mean all the same.",
+  moral:
+    "With RDA the outer learning rate need not be tuned anew for each number of islands. In the paper it is worth 1.3 points at M = 8 and 1.8 at M = 16. The embedding is merged by the plain mean all the same.",
 };

@@ -20,12 +20,16 @@ export const rejoin: Chapter = {
     const others = (steps: readonly number[]) => steps.reduce((sum, one, at) => sum + (at === GONE ? 0 : one), 0);
     const [was, is] = [perSecond(before, others(before.steps)), perSecond(after, others(after.steps))];
     const [live, merged] = [after.liveMs[GONE], after.mergedMs[GONE]];
-    const back = live == null ? "It is not back yet." : `It had the model after ${milliseconds(live - after.fromMs)}${merged == null ? "" : ` and was in a merge after ${milliseconds(merged - after.fromMs)}`}.`;
+    const back =
+      live == null
+        ? "It is not back yet."
+        : `It had the model after ${milliseconds(live - after.fromMs)}${merged == null ? "" : ` and was in a merge after ${milliseconds(merged - after.fromMs)}`}.`;
     const pulled = (after.lossUntil ?? 0) > 1.02 * (after.lossFrom ?? Infinity);
     return {
       answer: pulled ? 2 : is < 0.85 * was ? 0 : 1,
       text: `${back} The others took ${was.toFixed(1)} steps a second before and ${is.toFixed(1)} since; held-out loss went from ${nats(after.lossFrom)} to ${nats(after.lossUntil)}.`,
     };
   },
-  moral: "Only the syncer makes versions. Whoever joins fetches the newest one and is merged from its next answers on. A newcomer overwrites nobody.",
+  moral:
+    "Only the syncer makes versions. Whoever joins fetches the newest one and is merged from its next answers on. A newcomer overwrites nobody.",
 };

@@ -26,5 +26,6 @@ export const weights: Chapter = {
       text: `Its share of the merges was ${percent(was)} and is ${percent(is)}. It took ${after.steps[SLOW] ?? 0} steps where the others took ${mean.toFixed(0)} each.`,
     };
   },
-  moral: "A slow island counts for what it trained, no less and no more. Nobody has to be sorted out, and nobody drags the others back.",
+  moral:
+    "A slow island counts for what it trained, no less and no more. Nobody has to be sorted out, and nobody drags the others back.",
 };
