@@ -18,6 +18,9 @@ struct Browser {
 /// A test that takes longer hangs; far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
 
+/// The folder of the linter.
+const LINT: &str = "web-demo/lint";
+
 const CHROMIUM: Browser =
     Browser { package: "chromium", path: "/usr/bin/chromium", variable: "CHROMIUM", switch: "BROWSER_TESTS" };
 const FIREFOX: Browser = Browser {
@@ -35,7 +38,7 @@ pub fn setup() -> Result<Vec<&'static str>, String> {
     if is_off() {
         return Ok(Vec::new());
     }
-    web::install()?;
+    web::install("web-demo")?;
     let mut added = Vec::new();
     for Browser { package, path, variable, switch } in [CHROMIUM, FIREFOX] {
         let off = env::var(switch).is_ok_and(|value| value == "no");
@@ -52,6 +55,19 @@ pub fn setup() -> Result<Vec<&'static str>, String> {
         added.push(package);
     }
     Ok(added)
+}
+
+/// Has the linter look at all TypeScript and JavaScript; it stands apart from what builds the pages.
+///
+/// # Errors
+/// A sentence: it could not be installed, or found something.
+pub fn lint() -> Result<String, String> {
+    if is_off() {
+        return Ok("left out: BROWSER_TESTS=no".to_owned());
+    }
+    web::install(LINT)?;
+    call(program("npm").args(["run", "--silent", "check"]).current_dir(root().join(LINT)))?;
+    Ok(String::new())
 }
 
 /// Builds the pages and the parity tests, unless the tests of browsers are switched off.

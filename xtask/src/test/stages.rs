@@ -91,6 +91,11 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "lint-wasm", when: When::All, what: "clippy on what browsers run", run: lint_wasm },
     Stage { name: "units", when: When::Quick, what: "the tests of core, demo and build tool", run: units },
     Stage {
+        name: "lint-web",
+        what: "pages and package are formatted, and their linter finds nothing",
+        run: browsers::lint,
+    },
+    Stage {
         name: "web",
         when: When::All,
         what: "the engine for browsers, its npm package and the pages build",

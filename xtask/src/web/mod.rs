@@ -92,7 +92,7 @@ pub fn demo_folder() -> Result<PathBuf, String> {
 /// # Errors
 /// A sentence: what is missing or failed.
 pub fn demo_site() -> Result<PathBuf, String> {
-    install()?;
+    install("web-demo")?;
     let (plain, features) = BUILDS[0];
     let wasm = root().join("web-demo/package/dist/wasm");
     // At once: the bindings are made once both are there.
@@ -119,7 +119,7 @@ pub fn demo_site() -> Result<PathBuf, String> {
 /// # Errors
 /// A sentence: what is missing or failed.
 pub fn package() -> Result<PathBuf, String> {
-    install()?;
+    install("web-demo")?;
     let folder = root().join("web-demo/package");
     let bindgen = bindgen()?;
     // At once: most of a build is one thread that optimises the whole program.

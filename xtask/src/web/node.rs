@@ -15,20 +15,21 @@ pub fn node(name: &str) -> Command {
     command
 }
 
-/// Installs what web-demo's lock file names, unless it is there.
+/// Installs what the lock file in `folder`, from the workspace's root, names, unless it is there.
 ///
 /// # Errors
 /// A sentence: Node is missing or old, or npm failed.
-pub fn install() -> Result<(), String> {
+pub fn install(folder: &str) -> Result<(), String> {
     check_node()?;
-    let folder = root().join("web-demo");
+    let name = folder;
+    let folder = root().join(folder);
     // npm keeps a copy of the lock it has installed.
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let stamp = "node_modules/.installed-lock.json";
-    let lock = read("package-lock.json").ok_or("web-demo/package-lock.json is missing")?;
+    let lock = read("package-lock.json").ok_or_else(|| format!("{name}/package-lock.json is missing"))?;
     if read(stamp).as_deref() == Some(&lock) {
         return Ok(());
     }
     call(program("npm").args(["ci", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&folder))?;
-    fs::write(folder.join(stamp), lock).map_err(|error| format!("web-demo/{stamp}: {error}"))
+    fs::write(folder.join(stamp), lock).map_err(|error| format!("{name}/{stamp}: {error}"))
 }
