@@ -1,8 +1,10 @@
 // Goal: numbers read well, and moments stand where they belong on the timeline.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
 import { test } from "node:test";
 import { round } from "./canned.mjs";
-import { load } from "./support.mjs";
+import { load, root } from "./support.mjs";
 
 test("numbers for people", async () => {
   const { bytes, count, duration, milliseconds, percent, plural } = await load("shared/format.ts");
@@ -64,4 +66,13 @@ test("what the owner did is said in the same words everywhere", async () => {
   assert.equal(reinOf({ share: 1, returnsS: null }), "");
   assert.equal(reinOf({ share: 0.25, returnsS: null }), "slowed ×4 by the owner");
   assert.equal(reinOf({ share: 1, returnsS: 11.2 }), "dropped by the owner, may return in 12 s");
+});
+
+test("the package's README lists every code of an error", async () => {
+  const read = (name) => readFile(join(root, "package", name), "utf8");
+  const [types, readme] = await Promise.all([read("src/types.ts"), read("README.md")]);
+  const declared = /export type ErrorCode =([^;]+);/.exec(types)[1].matchAll(/\| "(\w+)"/g);
+  const listed = /whose `code` is ([^|]+)\|/.exec(readme)[1].matchAll(/`(\w+)`/g);
+  const codes = (found) => [...found].map(([, code]) => code);
+  assert.deepEqual(codes(listed), codes(declared));
 });
