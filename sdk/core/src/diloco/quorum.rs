@@ -43,7 +43,6 @@ impl Default for QuorumPolicy {
 
 /// Moving averages of measured times, in milliseconds; 0 until measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct Timing {
     /// ξ_step: one inner step of the median live learner.
     pub step_ms: f64,
@@ -76,7 +75,6 @@ pub struct RoundView {
 /// What to do now about one round, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum Decision {
     /// Too few updates; an arrival changes that, or patience ends at `until`.
     AwaitQuorum {
@@ -107,7 +105,6 @@ pub enum Decision {
 /// Why collecting ended with a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum MergeCause {
     /// Every live invited learner has answered.
     AllAnswered,
@@ -120,7 +117,6 @@ pub enum MergeCause {
 /// Why collecting ended with nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub enum AbandonCause {
     /// Every live invited learner has answered, none with an update.
     NothingNew,

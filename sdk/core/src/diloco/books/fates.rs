@@ -9,7 +9,6 @@ use crate::wire::{Fate, LateReason, Refusal};
 /// How many updates met which fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 pub struct FateCounts {
     /// Merged.
     pub merged: u64,

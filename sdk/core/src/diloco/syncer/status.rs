@@ -1,15 +1,12 @@
 //! The state of a run for people and dashboards.
 
-use serde::Serialize;
-
 use super::Syncer;
 use crate::diloco::FateCounts;
 use crate::diloco::Timing;
 use crate::wire::{FragmentId, LearnerId, LearnerState, Millis, Share, Version};
 
 /// A run at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     /// The run, as 16 hex digits.
     pub run: String,
@@ -60,7 +57,7 @@ pub struct Status {
 }
 
 /// One learner at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LearnerStatus<'a> {
     /// Its id in the run.
     pub learner: LearnerId,
