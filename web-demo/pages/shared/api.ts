@@ -120,8 +120,8 @@ export type LearnerView = {
   name: string,
   /** What it computes with, in its own words. */
   device: string,
-  /** What it computes with, as far as its words begin with it. */
-  kind: LearnerKind,
+  /** What kind of device that is. */
+  kind: DeviceKind,
   /** What it is doing; `null` while it is away. */
   state: LearnerState | null,
   /** Whether it takes part in rounds. */
@@ -151,7 +151,7 @@ export type LearnerView = {
 };
 
 /** What a learner computes with. */
-export type LearnerKind = "browser" | "gpu" | "cpu" | "other";
+export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
 
 /** What a learner is doing. */
 export type LearnerState = "joining" | "training" | "paused" | "hidden" | "starved" | "held";
