@@ -92,6 +92,7 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "units", when: When::Quick, what: "the tests of core, demo and build tool", run: units },
     Stage {
         name: "lint-web",
+        when: When::All,
         what: "pages and package are formatted, and their linter finds nothing",
         run: browsers::lint,
     },
