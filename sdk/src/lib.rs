@@ -75,7 +75,7 @@ pub mod platform;
 #[cfg(feature = "learner")]
 pub mod run;
 
-pub use archipelago_core::{bytes, data, diloco, model, wire};
+pub use archipelago_core::{bytes, data, diloco, member, model, wire};
 
-#[cfg(any(feature = "learner", feature = "parity", test))]
+#[cfg(any(feature = "parity", all(test, feature = "gpu")))]
 use archipelago_core::rng;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
 use archipelago::diloco::{FragmentId, QuorumPolicy};
+use archipelago::member::{Doubling, Timing};
 use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 
@@ -88,9 +89,11 @@ pub fn crowd(seed: u64) -> Toys {
     toys.shell = ShellSpec {
         merge_ms: rng.between(0, 150),
         ping_ms: 500,
-        silent_ms_max: rng.between(2_000, 10_000),
-        backoff_ms: 100,
-        backoff_ms_max: 2_000,
+        timing: Timing {
+            backoff: Doubling { first_ms: 100, longest_ms: 2_000 },
+            patience: Doubling { first_ms: rng.between(2_000, 10_000), longest_ms: 20_000 },
+            ..Timing::default()
+        },
         snapshot_ms,
         encode: true,
         shards_at_hand: false,

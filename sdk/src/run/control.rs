@@ -1,9 +1,7 @@
 //! The owner's hand on a learner that runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-
-use crate::wire::Share;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 /// Pauses, throttles and ends a run; from any thread, at any time. Copies steer the same run.
 #[derive(Clone, Debug)]
@@ -15,7 +13,7 @@ struct Shared {
     stopped: AtomicBool,
     hidden: AtomicBool,
     reconnect: AtomicBool,
-    duty_permille: AtomicU32,
+    duty_permille: AtomicU16,
 }
 
 /// A share of time that is none.
@@ -32,7 +30,7 @@ impl Control {
             stopped: AtomicBool::new(false),
             hidden: AtomicBool::new(false),
             reconnect: AtomicBool::new(false),
-            duty_permille: AtomicU32::new(1_000),
+            duty_permille: AtomicU16::new(1_000),
         }))
     }
 
@@ -69,7 +67,7 @@ impl Control {
         if !(share > 0.0 && share <= 1.0) {
             return Err(DutyError(share));
         }
-        self.0.duty_permille.store(((share * 1_000.0).round() as u32).max(1), Relaxed);
+        self.0.duty_permille.store(((share * 1_000.0).round() as u16).max(1), Relaxed);
         Ok(())
     }
 
@@ -97,18 +95,10 @@ impl Control {
         self.0.reconnect.swap(false, Relaxed)
     }
 
-    /// Rest owed for `busy_us` of computing, in microseconds, if the run's owner has it train for `share` of what its
-    /// duty cycle leaves.
+    /// The part of the time that it computes, in thousandths, 1 to 1000.
     #[must_use]
-    pub fn rest_us(&self, busy_us: u64, share: Share) -> u64 {
-        let pace_ppm = self.pace_ppm(share);
-        busy_us.saturating_mul(1_000_000 - pace_ppm) / pace_ppm
-    }
-
-    /// The part of the time that it computes if the run's owner has it train for `share` of what its duty cycle
-    /// leaves, in millionths.
-    pub(super) fn pace_ppm(&self, share: Share) -> u64 {
-        u64::from(self.0.duty_permille.load(Relaxed)) * u64::from(share.permille())
+    pub(super) fn duty_permille(&self) -> u16 {
+        self.0.duty_permille.load(Relaxed)
     }
 }
 
@@ -123,16 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rest_and_work_make_the_duty_cycle() {
+    fn a_duty_cycle_is_above_0_and_at_most_1() {
         let control = Control::new();
-        assert_eq!(control.rest_us(7_000, Share::FULL), 0);
+        assert_eq!(control.duty_permille(), 1_000);
         control.set_duty_cycle(0.25).unwrap();
-        assert_eq!(control.rest_us(1_000, Share::FULL), 3_000);
         for share in [0.0, -1.0, 1.1, f64::NAN] {
             assert!(control.set_duty_cycle(share).is_err(), "{share}");
         }
-        // Four times as slow again, not only as slow as the slower of the two.
-        assert_eq!(control.rest_us(1_000, Share::new(0.25).unwrap()), 15_000);
-        assert_eq!(control.rest_us(1_000, Share::FULL), 3_000, "a refused share changes nothing");
+        assert_eq!(control.duty_permille(), 250, "a refused share changes nothing");
+        control.set_duty_cycle(1e-9).unwrap();
+        assert_eq!(control.duty_permille(), 1);
     }
 }

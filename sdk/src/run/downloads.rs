@@ -9,28 +9,20 @@ use futures::StreamExt;
 use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
+use crate::member::Input;
 use crate::platform::{FetchError, FetchReply, FetchRequest, RequestHeader, fetch};
 use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, shard_path};
 use crate::wire::{FragmentId, Invite, RunId, Version, clip};
 
-use super::{Address, Backoff};
+use super::Address;
 
 /// Fragments under way at once; each is held in memory whole.
 const FRAGMENTS_MAX: usize = 4;
 
-/// A transfer that ended.
-#[derive(Debug)]
-pub(super) enum Download {
-    /// Θ̂ of a fragment, or why there is none.
-    Fragment { fragment: FragmentId, result: Result<(Version, Vec<f32>), String> },
-    /// The bytes of a shard, not yet checked, or why there are none.
-    Shard { shard: u32, result: Result<Vec<u8>, String> },
-}
-
 type Reply = Result<FetchReply, FetchError>;
 
 /// A transfer that ended and was not looked at yet.
-pub(super) enum Ended {
+enum Ended {
     Fragment(Wanted, Reply),
     Shard(Reply),
 }
@@ -41,11 +33,10 @@ pub(super) struct Downloads {
     fragments: FuturesUnordered<LocalBoxFuture<'static, (Wanted, Reply)>>,
     waiting: VecDeque<Wanted>,
     shard: Option<Shard>,
-    backoff: Backoff,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+struct Wanted {
     run: RunId,
     fragment: FragmentId,
     version: Version,
@@ -56,17 +47,17 @@ pub(super) struct Wanted {
 struct Shard {
     shard: u32,
     body_bytes: u64,
+    /// `None` once it broke off, until it is asked for again.
     transfer: Option<LocalBoxFuture<'static, Reply>>,
-    retry_us: u64,
     /// What came before a transfer broke off.
     partial: Vec<u8>,
 }
 
 impl Downloads {
-    /// Nothing under way; `seed` spreads the retries.
-    pub(super) fn new(address: Address, seed: u64) -> Self {
+    /// Nothing under way.
+    pub(super) fn new(address: Address) -> Self {
         let (fragments, waiting) = (FuturesUnordered::new(), VecDeque::new());
-        Self { address, fragments, waiting, shard: None, backoff: Backoff::new(seed) }
+        Self { address, fragments, waiting, shard: None }
     }
 
     /// Gives up all fragments.
@@ -86,35 +77,33 @@ impl Downloads {
         self.start_waiting();
     }
 
-    /// Sees to it that `shard`, `body_bytes` long, is on its way, and no other.
-    pub(super) fn shard(&mut self, now_us: u64, run: RunId, shard: u32, body_bytes: u64) {
-        let other = |held: &Shard| held.shard != shard;
-        if self.shard.as_ref().is_none_or(other) {
-            self.shard = Some(Shard { shard, body_bytes, transfer: None, retry_us: 0, partial: Vec::new() });
+    /// Asks for `shard`, `body_bytes` long, from where it broke off; any other is given up.
+    pub(super) fn shard(&mut self, run: RunId, shard: u32, body_bytes: u64) {
+        let broken = self.shard.take().filter(|held| held.shard == shard);
+        let partial = broken.map(|held| held.partial).unwrap_or_default();
+        let path = shard_path(run, shard);
+        let request = request(&self.address, &path, partial.len() as u64, body_bytes);
+        let transfer = Some(fetch(request).boxed_local());
+        self.shard = Some(Shard { shard, body_bytes, transfer, partial });
+    }
+
+    /// What became of a transfer that ended, if one did.
+    pub(super) fn try_next(&mut self) -> Option<Input> {
+        self.next().now_or_never()
+    }
+
+    /// Waits for the end of a transfer, and starts what waited for it; for ever without one. Dropping the future loses
+    /// nothing.
+    pub(super) async fn next(&mut self) -> Input {
+        loop {
+            let ended = self.ended().await;
+            if let Some(input) = self.take(ended) {
+                return input;
+            }
         }
-        let held = self.shard.as_mut().expect("set above");
-        if held.transfer.is_none() && held.retry_us <= now_us {
-            let path = shard_path(run, shard);
-            let start_byte = held.partial.len() as u64;
-            let request = request(&self.address, &path, start_byte, body_bytes);
-            held.transfer = Some(fetch(request).boxed_local());
-        }
     }
 
-    /// The bytes of `shard` were not that shard: they are fetched again, a little later.
-    pub(super) fn reject_shard(&mut self, now_us: u64, shard: u32, body_bytes: u64) {
-        let retry_us = now_us + 1_000 * self.backoff.next_ms(0);
-        self.shard = Some(Shard { shard, body_bytes, transfer: None, retry_us, partial: Vec::new() });
-    }
-
-    /// A transfer that ended, if one did.
-    pub(super) fn try_next(&mut self, now_us: u64) -> Option<Download> {
-        let ended = self.ended().now_or_never()?;
-        self.take(now_us, ended)
-    }
-
-    /// Waits for the end of a transfer, to be given to [`Self::take`]. Dropping the future loses nothing.
-    pub(super) async fn ended(&mut self) -> Ended {
+    async fn ended(&mut self) -> Ended {
         let shard = async {
             match self.shard.as_mut().and_then(|shard| shard.transfer.as_mut()) {
                 Some(transfer) => transfer.await,
@@ -133,25 +122,22 @@ impl Downloads {
         }
     }
 
-    /// Looks at what came, and starts what waited.
-    pub(super) fn take(&mut self, now_us: u64, ended: Ended) -> Option<Download> {
+    fn take(&mut self, ended: Ended) -> Option<Input> {
         match ended {
             Ended::Fragment(Wanted { fragment, body_bytes, .. }, reply) => {
                 self.start_waiting();
                 let reply = reply.map_err(|error| error.to_string());
-                let result = reply.and_then(|reply| values(&reply, body_bytes));
-                Some(Download::Fragment { fragment, result })
+                Some(match reply.and_then(|reply| values(&reply, body_bytes)) {
+                    Ok((version, values)) => Input::Fetched { fragment, version, values },
+                    Err(reason) => Input::FetchFailed { fragment, reason },
+                })
             }
             Ended::Shard(reply) => {
                 let mut held = self.shard.take()?;
                 held.transfer = None;
-                let shard = held.shard;
-                let result = held.take(reply);
-                if result.is_err() {
-                    held.retry_us = now_us + 1_000 * self.backoff.next_ms(0);
-                    self.shard = Some(held);
-                }
-                Some(Download::Shard { shard, result })
+                let (shard, bytes) = (held.shard, held.take(reply));
+                self.shard = Some(held).filter(|_| bytes.is_err());
+                Some(Input::Shard { shard, bytes })
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Where the time goes, and how fast the tokens do.
 
 use std::collections::VecDeque;
+use std::mem;
 
 /// Span over which the token rate is averaged, in microseconds.
 const RATE_US: u64 = 10_000_000;
@@ -32,11 +33,54 @@ pub(super) struct Meter {
     /// When steps ended and the tokens of each, in microseconds.
     recent: VecDeque<(u64, u64)>,
     first_step_us: Option<u64>,
+    /// Up to when time is booked.
+    booked_us: u64,
+    /// Steps whose calls returned since the device was last waited for.
+    unsettled_steps: u64,
+    /// Time that steps took beyond their calls, up to now not counted to any step.
+    settled_us: u64,
 }
 
 impl Meter {
+    /// Books the time since the last booking; how much it is.
+    pub(super) fn book(&mut self, now_us: u64, on: Spent) -> u64 {
+        let us = now_us - mem::replace(&mut self.booked_us, now_us);
+        self.spend(on, us);
+        us
+    }
+
+    /// A step's call returned: what it took, in microseconds, and what those before took beyond theirs. The rest of the
+    /// booking is for [`Self::step`].
+    pub(super) fn returned(&mut self, now_us: u64) -> (u64, u64) {
+        self.unsettled_steps += 1;
+        let call_us = now_us - mem::replace(&mut self.booked_us, now_us);
+        (call_us, mem::take(&mut self.settled_us))
+    }
+
+    /// The device was waited for: what is left of steps whose calls returned early, in microseconds, is part of the time
+    /// of the next one.
+    pub(super) fn settled(&mut self, now_us: u64) -> u64 {
+        if mem::take(&mut self.unsettled_steps) == 0 {
+            self.book(now_us, Spent::Other);
+            return 0;
+        }
+        let us = now_us - mem::replace(&mut self.booked_us, now_us);
+        self.settled_us += us;
+        us
+    }
+
+    /// Steps of an engine that is gone are not waited for.
+    pub(super) fn forget_steps(&mut self) {
+        self.unsettled_steps = 0;
+    }
+
+    /// Up to when time is booked, in microseconds.
+    pub(super) fn booked_us(&self) -> u64 {
+        self.booked_us
+    }
+
     /// Books a span of time. Before the first step only training counts.
-    pub(super) fn spend(&mut self, on: Spent, us: u64) {
+    fn spend(&mut self, on: Spent, us: u64) {
         match on {
             Spent::Training => self.train_us += us,
             Spent::Exchange if self.steps > 0 => self.exchange_us += us,

@@ -1,11 +1,10 @@
-//! The learner's loop: platform → [`crate::diloco`] → engine, as one future on one thread.
+//! The learner's loop: platform → [`crate::member`] → engine, as one future on one thread.
 //!
 //! It trains whenever there are parameters and data, and never waits for the network then: sockets and
 //! transfers live on threads of their own, and between two steps it takes what they have brought. It
 //! goes on training while the connection is down, and comes back as the same learner.
 
 mod address;
-mod backoff;
 mod control;
 mod downloads;
 mod effects;
@@ -15,16 +14,14 @@ mod fake;
 #[cfg(test)]
 mod fake_device;
 mod link;
-mod losses;
 mod meter;
 mod report;
+mod salvage;
 mod session;
-mod silence;
 #[cfg(test)]
 mod tests;
 
 pub use address::{Address, AddressError};
-pub use backoff::Backoff;
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 

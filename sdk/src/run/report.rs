@@ -2,6 +2,7 @@
 
 use super::event::{Doing, Offline, Report};
 use super::session::Session;
+use crate::member::Phase;
 use crate::wire::LearnerState;
 
 /// What receipts said, and the rate of the last step.
@@ -20,35 +21,31 @@ impl<E, B, O> Session<'_, E, B, O> {
     pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {
         let now_us = self.clock.now_us();
         let bytes = self.link.bytes();
-        let doing = doing.unwrap_or_else(|| match self.learner.state() {
-            _ if !self.welcomed => Doing::Connecting,
+        let doing = doing.unwrap_or_else(|| match self.member.state() {
+            _ if self.member.phase() == Phase::Greeting => Doing::Connecting,
             LearnerState::Joining => Doing::Joining,
             LearnerState::Starved => Doing::Starved,
             LearnerState::Held => Doing::Held,
             LearnerState::Paused => Doing::Paused,
             LearnerState::Training | LearnerState::Hidden => Doing::Training,
         });
-        let offline =
-            self.offline_us.filter(|_| !self.ending && !self.link.reason().is_empty()).map(|_| Offline {
-                reason: self.link.reason().to_owned(),
-                code: self.link.code().map(u16::from),
-                retry_ms: self
-                    .link
-                    .retry_us()
-                    .map_or(0, |at_us| at_us.saturating_sub(now_us).div_ceil(1_000)),
-            });
+        let offline = self.member.offline(now_us).map(|offline| Offline {
+            reason: offline.reason.to_owned(),
+            code: offline.code.map(u16::from),
+            retry_ms: offline.retry_ms,
+        });
         Report {
             elapsed_ms: now_us / 1_000,
             doing,
             offline,
-            share: self.learner.share().ratio(),
+            share: self.member.share().ratio(),
             steps: self.meter.steps,
             tokens_trained: self.meter.tokens,
             tokens_merged: self.tally.tokens_merged.round() as u64,
             updates_merged: self.tally.updates_merged,
             updates_late: self.tally.updates_late,
             updates_refused: self.tally.updates_refused,
-            clock_tokens: self.learner.clock_tokens(),
+            clock_tokens: self.member.clock_tokens(),
             loss: self.meter.take_loss(),
             learning_rate: self.tally.learning_rate,
             tokens_per_s: self.meter.tokens_per_s(now_us),

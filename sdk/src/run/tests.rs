@@ -7,9 +7,10 @@ mod silence;
 use std::cell::RefCell;
 
 use super::fake::{FakeSyncer, Script, Toy};
-use super::link::{End, Link, LinkEvent};
+use super::link::Link;
 use super::{Address, Control, Event, Report, RunConfig, RunError, run};
 use crate::engine::HostEngine;
+use crate::member::Input;
 use crate::wire::{Bye, CloseCode, Fate, Hello, Identity, Invite, Message};
 
 /// More than any test needs on a busy machine; reached only if one hangs.
@@ -148,11 +149,10 @@ fn the_end_of_the_run_is_no_error() {
 #[test]
 fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
     let fake = FakeSyncer::start(Script { goodbyes: vec![bye(CloseCode::Done)], ..Script::default() });
-    let mut link = Link::new(fake.address.clone(), 1);
-    assert!(link.connect(0));
+    let mut link = Link::new(fake.address.clone());
+    link.connect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let opened = runtime.block_on(link.recv());
-    assert!(matches!(link.take(0, opened), Some(LinkEvent::Opened)));
+    assert!(matches!(runtime.block_on(link.next()), Input::Opened));
     let config = config(&fake.address);
     let hello = Hello {
         run: None,
@@ -167,16 +167,16 @@ fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
     // step; on a busy machine it comes later.
     let mut heard = Vec::new();
     for sent in 1..=HANG_MS / 5 {
-        link.send(&super::link::bye(CloseCode::Done, "")).expect("what cannot be sent is dropped");
+        link.send(&Message::Bye(bye(CloseCode::Done))).expect("what cannot be sent is dropped");
         std::thread::sleep(std::time::Duration::from_millis(5));
         if sent >= 100 {
-            heard.extend(std::iter::from_fn(|| link.try_event(0)));
+            heard.extend(std::iter::from_fn(|| link.try_next()));
         }
-        if matches!(heard.last(), Some(LinkEvent::Closed { .. })) {
+        if matches!(heard.last(), Some(Input::Closed { .. })) {
             break;
         }
     }
-    let [LinkEvent::Message(Message::Bye(bye)), LinkEvent::Closed { code, .. }] = &heard[..] else {
+    let [Input::Message(Message::Bye(bye)), Input::Closed { code, .. }] = &heard[..] else {
         panic!("{heard:?}");
     };
     assert_eq!((bye.code, *code), (CloseCode::Done, Some(CloseCode::Done.into())));
@@ -209,7 +209,7 @@ fn a_shard_that_broke_off_is_resumed() {
 
 #[test]
 fn a_peer_that_speaks_otherwise_is_left() {
-    let mut other_version = crate::wire::encode(&super::link::bye(CloseCode::Done, ""));
+    let mut other_version = crate::wire::encode(&Message::Bye(bye(CloseCode::Done)));
     other_version[4] = 9;
     let fake = FakeSyncer::start(Script { garbage: Some(other_version), ..Script::default() });
     let (result, _) = learn(config(&fake.address), |_| false);

@@ -121,8 +121,9 @@ fn tokens(machines: &[MachineStatus]) -> u64 {
     machines.iter().map(|machine| machine.tokens).sum()
 }
 
-/// The first machine whose learner stays away for good, with its reason. Before the end nobody is sent away.
+/// The first machine whose learner stays away for good or had to begin anew, with its reason: before the end nobody is
+/// sent away, and no loss of a run that had to begin anew means anything.
 fn stopped(machines: Vec<MachineStatus>) -> Option<(usize, String)> {
     let mut reasons = machines.into_iter().enumerate();
-    reasons.find_map(|(i, machine)| Some((i, machine.stopped?)))
+    reasons.find_map(|(i, machine)| Some((i, machine.stopped.or(machine.afresh)?)))
 }

@@ -9,6 +9,7 @@ use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::diloco::{Layout, QuorumPolicy};
 use archipelago::engine::cpu::{CpuModel, CpuTrainer};
+use archipelago::member::{Doubling, Timing};
 use archipelago::model::{Preset, init, layout};
 use archipelago::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
 
@@ -124,6 +125,7 @@ impl Stage {
             ..QuorumPolicy::default()
         };
         let silent_ms_max = 3_000.max(5 * u64::from(spec.step_ms));
+        let patience = Doubling { first_ms: silent_ms_max, longest_ms: 16 * silent_ms_max };
         WorldSpec {
             run: RunId(spec.seed.into()),
             run_spec: self.run_spec(),
@@ -132,7 +134,7 @@ impl Stage {
             shards: self.corpus.shards.clone(),
             machines: (0..spec.islands).map(|i| self.machine(i)).collect(),
             shell: ShellSpec {
-                silent_ms_max,
+                timing: Timing { patience, ..Timing::default() },
                 ping_ms: silent_ms_max / 4,
                 shards_at_hand: true,
                 ..ShellSpec::default()

@@ -1,4 +1,4 @@
-//! The learner's shell: carries out what its core asks for, and trains in between.
+//! The learner's shell: carries out what its member asks for, and trains in between.
 
 use std::sync::Arc;
 
@@ -8,14 +8,13 @@ use super::happening::Happening;
 use super::link::Lane;
 use super::net::Payload;
 use super::process::Effect;
-use archipelago::diloco::learner;
-use archipelago::wire::{Bye, FragmentId, Message, Millis, Version};
+use archipelago::member::Input;
+use archipelago::wire::{FragmentId, Message, Millis, Version};
 
 impl World {
-    /// Does all that a learner's core asks for, then goes on with its training.
+    /// Does all that a learner's member asks for, then goes on with its training.
     pub(super) fn drive_learner(&mut self, machine: u32) {
         self.drain_learner(machine);
-        self.fetch_shards(machine);
         self.begin_step(machine);
         self.drain_learner(machine);
         self.plan_wake(machine);
@@ -28,12 +27,14 @@ impl World {
             let Some(process) = &mut self.machines[machine as usize].process else { return };
             let Some(effect) = process.poll(now, &mut || make(machine)) else { return };
             match effect {
+                Effect::Connect(attempt) => self.dial(machine, attempt),
                 Effect::Send(message) => self.send_up(machine, message),
                 Effect::Fetch { fragment, version } => self.fetch(machine, fragment, version),
+                Effect::FetchShard(shard) => self.fetch_shard(machine, shard),
                 Effect::Applied(fragment) => {
                     self.note_trace(|| Some(Trace::Applied { machine, fragment, at: now }));
                 }
-                Effect::Close { bye, stay_away } => self.close_from_learner(machine, bye, stay_away),
+                Effect::Close => self.close_from_learner(machine),
             }
         }
     }
@@ -41,7 +42,6 @@ impl World {
     fn send_up(&mut self, machine: u32, message: Message) {
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         let Some(id) = process.conn else { return };
-        process.sent(&message);
         let messages = match process.poison {
             Some(poison) => poison.forge(message, self.spec.run_spec.exchange.code),
             None => vec![message],
@@ -55,26 +55,10 @@ impl World {
         }
     }
 
-    fn close_from_learner(&mut self, machine: u32, bye: Bye, stay_away: bool) {
-        let Some(process) = &mut self.machines[machine as usize].process else { return };
-        process.wait_ms = u64::from(bye.wait_ms);
-        if stay_away {
-            process.stopped = Some(bye);
-        }
-        let Some(id) = process.conn.take() else { return };
-        self.end_at_learner(id);
-        let life = self.machines[machine as usize].life;
-        if !stay_away {
-            self.learner_input_quietly(machine);
-            self.dial_again(machine, life);
-        }
-    }
-
-    /// Tells the core that the connection it gave up is gone; the caller is draining it.
-    fn learner_input_quietly(&mut self, machine: u32) {
-        let now = self.now;
-        if let Some(process) = &mut self.machines[machine as usize].process {
-            process.take(now, learner::Input::Disconnected);
+    fn close_from_learner(&mut self, machine: u32) {
+        let process = self.machines[machine as usize].process.as_mut();
+        if let Some(id) = process.and_then(|process| process.conn.take()) {
+            self.end_at_learner(id);
         }
     }
 
@@ -95,29 +79,29 @@ impl World {
             return;
         }
         let input = match answer {
-            Some((version, values)) => learner::Input::Fetched { fragment, version, values: values.to_vec() },
-            None => learner::Input::FetchFailed { fragment },
+            Some((version, values)) => Input::Fetched { fragment, version, values: values.to_vec() },
+            None => Input::FetchFailed { fragment, reason: "the syncer is down".to_owned() },
         };
         self.learner_input(machine, input);
     }
 
-    fn fetch_shards(&mut self, machine: u32) {
-        let life = self.machines[machine as usize].life;
-        let at = self.now.after(self.machines[machine as usize].link.latency_ms());
+    fn fetch_shard(&mut self, machine: u32, shard: u32) {
+        let (now, life) = (self.now, self.machines[machine as usize].life);
+        let at = now.after(self.machines[machine as usize].link.latency_ms());
         let Some(process) = &mut self.machines[machine as usize].process else { return };
-        while let Some(shard) = process.shard_to_fetch() {
-            match self.spec.shards.get(shard as usize).filter(|_| self.spec.shell.shards_at_hand) {
-                Some(bytes) => process.take_shard(shard, Some(bytes)),
-                None => return self.queue.plan(at, Happening::AskShard { machine, life, shard }),
-            }
+        match self.spec.shards.get(shard as usize).filter(|_| self.spec.shell.shards_at_hand) {
+            Some(bytes) => process.take_now(now, Input::Shard { shard, bytes: Ok(bytes.to_vec()) }),
+            None => self.queue.plan(at, Happening::AskShard { machine, life, shard }),
         }
     }
 
     pub(super) fn shard_came(&mut self, machine: u32, life: u32, shard: u32, here: bool) {
-        let Some(process) = self.machines[machine as usize].alive(life) else { return };
-        process
-            .take_shard(shard, self.spec.shards.get(shard as usize).filter(|_| here).map(|bytes| &**bytes));
-        self.drive_learner(machine);
+        if self.machines[machine as usize].alive(life).is_none() {
+            return;
+        }
+        let bytes = self.spec.shards.get(shard as usize).filter(|_| here);
+        let bytes = bytes.map(|bytes| bytes.to_vec()).ok_or_else(|| "the syncer is down".to_owned());
+        self.learner_input(machine, Input::Shard { shard, bytes });
     }
 
     fn begin_step(&mut self, index: u32) {
@@ -142,11 +126,7 @@ impl World {
                 break;
             }
         }
-        let Some(process) = self.machines[machine as usize].alive(life) else { return };
-        if process.deadline(now).is_some_and(|at| at <= now) {
-            process.take(now, learner::Input::Timeout);
-        }
-        self.drive_learner(machine);
+        self.learner_input(machine, Input::Timeout);
     }
 
     pub(super) fn wake_learner(&mut self, machine: u32, life: u32, at: Millis) {
@@ -157,7 +137,7 @@ impl World {
         process.wake = None;
         // During a step the deadline is looked at when the step is done.
         if !process.is_stepping() {
-            self.learner_input(machine, learner::Input::Timeout);
+            self.learner_input(machine, Input::Timeout);
         }
     }
 

@@ -2,10 +2,10 @@
 
 use super::Fault;
 use super::World;
-use super::happening::Happening;
 use super::machine::Machine;
-use archipelago::diloco::{learner, syncer};
-use archipelago::wire::{Bye, CloseCode, LearnerId, Share};
+use archipelago::diloco::syncer;
+use archipelago::member;
+use archipelago::wire::{LearnerId, Share};
 
 impl World {
     /// Does `fault` now.
@@ -44,9 +44,9 @@ impl World {
             Fault::Thaw(_) => self.thaw(machine),
             Fault::Crawl(_, factor) => self.machines[machine as usize].crawl = factor,
             Fault::Break(_) => self.break_connection(machine),
-            Fault::Partition(_) => self.partition(machine),
+            Fault::Partition(_) => self.machines[machine as usize].cut = true,
             Fault::Heal(_) => self.heal(machine),
-            Fault::Pause(_, paused) => self.learner_input(machine, learner::Input::Paused(paused)),
+            Fault::Pause(_, paused) => self.learner_input(machine, member::Input::Paused(paused)),
             Fault::Leave(_) => self.leave(machine),
             Fault::Pace(_, share) => {
                 let share = Share::new(share).ok();
@@ -79,7 +79,7 @@ impl World {
 
     fn start_process(&mut self, index: u32) {
         let machine = &mut self.machines[index as usize];
-        if !machine.start(self.now, Machine::name(index)) {
+        if !machine.start(self.now, Machine::name(index), self.spec.shell.timing) {
             return;
         }
         let life = machine.life;
@@ -88,7 +88,7 @@ impl World {
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.end_at_learner(id);
         }
-        self.queue.plan(self.now, Happening::Dial { machine: index, life });
+        self.learner_input(index, member::Input::Timeout);
     }
 
     fn kill_process(&mut self, machine: u32, tell: bool) {
@@ -106,15 +106,6 @@ impl World {
         }
     }
 
-    fn partition(&mut self, machine: u32) {
-        let machine = &mut self.machines[machine as usize];
-        machine.cut = true;
-        if let Some(conn) = machine.process.as_ref().and_then(|process| process.conn) {
-            let at = self.now.after(self.spec.shell.silent_ms_max);
-            self.queue.plan(at, Happening::Suspect { conn });
-        }
-    }
-
     fn heal(&mut self, machine: u32) {
         let machine = &mut self.machines[machine as usize];
         machine.cut = false;
@@ -125,15 +116,13 @@ impl World {
 
     fn leave(&mut self, machine: u32) {
         let now = self.now;
-        let Some(process) = &mut self.machines[machine as usize].process else { return };
-        process.leave(now);
-        process.stopped = Some(Bye::new(CloseCode::Done, "stopped by its owner"));
-        self.drive_learner(machine);
-        let conn = self.machines[machine as usize].process.as_mut().and_then(|process| process.conn.take());
-        if let Some(id) = conn {
-            self.end_at_learner(id);
+        // What is sent is on its way at once: nothing waits to be sent.
+        for input in [member::Input::Leave, member::Input::Flushed] {
+            let Some(process) = &mut self.machines[machine as usize].process else { return };
+            process.take_now(now, input);
+            self.drive_learner(machine);
         }
-        self.machines[machine as usize].kill();
+        self.kill_process(machine, true);
     }
 
     fn hold(&mut self, held: bool) {

@@ -12,20 +12,17 @@ use super::net::Payload;
 #[derive(Debug)]
 pub(super) enum Happening {
     Fault(Fault),
-    /// A process tries to connect.
-    Dial {
-        machine: u32,
-        life: u32,
-    },
-    /// Its request reaches the syncer.
+    /// A process's request for a connection, its `attempt`-th, reaches the syncer.
     Knock {
         machine: u32,
         life: u32,
+        attempt: u32,
     },
     /// The answer reaches the process: a connection, or none.
     Dialled {
         machine: u32,
         life: u32,
+        attempt: u32,
         conn: Option<ConnId>,
     },
     ToSyncer {
@@ -48,10 +45,6 @@ pub(super) enum Happening {
         conn: ConnId,
     },
     Pong {
-        conn: ConnId,
-    },
-    /// The learner's shell finds that nothing came for too long, if the partition still stands.
-    Suspect {
         conn: ConnId,
     },
     StepDone {

@@ -4,13 +4,18 @@ use super::happening::Happening;
 use super::link::Link;
 use super::process::Process;
 use super::{MachineSpec, Poison, Rng};
+use archipelago::diloco::learner::LearnerConfig;
+use archipelago::member::{MemberConfig, Timing};
 use archipelago::wire::{Identity, Millis};
+use archipelago_core::rng::key;
 
 pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     pub(super) identity: Identity,
     pub(super) link: Link,
     pub(super) rng: Rng,
+    /// Of its members, each of which has another one from it.
+    seed: u64,
     /// Counts processes, so that nothing meant for a dead one reaches the next.
     pub(super) life: u32,
     pub(super) process: Option<Process>,
@@ -40,6 +45,7 @@ impl Machine {
             identity: Identity(identity),
             link: Link::new(spec.link),
             rng,
+            seed: key(&[seed, 0x2_0000 + u64::from(index)]),
             life: 0,
             process: None,
             crawl: 1.0,
@@ -60,12 +66,21 @@ impl Machine {
     }
 
     /// Starts a process, if none runs; whether it did.
-    pub(super) fn start(&mut self, now: Millis, name: String) -> bool {
+    pub(super) fn start(&mut self, now: Millis, name: String, timing: Timing) -> bool {
         if self.process.is_some() {
             return false;
         }
         self.life += 1;
-        self.process = Some(Process::new(now, self.identity, name, self.poison));
+        let learner =
+            LearnerConfig { identity: self.identity, name, device: "simulated".into(), invite: None };
+        let config = MemberConfig {
+            learner,
+            contact_ms_max: None,
+            reconnect_ms_max: None,
+            timing,
+            seed: key(&[self.seed, self.life.into()]),
+        };
+        self.process = Some(Process::new(now, config, self.poison));
         true
     }
 

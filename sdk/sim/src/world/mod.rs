@@ -2,8 +2,8 @@
 //!
 //! Nothing of the method is written twice here: a [`World`] is the shells' part only, with machines,
 //! links and clocks that obey a seed instead of physics. It drives `diloco::Syncer` and
-//! `diloco::Learner` exactly as the server and the native learner do, through encoded messages, and
-//! watches from outside that what must never happen does not: see [`Violation`].
+//! `member::Member` exactly as the server and the native learner do, through encoded messages, so that pace, back-off
+//! and patience are those that ship. It watches from outside that what must never happen does not: see [`Violation`].
 //!
 //! ```
 //! use archipelago_sim::world::{MachineSpec, World};
@@ -41,8 +41,8 @@ mod violation;
 use std::collections::{BTreeMap, VecDeque};
 
 use archipelago::diloco::Layout;
-use archipelago::diloco::learner;
 use archipelago::diloco::syncer::{Event, Input, Status, Syncer, SyncerError};
+use archipelago::member;
 use archipelago::wire::{ConnId, Millis};
 
 use audit::Audit;
@@ -239,16 +239,16 @@ impl World {
         let Some(happening) = self.hold_up(happening) else { return };
         match happening {
             Happening::Fault(fault) => self.inject(fault),
-            Happening::Dial { machine, life } => self.dial(machine, life),
-            Happening::Knock { machine, life } => self.knock(machine, life),
-            Happening::Dialled { machine, life, conn } => self.dialled(machine, life, conn),
+            Happening::Knock { machine, life, attempt } => self.knock(machine, life, attempt),
+            Happening::Dialled { machine, life, attempt, conn } => {
+                self.dialled(machine, life, attempt, conn);
+            }
             Happening::ToSyncer { conn, payload } => self.deliver_up(conn, payload),
             Happening::ToLearner { conn, payload } => self.deliver_down(conn, payload),
             Happening::LostAtSyncer { conn } => self.lost_at_syncer(conn),
             Happening::LostAtLearner { conn } => self.lost_at_learner(conn),
             Happening::Ping { conn } => self.ping(conn),
             Happening::Pong { conn } => self.pong(conn),
-            Happening::Suspect { conn } => self.suspect(conn),
             Happening::StepDone { machine, life, step_ms } => self.step_done(machine, life, step_ms),
             Happening::WakeLearner { machine, life, at } => self.wake_learner(machine, life, at),
             Happening::WakeSyncer { generation, at } => self.wake_syncer(generation, at),
@@ -288,7 +288,6 @@ impl World {
     fn involved(&self, happening: &Happening) -> Option<(u32, bool, bool)> {
         let of = |conn: &ConnId| self.conns.get(conn).map(|conn| conn.machine);
         match happening {
-            Happening::Dial { machine, .. } => Some((*machine, false, true)),
             Happening::Knock { machine, .. } => Some((*machine, true, false)),
             Happening::Dialled { machine, .. } => Some((*machine, true, true)),
             Happening::ToSyncer { conn, .. }
@@ -306,8 +305,7 @@ impl World {
             Happening::FragmentCame { machine, .. } | Happening::ShardCame { machine, .. } => {
                 Some((*machine, true, true))
             }
-            Happening::Suspect { .. }
-            | Happening::Fault(_)
+            Happening::Fault(_)
             | Happening::WakeSyncer { .. }
             | Happening::MergeDone { .. }
             | Happening::Snapshot { .. } => None,
@@ -326,7 +324,7 @@ impl World {
         self.drive_host();
     }
 
-    fn learner_input(&mut self, machine: u32, input: learner::Input) {
+    fn learner_input(&mut self, machine: u32, input: member::Input) {
         let now = self.now;
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         process.take(now, input);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::World;
 use super::happening::Happening;
 use super::link::Lane;
-use archipelago::diloco::{learner, syncer};
+use archipelago::diloco::syncer;
+use archipelago::member::Input;
 use archipelago::wire::{Assembler, BODY_BYTES_MAX, Bye, ConnId, DecodeError, Message, encode, frames};
 
 /// Size of a message without its body when it is not encoded, in bytes.
@@ -68,16 +69,14 @@ impl Payload {
 }
 
 impl World {
-    pub(super) fn dial(&mut self, machine: u32, life: u32) {
-        let latency = self.machines[machine as usize].link.latency_ms();
-        let Some(process) = self.machines[machine as usize].alive(life) else { return };
-        if process.conn.is_some() || process.stopped.is_some() {
-            return;
-        }
-        self.queue.plan(self.now.after(latency), Happening::Knock { machine, life });
+    /// Begins to connect.
+    pub(super) fn dial(&mut self, machine: u32, attempt: u32) {
+        let (life, latency) =
+            (self.machines[machine as usize].life, self.machines[machine as usize].link.latency_ms());
+        self.queue.plan(self.now.after(latency), Happening::Knock { machine, life, attempt });
     }
 
-    pub(super) fn knock(&mut self, machine: u32, life: u32) {
+    pub(super) fn knock(&mut self, machine: u32, life: u32, attempt: u32) {
         let conn = self.host.is_some().then_some(ConnId(self.conns_made));
         if let Some(conn) = conn {
             self.conns_made += 1;
@@ -86,39 +85,26 @@ impl World {
             self.machines[machine as usize].link.reset();
         }
         let latency = self.machines[machine as usize].link.latency_ms();
-        self.queue.plan(self.now.after(latency), Happening::Dialled { machine, life, conn });
+        self.queue.plan(self.now.after(latency), Happening::Dialled { machine, life, attempt, conn });
     }
 
-    pub(super) fn dialled(&mut self, machine: u32, life: u32, conn: Option<ConnId>) {
-        let ping_ms = self.spec.shell.ping_ms;
-        let open = conn.and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.learner_open);
-        let Some(process) = self.machines[machine as usize].alive(life) else {
-            // A process that has died since: its kernel refuses the connection.
+    pub(super) fn dialled(&mut self, machine: u32, life: u32, attempt: u32, conn: Option<ConnId>) {
+        let process = self.machines[machine as usize].alive(life);
+        let Some(process) = process.filter(|process| process.attempt == attempt) else {
+            // A process that has died since, or given this attempt up: its kernel refuses the connection.
             if let Some(conn) = conn {
                 self.end_at_learner(conn);
             }
             return;
         };
-        let Some(conn) = conn.filter(|_| open) else {
-            process.failures += 1;
-            return self.dial_again(machine, life);
+        let open = |conn: &ConnId| self.conns.get(conn).is_some_and(|conn| conn.learner_open);
+        let Some(conn) = conn.filter(open) else {
+            let reason = "nobody answers".to_owned();
+            return self.learner_input(machine, Input::Closed { code: None, reason });
         };
-        (process.conn, process.failures) = (Some(conn), 0);
-        self.queue.plan(self.now.after(ping_ms), Happening::Ping { conn });
-        self.learner_input(machine, learner::Input::Connected);
-    }
-
-    /// Plans the next attempt to connect, with back-off and some chance, so that not all come at once.
-    pub(super) fn dial_again(&mut self, machine: u32, life: u32) {
-        let shell = self.spec.shell;
-        let Some(process) = self.machines[machine as usize].alive(life) else { return };
-        let doubled = shell.backoff_ms.saturating_mul(1 << process.failures.min(16));
-        let wait = doubled.min(shell.backoff_ms_max).max(1);
-        let wait = match std::mem::take(&mut process.wait_ms) {
-            0 => self.rng.between(wait / 2, wait),
-            asked_ms => asked_ms,
-        };
-        self.queue.plan(self.now.after(wait), Happening::Dial { machine, life });
+        process.conn = Some(conn);
+        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::Ping { conn });
+        self.learner_input(machine, Input::Opened);
     }
 
     pub(super) fn deliver_up(&mut self, conn: ConnId, payload: Payload) {
@@ -152,7 +138,7 @@ impl World {
         let (machine, life) = (conn.machine, conn.life);
         if self.machines[machine as usize].alive(life).is_some() {
             let message = payload.open().expect("the syncer sends what it should");
-            self.learner_input(machine, learner::Input::Message(message));
+            self.learner_input(machine, Input::Message(message));
         }
     }
 
@@ -173,17 +159,13 @@ impl World {
         self.forget(id);
     }
 
-    /// Tells a process that its connection is gone, and has it dial again.
+    /// Tells a process that its connection is gone.
     fn disconnect_process(&mut self, machine: u32, life: u32, id: ConnId) {
         let Some(process) = self.machines[machine as usize].alive(life) else { return };
-        if process.conn != Some(id) {
-            return;
-        }
-        process.conn = None;
-        let again = process.stopped.is_none();
-        self.learner_input(machine, learner::Input::Disconnected);
-        if again {
-            self.dial_again(machine, life);
+        if process.conn == Some(id) {
+            process.conn = None;
+            let reason = "the connection broke".to_owned();
+            self.learner_input(machine, Input::Closed { code: None, reason });
         }
     }
 
@@ -223,20 +205,12 @@ impl World {
         let at = self.arrival(machine, Lane::ControlUp, 2);
         self.queue.plan(at, Happening::Pong { conn: id });
         self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::Ping { conn: id });
+        self.learner_input(machine, Input::Heard);
     }
 
     pub(super) fn pong(&mut self, id: ConnId) {
         if self.conns.get(&id).is_some_and(|conn| conn.syncer_open) {
             self.host_input(syncer::Input::Heard(id));
-        }
-    }
-
-    /// After a long partition the learner's shell gives the connection up.
-    pub(super) fn suspect(&mut self, id: ConnId) {
-        let Some(&Conn { machine, life, .. }) = self.conns.get(&id) else { return };
-        if self.machines[machine as usize].cut {
-            self.end_at_learner(id);
-            self.disconnect_process(machine, life, id);
         }
     }
 }

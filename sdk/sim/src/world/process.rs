@@ -1,68 +1,59 @@
-//! A learner's process: the real learner core with what its shell holds for it.
+//! A learner's process: the real member with what its shell holds for it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use super::Poison;
-use archipelago::data::Feed;
-use archipelago::diloco::learner::{Input, Learner, LearnerConfig, Output, Step};
 use archipelago::diloco::{Codec, Fragments, Replica};
-use archipelago::engine::Trainer;
-use archipelago::model::learning_rate;
-use archipelago::wire::{
-    Bye, CloseCode, ConnId, FragmentId, Identity, Message, Millis, RunId, RunSpec, Version, Welcome,
-};
+use archipelago::engine::{EngineError, Trainer};
+use archipelago::member::{Batch, End, Input, Member, MemberConfig, Output, Step};
+use archipelago::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
 
 /// What a process wants from the world.
 #[derive(Debug)]
 pub(super) enum Effect {
+    /// Make a connection: the attempt of this number.
+    Connect(u32),
     Send(Message),
     Fetch {
         fragment: FragmentId,
         version: Version,
     },
+    FetchShard(u32),
     /// Nothing to do: it has taken a merged fragment in.
     Applied(FragmentId),
-    /// Close the connection and come back later, or with `stay_away` never.
-    Close {
-        bye: Bye,
-        stay_away: bool,
-    },
+    /// The connection, if there is one, is closed by this end.
+    Close,
 }
 
 /// What is there once a run is joined.
 struct Workshop {
-    run: RunId,
-    spec: RunSpec,
     trainer: Box<dyn Trainer>,
     fragments: Arc<Fragments>,
     replica: Replica,
-    feed: Feed,
 }
 
 pub(super) struct Process {
-    core: Learner,
+    member: Member,
     workshop: Option<Workshop>,
-    /// The step being computed, with its batch, `[batch, context + 1]`.
-    batch: Option<Vec<u32>>,
+    /// The step being computed.
+    batch: Option<Batch>,
     /// What came in during the step; taken in at its end.
     inbox: VecDeque<Input>,
-    /// Shards on their way.
-    shards_asked: BTreeSet<u32>,
     /// When this process began: the origin of its clock.
     born: Millis,
+    /// Since when it has had nothing to do, on the world's clock; of use between steps.
+    idle_since: Millis,
     pub(super) conn: Option<ConnId>,
-    /// Failed attempts to connect since the last success.
-    pub(super) failures: u32,
-    /// How long the syncer has it stay away, in milliseconds; 0 leaves it to the process.
-    pub(super) wait_ms: u64,
-    /// It rests until then, on the world's clock, as the run's owner has it.
-    rest_until: Millis,
-    /// The wake-up planned for its core, on the world's clock.
+    /// Counts attempts to connect, so that the answer to one that was given up is no answer to the next.
+    pub(super) attempt: u32,
+    /// The wake-up planned for its member, on the world's clock.
     pub(super) wake: Option<Millis>,
     /// Why it stays away for good.
     pub(super) stopped: Option<Bye>,
+    /// Why it last gave up everything and joined as a newcomer does, if it did.
+    pub(super) afresh: Option<String>,
     pub(super) poison: Option<Poison>,
     pub(super) steps: u64,
     pub(super) tokens: u64,
@@ -73,20 +64,19 @@ pub(super) struct Process {
 pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 
 impl Process {
-    pub(super) fn new(born: Millis, identity: Identity, name: String, poison: Option<Poison>) -> Self {
+    pub(super) fn new(born: Millis, config: MemberConfig, poison: Option<Poison>) -> Self {
         Self {
-            core: Learner::new(LearnerConfig { identity, name, device: "simulated".into(), invite: None }),
+            member: Member::new(config),
             workshop: None,
             batch: None,
             inbox: VecDeque::new(),
-            shards_asked: BTreeSet::new(),
             born,
+            idle_since: born,
             conn: None,
-            failures: 0,
-            wait_ms: 0,
-            rest_until: born,
+            attempt: 0,
             wake: None,
             stopped: None,
+            afresh: None,
             poison,
             steps: 0,
             tokens: 0,
@@ -99,24 +89,53 @@ impl Process {
         if self.batch.is_some() {
             self.inbox.push_back(input);
         } else {
-            self.core.handle(self.clock(now), input);
+            self.take_now(now, input);
         }
+    }
+
+    /// Takes in `input` even during a step.
+    pub(super) fn take_now(&mut self, now: Millis, input: Input) {
+        let clock_us = self.clock_us(now);
+        if self.batch.is_none() {
+            let us = 1_000 * now.since(self.idle_since);
+            self.idle_since = now;
+            self.member.handle(clock_us, Input::Waited { us });
+        }
+        self.member.handle(clock_us, input);
     }
 
     /// The next thing that the world has to do; what concerns only the process is done on the way.
     pub(super) fn poll(&mut self, now: Millis, make: &mut dyn FnMut() -> Box<dyn Trainer>) -> Option<Effect> {
-        while let Some(output) = self.core.poll() {
+        while let Some(output) = self.member.poll() {
             match output {
+                Output::Connect => {
+                    self.attempt += 1;
+                    return Some(Effect::Connect(self.attempt));
+                }
                 Output::Send(message) => return Some(Effect::Send(message)),
                 Output::Fetch { fragment, version } => return Some(Effect::Fetch { fragment, version }),
-                Output::Reconnect(bye) => return Some(Effect::Close { bye, stay_away: false }),
-                Output::Stop(bye) => return Some(Effect::Close { bye, stay_away: true }),
-                Output::Build(welcome) => self.build(now, &welcome, make),
+                Output::FetchShard { shard, .. } => return Some(Effect::FetchShard(shard)),
+                Output::Close(_) => return Some(Effect::Close),
+                Output::Disconnect { .. } => {
+                    self.attempt += 1;
+                    self.inbox.retain(|input| !of_connection(input));
+                    return Some(Effect::Close);
+                }
+                Output::Build { welcome, anew } => self.build(now, &welcome.spec, anew, make),
+                Output::Afresh { reason } => {
+                    self.workshop = None;
+                    self.afresh = Some(reason);
+                }
                 Output::Apply { fragment, .. } => {
                     self.work(now, output);
                     return Some(Effect::Applied(fragment));
                 }
-                local => self.work(now, local),
+                Output::Encode { .. } | Output::Load { .. } => self.work(now, output),
+                Output::Trouble { .. } => {}
+                Output::End(end) => {
+                    self.stopped.get_or_insert_with(|| goodbye(end));
+                    return Some(Effect::Close);
+                }
             }
         }
         None
@@ -124,41 +143,34 @@ impl Process {
 
     /// Begins a step if there is something to train on; whether it did.
     pub(super) fn begin_step(&mut self, now: Millis) -> bool {
-        if self.batch.is_some() || self.stopped.is_some() || self.rest_until > now || !self.core.can_train() {
-            return false;
+        if self.batch.is_none() {
+            self.batch = self.member.next_batch(self.clock_us(now));
+            return self.batch.is_some();
         }
-        let clock = self.clock(now);
-        let Some(workshop) = &mut self.workshop else { return false };
-        self.batch = workshop.feed.next_batch(workshop.spec.inner.batch);
-        self.core.set_starved(clock, self.batch.is_none());
-        self.batch.is_some()
+        false
     }
 
-    /// Ends the step begun: trains, reports, and takes in what came meanwhile one by one, as the
-    /// caller drains [`Self::poll`] between [`Self::next_input`]s.
+    /// Ends the step begun, which took `step_ms`. The caller drains [`Self::poll`], then takes in what came meanwhile
+    /// one by one with [`Self::next_input`].
     pub(super) fn end_step(&mut self, now: Millis, step_ms: u64) {
-        let Some((batch, workshop)) = self.batch.take().zip(self.workshop.as_mut()) else { return };
-        let lr = learning_rate(&workshop.spec.inner, self.core.clock_tokens());
-        let stats = match workshop.trainer.step(&batch, lr) {
+        let Some(batch) = self.batch.take() else { return };
+        self.idle_since = now;
+        let Some(workshop) = &mut self.workshop else { return };
+        let stats = match workshop.trainer.step(&batch.tokens, batch.learning_rate) {
             Ok(stats) => stats,
-            Err(error) => return self.stop(&error),
+            Err(error) => return self.fail(now, &error),
         };
         self.steps += 1;
         self.tokens += stats.tokens;
         self.loss = stats.loss;
-        let leases = workshop.feed.progress();
-        let permille = u64::from(self.core.share().permille());
-        let rest_ms = step_ms.saturating_mul(1_000 - permille) / permille;
-        self.rest_until = now.after(rest_ms);
-        let step_ms = (step_ms + rest_ms) as f32;
-        let step = Step { tokens: stats.tokens, loss: stats.loss, step_ms, leases };
-        self.core.handle(self.clock(now), Input::Stepped(step));
+        let step = Step { tokens: stats.tokens, loss: stats.loss, busy_us: 1_000 * step_ms, earlier_us: 0 };
+        self.take_now(now, Input::Stepped(step));
     }
 
     /// Takes in the next input that came during a step; whether there was one.
     pub(super) fn next_input(&mut self, now: Millis) -> bool {
         let Some(input) = self.inbox.pop_front().filter(|_| self.batch.is_none()) else { return false };
-        self.core.handle(self.clock(now), input);
+        self.take_now(now, input);
         true
     }
 
@@ -166,41 +178,16 @@ impl Process {
         self.batch.is_some()
     }
 
-    /// When the core wants [`Input::Timeout`], or the rest is over, on the world's clock.
+    /// When the member wants [`Input::Timeout`], on the world's clock.
     pub(super) fn deadline(&self, now: Millis) -> Option<Millis> {
-        let core = self.core.deadline(self.clock(now)).map(|at| at.after(self.born.0));
-        core.into_iter().chain((self.rest_until > now).then_some(self.rest_until)).min()
-    }
-
-    /// A shard to fetch, once for each.
-    pub(super) fn shard_to_fetch(&mut self) -> Option<u32> {
-        let shard = self.workshop.as_ref()?.feed.needs()?;
-        self.shards_asked.insert(shard).then_some(shard)
-    }
-
-    /// A shard came, or with `None` did not.
-    pub(super) fn take_shard(&mut self, shard: u32, bytes: Option<&[u8]>) {
-        self.shards_asked.remove(&shard);
-        if let Some((workshop, bytes)) = self.workshop.as_mut().zip(bytes) {
-            workshop.feed.add_shard(shard, bytes.to_vec()).expect("the world serves the run's own shards");
-        }
-    }
-
-    /// A message was handed to the network.
-    pub(super) fn sent(&mut self, message: &Message) {
-        if let (Some(workshop), Message::Progress(progress)) = (&mut self.workshop, message) {
-            workshop.feed.reported(&progress.leases);
-        }
-    }
-
-    pub(super) fn leave(&mut self, now: Millis) {
-        self.core.leave(self.clock(now));
+        let at_us = self.member.deadline(self.clock_us(now))?;
+        Some(Millis(at_us.div_ceil(1_000)).after(self.born.0))
     }
 
     /// Θ̂ of each fragment that it knows the version of.
     pub(super) fn hats(&self) -> Vec<(FragmentId, Version, Vec<f32>)> {
         let Some(workshop) = &self.workshop else { return Vec::new() };
-        let held = workshop.fragments.ids().zip(self.core.versions());
+        let held = workshop.fragments.ids().zip(self.member.versions());
         let known = held.filter_map(|(p, version)| {
             version.map(|version| (p, version, workshop.fragments.gather(p, workshop.replica.hat())))
         });
@@ -212,54 +199,67 @@ impl Process {
         self.workshop.as_ref().map(|workshop| workshop.trainer.params())
     }
 
-    /// Trains no more.
-    fn stop(&mut self, why: &dyn std::fmt::Display) {
-        self.stopped = Some(Bye::new(CloseCode::Done, why.to_string()));
+    /// The engine failed: the member begins anew, or if that cannot help the process trains no more.
+    fn fail(&mut self, now: Millis, error: &EngineError) {
+        let device_lost = matches!(error, EngineError::Lost { .. });
+        if device_lost || matches!(error, EngineError::NotFinite { .. } | EngineError::Exchange(_)) {
+            return self.take_now(now, Input::Failed { device_lost, reason: error.to_string() });
+        }
+        self.take_now(now, Input::Leave);
+        self.stopped = Some(Bye::new(CloseCode::Done, error.to_string()));
     }
 
-    fn clock(&self, now: Millis) -> Millis {
-        Millis(now.since(self.born))
+    fn clock_us(&self, now: Millis) -> u64 {
+        1_000 * now.since(self.born)
     }
 
-    fn build(&mut self, now: Millis, welcome: &Welcome, make: &mut dyn FnMut() -> Box<dyn Trainer>) {
-        if self.workshop.as_ref().is_none_or(|workshop| workshop.run != welcome.run) {
-            let spec = welcome.spec.clone();
+    fn build(&mut self, now: Millis, spec: &RunSpec, anew: bool, make: &mut dyn FnMut() -> Box<dyn Trainer>) {
+        if anew {
             let trainer = make();
             let count = NonZeroU16::new(spec.exchange.fragments).expect("the syncer refuses 0 fragments");
             let fragments = Arc::new(Fragments::plan(trainer.layout(), count));
             let codec = Codec::new(&spec.exchange).expect("the syncer uses the same codec");
             let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
-            let feed = Feed::new(&spec);
-            self.workshop = Some(Workshop { run: welcome.run, spec, trainer, fragments, replica, feed });
+            self.workshop = Some(Workshop { trainer, fragments, replica });
         }
-        let workshop = self.workshop.as_ref().expect("built above");
+        let Some(workshop) = &self.workshop else { return };
         let fragments = Arc::clone(&workshop.fragments);
-        self.core.handle(self.clock(now), Input::Built(fragments));
+        self.take_now(now, Input::Built(fragments));
     }
 
-    /// What concerns parameters and data only.
+    /// What concerns parameters only.
     fn work(&mut self, now: Millis, output: Output) {
-        // Before a run is built there is nothing to forget; the core asks for nothing else then.
-        let Some(workshop) = &mut self.workshop else { return };
-        let Workshop { trainer, replica, feed, .. } = workshop;
+        let Some(Workshop { trainer, replica, .. }) = &mut self.workshop else { return };
         match output {
-            Output::Encode { round, fragment } => {
-                match replica.encode(fragment, trainer.params()) {
-                    Ok(body) => self.core.handle(self.clock(now), Input::Encoded { round, fragment, body }),
-                    // A step may end in parameters that are too large for a number.
-                    Err(error) => self.stop(&error),
-                }
-            }
+            Output::Encode { round, fragment } => match replica.encode(fragment, trainer.params()) {
+                Ok(body) => self.take_now(now, Input::Encoded { round, fragment, body }),
+                // A step may end in parameters that are too large for a number.
+                Err(error) => self.fail(now, &error.into()),
+            },
             Output::Apply { fragment, body, included } => replica
                 .apply(fragment, &body, included, trainer.params_mut())
                 .expect("the core checked base and checksum"),
             Output::Load { fragment, values, keep, included } => replica
                 .load(fragment, &values, keep, included, trainer.params_mut())
                 .expect("the world serves whole fragments"),
-            Output::Grant(grant) => feed.grant(grant).expect("the syncer grants what exists"),
-            Output::RetainLeases(leases) => feed.retain(&leases),
-            Output::Send(_) | Output::Build(_) | Output::Fetch { .. } => {}
-            Output::Reconnect(_) | Output::Stop(_) => {}
+            _ => {}
         }
+    }
+}
+
+/// Whether `input` came over the connection.
+fn of_connection(input: &Input) -> bool {
+    matches!(
+        input,
+        Input::Opened | Input::Heard | Input::Message(_) | Input::Garbled(_) | Input::Closed { .. }
+    )
+}
+
+fn goodbye(end: End) -> Bye {
+    match end {
+        End::Complete(bye) | End::Refused(bye) => bye,
+        End::Left => Bye::new(CloseCode::Done, "stopped by its owner"),
+        End::Unreachable { reason, .. } => Bye::new(CloseCode::Done, reason),
+        End::DeviceLost => Bye::new(CloseCode::Done, "its device was lost again and again"),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::LinkSpec;
 use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::member::Timing;
 use archipelago::wire::{RunId, RunSpec};
 
 /// A syncer, its run, and the machines that come to it.
@@ -51,12 +52,8 @@ pub struct ShellSpec {
     pub merge_ms: u64,
     /// Time between two pings of a connection, in milliseconds.
     pub ping_ms: u64,
-    /// A learner gives up a connection on which nothing came for so long, in milliseconds.
-    pub silent_ms_max: u64,
-    /// First wait before a learner connects again, in milliseconds; doubles with each failure.
-    pub backoff_ms: u64,
-    /// Longest such wait, in milliseconds.
-    pub backoff_ms_max: u64,
+    /// How long the learners wait before they connect again, and how long they bear a silence.
+    pub timing: Timing,
     /// Time between two snapshots of the syncer, in milliseconds.
     pub snapshot_ms: u64,
     /// Whether messages are really encoded and decoded. Without, they only have a size.
@@ -70,9 +67,7 @@ impl Default for ShellSpec {
         Self {
             merge_ms: 2,
             ping_ms: 5_000,
-            silent_ms_max: 20_000,
-            backoff_ms: 500,
-            backoff_ms_max: 15_000,
+            timing: Timing::default(),
             snapshot_ms: 5_000,
             encode: true,
             shards_at_hand: false,

@@ -46,6 +46,8 @@ pub struct MachineStatus {
     pub training: bool,
     /// Why its learner stays away for good, if it does.
     pub stopped: Option<String>,
+    /// Why its learner last gave up everything and joined as a newcomer does, if it did.
+    pub afresh: Option<String>,
     /// Steps of all its processes so far.
     pub steps: u64,
     /// Tokens of those steps.
@@ -64,6 +66,7 @@ impl MachineStatus {
             connected: process.is_some_and(|process| process.conn.is_some()),
             training: process.is_some_and(|process| process.is_stepping()),
             stopped: process.and_then(|process| process.stopped.as_ref()).map(|bye| bye.reason.clone()),
+            afresh: process.and_then(|process| process.afresh.clone()),
             steps: machine.steps(),
             tokens: machine.tokens(),
             loss: process.map(|process| process.loss).filter(|loss| loss.is_finite()),

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use super::super::fake::STEP_MS;
 use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
-use super::super::losses::Losses;
 use super::super::session::Session;
 use super::*;
 use crate::engine::{EngineError, Moments};
+use crate::member::{Doubling, Timing};
 
 const TOKENS_PER_STEP: u64 = 8;
 
@@ -42,8 +42,8 @@ fn steer(
         }
     };
     let build = async |spec: &_, moments| DeviceEngine::open(device, spec, moments).await;
-    let mut session = Session::new(config(&fake.address), control, build, observe).unwrap();
-    session.losses = Losses::within(1..=2, 1);
+    let timing = Timing { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Timing::default() };
+    let session = Session::with(config(&fake.address), timing, control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(session.run());
     Outcome { result, events, device: device.take() }

@@ -85,6 +85,12 @@ impl Learner {
         }
     }
 
+    /// Gives up everything but who it is and what its owner wants: it joins as a newcomer does.
+    pub fn restart(&mut self) {
+        let fresh = Self::new(self.config.clone());
+        *self = Self { paused: self.paused, hidden: self.hidden, ..fresh };
+    }
+
     /// Takes in what happened at `now`, which never goes back.
     pub fn handle(&mut self, now: Millis, input: Input) {
         match input {
@@ -129,6 +135,12 @@ impl Learner {
     #[must_use]
     pub fn can_train(&self) -> bool {
         !self.paused && self.part.as_ref().is_some_and(|part| part.is_loaded() && !part.held)
+    }
+
+    /// Whether its owner paused it.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused
     }
 
     /// Whether it told this connection that it has the parameters: from then on it takes part in rounds.

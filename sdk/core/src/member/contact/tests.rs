@@ -1,0 +1,147 @@
+//! When a connection is given up, and when the next one is tried.
+
+use super::*;
+use crate::diloco::learner::LearnerConfig;
+use crate::member::Timing;
+use crate::wire::Identity;
+
+const SECOND_US: u64 = 1_000_000;
+
+fn contact() -> Contact {
+    let learner = LearnerConfig {
+        identity: Identity([1; 16]),
+        name: String::new(),
+        device: String::new(),
+        invite: None,
+    };
+    let (contact_ms_max, reconnect_ms_max) = (Some(30_000), Some(300_000));
+    let timing = Timing::default();
+    Contact::new(&MemberConfig { learner, contact_ms_max, reconnect_ms_max, timing, seed: 1 }, 1)
+}
+
+fn ended(reason: &str) -> Ending<'_> {
+    Ending { reason, ..Ending::default() }
+}
+
+/// After how many seconds from `from_s` on it is given up, if looked at every second; none within an hour.
+fn given_up_after(contact: &mut Contact, from_s: u64, awaited: bool) -> Option<u64> {
+    (0..3_600).find(|after_s| contact.given_up((from_s + after_s) * SECOND_US, awaited).is_some())
+}
+
+#[test]
+fn a_connection_that_does_not_open_is_given_up() {
+    let mut contact = contact();
+    assert!(contact.connect(0) && !contact.connect(0));
+    assert_eq!(given_up_after(&mut contact, 0, false), Some(10));
+}
+
+#[test]
+fn silence_is_given_up_where_a_word_is_awaited_and_each_time_later() {
+    let mut contact = contact();
+    assert!(contact.connect(0));
+    contact.opened(0);
+    // The answer to the greeting.
+    assert_eq!(given_up_after(&mut contact, 0, false), Some(60));
+    contact.end(60 * SECOND_US, &Ending::default());
+    assert!(contact.connect(100 * SECOND_US));
+    contact.opened(100 * SECOND_US);
+    // Signs of life are none of it.
+    contact.heard(200 * SECOND_US);
+    assert_eq!(given_up_after(&mut contact, 200, false), Some(120));
+    contact.answered(320 * SECOND_US);
+    // It fetches the parameters for an hour, and then takes part.
+    assert_eq!(given_up_after(&mut contact, 320, false), None);
+    assert!(!contact.is_doubtful(330 * SECOND_US) && contact.is_doubtful(331 * SECOND_US));
+    assert_eq!(given_up_after(&mut contact, 3_919, true), Some(240));
+    // A step of an hour is no silence of the peer.
+    assert_eq!(contact.given_up(4_200 * SECOND_US, false), None);
+    assert_eq!(contact.given_up(7_800 * SECOND_US, true), None);
+}
+
+#[test]
+fn one_that_looks_only_when_it_has_to_gives_up_at_the_same_time() {
+    let mut contact = contact();
+    assert!(contact.connect(0));
+    contact.opened(0);
+    contact.answered(0);
+    contact.welcomed();
+    let mut now_us = 0;
+    while contact.given_up(now_us, true).is_none() {
+        now_us = contact.deadline(true).unwrap();
+    }
+    assert_eq!(now_us, 60 * SECOND_US);
+}
+
+#[test]
+fn attempts_are_further_and_further_apart_until_one_held_for_a_minute() {
+    let mut contact = contact();
+    let mut now_us = 0;
+    let mut lose = |contact: &mut Contact, held_us: Option<u64>| {
+        assert!(contact.connect(now_us), "{contact:?} at {now_us} µs");
+        if let Some(held_us) = held_us {
+            contact.opened(now_us);
+            now_us += held_us;
+        }
+        let retry_ms = contact.end(now_us, &ended("it broke")).unwrap();
+        assert!(!contact.connect(now_us + 1_000 * retry_ms - 1), "{contact:?}");
+        now_us += 1_000 * retry_ms;
+        retry_ms
+    };
+    for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
+        let retry_ms = lose(&mut contact, None);
+        assert!((ceiling_ms / 2..=ceiling_ms).contains(&retry_ms), "{retry_ms} of {ceiling_ms}");
+    }
+    assert!(lose(&mut contact, Some(59 * SECOND_US)) > 7_000, "not healthy for long enough");
+    assert!(lose(&mut contact, Some(60 * SECOND_US)) <= 250);
+}
+
+#[test]
+fn what_the_syncer_asks_for_comes_first_and_a_lost_device_before_that() {
+    let asked = Ending { reason: "dropped", code: Some(CloseCode::Dropped), wait_ms: 20_000 };
+    let mut away = contact();
+    away.connect(0);
+    away.opened(0);
+    assert_eq!(away.end(0, &asked), Some(20_000));
+    assert_eq!(away.end(0, &asked), None, "there is none any more");
+    // It is missed only after the time it was asked to stay away.
+    assert_eq!(away.too_long(49 * SECOND_US), None);
+    assert_eq!(away.too_long(50 * SECOND_US), Some((30_000, "dropped".to_owned())));
+    let offline = away.offline(5 * SECOND_US).unwrap();
+    assert_eq!(
+        (offline.reason, offline.code, offline.retry_ms),
+        ("dropped", Some(CloseCode::Dropped), 15_000)
+    );
+    away.hurry(6 * SECOND_US);
+    assert!(away.connect(6 * SECOND_US));
+
+    let mut lost = contact();
+    lost.connect(0);
+    lost.opened(0);
+    lost.postpone(60 * SECOND_US);
+    assert_eq!(lost.end(0, &asked), Some(60_000));
+    lost.hurry(6 * SECOND_US);
+    assert!(!lost.connect(60 * SECOND_US - 1) && lost.connect(60 * SECOND_US));
+}
+
+#[test]
+fn without_contact_for_too_long() {
+    let mut contact = contact();
+    contact.connect(0);
+    contact.end(0, &ended("nobody answers"));
+    assert_eq!(contact.too_long(30 * SECOND_US - 1), None);
+    assert_eq!(contact.too_long(30 * SECOND_US), Some((30_000, "nobody answers".to_owned())));
+    contact.connect(30 * SECOND_US);
+    contact.opened(30 * SECOND_US);
+    assert_eq!(
+        contact.too_long(30 * SECOND_US),
+        Some((30_000, "no answer".to_owned())),
+        "it is not taken in"
+    );
+    assert_eq!(contact.offline(30 * SECOND_US), None, "there is nothing to say");
+    contact.welcomed();
+    assert_eq!(contact.too_long(3_600 * SECOND_US), None);
+    // Once it was taken in, it bears more.
+    contact.end(100 * SECOND_US, &ended("it broke"));
+    assert_eq!(contact.too_long(400 * SECOND_US - 1), None);
+    assert_eq!(contact.too_long(400 * SECOND_US), Some((300_000, "it broke".to_owned())));
+}

@@ -1,0 +1,265 @@
+//! What a member does about what happened, and about what its core asks for.
+
+use super::contact::Ending;
+use super::{End, Input, LEAVE_US_MAX, Member, Output, Phase, Step, millis};
+use crate::diloco::learner;
+use crate::wire::{Bye, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
+
+impl Member {
+    pub(super) fn react(&mut self, input: Input) {
+        let now_us = self.now_us;
+        match input {
+            Input::Opened => {
+                self.contact.opened(now_us);
+                self.tell(learner::Input::Connected);
+            }
+            Input::Heard => self.contact.heard(now_us),
+            Input::Message(message) => self.on_message(message),
+            Input::Garbled(error) => self.on_garbled(&error),
+            Input::Closed { code, reason } => self.on_closed(code, reason),
+            Input::Failed { device_lost, reason } => self.on_failed(device_lost, &reason),
+            Input::Shard { shard, bytes } => self.on_shard(shard, bytes),
+            Input::Stepped(step) => self.on_stepped(step),
+            Input::Worked { us } => self.pace.work(us),
+            Input::Waited { us } => {
+                if !self.is_starved() {
+                    self.pace.rest(us);
+                }
+            }
+            Input::Duty { permille } => self.pace.set_duty(permille),
+            Input::Hurry => self.on_hurry(),
+            Input::Leave => self.on_leave(),
+            Input::Flushed => self.on_flushed(),
+            Input::Timeout => self.on_timeout(),
+            Input::FetchFailed { fragment, reason } => {
+                self.trouble(format!("fragment {fragment} did not come: {reason}"));
+                self.tell(learner::Input::FetchFailed { fragment });
+            }
+            Input::Built(fragments) => self.tell(learner::Input::Built(fragments)),
+            Input::Fetched { fragment, version, values } => {
+                self.tell(learner::Input::Fetched { fragment, version, values });
+            }
+            Input::Encoded { round, fragment, body } => {
+                self.tell(learner::Input::Encoded { round, fragment, body });
+            }
+            Input::Paused(paused) => self.tell(learner::Input::Paused(paused)),
+            Input::Hidden(hidden) => self.tell(learner::Input::Hidden(hidden)),
+        }
+    }
+
+    fn tell(&mut self, input: learner::Input) {
+        self.learner.handle(millis(self.now_us), input);
+    }
+
+    fn trouble(&mut self, reason: String) {
+        self.out.push_back(Output::Trouble { reason });
+    }
+
+    fn on_message(&mut self, message: Message) {
+        self.contact.answered(self.now_us);
+        match &message {
+            Message::Welcome(_) => {
+                self.contact.welcomed();
+                if self.phase == Phase::Greeting {
+                    self.phase = Phase::Training;
+                }
+            }
+            Message::Receipt { fate: Fate::Merged { .. }, .. } => self.losses.merged(),
+            _ => {}
+        }
+        self.tell(learner::Input::Message(message));
+    }
+
+    fn on_garbled(&mut self, error: &DecodeError) {
+        let (code, reason) = (error.close_code(), error.to_string());
+        let farewell = Bye::new(code, reason.clone());
+        // If even this cannot be sent, the close code says it.
+        self.out.push_back(Output::Send(Message::Bye(Bye::new(code, clip(&reason, REASON_BYTES_MAX)))));
+        if code == CloseCode::Version {
+            self.out.push_back(Output::Close(farewell.clone()));
+            self.end(End::Refused(farewell));
+        } else {
+            self.disconnect(Some(farewell), &Ending { reason: &reason, ..Ending::default() });
+        }
+    }
+
+    fn on_closed(&mut self, code: Option<u16>, reason: String) {
+        let code = code.and_then(|code| CloseCode::try_from(code).ok()).filter(|_| !self.is_leaving());
+        match code {
+            // Its goodbye was lost, but not the reason.
+            Some(code) => self.tell(learner::Input::Message(Message::Bye(Bye::new(code, reason)))),
+            None => self.disconnect(None, &Ending { reason: &reason, ..Ending::default() }),
+        }
+    }
+
+    /// Begins anew after an error of the engine, if that can help.
+    fn on_failed(&mut self, device_lost: bool, reason: &str) {
+        if device_lost {
+            let Some(wait_ms) = self.losses.lose() else { return self.end(End::DeviceLost) };
+            self.contact.postpone(self.now_us.saturating_add(wait_ms * 1_000));
+        }
+        self.afresh(reason, Bye::new(CloseCode::Done, "the learner starts afresh"));
+    }
+
+    fn on_shard(&mut self, shard: u32, bytes: Result<Vec<u8>, String>) {
+        match bytes.map(|bytes| self.supply.came(self.now_us, shard, bytes)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.trouble(format!("what came is no use: {error}")),
+            Err(reason) => {
+                self.supply.failed(self.now_us, shard);
+                self.trouble(format!("data did not come: {reason}"));
+            }
+        }
+    }
+
+    fn on_stepped(&mut self, Step { tokens, loss, busy_us, earlier_us }: Step) {
+        self.pace.work(busy_us);
+        let step_us = busy_us.saturating_add(earlier_us);
+        // The rest is part of its pace: the syncer plans with it.
+        let step_ms = (step_us.saturating_add(self.pace.rest_of(step_us)) as f64 / 1e3) as f32;
+        let leases = self.supply.feed().map(|feed| feed.progress()).unwrap_or_default();
+        self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms, leases }));
+    }
+
+    fn on_hurry(&mut self) {
+        if self.is_leaving() {
+            return;
+        }
+        let trains = self.learner.is_ready() && self.learner.can_train();
+        if trains && self.contact.is_doubtful(self.now_us) {
+            self.disconnect(None, &Ending { reason: "nothing was heard for a while", ..Ending::default() });
+        }
+        self.contact.hurry(self.now_us);
+    }
+
+    fn on_leave(&mut self) {
+        if !self.contact.is_open() {
+            self.end(End::Left);
+        } else if !self.is_leaving() {
+            self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(LEAVE_US_MAX) };
+        }
+    }
+
+    fn on_flushed(&mut self) {
+        if !matches!(self.phase, Phase::Flushing { .. }) {
+            return;
+        }
+        self.learner.leave(millis(self.now_us));
+        while let Some(output) = self.learner.poll() {
+            self.obey(output);
+        }
+        self.out.push_back(Output::Close(Bye::new(CloseCode::Done, "the learner leaves")));
+        self.phase = Phase::Parting { until_us: self.now_us.saturating_add(LEAVE_US_MAX) };
+    }
+
+    fn on_timeout(&mut self) {
+        let now_us = self.now_us;
+        match self.phase {
+            Phase::Flushing { until_us } if until_us <= now_us => self.on_flushed(),
+            Phase::Parting { until_us } if until_us <= now_us => self.end(End::Left),
+            Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => {}
+            Phase::Greeting | Phase::Training => {
+                if let Some((waited_ms, reason)) = self.contact.too_long(now_us) {
+                    return self.end(End::Unreachable { waited_ms, reason });
+                }
+                let awaited = self.awaits();
+                if let Some(reason) = self.contact.given_up(now_us, awaited) {
+                    self.disconnect(None, &Ending { reason: &reason, ..Ending::default() });
+                }
+                if self.contact.connect(now_us) {
+                    self.out.push_back(Output::Connect);
+                }
+            }
+        }
+        self.tell(learner::Input::Timeout);
+    }
+
+    /// Whether the syncer's silence counts: one whose owner paused it has time to find out.
+    pub(super) fn awaits(&self) -> bool {
+        self.learner.is_ready() && !self.learner.is_paused()
+    }
+
+    fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Flushing { .. } | Phase::Parting { .. })
+    }
+
+    /// Does what the core wants, or hands it on.
+    pub(super) fn obey(&mut self, output: learner::Output) {
+        use learner::Output as Wish;
+        self.out.push_back(match output {
+            Wish::Send(message) => {
+                if !self.contact.is_open() {
+                    return;
+                }
+                if let (Message::Progress(progress), Some(feed)) = (&message, self.supply.feed()) {
+                    feed.reported(&progress.leases);
+                }
+                Output::Send(message)
+            }
+            Wish::Build(welcome) => {
+                let anew = self.supply.plan(&welcome);
+                Output::Build { welcome, anew }
+            }
+            Wish::Fetch { fragment, version } => Output::Fetch { fragment, version },
+            Wish::Encode { round, fragment } => Output::Encode { round, fragment },
+            Wish::Apply { fragment, body, included } => Output::Apply { fragment, body, included },
+            Wish::Load { fragment, values, keep, included } => {
+                Output::Load { fragment, values, keep, included }
+            }
+            Wish::Grant(grant) => match self.supply.feed().map(|feed| feed.grant(grant)) {
+                Some(Err(error)) => Output::Trouble { reason: error.to_string() },
+                Some(Ok(())) | None => return,
+            },
+            Wish::RetainLeases(leases) => {
+                return self.supply.feed().into_iter().for_each(|feed| feed.retain(&leases));
+            }
+            Wish::Reconnect(bye) => {
+                let Bye { code, reason, wait_ms } = bye.clone();
+                let ending = Ending { reason: &reason, code: Some(code), wait_ms };
+                return self.disconnect(Some(bye), &ending);
+            }
+            Wish::Stop(bye) => return self.stop(bye),
+        });
+    }
+
+    fn stop(&mut self, bye: Bye) {
+        match bye.code {
+            CloseCode::Done => {
+                let Bye { code, reason, .. } = bye.clone();
+                let ending = Ending { reason: &reason, code: Some(code), wait_ms: 0 };
+                self.disconnect(Some(bye.clone()), &ending);
+                self.end(End::Complete(bye));
+            }
+            CloseCode::WrongRun => self.afresh(&bye.reason.clone(), bye),
+            _ => {
+                self.out.push_back(Output::Close(bye.clone()));
+                self.end(End::Refused(bye));
+            }
+        }
+    }
+
+    /// Gives up the connection, if there is one; one that leaves is gone with it.
+    fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
+        let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
+        if self.is_leaving() {
+            return self.end(End::Left);
+        }
+        self.out.push_back(Output::Disconnect { farewell, reason: ending.reason.to_owned(), retry_ms });
+        self.tell(learner::Input::Disconnected);
+    }
+
+    /// Gives up everything but the identity and its owner's wishes, and joins as a newcomer does.
+    fn afresh(&mut self, reason: &str, farewell: Bye) {
+        self.out.push_back(Output::Afresh { reason: reason.to_owned() });
+        self.disconnect(Some(farewell), &Ending { reason, ..Ending::default() });
+        self.learner.restart();
+        self.supply.clear();
+    }
+
+    fn end(&mut self, end: End) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.out.push_back(Output::End(end));
+        }
+    }
+}

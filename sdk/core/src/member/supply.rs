@@ -1,0 +1,112 @@
+//! What a learner trains on: its leases, and the shards that they need.
+
+use super::backoff::{Backoff, Doubling};
+use crate::data::{Feed, FeedError};
+use crate::wire::{RunId, RunSpec, Welcome};
+
+/// The leases and shards of one run.
+pub(super) struct Supply {
+    plan: Option<Plan>,
+    fetch: Option<Fetch>,
+    backoff: Backoff,
+}
+
+/// What is fed from, once a run is joined.
+struct Plan {
+    run: RunId,
+    spec: RunSpec,
+    feed: Feed,
+}
+
+/// The one shard that is fetched at a time.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    shard: u32,
+    /// When to ask again, in microseconds; `None` while it is on its way.
+    retry_us: Option<u64>,
+}
+
+impl Supply {
+    /// Nothing; `seed` spreads the retries.
+    pub(super) fn new(waits: Doubling, seed: u64) -> Self {
+        Self { plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
+    }
+
+    /// Makes ready for the run of `welcome`; whether it is another than before, of which nothing is left.
+    pub(super) fn plan(&mut self, welcome: &Welcome) -> bool {
+        let same = |plan: &Plan| plan.run == welcome.run && plan.spec == welcome.spec;
+        if self.plan.as_ref().is_some_and(same) {
+            return false;
+        }
+        let spec = welcome.spec.clone();
+        self.plan = Some(Plan { run: welcome.run, feed: Feed::new(&spec), spec });
+        self.fetch = None;
+        true
+    }
+
+    /// Gives up everything.
+    pub(super) fn clear(&mut self) {
+        (self.plan, self.fetch) = (None, None);
+    }
+
+    /// The run, if one is joined.
+    pub(super) fn spec(&self) -> Option<&RunSpec> {
+        self.plan.as_ref().map(|plan| &plan.spec)
+    }
+
+    /// Its leases and shards, if a run is joined.
+    pub(super) fn feed(&mut self) -> Option<&mut Feed> {
+        self.plan.as_mut().map(|plan| &mut plan.feed)
+    }
+
+    /// The next batch of the run's size, `[batch, context + 1]`, if enough windows are there.
+    pub(super) fn next_batch(&mut self) -> Option<Vec<u32>> {
+        let plan = self.plan.as_mut()?;
+        plan.feed.next_batch(plan.spec.inner.batch)
+    }
+
+    /// The shard to fetch from now on, if it is time to ask for one, and its length in bytes.
+    pub(super) fn want(&mut self, now_us: u64) -> Option<(u32, u64)> {
+        let plan = self.plan.as_ref()?;
+        let shard = plan.feed.needs()?;
+        let early = |fetch: Fetch| fetch.shard == shard && fetch.retry_us.is_none_or(|at_us| at_us > now_us);
+        if self.fetch.is_some_and(early) {
+            return None;
+        }
+        self.fetch = Some(Fetch { shard, retry_us: None });
+        let data = &plan.spec.data;
+        let tokens = data.shards.get(shard as usize).map_or(0, |shard| shard.tokens);
+        Some((shard, tokens.saturating_mul(u64::from(data.token_bytes))))
+    }
+
+    /// The bytes of a shard came.
+    ///
+    /// # Errors
+    /// Those of [`Feed::add_shard`]; the shard is asked for again, a little later.
+    pub(super) fn came(&mut self, now_us: u64, shard: u32, bytes: Vec<u8>) -> Result<(), FeedError> {
+        let Some(feed) = self.feed() else { return Ok(()) };
+        match feed.add_shard(shard, bytes) {
+            Ok(()) => {
+                self.fetch.take_if(|fetch| fetch.shard == shard);
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(now_us, shard);
+                Err(error)
+            }
+        }
+    }
+
+    /// The shard did not come: it is asked for again, a little later.
+    pub(super) fn failed(&mut self, now_us: u64, shard: u32) {
+        if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.shard == shard) {
+            fetch.retry_us = Some(now_us.saturating_add(1_000 * self.backoff.next_ms(0)));
+        }
+    }
+
+    /// When [`Self::want`] has to be asked again, in microseconds.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        let needed = self.plan.as_ref()?.feed.needs()?;
+        self.fetch.filter(|fetch| fetch.shard == needed)?.retry_us
+    }
+}

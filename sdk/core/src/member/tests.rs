@@ -1,0 +1,335 @@
+//! A member against the real syncer's core, each output at once the other's input.
+
+mod ends;
+mod line;
+mod pace;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use super::*;
+use crate::data::{encode_shard, shard_spec};
+use crate::diloco::syncer::{self, Syncer, SyncerConfig};
+use crate::diloco::{Codec, Fragments, Layout, Replica};
+use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
+use crate::wire::{Bye, CloseCode, ConnId, Hello, Identity, Message, Progress, RunSpec};
+
+const SECOND_US: u64 = 1_000_000;
+const STEP_US: u64 = 100_000;
+
+/// A member with all that a shell holds for it, and a syncer that answers at once.
+struct Rig {
+    now_us: u64,
+    member: Member,
+    syncer: Syncer,
+    layout: Layout,
+    shard: Vec<u8>,
+    theta: Vec<f32>,
+    replica: Option<Replica>,
+    /// The connection, and the number of the next.
+    conn: Option<ConnId>,
+    next_conn: u64,
+    script: Script,
+    log: Log,
+}
+
+/// What does not go well.
+#[derive(Default)]
+struct Script {
+    /// Nobody answers at the address.
+    unreachable: bool,
+    /// What the syncer sends is lost, and so is what it is sent.
+    mute: bool,
+    /// So many shards do not come.
+    shards_lost: u32,
+    /// Fragments do not come.
+    fragments_lost: bool,
+}
+
+/// What the member did, with times in microseconds.
+#[derive(Default)]
+struct Log {
+    connects_us: Vec<u64>,
+    hellos: Vec<Hello>,
+    reports: Vec<Progress>,
+    byes: Vec<Bye>,
+    closes: Vec<Bye>,
+    disconnects: Vec<(u64, String)>,
+    afresh: Vec<String>,
+    built_anew: u32,
+    shards_us: Vec<u64>,
+    troubles: Vec<String>,
+    steps: u64,
+    ends: Vec<End>,
+}
+
+fn config() -> MemberConfig {
+    MemberConfig {
+        learner: LearnerConfig {
+            identity: Identity([1; 16]),
+            name: "one".to_owned(),
+            device: String::new(),
+            invite: None,
+        },
+        contact_ms_max: None,
+        reconnect_ms_max: None,
+        timing: Timing::default(),
+        seed: 5,
+    }
+}
+
+impl Rig {
+    /// One that has been taken in.
+    fn new() -> Self {
+        let mut rig = Self::with(config());
+        rig.tell(Input::Timeout);
+        rig
+    }
+
+    /// One that has not begun.
+    fn with(config: MemberConfig) -> Self {
+        let tokens: Vec<u32> = (0..40_000).map(|i| i % 251).collect();
+        let shard = encode_shard(&tokens, 2).unwrap();
+        let mut run = spec();
+        run.data.shards = vec![shard_spec(&shard, 2).unwrap()];
+        Self {
+            now_us: 0,
+            member: Member::new(config),
+            syncer: syncer(&run),
+            layout: layout(),
+            shard,
+            theta: vec![0.0; layout().len()],
+            replica: None,
+            conn: None,
+            next_conn: 1,
+            script: Script::default(),
+            log: Log::default(),
+        }
+    }
+
+    /// A member that takes part.
+    fn joined() -> Self {
+        let mut rig = Self::new();
+        rig.run_for(SECOND_US);
+        assert!(rig.log.steps > 0 && rig.member.awaits(), "{:?}", rig.member.state());
+        rig
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.member.handle(self.now_us, input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.member.poll() {
+            self.obey(output);
+        }
+    }
+
+    fn obey(&mut self, output: Output) {
+        match output {
+            Output::Connect => self.connect(),
+            Output::Send(message) => self.send(message),
+            Output::Close(bye) => self.log.closes.push(bye),
+            Output::Disconnect { reason, .. } => {
+                self.log.disconnects.push((self.now_us, reason));
+                self.hang_up();
+            }
+            Output::Build { welcome, anew } => {
+                let fragments = self.fragments();
+                if anew {
+                    self.log.built_anew += 1;
+                    let codec = Codec::new(&welcome.spec.exchange).unwrap();
+                    let policy = welcome.spec.exchange.apply;
+                    self.replica = Some(Replica::new(fragments.clone(), codec, policy));
+                }
+                self.tell(Input::Built(fragments));
+            }
+            Output::Afresh { reason } => {
+                self.log.afresh.push(reason);
+                self.replica = None;
+            }
+            Output::Fetch { fragment, .. } if self.script.fragments_lost => {
+                self.tell(Input::FetchFailed { fragment, reason: "the test says so".to_owned() });
+            }
+            Output::Fetch { fragment, .. } => {
+                let (version, hat) = self.syncer.hat(fragment).unwrap();
+                self.tell(Input::Fetched { fragment, version, values: hat.to_vec() });
+            }
+            Output::FetchShard { shard, body_bytes } => {
+                assert_eq!(body_bytes, self.shard.len() as u64);
+                self.log.shards_us.push(self.now_us);
+                let lost = self.script.shards_lost > 0;
+                self.script.shards_lost = self.script.shards_lost.saturating_sub(1);
+                let bytes = if lost { Err("the test says so".to_owned()) } else { Ok(self.shard.clone()) };
+                self.tell(Input::Shard { shard, bytes });
+            }
+            Output::Encode { round, fragment } => {
+                let body = self.replica.as_mut().unwrap().encode(fragment, &self.theta).unwrap();
+                self.tell(Input::Encoded { round, fragment, body });
+            }
+            Output::Apply { fragment, body, included } => {
+                self.replica.as_mut().unwrap().apply(fragment, &body, included, &mut self.theta).unwrap();
+            }
+            Output::Load { fragment, values, keep, included } => {
+                let replica = self.replica.as_mut().unwrap();
+                replica.load(fragment, &values, keep, included, &mut self.theta).unwrap();
+            }
+            Output::Trouble { reason } => self.log.troubles.push(reason),
+            Output::End(end) => self.log.ends.push(end),
+        }
+    }
+
+    fn fragments(&self) -> Arc<Fragments> {
+        Arc::new(Fragments::plan(&self.layout, NonZeroU16::new(FRAGMENTS).unwrap()))
+    }
+
+    fn connect(&mut self) {
+        self.log.connects_us.push(self.now_us);
+        if self.script.unreachable {
+            return self.tell(Input::Closed { code: None, reason: "nobody answers".to_owned() });
+        }
+        self.conn = Some(ConnId(self.next_conn));
+        self.next_conn += 1;
+        self.tell(Input::Opened);
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            self.syncer(syncer::Input::Disconnected(conn));
+        }
+    }
+
+    /// The connection breaks.
+    fn cut(&mut self) {
+        self.hang_up();
+        self.tell(Input::Closed { code: None, reason: "it broke".to_owned() });
+    }
+
+    fn send(&mut self, message: Message) {
+        match &message {
+            Message::Hello(hello) => self.log.hellos.push(hello.clone()),
+            Message::Progress(progress) => self.log.reports.push(progress.clone()),
+            Message::Bye(bye) => self.log.byes.push(bye.clone()),
+            _ => {}
+        }
+        if let Some(conn) = self.conn.filter(|_| !self.script.mute) {
+            self.syncer(syncer::Input::Message(conn, message));
+        }
+    }
+
+    fn syncer(&mut self, input: syncer::Input) {
+        let mut desk = Desk::default();
+        self.syncer.drive(millis(self.now_us), input, &mut desk);
+        for asked in desk.asked {
+            match asked {
+                Asked::Send(conns, message) => {
+                    conns.into_iter().for_each(|conn| self.deliver(conn, message.clone()));
+                }
+                Asked::Merge(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
+            }
+        }
+    }
+
+    fn deliver(&mut self, conn: ConnId, message: Message) {
+        if self.conn == Some(conn) && !self.script.mute {
+            self.tell(Input::Message(message));
+        }
+    }
+
+    /// Lets `us` pass as a shell does: trains where there is a batch, and waits where there is none.
+    fn run_for(&mut self, us: u64) {
+        let end_us = self.now_us + us;
+        while self.now_us < end_us && self.log.ends.is_empty() {
+            let batch = self.member.next_batch(self.now_us);
+            self.drain();
+            if let Some(batch) = batch {
+                assert_eq!(batch.tokens.len(), 10);
+                self.now_us += STEP_US;
+                self.log.steps += 1;
+                let step = Step { tokens: 8, loss: 1.0, busy_us: STEP_US, earlier_us: 0 };
+                self.tell(Input::Stepped(step));
+            } else {
+                let at_us = self.member.deadline(self.now_us).unwrap_or(end_us);
+                let at_us = at_us.clamp(self.now_us + 1, end_us);
+                let us = at_us - self.now_us;
+                self.now_us = at_us;
+                self.tell(Input::Waited { us });
+            }
+            if self.conn.is_some() && self.syncer.deadline(millis(self.now_us)).is_some() {
+                self.syncer(syncer::Input::Timeout);
+            }
+            self.tell(Input::Timeout);
+        }
+    }
+
+    /// Steps in the next `us`.
+    fn steps_in(&mut self, us: u64) -> u64 {
+        let before = self.log.steps;
+        self.run_for(us);
+        self.log.steps - before
+    }
+
+    fn merged(&self) -> u64 {
+        self.syncer.ledger().accounts().map(|(_, account)| account.fates.merged).sum()
+    }
+
+    /// The goodbyes of the syncer bring it back, or end it.
+    fn goodbye(&mut self, bye: Bye) {
+        self.tell(Input::Message(Message::Bye(bye)));
+    }
+
+    fn troubles(&self) -> BTreeMap<&str, u32> {
+        let mut troubles = BTreeMap::new();
+        for trouble in &self.log.troubles {
+            *troubles.entry(trouble.as_str()).or_default() += 1;
+        }
+        troubles
+    }
+}
+
+fn syncer(run: &RunSpec) -> Syncer {
+    let theta = vec![0.0; layout().len()];
+    Syncer::new(RunId(7), run.clone(), SyncerConfig::default(), &layout(), &theta).unwrap()
+}
+
+fn bye(code: CloseCode) -> Bye {
+    Bye::new(code, "the test says so")
+}
+
+#[test]
+fn joins_trains_and_is_merged() {
+    let mut rig = Rig::new();
+    assert_eq!((rig.member.phase(), rig.log.connects_us.as_slice()), (Phase::Training, &[0][..]));
+    assert_eq!(rig.steps_in(60 * SECOND_US), 600, "nothing keeps it from training");
+    assert!(rig.merged() > 100, "{} merged", rig.merged());
+    assert_eq!((rig.log.built_anew, rig.log.hellos.len(), rig.troubles()), (1, 1, BTreeMap::new()));
+    let reports = rig.log.reports.len();
+    assert!(rig.log.reports[reports - 1].tokens > rig.log.reports[reports - 2].tokens);
+}
+
+/// Goal: leases that are done with are dropped once they are reported, or there would soon be too many.
+#[test]
+fn finished_leases_are_let_go() {
+    let mut rig = Rig::joined();
+    rig.run_for(1_800 * SECOND_US);
+    assert_eq!(rig.troubles(), BTreeMap::new());
+    let leases = rig.log.reports.iter().map(|report| report.leases.len()).max();
+    assert!(leases < Some(16), "{leases:?} at once");
+    assert!(rig.log.steps > 17_000, "{} steps", rig.log.steps);
+}
+
+#[test]
+fn a_shard_that_does_not_come_is_asked_for_again_later_and_later() {
+    let mut rig = Rig::with(config());
+    rig.script.shards_lost = 4;
+    rig.run_for(20 * SECOND_US);
+    let gaps_ms: Vec<u64> = rig.log.shards_us.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000).collect();
+    assert_eq!(gaps_ms.len(), 4);
+    for (gap_ms, ceiling_ms) in gaps_ms.iter().zip([250, 500, 1_000, 2_000]) {
+        assert!((ceiling_ms / 2..=ceiling_ms).contains(gap_ms), "{gaps_ms:?}");
+    }
+    assert_eq!(rig.troubles(), BTreeMap::from([("data did not come: the test says so", 4)]));
+    assert!(rig.log.steps > 150, "{} steps", rig.log.steps);
+}

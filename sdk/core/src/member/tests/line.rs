@@ -1,0 +1,146 @@
+//! Connections that do not come about, break, or bring nothing.
+
+use super::*;
+
+#[test]
+fn attempts_are_further_and_further_apart() {
+    let mut rig = Rig::joined();
+    rig.run_for(60 * SECOND_US);
+    rig.script.unreachable = true;
+    let lost_us = rig.now_us;
+    rig.cut();
+    let steps = rig.steps_in(20 * SECOND_US);
+    assert!(steps > 100, "{steps} steps: it trains on alone");
+    rig.run_for(40 * SECOND_US);
+    let mut before_us = lost_us;
+    for (at_us, ceiling_ms) in
+        rig.log.connects_us[1..].iter().zip([250, 500, 1_000, 2_000, 4_000, 8_000, 15_000])
+    {
+        // It looks between two steps.
+        let (gap_ms, early_ms) = ((at_us - before_us) / 1_000, ceiling_ms / 2);
+        assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{:?}", rig.log.connects_us);
+        before_us = *at_us;
+    }
+    assert!(rig.log.connects_us.len() >= 7, "{:?}", rig.log.connects_us);
+    rig.script.unreachable = false;
+    let merged = rig.merged();
+    rig.run_for(20 * SECOND_US);
+    assert!(rig.merged() > merged + 10);
+    assert_eq!((rig.log.built_anew, rig.log.hellos.len()), (1, 2), "it is the same learner");
+    assert!(rig.log.hellos[1].run.is_some());
+}
+
+#[test]
+fn members_of_other_seeds_come_at_other_times() {
+    let attempts = |seed| {
+        let mut rig = Rig::with(MemberConfig { seed, ..config() });
+        rig.script.unreachable = true;
+        rig.run_for(60 * SECOND_US);
+        rig.log.connects_us
+    };
+    assert_eq!(attempts(1), attempts(1));
+    assert_ne!(attempts(1)[1..], attempts(2)[1..]);
+}
+
+#[test]
+fn a_silent_syncer_is_given_up_each_time_later() {
+    let mut rig = Rig::joined();
+    rig.script.mute = true;
+    let from_us = rig.now_us;
+    rig.run_for(600 * SECOND_US);
+    let gaps_s: Vec<u64> = [0]
+        .into_iter()
+        .chain(rig.log.disconnects.iter().map(|(at_us, _)| at_us - from_us))
+        .collect::<Vec<_>>()
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]) / SECOND_US)
+        .collect();
+    assert_eq!(gaps_s, [60, 120, 240], "{:?}", rig.log.disconnects);
+    assert_eq!(rig.log.disconnects[0].1, "nothing was heard for 60 s");
+    rig.script.mute = false;
+    rig.run_for(500 * SECOND_US);
+    assert!(rig.member.awaits(), "it takes part again");
+}
+
+#[test]
+fn signs_of_life_are_no_silence() {
+    let mut rig = Rig::joined();
+    rig.script.mute = true;
+    for _ in 0..60 {
+        rig.run_for(10 * SECOND_US);
+        rig.tell(Input::Heard);
+    }
+    assert_eq!(rig.log.disconnects, []);
+}
+
+#[test]
+fn a_silence_in_a_pause_or_while_it_fetches_is_borne() {
+    let mut rig = Rig::joined();
+    rig.script.mute = true;
+    rig.tell(Input::Paused(true));
+    rig.run_for(3_600 * SECOND_US);
+    assert_eq!(rig.log.disconnects, []);
+    rig.tell(Input::Paused(false));
+    rig.run_for(50 * SECOND_US);
+    assert_eq!(rig.log.disconnects, [], "what was before the end of the pause does not count");
+    rig.run_for(20 * SECOND_US);
+    assert_eq!(rig.log.disconnects.len(), 1);
+
+    let mut rig = Rig::with(config());
+    rig.script.fragments_lost = true;
+    rig.run_for(SECOND_US);
+    rig.script.mute = true;
+    rig.run_for(3_600 * SECOND_US);
+    assert_eq!((rig.log.disconnects.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
+}
+
+#[test]
+fn an_owner_in_a_hurry_is_obeyed() {
+    let mut rig = Rig::joined();
+    rig.tell(Input::Hurry);
+    assert_eq!(rig.log.disconnects, [], "there is nothing to doubt");
+    rig.script.mute = true;
+    rig.run_for(11 * SECOND_US);
+    rig.tell(Input::Hurry);
+    assert_eq!(rig.log.disconnects.len(), 1);
+    assert_eq!(rig.log.disconnects[0].1, "nothing was heard for a while");
+    rig.script.mute = false;
+    rig.run_for(SECOND_US);
+    assert!(rig.member.awaits());
+
+    // One that waits for its next attempt need not.
+    rig.goodbye(Bye { wait_ms: 3_600_000, ..bye(CloseCode::Dropped) });
+    rig.conn = None;
+    rig.run_for(60 * SECOND_US);
+    let connects = rig.log.connects_us.len();
+    rig.tell(Input::Hurry);
+    rig.run_for(SECOND_US);
+    assert_eq!(rig.log.connects_us.len(), connects + 1);
+}
+
+#[test]
+fn who_is_sent_away_stays_away_for_as_long_and_says_why() {
+    let mut rig = Rig::joined();
+    rig.goodbye(Bye { wait_ms: 30_000, ..bye(CloseCode::Dropped) });
+    rig.conn = None;
+    let away_us = rig.now_us;
+    let offline = rig.member.offline(away_us).unwrap();
+    assert_eq!((offline.code, offline.retry_ms), (Some(CloseCode::Dropped), 30_000));
+    rig.run_for(60 * SECOND_US);
+    let back_us = rig.log.connects_us[1] - away_us;
+    assert!((30 * SECOND_US..=30 * SECOND_US + STEP_US).contains(&back_us), "{back_us} µs");
+    assert!(rig.member.offline(rig.now_us).is_none() && rig.member.awaits());
+}
+
+#[test]
+fn what_comes_of_a_connection_that_was_given_up_changes_nothing() {
+    let mut rig = Rig::joined();
+    rig.cut();
+    let (hellos, disconnects) = (rig.log.hellos.len(), rig.log.disconnects.len());
+    rig.tell(Input::Opened);
+    rig.tell(Input::Heard);
+    rig.goodbye(bye(CloseCode::Untrusted));
+    rig.tell(Input::Closed { code: Some(4_013), reason: String::new() });
+    assert_eq!((rig.log.hellos.len(), rig.log.disconnects.len()), (hellos, disconnects));
+    assert_eq!((rig.log.ends.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
+}

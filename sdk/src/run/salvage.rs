@@ -1,0 +1,43 @@
+//! What was salvaged from a device that was lost.
+
+use crate::engine::Moments;
+use crate::wire::{RunId, RunSpec};
+
+/// The moments of a run's inner optimiser.
+pub(super) struct Salvaged {
+    pub(super) run: RunId,
+    pub(super) spec: RunSpec,
+    pub(super) moments: Moments,
+}
+
+/// The moments to go on with, if they are of this very run; others are dropped.
+pub(super) fn take_moments(held: &mut Option<Salvaged>, run: RunId, spec: &RunSpec) -> Option<Moments> {
+    let salvaged = held.take()?;
+    (salvaged.run == run && salvaged.spec == *spec).then_some(salvaged.moments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+
+    fn salvaged(run: u64) -> Option<Salvaged> {
+        let shard = crate::data::encode_shard(&[0; 10], 2).unwrap();
+        let moments = Moments { steps: 9, m: vec![1.0], v: vec![2.0] };
+        Some(Salvaged { run: RunId(run), spec: fake::spec(&shard), moments })
+    }
+
+    #[test]
+    fn moments_go_to_the_run_they_came_from() {
+        let Salvaged { run, spec, moments } = salvaged(7).unwrap();
+        let other_spec = RunSpec { seed: spec.seed + 1, ..spec.clone() };
+        let mut held = salvaged(7);
+        assert_eq!(take_moments(&mut held, run, &spec), Some(moments));
+        assert_eq!(take_moments(&mut held, run, &spec), None);
+        for (run, spec) in [(run, &other_spec), (RunId(8), &spec)] {
+            let mut held = salvaged(7);
+            assert_eq!(take_moments(&mut held, run, spec), None);
+            assert!(held.is_none());
+        }
+    }
+}
