@@ -28,6 +28,9 @@ pub enum Fault {
     Partition(u32),
     /// It passes again, what was held up first.
     Heal(u32),
+    /// The connection is forgotten on the way, as by a router: what it carries is lost from now on, and nobody is told.
+    /// A new one works.
+    Swallow(u32),
     /// The owner pauses the learner, or lets it go on.
     Pause(u32, bool),
     /// The owner ends the learner politely.

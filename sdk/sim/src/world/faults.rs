@@ -24,6 +24,7 @@ impl World {
             | Fault::Break(i)
             | Fault::Partition(i)
             | Fault::Heal(i)
+            | Fault::Swallow(i)
             | Fault::Pause(i, _)
             | Fault::Leave(i)
             | Fault::Pace(i, _)
@@ -46,6 +47,7 @@ impl World {
             Fault::Break(_) => self.break_connection(machine),
             Fault::Partition(_) => self.machines[machine as usize].cut = true,
             Fault::Heal(_) => self.heal(machine),
+            Fault::Swallow(_) => self.swallow(machine),
             Fault::Pause(_, paused) => self.learner_input(machine, member::Input::Paused(paused)),
             Fault::Leave(_) => self.leave(machine),
             Fault::Pace(_, share) => {

@@ -95,3 +95,18 @@ pub(super) enum Happening {
         generation: u32,
     },
 }
+
+impl Happening {
+    /// The connection over which it comes, if it comes over one that stands.
+    pub(super) fn conn(&self) -> Option<ConnId> {
+        match self {
+            Self::ToSyncer { conn, .. }
+            | Self::ToLearner { conn, .. }
+            | Self::LostAtSyncer { conn }
+            | Self::LostAtLearner { conn }
+            | Self::Ping { conn }
+            | Self::Pong { conn } => Some(*conn),
+            _ => None,
+        }
+    }
+}

@@ -267,8 +267,11 @@ impl World {
         }
     }
 
-    /// Puts aside what a frozen process or a cut link cannot take now; gives back the rest.
+    /// Puts aside what a frozen process or a cut link cannot take now, and loses what is swallowed; gives back the rest.
     fn hold_up(&mut self, happening: Happening) -> Option<Happening> {
+        if happening.conn().and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.swallowed) {
+            return None;
+        }
         let Some((machine, passes_link, reaches_process)) = self.involved(&happening) else {
             return Some(happening);
         };

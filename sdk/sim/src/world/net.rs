@@ -19,6 +19,8 @@ pub(super) struct Conn {
     pub(super) life: u32,
     pub(super) syncer_open: bool,
     pub(super) learner_open: bool,
+    /// What it carries is lost, and neither end knows.
+    pub(super) swallowed: bool,
 }
 
 /// A message on its way.
@@ -80,7 +82,7 @@ impl World {
         let conn = self.host.is_some().then_some(ConnId(self.conns_made));
         if let Some(conn) = conn {
             self.conns_made += 1;
-            let ends = Conn { machine, life, syncer_open: true, learner_open: true };
+            let ends = Conn { machine, life, syncer_open: true, learner_open: true, swallowed: false };
             self.conns.insert(conn, ends);
             self.machines[machine as usize].link.reset();
         }
@@ -90,13 +92,14 @@ impl World {
 
     pub(super) fn dialled(&mut self, machine: u32, life: u32, attempt: u32, conn: Option<ConnId>) {
         let process = self.machines[machine as usize].alive(life);
-        let Some(process) = process.filter(|process| process.attempt == attempt) else {
+        let Some(process) = process.filter(|process| process.dialling == Some(attempt)) else {
             // A process that has died since, or given this attempt up: its kernel refuses the connection.
             if let Some(conn) = conn {
                 self.end_at_learner(conn);
             }
             return;
         };
+        process.dialling = None;
         let open = |conn: &ConnId| self.conns.get(conn).is_some_and(|conn| conn.learner_open);
         let Some(conn) = conn.filter(open) else {
             let reason = "nobody answers".to_owned();
@@ -187,6 +190,14 @@ impl World {
         };
         self.lost_at_syncer(id);
         self.lost_at_learner(id);
+    }
+
+    /// From now on what the connection carries is lost.
+    pub(super) fn swallow(&mut self, machine: u32) {
+        let process = self.machines[machine as usize].process.as_ref();
+        if let Some(conn) = process.and_then(|process| self.conns.get_mut(&process.conn?)) {
+            conn.swallowed = true;
+        }
     }
 
     fn forget(&mut self, id: ConnId) {

@@ -46,8 +46,10 @@ pub(super) struct Process {
     /// Since when it has had nothing to do, on the world's clock; of use between steps.
     idle_since: Millis,
     pub(super) conn: Option<ConnId>,
-    /// Counts attempts to connect, so that the answer to one that was given up is no answer to the next.
-    pub(super) attempt: u32,
+    /// Attempts to connect so far.
+    pub(super) attempts: u32,
+    /// The attempt under way, so that the answer to one that was given up is no answer to the next.
+    pub(super) dialling: Option<u32>,
     /// The wake-up planned for its member, on the world's clock.
     pub(super) wake: Option<Millis>,
     /// Why it stays away for good.
@@ -73,7 +75,8 @@ impl Process {
             born,
             idle_since: born,
             conn: None,
-            attempt: 0,
+            attempts: 0,
+            dialling: None,
             wake: None,
             stopped: None,
             afresh: None,
@@ -109,15 +112,16 @@ impl Process {
         while let Some(output) = self.member.poll() {
             match output {
                 Output::Connect => {
-                    self.attempt += 1;
-                    return Some(Effect::Connect(self.attempt));
+                    self.attempts += 1;
+                    self.dialling = Some(self.attempts);
+                    return Some(Effect::Connect(self.attempts));
                 }
                 Output::Send(message) => return Some(Effect::Send(message)),
                 Output::Fetch { fragment, version } => return Some(Effect::Fetch { fragment, version }),
                 Output::FetchShard { shard, .. } => return Some(Effect::FetchShard(shard)),
                 Output::Close(_) => return Some(Effect::Close),
                 Output::Disconnect { .. } => {
-                    self.attempt += 1;
+                    self.dialling = None;
                     self.inbox.retain(|input| !of_connection(input));
                     return Some(Effect::Close);
                 }

@@ -42,6 +42,8 @@ pub struct MachineStatus {
     pub partitioned: bool,
     /// It has a connection, as far as it knows.
     pub connected: bool,
+    /// Attempts of its process to connect.
+    pub attempts: u32,
     /// A step is being computed.
     pub training: bool,
     /// Why its learner stays away for good, if it does.
@@ -64,6 +66,7 @@ impl MachineStatus {
             frozen: machine.frozen,
             partitioned: machine.cut,
             connected: process.is_some_and(|process| process.conn.is_some()),
+            attempts: process.map_or(0, |process| process.attempts),
             training: process.is_some_and(|process| process.is_stepping()),
             stopped: process.and_then(|process| process.stopped.as_ref()).map(|bye| bye.reason.clone()),
             afresh: process.and_then(|process| process.afresh.clone()),

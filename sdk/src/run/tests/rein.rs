@@ -32,6 +32,27 @@ fn rests_as_the_owner_of_the_run_has_it() {
     assert!(slowed.contains("slowed down by the run's owner to 25 % of its pace"), "{slowed}");
 }
 
+#[test]
+fn computes_for_a_quarter_of_the_time_if_that_is_its_share() {
+    let fake = FakeSyncer::start(Script::default());
+    let asked = Cell::new(false);
+    let slowed = |events: &[Event]| -> Vec<(u64, u64)> {
+        let slowed = reports(events).filter(|report| report.share < 1.0);
+        slowed.map(|report| (report.elapsed_ms, report.train_ms)).collect()
+    };
+    let (result, events) = learn(config(&fake.address), |events| {
+        if merged(events) >= 1 && !asked.replace(true) {
+            fake.order(Input::Pace { learner: LEARNER, share: Share::new(0.25).unwrap() });
+        }
+        slowed(events).len() > 7
+    });
+    assert!(result.is_ok(), "{result:?}");
+    let slowed = slowed(&events);
+    let (first, last) = (slowed[0], slowed[slowed.len() - 1]);
+    let share = (last.1 - first.1) as f64 / (last.0 - first.0) as f64;
+    assert!((0.05..0.4).contains(&share), "{share} of the time: {slowed:?}");
+}
+
 /// Has a learner owe more rest than it has time to live, then does `relieve`; says whether it trained again.
 fn trains_again_after(relieve: impl Fn(&FakeSyncer, &Control)) -> bool {
     let fake = FakeSyncer::start(Script::default());
