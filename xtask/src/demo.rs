@@ -55,8 +55,11 @@ fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
     })?;
     // A run with a length is planned by the speed of this machine, so nothing is built beside it.
     let pages_first = args.demo.span.is_some() && !args.demo.headless;
+    // Phones of a class are slow enough: they get the faster build of the engine, where they know its instructions.
+    let delivered = args.release || args.demo.classroom;
+    let pages = if delivered { root().join(web::SITE) } else { web::demo_folder()? };
     if pages_first {
-        web::demo_site()?;
+        if delivered { web::site() } else { web::demo_site() }?;
     }
     let mut demo = Command::new(program(&files, "archipelago-demo")?);
     demo.args(
@@ -69,12 +72,12 @@ fn prepare(args: &Args, start: Instant) -> Result<Command, String> {
     demo.arg("--learner").arg(program(&files, "native-learner")?);
     demo.arg("--runs").arg(root().join("runs"));
     if !args.demo.headless {
-        demo.arg("--pages").arg(web::demo_folder()?);
+        demo.arg("--pages").arg(pages);
     }
     demo.arg("--build-s").arg(start.elapsed().as_secs_f64().to_string());
     if !args.demo.headless && !pages_first {
         let own = env::current_exe().map_err(|error| format!("where this program lies: {error}"))?;
-        demo.arg("--").arg(own).args(["web", "--demo"]);
+        demo.arg("--").arg(own).arg("web").args((!delivered).then_some("--demo"));
     }
     Ok(demo)
 }

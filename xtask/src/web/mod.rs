@@ -19,7 +19,7 @@ const BUILDS: [(&str, &str); 2] = [("plain", "+simd128"), ("relaxed", "+simd128,
 const SMALL: &str = "-C llvm-args=-inline-threshold=60";
 
 /// Where the pages are put, and the build of the syncer finds them.
-const SITE: &str = "web-demo/dist";
+pub const SITE: &str = "web-demo/dist";
 
 /// Profiles of cargo: what is delivered, and what a demo can have sooner.
 const DELIVERED: &str = "web";
