@@ -147,6 +147,9 @@ impl Demo {
             if let Some(found) = look(&said) {
                 return Ok(found);
             }
+            if let Some(failed) = said.lines().find(|line| line.contains("could not be built")) {
+                return Err(failed.to_owned());
+            }
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("the demo ended with {status} before {what} was there"));
             }
