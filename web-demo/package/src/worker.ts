@@ -3,8 +3,8 @@
 import type { Learner } from "../dist/wasm/plain/archipelago.js";
 import { alone } from "./alone.js";
 import { hasRelaxedSimd } from "./check.js";
-import type { FromFellow, ToFellow } from "./fellow.js";
-import { answer, Fellow } from "./fellow.js";
+import type { FromHelper, ToHelper } from "./helper.js";
+import { answer, Helper } from "./helper.js";
 import type { Moments } from "./kept.js";
 import { Keeper } from "./kept.js";
 import type { ErrorCode, FromWorker, LearnerEvent, RawJoin, RawMeasure, ToWorker, WorkerJoin } from "./types.js";
@@ -15,9 +15,9 @@ type Engine = typeof import("../dist/wasm/plain/archipelago.js");
 const SAVE_STEPS = 200;
 
 const scope = self as unknown as {
-  onmessage: (message: MessageEvent<ToWorker | ToFellow>) => void;
+  onmessage: (message: MessageEvent<ToWorker | ToHelper>) => void;
   postMessage(message: FromWorker): void;
-  postMessage(message: FromFellow, transfer?: Transferable[]): void;
+  postMessage(message: FromHelper, transfer?: Transferable[]): void;
 };
 
 /** What came before there was a learner is done when there is one. */
@@ -52,7 +52,7 @@ function act(learner: Learner, message: ToWorker): void {
 }
 
 /** This Worker is a helper from now on. */
-function help({ wasmUrl, model, windows }: Extract<ToFellow, { do: "help" }>): void {
+function help({ wasmUrl, model, windows }: Extract<ToHelper, { do: "help" }>): void {
   const broken = (error: unknown) => scope.postMessage({ is: "broken", message: String(error) });
   const ready = load(wasmUrl).then((engine) => new engine.Differentiator(model, windows));
   ready.catch(broken);
@@ -65,7 +65,7 @@ function help({ wasmUrl, model, windows }: Extract<ToFellow, { do: "help" }>): v
 
 /** What starts helpers of the engine from `wasmUrl`. */
 function team(wasmUrl: string) {
-  return { start: (model: unknown, windows: number) => new Fellow(wasmUrl, model, windows) };
+  return { start: (model: unknown, windows: number) => new Helper(wasmUrl, model, windows) };
 }
 
 async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {

@@ -1,7 +1,7 @@
 /** A Worker beside the learner's that finds gradients of windows; the two share no memory. */
 
 /** Learner to helper. */
-export type ToFellow =
+export type ToHelper =
   | { readonly do: "help"; readonly wasmUrl: string; readonly model: unknown; readonly windows: number }
   | {
       readonly do: "part";
@@ -12,7 +12,7 @@ export type ToFellow =
     };
 
 /** Helper to learner. */
-export type FromFellow =
+export type FromHelper =
   | { readonly is: "part"; readonly id: number; readonly part: Part }
   | { readonly is: "broken"; readonly message: string };
 
@@ -35,7 +35,7 @@ interface Differentiator {
 }
 
 /** One helper, as the learner sees it. */
-export class Fellow {
+export class Helper {
   readonly #worker: Worker;
   #id = 0;
   #broken: Error | undefined;
@@ -46,7 +46,7 @@ export class Fellow {
   /** Starts the Worker: the very script that this runs in. */
   constructor(wasmUrl: string, model: unknown, windows: number) {
     this.#worker = new Worker(self.location.href, { type: "module", name: "helper" });
-    this.#worker.onmessage = ({ data }: MessageEvent<FromFellow>) => {
+    this.#worker.onmessage = ({ data }: MessageEvent<FromHelper>) => {
       if (data.is === "broken") this.#break(data.message);
       else if (data.id === this.#id) this.#settle()?.resolve(data.part);
     };
@@ -54,7 +54,7 @@ export class Fellow {
       event.preventDefault();
       this.#break(event.message || "its Worker could not be loaded");
     };
-    this.#worker.postMessage({ do: "help", wasmUrl, model, windows } satisfies ToFellow);
+    this.#worker.postMessage({ do: "help", wasmUrl, model, windows } satisfies ToHelper);
   }
 
   /** Begins a part; resolves with nothing if that takes too long. What was begun before is not wanted any more. */
@@ -67,7 +67,7 @@ export class Fellow {
         if (--pieces === 0) this.#settle()?.resolve();
       }, patienceMs / PIECES);
       this.#wanted = { resolve, reject, timer };
-      const message: ToFellow = { do: "part", id: ++this.#id, params, tokens, count };
+      const message: ToHelper = { do: "part", id: ++this.#id, params, tokens, count };
       this.#worker.postMessage(message, [params.buffer, tokens.buffer]);
     });
   }
@@ -92,7 +92,7 @@ export class Fellow {
 }
 
 /** Does one part, in the helper's Worker; the memory of the parameters becomes that of the gradient. */
-export function answer(differentiator: Differentiator, task: Extract<ToFellow, { do: "part" }>): FromFellow {
+export function answer(differentiator: Differentiator, task: Extract<ToHelper, { do: "part" }>): FromHelper {
   const start = performance.now();
   const loss = differentiator.differentiate(task.params, task.tokens, task.count);
   const busyUs = (performance.now() - start) * 1000;
