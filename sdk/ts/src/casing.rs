@@ -28,9 +28,8 @@ mod tests {
 
     #[test]
     fn takes_camel_case_and_the_reasons_of_the_wire() {
-        check(
-            "/** A snake_case word in a comment. */\nexport type Way = { stepMs: number, \"kind\": \"dataParallel\", };",
-        );
+        check("/** A snake_case word in a comment. */");
+        check("export type Way = { stepMs: number, \"kind\": \"dataParallel\", };");
         check("export type Refusal = \"not_invited\" | \"empty\";\nexport const LESSON_MS_MAX = 1;");
     }
 

@@ -1,12 +1,9 @@
 //! The 12 bytes in front of every message and every chunk.
 
-use super::{DecodeError, Tag, VERSION};
+use super::{DecodeError, HEADER_BYTES, Tag, VERSION};
 
 /// The first bytes of everything we send.
 pub const MAGIC: [u8; 4] = *b"ARCH";
-
-/// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
-pub const HEADER_BYTES: usize = 12;
 
 /// What stands in front of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,116 +1,96 @@
-//! The table of messages: everything that crosses the socket, one row each. See `table.rs` for what a row becomes.
+//! Everything that crosses the socket, made of the rows of `table.rs`.
 
-use super::codec::{read, write};
-use super::table::{Class, Sender, messages};
+use super::pack::{read, write};
+use super::table::each_message;
 use super::{
-    BODY_BYTES_MAX, Bye, CHUNK_BYTES, DecodeError, Fate, FragmentId, HEADER_BYTES, Hello, LayoutHash,
-    LeaseGrant, Merged, Progress, Round, RunId, Share, Update, Version, Welcome,
+    Bye, Class, DecodeError, Fate, FragmentId, Hello, LayoutHash, LeaseGrant, Merged, Progress, Round, RunId,
+    Sender, Share, Tag, Update, Version, Welcome,
 };
 
-/// Body bytes of a message of a few numbers, at most.
-const SHORT: u32 = 64;
-/// Body bytes of a message with names or a reason in it, at most.
-const TEXT: u32 = 1 << 10;
-/// Room for [`crate::data::LEASES_MAX`] leases.
-const REPORT: u32 = 16 << 10;
-/// Room for 70,000 shards. The lists of a `Welcome` take up to 16 times as much memory, unlike coded parameters.
-const WELCOME: u32 = 4 << 20;
-/// What a frame has room for after the header of a chunk.
-const CHUNK_BODY_BYTES_MAX: u32 = CHUNK_BYTES - HEADER_BYTES as u32;
+macro_rules! messages {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(($inner:ident: $body:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })?
+            = $number:literal { from: $sender:ident, class: $class:ident, bytes_max: $bytes_max:expr, run: $run:expr }
+    )*) => {
+        /// Everything that crosses the socket.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Message {
+            $(
+                $(#[$doc])*
+                #[doc = concat!("\nSent by: ", stringify!($sender), ".")]
+                $name $(($body))? $({ $($(#[$field_doc])* $field: $type),* })?,
+            )*
+        }
 
-messages! {
-    /// Who I am. The first message of a connection.
-    Hello(hello: Hello) = 1 { from: Learner, class: Greeting, bytes_max: TEXT, run: None }
+        impl Message {
+            /// The number that names this kind of message on the wire.
+            #[must_use]
+            pub fn tag(&self) -> Tag {
+                match self {
+                    $(Self::$name { .. } => Tag::$name,)*
+                }
+            }
 
-    /// Your id and the run. The answer to `Hello`.
-    Welcome(welcome: Box<Welcome>) = 2 {
-        from: Syncer, class: Greeting, bytes_max: WELCOME, run: Some(welcome.run)
-    }
+            /// The run that it belongs to; `None` for the two messages that stand outside of any.
+            // A row names the one field that it needs here.
+            #[allow(unused_variables)]
+            #[must_use]
+            pub fn run(&self) -> Option<RunId> {
+                match self {
+                    $(Self::$name $(($inner))? $({ $($field),* })? => $run,)*
+                }
+            }
 
-    /// I hold the parameters of this layout and train from now on.
-    Ready {
-        /// The run.
-        run: RunId,
-        /// The layout that the learner computed from the run's description.
-        layout: LayoutHash,
-    } = 3 { from: Learner, class: Greeting, bytes_max: SHORT, run: Some(*run) }
+            /// Appends the body. In MessagePack's compact form a struct is the array of its fields, so a tuple of
+            /// the fields has the same bytes.
+            pub(super) fn write_body(&self, bytes: &mut Vec<u8>) {
+                match self {
+                    $(Self::$name $(($inner))? $({ $($field),* })? => {
+                        $(write(bytes, $inner))?
+                        $(write(bytes, &($($field,)*)))?
+                    })*
+                }
+            }
 
-    /// Answer with your progress on `fragment` since version `base`.
-    Collect {
-        /// The run.
-        run: RunId,
-        /// The round that asks.
-        round: Round,
-        /// The fragment asked for.
-        fragment: FragmentId,
-        /// The version that the answer is to be relative to.
-        base: Version,
-    } = 4 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
+            /// The message that `body` is the body of.
+            ///
+            /// # Errors
+            /// - `Shape`: the body does not hold the fields of `tag`.
+            /// - `StrayChunk`: `tag` names a part of a message.
+            pub(super) fn read_body(tag: Tag, body: &[u8]) -> Result<Self, DecodeError> {
+                match tag {
+                    $(Tag::$name => {
+                        $(
+                            let $inner: $body = read(tag, body)?;
+                            Ok(Self::$name($inner))
+                        )?
+                        $(
+                            let ($($field,)*) = read(tag, body)?;
+                            Ok(Self::$name { $($field),* })
+                        )?
+                    })*
+                    Tag::Chunk => Err(DecodeError::StrayChunk),
+                }
+            }
 
-    /// My progress on one fragment.
-    Update(update: Update) = 5 {
-        from: Learner, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(update.run)
-    }
-
-    /// I have nothing to report for this round.
-    Pass {
-        /// The run.
-        run: RunId,
-        /// The round that it answers.
-        round: Round,
-        /// The fragment that was asked for.
-        fragment: FragmentId,
-    } = 6 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
-
-    /// What became of your update. It comes before the `Merged` of the same round.
-    Receipt {
-        /// The run.
-        run: RunId,
-        /// The round of the update.
-        round: Round,
-        /// The fragment of the update.
-        fragment: FragmentId,
-        /// What became of it.
-        fate: Fate,
-    } = 7 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
-
-    /// The merged change of one fragment.
-    Merged(merged: Merged) = 8 {
-        from: Syncer, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(merged.run)
-    }
-
-    /// These windows are yours to train on.
-    Lease {
-        /// The run.
-        run: RunId,
-        /// The windows.
-        grant: LeaseGrant,
-    } = 9 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
-
-    /// How far I am. A learner says so at least every [`crate::wire::PROGRESS_MS`].
-    Progress(progress: Progress) = 10 {
-        from: Learner, class: Control, bytes_max: REPORT, run: Some(progress.run)
-    }
-
-    /// The last message of a connection.
-    Bye(bye: Bye) = 11 { from: Both, class: Control, bytes_max: TEXT, run: None }
-
-    /// The owner holds the run, or lets it go on. A learner does not train while the run is held.
-    Hold {
-        /// The run.
-        run: RunId,
-        /// Whether it is held.
-        held: bool,
-    } = 13 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
-
-    /// The owner lets you train for this share of the time that you would train. 1 is all of it.
-    Pace {
-        /// The run.
-        run: RunId,
-        /// The share of its time.
-        share: Share,
-    } = 14 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
+            /// The names of the body's fields, in their order.
+            // A row is either a struct, whose fields know their names, or lists its fields.
+            #[allow(unused_variables)]
+            #[cfg(test)]
+            pub(super) fn field_names(&self) -> Vec<String> {
+                match self {
+                    $(Self::$name $(($inner))? $({ $($field),* })? => {
+                        $(super::tests::field_names($inner))?
+                        $(vec![$(stringify!($field).to_owned()),*])?
+                    })*
+                }
+            }
+        }
+    };
 }
+
+each_message!(messages);
 
 impl Message {
     /// Whether it carries parameters: such messages give way to all others in a queue.

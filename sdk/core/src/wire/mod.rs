@@ -10,9 +10,11 @@ mod header;
 pub mod http;
 mod ids;
 mod messages;
+mod pack;
 mod scan;
 mod spec;
 mod table;
+mod tag;
 #[cfg(test)]
 mod tests;
 
@@ -24,14 +26,14 @@ pub use close::{CloseCode, UnknownCloseCode};
 pub use codec::{decode, encode};
 pub use device::DeviceKind;
 pub use error::{BodyFault, DecodeError};
-pub use header::{HEADER_BYTES, MAGIC};
+pub use header::MAGIC;
 pub use ids::{
     ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, Share, ShareError,
     Version,
 };
-pub use messages::{Message, Tag};
+pub use messages::Message;
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
-pub use table::{Class, Sender};
+pub use tag::{Class, Sender, Tag};
 
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
@@ -41,6 +43,9 @@ pub const VERSION: u16 = 3;
 
 /// The WebSocket subprotocol of this version.
 pub const SUBPROTOCOL: &str = "archipelago.3";
+
+/// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
+pub const HEADER_BYTES: usize = 12;
 
 /// Largest frame, in bytes, headers included; a larger message is sent in chunks.
 pub const CHUNK_BYTES: u32 = 64 << 10;

@@ -1,6 +1,6 @@
-//! What one row of the table of messages becomes: a variant of `Message`, a `Tag`, its limits, and its bytes both ways.
+//! The table of messages: everything that crosses the socket, one row each.
 //!
-//! The rows stand in `messages.rs`. A row is
+//! A row is
 //!
 //! ```text
 //! /// What it says, in the words of its sender.
@@ -9,157 +9,107 @@
 //!     = number { from: Sender, class: Class, bytes_max: u32, run: Option<RunId> }
 //! ```
 //!
-//! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the row's
-//! own fields. Whoever adds a message writes its row there, its row in `WIRE.md`, and one sample in `tests`; the tests
-//! name what is missing.
+//! and its body on the wire is the MessagePack array of the fields in this order. `run` is an expression over the
+//! row's own fields. `tag.rs` makes numbers and limits of the rows, `messages.rs` the messages and their bytes. Whoever
+//! adds a message writes its row here, its row in `WIRE.md`, and one sample in `tests`; the tests name what is missing.
 
-/// Who sends a kind of message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
-    /// Learners only.
-    Learner,
-    /// The syncer only.
-    Syncer,
-    /// Either side.
-    Both,
-}
+/// Hands all rows to the macro `$then`.
+macro_rules! each_message {
+    ($then:ident) => {
+        $then! {
+            /// Who I am. The first message of a connection.
+            Hello(hello: Hello) = 1 { from: Learner, class: Greeting, bytes_max: TEXT, run: None }
 
-/// How a kind of message is queued, and which account its bytes go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Each joiner pays for it once.
-    Greeting,
-    /// Short; never waits behind parameters.
-    Control,
-    /// Carries parameters; gives way to all others in a queue.
-    Bulk,
-}
-
-macro_rules! messages {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident $(($inner:ident: $body:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })?
-            = $number:literal { from: $sender:ident, class: $class:ident, bytes_max: $bytes_max:expr, run: $run:expr }
-    )*) => {
-        /// Everything that crosses the socket.
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum Message {
-            $(
-                $(#[$doc])*
-                #[doc = concat!("\nSent by: ", stringify!($sender), ".")]
-                $name $(($body))? $({ $($(#[$field_doc])* $field: $type),* })?,
-            )*
-        }
-
-        /// What a body holds. The numbers are on the wire: never change one, never reuse one.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum Tag {
-            $(
-                #[doc = concat!("[`Message::", stringify!($name), "`].")]
-                $name = $number,
-            )*
-            /// A part of a larger message; not a message itself.
-            Chunk = 12,
-        }
-
-        impl Tag {
-            /// Every tag: those of the messages in the order of their table, then [`Tag::Chunk`].
-            pub const ALL: &[Self] = &[$(Self::$name,)* Self::Chunk];
-
-            /// Largest body of this kind, in bytes.
-            #[must_use]
-            pub fn body_bytes_max(self) -> u32 {
-                match self {
-                    $(Self::$name => $bytes_max,)*
-                    Self::Chunk => CHUNK_BODY_BYTES_MAX,
-                }
+            /// Your id and the run. The answer to `Hello`.
+            Welcome(welcome: Box<Welcome>) = 2 {
+                from: Syncer, class: Greeting, bytes_max: WELCOME, run: Some(welcome.run)
             }
 
-            /// Who sends this kind of message.
-            #[must_use]
-            pub fn sender(self) -> Sender {
-                match self {
-                    $(Self::$name => Sender::$sender,)*
-                    Self::Chunk => Sender::Both,
-                }
+            /// I hold the parameters of this layout and train from now on.
+            Ready {
+                /// The run.
+                run: RunId,
+                /// The layout that the learner computed from the run's description.
+                layout: LayoutHash,
+            } = 3 { from: Learner, class: Greeting, bytes_max: SHORT, run: Some(*run) }
+
+            /// Answer with your progress on `fragment` since version `base`.
+            Collect {
+                /// The run.
+                run: RunId,
+                /// The round that asks.
+                round: Round,
+                /// The fragment asked for.
+                fragment: FragmentId,
+                /// The version that the answer is to be relative to.
+                base: Version,
+            } = 4 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
+
+            /// My progress on one fragment.
+            Update(update: Update) = 5 {
+                from: Learner, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(update.run)
             }
 
-            /// How this kind of message is queued and accounted for; only large ones travel in chunks.
-            #[must_use]
-            pub fn class(self) -> Class {
-                match self {
-                    $(Self::$name => Class::$class,)*
-                    Self::Chunk => Class::Bulk,
-                }
-            }
-        }
+            /// I have nothing to report for this round.
+            Pass {
+                /// The run.
+                run: RunId,
+                /// The round that it answers.
+                round: Round,
+                /// The fragment that was asked for.
+                fragment: FragmentId,
+            } = 6 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-        impl Message {
-            /// The number that names this kind of message on the wire.
-            #[must_use]
-            pub fn tag(&self) -> Tag {
-                match self {
-                    $(Self::$name { .. } => Tag::$name,)*
-                }
-            }
+            /// What became of your update. It comes before the `Merged` of the same round.
+            Receipt {
+                /// The run.
+                run: RunId,
+                /// The round of the update.
+                round: Round,
+                /// The fragment of the update.
+                fragment: FragmentId,
+                /// What became of it.
+                fate: Fate,
+            } = 7 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// The run that it belongs to; `None` for the two messages that stand outside of any.
-            // A row names the one field that it needs here.
-            #[allow(unused_variables)]
-            #[must_use]
-            pub fn run(&self) -> Option<RunId> {
-                match self {
-                    $(Self::$name $(($inner))? $({ $($field),* })? => $run,)*
-                }
+            /// The merged change of one fragment.
+            Merged(merged: Merged) = 8 {
+                from: Syncer, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(merged.run)
             }
 
-            /// Appends the body. In MessagePack's compact form a struct is the array of its fields, so a tuple of
-            /// the fields has the same bytes.
-            pub(super) fn write_body(&self, bytes: &mut Vec<u8>) {
-                match self {
-                    $(Self::$name $(($inner))? $({ $($field),* })? => {
-                        $(write(bytes, $inner))?
-                        $(write(bytes, &($($field,)*)))?
-                    })*
-                }
+            /// These windows are yours to train on.
+            Lease {
+                /// The run.
+                run: RunId,
+                /// The windows.
+                grant: LeaseGrant,
+            } = 9 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
+
+            /// How far I am. A learner says so at least every [`crate::wire::PROGRESS_MS`].
+            Progress(progress: Progress) = 10 {
+                from: Learner, class: Control, bytes_max: REPORT, run: Some(progress.run)
             }
 
-            /// The message that `body` is the body of.
-            ///
-            /// # Errors
-            /// - `Shape`: the body does not hold the fields of `tag`.
-            /// - `StrayChunk`: `tag` names a part of a message.
-            pub(super) fn read_body(tag: Tag, body: &[u8]) -> Result<Self, DecodeError> {
-                match tag {
-                    $(Tag::$name => {
-                        $(
-                            let $inner: $body = read(tag, body)?;
-                            Ok(Self::$name($inner))
-                        )?
-                        $(
-                            let ($($field,)*) = read(tag, body)?;
-                            Ok(Self::$name { $($field),* })
-                        )?
-                    })*
-                    Tag::Chunk => Err(DecodeError::StrayChunk),
-                }
-            }
+            /// The last message of a connection.
+            Bye(bye: Bye) = 11 { from: Both, class: Control, bytes_max: TEXT, run: None }
 
-            /// The names of the body's fields, in their order.
-            // A row is either a struct, whose fields know their names, or lists its fields.
-            #[allow(unused_variables)]
-            #[cfg(test)]
-            pub(super) fn field_names(&self) -> Vec<String> {
-                match self {
-                    $(Self::$name $(($inner))? $({ $($field),* })? => {
-                        $(super::tests::field_names($inner))?
-                        $(vec![$(stringify!($field).to_owned()),*])?
-                    })*
-                }
-            }
+            /// The owner holds the run, or lets it go on. A learner does not train while the run is held.
+            Hold {
+                /// The run.
+                run: RunId,
+                /// Whether it is held.
+                held: bool,
+            } = 13 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
+
+            /// The owner lets you train for this share of the time that you would train. 1 is all of it.
+            Pace {
+                /// The run.
+                run: RunId,
+                /// The share of its time.
+                share: Share,
+            } = 14 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
         }
     };
 }
 
-pub(super) use messages;
+pub(super) use each_message;
