@@ -6,7 +6,7 @@ use archipelago_core::bytes::from_f32s;
 use wgpu::{Backends, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits};
 
 use super::GpuError;
-use super::program::{Pipelines, Slice};
+use super::pipelines::{Pipelines, Slice};
 
 /// Its name in WebGPU, what the kernels need of it, and where to find it.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
@@ -240,9 +240,10 @@ fn choose(all: &[AdapterFacts], options: &GpuOptions) -> Result<usize, GpuError>
     let named: Vec<&AdapterFacts> = all.iter().filter(named).collect();
     let Some(first) = named.first() else {
         return Err(match &options.adapter {
-            Some(wanted) if !all.is_empty() => {
-                GpuError::NotNamed { wanted: wanted.clone(), found: all.to_vec() }
-            }
+            Some(wanted) if !all.is_empty() => GpuError::NotNamed {
+                wanted: wanted.clone(),
+                found: all.iter().map(|facts| facts.name.clone()).collect(),
+            },
             _ => GpuError::NoAdapter,
         });
     };

@@ -1,6 +1,5 @@
 //! Everything that can go wrong with a GPU, and what to do about it.
 
-use super::AdapterFacts;
 use crate::wire::Code;
 
 /// Why there is no GPU to train on, or no longer.
@@ -10,12 +9,12 @@ pub enum GpuError {
     #[error("no GPU was found: install its Vulkan driver, or use the CPU engine")]
     NoAdapter,
     /// None is called so.
-    #[error("no GPU has {wanted:?} in its name; there are: {}", names(found))]
+    #[error("no GPU has {wanted:?} in its name; there are: {}", found.join(", "))]
     NotNamed {
         /// Part of a name that was asked for.
         wanted: String,
-        /// What is there.
-        found: Vec<AdapterFacts>,
+        /// The names of those that are there.
+        found: Vec<String>,
     },
     /// Only a program that pretends to be a GPU is there.
     #[error("the only GPU is {adapter}, a program on the CPU: the CPU engine is faster")]
@@ -99,8 +98,4 @@ pub enum GpuError {
         /// What it said.
         reason: String,
     },
-}
-
-fn names(found: &[AdapterFacts]) -> String {
-    found.iter().map(|facts| facts.name.as_str()).collect::<Vec<_>>().join(", ")
 }

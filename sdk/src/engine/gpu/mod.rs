@@ -16,6 +16,7 @@ mod pace;
 mod params;
 #[cfg(any(test, feature = "parity"))]
 pub mod parity;
+mod pipelines;
 mod profile;
 mod program;
 mod ring;

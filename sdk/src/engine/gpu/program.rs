@@ -1,49 +1,12 @@
 //! A list of dispatches that is built once and submitted as often as wanted.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU64;
-use std::sync::Mutex;
-
 use wgpu::util::DeviceExt;
-use wgpu::{
-    BindGroupEntry, BindGroupLayoutEntry, BindingType, BufferBinding, BufferBindingType, BufferUsages,
-    ShaderStages,
-};
+use wgpu::{BindGroupEntry, BufferUsages};
 
 use super::Gpu;
-use super::kernels::{Access, Call, Kernel};
-
-/// Bytes between two starts of a binding; WebGPU's default alignment, and a multiple of any other.
-pub const ALIGN_BYTES: u64 = 256;
-
-/// A part of a device buffer, as a kernel sees it.
-#[derive(Clone, Debug)]
-pub struct Slice {
-    /// What it is a part of.
-    pub buffer: wgpu::Buffer,
-    /// Its first byte, a multiple of [`ALIGN_BYTES`].
-    pub start_byte: u64,
-    /// Its length.
-    pub bytes: u64,
-}
-
-impl Slice {
-    /// All of `buffer`.
-    pub fn whole(buffer: &wgpu::Buffer) -> Self {
-        Self { buffer: buffer.clone(), start_byte: 0, bytes: buffer.size() }
-    }
-
-    /// What lies `values` 32-bit words behind its start.
-    pub fn after(&self, values: u64) -> Self {
-        let bytes = values * 4;
-        Self { buffer: self.buffer.clone(), start_byte: self.start_byte + bytes, bytes: self.bytes - bytes }
-    }
-
-    fn binding(&self) -> BufferBinding<'_> {
-        let size = NonZeroU64::new(self.bytes);
-        BufferBinding { buffer: &self.buffer, offset: self.start_byte, size }
-    }
-}
+use super::kernels::Call;
+use super::pipelines::Pipeline;
+pub use super::pipelines::{ALIGN_BYTES, Constant, Slice};
 
 /// A new device buffer of `words` 32-bit words, zeroed. May be bound, copied from and copied to.
 pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
@@ -53,71 +16,6 @@ pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
         usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
         mapped_at_creation: false,
     })
-}
-
-/// The value of an `override`.
-pub type Constant = (&'static str, u32);
-
-/// Compiled kernels of one device, by name and constants: each is compiled once.
-#[derive(Debug, Default)]
-pub struct Pipelines(Mutex<BTreeMap<(&'static str, Vec<Constant>), Pipeline>>);
-
-#[derive(Clone, Debug)]
-struct Pipeline {
-    pipeline: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
-}
-
-impl Pipelines {
-    fn get(&self, gpu: &Gpu, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
-        let mut all = self.0.lock().expect("no thread panics with the lock");
-        all.entry((kernel.name, constants.to_vec()))
-            .or_insert_with(|| compile(gpu, kernel, constants))
-            .clone()
-    }
-}
-
-fn compile(gpu: &Gpu, kernel: &Kernel, constants: &[Constant]) -> Pipeline {
-    let device = &gpu.device;
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label: Some(kernel.name),
-        source: wgpu::ShaderSource::Wgsl(kernel.source.into()),
-    });
-    let storage =
-        kernel.storage.iter().map(|access| BufferBindingType::Storage { read_only: *access == Access::Read });
-    let params_bytes = NonZeroU64::new(kernel.fields.len() as u64 * 4);
-    let entries: Vec<_> = std::iter::once((BufferBindingType::Uniform, params_bytes))
-        .chain(storage.map(|ty| (ty, None)))
-        .zip(0..)
-        .map(|((ty, min_binding_size), binding)| BindGroupLayoutEntry {
-            binding,
-            visibility: ShaderStages::COMPUTE,
-            ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size },
-            count: None,
-        })
-        .collect();
-    let label = Some(kernel.name);
-    let layout =
-        device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
-    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-        label,
-        bind_group_layouts: &[Some(&layout)],
-        ..Default::default()
-    });
-    let constants: Vec<_> = constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
-    let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-        label,
-        layout: Some(&pipeline_layout),
-        module: &module,
-        entry_point: Some("main"),
-        compilation_options: wgpu::PipelineCompilationOptions {
-            constants: &constants,
-            // Each kernel writes its workgroup memory before it reads it.
-            zero_initialize_workgroup_memory: false,
-        },
-        cache: None,
-    });
-    Pipeline { pipeline, layout }
 }
 
 /// One dispatch, before it is built.
@@ -167,7 +65,7 @@ impl Builder {
         });
         let bound = self.dispatches.into_iter().zip(0..).map(|(dispatch, index)| {
             let kernel = dispatch.call.kernel();
-            let Pipeline { pipeline, layout } = gpu.pipelines.get(gpu, kernel, &dispatch.constants);
+            let Pipeline { pipeline, layout } = gpu.pipelines.get(&gpu.device, kernel, &dispatch.constants);
             let params =
                 Slice { buffer: uniforms.clone(), start_byte: index * ALIGN_BYTES, bytes: ALIGN_BYTES };
             let slices = std::iter::once(&params).chain(&dispatch.storage);
