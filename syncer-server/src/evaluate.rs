@@ -4,11 +4,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::{Fragments, Millis};
+use archipelago::diloco::Millis;
 use archipelago::engine::cpu::CpuModel;
 use archipelago::wire::ModelSpec;
 
-use crate::actor::ActorHandle;
+use crate::actor::{ActorHandle, Subject};
 use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
@@ -32,37 +32,6 @@ const DUTY: f64 = 0.1;
 
 /// Time between two text samples, which cost more than the loss.
 const SAMPLE_EVERY: Duration = Duration::from_secs(30);
-
-/// Parameters to measure, and where the run stood.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// Θ of each fragment, `[P]`, shared with the syncer.
-    pub thetas: Vec<Arc<Vec<f32>>>,
-    /// How they lie in the flat vector.
-    pub fragments: Arc<Fragments>,
-    /// Tokens merged into it.
-    pub tokens_merged: u64,
-    /// Rounds merged into it.
-    pub rounds: u64,
-}
-
-impl Subject {
-    /// Θ, flat, `[layout.len()]`.
-    #[must_use]
-    pub fn theta(&self) -> Vec<f32> {
-        let mut flat = vec![0.0; self.params()];
-        for (fragment, theta) in self.fragments.ids().zip(&self.thetas) {
-            self.fragments.scatter(fragment, theta, &mut flat);
-        }
-        flat
-    }
-
-    /// Values of Θ.
-    #[must_use]
-    pub fn params(&self) -> usize {
-        self.thetas.iter().map(|theta| theta.len()).sum()
-    }
-}
 
 /// Measures parameters on a fixed part of the held-out text.
 pub struct Evaluator {

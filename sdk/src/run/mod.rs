@@ -18,6 +18,7 @@ mod meter;
 mod report;
 mod salvage;
 mod session;
+mod tally;
 #[cfg(test)]
 mod tests;
 

@@ -5,17 +5,6 @@ use super::session::Session;
 use crate::member::Phase;
 use crate::wire::LearnerState;
 
-/// What receipts said, and the rate of the last step.
-#[derive(Default)]
-pub(super) struct Tally {
-    pub(super) updates_merged: u64,
-    pub(super) updates_late: u64,
-    pub(super) updates_refused: u64,
-    /// Merged tokens of each update times its fragment's share of the parameters.
-    pub(super) tokens_merged: f64,
-    pub(super) learning_rate: f32,
-}
-
 impl<E, B, O> Session<'_, E, B, O> {
     /// How things stand; `doing` if the core does not know.
     pub(super) fn report(&mut self, doing: Option<Doing>) -> Report {

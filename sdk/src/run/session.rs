@@ -14,8 +14,8 @@ use super::downloads::Downloads;
 use super::event::{Doing, Event, Report};
 use super::link::Link;
 use super::meter::{Meter, Spent};
-use super::report::Tally;
 use super::salvage::Salvaged;
+use super::tally::Tally;
 use super::{Control, RunConfig, RunError};
 
 /// Longest sleep, in microseconds: the owner's wishes are looked at this often.

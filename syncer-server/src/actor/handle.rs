@@ -6,7 +6,7 @@ use archipelago::diloco::syncer::Input;
 use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use crate::evaluate::Subject;
+use super::subject::Subject;
 use crate::outbox::Outbox;
 use crate::status::{Evaluation, LearnersQuery, ServerStatus};
 

@@ -3,6 +3,8 @@
 mod handle;
 mod host;
 mod shell;
+mod subject;
 
 pub use handle::{ActorHandle, Command, News, View};
 pub use shell::{Actor, Ended, Final};
+pub use subject::Subject;

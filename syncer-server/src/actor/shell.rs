@@ -15,9 +15,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::handle::{Command, Mailbox, View};
 use super::host::{Desk, Merged, json};
+use super::subject::Subject;
 use crate::clock::Clock;
 use crate::errors::ServerError;
-use crate::evaluate::Subject;
 use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
 use crate::status::{Board, Evaluation, ServerStatus};

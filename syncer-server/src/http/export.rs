@@ -14,8 +14,8 @@ use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::App;
+use crate::actor::Subject;
 use crate::errors::ServerError;
-use crate::evaluate::Subject;
 use crate::export::archive;
 use crate::store::{Store, disk};
 

@@ -302,7 +302,7 @@ fn boasting_counts_for_nothing() {
         pair.syncer
             .ledger()
             .accounts()
-            .map(|(_, account)| pair.syncer.ledger().merged_tokens(account))
+            .map(|(_, account)| pair.syncer.ledger().tokens_merged(account))
             .collect()
     };
     let before = merged(&pair);

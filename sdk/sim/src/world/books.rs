@@ -90,7 +90,7 @@ impl Books {
         trained: impl Fn(&str) -> Option<u64>,
     ) -> Result<(), Violation> {
         for (learner, account) in syncer.ledger().accounts() {
-            for (fragment, &ledger) in syncer.fragments().ids().zip(&account.merged_tokens) {
+            for (fragment, &ledger) in syncer.fragments().ids().zip(&account.tokens_merged) {
                 let events = self.merged.get(&(learner, fragment)).copied().unwrap_or(0);
                 if ledger != events {
                     return Err(Violation::Ledger { learner, fragment, ledger, events });

@@ -6,7 +6,7 @@ use super::Trace;
 use super::World;
 use super::happening::Happening;
 use super::link::Lane;
-use super::net::Payload;
+use super::payload::Payload;
 use super::process::Effect;
 use archipelago::member::Input;
 use archipelago::wire::{FragmentId, Message, Millis, Version};

@@ -6,7 +6,7 @@ use archipelago::diloco::{MergeFailure, MergeOutcome};
 use archipelago::wire::{ConnId, FragmentId, Millis, Version};
 
 use super::Fault;
-use super::net::Payload;
+use super::payload::Payload;
 
 /// Something that happens at its time.
 #[derive(Debug)]

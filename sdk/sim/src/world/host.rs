@@ -6,7 +6,7 @@ use super::World;
 use super::books::Books;
 use super::happening::Happening;
 use super::link::Lane;
-use super::net::Payload;
+use super::payload::Payload;
 use super::{Cargo, Parcel, Trace};
 use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerRecord};
 use archipelago::diloco::{FragmentState, MergeFailure, MergeJob, MergeOutcome};

@@ -29,6 +29,7 @@ mod host;
 mod link;
 mod machine;
 mod net;
+mod payload;
 mod process;
 mod queue;
 mod rng;

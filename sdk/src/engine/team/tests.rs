@@ -27,7 +27,7 @@ fn spec() -> RunSpec {
 }
 
 /// A helper in this very thread, with what it was asked for.
-struct Fellow {
+struct Mate {
     gradient: CpuGradient,
     log: Rc<RefCell<Vec<Asked>>>,
     /// Tasks that it still does.
@@ -44,7 +44,7 @@ enum Fault {
 /// Windows and patience.
 type Asked = (usize, u64);
 
-impl Helper for Fellow {
+impl Helper for Mate {
     fn begin(&mut self, task: &Task<'_>) -> Working {
         self.log.borrow_mut().push((task.tokens.len() / 65, task.patience_ms));
         self.gradient.params_mut().copy_from_slice(task.params);
@@ -76,7 +76,7 @@ fn setup(lives: &[(usize, Fault)]) -> Setup {
     let logs: Vec<_> = lives.iter().map(|_| Rc::default()).collect();
     let helper = |(&(lives, fault), log): (_, &Rc<_>)| -> Box<dyn Helper> {
         let gradient = CpuGradient::new(&spec.model, spec.inner.batch, NonZeroUsize::MIN).unwrap();
-        Box::new(Fellow { gradient, log: Rc::clone(log), lives, fault })
+        Box::new(Mate { gradient, log: Rc::clone(log), lives, fault })
     };
     let helpers = lives.iter().zip(&logs).map(helper).collect();
     let now_us = Cell::new(0);

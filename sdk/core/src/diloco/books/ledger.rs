@@ -12,7 +12,7 @@ use crate::wire::{Fate, FragmentId, Identity, LearnerId, Round};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Ledger {
-    /// Values in each fragment, `[P]`: the weights of [`Self::merged_tokens`].
+    /// Values in each fragment, `[P]`: the weights of [`Self::tokens_merged`].
     fragment_lens: Vec<u32>,
     accounts: BTreeMap<LearnerId, Account>,
     /// Who has which identity, by its hash.
@@ -20,7 +20,7 @@ pub struct Ledger {
     identities: BTreeMap<[u8; 16], LearnerId>,
     /// Tokens merged by everyone, by fragment, `[P]`.
     #[serde(skip)]
-    merged_tokens: Vec<u64>,
+    tokens_merged: Vec<u64>,
 }
 
 /// A ledger as a snapshot has it: without what follows from the accounts.
@@ -34,10 +34,10 @@ struct Stored {
 impl From<Stored> for Ledger {
     fn from(Stored { fragment_lens, accounts }: Stored) -> Self {
         let identities = accounts.iter().map(|(&learner, account)| (account.identity, learner)).collect();
-        let merged = |p: usize| accounts.values().filter_map(move |account| account.merged_tokens.get(p));
+        let merged = |p: usize| accounts.values().filter_map(move |account| account.tokens_merged.get(p));
         let sum = |p: usize| merged(p).fold(0, |sum: u64, tokens| sum.saturating_add(*tokens));
-        let merged_tokens = (0..fragment_lens.len()).map(sum).collect();
-        Self { fragment_lens, accounts, identities, merged_tokens }
+        let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
+        Self { fragment_lens, accounts, identities, tokens_merged }
     }
 }
 
@@ -52,13 +52,15 @@ pub struct Account {
     /// What it computes with, for people.
     pub device: String,
     /// Tokens that it says it trained on, at most those leased to it.
-    pub trained_tokens: u64,
+    #[serde(rename = "trained_tokens")]
+    pub tokens_trained: u64,
     /// What its present process said of that.
     reported_tokens: u64,
     /// Tokens that were ever leased to it.
     pub leased_tokens: u64,
     /// Tokens merged, by fragment, `[P]`.
-    pub merged_tokens: Vec<u64>,
+    #[serde(rename = "merged_tokens")]
+    pub tokens_merged: Vec<u64>,
     /// The last round in which it was merged, by fragment, `[P]`.
     pub merged_rounds: Vec<Option<Round>>,
     /// Updates taken in, whatever became of them.
@@ -110,10 +112,10 @@ impl Ledger {
                 identity: hash(identity),
                 name: name.into(),
                 device: device.into(),
-                trained_tokens: 0,
+                tokens_trained: 0,
                 reported_tokens: 0,
                 leased_tokens: 0,
-                merged_tokens: vec![0; fragments],
+                tokens_merged: vec![0; fragments],
                 merged_rounds: vec![None; fragments],
                 updates: 0,
                 fates: FateCounts::default(),
@@ -166,8 +168,8 @@ impl Ledger {
         match fate {
             Fate::Merged { tokens, .. } => {
                 let p = usize::from(fragment.0);
-                account.merged_tokens[p] = account.merged_tokens[p].saturating_add(*tokens);
-                self.merged_tokens[p] = self.merged_tokens[p].saturating_add(*tokens);
+                account.tokens_merged[p] = account.tokens_merged[p].saturating_add(*tokens);
+                self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
                 account.merged_rounds[p] = Some(round);
                 account.refused_in_a_row = 0;
             }
@@ -189,8 +191,8 @@ impl Ledger {
     pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) {
         if let Some(account) = self.accounts.get_mut(&learner) {
             let more = tokens.saturating_sub(account.reported_tokens);
-            let trained = account.trained_tokens.saturating_add(more);
-            account.trained_tokens = trained.min(account.leased_tokens.max(account.trained_tokens));
+            let trained = account.tokens_trained.saturating_add(more);
+            account.tokens_trained = trained.min(account.leased_tokens.max(account.tokens_trained));
             account.reported_tokens = account.reported_tokens.max(tokens);
         }
     }
@@ -209,33 +211,33 @@ impl Ledger {
     #[must_use]
     pub fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
         self.account(learner).map_or(0, |account| {
-            let merged = account.merged_tokens[usize::from(fragment.0)];
+            let merged = account.tokens_merged[usize::from(fragment.0)];
             tokens.min(account.leased_tokens.saturating_sub(merged))
         })
     }
 
     /// Tokens of `account` that are merged: the mean over fragments, weighted by their sizes.
     #[must_use]
-    pub fn merged_tokens(&self, account: &Account) -> u64 {
-        self.mean(&account.merged_tokens)
+    pub fn tokens_merged(&self, account: &Account) -> u64 {
+        self.mean(&account.tokens_merged)
     }
 
     /// Tokens of the whole run that are merged; the clock of the inner schedule.
     #[must_use]
     pub fn clock_tokens(&self) -> u64 {
-        self.mean(&self.merged_tokens)
+        self.mean(&self.tokens_merged)
     }
 
     /// Tokens of the whole run that were trained on.
     #[must_use]
-    pub fn trained_tokens(&self) -> u64 {
+    pub fn tokens_trained(&self) -> u64 {
         self.accounts.values().map(Account::trained).fold(0, u64::saturating_add)
     }
 
     /// Tokens merged of tokens trained on, 0 to 1; 1 before the first.
     #[must_use]
     pub fn participation(&self) -> f64 {
-        match self.trained_tokens() {
+        match self.tokens_trained() {
             0 => 1.0,
             trained => self.clock_tokens() as f64 / trained as f64,
         }
@@ -256,13 +258,13 @@ impl Ledger {
 impl Account {
     /// Nothing of it is merged, nor can be of what it has sent.
     fn is_blank(&self) -> bool {
-        self.merged_tokens.iter().all(|&tokens| tokens == 0) && self.updates == self.fates.total()
+        self.tokens_merged.iter().all(|&tokens| tokens == 0) && self.updates == self.fates.total()
     }
 
     /// Tokens trained on: what it said, or what was merged where its word is not in yet.
     #[must_use]
     pub fn trained(&self) -> u64 {
-        self.merged_tokens.iter().copied().fold(self.trained_tokens, u64::max)
+        self.tokens_merged.iter().copied().fold(self.tokens_trained, u64::max)
     }
 }
 
@@ -290,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn merged_tokens_are_weighted_by_fragment() {
+    fn tokens_merged_are_weighted_by_fragment() {
         let mut ledger = Ledger::new(vec![30, 10]);
         let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
         ledger.settle(learner, FragmentId(0), Round(1), &merged(100));
         assert_eq!(ledger.clock_tokens(), 75);
         ledger.settle(learner, FragmentId(1), Round(2), &merged(100));
         assert_eq!(ledger.clock_tokens(), 100);
-        assert_eq!(ledger.trained_tokens(), 100, "merged tokens were trained on, whatever was said");
+        assert_eq!(ledger.tokens_trained(), 100, "merged tokens were trained on, whatever was said");
         ledger.lease(learner, 200);
         ledger.report(learner, 200);
         assert!((ledger.participation() - 0.5).abs() < 1e-12);
@@ -325,7 +327,7 @@ mod tests {
             assert_eq!(ledger.account(learner).unwrap().trained(), 60);
             ledger.report(learner, u64::MAX);
         }
-        assert_eq!(ledger.trained_tokens(), 200);
+        assert_eq!(ledger.tokens_trained(), 200);
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Pair {
         for (m, account) in self.syncer.ledger().accounts() {
             let trained = account.trained();
             assert!(trained > 0);
-            assert!(account.merged_tokens.iter().all(|&merged| merged == trained), "{m:?}: {account:?}");
+            assert!(account.tokens_merged.iter().all(|&merged| merged == trained), "{m:?}: {account:?}");
         }
         // What an island has on top is what the code rounded away: nothing was added twice or left out.
         for island in &self.islands {

@@ -174,7 +174,7 @@ impl Syncer {
             merged_rounds: account.merged_rounds.clone(),
             leases: self.books.leased(learner),
             tokens_trained: account.trained(),
-            tokens_merged: ledger.merged_tokens(account),
+            tokens_merged: ledger.tokens_merged(account),
             held: self.schedule.is_held(),
             share: self.share(learner),
         };

@@ -148,8 +148,8 @@ impl Bench {
     }
 
     /// Most tokens of it that are merged on any fragment.
-    fn merged_tokens(&self, conn: ConnId) -> u64 {
-        self.account(conn).merged_tokens.iter().copied().max().unwrap()
+    fn tokens_merged(&self, conn: ConnId) -> u64 {
+        self.account(conn).tokens_merged.iter().copied().max().unwrap()
     }
 
     fn refusals(&self, conn: ConnId) -> Vec<Refusal> {
@@ -226,7 +226,7 @@ fn no_claim_of_speed_runs_away_with_the_run() {
         assert!(leased <= steps * STEP_TOKENS, "{step_ms}, {run:?}: {leased} tokens leased");
 
         bench.answer(liar, 1e-3, u32::MAX, u64::MAX);
-        let merged = bench.merged_tokens(liar);
+        let merged = bench.tokens_merged(liar);
         assert!(
             merged > 0 && merged <= 20_010 * STEP_TOKENS,
             "{step_ms}, {run:?}: {merged} tokens merged; {:?}",
@@ -255,7 +255,7 @@ fn an_honest_learner_may_be_far_ahead() {
             }
         }
         assert_eq!(bench.refusals(server), []);
-        for (p, merged) in bench.syncer.fragments().ids().zip(&bench.account(server).merged_tokens) {
+        for (p, merged) in bench.syncer.fragments().ids().zip(&bench.account(server).tokens_merged) {
             let sent = sent[&p] * STEP_TOKENS;
             // The last round may not be over yet.
             assert!(10 * merged >= 9 * sent && sent > 0, "{merged} of {sent} tokens are merged");

@@ -1,0 +1,55 @@
+//! A message on its way through the world.
+
+use std::sync::Arc;
+
+use archipelago::wire::{Assembler, BODY_BYTES_MAX, DecodeError, Message, encode, frames};
+
+/// Size of a message without its body when it is not encoded, in bytes.
+const ENVELOPE_BYTES: u64 = 64;
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    /// As it is on the wire.
+    Frames(Arc<Vec<Vec<u8>>>),
+    /// As it is in memory.
+    Whole(Arc<Message>),
+}
+
+impl Payload {
+    pub(super) fn new(message: Message, real: bool) -> Self {
+        if real {
+            Self::Frames(Arc::new(frames(encode(&message), 0).collect()))
+        } else {
+            Self::Whole(Arc::new(message))
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Frames(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
+            Self::Whole(message) => {
+                ENVELOPE_BYTES
+                    + match &**message {
+                        Message::Update(update) => update.body.len() as u64,
+                        Message::Merged(merged) => merged.body.len() as u64,
+                        _ => 0,
+                    }
+            }
+        }
+    }
+
+    pub(super) fn open(self) -> Result<Message, DecodeError> {
+        match self {
+            Self::Whole(message) => Ok(Arc::unwrap_or_clone(message)),
+            Self::Frames(frames) => {
+                let mut assembler = Assembler::new(BODY_BYTES_MAX);
+                let mut last = None;
+                for frame in &*frames {
+                    last = assembler.push(frame)?;
+                }
+                Ok(last.expect("the last frame completes the message"))
+            }
+        }
+    }
+}
