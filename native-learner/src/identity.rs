@@ -47,7 +47,10 @@ pub enum IdentityError {
     #[error("{INDEX_MAX} learners of this machine are on this syncer already: stop some")]
     TooMany,
     /// The file does not have 16 bytes.
-    #[error("{} has {bytes} bytes and not the 16 of an identity: name another file, or delete it to begin as a new learner", path.display())]
+    #[error(
+        "{} has {bytes} bytes and not the 16 of an identity: name another file, or delete it to begin as a new learner",
+        path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

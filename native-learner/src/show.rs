@@ -67,7 +67,9 @@ impl Show {
             Event::Preparing { .. } => {}
             Event::Welcomed { run, learner, params, device, .. } => {
                 let params = short(*params as f64);
-                self.say(format_args!("welcome: learner {learner} of run {run}, {params} parameters on {device}"));
+                self.say(format_args!(
+                    "welcome: learner {learner} of run {run}, {params} parameters on {device}"
+                ));
             }
             Event::FirstStep { elapsed_ms } => {
                 self.say(format_args!("first step after {:.1} s", *elapsed_ms as f64 / 1e3));
@@ -80,7 +82,8 @@ impl Show {
             Event::Trouble { reason } => self.say(reason),
             Event::Receipt { round, fragment, fate } if self.output.verbose => match fate {
                 Fate::Merged { version, weight, tokens } => self.say(format_args!(
-                    "round {round}, fragment {fragment}: merged into version {version}, {tokens} tokens, weight {weight:.3}"
+                    "round {round}, fragment {fragment}: merged into version {version}, {tokens} tokens, \
+                     weight {weight:.3}"
                 )),
                 Fate::Late(reason) => {
                     self.say(format_args!("round {round}, fragment {fragment}: late ({reason:?})"));

@@ -29,7 +29,8 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Time for a goodbye to get through, and then for the peer to close its side.
 const BYE_WITHIN: Duration = Duration::from_secs(2);
-/// Largest body of an update that is looked into on a thread that serves sockets, in bytes: a fraction of a millisecond.
+/// Largest body of an update that is looked into on a thread that serves sockets, in bytes: a fraction of a
+/// millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Buffer that each socket reads into; thousands of idle ones must not cost much.
 const READ_BUFFER_BYTES: usize = 4 << 10;

@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! The verbs of the program `syncer-server` stand beside them: [`validate`], [`export`], [`examine`]. What the server tells
-//! as JSON is in [`status`]. All else is private:
+//! The verbs of the program `syncer-server` stand beside them: [`validate`], [`export`], [`examine`]. What the server
+//! tells as JSON is in [`status`]. All else is private:
 //!
 //! | file | concept |
 //! |---|---|

@@ -64,8 +64,8 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Checks the settings, reads the data, and looks into the folder, which `open` opens: [`Store::open`] to work in it
-    /// afterwards, [`Store::look`] to leave it to others.
+    /// Checks the settings, reads the data, and looks into the folder, which `open` opens: [`Store::open`] to work in
+    /// it afterwards, [`Store::look`] to leave it to others.
     ///
     /// # Errors
     /// - Those of `open`, [`Corpus::load`], [`Store::latest`] and [`run_spec`].

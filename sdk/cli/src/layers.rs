@@ -50,8 +50,8 @@ impl Sources {
     }
 }
 
-/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag; of a flag given
-/// twice the last counts; and the help of each verb ends with the exit codes.
+/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag; of a flag
+/// given twice the last counts; and the help of each verb ends with the exit codes.
 #[must_use]
 pub fn command<P: Program>() -> Command {
     let finish = |verb: Command| verb.mut_args(with_twin).after_help(exit_help(P::EXIT_CODES));
@@ -66,8 +66,8 @@ fn with_twin(arg: Arg) -> Arg {
 
 /// Reads the command line, the environment, and the TOML file that `--config` may name.
 ///
-/// The file's keys become flags, unless a higher layer gave the same setting or one that excludes it: so each setting has
-/// one name, one type and one check, wherever it comes from.
+/// The file's keys become flags, unless a higher layer gave the same setting or one that excludes it: so each setting
+/// has one name, one type and one check, wherever it comes from.
 ///
 /// # Errors
 /// - [`CliError::Usage`]: a flag or a variable is unknown or malformed.

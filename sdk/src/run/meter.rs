@@ -57,8 +57,8 @@ impl Meter {
         (call_us, mem::take(&mut self.settled_us))
     }
 
-    /// The device was waited for: what is left of steps whose calls returned early, in microseconds, is part of the time
-    /// of the next one.
+    /// The device was waited for: what is left of steps whose calls returned early, in microseconds, is part of the
+    /// time of the next one.
     pub(super) fn settled(&mut self, now_us: u64) -> u64 {
         if mem::take(&mut self.unsettled_steps) == 0 {
             self.book(now_us, Spent::Other);

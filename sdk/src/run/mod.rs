@@ -55,7 +55,8 @@ pub struct RunConfig {
 pub enum RunError {
     /// The syncer did not take this learner in, for too long.
     #[error(
-        "{address} did not take this learner in for {waited_s} s: {reason}; see that the syncer runs and the address is right"
+        "{address} did not take this learner in for {waited_s} s: {reason}; see that the syncer runs and the address \
+         is right"
     )]
     Unreachable {
         /// The syncer.

@@ -75,10 +75,12 @@ pub struct ServeConfig {
     #[arg(long, value_name = "COUNT", default_value_t = 64, help_heading = "Learners")]
     pub cohort_max: u32,
 
-    /// For a class: prints a code to point phones at, and unless told otherwise listens on 0.0.0.0:7700, trains the preset tiny and asks for an invite
+    /// For a class: prints a code to point phones at, and unless told otherwise listens on 0.0.0.0:7700, trains the
+    /// preset tiny and asks for an invite
     #[arg(long, help_heading = "Server")]
     pub classroom: bool,
-    /// Link under which others reach this server, as https://host/ behind a proxy with TLS; by default this machine's addresses
+    /// Link under which others reach this server, as https://host/ behind a proxy with TLS; by default this machine's
+    /// addresses
     #[arg(long, value_name = "URL", help_heading = "Server")]
     pub public_url: Option<String>,
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
@@ -98,7 +100,8 @@ pub struct ServeConfig {
     #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub admin_token: Option<String>,
-    /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's folder, short one that is easy to type
+    /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's
+    /// folder, short one that is easy to type
     #[arg(long, value_name = "TOKEN|auto|short", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub invite: Option<String>,

@@ -92,8 +92,8 @@ fn lasting(app: &App) -> HeaderValue {
     if app.context.invite.is_some() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
-/// Answers with what `bytes` gives, or the range of it that `request` asks for (RFC 9110), and says how many bytes that is.
-/// A peer that has them already gets none, and they are not made for it.
+/// Answers with what `bytes` gives, or the range of it that `request` asks for (RFC 9110), and says how many bytes
+/// that is. A peer that has them already gets none, and they are not made for it.
 fn file(
     bytes: impl FnOnce() -> Bytes,
     etag: &str,

@@ -45,7 +45,8 @@ impl Findings {
         let part = over(|outcome| outcome.spent.tokens_merged as f64 / outcome.spent.tokens.max(1) as f64);
         let learners = over(|outcome| outcome.updates_merged as f64 / outcome.rounds.max(1) as f64);
         format!(
-            "{words} (before the last rounds {before:.4}, with {:.1} % of tokens merged; {learners:.1} learners a round)",
+            "{words} (before the last rounds {before:.4}, with {:.1} % of tokens merged; {learners:.1} learners a \
+             round)",
             100.0 * part
         )
     }

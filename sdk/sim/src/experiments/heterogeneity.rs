@@ -85,10 +85,19 @@ pub fn run(args: &HeterogeneityArgs, progress: &mut dyn FnMut(&str)) -> Result<R
         points: vec![],
         cases,
         notes: vec![
-            format!("K = M is lock-step training: each step takes as long as its slowest learner, {} ms in the mean.", barrier.step_ms),
-            format!("data-parallel: one trainer with the batches of all, on the tokens of equal tokens: {}.", found["data-parallel"].words()),
+            format!(
+                "K = M is lock-step training: each step takes as long as its slowest learner, {} ms in the mean.",
+                barrier.step_ms
+            ),
+            format!(
+                "data-parallel: one trainer with the batches of all, on the tokens of equal tokens: {}.",
+                found["data-parallel"].words()
+            ),
             "The paper gives text scores, not losses: 54.4 for K = M, 51.4 for K = 1, 55.3 for K = 1 + grace.".into(),
-            format!("The loss is that of Θ on held-out text, in nats per byte; the mean of {} seeds and their deviation.", args.training.seeds),
+            format!(
+                "The loss is that of Θ on held-out text, in nats per byte; the mean of {} seeds and their deviation.",
+                args.training.seeds
+            ),
         ],
     })
 }

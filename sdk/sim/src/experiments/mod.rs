@@ -1,7 +1,8 @@
 //! The paper's tables, recomputed beside its figures.
 //!
 //! Each table has a file named like its subcommand: its settings as flags, and `run`, which leads from settings to a
-//! [`Report`]. The models themselves are pure and stand in `archipelago_sim`; here are only flags, threads, files and words.
+//! [`Report`]. The models themselves are pure and stand in `archipelago_sim`; here are only flags, threads, files and
+//! words.
 
 mod bandwidth;
 mod error;

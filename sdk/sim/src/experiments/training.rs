@@ -57,7 +57,8 @@ pub struct TrainingArgs {
     )]
     #[serde(serialize_with = "as_written")]
     pub lr_min_ratio: f32,
-    /// Share of the run's tokens over which the inner learning rate rises, of learners and of data-parallel training (0 to 1)
+    /// Share of the run's tokens over which the inner learning rate rises, of learners and of data-parallel training
+    /// (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Training")]
     pub warmup: f64,
     /// Decay of AdamW's second moment (0 to below 1)

@@ -268,7 +268,8 @@ impl World {
         }
     }
 
-    /// Puts aside what a frozen process or a cut link cannot take now, and loses what is swallowed; gives back the rest.
+    /// Puts aside what a frozen process or a cut link cannot take now, and loses what is swallowed; gives back
+    /// the rest.
     fn hold_up(&mut self, happening: Happening) -> Option<Happening> {
         if happening.conn().and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.swallowed) {
             return None;

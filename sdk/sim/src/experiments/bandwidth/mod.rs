@@ -40,7 +40,8 @@ pub struct BandwidthArgs {
     /// What each data centre adds to the time of a fragment's exchange (milliseconds); a constant of ours
     #[arg(long, value_name = "MS", default_value_t = 1e3 * LATENCY_S)]
     pub latency_ms: f64,
-    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (0.01 to 1); a constant of ours
+    /// Share of a model's parameters that its layers exchange in the table of Streaming DiLoCo (0.01 to 1); a constant
+    /// of ours
     #[arg(long, value_name = "SHARE", default_value_t = 0.83)]
     pub layer_share: f64,
     #[command(flatten)]
@@ -111,7 +112,8 @@ pub fn run(args: &BandwidthArgs, progress: &mut dyn FnMut(&str)) -> Result<Repor
             "decoupled: the rate at which a fragment's exchange fits into its τ steps if it has the link for itself, \
              as the paper counts; nobody waits for it."
                 .into(),
-            "one shared link: all fragments over one link, one after the other; with less they are exchanged less often."
+            "one shared link: all fragments over one link, one after the other; with less they are exchanged less \
+             often."
                 .into(),
             "table of Streaming DiLoCo: two data centres, H = 100, the first rate 10^(-1 + 4k/49) that will do."
                 .into(),
