@@ -8,8 +8,9 @@
 //! browser and the simulator all run the same code.
 //!
 //! The most important types are [`Syncer`](diloco::syncer::Syncer), the authority of a run, and
-//! [`Learner`](diloco::learner::Learner), which takes part in one. Both have the same three methods: `handle` takes
-//! in what happened, `poll` gives what to do next, and `deadline` says when to come back if nothing happens before.
+//! [`Member`](member::Member), which takes part in one: it is a [`Learner`](diloco::learner::Learner), the protocol's
+//! side of it, with its feed, pace, back-off and patience. All of them have the same three methods: `handle` takes in
+//! what happened, `poll` gives what to do next, and `deadline` says when to come back if nothing happens before.
 //! [`RunSpec`](wire::RunSpec) says what a run is, [`Message`](wire::Message) is what travels,
 //! [`Layout`](diloco::Layout) and [`Fragments`](diloco::Fragments) cut the parameters into fragments, and
 //! [`Replica`](diloco::Replica) is a learner's copy of what the syncer broadcasts.

@@ -1,14 +1,14 @@
 //! A member of a run: the learner's core with all that its shells have in common, as one pure state machine.
 //!
-//! A [`Member`] is composed of the protocol core (`diloco::learner::Learner`), its supply of leases and shards, its pace
-//! (duty cycle and the owner's share), its contact with the syncer (back-off, patience, how long it bears to be alone)
-//! and the losses of its device. The native learner and the page drive it through sockets and a real clock, the
+//! A [`Member`] is composed of the protocol core (`diloco::learner::Learner`), its supply of leases and shards, its
+//! pace (duty cycle and the owner's share), its contact with the syncer (back-off, patience, how long it bears to be
+//! alone) and the losses of its device. The native learner and the page drive it through sockets and a real clock, the
 //! simulator in virtual time; so what is simulated is what ships.
 //!
 //! It has the contract of the other machines rather than a trait of effects: [`Member::handle`] takes in what happened,
 //! [`Member::poll`] gives what to do, [`Member::deadline`] says when to wake it. Some effects of the real shell are
-//! asynchronous (an engine is built, a device is waited for) and all of the simulator's are happenings in a queue; a trait
-//! would have to be written for both, while values are carried out by each shell in its own way, in one `match`.
+//! asynchronous (an engine is built, a device is waited for) and all of the simulator's are happenings in a queue; a
+//! trait would have to be written for both, while values are carried out by each shell in its own way, in one `match`.
 //!
 //! The shell drains `poll` after every `handle`, then asks [`Member::next_batch`] and trains on it, connected or not.
 //! Without a batch it waits, and says so with [`Input::Waited`]. Time is in microseconds from any origin and never goes
