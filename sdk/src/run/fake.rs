@@ -13,8 +13,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseC
 use tokio_tungstenite::tungstenite::{self, Message as Frame, WebSocket};
 
 use crate::data::{encode_shard, shard_spec};
-use crate::diloco::syncer::{Input, Output, Syncer, SyncerConfig};
-use crate::diloco::{Layout, MergeClass, Tensor, Version};
+use crate::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
+use crate::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
 use crate::engine::{EngineError, StepStats, Trainer};
 use crate::platform::Clock;
 use crate::wire::{
@@ -54,9 +54,38 @@ struct World {
     clock: Clock,
     syncer: Syncer,
     shard: Vec<u8>,
-    conns: BTreeMap<ConnId, Vec<Message>>,
+    desk: Desk,
     next_conn: u64,
     script: Script,
+}
+
+/// What waits to be sent on each connection, and what waits to be merged.
+#[derive(Default)]
+struct Desk {
+    conns: BTreeMap<ConnId, Vec<Message>>,
+    jobs: Vec<MergeJob>,
+}
+
+impl Host for Desk {
+    fn send(&mut self, conns: &[ConnId], message: Message) {
+        for conn in conns {
+            if let Some(messages) = self.conns.get_mut(conn) {
+                messages.push(message.clone());
+            }
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, bye: Bye) {
+        self.send(&[conn], Message::Bye(bye));
+    }
+
+    fn merge(&mut self, job: MergeJob) {
+        self.jobs.push(job);
+    }
+
+    fn note(&mut self, _syncer: &Syncer, _event: Event) {}
+
+    fn finished(&mut self) {}
 }
 
 impl FakeSyncer {
@@ -68,8 +97,8 @@ impl FakeSyncer {
         let run_spec = spec(&shard);
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), run_spec, SyncerConfig::default(), &layout, &theta).unwrap();
-        let conns = BTreeMap::new();
-        let world = World { clock: Clock::start(), syncer, shard, conns, next_conn: 1, script };
+        let world =
+            World { clock: Clock::start(), syncer, shard, desk: Desk::default(), next_conn: 1, script };
         let world = Arc::new(Mutex::new(world));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -125,7 +154,7 @@ impl World {
             let mut world = lock(world);
             world.next_conn += 1;
             let conn = ConnId(world.next_conn);
-            world.conns.insert(conn, Vec::new());
+            world.desk.conns.insert(conn, Vec::new());
             conn
         };
         let mut assembler = Assembler::new(BODY_BYTES_MAX);
@@ -149,7 +178,7 @@ impl World {
                     world.handle(Input::Timeout);
                 }
                 let garbage = if world.script.hellos.is_empty() { None } else { world.script.garbage.take() };
-                let mut messages = world.conns.get_mut(&conn).map(std::mem::take).unwrap_or_default();
+                let mut messages = world.desk.conns.get_mut(&conn).map(std::mem::take).unwrap_or_default();
                 mute |= world.script.mute_after_receipts.take_if(|after| receipts >= *after).is_some();
                 if mute {
                     messages.clear();
@@ -177,7 +206,7 @@ impl World {
             }
         }
         let mut world = lock(world);
-        world.conns.remove(&conn);
+        world.desk.conns.remove(&conn);
         world.handle(Input::Disconnected(conn));
     }
 
@@ -187,7 +216,7 @@ impl World {
                 self.script.hellos.push(hello.clone());
                 if !self.script.goodbyes.is_empty() {
                     let bye = self.script.goodbyes.remove(0);
-                    return self.conns.entry(conn).or_default().push(Message::Bye(bye));
+                    return self.desk.conns.entry(conn).or_default().push(Message::Bye(bye));
                 }
                 if self.script.garbage.is_some() {
                     return;
@@ -201,27 +230,10 @@ impl World {
     }
 
     fn handle(&mut self, input: Input) {
-        self.syncer.handle(self.clock.now(), input);
-        while let Some(output) = self.syncer.poll() {
-            match output {
-                Output::Send(conn, message) => self.queue(conn, message),
-                Output::Broadcast(conns, message) => {
-                    for conn in conns {
-                        self.queue(conn, message.clone());
-                    }
-                }
-                Output::Close(conn, bye) => self.queue(conn, Message::Bye(bye)),
-                Output::Merge(job) => {
-                    self.syncer.handle(self.clock.now(), Input::Merged(Box::new(job.run())));
-                }
-                Output::Event(_) | Output::Finished => {}
-            }
-        }
-    }
-
-    fn queue(&mut self, conn: ConnId, message: Message) {
-        if let Some(messages) = self.conns.get_mut(&conn) {
-            messages.push(message);
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            self.syncer.drive(self.clock.now(), input, &mut self.desk);
+            inputs.extend(self.desk.jobs.drain(..).map(|job| Input::Merged(Box::new(job.run()))));
         }
     }
 
