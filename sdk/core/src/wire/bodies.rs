@@ -49,9 +49,9 @@ pub struct Welcome {
     pub tokens_trained: u64,
     /// Its tokens that are merged: the mean over fragments, weighted by their sizes.
     pub tokens_merged: u64,
-    /// Whether the owner holds the run, see [`Message::Hold`].
+    /// Whether the owner holds the run, see [`super::Message::Hold`].
     pub held: bool,
-    /// How much of its time the owner has it train, see [`Message::Pace`].
+    /// How much of its time the owner has it train, see [`super::Message::Pace`].
     pub share: Share,
 }
 
