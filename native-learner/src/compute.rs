@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::{mem, slice};
 
 use archipelago::engine::gpu::{AdapterFacts, Trial, tune};
-use archipelago::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, Moments};
+use archipelago::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, OptimiserState};
 use archipelago::platform::Clock;
 use archipelago::wire::{DeviceKind, RunSpec};
 
@@ -53,7 +53,7 @@ impl Compute {
     pub(crate) async fn build(
         &mut self,
         spec: &RunSpec,
-        moments: Option<Moments>,
+        moments: Option<OptimiserState>,
     ) -> Result<AnyEngine, EngineError> {
         let told = self.builder.fallback().cloned();
         let engine = self.builder.build(spec, moments).await?;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::process;
 use std::thread;
 
-use archipelago::engine::Moments;
+use archipelago::engine::OptimiserState;
 use archipelago::platform::{Clock, interrupted};
 use archipelago::run::{Address, Control, RunConfig, run};
 use archipelago::wire::RunSpec;
@@ -50,7 +50,7 @@ async fn take_part(
     show.notes(compute.take_notes());
 
     let show = RefCell::new(show);
-    let build = async |spec: &RunSpec, moments: Option<Moments>| {
+    let build = async |spec: &RunSpec, moments: Option<OptimiserState>| {
         let built = compute.build(spec, moments).await;
         show.borrow_mut().notes(compute.take_notes());
         built

@@ -5,12 +5,14 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::engine::gpu::Gpu;
-use archipelago::engine::{Engine, EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, Moments};
+use archipelago::engine::{
+    Engine, EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState,
+};
 use archipelago::model::layout;
 use archipelago::platform::Clock;
 use archipelago::run::{Address, Control, Event, Report, RunConfig, run};
 use archipelago::wire::{DeviceKind, RunSpec};
-use js_sys::{Float32Array, Promise};
+use js_sys::{Array, Float32Array, Promise};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
@@ -32,7 +34,7 @@ extern "C" {
     fn event(this: &Hooks, event: JsValue);
     /// Keeps moments.
     #[wasm_bindgen(method)]
-    fn save(this: &Hooks, steps: f64, m: Float32Array, v: Float32Array);
+    fn save(this: &Hooks, steps: f64, vectors: Array);
     /// Resolves with the moments kept of a model with so many parameters, or with nothing.
     #[wasm_bindgen(method)]
     fn restore(this: &Hooks, params: f64) -> Promise;
@@ -42,9 +44,7 @@ extern "C" {
     #[wasm_bindgen(method, getter)]
     fn steps(this: &Kept) -> f64;
     #[wasm_bindgen(method, getter)]
-    fn m(this: &Kept) -> Float32Array;
-    #[wasm_bindgen(method, getter)]
-    fn v(this: &Kept) -> Float32Array;
+    fn vectors(this: &Kept) -> Array;
 }
 
 /// One learner, and the hand on it. Runs once.
@@ -137,7 +137,7 @@ impl Learner {
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);
-        let build = async |spec: &RunSpec, moments: Option<Moments>| {
+        let build = async |spec: &RunSpec, moments: Option<OptimiserState>| {
             let kept = if first.replace(false) { restore(&hooks, spec).await } else { None };
             let restored = kept.is_some();
             let engine = builder.build(spec, moments.or(kept)).await?;
@@ -149,9 +149,9 @@ impl Learner {
                 restored,
             }));
             let hooks = Rc::clone(&hooks);
-            let save = move |moments: &Moments| {
-                let (m, v) = (Float32Array::from(&moments.m[..]), Float32Array::from(&moments.v[..]));
-                hooks.save(moments.steps as f64, m, v);
+            let save = move |moments: &OptimiserState| {
+                let vectors = moments.vectors.iter().map(|vector| Float32Array::from(&vector[..]));
+                hooks.save(moments.steps as f64, vectors.collect());
             };
             let every = if engine.layout().len() > SAVED_PARAMS_MAX { 0 } else { options.save_steps };
             Ok::<_, EngineError>(Saving::new(engine, every, Box::new(save)))
@@ -185,19 +185,15 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
 }
 
 /// What an earlier page kept of this model's moments. Whatever is wrong with it is no reason not to train.
-async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<Moments> {
+async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
     let params = layout(&spec.model).ok()?.len();
     let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;
     if kept.is_null() || kept.is_undefined() {
         return None;
     }
     let kept: Kept = kept.unchecked_into();
-    let (steps, m, v) = (kept.steps(), kept.m().to_vec(), kept.v().to_vec());
-    let sane = |values: &[f32]| values.len() == params && values.iter().all(|value| value.is_finite());
-    let steps_sane = steps >= 0.0 && steps <= u32::MAX.into();
-    (steps_sane && sane(&m) && sane(&v) && v.iter().all(|&v| v >= 0.0)).then_some(Moments {
-        steps: steps as u64,
-        m,
-        v,
-    })
+    let steps = kept.steps();
+    let vectors = kept.vectors().iter().map(|vector| Float32Array::new(&vector).to_vec()).collect();
+    // Whether they are of this model, and of its optimiser, is for the engine to say.
+    (0.0..=u32::MAX.into()).contains(&steps).then_some(OptimiserState { steps: steps as u64, vectors })
 }

@@ -1,9 +1,9 @@
 //! An engine whose moments are saved now and then, so that a page that is loaded anew goes on with them.
 
-use archipelago::engine::{AnyEngine, Engine, EngineError, Exchange, Moments, StepStats};
+use archipelago::engine::{AnyEngine, Engine, EngineError, Exchange, OptimiserState, StepStats};
 
 /// Takes moments to where they are kept; returns at once.
-pub type Save = Box<dyn Fn(&Moments)>;
+pub type Save = Box<dyn Fn(&OptimiserState)>;
 
 /// [`AnyEngine`], and where its moments go.
 pub struct Saving {
@@ -54,7 +54,7 @@ impl Engine for Saving {
         self.engine.is_busy()
     }
 
-    fn salvage(&mut self) -> Option<Moments> {
+    fn salvage(&mut self) -> Option<OptimiserState> {
         self.engine.salvage()
     }
 }

@@ -13,7 +13,7 @@ test("a browser that refuses storage gives a fresh identity, and says why", asyn
   assert.equal(keeper.refused, "private windows keep nothing");
   assert.match(keeper.identity, /^[0-9a-f]{32}$/);
   // It still holds moments for as long as it lives, of the same run and model only.
-  const moments = { steps: 3, m: new Float32Array(2), v: new Float32Array(2) };
+  const moments = { steps: 3, vectors: [new Float32Array(2), new Float32Array(2)] };
   keeper.keep("run", moments);
   assert.equal(keeper.moments("run", 2)?.steps, 3);
   assert.equal(keeper.moments("run", 3), undefined);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::backend::{GpuBackend, Setup};
 use super::gpu::{ChoiceError, Gpu, GpuError, Trial, Tuning};
 use super::registry::AnyBackend;
-use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, Moments};
+use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState};
 use crate::model::layout;
 use crate::wire::RunSpec;
 
@@ -102,7 +102,7 @@ impl EngineBuilder {
     pub async fn build(
         &mut self,
         spec: &RunSpec,
-        moments: Option<Moments>,
+        moments: Option<OptimiserState>,
     ) -> Result<AnyEngine, EngineError> {
         self.renew(moments.is_some()).await?;
         self.check_memory(spec)?;
@@ -213,7 +213,7 @@ mod tests {
         let mut builder = open(options(EngineKind::Auto)).unwrap();
         let reason = builder.fallback().unwrap().to_string();
         assert!(reason.starts_with("training on the CPU: no GPU "), "{reason}");
-        let moments = Moments { steps: 3, m: vec![0.0; 1], v: vec![0.0; 1] };
+        let moments = OptimiserState::of_adamw(3, vec![0.0; 1], vec![0.0; 1]);
         assert!(block_on(builder.build(&spec(), Some(moments))).is_err(), "they are of another model");
         let mut engine = block_on(builder.build(&spec(), None)).unwrap();
         assert_eq!(engine.kind(), EngineKind::Cpu);
@@ -255,7 +255,7 @@ mod tests {
 
         // A build with moments means that a device was lost, even if the device did not notice. There is no device
         // of the name that was asked for, so each attempt is one more loss.
-        let moments = Moments { steps: 0, m: Vec::new(), v: Vec::new() };
+        let moments = OptimiserState::of_adamw(0, Vec::new(), Vec::new());
         let error = block_on(builder.build(&spec(), Some(moments))).err();
         assert!(matches!(error, Some(EngineError::Lost { .. })), "{error:?}");
         gpu.lose();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use super::{Encoded, Engine, EngineError, Exchange, Moments, StepStats, Trainer};
+use super::{Encoded, Engine, EngineError, Exchange, OptimiserState, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::wire::{FragmentId, Round, RunSpec};
 
@@ -93,7 +93,7 @@ impl<T: Trainer> Engine for HostEngine<T> {
         self.trainer.step(tokens, lr)
     }
 
-    fn salvage(&mut self) -> Option<Moments> {
+    fn salvage(&mut self) -> Option<OptimiserState> {
         self.trainer.moments()
     }
 }

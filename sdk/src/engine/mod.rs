@@ -58,7 +58,7 @@ pub trait Trainer {
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
-    fn moments(&self) -> Option<Moments> {
+    fn moments(&self) -> Option<OptimiserState> {
         None
     }
 
@@ -153,7 +153,7 @@ pub trait Engine {
     /// A copy of the optimiser's moments as last known in host memory, to go on with after the device was
     /// lost, or in another process; those that it was built with, if it never came to more. `None` where there
     /// are none.
-    fn salvage(&mut self) -> Option<Moments> {
+    fn salvage(&mut self) -> Option<OptimiserState> {
         None
     }
 
@@ -217,15 +217,29 @@ pub struct Encoded {
     pub body: Vec<u8>,
 }
 
-/// The state of AdamW, in the order of the flat parameter vector.
+/// The state of an inner optimiser. Whoever keeps it or carries it about need not know what its vectors mean.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moments {
-    /// Steps taken, for the correction of the bias.
+pub struct OptimiserState {
+    /// Steps taken.
     pub steps: u64,
-    /// Mean of the gradient, `[len]`.
-    pub m: Vec<f32>,
-    /// Mean of its square, `[len]`.
-    pub v: Vec<f32>,
+    /// One vector for each number that it holds of a parameter, `[len]` each, in the order of the flat parameters.
+    pub vectors: Vec<Vec<f32>>,
+}
+
+impl OptimiserState {
+    /// AdamW's after `steps` steps: `m`, the mean of the gradient, and `v`, the mean of its square, `[len]` each.
+    #[must_use]
+    pub fn of_adamw(steps: u64, m: Vec<f32>, v: Vec<f32>) -> Self {
+        Self { steps, vectors: vec![m, v] }
+    }
+
+    /// `m` and `v` of AdamW, if this is its state for `len` parameters: as long as they are, finite, no `v` below 0.
+    #[must_use]
+    pub fn adamw(&self, len: usize) -> Option<[&[f32]; 2]> {
+        let [m, v] = self.vectors.as_slice() else { return None };
+        let fits = |values: &[f32]| values.len() == len && values.iter().all(|value| value.is_finite());
+        (fits(m) && fits(v) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
+    }
 }
 
 /// What one step did.

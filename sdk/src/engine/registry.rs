@@ -6,7 +6,7 @@
 
 use super::backend::{Backend, CpuBackend, GpuBackend, Setup};
 use super::gpu::{GpuEngine, GpuError};
-use super::{Engine, EngineError, EngineKind, Exchange, Moments, StepStats, Team};
+use super::{Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats, Team};
 use crate::wire::RunSpec;
 
 /// Declares [`AnyEngine`] and [`AnyBackend`], with one variant for each row.
@@ -64,7 +64,7 @@ macro_rules! engines {
                 }
             }
 
-            fn salvage(&mut self) -> Option<Moments> {
+            fn salvage(&mut self) -> Option<OptimiserState> {
                 match self {
                     $(Self::$kind(engine) => engine.salvage(),)*
                 }
@@ -121,7 +121,7 @@ macro_rules! engines {
                 &mut self,
                 setup: &Setup,
                 spec: &RunSpec,
-                moments: Option<Moments>,
+                moments: Option<OptimiserState>,
             ) -> Result<AnyEngine, EngineError> {
                 match self {
                     $(Self::$kind(backend) => {

@@ -1,6 +1,6 @@
 //! What the member wants done on this machine, and what is shown of it.
 
-use crate::engine::{Encoded, Engine, EngineError, Moments};
+use crate::engine::{Encoded, Engine, EngineError, OptimiserState};
 use crate::member::{Input, Output};
 use crate::wire::{Fate, FragmentId, Message, RunSpec, Version, Welcome};
 
@@ -13,7 +13,7 @@ use super::session::{Part, Session};
 impl<E, B, O> Session<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Tells the member what happened and does what it wants.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Control;
 use super::fake::Toy;
-use crate::engine::{Encoded, Engine, EngineError, Exchange, HostEngine, Moments, StepStats};
+use crate::engine::{Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats};
 use crate::platform::yield_now;
 use crate::wire::{FragmentId, Round, RunSpec};
 
@@ -34,7 +34,7 @@ pub(super) struct Device {
     /// Of the next engines; the last goes for all that follow.
     pub(super) plans: VecDeque<Plan>,
     /// The moments that each engine was given.
-    pub(super) given: Vec<Option<Moments>>,
+    pub(super) given: Vec<Option<OptimiserState>>,
     /// Steps of each engine that stood.
     pub(super) steps: Vec<u64>,
     /// How often steps were waited for.
@@ -68,7 +68,7 @@ impl DeviceEngine {
     pub(super) async fn open(
         device: &Rc<RefCell<Device>>,
         spec: &RunSpec,
-        moments: Option<Moments>,
+        moments: Option<OptimiserState>,
     ) -> Result<Self, EngineError> {
         yield_now().await;
         let mut state = device.borrow_mut();
@@ -154,9 +154,9 @@ impl Engine for DeviceEngine {
         self.stepped || !self.coding.is_empty()
     }
 
-    fn salvage(&mut self) -> Option<Moments> {
+    fn salvage(&mut self) -> Option<OptimiserState> {
         let (steps, len) = (self.steps_before + self.steps(), self.layout().len());
-        Some(Moments { steps, m: vec![steps as f32; len], v: vec![0.0; len] })
+        Some(OptimiserState::of_adamw(steps, vec![steps as f32; len], vec![0.0; len]))
     }
 }
 

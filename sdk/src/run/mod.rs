@@ -26,7 +26,7 @@ pub use address::{Address, AddressError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 
-use crate::engine::{Engine, EngineError, Moments};
+use crate::engine::{Engine, EngineError, OptimiserState};
 use crate::platform::RandomError;
 use crate::wire::{CloseCode, Identity, RunSpec};
 use session::Session;
@@ -105,7 +105,7 @@ pub async fn run<E, B, O>(
 ) -> Result<Report, RunError>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     Session::new(config, control, build, observe)?.run().await

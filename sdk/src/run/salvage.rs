@@ -1,17 +1,21 @@
 //! What was salvaged from a device that was lost.
 
-use crate::engine::Moments;
+use crate::engine::OptimiserState;
 use crate::wire::{RunId, RunSpec};
 
 /// The moments of a run's inner optimiser.
 pub(super) struct Salvaged {
     pub(super) run: RunId,
     pub(super) spec: RunSpec,
-    pub(super) moments: Moments,
+    pub(super) moments: OptimiserState,
 }
 
 /// The moments to go on with, if they are of this very run; others are dropped.
-pub(super) fn take_moments(held: &mut Option<Salvaged>, run: RunId, spec: &RunSpec) -> Option<Moments> {
+pub(super) fn take_moments(
+    held: &mut Option<Salvaged>,
+    run: RunId,
+    spec: &RunSpec,
+) -> Option<OptimiserState> {
     let salvaged = held.take()?;
     (salvaged.run == run && salvaged.spec == *spec).then_some(salvaged.moments)
 }
@@ -23,7 +27,7 @@ mod tests {
 
     fn salvaged(run: u64) -> Option<Salvaged> {
         let shard = crate::data::encode_shard(&[0; 10], 2).unwrap();
-        let moments = Moments { steps: 9, m: vec![1.0], v: vec![2.0] };
+        let moments = OptimiserState::of_adamw(9, vec![1.0], vec![2.0]);
         Some(Salvaged { run: RunId(run), spec: fake::spec(&shard), moments })
     }
 

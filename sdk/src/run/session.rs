@@ -5,7 +5,7 @@ use std::pin::pin;
 use futures::future::{Either, select};
 
 use crate::diloco::learner::LearnerConfig;
-use crate::engine::{Engine, EngineError, Moments};
+use crate::engine::{Engine, EngineError, OptimiserState};
 use crate::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Timing};
 use crate::platform::{Clock, random_bytes, sleep, yield_now};
 use crate::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
@@ -63,7 +63,7 @@ pub(super) struct Part<E> {
 impl<'a, E, B, O> Session<'a, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<Moments>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     pub(super) fn new(

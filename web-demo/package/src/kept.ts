@@ -1,16 +1,15 @@
 /** What a browser keeps of a learner: its identity and the optimiser's moments, in IndexedDB. */
 
-/** AdamW's state after `steps` steps; both vectors are as long as the parameters. */
-export interface Moments {
+/** The optimiser's state after `steps` steps; each vector is as long as the parameters. */
+export interface OptimiserState {
   readonly steps: number;
-  readonly m: Float32Array;
-  readonly v: Float32Array;
+  readonly vectors: readonly Float32Array[];
 }
 
 /** What is kept for one syncer. */
 interface Kept {
   readonly identity: string;
-  readonly moments?: Moments & { readonly run: string };
+  readonly moments?: OptimiserState & { readonly run: string };
 }
 
 /** Bytes of a learner's secret. */
@@ -57,13 +56,15 @@ export class Keeper {
   }
 
   /** The moments of `run`, if they are of a model with `params` parameters. */
-  moments(run: string, params: number): Moments | undefined {
+  moments(run: string, params: number): OptimiserState | undefined {
     const { moments } = this.#kept;
-    return moments?.run === run && moments.m.length === params ? moments : undefined;
+    // An earlier release kept them under other names.
+    const fits = moments?.vectors?.every((vector) => vector.length === params) ?? false;
+    return moments?.run === run && fits ? moments : undefined;
   }
 
   /** Keeps the moments of `run`, in the background. */
-  keep(run: string, moments: Moments): void {
+  keep(run: string, moments: OptimiserState): void {
     this.#kept = { ...this.#kept, moments: { ...moments, run } };
     // A disk that is full costs the moments, not the training.
     this.#write().catch(() => {});

@@ -5,7 +5,7 @@ import { alone } from "./alone.js";
 import { hasRelaxedSimd } from "./check.js";
 import type { FromHelper, ToHelper } from "./helper.js";
 import { answer, Helper } from "./helper.js";
-import type { Moments } from "./kept.js";
+import type { OptimiserState } from "./kept.js";
 import { Keeper } from "./kept.js";
 import type { ErrorCode, FromWorker, LearnerEvent, RawJoin, RawMeasure, ToWorker, WorkerJoin } from "./types.js";
 
@@ -81,8 +81,8 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
         if (event.event === "preparing") run = event.run;
         tell(event);
       },
-      save: (steps: number, m: Float32Array, v: Float32Array) => keeper.keep(run, { steps, m, v }),
-      restore: async (params: number): Promise<Moments | undefined> => keeper.moments(run, params),
+      save: (steps: number, vectors: Float32Array[]) => keeper.keep(run, { steps, vectors }),
+      restore: async (params: number): Promise<OptimiserState | undefined> => keeper.moments(run, params),
     };
     learner = new engine.Learner();
     for (const message of waiting.splice(0)) act(learner, message);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Backend, Setup};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::gpu::GpuError;
-use crate::engine::{EngineError, HostEngine, Moments, Team};
+use crate::engine::{EngineError, HostEngine, OptimiserState, Team, Trainer};
 use crate::wire::RunSpec;
 
 /// The processor: always there, and never lost.
@@ -27,11 +27,13 @@ impl Backend for CpuBackend {
         &mut self,
         setup: &Setup,
         spec: &RunSpec,
-        moments: Option<Moments>,
+        moments: Option<OptimiserState>,
     ) -> Result<Team, EngineError> {
         let mut trainer = CpuTrainer::new(&spec.model, &spec.inner, setup.options.threads)?;
-        if let Some(moments) = &moments {
-            trainer.resume(moments)?;
+        // Moments of another model say nothing.
+        let len = trainer.layout().len();
+        if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
+            trainer.resume(&moments)?;
         }
         let (host, helpers) = (HostEngine::new(spec, trainer)?, setup.helpers.start(spec));
         Ok(Team::new(host, helpers, Rc::clone(&setup.now_us)))

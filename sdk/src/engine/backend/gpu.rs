@@ -6,7 +6,7 @@ use super::{Backend, Setup};
 use crate::engine::gpu::{
     ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune,
 };
-use crate::engine::{EngineError, EngineKind, Moments};
+use crate::engine::{EngineError, EngineKind, OptimiserState};
 use crate::wire::RunSpec;
 
 /// One GPU, and what is known of it.
@@ -60,7 +60,7 @@ impl Backend for GpuBackend {
         &mut self,
         setup: &Setup,
         spec: &RunSpec,
-        moments: Option<Moments>,
+        moments: Option<OptimiserState>,
     ) -> Result<GpuEngine, EngineError> {
         let Tuned { matmul, tuning, trials, stale } =
             tune(&self.gpu, spec, &self.tunings, &*setup.now_us).await?;

@@ -9,7 +9,7 @@ pub use cpu::CpuBackend;
 pub use gpu::GpuBackend;
 
 use super::gpu::GpuError;
-use super::{Engine, EngineError, EngineOptions, Helpers, Moments};
+use super::{Engine, EngineError, EngineOptions, Helpers, OptimiserState};
 use crate::wire::RunSpec;
 
 /// Finds the device of one kind of engine, and builds engines on it, one after the other.
@@ -50,7 +50,7 @@ pub trait Backend: Sized {
         &mut self,
         setup: &Setup,
         spec: &RunSpec,
-        moments: Option<Moments>,
+        moments: Option<OptimiserState>,
     ) -> Result<Self::Engine, EngineError>;
 }
 

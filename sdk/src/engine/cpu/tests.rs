@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::{CpuGradient, CpuModel, CpuTrainer};
-use crate::engine::{EngineError, Moments, Trainer};
+use crate::engine::{EngineError, OptimiserState, Trainer};
 use crate::model::{
     AdamW, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits, reference_loss_and_grad,
 };
@@ -146,8 +146,8 @@ fn taken_over(spec: &ModelSpec, params: &[f32], adamw: &AdamW) -> CpuTrainer {
     let mut trainer = trainer(spec, 3, 1);
     trainer.params_mut().copy_from_slice(params);
     let AdamW { m, v, steps } = adamw.clone();
-    trainer.resume(&Moments { steps, m: m.clone(), v: v[1..].to_vec() }).unwrap_err();
-    trainer.resume(&Moments { steps, m, v }).unwrap();
+    trainer.resume(&OptimiserState::of_adamw(steps, m.clone(), v[1..].to_vec())).unwrap_err();
+    trainer.resume(&OptimiserState::of_adamw(steps, m, v)).unwrap();
     trainer
 }
 

@@ -8,7 +8,7 @@ use super::gradient::{CpuGradient, PIECE, Sums};
 use super::kernels;
 use super::matmul::Products;
 use crate::diloco::Layout;
-use crate::engine::{EngineError, Moments, StepStats, Trainer};
+use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{Adjust, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows};
 
 /// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
@@ -69,16 +69,13 @@ impl CpuTrainer {
     /// Goes on with `moments`, of any engine that trained the same model.
     ///
     /// # Errors
-    /// - [`EngineError::Model`]: they are of another model.
-    pub fn resume(&mut self, moments: &Moments) -> Result<(), EngineError> {
+    /// - [`EngineError::Model`]: they are of another model or of another optimiser.
+    pub fn resume(&mut self, moments: &OptimiserState) -> Result<(), EngineError> {
         let expected = self.layout.len();
-        for found in [moments.m.len(), moments.v.len()] {
-            if found != expected {
-                return Err(ModelError::Params { found, expected }.into());
-            }
-        }
-        self.m.copy_from_slice(&moments.m);
-        self.v.copy_from_slice(&moments.v);
+        let found = moments.vectors.iter().map(Vec::len).find(|&len| len != expected).unwrap_or(0);
+        let [m, v] = moments.adamw(expected).ok_or(ModelError::Params { found, expected })?;
+        self.m.copy_from_slice(m);
+        self.v.copy_from_slice(v);
         self.steps = moments.steps;
         Ok(())
     }
@@ -183,8 +180,8 @@ impl Trainer for CpuTrainer {
         self.finish(sums, lr)
     }
 
-    fn moments(&self) -> Option<Moments> {
-        Some(Moments { steps: self.steps, m: self.m.to_vec(), v: self.v.to_vec() })
+    fn moments(&self) -> Option<OptimiserState> {
+        Some(OptimiserState::of_adamw(self.steps, self.m.to_vec(), self.v.to_vec()))
     }
 
     fn describe(&self) -> String {

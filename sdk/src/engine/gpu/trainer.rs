@@ -18,7 +18,7 @@ use super::step::{QUAD, StepBuffers, StepParts};
 use super::vectors::{Shadow, Vectors, download, upload};
 use super::{Gpu, GpuError};
 use crate::diloco::{Codec, FragmentId, Fragments, Layout};
-use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, Moments, StepStats};
+use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, OptimiserState, StepStats};
 use crate::model::{Adjust, Dims, InnerSpec, ModelSpec, Slots, check_inner, layout, windows};
 use crate::wire::{Round, RunSpec};
 
@@ -54,8 +54,8 @@ pub struct GpuEngine {
 pub struct GpuSetup {
     /// How matrix products are computed.
     pub matmul: Matmul,
-    /// Moments to go on with.
-    pub moments: Option<Moments>,
+    /// OptimiserState to go on with.
+    pub moments: Option<OptimiserState>,
     /// Microseconds since any moment.
     pub now_us: Box<dyn Fn() -> u64>,
 }
@@ -99,12 +99,10 @@ impl GpuEngine {
         let apply = spec.exchange.apply;
         let exchange = Exchange::new(gpu, held, Arc::clone(&fragments), codec, apply).await?;
         // Moments of another model say nothing.
-        let fits =
-            |moments: &Moments| [&moments.m, &moments.v].iter().all(|values| values.len() == layout.len());
-        let moments = setup.moments.filter(fits);
-        if let Some(moments) = &moments {
-            upload(gpu, &arena, &vectors.m, &moments.m);
-            upload(gpu, &arena, &vectors.v, &moments.v);
+        let moments = setup.moments.filter(|moments| moments.adamw(layout.len()).is_some());
+        if let Some([m, v]) = moments.as_ref().and_then(|moments| moments.adamw(layout.len())) {
+            upload(gpu, &arena, &vectors.m, m);
+            upload(gpu, &arena, &vectors.v, v);
         }
         let steps = moments.as_ref().map_or(0, |moments| moments.steps);
         let shadow = Shadow::new(gpu, &arena, moments, layout.len());
@@ -288,7 +286,7 @@ impl Engine for GpuEngine {
         !self.ring.is_empty() || self.exchange.is_busy()
     }
 
-    fn salvage(&mut self) -> Option<Moments> {
+    fn salvage(&mut self) -> Option<OptimiserState> {
         self.shadow.salvage()
     }
 }

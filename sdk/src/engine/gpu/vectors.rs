@@ -7,7 +7,7 @@ use super::arena::{Arena, Run};
 use super::error::GpuError;
 use super::program::{Slice, buffer};
 use super::ring::Ring;
-use crate::engine::Moments;
+use crate::engine::OptimiserState;
 
 /// Values that are read back at a time.
 const PIECE: usize = 1 << 20;
@@ -90,7 +90,7 @@ fn slice(vector: &[wgpu::Buffer], run: &Run) -> Slice {
 /// device costs the optimiser [`SWEEP_STEPS`] steps of memory, not all of it.
 #[derive(Debug)]
 pub struct Shadow {
-    moments: Moments,
+    moments: OptimiserState,
     pieces: Vec<Run>,
     next: usize,
     ring: Ring<Run>,
@@ -100,11 +100,11 @@ pub struct Shadow {
 
 impl Shadow {
     /// Of moments that are `begun` with.
-    pub fn new(gpu: &Gpu, arena: &Arena, begun: Option<Moments>, len: usize) -> Self {
+    pub fn new(gpu: &Gpu, arena: &Arena, begun: Option<OptimiserState>, len: usize) -> Self {
         let piece = len.div_ceil(SWEEP_STEPS).max(PIECE_MIN);
         let pieces = (0..len).step_by(piece).flat_map(|first| arena.runs(first..len.min(first + piece)));
         let whole = begun.is_some();
-        let zeros = || Moments { steps: 0, m: vec![0.0; len], v: vec![0.0; len] };
+        let zeros = || OptimiserState::of_adamw(0, vec![0.0; len], vec![0.0; len]);
         Self {
             pieces: pieces.collect(),
             moments: begun.unwrap_or_else(zeros),
@@ -122,8 +122,9 @@ impl Shadow {
         let moments = &mut self.moments;
         let mut take = |run: Run, bytes: &[u8]| {
             let (m, v) = bytes.split_at(run.flat.len() * 4);
-            copy_f32s(m, &mut moments.m[run.flat.clone()]);
-            copy_f32s(v, &mut moments.v[run.flat]);
+            for (vector, bytes) in moments.vectors.iter_mut().zip([m, v]) {
+                copy_f32s(bytes, &mut vector[run.flat.clone()]);
+            }
         };
         while self.ring.next(gpu, &mut take)?.is_some() {}
         self.moments.steps = steps;
@@ -137,7 +138,7 @@ impl Shadow {
     }
 
     /// What is known of them, if that is all of them.
-    pub fn salvage(&self) -> Option<Moments> {
+    pub fn salvage(&self) -> Option<OptimiserState> {
         self.whole.then(|| self.moments.clone())
     }
 }

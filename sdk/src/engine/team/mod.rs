@@ -11,7 +11,7 @@ pub use helper::{Helper, HelperError, Helpers, Part, Task, Working};
 
 use self::shares::Shares;
 use super::cpu::{CpuTrainer, Sums, instruction_set};
-use super::{Engine, EngineError, Exchange, HostEngine, Moments, StepStats};
+use super::{Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats};
 
 /// A CPU engine that gives [`Helper`]s a part of each batch and does the rest itself, all at once.
 ///
@@ -150,7 +150,7 @@ impl Engine for Team {
         self.step_together(tokens, lr).await
     }
 
-    fn salvage(&mut self) -> Option<Moments> {
+    fn salvage(&mut self) -> Option<OptimiserState> {
         self.host.salvage()
     }
 }

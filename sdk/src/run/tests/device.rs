@@ -7,7 +7,7 @@ use super::super::fake::STEP_MS;
 use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
 use super::super::session::Session;
 use super::*;
-use crate::engine::{EngineError, Moments};
+use crate::engine::EngineError;
 use crate::member::{Doubling, Timing};
 
 const TOKENS_PER_STEP: u64 = 8;
@@ -106,7 +106,7 @@ fn a_lost_device_is_replaced_and_the_moments_go_on() {
     assert_eq!(reasons.collect::<Vec<_>>(), ["the device was lost: the test says so"; 2]);
     let given: Vec<_> = outcome.device.given.iter().map(|given| given.as_ref().map(|m| m.steps)).collect();
     assert_eq!(given, [None, Some(40), Some(70)]);
-    assert!(matches!(&outcome.device.given[1], Some(Moments { m, .. }) if m.iter().all(|m| *m == 40.0)));
+    assert!(matches!(&outcome.device.given[1], Some(state) if state.vectors[0].iter().all(|m| *m == 40.0)));
     let hellos = fake.script(|script| script.hellos.clone());
     assert_eq!(hellos.len(), 3);
     assert!(hellos.iter().all(|hello| hello.identity == Identity([5; 16]) && hello.run.is_none()));
