@@ -1,7 +1,7 @@
 // Goal: a page whose network fails in ways that nobody tells it of comes back by itself: patience and back-off in a browser.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
 import { connect, createServer } from "node:net";
+import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, startSyncer, until } from "./support.mjs";
 
 let syncer, browser;
@@ -22,7 +22,10 @@ async function router(url) {
       return near.destroy();
     }
     const far = connect(Number(port), hostname);
-    for (const [one, other] of [[near, far], [far, near]]) {
+    for (const [one, other] of [
+      [near, far],
+      [far, near],
+    ]) {
       open.add(one);
       one.on("error", () => other.destroy());
       one.on("close", () => open.delete(one) && other.destroy());
@@ -65,7 +68,9 @@ async function learner(name) {
 }
 
 const merged = (name, tokens = 0) =>
-  until(`tokens of ${name} to be merged`, async () => ((await learner(name))?.tokens_merged > tokens ? learner(name) : undefined));
+  until(`tokens of ${name} to be merged`, async () =>
+    (await learner(name))?.tokens_merged > tokens ? learner(name) : undefined,
+  );
 const sentence = (page) => page.textContent("#sentence");
 
 test("a connection that carries nothing any more is given up after a minute", { timeout: 180_000 }, async () => {
@@ -79,7 +84,11 @@ test("a connection that carries nothing any more is given up after a minute", { 
     assert.doesNotMatch(await sentence(page), /Not connected/);
     await page.waitForTimeout(1_000);
   }
-  while (!((await learner("patient")).tokens_merged > before.tokens_merged && (await learner("patient")).state === "training")) {
+  while (
+    !(
+      (await learner("patient")).tokens_merged > before.tokens_merged && (await learner("patient")).state === "training"
+    )
+  ) {
     assert.ok(Date.now() - from < 100_000, `still not back: ${await sentence(page)}`);
     await page.waitForTimeout(1_000);
   }

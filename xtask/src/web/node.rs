@@ -15,7 +15,8 @@ pub fn node(name: &str) -> Command {
     command
 }
 
-/// Installs what the lock file in `folder`, from the workspace's root, names, unless it is there.
+/// Installs what the lock file in `folder`, from the workspace's root, names, unless it is there. A folder without one
+/// names exact versions in its `package.json`.
 ///
 /// # Errors
 /// A sentence: Node is missing or old, or npm failed.
@@ -23,13 +24,20 @@ pub fn install(folder: &str) -> Result<(), String> {
     check_node()?;
     let name = folder;
     let folder = root().join(folder);
-    // npm keeps a copy of the lock it has installed.
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let stamp = "node_modules/.installed-lock.json";
-    let lock = read("package-lock.json").ok_or_else(|| format!("{name}/package-lock.json is missing"))?;
-    if read(stamp).as_deref() == Some(&lock) {
+    let (wanted, args): (_, &[&str]) = match read("package-lock.json") {
+        Some(lock) => (lock, &["ci"]),
+        None => {
+            let missing = || format!("{name}/package.json is missing");
+            (read("package.json").ok_or_else(missing)?, &["install", "--no-package-lock"])
+        }
+    };
+    // npm keeps a copy of what it has installed.
+    let stamp = "node_modules/.installed.json";
+    if read(stamp).as_deref() == Some(&wanted) {
         return Ok(());
     }
-    call(program("npm").args(["ci", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&folder))?;
-    fs::write(folder.join(stamp), lock).map_err(|error| format!("{name}/{stamp}: {error}"))
+    let quiet = ["--no-audit", "--no-fund", "--loglevel", "error"];
+    call(program("npm").args(args).args(quiet).current_dir(&folder))?;
+    fs::write(folder.join(stamp), wanted).map_err(|error| format!("{name}/{stamp}: {error}"))
 }
