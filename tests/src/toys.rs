@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
 use archipelago::diloco::{FragmentId, QuorumPolicy};
-use archipelago::member::{Doubling, Timing};
+use archipelago::member::{Doubling, Waits};
 use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 
@@ -89,10 +89,10 @@ pub fn crowd(seed: u64) -> Toys {
     toys.shell = ShellSpec {
         merge_ms: rng.between(0, 150),
         ping_ms: 500,
-        timing: Timing {
+        waits: Waits {
             backoff: Doubling { first_ms: 100, longest_ms: 2_000 },
             patience: Doubling { first_ms: rng.between(2_000, 10_000), longest_ms: 20_000 },
-            ..Timing::default()
+            ..Waits::default()
         },
         snapshot_ms,
         encode: true,

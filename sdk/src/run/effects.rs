@@ -34,17 +34,18 @@ where
         loop {
             if let Some(output) = self.member.poll() {
                 self.act(output).await?;
-            } else if let Some(Encoded { round, fragment, body }) = self.encoded()? {
-                self.tell(Input::Encoded { round, fragment, body });
-            } else {
-                return Ok(());
+                continue;
+            }
+            let Some(part) = &mut self.part else { return Ok(()) };
+            match part.engine.encoded() {
+                Ok(Some(Encoded { round, fragment, body })) => {
+                    self.tell(Input::Encoded { round, fragment, body })
+                }
+                Ok(None) => return Ok(()),
+                // The member has something to say to that.
+                Err(error) => self.fail(error)?,
             }
         }
-    }
-
-    fn encoded(&mut self) -> Result<Option<Encoded>, RunError> {
-        let Some(part) = &mut self.part else { return Ok(None) };
-        part.engine.encoded().or_else(|error| self.fail(error).map(|()| None))
     }
 
     async fn act(&mut self, output: Output) -> Result<(), RunError> {

@@ -6,7 +6,7 @@ use futures::future::{Either, select};
 
 use crate::diloco::learner::LearnerConfig;
 use crate::engine::{Engine, EngineError, OptimiserState};
-use crate::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Timing};
+use crate::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Waits};
 use crate::platform::{Clock, random_bytes, sleep, yield_now};
 use crate::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
 
@@ -72,13 +72,13 @@ where
         build: B,
         observe: O,
     ) -> Result<Self, RunError> {
-        Self::with(config, Timing::default(), control, build, observe)
+        Self::with(config, Waits::default(), control, build, observe)
     }
 
     /// One with other waits.
     pub(super) fn with(
         config: RunConfig,
-        timing: Timing,
+        waits: Waits,
         control: &'a Control,
         build: B,
         observe: O,
@@ -93,7 +93,7 @@ where
             learner,
             contact_ms_max: Some(config.contact_ms_max),
             reconnect_ms_max: config.reconnect_ms_max,
-            timing,
+            waits,
             seed: u64::from_le_bytes(random_bytes::<8>()?),
         });
         Ok(Self {

@@ -22,7 +22,7 @@ mod speed;
 pub mod syncer;
 
 pub use books::{
-    Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Pace, Returned,
+    Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Returned, Speed,
 };
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
 pub use handover::{Launch, Settled, Standing};

@@ -50,12 +50,12 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::Timing;
+    use crate::member::Waits;
 
     #[test]
     fn doubles_within_bounds_and_starts_anew_after_a_healthy_minute() {
         for seed in 0..200 {
-            let mut backoff = Backoff::new(Timing::default().backoff, seed);
+            let mut backoff = Backoff::new(Waits::default().backoff, seed);
             for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
                 let wait_ms = backoff.next_ms(59_999);
                 assert!(
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn two_learners_wait_differently() {
         let waits = |seed| {
-            let mut backoff = Backoff::new(Timing::default().backoff, seed);
+            let mut backoff = Backoff::new(Waits::default().backoff, seed);
             [(); 6].map(|()| backoff.next_ms(0))
         };
         assert_eq!(waits(1), waits(1));

@@ -47,8 +47,8 @@ impl Contact {
     pub(super) fn new(config: &MemberConfig, seed: u64) -> Self {
         Self {
             line: Line::Down { retry_us: 0 },
-            backoff: Backoff::new(config.timing.backoff, rng::key(&[seed, 0])),
-            patience: Patience::new(config.timing.patience),
+            backoff: Backoff::new(config.waits.backoff, rng::key(&[seed, 0])),
+            patience: Patience::new(config.waits.patience),
             not_before_us: 0,
             absence: Absence::new(config),
         }

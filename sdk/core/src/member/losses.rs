@@ -35,11 +35,11 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::Timing;
+    use crate::member::Waits;
 
     #[test]
     fn gives_up_unless_an_update_was_merged_in_between() {
-        let mut losses = Losses::new(Timing::default().losses, 1);
+        let mut losses = Losses::new(Waits::default().losses, 1);
         for _ in 0..3 {
             for ceiling_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000] {
                 let wait_ms = losses.lose().unwrap();

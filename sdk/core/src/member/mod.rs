@@ -11,8 +11,8 @@
 //! trait would have to be written for both, while values are carried out by each shell in its own way, in one `match`.
 //!
 //! The shell drains `poll` after every `handle`, then asks [`Member::next_batch`] and trains on it, connected or not.
-//! Without a batch it waits, and says so with [`Input::Waited`]. Time is in microseconds from any origin and never goes
-//! back; chance comes from [`MemberConfig::seed`] alone.
+//! Without a batch it waits, and says so with [`Input::Waited`]. Time is in microseconds since the member was made and never
+//! goes back; chance comes from [`MemberConfig::seed`] alone.
 
 mod absence;
 mod backoff;
@@ -52,14 +52,14 @@ pub struct MemberConfig {
     /// How long to try to be taken in again, in milliseconds; `None` for ever.
     pub reconnect_ms_max: Option<u64>,
     /// Its waits.
-    pub timing: Timing,
+    pub waits: Waits,
     /// Spreads its attempts, so that members do not come together; the same seed gives the same ones.
     pub seed: u64,
 }
 
 /// The waits of a member that grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct Waits {
     /// Before the next attempt to connect, or to fetch a shard: each is shortened by chance by up to half.
     pub backoff: Doubling,
     /// Patience with a syncer that says nothing; it doubles with each connection given up.
@@ -69,7 +69,7 @@ pub struct Timing {
 }
 
 /// What ships.
-impl Default for Timing {
+impl Default for Waits {
     fn default() -> Self {
         Self {
             backoff: Doubling { first_ms: 250, longest_ms: 15_000 },
@@ -126,12 +126,12 @@ impl Member {
     /// One that has not joined anything.
     #[must_use]
     pub fn new(config: MemberConfig) -> Self {
-        let (timing, seed) = (config.timing, config.seed);
+        let (waits, seed) = (config.waits, config.seed);
         Self {
-            supply: Supply::new(timing.backoff, rng::key(&[seed, 1])),
+            supply: Supply::new(waits.backoff, rng::key(&[seed, 1])),
             pace: Pace::new(),
             contact: Contact::new(&config, seed),
-            losses: Losses::new(timing.losses, rng::key(&[seed, 2])),
+            losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
             phase: Phase::Greeting,
             now_us: 0,
             out: VecDeque::new(),
@@ -178,7 +178,8 @@ impl Member {
     pub fn deadline(&self, now_us: u64) -> Option<u64> {
         let phase_us = match self.phase {
             Phase::Greeting | Phase::Training => None,
-            Phase::Flushing { until_us } | Phase::Parting { until_us } => Some(until_us),
+            // It connects no more, and has nothing to say but what is queued.
+            Phase::Flushing { until_us } | Phase::Parting { until_us } => return Some(until_us),
             Phase::Over => return None,
         };
         let learner_us = self.learner.deadline(millis(now_us)).map(|at| at.0.saturating_mul(1_000));

@@ -157,7 +157,8 @@ impl Member {
         match self.phase {
             Phase::Flushing { until_us } if until_us <= now_us => self.on_flushed(),
             Phase::Parting { until_us } if until_us <= now_us => self.end(End::Left),
-            Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => {}
+            // It has said, or is about to say, its last word.
+            Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => return,
             Phase::Greeting | Phase::Training => {
                 if let Some((waited_ms, reason)) = self.contact.too_long(now_us) {
                     return self.end(End::Unreachable { waited_ms, reason });

@@ -86,7 +86,7 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::Timing;
+    use crate::member::Waits;
 
     const SECOND_US: u64 = 1_000_000;
 
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn patience_doubles_from_a_minute_to_sixteen() {
-        let mut patience = Patience::new(Timing::default().patience);
+        let mut patience = Patience::new(Waits::default().patience);
         for patience_s in [60, 120, 240, 480, 960, 960] {
             assert_eq!(patience.us(), patience_s * SECOND_US);
             assert_eq!(patience.lose(), patience_s);

@@ -74,7 +74,7 @@ fn config() -> MemberConfig {
         },
         contact_ms_max: None,
         reconnect_ms_max: None,
-        timing: Timing::default(),
+        waits: Waits::default(),
         seed: 5,
     }
 }

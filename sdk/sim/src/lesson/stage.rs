@@ -9,7 +9,7 @@ use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::diloco::{Layout, QuorumPolicy};
 use archipelago::engine::cpu::{CpuModel, CpuTrainer};
-use archipelago::member::{Doubling, Timing};
+use archipelago::member::{Doubling, Waits};
 use archipelago::model::{Preset, init, layout};
 use archipelago::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
 
@@ -134,7 +134,7 @@ impl Stage {
             shards: self.corpus.shards.clone(),
             machines: (0..spec.islands).map(|i| self.machine(i)).collect(),
             shell: ShellSpec {
-                timing: Timing { patience, ..Timing::default() },
+                waits: Waits { patience, ..Waits::default() },
                 ping_ms: silent_ms_max / 4,
                 shards_at_hand: true,
                 ..ShellSpec::default()

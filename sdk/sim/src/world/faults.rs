@@ -81,7 +81,7 @@ impl World {
 
     fn start_process(&mut self, index: u32) {
         let machine = &mut self.machines[index as usize];
-        if !machine.start(self.now, Machine::name(index), self.spec.shell.timing) {
+        if !machine.start(self.now, Machine::name(index), self.spec.shell.waits) {
             return;
         }
         let life = machine.life;

@@ -5,7 +5,7 @@ use super::link::Link;
 use super::process::Process;
 use super::{MachineSpec, Poison, Rng};
 use archipelago::diloco::learner::LearnerConfig;
-use archipelago::member::{MemberConfig, Timing};
+use archipelago::member::{MemberConfig, Waits};
 use archipelago::wire::{Identity, Millis};
 use archipelago_core::rng::key;
 
@@ -66,7 +66,7 @@ impl Machine {
     }
 
     /// Starts a process, if none runs; whether it did.
-    pub(super) fn start(&mut self, now: Millis, name: String, timing: Timing) -> bool {
+    pub(super) fn start(&mut self, now: Millis, name: String, waits: Waits) -> bool {
         if self.process.is_some() {
             return false;
         }
@@ -77,7 +77,7 @@ impl Machine {
             learner,
             contact_ms_max: None,
             reconnect_ms_max: None,
-            timing,
+            waits,
             seed: key(&[self.seed, self.life.into()]),
         };
         self.process = Some(Process::new(now, config, self.poison));

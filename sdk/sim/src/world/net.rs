@@ -67,7 +67,14 @@ impl World {
             Ok(message) => {
                 let syncer = &self.host.as_ref().expect("checked above").core;
                 self.audit.on_arrived(conn, &message, syncer);
-                self.host_input(syncer::Input::Message(conn, message));
+                // As the server's readers do.
+                let input = match message {
+                    Message::Update(update) => {
+                        syncer::Input::Update(conn, Box::new(syncer.verifier().verify(update)))
+                    }
+                    message => syncer::Input::Message(conn, message),
+                };
+                self.host_input(input);
             }
             Err(error) => {
                 let bye = Bye::new(error.close_code(), error.to_string());

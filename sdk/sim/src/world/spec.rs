@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::LinkSpec;
 use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::member::Timing;
+use archipelago::member::Waits;
 use archipelago::wire::{RunId, RunSpec};
 
 /// A syncer, its run, and the machines that come to it.
@@ -53,7 +53,7 @@ pub struct ShellSpec {
     /// Time between two pings of a connection, in milliseconds.
     pub ping_ms: u64,
     /// How long the learners wait before they connect again, and how long they bear a silence.
-    pub timing: Timing,
+    pub waits: Waits,
     /// Time between two snapshots of the syncer, in milliseconds.
     pub snapshot_ms: u64,
     /// Whether messages are really encoded and decoded. Without, they only have a size.
@@ -67,7 +67,7 @@ impl Default for ShellSpec {
         Self {
             merge_ms: 2,
             ping_ms: 5_000,
-            timing: Timing::default(),
+            waits: Waits::default(),
             snapshot_ms: 5_000,
             encode: true,
             shards_at_hand: false,

@@ -8,7 +8,7 @@ use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
 use super::super::session::Session;
 use super::*;
 use crate::engine::EngineError;
-use crate::member::{Doubling, Timing};
+use crate::member::{Doubling, Waits};
 
 const TOKENS_PER_STEP: u64 = 8;
 
@@ -42,8 +42,8 @@ fn steer(
         }
     };
     let build = async |spec: &_, moments| DeviceEngine::open(device, spec, moments).await;
-    let timing = Timing { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Timing::default() };
-    let session = Session::with(config(&fake.address), timing, control, build, observe).unwrap();
+    let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
+    let session = Session::with(config(&fake.address), waits, control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(session.run());
     Outcome { result, events, device: device.take() }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::member::{Doubling, Timing};
+use crate::member::{Doubling, Waits};
 use crate::run::session::Session;
 
 /// What becomes of a learner with so much patience whose syncer says nothing any more, but only once.
@@ -23,8 +23,8 @@ fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {
     let config = RunConfig { run_ms_max: Some(20_000), ..config(&fake.address) };
     let build = async |spec: &_, _| Ok(HostEngine::new(spec, Toy::new())?);
     let patience = Doubling { first_ms, longest_ms: 60_000 };
-    let timing = Timing { patience, ..Timing::default() };
-    let session = Session::with(config, timing, &control, build, observe).unwrap();
+    let waits = Waits { patience, ..Waits::default() };
+    let session = Session::with(config, waits, &control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(session.run()).unwrap();
     assert!(

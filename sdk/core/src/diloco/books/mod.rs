@@ -11,7 +11,7 @@ mod supply;
 pub use fates::FateCounts;
 pub use lease::{LeaseError, LeasePool, Returned};
 pub use ledger::{Account, Ledger};
-pub use supply::Pace;
+pub use supply::Speed;
 use supply::Supplies;
 
 use super::Settled;
@@ -127,9 +127,9 @@ impl Books {
     }
 
     /// Leases that keep `learner` supplied for about `lease_ms`.
-    pub fn grant(&mut self, now: Millis, learner: LearnerId, pace: &Pace) -> Vec<LeaseGrant> {
+    pub fn grant(&mut self, now: Millis, learner: LearnerId, speed: &Speed) -> Vec<LeaseGrant> {
         let BookTerms { batch, context, lease_ms, lease_idle_ms_max, .. } = self.terms;
-        let wanted = pace.lease_steps(lease_ms).saturating_mul(batch);
+        let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
         // No learner may hold more than an eighth of the data, or others would have none.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
         let wanted = wanted.min(LEASE_WINDOWS_MAX).min(share).max(batch);
@@ -139,7 +139,7 @@ impl Books {
         let mut grants = Vec::new();
         while held < enough
             && self.leases.leases(learner).len() < LEASES_HELD_MAX
-            && self.supplies.may_lease(now, learner, pace, lease_ms)
+            && self.supplies.may_lease(now, learner, speed, lease_ms)
         {
             let grant = self.leases.grant(learner, wanted - held, now.after(lease_idle_ms_max));
             held += grant.windows;

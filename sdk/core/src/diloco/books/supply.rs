@@ -10,14 +10,14 @@ const FIRST_LEASE_STEPS: u32 = 256;
 
 /// How fast a learner is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct Speed {
     /// The time of a step by its own word, in milliseconds, 0 if it said none.
     pub step_ms: f64,
     /// The shortest time of a step that is believed, in milliseconds, above 0.
     pub step_ms_least: f64,
 }
 
-impl Pace {
+impl Speed {
     /// Steps that one lease of `lease_ms` is meant to last.
     pub(super) fn lease_steps(&self, lease_ms: u64) -> u32 {
         if self.step_ms == 0.0 {
@@ -42,11 +42,17 @@ struct Supply {
 impl Supplies {
     /// Whether `learner` can have trained on enough of what it was leased to be leased more, whatever it says is
     /// done: who finishes its leases faster than it can train has to wait.
-    pub(super) fn may_lease(&mut self, now: Millis, learner: LearnerId, pace: &Pace, lease_ms: u64) -> bool {
+    pub(super) fn may_lease(
+        &mut self,
+        now: Millis,
+        learner: LearnerId,
+        speed: &Speed,
+        lease_ms: u64,
+    ) -> bool {
         let supply = self.0.entry(learner).or_default();
-        let trained = SPEED_SLACK * now.since(supply.at) as f64 / pace.step_ms_least;
+        let trained = SPEED_SLACK * now.since(supply.at) as f64 / speed.step_ms_least;
         *supply = Supply { steps: (supply.steps - trained).max(0.0), at: now };
-        supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / pace.step_ms_least)
+        supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / speed.step_ms_least)
     }
 
     /// `steps` steps were leased to `learner`.

@@ -5,7 +5,7 @@ use crate::wire::{Fate, LearnerState, Round, RunId, Version};
 
 const TERMS: BookTerms =
     BookTerms { batch: 2, context: 4, lease_ms: 1_000, lease_idle_ms_max: 500, identities_max: 2 };
-const PACE: Pace = Pace { step_ms: 100.0, step_ms_least: 100.0 };
+const SPEED: Speed = Speed { step_ms: 100.0, step_ms_least: 100.0 };
 
 fn books() -> Books {
     Books::new(TERMS, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![1]))
@@ -25,14 +25,14 @@ fn a_lease_lasts_as_long_as_it_should() {
     let mut books = books();
     let anne = enrol(&mut books, 1);
     assert!(books.is_new(anne));
-    let grants = books.grant(Millis(0), anne, &PACE);
+    let grants = books.grant(Millis(0), anne, &SPEED);
     // 1 s at 100 ms a step is 10 steps of 2 windows, of 4 tokens each.
     assert_eq!(grants.iter().map(|grant| grant.windows).collect::<Vec<_>>(), [20]);
     assert_eq!((books.unmerged_tokens(anne, FragmentId(0)), books.is_new(anne)), (80, false));
-    assert_eq!(books.grant(Millis(0), anne, &PACE), [], "it has enough");
+    assert_eq!(books.grant(Millis(0), anne, &SPEED), [], "it has enough");
     let done = vec![(grants[0].lease, 15)];
     books.report(Millis(700), anne, &progress(60, done), true);
-    assert_eq!(books.grant(Millis(700), anne, &PACE)[0].windows, 15, "less than half is left");
+    assert_eq!(books.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn who_claims_to_be_done_too_soon_has_to_wait() {
     let anne = enrol(&mut books, 1);
     let mut leased = 0;
     for _ in 0..1_000 {
-        for grant in books.grant(Millis(0), anne, &PACE) {
+        for grant in books.grant(Millis(0), anne, &SPEED) {
             leased += grant.windows;
             books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), true);
         }
@@ -54,11 +54,11 @@ fn who_claims_to_be_done_too_soon_has_to_wait() {
 fn what_is_lost_comes_back_and_is_granted_again() {
     let mut books = books();
     let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-    let lost = books.grant(Millis(0), anne, &PACE).remove(0);
+    let lost = books.grant(Millis(0), anne, &SPEED).remove(0);
     assert_eq!(books.deadline(), Some(Millis(500)));
     assert_eq!(books.expire(Millis(499)), []);
     assert_eq!(books.expire(Millis(500)).len(), 1);
-    let again = books.grant(Millis(500), bert, &PACE).remove(0);
+    let again = books.grant(Millis(500), bert, &SPEED).remove(0);
     assert_eq!((again.start, again.windows), (lost.start, lost.windows));
     assert_eq!(books.release(bert).len(), 1);
     assert_eq!(books.restart(bert), [], "nothing is left to come back");

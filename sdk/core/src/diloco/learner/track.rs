@@ -85,8 +85,9 @@ impl Track {
         let current = self.version == Some(version);
         match &mut self.sent {
             Some(sent) if Some(sent.round) == merged_round => sent.merged = Some(version),
-            // Its round may still be collecting or merging: a receipt or the next version tells.
-            Some(_) if current => {}
+            // Its round may still be collecting or merging: a receipt or the next version tells. A receipt of before is
+            // of a version that the syncer no longer knows of: it was lost with it.
+            Some(sent) if current => sent.merged = None,
             sent => *sent = None,
         }
         !current
@@ -141,5 +142,37 @@ impl Track {
     /// A version that the queue says exists but that cannot be reached through it.
     pub(super) fn gap(&self) -> Option<Version> {
         self.queue.back().map(|merged| merged.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
+
+    /// One at version 1 that has sent three steps for round 2 and heard that they are merged.
+    fn merged_in_round_2() -> Track {
+        let mut track = Track { version: Some(Version(1)), ..Track::default() };
+        (0..3).for_each(|_| track.step(10));
+        track.send(Round(2));
+        track.receipt(Round(2), &Fate::Merged { version: Version(2), weight: 1.0, tokens: 30 });
+        track
+    }
+
+    #[test]
+    fn what_is_merged_is_not_reported_again() {
+        let mut track = merged_in_round_2();
+        assert!(track.advance(Version(2), KEEP));
+        assert!(!track.has_progress());
+    }
+
+    /// Goal: a syncer that crashed after the receipt, and knows only what was before, costs no progress.
+    #[test]
+    fn what_was_merged_by_a_syncer_that_forgot_it_is_reported_again() {
+        let mut track = merged_in_round_2();
+        assert!(!track.welcome(Version(1), None), "it holds what the syncer has");
+        assert!(!track.advance(Version(1 << 32), KEEP), "a version of others");
+        assert!(track.has_progress());
     }
 }

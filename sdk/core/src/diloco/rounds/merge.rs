@@ -48,8 +48,9 @@ pub struct Merge {
 impl Rounds {
     /// Ends collecting, and hands what is in to a job with the fragment's state. `None` if no round collects.
     pub fn merge(&mut self, now: Millis, outer: OuterSpec) -> Option<MergeJob> {
-        let Phase::Collecting(open) = std::mem::replace(&mut self.phase, Phase::Idle) else { return None };
+        self.collecting()?;
         let state = self.state.take()?;
+        let Phase::Collecting(open) = std::mem::replace(&mut self.phase, Phase::Idle) else { return None };
         let mut updates = Vec::with_capacity(open.taken.len());
         let mut shares = Vec::with_capacity(open.taken.len());
         let total: f64 = open.taken.values().map(weight).sum();

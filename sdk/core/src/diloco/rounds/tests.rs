@@ -134,6 +134,10 @@ fn a_merge_that_fails_leaves_all_as_it_was() {
     rounds.answer(Millis(5), ANNE, update, &TRUSTED, true).unwrap();
     let mut job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
     assert!(rounds.is_merging() && rounds.hat().is_none());
+    assert!(
+        rounds.merge(Millis(5), OuterSpec::default()).is_none() && rounds.is_merging(),
+        "one job at a time"
+    );
     job.updates.clear();
     let settled = rounds.failed(*job.run().unwrap_err()).unwrap();
     assert_eq!(settled[0].fate, Fate::Late(LateReason::RoundOver));

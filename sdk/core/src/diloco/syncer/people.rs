@@ -1,7 +1,7 @@
 //! Routing people: who comes, what they say of themselves, and who leaves.
 
 use super::{Event, LeaveCause, Output, Syncer};
-use crate::diloco::{Pace, Returned, Verified};
+use crate::diloco::{Returned, Speed, Verified};
 use crate::wire::{
     Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Progress, RunId, Share, Welcome,
 };
@@ -16,12 +16,10 @@ impl Syncer {
             }
             return;
         };
-        if let Some(run) = message.run()
-            && !self.is_of_this_run(now, conn, run)
-        {
+        self.roster.hear(now, conn);
+        if message.run().is_some_and(|run| !self.is_of_this_run(conn, run)) {
             return;
         }
-        self.roster.hear(now, conn);
         match message {
             Message::Ready { layout, .. } => self.on_ready(now, conn, layout),
             Message::Update(update) => {
@@ -43,7 +41,8 @@ impl Syncer {
         let Some(learner) = self.roster.learner(conn) else {
             return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
         };
-        if self.is_of_this_run(now, conn, update.run) {
+        self.roster.hear(now, conn);
+        if self.is_of_this_run(conn, update.run) {
             self.on_update(now, conn, learner, update);
         }
     }
@@ -200,6 +199,8 @@ impl Syncer {
                 self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
             }
         }
+        // It may have said how fast it is before it was ready.
+        self.measure_step();
         self.ask_again(conn, learner);
         self.event(Event::Live { learner });
         self.lease(now, conn);
@@ -228,7 +229,7 @@ impl Syncer {
         let session = learner.and_then(|learner| self.roster.session(learner));
         let Some(session) = session.filter(|session| session.is_live) else { return };
         let learner = session.learner;
-        let pace = Pace { step_ms: session.step_ms, step_ms_least: self.roster.step_ms_least(learner) };
+        let pace = Speed { step_ms: session.step_ms, step_ms_least: self.roster.step_ms_least(learner) };
         for grant in self.books.grant(now, learner, &pace) {
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
@@ -259,8 +260,7 @@ impl Syncer {
     }
 
     /// Whether `conn` speaks of this run; if not it is closed.
-    fn is_of_this_run(&mut self, now: Millis, conn: ConnId, run: RunId) -> bool {
-        self.roster.hear(now, conn);
+    fn is_of_this_run(&mut self, conn: ConnId, run: RunId) -> bool {
         if run != self.run {
             self.refuse(conn, CloseCode::WrongRun, self.other_run(run));
         }

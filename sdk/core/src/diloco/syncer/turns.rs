@@ -65,8 +65,10 @@ impl Syncer {
 
     pub(super) fn on_pass(&mut self, now: Millis, conn: ConnId, round: Round, fragment: FragmentId) {
         let Some(learner) = self.roster.learner(conn) else { return };
-        let rounds = self.rounds.get_mut(usize::from(fragment.0));
-        let Some(answered) = rounds.and_then(|rounds| rounds.pass(now, learner, round)) else { return };
+        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else {
+            return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
+        };
+        let Some(answered) = rounds.pass(now, learner, round) else { return };
         self.event(Event::Answered { round, fragment, learner, tokens: 0, after_ms: answered.after_ms });
     }
 

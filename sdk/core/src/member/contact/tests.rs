@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::diloco::learner::LearnerConfig;
-use crate::member::Timing;
+use crate::member::Waits;
 use crate::wire::Identity;
 
 const SECOND_US: u64 = 1_000_000;
@@ -15,8 +15,8 @@ fn contact() -> Contact {
         invite: None,
     };
     let (contact_ms_max, reconnect_ms_max) = (Some(30_000), Some(300_000));
-    let timing = Timing::default();
-    Contact::new(&MemberConfig { learner, contact_ms_max, reconnect_ms_max, timing, seed: 1 }, 1)
+    let waits = Waits::default();
+    Contact::new(&MemberConfig { learner, contact_ms_max, reconnect_ms_max, waits, seed: 1 }, 1)
 }
 
 fn ended(reason: &str) -> Ending<'_> {
