@@ -11,8 +11,8 @@
 //! trait would have to be written for both, while values are carried out by each shell in its own way, in one `match`.
 //!
 //! The shell drains `poll` after every `handle`, then asks [`Member::next_batch`] and trains on it, connected or not.
-//! Without a batch it waits, and says so with [`Input::Waited`]. Time is in microseconds since the member was made and never
-//! goes back; chance comes from [`MemberConfig::seed`] alone.
+//! Without a batch it waits, and says so with [`Input::Waited`]. Time is in microseconds since the member was made
+//! and never goes back; chance comes from [`MemberConfig::seed`] alone.
 
 mod absence;
 mod backoff;

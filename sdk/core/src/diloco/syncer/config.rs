@@ -37,8 +37,8 @@ pub struct SyncerConfig {
     pub lease_ms: u64,
     /// A lease without progress for so long goes to others, unless it waits for its turn at a learner that is there.
     pub lease_idle_ms_max: u64,
-    /// An update is refused if its norm over its pace, which is the learning rate times the root of its steps, is above this
-    /// many medians.
+    /// An update is refused if its norm over its pace, which is the learning rate times the root of its steps, is
+    /// above this many medians.
     pub norm_ratio_max: f64,
     /// A learner with so many refusals in a row is sent away.
     pub refusals_max: u32,

@@ -25,7 +25,8 @@ pub enum Input {
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
-    /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and learners wait.
+    /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and
+    /// learners wait.
     Hold(bool),
     /// The owner has one learner train for this part of its time.
     Pace { learner: LearnerId, share: Share },
