@@ -36,9 +36,15 @@ async function router(url) {
   return {
     url: `http://127.0.0.1:${server.address().port}/`,
     state,
-    /** Forgets the connections that stand: they stay open, and carry nothing any more. */
+    /** Forgets the connections that stand: they stay open, and carry nothing any more, not even the end of one side. */
     swallow() {
-      for (const socket of open) socket.unpipe().resume();
+      for (const socket of open) {
+        socket.unpipe().resume();
+        socket
+          .removeAllListeners("close")
+          .removeAllListeners("error")
+          .on("error", () => {});
+      }
     },
     /** Ends them all, and refuses new ones. */
     refuse() {
@@ -69,7 +75,7 @@ async function learner(name) {
 
 const merged = (name, tokens = 0) =>
   until(`tokens of ${name} to be merged`, async () =>
-    (await learner(name))?.tokens_merged > tokens ? learner(name) : undefined,
+    (await learner(name))?.tokensMerged > tokens ? learner(name) : undefined,
   );
 const sentence = (page) => page.textContent("#sentence");
 
@@ -85,9 +91,7 @@ test("a connection that carries nothing any more is given up after a minute", { 
     await page.waitForTimeout(1_000);
   }
   while (
-    !(
-      (await learner("patient")).tokens_merged > before.tokens_merged && (await learner("patient")).state === "training"
-    )
+    !((await learner("patient")).tokensMerged > before.tokensMerged && (await learner("patient")).state === "training")
   ) {
     assert.ok(Date.now() - from < 100_000, `still not back: ${await sentence(page)}`);
     await page.waitForTimeout(1_000);
@@ -106,7 +110,7 @@ test("a page whose network is back need not wait for the end of a minute", { tim
   // What was on its way to the syncer has come by now.
   const before = await learner("hasty");
   await page.evaluate(() => dispatchEvent(new Event("online")));
-  const after = await merged("hasty", before.tokens_merged);
+  const after = await merged("hasty", before.tokensMerged);
   assert.equal(after.learner, before.learner);
   await context.close();
   await network.stop();
@@ -124,7 +128,7 @@ test("a syncer that is gone is asked for seldom", { timeout: 120_000 }, async ()
   const { refused } = network.state;
   assert.ok(refused >= 1 && refused < 25, `${refused} attempts in 8 s`);
   network.state.refuses = false;
-  const after = await merged("modest", before.tokens_merged);
+  const after = await merged("modest", before.tokensMerged);
   assert.equal(after.learner, before.learner);
   await context.close();
   await network.stop();
