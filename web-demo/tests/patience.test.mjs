@@ -15,12 +15,15 @@ after(() => Promise.all([syncer?.stop(), browser?.close()]));
 async function router(url) {
   const { hostname, port } = new URL(url);
   const open = new Set();
-  const state = { refuses: false, refused: 0 };
+  const state = { refuses: false, refused: 0, upgrades: 0 };
   const server = createServer((near) => {
     if (state.refuses) {
       state.refused += 1;
       return near.destroy();
     }
+    near.once("data", (head) => {
+      if (/upgrade: websocket/i.test(head.toString("latin1"))) state.upgrades += 1;
+    });
     const far = connect(Number(port), hostname);
     for (const [one, other] of [
       [near, far],
@@ -85,8 +88,9 @@ test("a connection that carries nothing any more is given up after a minute", { 
   const before = await merged("patient");
   network.swallow();
   const from = Date.now();
-  // Until the end of its patience it has no reason to believe that anything is wrong.
+  // Until the end of its patience it has no reason to believe that anything is wrong, and does not come anew.
   while (Date.now() - from < 50_000) {
+    assert.equal(network.state.upgrades, 1, `it came anew after ${Date.now() - from} ms`);
     assert.doesNotMatch(await sentence(page), /Not connected/);
     await page.waitForTimeout(1_000);
   }
