@@ -20,19 +20,13 @@ use std::path::Path;
 use self::map::Room;
 use self::tree::{Tree, Use};
 
-/// Two neighbours of a circle, and why it stays.
-type Circle = (&'static str, &'static str, &'static str);
-
-/// The circles that are known.
-const CIRCLES: &[Circle] = &[];
-
 /// Compares the files `names` of the workspace in `root` with the map; the sentences to act on.
 pub fn judge(root: &Path, names: &[String]) -> Vec<String> {
-    judge_texts(names, CIRCLES, &|name| fs::read_to_string(root.join(name)).ok())
+    judge_texts(names, &|name| fs::read_to_string(root.join(name)).ok())
 }
 
-/// The same for files whose texts `load` gives, but for circles that are `known`.
-fn judge_texts(names: &[String], known: &[Circle], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+/// The same for files whose texts `load` gives.
+fn judge_texts(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let page = load("ARCHITECTURE.md").unwrap_or_default();
     let rooms = match map::read(&page) {
         Ok(rooms) => rooms,
@@ -54,7 +48,7 @@ fn judge_texts(names: &[String], known: &[Circle], load: &dyn Fn(&str) -> Option
     broken.extend(against(&rooms, &arrows));
     broken.extend(idle(&rooms, &arrows));
     broken.extend(crates::against(&rooms, &manifests));
-    broken.extend(circles(&tree.uses(), known));
+    broken.extend(circles(&tree.uses()));
     broken.extend(dead(&tree, names));
     broken
 }
@@ -148,11 +142,10 @@ fn idle(rooms: &[Room], arrows: &BTreeSet<Arrow>) -> Vec<String> {
 }
 
 /// Circles among modules that lie side by side, one sentence for each.
-fn circles(uses: &[Use], known: &[Circle]) -> Vec<String> {
+fn circles(uses: &[Use]) -> Vec<String> {
     type Edges = BTreeMap<String, BTreeSet<String>>;
     let mut levels: BTreeMap<Vec<String>, Edges> = BTreeMap::new();
     let mut places: BTreeMap<(String, String), String> = BTreeMap::new();
-    let mut met: BTreeSet<Circle> = BTreeSet::new();
     for used in uses {
         let Some(target) = used.through.last() else { continue };
         let shared = used.from.iter().zip(target).take_while(|(a, b)| a == b).count();
@@ -160,21 +153,11 @@ fn circles(uses: &[Use], known: &[Circle]) -> Vec<String> {
             continue;
         }
         let (from, to) = (used.from[..=shared].join("::"), target[..=shared].join("::"));
-        let same =
-            |circle: &&Circle| (circle.0 == from && circle.1 == to) || (circle.0 == to && circle.1 == from);
-        if let Some(circle) = known.iter().find(same) {
-            met.insert(*circle);
-        } else {
-            let level = levels.entry(used.from[..shared].to_vec()).or_default();
-            level.entry(from.clone()).or_default().insert(to.clone());
-            places.entry((from, to)).or_insert_with(|| format!("{}:{}", used.file, used.line));
-        }
+        let level = levels.entry(used.from[..shared].to_vec()).or_default();
+        level.entry(from.clone()).or_default().insert(to.clone());
+        places.entry((from, to)).or_insert_with(|| format!("{}:{}", used.file, used.line));
     }
-    let mut broken: Vec<String> = known
-        .iter()
-        .filter(|circle| !met.contains(*circle))
-        .map(|(a, b, _)| format!("`{a}` and `{b}` are no circle any more; take them out of CIRCLES"))
-        .collect();
+    let mut broken = Vec::new();
     for edges in levels.values_mut() {
         while let Some(circle) = map::find_circle(edges) {
             let steps = circle.windows(2).map(|pair| {
