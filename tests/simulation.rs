@@ -1,14 +1,14 @@
 //! Whole runs in virtual time, around the real cores: what holds whatever happens.
 
 use archipelago::wire::{Code, Millis};
-use archipelago_sim::world::{Fault, Storm};
+use archipelago_sim::world::{Fault, Storm, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, learners, loss, status, steps, watch};
 
 /// Goal: whatever fails, and when, no invariant is ever broken; once the faults end, the run goes on,
 /// everyone takes part again, and it ends as a whole.
 #[test]
 fn any_storm_breaks_nothing() {
-    for_seeds(1_000, |seed| {
+    for_seeds(600, |seed| {
         let toys = crowd(seed);
         let machines = toys.machines.len() as u32;
         let mut world = toys.world(seed);
@@ -253,6 +253,32 @@ fn a_partition_heals() {
             assert_eq!(status.live, 3, "seed {seed}");
             assert!(status.participation > 0.97, "seed {seed}, {away_ms} ms: {}", brief(&world));
         }
+    });
+}
+
+/// Goal: what waits for one learner is bounded: who reads too slowly is sent away, and is merged again once it can be
+/// reached.
+#[test]
+fn a_slow_reader_is_sent_away_and_comes_back() {
+    for_seeds(20, |seed| {
+        let mut toys = Toys::new(2);
+        // Nothing but the outbox: two turns of five fragments, for which two seconds of merges are enough.
+        toys.shell.socket_bytes = 0;
+        let mut world = toys.world(seed);
+        watch(&mut world, seed, 10_000);
+        world.inject(Fault::Partition(1));
+        watch(&mut world, seed, 6_000);
+        assert_eq!((world.slow_readers(), status(&world).live), (1, 1), "seed {seed}: {}", brief(&world));
+        world.inject(Fault::Heal(1));
+        let merged = |world: &World| learners(world).map(|learner| learner.fates.merged).collect::<Vec<_>>();
+        let before = merged(&world);
+        watch(&mut world, seed, 15_000);
+        assert!(
+            merged(&world).iter().zip(before).all(|(now, before)| *now > before),
+            "seed {seed}: {}",
+            brief(&world)
+        );
+        assert_eq!(world.slow_readers(), 1, "seed {seed}");
     });
 }
 

@@ -26,7 +26,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
     };
     let apply = ApplyPolicy::Keep { residue: true };
     let link = LinkSpec { latency_ms: 20, jitter_ms: 5, bytes_per_s: None, loss: 0.0 };
-    let machine = MachineSpec { step_ms: 100, jitter: 0.02, link, starts_ms: 0 };
+    let machine = MachineSpec { step_ms: 100, jitter: 0.02, link, ..MachineSpec::default() };
     Recipe {
         model,
         inner,

@@ -6,7 +6,7 @@ use archipelago::engine::gpu::{KernelTime, Trial};
 use archipelago::engine::{AnyEngine, Engine, EngineError, Rehearsal, cpu};
 use archipelago::model::flops_per_token;
 use archipelago::platform::Clock;
-use archipelago::wire::{Round, RunSpec};
+use archipelago::wire::{RunSpec, Serial};
 use serde_json::{Value, json};
 
 use crate::cli::BenchArgs;
@@ -108,7 +108,7 @@ async fn steps(
     };
     let before = read_back(engine);
     for fragment in fragments.ids() {
-        engine.encode(Round(0), fragment)?;
+        engine.encode(Serial(0), fragment)?;
         engine.settle().await?;
         while engine.encoded()?.is_some() {}
     }

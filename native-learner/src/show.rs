@@ -80,16 +80,16 @@ impl Show {
             }
             Event::Afresh { reason } => self.say(format_args!("starting afresh: {reason}")),
             Event::Trouble { reason } => self.say(reason),
-            Event::Receipt { round, fragment, fate } if self.output.verbose => match fate {
+            Event::Receipt { fragment, fate } if self.output.verbose => match fate {
                 Fate::Merged { version, weight, tokens } => self.say(format_args!(
-                    "round {round}, fragment {fragment}: merged into version {version}, {tokens} tokens, \
+                    "fragment {fragment}: merged into version {version}, {tokens} tokens, \
                      weight {weight:.3}"
                 )),
                 Fate::Late(reason) => {
-                    self.say(format_args!("round {round}, fragment {fragment}: late ({reason:?})"));
+                    self.say(format_args!("fragment {fragment}: late ({reason:?})"));
                 }
                 Fate::Refused(reason) => {
-                    self.say(format_args!("round {round}, fragment {fragment}: refused ({reason:?})"));
+                    self.say(format_args!("fragment {fragment}: refused ({reason:?})"));
                 }
             },
             Event::Merged { fragment, version } if self.output.verbose => {

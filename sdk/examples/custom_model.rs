@@ -15,7 +15,7 @@ use archipelago::diloco::{Layout, MergeClass, Tensor};
 use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
 use archipelago::model::Preset;
 use archipelago::run::{Control, Event, RunConfig, run};
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Identity, Round, RunSpec, ShardSpec};
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Identity, RunSpec, Serial, ShardSpec};
 use futures::executor::block_on;
 
 /// Bytes that a token can be.
@@ -104,6 +104,7 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
         contact_ms_max: 30_000,
         reconnect_ms_max: None,
         run_ms_max: None,
+        batch: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));
@@ -124,7 +125,7 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
     for fragment in engine.fragments().ids() {
         // What a syncer would have sent: the run's initial parameters.
         let start = vec![0.0; engine.fragments().len(fragment)];
-        engine.load(fragment, &start, false, false)?;
+        engine.load(fragment, &start, false)?;
     }
     let batch = spec.inner.batch as usize * (spec.model.context as usize + 1);
     let mut losses = Vec::new();
@@ -132,7 +133,7 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
         losses.push(block_on(engine.step(tokens, 20.0))?.loss);
     }
     for fragment in engine.fragments().ids() {
-        engine.encode(Round(1), fragment)?;
+        engine.encode(Serial(1), fragment)?;
     }
     let mut bytes = 0;
     while let Some(encoded) = engine.encoded()? {

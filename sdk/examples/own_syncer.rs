@@ -168,7 +168,14 @@ fn learn(
     let (identity, name) = (Identity([number; 16]), format!("learner {number}"));
     let mut island = Island {
         conn,
-        core: Learner::new(LearnerConfig { identity, name, device: "one thread".into(), invite: None }),
+        core: Learner::new(LearnerConfig {
+            identity,
+            name,
+            device: "one thread".into(),
+            invite: None,
+            batch: None,
+            serial_first: 1,
+        }),
         layout: layout.clone(),
         theta: vec![0.0; layout.len()],
         replica: None,
@@ -209,7 +216,7 @@ impl Island {
         if self.core.can_train() {
             self.theta.iter_mut().for_each(|value| *value += 0.02 * (target - *value));
             let loss = (target - self.theta[0]).abs();
-            let step = Step { tokens: 64, loss, step_ms: 1.0, leases: Vec::new() };
+            let step = Step { tokens: 64, loss, step_ms: 1.0 };
             self.core.handle(self.now(), learner::Input::Stepped(step));
         }
     }
@@ -231,15 +238,16 @@ impl Island {
                     self.replica = Some(Replica::new(Arc::clone(&fragments), codec, exchange.apply));
                     self.core.handle(now, Input::Built(fragments));
                 }
-                Output::Encode { round, fragment } => {
-                    let body = replica?.encode(fragment, &self.theta)?;
-                    self.core.handle(now, Input::Encoded { round, fragment, body });
+                Output::Encode { serial, fragment } => {
+                    let replica = replica?;
+                    let body = replica.encode(fragment, &self.theta)?;
+                    let digest = replica.digest(fragment);
+                    self.core.handle(now, Input::Encoded { serial, fragment, body, digest });
                 }
-                Output::Apply { fragment, body, included } => {
-                    replica?.apply(fragment, &body, included, &mut self.theta)?;
-                }
-                Output::Load { fragment, values, keep, included } => {
-                    replica?.load(fragment, &values, keep, included, &mut self.theta)?;
+                Output::Include { fragment } => replica?.include(fragment, &mut self.theta)?,
+                Output::Apply { fragment, body } => replica?.apply(fragment, &body, &mut self.theta)?,
+                Output::Load { fragment, values, keep } => {
+                    replica?.load(fragment, &values, keep, &mut self.theta)?;
                 }
                 // This task has no data to lease.
                 Output::Grant(_) | Output::RetainLeases(_) => {}

@@ -26,7 +26,7 @@
 //! use archipelago::diloco::{Layout, MergeClass, Tensor};
 //! use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
 //! # use archipelago::model::Preset;
-//! # use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, FragmentId, Round, RunSpec, ShardSpec};
+//! # use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, FragmentId, RunSpec, Serial, ShardSpec};
 //!
 //! /// The mean of the tokens, one parameter for each place of 8.
 //! struct Means(Layout, Vec<f32>);
@@ -60,9 +60,9 @@
 //! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
 //! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
 //! let mut engine = HostEngine::new(&spec, means)?;
-//! engine.load(FragmentId(0), &[0.0; 8], true, false)?;
-//! engine.encode(Round(1), FragmentId(0))?;
-//! assert_eq!(engine.encoded()?.expect("a trainer in host memory is done at once").round, Round(1));
+//! engine.load(FragmentId(0), &[0.0; 8], true)?;
+//! engine.encode(Serial(1), FragmentId(0))?;
+//! assert_eq!(engine.encoded()?.expect("a trainer in host memory is done at once").serial, Serial(1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -1,6 +1,6 @@
-//! The server's only clock.
+//! The server's only clocks.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use archipelago::diloco::Millis;
 
@@ -37,4 +37,16 @@ impl Clock {
         let ms = at.0.min(1 << 40);
         tokio::time::Instant::from_std(self.origin + Duration::from_millis(ms))
     }
+}
+
+/// Seconds since 1970, as far as this machine knows: 0 if it thinks that it is before, and the most there are from
+/// 2106 on.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a run's incarnations outlive the process, and so the monotonic clock"
+)]
+pub fn unix_s() -> u32 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }

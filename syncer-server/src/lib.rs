@@ -136,7 +136,7 @@ pub async fn serve(
         sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
         sockets: 0.into(),
         watchers: 0.into(),
-        hats: http::Hats::new(syncer.fragments().count().into()),
+        hats: http::Hats::new(syncer.fragments().count().into(), http::Terms::default()),
         exports: http::Exports::new(syncer.spec().clone(), Arc::clone(&store)),
         next_conn: AtomicU64::new(1),
         stopping: stopping.clone(),

@@ -16,6 +16,10 @@ const CONTROL_MAX: usize = 1_024;
 /// fetch them anew.
 const BULK_TURNS_MAX: usize = 2;
 
+/// Messages with parameters that may wait in any case. The core bounds what it has on its way to a learner in bytes,
+/// and of small fragments that is many messages: a learner far away gets what it missed of a fragment all at once.
+const BULK_MIN: usize = 2_048;
+
 /// An encoded message, shared by all connections that it goes to.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -88,7 +92,7 @@ impl Outbox {
     #[must_use]
     pub fn new(fragments: u16) -> (Self, Queues, mpsc::Sender<Bye>) {
         let (control, control_queue) = mpsc::channel(CONTROL_MAX);
-        let (bulk, bulk_queue) = mpsc::channel(BULK_TURNS_MAX * usize::from(fragments.max(1)));
+        let (bulk, bulk_queue) = mpsc::channel((BULK_TURNS_MAX * usize::from(fragments)).max(BULK_MIN));
         let (bye, bye_queue) = mpsc::channel(1);
         let queues = Queues { control: control_queue, bulk: bulk_queue, bye: bye_queue };
         (Self { control, bulk, bye: bye.clone() }, queues, bye)
@@ -115,7 +119,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::diloco::{FragmentId, Layout, MergeClass, Round, RunId, Tensor, Version};
+    use archipelago::diloco::{FragmentId, Layout, MergeClass, RunId, Tensor, Version};
     use archipelago::wire::Merged;
 
     use super::*;
@@ -126,13 +130,13 @@ mod tests {
         let fragments = Fragments::plan(&Layout::new(vec![tensor]).unwrap(), 2.try_into().unwrap());
         let merged = Message::Merged(Merged {
             run: RunId(1),
-            round: Round(1),
             fragment: FragmentId(1),
             base: Version(0),
             version: Version(1),
             clock_tokens: 1,
             body: vec![0; 100_000],
             checksum: 0,
+            digest: 0,
         });
         let count = fragments.count();
         let mut encoder = Encoder::new(Arc::new(fragments));
@@ -140,11 +144,12 @@ mod tests {
         assert_eq!((merged.frames.len(), merged.values), (2, 32));
 
         let (outbox, queues, _bye) = Outbox::new(count);
-        for _ in 0..4 {
+        // What a learner a second away missed of a small model.
+        for _ in 0..BULK_MIN {
             assert_eq!(outbox.send(merged.clone()), Ok(()));
         }
         assert_eq!(outbox.send(merged.clone()), Err(Full));
-        let pass = Message::Pass { run: RunId(1), round: Round(1), fragment: FragmentId(0) };
+        let pass = Message::Pass { run: RunId(1), fragment: FragmentId(0) };
         assert_eq!(outbox.send(encoder.encode(&pass)), Ok(()));
         drop(queues);
         assert_eq!(outbox.send(merged), Ok(()));

@@ -10,6 +10,7 @@ use archipelago::model::{self, Preset};
 use archipelago::wire::{Invite, RunSpec};
 use archipelago_cli::Bytes;
 
+use crate::clock::unix_s;
 use crate::config::{self, ServeConfig, preset, run_spec, syncer_config};
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
@@ -117,8 +118,8 @@ impl<'a> Plan<'a> {
         let resumed = found.is_some();
         let (syncer, carried) = match found {
             Some(Snapshot { record, states, carried }) => {
-                let syncer = Syncer::restore(record, &layout, syncer_config, states).map_err(internal)?;
-                (syncer, carried)
+                let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
+                (syncer.map_err(internal)?, carried)
             }
             None => (begin(&store, &corpus, &spec, &layout, syncer_config)?, Carried::default()),
         };

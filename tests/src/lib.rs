@@ -2,4 +2,5 @@
 
 pub mod processes;
 pub mod socket;
+pub mod swarm;
 pub mod toys;

@@ -1,6 +1,7 @@
 //! Worlds of toys: thousands of whole runs in seconds.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +12,7 @@ use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 
 /// What a world of toys is made of; change what a test is about.
+#[derive(Clone, Debug)]
 pub struct Toys {
     /// The machines.
     pub machines: Vec<MachineSpec>,
@@ -77,7 +79,7 @@ pub fn crowd(seed: u64) -> Toys {
         let link = LinkSpec { latency_ms, jitter_ms, bytes_per_s, loss: 0.0 };
         let (step_ms, jitter) = (rng.between(40, 400), 0.5 * rng.unit());
         let starts_ms = if rng.chance(0.3) { rng.between(0, 15_000) } else { 0 };
-        toys.machines.push(MachineSpec { step_ms, jitter, link, starts_ms });
+        toys.machines.push(MachineSpec { step_ms, jitter, link, starts_ms, ..MachineSpec::default() });
     }
     let updates_min = NonZeroU32::new(rng.between(1, 3) as u32).expect("at least 1");
     toys.syncer.quorum =
@@ -95,8 +97,7 @@ pub fn crowd(seed: u64) -> Toys {
             ..Waits::default()
         },
         snapshot_ms,
-        encode: true,
-        shards_at_hand: false,
+        ..ShellSpec::default()
     };
     toys
 }
@@ -189,25 +190,39 @@ pub fn fates(events: &[(Millis, Event)]) -> impl Iterator<Item = (Millis, Learne
 /// # Panics
 /// As the first `test` that does.
 pub fn for_seeds(count: u64, test: impl Fn(u64) + Sync) {
-    let next = AtomicU64::new(0);
+    for_seeds_in(0..count, test);
+}
+
+/// Runs `test` for each of `seeds` on two threads, also after one has failed; the first ten that fail are named.
+///
+/// # Panics
+/// As the last `test` that does.
+pub fn for_seeds_in(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
+    let (next, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let work = || {
-        loop {
+        let mut last = None;
+        while failed.load(Ordering::Relaxed) < 10 {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= count {
-                return;
+            if seed >= seeds.end {
+                break;
             }
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(seed))) {
                 eprintln!("failed with seed {seed}");
-                next.store(count, Ordering::Relaxed);
-                resume_unwind(panic);
+                failed.fetch_add(1, Ordering::Relaxed);
+                last = Some(panic);
             }
+        }
+        if let Some(panic) = last {
+            resume_unwind(panic);
         }
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(work);
-        work();
-        if let Err(panic) = other.join() {
-            resume_unwind(panic);
+        let ours = catch_unwind(AssertUnwindSafe(work));
+        for ended in [ours, other.join()] {
+            if let Err(panic) = ended {
+                resume_unwind(panic);
+            }
         }
     });
 }

@@ -134,6 +134,7 @@ impl Learner {
             contact_ms_max: options.contact_ms_max,
             reconnect_ms_max: None,
             run_ms_max: None,
+            batch: None,
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);

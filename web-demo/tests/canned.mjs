@@ -35,7 +35,7 @@ export function learner(id, more = {}) {
 export function round(id, more = {}) {
   const answer = { tokens: 512, fate: "merged", late: null, refused: null };
   return {
-    round: id,
+    round: String(id),
     fragment: 2,
     invited: 3,
     launchedMs: 1_000 * id,
@@ -50,7 +50,7 @@ export function round(id, more = {}) {
     decision: { decision: "merge", why: "graceOver" },
     mergeStartMs: 25,
     mergeEndMs: 28,
-    merged: { version: id, updates: 1, tokens: 512, norm: 1, collectMs: 25, syncMs: 3 },
+    merged: { version: String(id), updates: 1, tokens: 512, norm: 1, collectMs: 25, syncMs: 3 },
     ...more,
   };
 }

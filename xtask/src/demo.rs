@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use archipelago_demo::Args as DemoArgs;
-pub use archipelago_demo::EXIT_CODES;
+pub use archipelago_demo::{EXIT_CODES, guard};
 
 use crate::cargo::{DEMO_PROGRAMS, RELEASE_PROGRAMS, TEST_PROGRAMS, build, program, root};
 use crate::{tools, web};

@@ -30,12 +30,15 @@ enum Verb {
     Demo(Box<demo::Args>),
     /// Runs every check, cheapest first; stops at the first that fails.
     Test(test::Args),
-    /// Measures this machine: learner, merge, codec, wire, memory.
+    /// Measures this machine: learner, merge, codec, wire, memory, links, crashes.
     Bench(bench::Args),
     /// Builds, checks and measures the GPU engine on this machine in one call, without a network.
     Gpu(gpu::Args),
     /// Builds what browsers get: the engine as WebAssembly, the npm package, the pages.
     Web(web::Args),
+    /// Starts a program that ends with the process which started this one.
+    #[command(hide = true)]
+    Guard(demo::guard::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(&args),
         Verb::Gpu(args) => gpu::run(&args),
         Verb::Web(args) => web::run(&args),
+        Verb::Guard(args) => demo::guard::run(&args),
     }
 }
 

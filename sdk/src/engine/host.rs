@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Encoded, Engine, EngineError, Exchange, OptimiserState, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
-use crate::wire::{FragmentId, Round, RunSpec};
+use crate::wire::{FragmentId, RunSpec, Serial};
 
 /// Any [`Trainer`] as an [`Engine`]: everything is done when the call returns.
 pub struct HostEngine<T> {
@@ -51,9 +51,10 @@ impl<T: Trainer> Exchange for HostEngine<T> {
         &self.fragments
     }
 
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
         let body = self.replica.encode(fragment, self.trainer.params())?;
-        self.encoded.push_back(Encoded { round, fragment, body });
+        let digest = self.replica.digest(fragment);
+        self.encoded.push_back(Encoded { serial, fragment, body, digest });
         Ok(())
     }
 
@@ -61,18 +62,16 @@ impl<T: Trainer> Exchange for HostEngine<T> {
         Ok(self.encoded.pop_front())
     }
 
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        Ok(self.replica.apply(fragment, body, included, self.trainer.params_mut())?)
+    fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError> {
+        Ok(self.replica.include(fragment, self.trainer.params_mut())?)
     }
 
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        Ok(self.replica.load(fragment, values, keep, included, self.trainer.params_mut())?)
+    fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError> {
+        Ok(self.replica.apply(fragment, body, self.trainer.params_mut())?)
+    }
+
+    fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError> {
+        Ok(self.replica.load(fragment, values, keep, self.trainer.params_mut())?)
     }
 }
 

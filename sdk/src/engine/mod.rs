@@ -34,7 +34,7 @@ pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
 use crate::diloco::{Fragments, Layout, QuantError, ReplicaError};
 use crate::model::ModelError;
-use crate::wire::{FragmentId, Round};
+use crate::wire::{FragmentId, Serial};
 
 /// A model with its inner optimiser, in host memory. Implement it to train a model of your own, and let
 /// a [`HostEngine`] do the exchange.
@@ -79,11 +79,11 @@ pub trait Exchange {
     fn fragments(&self) -> &Arc<Fragments>;
 
     /// Begins to code the progress on `fragment` as of now; the body comes out of [`Self::encoded`].
-    /// The reported position is remembered as by [`crate::diloco::Replica::encode`].
+    /// What is reported is remembered as by [`crate::diloco::Replica::encode`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError>;
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError>;
 
     /// A body that is ready, in the order in which they were begun. Does not wait.
     ///
@@ -91,23 +91,23 @@ pub trait Exchange {
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
     fn encoded(&mut self) -> Result<Option<Encoded>, EngineError>;
 
+    /// Takes in that the update coded last is merged, see [`crate::diloco::Replica::include`].
+    ///
+    /// # Errors
+    /// [`EngineError::Exchange`] and [`EngineError::Lost`].
+    fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError>;
+
     /// Takes in a merged change, see [`crate::diloco::Replica::apply`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError>;
+    fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError>;
 
     /// Takes in a whole Θ̂, `[fragment_len]`, see [`crate::diloco::Replica::load`].
     ///
     /// # Errors
     /// [`EngineError::Exchange`] and [`EngineError::Lost`].
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError>;
+    fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError>;
 }
 
 /// What the learner's loop drives: it trains, and exchanges fragments of what it trains.
@@ -171,8 +171,8 @@ pub trait Engine {
     ///
     /// # Errors
     /// Those of [`Exchange::encode`].
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
-        self.exchange_mut().encode(round, fragment)
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
+        self.exchange_mut().encode(serial, fragment)
     }
 
     /// See [`Exchange::encoded`].
@@ -183,38 +183,42 @@ pub trait Engine {
         self.exchange_mut().encoded()
     }
 
+    /// See [`Exchange::include`].
+    ///
+    /// # Errors
+    /// Those of [`Exchange::include`].
+    fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError> {
+        self.exchange_mut().include(fragment)
+    }
+
     /// See [`Exchange::apply`].
     ///
     /// # Errors
     /// Those of [`Exchange::apply`].
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
-        self.exchange_mut().apply(fragment, body, included)
+    fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError> {
+        self.exchange_mut().apply(fragment, body)
     }
 
     /// See [`Exchange::load`].
     ///
     /// # Errors
     /// Those of [`Exchange::load`].
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
-        self.exchange_mut().load(fragment, values, keep, included)
+    fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError> {
+        self.exchange_mut().load(fragment, values, keep)
     }
 }
 
 /// The coded progress on one fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// The round that it answers.
-    pub round: Round,
+    /// As it was asked for.
+    pub serial: Serial,
     /// The fragment.
     pub fragment: FragmentId,
     /// The code, see [`crate::diloco::Codec`].
     pub body: Vec<u8>,
+    /// The digest of the Θ̂ that this is progress from, see [`crate::diloco::halves::digest`].
+    pub digest: u64,
 }
 
 /// The state of an inner optimiser. Whoever keeps it or carries it about need not know what its vectors mean.

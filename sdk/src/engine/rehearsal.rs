@@ -42,7 +42,7 @@ impl Rehearsal {
         let params = init(&self.spec.model, self.spec.seed)?;
         let fragments = engine.fragments().clone();
         for fragment in fragments.ids() {
-            engine.load(fragment, &fragments.gather(fragment, &params), false, false)?;
+            engine.load(fragment, &fragments.gather(fragment, &params), false)?;
         }
         Ok(())
     }

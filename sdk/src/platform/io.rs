@@ -95,6 +95,8 @@ pub struct FetchReply {
     pub status: u16,
     /// Value of the header asked for, if it came.
     pub header: Option<String>,
+    /// What `Retry-After` says, in seconds, if it came as a number.
+    pub retry_after_s: Option<u32>,
     /// The body; from `start_byte` on if the status is 206, whole otherwise.
     pub body: Vec<u8>,
 }
@@ -111,6 +113,8 @@ pub enum FetchError {
         reason: String,
         /// HTTP status, if one came.
         status: Option<u16>,
+        /// Value of the header asked for, if it came.
+        header: Option<String>,
         /// Start of the body, as far as it came.
         partial: Vec<u8>,
     },

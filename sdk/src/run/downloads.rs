@@ -1,23 +1,26 @@
-//! Parameters and shards on their way, a few at a time; a shard is resumed where it broke off.
+//! Parameters and shards on their way, a few at a time; what broke off is resumed there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::pin::pin;
 
-use archipelago_core::bytes::to_f32s;
 use futures::StreamExt;
 use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
+use crate::diloco::halves;
 use crate::member::Input;
-use crate::platform::{FetchError, FetchReply, FetchRequest, RequestHeader, fetch};
-use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, shard_path};
+use crate::platform::{FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep};
+use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, fragment_tag, shard_path};
 use crate::wire::{FragmentId, Invite, RunId, Version, clip};
 
 use super::Address;
 
 /// Fragments under way at once; each is held in memory whole.
 const FRAGMENTS_MAX: usize = 4;
+
+/// Longest wait for a syncer that has no time now, in seconds.
+const RETRY_S_MAX: u32 = 30;
 
 type Reply = Result<FetchReply, FetchError>;
 
@@ -32,15 +35,26 @@ pub(super) struct Downloads {
     address: Address,
     fragments: FuturesUnordered<LocalBoxFuture<'static, (Wanted, Reply)>>,
     waiting: VecDeque<Wanted>,
+    /// What came of fragments before their transfers broke off.
+    broken: BTreeMap<FragmentId, Begun>,
     shard: Option<Shard>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Wanted {
     run: RunId,
     fragment: FragmentId,
     version: Version,
     body_bytes: u64,
+    begun: Option<Begun>,
+}
+
+/// The beginning of one version of a fragment.
+#[derive(Debug)]
+struct Begun {
+    run: RunId,
+    version: Version,
+    bytes: Vec<u8>,
 }
 
 /// The one shard that is fetched at a time.
@@ -57,7 +71,7 @@ impl Downloads {
     /// Nothing under way.
     pub(super) fn new(address: Address) -> Self {
         let (fragments, waiting) = (FuturesUnordered::new(), VecDeque::new());
-        Self { address, fragments, waiting, shard: None }
+        Self { address, fragments, waiting, broken: BTreeMap::new(), shard: None }
     }
 
     /// Gives up all fragments.
@@ -71,9 +85,11 @@ impl Downloads {
         self.shard = None;
     }
 
-    /// Asks for Θ̂ of a fragment of `len` values, at `version` or later.
+    /// Asks for Θ̂ of a fragment of `len` values, at `version` or later; or for the rest of an earlier one that broke
+    /// off, if the syncer still has that.
     pub(super) fn fragment(&mut self, run: RunId, fragment: FragmentId, version: Version, len: usize) {
-        self.waiting.push_back(Wanted { run, fragment, version, body_bytes: 4 * len as u64 });
+        let body_bytes = (halves::BYTES * len) as u64;
+        self.waiting.push_back(Wanted { run, fragment, version, body_bytes, begun: None });
         self.start_waiting();
     }
 
@@ -82,7 +98,7 @@ impl Downloads {
         let broken = self.shard.take().filter(|held| held.shard == shard);
         let partial = broken.map(|held| held.partial).unwrap_or_default();
         let path = shard_path(run, shard);
-        let request = request(&self.address, &path, partial.len() as u64, body_bytes);
+        let request = request(&self.address, &path, partial.len() as u64, body_bytes, None);
         let transfer = Some(fetch(request).boxed_local());
         self.shard = Some(Shard { shard, body_bytes, transfer, partial });
     }
@@ -124,10 +140,15 @@ impl Downloads {
 
     fn take(&mut self, ended: Ended) -> Option<Input> {
         match ended {
-            Ended::Fragment(Wanted { fragment, body_bytes, .. }, reply) => {
+            Ended::Fragment(wanted, reply) => {
+                let (fragment, body_bytes) = (wanted.fragment, wanted.body_bytes);
+                let taken = wanted.take(reply);
+                let taken = taken.and_then(|begun| begun.complete(body_bytes)).map_err(|(reason, begun)| {
+                    self.broken.extend(begun.map(|begun| (fragment, begun)));
+                    reason
+                });
                 self.start_waiting();
-                let reply = reply.map_err(|error| error.to_string());
-                Some(match reply.and_then(|reply| values(&reply, body_bytes)) {
+                Some(match taken {
                     Ok((version, values)) => Input::Fetched { fragment, version, values },
                     Err(reason) => Input::FetchFailed { fragment, reason },
                 })
@@ -144,23 +165,47 @@ impl Downloads {
 
     fn start_waiting(&mut self) {
         while self.fragments.len() < FRAGMENTS_MAX
-            && let Some(wanted) = self.waiting.pop_front()
+            && let Some(mut wanted) = self.waiting.pop_front()
         {
-            let Wanted { run, fragment, version, body_bytes } = wanted;
-            let path = fragment_path(run, fragment, version);
-            let request = request(&self.address, &path, 0, body_bytes);
-            self.fragments.push(fetch(request).map(move |reply| (wanted, reply)).boxed_local());
+            let Wanted { run, fragment, version, body_bytes, .. } = wanted;
+            wanted.begun = self.broken.remove(&fragment).filter(|begun| begun.run == run);
+            let request = match &wanted.begun {
+                None => request(&self.address, &fragment_path(run, fragment, version), 0, body_bytes, None),
+                Some(Begun { version, bytes, .. }) => {
+                    let path = fragment_path(run, fragment, *version);
+                    let tag = fragment_tag(run, fragment, *version);
+                    request(&self.address, &path, bytes.len() as u64, body_bytes, Some(tag))
+                }
+            };
+            self.fragments.push(patient(request).map(move |reply| (wanted, reply)).boxed_local());
         }
     }
 }
 
-/// The request for `path`; an invite goes along in a header, since addresses end up in logs.
-fn request(address: &Address, path: &str, start_byte: u64, body_bytes_max: u64) -> FetchRequest {
+/// Fetches, and keeps the answer back for as long as a syncer without time asks for.
+async fn patient(request: FetchRequest) -> Reply {
+    let reply = fetch(request).await;
+    if let Ok(FetchReply { status: 503, retry_after_s: Some(seconds), .. }) = &reply {
+        sleep(1_000 * u64::from(RETRY_S_MAX.min(*seconds))).await;
+    }
+    reply
+}
+
+/// The request for `path`, from `start_byte` on if it still has the `tag`; an invite goes along in a header, since
+/// addresses end up in logs.
+fn request(
+    address: &Address,
+    path: &str,
+    start_byte: u64,
+    body_bytes_max: u64,
+    tag: Option<String>,
+) -> FetchRequest {
+    let if_range = tag.map(|value| RequestHeader { name: "if-range", value });
     FetchRequest {
         url: address.http_url(path),
         start_byte,
         body_bytes_max,
-        headers: address.invite().map(invite_header).into_iter().collect(),
+        headers: address.invite().map(invite_header).into_iter().chain(if_range).collect(),
         header: VERSION_HEADER,
     }
 }
@@ -207,17 +252,55 @@ impl Shard {
     }
 }
 
-/// The values of a fragment and their version.
-fn values(reply: &FetchReply, body_bytes: u64) -> Result<(Version, Vec<f32>), String> {
-    if reply.status != 200 {
-        return Err(refusal(reply));
+impl Wanted {
+    /// What is there of the fragment after `reply`; or why nothing more, with what to go on from.
+    fn take(self, reply: Reply) -> Result<Begun, (String, Option<Begun>)> {
+        let run = self.run;
+        match reply {
+            Ok(FetchReply { status: 206, body, .. }) => Ok(self.joined(body)),
+            Ok(FetchReply { status: 200, header, body, .. }) => match version_in(header) {
+                Some(version) => Ok(Begun { run, version, bytes: body }),
+                None => Err((format!("the answer names no version in {VERSION_HEADER}"), None)),
+            },
+            // What came before stays of use if the syncer only has no time.
+            Ok(reply) => Err((refusal(&reply), self.begun.filter(|_| reply.status == 503))),
+            Err(error) => {
+                let reason = error.to_string();
+                let begun = match error {
+                    FetchError::Network { status: Some(206), partial, .. } => Some(self.joined(partial)),
+                    FetchError::Network { status: Some(200), header, partial, .. } => {
+                        version_in(header).map(|version| Begun { run, version, bytes: partial })
+                    }
+                    FetchError::Network { .. } => self.begun,
+                    FetchError::TooLarge { .. } => None,
+                };
+                // A range from 0 on would be no range.
+                Err((reason, begun.filter(|begun| !begun.bytes.is_empty())))
+            }
+        }
     }
-    let version = reply.header.as_deref().and_then(|text| text.parse().ok());
-    let version = version.ok_or_else(|| format!("the answer names no version in {VERSION_HEADER}"))?;
-    if reply.body.len() as u64 != body_bytes {
-        return Err(format!("the answer has {} bytes instead of {body_bytes}", reply.body.len()));
+
+    /// What came before, with `more` behind it.
+    fn joined(self, more: Vec<u8>) -> Begun {
+        let mut begun =
+            self.begun.unwrap_or(Begun { run: self.run, version: self.version, bytes: Vec::new() });
+        begun.bytes.extend(more);
+        begun
     }
-    Ok((Version(version), to_f32s(&reply.body)))
+}
+
+impl Begun {
+    /// The version and its values, if all `body_bytes` are there.
+    fn complete(self, body_bytes: u64) -> Result<(Version, Vec<f32>), (String, Option<Self>)> {
+        if self.bytes.len() as u64 == body_bytes {
+            return Ok((self.version, halves::from_bytes(&self.bytes)));
+        }
+        Err((format!("it came with {} bytes instead of {body_bytes}", self.bytes.len()), None))
+    }
+}
+
+fn version_in(header: Option<String>) -> Option<Version> {
+    header.and_then(|text| text.parse().ok()).map(Version)
 }
 
 fn refusal(reply: &FetchReply) -> String {

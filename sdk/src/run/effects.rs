@@ -1,5 +1,7 @@
 //! What the member wants done on this machine, and what is shown of it.
 
+use std::num::NonZeroU32;
+
 use crate::engine::{Encoded, Engine, EngineError, OptimiserState};
 use crate::member::{Input, Output};
 use crate::wire::{Fate, FragmentId, Message, RunSpec, Version, Welcome};
@@ -38,8 +40,8 @@ where
             }
             let Some(part) = &mut self.part else { return Ok(()) };
             match part.engine.encoded() {
-                Ok(Some(Encoded { round, fragment, body })) => {
-                    self.tell(Input::Encoded { round, fragment, body })
+                Ok(Some(Encoded { serial, fragment, body, digest })) => {
+                    self.tell(Input::Encoded { serial, fragment, body, digest })
                 }
                 Ok(None) => return Ok(()),
                 // The member has something to say to that.
@@ -83,7 +85,9 @@ where
             }
             Output::Trouble { reason } => (self.observe)(&Event::Trouble { reason }),
             Output::End(end) => self.end = Some(end),
-            Output::Encode { .. } | Output::Apply { .. } | Output::Load { .. } => return self.work(output),
+            Output::Encode { .. } | Output::Include { .. } | Output::Apply { .. } | Output::Load { .. } => {
+                return self.work(output);
+            }
         }
         Ok(())
     }
@@ -92,11 +96,10 @@ where
     fn work(&mut self, output: Output) -> Result<(), RunError> {
         let Some(Part { engine, .. }) = &mut self.part else { return Ok(()) };
         let worked = match output {
-            Output::Encode { round, fragment } => engine.encode(round, fragment),
-            Output::Apply { fragment, body, included } => engine.apply(fragment, &body, included),
-            Output::Load { fragment, values, keep, included } => {
-                engine.load(fragment, &values, keep, included)
-            }
+            Output::Encode { serial, fragment } => engine.encode(serial, fragment),
+            Output::Include { fragment } => engine.include(fragment),
+            Output::Apply { fragment, body } => engine.apply(fragment, &body),
+            Output::Load { fragment, values, keep } => engine.load(fragment, &values, keep),
             _ => Ok(()),
         };
         worked.or_else(|error| self.fail(error))
@@ -115,7 +118,8 @@ where
             // The old engine goes first: the two may not fit into memory together.
             self.part = None;
             self.downloads.clear_shard();
-            let spec = welcome.spec.clone();
+            let mut spec = welcome.spec.clone();
+            spec.inner.batch = self.config.batch.map_or(spec.inner.batch, NonZeroU32::get);
             let moments = take_moments(&mut self.salvaged, welcome.run, &spec);
             (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
             self.book(Spent::Exchange);
@@ -145,7 +149,7 @@ where
     /// Shows a message on its way to the member.
     fn show(&mut self, message: &Message) {
         match message {
-            Message::Receipt { round, fragment, fate, .. } => {
+            Message::Receipt { fragment, fate, .. } => {
                 match fate {
                     Fate::Merged { tokens, .. } => {
                         self.tally.updates_merged += 1;
@@ -155,7 +159,7 @@ where
                     Fate::Late(_) => self.tally.updates_late += 1,
                     Fate::Refused(_) => self.tally.updates_refused += 1,
                 }
-                (self.observe)(&Event::Receipt { round: *round, fragment: *fragment, fate: *fate });
+                (self.observe)(&Event::Receipt { fragment: *fragment, fate: *fate });
             }
             Message::Merged(merged) => {
                 (self.observe)(&Event::Merged { fragment: merged.fragment, version: merged.version });

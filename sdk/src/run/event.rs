@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::wire::{Fate, FragmentId, LearnerId, Round, Version};
+use crate::wire::{Fate, FragmentId, LearnerId, Version};
 
 /// Something that a watcher may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,8 +55,6 @@ pub enum Event {
     },
     /// What became of an update.
     Receipt {
-        /// The round that it answered.
-        round: Round,
         /// The fragment.
         fragment: FragmentId,
         /// What became of it.

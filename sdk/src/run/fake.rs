@@ -31,6 +31,10 @@ pub(super) struct Script {
     pub(super) goodbyes: Vec<Bye>,
     /// The next answers with a shard break off half way.
     pub(super) broken_shards: u32,
+    /// The next answers with a fragment break off half way.
+    pub(super) broken_fragments: u32,
+    /// The next requests for a fragment are to come again a second later.
+    pub(super) busy: u32,
     /// Each connection is cut once so many receipts went out on it.
     pub(super) cut_after_receipts: Option<u32>,
     /// The next connection on which so many receipts went out brings no word more, but stands.
@@ -241,6 +245,10 @@ impl World {
     fn answer(&mut self, head: &str) -> Vec<u8> {
         self.script.requests.push(head.to_owned());
         let path: Vec<&str> = head.split(' ').nth(1).unwrap_or_default().split('/').collect();
+        let lower = head.to_ascii_lowercase();
+        let start = lower.split("range: bytes=").nth(1).and_then(|rest| rest.split('-').next());
+        let start: usize = start.map_or(0, |start| start.parse().unwrap());
+        let status = if start > 0 { "206 Partial Content" } else { "200 OK" };
         let reply = |head: &str, announced: usize, body: &[u8]| {
             let head = format!("HTTP/1.1 {head}\r\ncontent-length: {announced}\r\nconnection: close\r\n\r\n");
             [head.as_bytes(), body].concat()
@@ -250,21 +258,26 @@ impl World {
                 let Ok(fragment) = fragment.parse().map(FragmentId) else {
                     return reply("404 Not Found", 0, &[]);
                 };
+                if self.script.busy > 0 {
+                    self.script.busy -= 1;
+                    return reply("503 Service Unavailable\r\nretry-after: 1", 0, &[]);
+                }
                 match self.syncer.hat(fragment) {
                     Some((Version(current), values)) => {
-                        let body = archipelago_core::bytes::from_f32s(&values);
-                        let head = format!("200 OK\r\nx-archipelago-version: {current}");
-                        reply(&head, body.len(), &body)
+                        let body = crate::diloco::halves::to_bytes(&values);
+                        let head = format!("{status}\r\nx-archipelago-version: {current}");
+                        let rest = &body[start..];
+                        if self.script.broken_fragments > 0 {
+                            self.script.broken_fragments -= 1;
+                            return reply(&head, rest.len(), &rest[..rest.len() / 2]);
+                        }
+                        reply(&head, rest.len(), rest)
                     }
                     None => reply("503 Service Unavailable", 0, &[]),
                 }
             }
             ["", "v1", "runs", _, "shards", "0"] => {
-                let lower = head.to_ascii_lowercase();
-                let start = lower.split("range: bytes=").nth(1).and_then(|rest| rest.split('-').next());
-                let start: usize = start.map_or(0, |start| start.parse().unwrap());
                 let rest = &self.shard[start..];
-                let status = if start > 0 { "206 Partial Content" } else { "200 OK" };
                 if self.script.broken_shards > 0 {
                     self.script.broken_shards -= 1;
                     return reply(status, rest.len(), &rest[..rest.len() / 2]);

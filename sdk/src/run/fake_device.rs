@@ -11,7 +11,7 @@ use super::Control;
 use super::fake::Toy;
 use crate::engine::{Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats};
 use crate::platform::yield_now;
-use crate::wire::{FragmentId, Round, RunSpec};
+use crate::wire::{FragmentId, RunSpec, Serial};
 
 /// How long the device works on after a step's call has returned, in milliseconds.
 pub(super) const SETTLE_MS: u64 = 5;
@@ -123,11 +123,11 @@ impl Engine for DeviceEngine {
         self.host.step(tokens, lr).await
     }
 
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
         if let Some(control) = &self.device.borrow().leave_at_body {
             control.stop();
         }
-        self.exchange_mut().encode(round, fragment)?;
+        self.exchange_mut().encode(serial, fragment)?;
         let at_step = self.late_steps.map(|late_steps| self.steps() + late_steps);
         let encoded = self.exchange_mut().encoded()?;
         self.coding.extend(encoded.map(|encoded| (at_step, encoded)));

@@ -26,6 +26,8 @@ pub use address::{Address, AddressError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 
+use std::num::NonZeroU32;
+
 use crate::engine::{Engine, EngineError, OptimiserState};
 use crate::platform::RandomError;
 use crate::wire::{CloseCode, Identity, RunSpec};
@@ -48,6 +50,8 @@ pub struct RunConfig {
     pub reconnect_ms_max: Option<u64>,
     /// Leave after this time, in milliseconds; `None` for never.
     pub run_ms_max: Option<u64>,
+    /// Windows that it trains on in one step, at most [`crate::wire::BATCH_MAX`]; `None` for as many as the run says.
+    pub batch: Option<NonZeroU32>,
 }
 
 /// Why a run ended otherwise than by the owner's wish or its own end.

@@ -88,6 +88,8 @@ where
             name: clip(&config.name, NAME_BYTES_MAX).to_owned(),
             device: clip(&config.device, NAME_BYTES_MAX).to_owned(),
             invite: config.address.invite().cloned(),
+            batch: config.batch,
+            serial_first: u64::from_le_bytes(random_bytes::<8>()?),
         };
         let member = Member::new(MemberConfig {
             learner,

@@ -25,6 +25,7 @@ fn config(address: &Address) -> RunConfig {
         contact_ms_max: HANG_MS,
         reconnect_ms_max: None,
         run_ms_max: Some(HANG_MS),
+        batch: None,
     }
 }
 
@@ -205,6 +206,23 @@ fn a_shard_that_broke_off_is_resumed() {
         .map(|head| head.to_ascii_lowercase().split("bytes=").nth(1).map(|rest| rest[..4].to_owned()))
         .collect();
     assert_eq!(starts, [None, Some("4000".to_owned()), Some("6000".to_owned())]);
+}
+
+#[test]
+fn fragments_that_broke_off_are_resumed() {
+    let fake = FakeSyncer::start(Script { broken_fragments: 2, busy: 1, ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| merged(events) >= 1);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(count(&events, |event| matches!(event, Event::Trouble { .. })), 3);
+    let requests = fake.script(|script| script.requests.clone());
+    let fragments = requests.iter().filter(|head| head.contains("/fragments/"));
+    let resumed: Vec<String> = fragments
+        .map(|head| head.to_ascii_lowercase())
+        .filter(|head| head.contains("range: bytes="))
+        .collect();
+    // Of two fragments, both or one twice.
+    assert_eq!(resumed.len(), 2, "{requests:?}");
+    assert!(resumed.iter().all(|head| head.contains("if-range: \"0000000000000007-")), "{resumed:?}");
 }
 
 #[test]

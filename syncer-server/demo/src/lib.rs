@@ -39,7 +39,7 @@ use serde_json::json;
 
 pub use args::Args;
 pub use error::EXIT_CODES;
-pub use process::{guard, http};
+pub use process::{Process, guard, http};
 pub use setup::Setup;
 
 use error::DemoError;

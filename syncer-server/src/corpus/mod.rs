@@ -3,6 +3,7 @@
 mod read;
 mod vocabulary;
 
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use archipelago::bytes::hex;
@@ -16,6 +17,11 @@ use crate::errors::ServerError;
 
 pub use read::{Text, read};
 pub use vocabulary::Vocabulary;
+
+/// Bytes of a shard, as long as these make few: at 1 Mbit/s a joiner has its first text after 2 seconds.
+const SHARD_BYTES: u32 = 256 << 10;
+/// How many shards are few. Each takes some 40 bytes of the greeting, which comes before any text.
+const SHARDS_FEW: u64 = 256;
 
 /// Everything a run needs of its text.
 pub struct Corpus {
@@ -51,7 +57,7 @@ impl Corpus {
 
         let tokens = vocabulary.encode(train)?;
         let token_bytes = data::token_bytes(vocabulary.size());
-        let split = data::split(&tokens, 0.0, SHARD_TOKENS_MAX);
+        let split = data::split(&tokens, 0.0, shard_tokens(tokens.len() as u64, token_bytes));
         let split = split.map_err(|_| ServerError::DataTooSmall { tokens: 0, tokens_min: 1 })?;
         let mut spec = DataSpec { token_bytes, shards: Vec::new() };
         let mut shards = Vec::new();
@@ -101,6 +107,16 @@ impl Corpus {
     }
 }
 
+/// Tokens of a shard of a text of so many: small ones, or larger ones before there are too many, up to
+/// [`SHARD_TOKENS_MAX`].
+fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
+    let mut each = SHARD_BYTES / u32::from(token_bytes).max(1);
+    while tokens / u64::from(each) >= SHARDS_FEW && each < SHARD_TOKENS_MAX.get() {
+        each *= 2;
+    }
+    NonZeroU32::new(each).unwrap_or(SHARD_TOKENS_MAX)
+}
+
 /// The text to train on and, after it, the text to hold out.
 fn split_text(text: &str, held_out_ratio: f64) -> Result<(&str, &str), ServerError> {
     if !(0.0..1.0).contains(&held_out_ratio) {
@@ -128,6 +144,17 @@ fn internal(error: impl std::fmt::Display) -> ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shards_are_small_or_few() {
+        let shard = |tokens, token_bytes| shard_tokens(tokens, token_bytes).get();
+        assert_eq!((shard(1_000, 2), shard(1_000, 4)), (1 << 17, 1 << 16));
+        assert_eq!(
+            (shard(255 << 17, 2), shard(256 << 17, 2), shard(600 << 17, 2)),
+            (1 << 17, 1 << 18, 1 << 19)
+        );
+        assert_eq!(shard(u64::MAX, 2), SHARD_TOKENS_MAX.get());
+    }
 
     #[test]
     fn splits_between_characters() {

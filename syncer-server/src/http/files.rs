@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use archipelago::bytes::hex;
-use archipelago::diloco::FragmentId;
+use archipelago::diloco::{FragmentId, Version, halves};
 use archipelago::wire::http::{self, INVITE_HEADER};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::App;
+use super::{App, hats};
 
 /// Names the version in an answer's body.
 const VERSION_HEADER: HeaderName = HeaderName::from_static(http::VERSION_HEADER);
+
+/// How long whoever finds no turn had better wait, in seconds.
+const RETRY_S: u16 = 2;
 
 /// A version, a shard, never changes under its name.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
@@ -24,8 +27,9 @@ const IMMUTABLE_PRIVATE: HeaderValue = HeaderValue::from_static("private, max-ag
 /// Neither text nor anything else that a browser would show.
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The current Θ̂ of one fragment as little-endian `f32`, whatever version was asked for. A redirect to the current one
+/// The current Θ̂ of one fragment, two bytes a value, whatever version was asked for. A redirect to the current one
 /// would lose the race against merges for ever, if the way to the peer takes longer than the time between two of them.
+/// A range is of the version that was asked for, while that is there.
 pub async fn fragment(
     State(app): State<Arc<App>>,
     Path((run, fragment, version)): Path<(String, u16, u64)>,
@@ -34,19 +38,30 @@ pub async fn fragment(
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
-    if usize::from(fragment) >= app.context.fragment_lens.len() {
+    let (fragment, version) = (FragmentId(fragment), Version(version));
+    let Some(&len) = app.context.fragment_lens.get(usize::from(fragment.0)) else {
         return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
-    }
-    let Some((current, hat)) = app.context.actor.hat(FragmentId(fragment)).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
     };
+    let Some(turn) = app.hats.turn().await else {
+        let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
+        let why = "many others fetch parameters: come again\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, retry, why).into_response();
+    };
+    let resumed = headers.get(header::RANGE).and_then(|_| app.hats.kept(fragment, version));
+    let (current, bytes) = match resumed {
+        Some(bytes) => (version, bytes),
+        None => match app.context.actor.hat(fragment).await {
+            Some((current, hat)) => app.hats.newest(fragment, current, &hat),
+            None => return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
+        },
+    };
+    debug_assert_eq!(bytes.len() as u64, halves::BYTES as u64 * len);
+    let bytes = hats::held(bytes, turn);
     let version_header = [(VERSION_HEADER, HeaderValue::from(current.0))];
-    let bytes = || app.hats.bytes(FragmentId(fragment), current, &hat);
-    let (response, sent) = if current.0 == version {
-        file(bytes, &format!("\"{run}-{fragment}-{version}\""), lasting(&app), &headers)
+    let (response, sent) = if current == version {
+        file(|| bytes, &http::fragment_tag(&run, fragment, version), lasting(&app), &headers)
     } else {
         // Not what this name means: whole, since a part goes with parts of the same version only, and kept by nobody.
-        let bytes = bytes();
         let len = bytes.len() as u64;
         let common =
             [(header::CACHE_CONTROL, HeaderValue::from_static("no-store")), (header::CONTENT_TYPE, BINARY)];

@@ -27,7 +27,7 @@ use crate::corpus::Corpus;
 
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
-pub use hats::Hats;
+pub use hats::{Hats, Terms};
 pub use page::remark;
 
 /// Largest body of a request, in bytes. Only the owner's orders have one.
@@ -111,9 +111,11 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     headers.entry(header::VARY).or_insert(HeaderValue::from_static("origin"));
     if let Some(origin) = allowed {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        let exposed = HeaderValue::from_str(&format!("etag, content-range, {}", path::VERSION_HEADER));
+        let exposed =
+            HeaderValue::from_str(&format!("etag, content-range, retry-after, {}", path::VERSION_HEADER));
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.expect("names of headers"));
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(path::INVITE_HEADER));
+        let asked = HeaderValue::from_str(&format!("if-range, range, {}", path::INVITE_HEADER));
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.expect("names of headers"));
     }
     response
 }

@@ -188,7 +188,7 @@ mod tests {
             };
             syncer.handle(Millis(0), Input::Message(conn, Message::Hello(hello)));
             // What is not leased is not trained on.
-            let ready = Message::Ready { run: RUN, layout: syncer.fragments().hash() };
+            let ready = Message::Ready { run: RUN, layout: syncer.fragments().hash(), batch: 1 };
             syncer.handle(Millis(0), Input::Message(conn, ready));
             report(&mut syncer, number, 1, 0);
         }

@@ -61,6 +61,8 @@ pub struct Answer {
     pub tokens: u64,
     /// What became of it.
     pub fate: AnswerFate,
+    /// Whether it was there before the round.
+    pub early: bool,
     /// Why it came late.
     pub late: Option<LateReason>,
     /// Why it was refused.
@@ -119,17 +121,28 @@ pub struct RoundsView {
 pub struct Rounds {
     /// And whether it changed since it was last asked for.
     reports: VecDeque<(RoundReport, bool)>,
+    /// Answers that wait for the next round on their fragment.
+    early: Vec<(FragmentId, Answer)>,
 }
 
 impl Rounds {
     /// Takes in an event of `now`.
     pub fn note(&mut self, now: Millis, event: &Event) {
-        if let Event::Launched { round, fragment, invited, .. } = event {
-            return self.launch(now, *round, *fragment, *invited);
+        match event {
+            Event::Launched { round, fragment, invited, .. } => {
+                return self.launch(now, *round, *fragment, *invited);
+            }
+            Event::Answered { round: None, fragment, learner, tokens, .. } => {
+                return self.early.push((*fragment, Answer::early(*learner, *tokens)));
+            }
+            _ => {}
         }
-        let Some(round) = round_of(event) else { return };
-        let Some((report, changed)) = self.reports.iter_mut().rev().find(|(report, _)| report.round == round)
-        else {
+        let of = |report: &RoundReport| match event {
+            // It was part of no round: it is told with the last one.
+            Event::Settled { round: None, fragment, .. } => report.fragment == *fragment,
+            _ => round_of(event) == Some(report.round),
+        };
+        let Some((report, changed)) = self.reports.iter_mut().rev().find(|(report, _)| of(report)) else {
             return;
         };
         report.note(now, event);
@@ -156,13 +169,15 @@ impl Rounds {
         if self.reports.len() == ROUNDS_KEPT {
             self.reports.pop_front();
         }
+        let early = self.early.extract_if(.., |(of, _)| *of == fragment).map(|(_, answer)| answer);
+        let early: Vec<_> = early.collect();
         let report = RoundReport {
             round,
             fragment,
             invited,
             launched_ms: now.0,
-            answered: 0,
-            answers: Vec::new(),
+            answered: early.len() as u32,
+            answers: early.into_iter().take(ANSWERS_MAX).collect(),
             quorum_ms: None,
             grace_ms: None,
             grace_end_ms: None,
@@ -182,7 +197,15 @@ impl RoundReport {
             Event::Answered { learner, tokens, after_ms, .. } => {
                 let fate = if *tokens == 0 { AnswerFate::Passed } else { AnswerFate::Pending };
                 let (learner, after_ms, tokens) = (*learner, *after_ms, *tokens);
-                self.answer(Answer { learner, after_ms, tokens, fate, late: None, refused: None });
+                self.answer(Answer {
+                    learner,
+                    after_ms,
+                    tokens,
+                    fate,
+                    early: false,
+                    late: None,
+                    refused: None,
+                });
             }
             Event::Quorum { after_ms, .. } => self.quorum_ms = Some(*after_ms),
             Event::Decided { decision, .. } => {
@@ -224,7 +247,9 @@ impl RoundReport {
     fn settle(&mut self, learner: LearnerId, after_ms: u64, tokens: u64, fate: &Fate) {
         let pending = |answer: &&mut Answer| answer.learner == learner && answer.fate == AnswerFate::Pending;
         let taken = self.answers.iter_mut().find(pending);
-        let answer = Answer { learner, after_ms, tokens, fate: AnswerFate::Late, late: None, refused: None };
+        let fate_late = AnswerFate::Late;
+        let answer =
+            Answer { learner, after_ms, tokens, fate: fate_late, early: false, late: None, refused: None };
         match (fate, taken) {
             (Fate::Merged { tokens, .. }, Some(answer)) => {
                 (answer.fate, answer.tokens) = (AnswerFate::Merged, *tokens);
@@ -243,12 +268,19 @@ impl RoundReport {
     }
 }
 
+impl Answer {
+    /// One that was there before its round.
+    fn early(learner: LearnerId, tokens: u64) -> Self {
+        let fate = AnswerFate::Pending;
+        Self { learner, after_ms: 0, tokens, fate, early: true, late: None, refused: None }
+    }
+}
+
 fn round_of(event: &Event) -> Option<Round> {
     match event {
-        Event::Answered { round, .. }
-        | Event::Quorum { round, .. }
+        Event::Answered { round, .. } | Event::Settled { round, .. } => *round,
+        Event::Quorum { round, .. }
         | Event::Decided { round, .. }
-        | Event::Settled { round, .. }
         | Event::Merged { round, .. }
         | Event::MergeFailed { round, .. } => Some(*round),
         _ => None,
@@ -257,7 +289,7 @@ fn round_of(event: &Event) -> Option<Round> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::diloco::MergeCause;
+    use archipelago::diloco::{MergeCause, Serial};
 
     use super::*;
 
@@ -269,12 +301,12 @@ mod tests {
 
     fn answered(learner: u32, tokens: u64, after_ms: u64) -> Event {
         let (round, learner) = (Round(1), LearnerId(learner));
-        Event::Answered { round, fragment: FRAGMENT, learner, tokens, after_ms }
+        Event::Answered { round: Some(round), fragment: FRAGMENT, learner, tokens, after_ms }
     }
 
     fn settled(learner: u32, fate: Fate) -> Event {
         let (round, learner) = (Round(1), LearnerId(learner));
-        Event::Settled { round, fragment: FRAGMENT, learner, tokens: 9, fate }
+        Event::Settled { round: Some(round), fragment: FRAGMENT, learner, serial: Serial(1), tokens: 9, fate }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use archipelago::bytes::{from_f32s, hex, to_f32s};
 use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::diloco::{FragmentState, Version};
+use archipelago::diloco::{FragmentState, Version, halves};
 use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -87,7 +87,10 @@ impl Snapshot {
                 sha.update(tensor.data());
                 Ok(to_f32s(tensor.data()))
             };
-            let [theta, hat, momentum] = [read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?].map(Arc::new);
+            let [theta, mut hat, momentum] = [read(PARTS[0])?, read(PARTS[1])?, read(PARTS[2])?];
+            // Snapshots of former versions hold one that does not fit in 16 bits.
+            halves::round(&mut hat);
+            let [theta, hat, momentum] = [theta, hat, momentum].map(Arc::new);
             states.push(FragmentState { version, theta, hat, momentum });
         }
         if hex(&sha.finalize()) != sha256 {

@@ -19,8 +19,7 @@ async fn fragments_are_the_parameters() {
         let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/fragments/{p}/0")).await;
         assert_eq!((code, header(&head, "x-archipelago-version")), (200, "0"));
         assert!(header(&head, "cache-control").contains("immutable"));
-        let expected: Vec<u8> =
-            fragments.gather(p, &theta).iter().flat_map(|value| value.to_le_bytes()).collect();
+        let expected = archipelago::diloco::halves::to_bytes(&fragments.gather(p, &theta));
         assert_eq!(body, expected, "fragment {p}");
 
         let etag = header(&head, "etag");

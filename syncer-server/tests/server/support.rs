@@ -8,7 +8,7 @@ use archipelago::diloco::{Codec, Fragments, checksum};
 use archipelago::model;
 use archipelago::wire::{
     Assembler, BODY_BYTES_MAX, Bye, Fate, FragmentId, Hello, Identity, LearnerState, Message, Progress,
-    Round, SUBPROTOCOL, Update, Version, Welcome, encode, frames,
+    SUBPROTOCOL, Serial, Update, Version, Welcome, encode, frames,
 };
 use archipelago_cli::MethodArgs;
 use futures::{SinkExt, StreamExt};
@@ -218,6 +218,7 @@ pub struct Learner {
     pub welcome: Welcome,
     pub fragments: Fragments,
     pub steps: u64,
+    serial: u64,
 }
 
 impl Learner {
@@ -225,8 +226,14 @@ impl Learner {
         let (mut client, welcome) = Client::greet(server, number).await;
         let layout = model::layout(&welcome.spec.model).unwrap();
         let fragments = Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
-        client.send(&Message::Ready { run: welcome.run, layout: welcome.layout }).await;
-        let mut learner = Self { client, welcome, fragments, steps: 1 };
+        client
+            .send(&Message::Ready {
+                run: welcome.run,
+                layout: welcome.layout,
+                batch: welcome.spec.inner.batch,
+            })
+            .await;
+        let mut learner = Self { client, welcome, fragments, steps: 1, serial: 0 };
         learner.report().await;
         learner
     }
@@ -287,21 +294,23 @@ impl Learner {
     }
 
     /// Waits for a round.
-    pub async fn collect(&mut self) -> (Round, FragmentId, Version) {
+    pub async fn collect(&mut self) -> (FragmentId, Version) {
         self.until(|message| match message {
-            Message::Collect { round, fragment, base, .. } => Some((round, fragment, base)),
+            Message::Collect { fragment, base, .. } => Some((fragment, base)),
             _ => None,
         })
         .await
     }
 
     /// An update of one step in which every value of the fragment fell by `delta`.
-    pub fn update(&self, (round, fragment, base): (Round, FragmentId, Version), delta: f32) -> Update {
+    pub fn update(&mut self, (fragment, base): (FragmentId, Version), delta: f32) -> Update {
+        self.serial += 1;
+        let serial = Serial(self.serial);
         let codec = Codec::new(&self.welcome.spec.exchange).unwrap();
         let values = vec![delta; self.fragments.len(fragment)];
         let body = codec.encode(self.fragments.segments(fragment).unwrap(), &values);
         let checksum = checksum(&body);
         let (run, tokens) = (self.welcome.run, self.step_tokens());
-        Update { run, round, fragment, base, steps: 1, tokens, body, checksum }
+        Update { run, fragment, serial, base, steps: 1, tokens, body, checksum }
     }
 }

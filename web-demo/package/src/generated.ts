@@ -10,16 +10,16 @@ export type LearnerId = number;
 export type FragmentId = number;
 
 /** One collect-and-merge of one fragment; unique in a run, across restarts too. */
-export type Round = number;
+export type Round = string;
 
 /** A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a fresh range, so that a version never names two contents. */
-export type Version = number;
+export type Version = string;
 
 /** Why an update came late. */
 export type LateReason = "round_over" | "stale_base";
 
 /** Why an update was refused. */
-export type Refusal = "not_invited" | "empty" | "shape" | "checksum" | "not_finite" | "norm" | "unleased";
+export type Refusal = "not_invited" | "unsettled" | "empty" | "shape" | "checksum" | "not_finite" | "norm" | "unleased";
 
 /** What became of an update. Every update meets exactly one. */
 export type Fate = { "merged": {
@@ -122,8 +122,6 @@ export type Event = { "event": "connecting",
   /** Why. */
   reason: string,
 } | { "event": "receipt",
-  /** The round that it answered. */
-  round: Round,
   /** The fragment. */
   fragment: FragmentId,
   /** What became of it. */

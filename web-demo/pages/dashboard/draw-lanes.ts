@@ -2,7 +2,7 @@
 import type { Answer, AnswerFate, RoundReport } from "../shared/api.js";
 import { milliseconds } from "../shared/format.js";
 import { color } from "../shared/palette.js";
-import { isOpen, type TimeScale } from "./lanes.js";
+import { isOpen, roundName, type TimeScale } from "./lanes.js";
 
 /** Height of a lane, of the axis above, and width left of and right of the lanes, in CSS pixels. */
 export const LANE_PX = 24;
@@ -65,7 +65,7 @@ function drawLane(context: CanvasRenderingContext2D, picture: Picture, report: R
   }
   context.textAlign = "start";
   context.fillStyle = color("ink");
-  context.fillText(String(report.round), 4, y);
+  context.fillText(roundName(report.round), 4, y);
   context.fillStyle = color("ink-soft");
   context.textAlign = "end";
   context.fillText(`${report.answered}/${report.invited}`, picture.width - 4, y);

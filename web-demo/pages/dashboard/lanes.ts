@@ -2,12 +2,15 @@
 import type { Answer, RoundReport, RoundsView } from "../shared/api.js";
 import { count, milliseconds, plural } from "../shared/format.js";
 
+/** A round, by its number. */
+type Round = RoundReport["round"];
+
 /** Rounds known at once; the syncer keeps as many. */
 const ROUNDS_MAX = 48;
 
 /** The last rounds, updated as events tell. */
 export class Rounds {
-  #byRound = new Map<number, RoundReport>();
+  #byRound = new Map<Round, RoundReport>();
   /** The syncer's clock, in milliseconds, as of the last news. */
   nowMs = 0;
 
@@ -18,12 +21,12 @@ export class Rounds {
     for (const report of view.rounds) this.#byRound.set(report.round, report);
     const surplus = this.#byRound.size - ROUNDS_MAX;
     if (surplus <= 0) return;
-    for (const round of [...this.#byRound.keys()].sort((a, b) => a - b).slice(0, surplus)) this.#byRound.delete(round);
+    for (const round of [...this.#byRound.keys()].sort(byAge).slice(0, surplus)) this.#byRound.delete(round);
   }
 
   /** The newest `most` rounds, newest first. */
   newest(most: number): RoundReport[] {
-    return [...this.#byRound.values()].sort((a, b) => b.round - a.round).slice(0, most);
+    return [...this.#byRound.values()].sort((a, b) => byAge(b.round, a.round)).slice(0, most);
   }
 }
 
@@ -113,7 +116,17 @@ export function describeRound(report: RoundReport): string {
   const why = cause(report);
   const after = report.merged ? ` after ${milliseconds(report.merged.collectMs)}${why ? ` (${why})` : ""}` : "";
   parts.push(outcome(report) + after);
-  return `Round ${report.round}, fragment ${report.fragment}: ${parts.join("; ")}.`;
+  return `Round ${roundName(report.round)}, fragment ${report.fragment}: ${parts.join("; ")}.`;
+}
+
+/** Which of two rounds came first: their numbers are too large for JavaScript's. */
+function byAge(a: Round, b: Round): number {
+  return a.length - b.length || (a < b ? -1 : a > b ? 1 : 0);
+}
+
+/** A round's number for people: without the part that tells one life of the syncer from the next. */
+export function roundName(round: Round): string {
+  return BigInt.asUintN(32, BigInt(round)).toString();
 }
 
 /** An answer in a sentence. */

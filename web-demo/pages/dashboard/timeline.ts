@@ -5,7 +5,7 @@ import { milliseconds } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import { onThemeChange } from "../shared/palette.js";
 import { AXIS_PX, drawLanes, LANE_PX, type Picture, xOf, yOf } from "./draw-lanes.js";
-import { cause, describeAnswer, describeRound, outcome, Rounds, TimeScale } from "./lanes.js";
+import { cause, describeAnswer, describeRound, outcome, Rounds, roundName, TimeScale } from "./lanes.js";
 
 const LANES_WIDE = 14;
 const LANES_NARROW = 10;
@@ -138,7 +138,7 @@ export class Timeline {
 function tableCells(report: RoundReport): string[] {
   const first = report.answers.length > 0 ? Math.min(...report.answers.map((answer) => answer.afterMs)) : null;
   return [
-    String(report.round),
+    roundName(report.round),
     String(report.fragment),
     `${report.answered} of ${report.invited}`,
     milliseconds(first),

@@ -337,6 +337,8 @@ export type Answer = {
   tokens: number,
   /** What became of it. */
   fate: AnswerFate,
+  /** Whether it was there before the round. */
+  early: boolean,
   /** Why it came late. */
   late: LateReason | null,
   /** Why it was refused. */

@@ -174,8 +174,8 @@ export type Mark = { "kind": "step",
   /** When. */
   atMs: number,
 } | { "kind": "answered",
-  /** For which round. */
-  round: number,
+  /** For which round; `null` if it came while none collected. */
+  round: number | null,
   /** Whose. */
   island: number,
   /** When. */
@@ -209,8 +209,8 @@ export type Mark = { "kind": "step",
   /** When. */
   atMs: number,
 } | { "kind": "refused",
-  /** For which round. */
-  round: number,
+  /** For which round; `null` if it came while none collected. */
+  round: number | null,
   /** Whose. */
   island: number,
   /** When. */
@@ -218,8 +218,8 @@ export type Mark = { "kind": "step",
   /** Why. */
   why: Refusal,
 } | { "kind": "late",
-  /** For which round. */
-  round: number,
+  /** For which round; `null` if it came while none collected. */
+  round: number | null,
   /** Whose. */
   island: number,
   /** When. */

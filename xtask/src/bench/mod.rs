@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: the figures of this machine. Never a test: shared machines are noisy.
 
+mod crashes;
+mod links;
 mod runs;
 mod table;
 
@@ -15,9 +17,11 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 /// What to measure.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One of them; without a name, all.
+    /// One of them; without a name, all but `links`, which takes more than half an hour, and `crashes`.
     #[arg(value_enum)]
     name: Option<Name>,
+    #[command(flatten)]
+    links: links::Args,
     /// Prints one JSON object as the last line.
     #[arg(long)]
     json: bool,
@@ -38,15 +42,29 @@ enum Name {
     Memory,
     /// The browser's learner: sizes, time to the first step, tokens a second on WebGPU and WebAssembly.
     Browser,
+    /// A learner over far and thin links, beside a near one.
+    Links,
+    /// How learners fare whose syncer is killed twenty times in a row; takes about five minutes.
+    Crashes,
 }
 
 /// Measures; exit code 1 if something could not be measured.
 pub fn run(args: &Args) -> ExitCode {
-    let names = args.name.map_or_else(|| Name::value_variants().to_vec(), |name| vec![name]);
+    if args.links.any() && args.name != Some(Name::Links) {
+        eprintln!("error: what was given is for `cargo xtask bench links` alone");
+        return ExitCode::FAILURE;
+    }
+    let long = [Name::Links, Name::Crashes];
+    if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
+        eprintln!("error: `--prebuilt` is for `cargo xtask bench links` and `crashes` alone");
+        return ExitCode::FAILURE;
+    }
+    let all = || Name::value_variants().iter().copied().filter(|name| !long.contains(name)).collect();
+    let names = args.name.map_or_else(all, |name| vec![name]);
     let mut figures = Map::new();
     for name in names {
         println!("── {name:?}");
-        match measure(name) {
+        match measure(name, args) {
             Ok(value) => {
                 print!("{}", render(&value));
                 figures.insert(format!("{name:?}").to_lowercase(), value);
@@ -64,7 +82,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn measure(name: Name) -> Result<Value, String> {
+fn measure(name: Name, args: &Args) -> Result<Value, String> {
     match name {
         Name::Learner => bench("learner"),
         Name::Merge => bench("merge"),
@@ -72,6 +90,8 @@ fn measure(name: Name) -> Result<Value, String> {
         Name::Wire => runs::wire(),
         Name::Memory => runs::memory(),
         Name::Browser => browser(),
+        Name::Links => links::run(&args.links),
+        Name::Crashes => args.links.programs().and_then(|programs| crashes::run(&programs)),
     }
 }
 

@@ -38,6 +38,7 @@ fn cell(value: &Value) -> String {
             middle if middle.abs() >= 1.0 => format!("{middle:.2}"),
             small => format!("{small:.3}"),
         },
+        Value::Null => "–".to_owned(),
         other => other.to_string(),
     }
 }
@@ -50,7 +51,8 @@ mod tests {
 
     #[test]
     fn scalars_are_lines_and_lists_are_tables() {
-        let value = json!({ "copy": 12.345, "rows": [{ "a": 1, "b": 1234.5 }, { "a": 200, "b": 0.25 }] });
-        assert_eq!(render(&value), "copy: 12.35\n  a      b\n  1   1234\n200  0.250\n");
+        let rows = json!([{ "a": 1, "b": 1234.5 }, { "a": 200, "b": 0.25 }, { "a": null, "b": null }]);
+        let value = json!({ "copy": 12.345, "rows": rows });
+        assert_eq!(render(&value), "copy: 12.35\n  a      b\n  1   1234\n200  0.250\n  –      –\n");
     }
 }

@@ -68,7 +68,8 @@ pub struct Feed {
     vocab: u32,
     context: u32,
     seed: u64,
-    /// In order of the grants; finished ones stay until they are reported.
+    /// In order of the grants. Finished ones stay after they were reported, as long as there is room: a report may be
+    /// lost with its connection, or with a syncer that crashes.
     leases: Vec<Held>,
     shards: BTreeMap<u32, Shard>,
     /// Counts uses of shards, to tell the least recent.
@@ -80,6 +81,8 @@ struct Held {
     grant: LeaseGrant,
     order: ShardOrder,
     done: u32,
+    /// It was reported as finished.
+    is_told: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -123,15 +126,18 @@ impl Feed {
             return if held.grant == grant { Ok(()) } else { Err(FeedError::Conflict { lease }) };
         }
         if self.leases.len() >= LEASES_MAX as usize {
-            return Err(FeedError::TooManyLeases { lease });
+            let told = self.leases.iter().position(|held| held.is_told);
+            self.leases.remove(told.ok_or(FeedError::TooManyLeases { lease })?);
         }
-        self.leases.push(Held { grant, order, done: 0 });
+        self.leases.push(Held { grant, order, done: 0, is_told: false });
         Ok(())
     }
 
-    /// Drops all leases but `leases`: after a reconnect, those that the syncer still knows.
+    /// Drops all leases but `leases`: after a reconnect, those that the syncer still knows. What it does not know to be
+    /// finished is told it again.
     pub fn retain(&mut self, leases: &[LeaseId]) {
         self.leases.retain(|held| leases.contains(&held.grant.lease));
+        self.leases.iter_mut().for_each(|held| held.is_told = false);
     }
 
     /// The shard to fetch next, if any: the first that a lease waits for, as long as those before leave
@@ -188,17 +194,21 @@ impl Feed {
         Some(tokens)
     }
 
-    /// Windows done of each lease held, by ascending lease, finished ones included.
+    /// Windows done of each lease held, by ascending lease, with finished ones that were not reported.
     #[must_use]
     pub fn progress(&self) -> Vec<(LeaseId, u32)> {
-        let mut progress: Vec<_> = self.leases.iter().map(|held| (held.grant.lease, held.done)).collect();
+        let untold = self.leases.iter().filter(|held| !held.is_told);
+        let mut progress: Vec<_> = untold.map(|held| (held.grant.lease, held.done)).collect();
         progress.sort_unstable();
         progress
     }
 
-    /// Drops the leases that `sent`, an earlier [`Feed::progress`], showed as finished.
+    /// The leases that `sent`, an earlier [`Feed::progress`], showed as finished are not reported again on this
+    /// connection.
     pub fn reported(&mut self, sent: &[(LeaseId, u32)]) {
-        self.leases.retain(|held| !sent.contains(&(held.grant.lease, held.grant.windows)));
+        for held in &mut self.leases {
+            held.is_told |= sent.contains(&(held.grant.lease, held.grant.windows));
+        }
     }
 
     fn ready(&self) -> impl Iterator<Item = &Held> {

@@ -1,8 +1,8 @@
-//! The values that the four machines of the syncer hand to each other.
+//! The values that the machines of the syncer hand to each other.
 
 use std::collections::BTreeSet;
 
-use crate::wire::{Fate, FragmentId, LearnerId, Round};
+use crate::wire::{Fate, FragmentId, LearnerId, Round, Serial};
 
 /// The order to begin a round, from [`super::Schedule`] to [`super::Rounds`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Launch {
     pub round: Round,
     /// Its fragment.
     pub fragment: FragmentId,
-    /// Who is asked.
+    /// Whose answers it waits for.
     pub invited: BTreeSet<LearnerId>,
     /// For the last round on the fragment, which waits for everyone: how many such rounds were launched together.
     pub last_of: Option<u32>,
@@ -22,6 +22,8 @@ pub struct Launch {
 pub struct Standing {
     /// The shortest time in which it is believed to take a step, in milliseconds, above 0.
     pub step_ms_least: f64,
+    /// Tokens of one of its steps, above 0.
+    pub step_tokens: u64,
     /// Tokens that were leased to it and are not merged on this fragment.
     pub unmerged_tokens: u64,
     /// The run's merged tokens, the clock of the inner learning rate.
@@ -31,12 +33,14 @@ pub struct Standing {
 /// What became of one update, from [`super::Rounds`] to [`super::Books`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settled {
-    /// The round that it answered.
-    pub round: Round,
+    /// The round that it was part of, if it came to that.
+    pub round: Option<Round>,
     /// The fragment.
     pub fragment: FragmentId,
     /// Who sent it.
     pub learner: LearnerId,
+    /// As its sender numbered it.
+    pub serial: Serial,
     /// Its tokens, as far as they count; those that it named if it was not taken in.
     pub tokens: u64,
     /// Its fate.

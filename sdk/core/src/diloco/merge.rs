@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::quant::{Block, Span, fragment_len};
 use super::{CheckedBody, Codec, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version};
-use super::{block, checksum, outer};
+use super::{block, checksum, halves, outer};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,19 +41,20 @@ pub struct FragmentState {
     pub version: Version,
     /// Θ, the master, `[fragment_len]`.
     pub theta: Arc<Vec<f32>>,
-    /// Θ̂, what the learners hold, `[fragment_len]`.
+    /// Θ̂, what the learners hold, `[fragment_len]`, each value as [`halves::nearest`] gives it.
     pub hat: Arc<Vec<f32>>,
     /// Outer momentum, `[fragment_len]`.
     pub momentum: Arc<Vec<f32>>,
 }
 
 impl FragmentState {
-    /// The first state of a fragment: Θ = Θ̂ = `theta`, version 0, no momentum.
+    /// The first state of a fragment: Θ = `theta`, Θ̂ the same in 16 bits, version 0, no momentum.
     #[must_use]
     pub fn new(theta: Vec<f32>) -> Self {
         let momentum = Arc::new(vec![0.0; theta.len()]);
-        let theta = Arc::new(theta);
-        Self { version: Version(0), hat: Arc::clone(&theta), theta, momentum }
+        let mut hat = theta.clone();
+        halves::round(&mut hat);
+        Self { version: Version(0), theta: Arc::new(theta), hat: Arc::new(hat), momentum }
     }
 }
 
@@ -104,6 +105,8 @@ pub struct MergeOutcome {
     pub body: Vec<u8>,
     /// [`checksum`] of `body`.
     pub checksum: u64,
+    /// [`halves::digest`] of the new Θ̂.
+    pub digest: u64,
     /// L2 norm of the merged delta, before the outer step.
     pub norm: f64,
 }
@@ -184,8 +187,8 @@ impl MergeJob {
     /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as
     ///   the updates are, however nearly orthogonal they are. If they cancel out, the weighted mean.
     ///
-    /// Then [`super::outer_step`], `body = encode(Θ − Θ̂)`, and `Θ̂ += decode(body)`. What rounding left
-    /// over stays in Θ − Θ̂ and goes out with the next merge.
+    /// Then [`super::outer_step`], `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
+    /// [`halves::nearest`]. What either rounding left over stays in Θ − Θ̂ and goes out with the next merge.
     ///
     /// Sums are in `f64` by ascending learner: the result is the same to the bit for any order of
     /// `updates` and on any machine. One learner's update is its own merge, exactly.
@@ -209,8 +212,8 @@ impl MergeJob {
         }
         self.state.version = self.next;
         let Self { round, fragment, state, .. } = self;
-        let checksum = checksum(&body);
-        Ok(MergeOutcome { round, fragment, state, body, checksum, norm: square.sqrt() })
+        let (checksum, digest) = (checksum(&body), halves::digest(&state.hat));
+        Ok(MergeOutcome { round, fragment, state, body, checksum, digest, norm: square.sqrt() })
     }
 
     fn check(&self) -> Result<(), MergeError> {
@@ -316,7 +319,7 @@ fn advance(
             *lack = *theta - hat;
         }
         codec.encode_block(&block, lack, body);
-        codec.unpack_block(&block, body, hat, |hat, sent| *hat += sent);
+        codec.unpack_block(&block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
     }
 }
 

@@ -1,10 +1,12 @@
 //! Decoupled DiLoCo as pure state machines. No I/O, clock, randomness, async, threads or hash maps.
 
-pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, RunId, Version};
+pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, RunId, Serial, Version};
 
 mod block;
 mod books;
+mod downlink;
 mod fragment;
+pub mod halves;
 mod handover;
 pub mod learner;
 mod merge;
@@ -20,10 +22,12 @@ mod rounds;
 mod schedule;
 mod speed;
 pub mod syncer;
+mod window;
 
 pub use books::{
     Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Returned, Speed,
 };
+pub use downlink::{Audience, Downlink, DownlinkTerms, Follow};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
 pub use handover::{Launch, Settled, Standing};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
@@ -33,5 +37,5 @@ pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Ti
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
 pub use roster::{Patience, Roster, Session};
-pub use rounds::{Answered, Merge, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier};
+pub use rounds::{Answered, Influence, Merge, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier};
 pub use schedule::{Schedule, ScheduleTerms, Traffic, Turn};

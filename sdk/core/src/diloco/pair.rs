@@ -1,5 +1,6 @@
 //! Both cores against each other, without a network: each output is at once the other's input.
 
+mod crash;
 mod hold;
 mod late;
 mod rein;
@@ -43,10 +44,10 @@ struct Pair {
     finished: bool,
     next_conn: u64,
     boaster: Option<ConnId>,
-    /// How long updates are on their way, in milliseconds.
-    lag_ms: u64,
+    /// How long the updates of each learner are on their way, in milliseconds; not at all if it is not named.
+    lags_ms: BTreeMap<usize, u64>,
     /// Those that are, and when they arrive.
-    under_way: VecDeque<(Millis, ConnId, Message)>,
+    under_way: Vec<(Millis, ConnId, Message)>,
 }
 
 impl Pair {
@@ -66,6 +67,8 @@ impl Pair {
                 name: i.to_string(),
                 device: String::new(),
                 invite: None,
+                batch: None,
+                serial_first: 1,
             }),
             theta: theta.clone(),
             replica: None,
@@ -86,8 +89,8 @@ impl Pair {
             finished: false,
             next_conn: 1,
             boaster: None,
-            lag_ms: 0,
-            under_way: VecDeque::new(),
+            lags_ms: BTreeMap::new(),
+            under_way: Vec::new(),
         };
         for i in 0..targets.len() {
             pair.connect(i);
@@ -126,8 +129,13 @@ impl Pair {
                 {
                     (update.steps, update.tokens) = (1, update.tokens * 1_000);
                 }
-                if self.lag_ms > 0 && matches!(message, Message::Update(_)) {
-                    return self.under_way.push_back((self.now.after(self.lag_ms), conn, message));
+                if let Message::Progress(progress) = &mut message {
+                    progress.leases = island.leases.iter().map(|grant| (grant.lease, 0)).collect();
+                }
+                if let Some(&lag_ms) = self.lags_ms.get(&i)
+                    && matches!(message, Message::Update(_))
+                {
+                    return self.under_way.push((self.now.after(lag_ms), conn, message));
                 }
                 self.syncer(syncer::Input::Message(conn, message));
             }
@@ -142,20 +150,25 @@ impl Pair {
                 let (version, hat) = self.syncer.hat(fragment).unwrap();
                 self.learner(i, Input::Fetched { fragment, version, values: hat.to_vec() });
             }
-            Output::Encode { round, fragment } => {
-                let body = island.replica.as_mut().unwrap().encode(fragment, &island.theta).unwrap();
-                let encoded = Input::Encoded { round, fragment, body };
+            Output::Encode { serial, fragment } => {
+                let replica = island.replica.as_mut().unwrap();
+                let body = replica.encode(fragment, &island.theta).unwrap();
+                let digest = replica.digest(fragment);
+                let encoded = Input::Encoded { serial, fragment, body, digest };
                 match &mut island.held {
                     Some(held) => held.push_back(encoded),
                     None => self.learner(i, encoded),
                 }
             }
-            Output::Apply { fragment, body, included } => {
-                island.replica.as_mut().unwrap().apply(fragment, &body, included, &mut island.theta).unwrap();
+            Output::Include { fragment } => {
+                island.replica.as_mut().unwrap().include(fragment, &mut island.theta).unwrap();
             }
-            Output::Load { fragment, values, keep, included } => {
+            Output::Apply { fragment, body } => {
+                island.replica.as_mut().unwrap().apply(fragment, &body, &mut island.theta).unwrap();
+            }
+            Output::Load { fragment, values, keep } => {
                 let replica = island.replica.as_mut().unwrap();
-                replica.load(fragment, &values, keep, included, &mut island.theta).unwrap();
+                replica.load(fragment, &values, keep, &mut island.theta).unwrap();
             }
             Output::Grant(grant) => island.leases.push(grant),
             Output::RetainLeases(known) => island.leases.retain(|grant| known.contains(&grant.lease)),
@@ -189,7 +202,9 @@ impl Pair {
     fn steps(&mut self, count: u32) {
         for _ in 0..count {
             self.now = self.now.after(STEP_MS);
-            while let Some((_, conn, message)) = self.under_way.pop_front_if(|(at, ..)| *at <= self.now) {
+            let now = self.now;
+            let arrived: Vec<_> = self.under_way.extract_if(.., |(at, ..)| *at <= now).collect();
+            for (_, conn, message) in arrived {
                 self.syncer(syncer::Input::Message(conn, message));
             }
             for i in 0..self.islands.len() {
@@ -198,8 +213,7 @@ impl Pair {
                     for value in &mut island.theta {
                         *value += 0.01 * (island.target - *value);
                     }
-                    let step =
-                        Step { tokens: STEP_TOKENS, loss: 1.0, step_ms: STEP_MS as f32, leases: vec![] };
+                    let step = Step { tokens: STEP_TOKENS, loss: 1.0, step_ms: STEP_MS as f32 };
                     self.learner(i, learner::Input::Stepped(step));
                 }
             }
@@ -264,7 +278,7 @@ fn a_restart_goes_on_with_momentum_and_versions() {
     pair.disconnect(0);
     pair.disconnect(1);
     pair.syncer =
-        Syncer::restore(record.clone(), &pair.layout, SyncerConfig::default(), states.clone()).unwrap();
+        Syncer::restore(record.clone(), &pair.layout, SyncerConfig::default(), states.clone(), 0).unwrap();
     assert!(states.iter().any(|state| state.momentum.iter().any(|value| *value != 0.0)));
     assert_eq!(pair.syncer.states().cloned().collect::<Vec<_>>(), states);
     assert_eq!(pair.syncer.status().rounds, record.rounds_merged);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Codec, FragmentId, Fragments, QuantError, Segment};
+use super::{Codec, FragmentId, Fragments, QuantError, Segment, halves};
 use crate::wire::ApplyPolicy;
 
 /// Θ̂ as this learner holds it, and what it last reported of each fragment.
@@ -14,8 +14,17 @@ pub struct Replica {
     codec: Codec,
     policy: ApplyPolicy,
     hat: Vec<f32>,
-    /// For each fragment, the θ that the update coded last stands for, until a change comes in.
-    reported: Vec<Option<Vec<f32>>>,
+    /// For each fragment, what the update coded last said, if that is still of use.
+    reported: Vec<Option<Reported>>,
+}
+
+/// What an update said.
+#[derive(Clone, Debug)]
+enum Reported {
+    /// Progress, as coded. It is the same progress from any later Θ̂, so it waits until a change includes it.
+    Progress(Vec<u8>),
+    /// The θ that it stands for, until a change comes in.
+    Position(Vec<f32>),
 }
 
 /// Why a replica did nothing. It is unchanged then, and so is θ.
@@ -46,7 +55,7 @@ pub enum ReplicaError {
         index: usize,
     },
     /// An update is said to be merged that was never coded.
-    #[error("no update of fragment {fragment} was coded since its last change")]
+    #[error("no update of fragment {fragment} was coded that is not merged yet")]
     NothingReported {
         /// The fragment.
         fragment: FragmentId,
@@ -71,54 +80,81 @@ impl Replica {
         &self.hat
     }
 
-    /// Codes `Θ̂ − θ` of `fragment` and remembers the position that this reports: θ itself, or with
-    /// `residue` kept, Θ̂ less what the code stands for.
+    /// The digest of Θ̂ of `fragment`, see [`halves::digest`]; of nothing if there is no such fragment.
+    #[must_use]
+    pub fn digest(&self, fragment: FragmentId) -> u64 {
+        halves::digest(&self.fragments.gather(fragment, &self.hat))
+    }
+
+    /// Codes `Θ̂ − θ` of `fragment` and remembers what this reports: the position θ, until the next change;
+    /// or with `residue` kept, the progress that the code stands for, until a change includes it. A further call
+    /// replaces it.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if θ or
     /// `Θ̂ − θ` is not finite somewhere in the fragment.
     pub fn encode(&mut self, fragment: FragmentId, theta: &[f32]) -> Result<Vec<u8>, ReplicaError> {
         let segments = self.checked(fragment, theta)?;
-        let mut position = self.fragments.gather(fragment, theta);
+        let position = self.fragments.gather(fragment, theta);
         let mut delta = self.fragments.gather(fragment, &self.hat);
         for (delta, theta) in delta.iter_mut().zip(&position) {
             *delta -= theta;
         }
         all_finite(fragment, &delta)?;
         let body = self.codec.encode(segments, &delta);
-        match self.policy {
-            ApplyPolicy::Keep { residue: true } => {
-                self.codec.decode_into(segments, &body, &mut delta)?;
-                position = self.fragments.gather(fragment, &self.hat);
-                for (position, delta) in position.iter_mut().zip(&delta) {
-                    *position -= delta;
-                }
-                self.reported[usize::from(fragment.0)] = Some(position);
-            }
+        self.reported[usize::from(fragment.0)] = match self.policy {
+            ApplyPolicy::Keep { residue: true } => Some(Reported::Progress(body.clone())),
             ApplyPolicy::Keep { residue: false } | ApplyPolicy::Blend { .. } => {
-                self.reported[usize::from(fragment.0)] = Some(position);
+                Some(Reported::Position(position))
             }
-            ApplyPolicy::Overwrite => {}
-        }
+            ApplyPolicy::Overwrite => None,
+        };
         Ok(body)
     }
 
-    /// `Θ̂ += decode(body)` on `fragment`, then θ by the policy. `included`: whether the update coded
-    /// last was merged in this round.
-    ///
-    /// With `reference` = the reported position if `included`, else the old Θ̂:
-    /// - [`ApplyPolicy::Keep`]: `θ = Θ̂ + (θ − reference)`;
-    /// - [`ApplyPolicy::Overwrite`]: `θ = Θ̂`;
-    /// - [`ApplyPolicy::Blend`]: `θ = Θ̂ + α (θ − reference)`.
+    /// Takes in that the update coded last is part of Θ̂, or of the Θ̂ that comes next: what it reported is no longer
+    /// progress of this learner, `θ += Θ̂ − reported position`. With `residue` kept that may be said at any time,
+    /// before the change that holds the update or after it; else before it. Where nothing is kept it changes nothing.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::Body`], and
-    /// [`ReplicaError::NothingReported`] if `included` without an update.
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and with `residue` kept
+    /// [`ReplicaError::NothingReported`] if there is no such update.
+    pub fn include(&mut self, fragment: FragmentId, theta: &mut [f32]) -> Result<(), ReplicaError> {
+        let segments = self.checked(fragment, theta)?;
+        let reported = match &self.reported[usize::from(fragment.0)] {
+            Some(Reported::Progress(body)) => self.codec.decode(segments, body)?,
+            Some(Reported::Position(position)) => {
+                let mut progress = self.fragments.gather(fragment, &self.hat);
+                progress.iter_mut().zip(position).for_each(|(hat, position)| *hat -= position);
+                progress
+            }
+            None if self.policy.is_additive() => return Err(ReplicaError::NothingReported { fragment }),
+            None => return Ok(()),
+        };
+        let mut rest = reported.as_slice();
+        for segment in segments {
+            let (head, tail) = rest.split_at(segment.len as usize);
+            theta[segment.range()].iter_mut().zip(head).for_each(|(theta, reported)| *theta += reported);
+            rest = tail;
+        }
+        self.reported[usize::from(fragment.0)] = None;
+        Ok(())
+    }
+
+    /// `Θ̂ = nearest(Θ̂ + decode(body))` on `fragment`, see [`halves::nearest`], then θ by the policy:
+    /// - [`ApplyPolicy::Keep`]: `θ = Θ̂_new + (θ − Θ̂_old)`;
+    /// - [`ApplyPolicy::Overwrite`]: `θ = Θ̂_new`;
+    /// - [`ApplyPolicy::Blend`]: `θ = Θ̂_new + α (θ − Θ̂_old)`.
+    ///
+    /// If the update coded last is part of this change, say so with [`Self::include`] first. What was reported waits
+    /// for that with `residue` kept, and is forgotten otherwise.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::Body`].
     pub fn apply(
         &mut self,
         fragment: FragmentId,
         body: &[u8],
-        included: bool,
         theta: &mut [f32],
     ) -> Result<(), ReplicaError> {
         let segments = self.checked(fragment, theta)?;
@@ -127,66 +163,58 @@ impl Replica {
         for segment in segments {
             let (head, tail) = rest.split_at_mut(segment.len as usize);
             for (value, hat) in head.iter_mut().zip(&self.hat[segment.range()]) {
-                *value += hat;
+                *value = halves::nearest(*value + hat);
             }
             rest = tail;
         }
-        self.take(fragment, &values, kept_share(self.policy), included, theta)
+        self.take(fragment, &values, kept_share(self.policy), theta);
+        Ok(())
     }
 
     /// Takes a whole Θ̂ of `fragment`, `[fragment_len]`: that of a joiner, or of a learner that missed
-    /// a version. With `keep`, unmerged progress stays as in [`Self::apply`]; else `θ = Θ̂`.
+    /// a version. With `keep`, unmerged progress stays as in [`Self::apply`]; else `θ = Θ̂`, and what was reported
+    /// is forgotten. Values are rounded as [`halves::nearest`] does; those of a syncer are already.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::NotFinite`] if `values`
-    /// are not, and [`ReplicaError::NothingReported`] if `keep` and `included` without an update.
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], and [`ReplicaError::NotFinite`] if `values` are not.
     pub fn load(
         &mut self,
         fragment: FragmentId,
         values: &[f32],
         keep: bool,
-        included: bool,
         theta: &mut [f32],
     ) -> Result<(), ReplicaError> {
         self.checked(fragment, theta)?;
         same_length(self.fragments.len(fragment), values.len())?;
         all_finite(fragment, values)?;
         let share = if keep { kept_share(self.policy) } else { None };
-        self.take(fragment, values, share, included, theta)
+        let mut values = values.to_vec();
+        halves::round(&mut values);
+        self.take(fragment, &values, share, theta);
+        Ok(())
     }
 
     /// Makes `values` the Θ̂ of `fragment`, with `share` of the unmerged progress on top in θ.
-    fn take(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        share: Option<f32>,
-        included: bool,
-        theta: &mut [f32],
-    ) -> Result<(), ReplicaError> {
-        let reported = &mut self.reported[usize::from(fragment.0)];
-        if share.is_some() && included && reported.is_none() {
-            return Err(ReplicaError::NothingReported { fragment });
-        }
-        let position = reported.take().filter(|_| included);
+    fn take(&mut self, fragment: FragmentId, values: &[f32], share: Option<f32>, theta: &mut [f32]) {
         let mut start = 0;
         for segment in self.fragments.segments(fragment).unwrap_or_default() {
             let local = start..start + segment.len as usize;
             start = local.end;
-            let new = &values[local.clone()];
+            let new = &values[local];
             let theta = &mut theta[segment.range()];
             let hat = &mut self.hat[segment.range()];
             if let Some(share) = share {
-                let reference = position.as_ref().map_or(&*hat, |position| &position[local]);
-                for ((theta, new), reference) in theta.iter_mut().zip(new).zip(reference) {
-                    *theta = new + share * (*theta - reference);
+                for ((theta, new), hat) in theta.iter_mut().zip(new).zip(&*hat) {
+                    *theta = new + share * (*theta - hat);
                 }
             } else {
                 theta.copy_from_slice(new);
             }
             hat.copy_from_slice(new);
         }
-        Ok(())
+        // A position means nothing beside another Θ̂, while progress is progress.
+        self.reported[usize::from(fragment.0)]
+            .take_if(|report| share.is_none() || matches!(report, Reported::Position(_)));
     }
 
     fn checked(&self, fragment: FragmentId, theta: &[f32]) -> Result<&[Segment], ReplicaError> {

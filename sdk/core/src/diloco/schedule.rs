@@ -3,16 +3,11 @@
 //! [`Schedule`] owns the order of the rounds of all fragments, their numbers, the measured times that pace them, and
 //! the owner's word to hold or to finish. It knows nothing of connections, parameters or leases.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::speed::average;
 use super::{Launch, Timing};
 use crate::wire::{FragmentId, LearnerId, Millis, Round};
-
-/// Weight of the newest value in the moving averages of times.
-const TIMING_WEIGHT: f64 = 0.5;
-
-/// Launches that are remembered, to know how late an update is that comes after its round.
-const LAUNCHES_MAX: usize = 256;
 
 /// The number of a run's first round.
 const FIRST_ROUND: u64 = 1;
@@ -43,6 +38,8 @@ pub struct Traffic {
     pub live: usize,
     /// Whether one of them has said how long its steps take.
     pub is_measured: bool,
+    /// Whether answers wait for a round on any fragment.
+    pub is_answered: bool,
 }
 
 /// The part of a schedule that outlives the process.
@@ -69,8 +66,6 @@ pub struct Schedule {
     turn: Turn,
     /// When the last round was launched.
     launched: Option<Millis>,
-    /// When the latest rounds were launched.
-    launches: BTreeMap<Round, Millis>,
     ending: Option<Ending>,
 }
 
@@ -100,9 +95,14 @@ impl Default for Turn {
 impl Turn {
     /// The same with round numbers from a fresh range, so that no version names two contents: what was merged after
     /// the snapshot is lost.
+    ///
+    /// The upper 32 bits of a round's number are the run's incarnation, 0 at first. That after a restart is
+    /// `max(previous + 1, started_s)`, where `started_s` says when the process started, in seconds since 1970: who
+    /// goes on from the same old snapshot twice, in two processes, has two.
     #[must_use]
-    pub fn after_restart(self) -> Self {
-        Self { next_round: ((self.next_round >> 32) + 1) << 32, ..self }
+    pub fn after_restart(self, started_s: u32) -> Self {
+        let previous = u32::try_from(self.next_round >> 32).expect("32 bits are left");
+        Self { next_round: u64::from(previous.saturating_add(1).max(started_s)) << 32, ..self }
     }
 }
 
@@ -110,7 +110,7 @@ impl Schedule {
     /// The schedule of a run whose turn this is.
     #[must_use]
     pub fn new(terms: ScheduleTerms, turn: Turn) -> Self {
-        Self { terms, turn, launched: None, launches: BTreeMap::new(), ending: None }
+        Self { terms, turn, launched: None, ending: None }
     }
 
     /// The part that outlives the process.
@@ -143,12 +143,6 @@ impl Schedule {
         self.ending.is_some()
     }
 
-    /// Whether a round of this number was ever launched.
-    #[must_use]
-    pub fn is_issued(&self, round: Round) -> bool {
-        round.0 < self.turn.next_round
-    }
-
     /// Holds the run or lets it go on; whether that is news.
     pub fn hold(&mut self, is_held: bool) -> bool {
         std::mem::replace(&mut self.turn.is_held, is_held) != is_held
@@ -169,14 +163,36 @@ impl Schedule {
         let has_begun = self.turn.next_round != FIRST_ROUND;
         let needed = if has_begun { 1 } else { self.terms.learners_start.max(1) as usize };
         let is_full = traffic.in_flight >= self.terms.rounds_in_flight.max(1) as usize;
-        let too_few = traffic.live < needed || !traffic.is_measured;
+        // What those who left handed in is merged, too, when nobody else is there.
+        let is_left = traffic.live == 0 && traffic.is_answered && self.timing().step_ms > 0.0;
+        let too_few = !is_left && (traffic.live < needed || !traffic.is_measured);
         if self.is_ending() || self.is_held() || is_full || traffic.is_next_busy || too_few {
             return None;
         }
         let Some(launched) = self.launched else { return Some(Millis(0)) };
+        Some(launched.after(self.floor_ms().ceil() as u64))
+    }
+
+    /// When the next round on `fragment` is to be expected, if nothing holds up a launch; `None` while nothing is
+    /// launched.
+    #[must_use]
+    pub fn expected(&self, fragment: FragmentId) -> Option<Millis> {
+        let launched = self.launched.filter(|_| !self.is_ending() && !self.is_held())?;
+        let ahead = (fragment.0 + self.terms.fragments - self.turn.next_fragment.0) % self.terms.fragments;
+        Some(launched.after((self.floor_ms() * f64::from(ahead + 1)) as u64))
+    }
+
+    /// An answer that takes longer than this, in milliseconds, is asked for ahead of its round: so long may a round
+    /// last without holding up a launch.
+    #[must_use]
+    pub fn in_time_ms(&self) -> f64 {
+        f64::from(self.terms.rounds_in_flight) * self.timing().launch_ms
+    }
+
+    /// `H · ξ_step / P`, in milliseconds.
+    fn floor_ms(&self) -> f64 {
         let ScheduleTerms { sync_every, fragments, .. } = self.terms;
-        let floor_ms = f64::from(sync_every) * self.timing().step_ms / f64::from(fragments);
-        Some(launched.after(floor_ms.ceil() as u64))
+        f64::from(sync_every) * self.timing().step_ms / f64::from(fragments)
     }
 
     /// Launches the next round; to be called when [`Self::launch_at`] has come. `live` are the learners that take part
@@ -193,6 +209,7 @@ impl Schedule {
         &mut self,
         now: Millis,
         is_busy: impl Fn(&FragmentId) -> bool,
+        is_answered: impl Fn(&FragmentId) -> bool,
         live: &BTreeSet<LearnerId>,
     ) -> Vec<Launch> {
         let Some(ending) = self.ending.as_mut().filter(|ending| !ending.todo.is_empty()) else {
@@ -200,8 +217,7 @@ impl Schedule {
         };
         if live.is_empty() {
             // Nobody has anything to hand in any more.
-            ending.todo.retain(is_busy);
-            return Vec::new();
+            ending.todo.retain(|fragment| is_busy(fragment) || is_answered(fragment));
         }
         let (todo, free): (Vec<_>, Vec<_>) = std::mem::take(&mut ending.todo).into_iter().partition(is_busy);
         ending.todo = todo;
@@ -225,12 +241,10 @@ impl Schedule {
         self.turn.timing.launch_ms = step_ms * steps.max(1.0);
     }
 
-    /// An update for `round` came in, in time or late.
-    pub fn note_answer(&mut self, now: Millis, round: Round) {
-        if let Some(&launched) = self.launches.get(&round) {
-            let timing = &mut self.turn.timing;
-            timing.answer_ms = average(timing.answer_ms, now.since(launched) as f64);
-        }
+    /// An update came in, `after_ms` after it was asked for.
+    pub fn note_answer(&mut self, after_ms: u64) {
+        let timing = &mut self.turn.timing;
+        timing.answer_ms = average(timing.answer_ms, after_ms as f64);
     }
 
     /// A round reached its quorum `after_ms` after its launch.
@@ -261,10 +275,6 @@ impl Schedule {
         let round = Round(self.turn.next_round);
         self.turn.next_round += 1;
         self.launched = Some(now);
-        self.launches.insert(round, now);
-        if self.launches.len() > LAUNCHES_MAX {
-            self.launches.pop_first();
-        }
         Launch { round, fragment, invited, last_of }
     }
 
@@ -276,10 +286,6 @@ impl Schedule {
         let skip = (turn as usize).wrapping_mul(size) % live.len().max(1);
         live.iter().cycle().skip(skip).take(size).copied().collect()
     }
-}
-
-fn average(old: f64, new: f64) -> f64 {
-    if old == 0.0 { new } else { old + TIMING_WEIGHT * (new - old) }
 }
 
 #[cfg(test)]

@@ -17,6 +17,14 @@ pub(super) fn lower_median(times: impl Iterator<Item = f64>) -> f64 {
     *times.select_nth_unstable_by(last / 2, f64::total_cmp).1
 }
 
+/// Weight of the newest value in the moving averages of times.
+const TIMING_WEIGHT: f64 = 0.5;
+
+/// The moving average `old`, 0 until known, with `new` taken in.
+pub(super) fn average(old: f64, new: f64) -> f64 {
+    if old == 0.0 { new } else { old + TIMING_WEIGHT * (new - old) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,10 @@
 
 use crate::rng::Rng;
 
-/// After so long without trouble the waits begin anew, in milliseconds.
-const HEALTHY_MS: u64 = 60_000;
+/// What held for so long was no failure: the waits begin anew, in milliseconds. Short enough that one who crashes every
+/// few minutes, or is restarted often, is found again at once; long enough that one who fails as soon as it is
+/// joined is not stormed.
+const HEALTHY_MS: u64 = 5_000;
 
 /// A time that doubles from attempt to attempt, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +41,16 @@ impl Backoff {
     /// The wait before the next attempt, in milliseconds, at least 1; what went before held for `healthy_ms`.
     pub(super) fn next_ms(&mut self, healthy_ms: u64) -> u64 {
         if healthy_ms >= HEALTHY_MS {
-            self.ceiling_ms = self.waits.first_ms;
+            self.ease();
         }
         let ceiling_ms = self.ceiling_ms;
         self.ceiling_ms = self.waits.after(ceiling_ms);
         (ceiling_ms - self.rng.next_u64() % (ceiling_ms / 2 + 1)).max(1)
+    }
+
+    /// What was attempted came about: the waits begin anew.
+    pub(super) fn ease(&mut self) {
+        self.ceiling_ms = self.waits.first_ms;
     }
 }
 
@@ -53,18 +60,20 @@ mod tests {
     use crate::member::Waits;
 
     #[test]
-    fn doubles_within_bounds_and_starts_anew_after_a_healthy_minute() {
+    fn doubles_within_bounds_and_starts_anew_after_seconds_of_health_or_success() {
         for seed in 0..200 {
             let mut backoff = Backoff::new(Waits::default().backoff, seed);
             for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
-                let wait_ms = backoff.next_ms(59_999);
+                let wait_ms = backoff.next_ms(4_999);
                 assert!(
                     (ceiling_ms / 2..=ceiling_ms).contains(&wait_ms),
                     "seed {seed}: {wait_ms} of {ceiling_ms}"
                 );
             }
-            assert!(backoff.next_ms(60_000) <= 250, "seed {seed}");
+            assert!(backoff.next_ms(5_000) <= 250, "seed {seed}");
             assert!(backoff.next_ms(0) >= 250, "seed {seed}");
+            backoff.ease();
+            assert!(backoff.next_ms(0) <= 250, "seed {seed}");
         }
     }
 

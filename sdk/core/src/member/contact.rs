@@ -38,8 +38,8 @@ enum Line {
     Down { retry_us: u64 },
     /// It is being made.
     Opening { silence: Silence },
-    /// It stands; `answered` once a message came in.
-    Open { opened_us: u64, answered: bool, silence: Silence },
+    /// It stands; `answered` once a message came in, `welcomed_us` once the syncer took this learner in.
+    Open { welcomed_us: Option<u64>, answered: bool, silence: Silence },
 }
 
 impl Contact {
@@ -66,12 +66,14 @@ impl Contact {
     /// The connection that was being made stands.
     pub(super) fn opened(&mut self, now_us: u64) {
         self.absence.excuse("", None);
-        self.line = Line::Open { opened_us: now_us, answered: false, silence: Silence::new(now_us) };
+        self.patience.watch();
+        self.line = Line::Open { welcomed_us: None, answered: false, silence: Silence::new(now_us) };
     }
 
     /// Something came.
     pub(super) fn heard(&mut self, now_us: u64) {
         if let Line::Opening { silence } | Line::Open { silence, .. } = &mut self.line {
+            self.patience.relieve(silence.look(now_us));
             silence.end(now_us);
         }
     }
@@ -85,8 +87,11 @@ impl Contact {
     }
 
     /// The syncer took this learner in.
-    pub(super) fn welcomed(&mut self) {
+    pub(super) fn welcomed(&mut self, now_us: u64) {
         self.absence.end();
+        if let Line::Open { welcomed_us, .. } = &mut self.line {
+            welcomed_us.get_or_insert(now_us);
+        }
     }
 
     /// Why the connection is of no more use, if it has not opened or nothing has come for too long; to be called often,
@@ -122,7 +127,11 @@ impl Contact {
         let healthy_ms = match self.line {
             Line::Down { .. } => return None,
             Line::Opening { .. } => 0,
-            Line::Open { opened_us, .. } => now_us.saturating_sub(opened_us) / 1_000,
+            Line::Open { welcomed_us: None, .. } => 0,
+            // Silence at its end proves nothing.
+            Line::Open { welcomed_us: Some(from_us), ref silence, .. } => {
+                silence.heard_us().saturating_sub(from_us) / 1_000
+            }
         };
         let retry_ms = match self.not_before_us.saturating_sub(now_us).div_ceil(1_000) {
             0 if ending.wait_ms > 0 => u64::from(ending.wait_ms),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::diloco::Fragments;
-use crate::wire::{Bye, DecodeError, FragmentId, Message, Round, Version, Welcome};
+use crate::wire::{Bye, DecodeError, FragmentId, Message, Serial, Version, Welcome};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub enum Input {
     FetchFailed { fragment: FragmentId, reason: String },
     /// The bytes of a shard came, not yet checked, or why they did not.
     Shard { shard: u32, bytes: Result<Vec<u8>, String> },
-    /// The body of [`Output::Encode`].
-    Encoded { round: Round, fragment: FragmentId, body: Vec<u8> },
+    /// The body of [`Output::Encode`], and the digest of the Θ̂ that it is relative to.
+    Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
     /// One inner step is done.
     Stepped(Step),
     /// The device worked for so long beyond the calls of the steps, in microseconds: rest is owed for it.
@@ -89,13 +89,14 @@ pub enum Output {
     Fetch { fragment: FragmentId, version: Version },
     /// Fetch a shard, and no other any more.
     FetchShard { shard: u32, body_bytes: u64 },
-    /// Code the progress on a fragment as of now; answer with [`Input::Encoded`]. That may come later: after a new
-    /// version of the fragment or another round on it the body is dropped, and what it held goes into the next one.
-    Encode { round: Round, fragment: FragmentId },
+    /// Code the progress on a fragment as of now; answer with [`Input::Encoded`], which may come later.
+    Encode { serial: Serial, fragment: FragmentId },
+    /// The update that was coded last is part of Θ̂, or of the one that comes next (`Replica::include`).
+    Include { fragment: FragmentId },
     /// Take in a merged change (`Replica::apply`).
-    Apply { fragment: FragmentId, body: Vec<u8>, included: bool },
+    Apply { fragment: FragmentId, body: Vec<u8> },
     /// Take in a whole Θ̂ (`Replica::load`).
-    Load { fragment: FragmentId, values: Vec<f32>, keep: bool, included: bool },
+    Load { fragment: FragmentId, values: Vec<f32>, keep: bool },
     /// Something went wrong that is dealt with; for people.
     Trouble { reason: String },
     /// It is over: nothing comes after this.

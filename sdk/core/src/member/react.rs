@@ -39,8 +39,8 @@ impl Member {
             Input::Fetched { fragment, version, values } => {
                 self.tell(learner::Input::Fetched { fragment, version, values });
             }
-            Input::Encoded { round, fragment, body } => {
-                self.tell(learner::Input::Encoded { round, fragment, body });
+            Input::Encoded { serial, fragment, body, digest } => {
+                self.tell(learner::Input::Encoded { serial, fragment, body, digest });
             }
             Input::Paused(paused) => self.tell(learner::Input::Paused(paused)),
             Input::Hidden(hidden) => self.tell(learner::Input::Hidden(hidden)),
@@ -59,7 +59,8 @@ impl Member {
         self.contact.answered(self.now_us);
         match &message {
             Message::Welcome(_) => {
-                self.contact.welcomed();
+                self.contact.welcomed(self.now_us);
+                self.supply.hurry(self.now_us);
                 if self.phase == Phase::Greeting {
                     self.phase = Phase::Training;
                 }
@@ -117,8 +118,7 @@ impl Member {
         let step_us = busy_us.saturating_add(earlier_us);
         // The rest is part of its pace: the syncer plans with it.
         let step_ms = (step_us.saturating_add(self.pace.rest_of(step_us)) as f64 / 1e3) as f32;
-        let leases = self.supply.feed().map(|feed| feed.progress()).unwrap_or_default();
-        self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms, leases }));
+        self.tell(learner::Input::Stepped(learner::Step { tokens, loss, step_ms }));
     }
 
     fn on_hurry(&mut self) {
@@ -137,6 +137,7 @@ impl Member {
             self.end(End::Left);
         } else if !self.is_leaving() {
             self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(LEAVE_US_MAX) };
+            self.learner.hand_in();
         }
     }
 
@@ -188,11 +189,12 @@ impl Member {
     pub(super) fn obey(&mut self, output: learner::Output) {
         use learner::Output as Wish;
         self.out.push_back(match output {
-            Wish::Send(message) => {
+            Wish::Send(mut message) => {
                 if !self.contact.is_open() {
                     return;
                 }
-                if let (Message::Progress(progress), Some(feed)) = (&message, self.supply.feed()) {
+                if let (Message::Progress(progress), Some(feed)) = (&mut message, self.supply.feed()) {
+                    progress.leases = feed.progress();
                     feed.reported(&progress.leases);
                 }
                 Output::Send(message)
@@ -202,11 +204,10 @@ impl Member {
                 Output::Build { welcome, anew }
             }
             Wish::Fetch { fragment, version } => Output::Fetch { fragment, version },
-            Wish::Encode { round, fragment } => Output::Encode { round, fragment },
-            Wish::Apply { fragment, body, included } => Output::Apply { fragment, body, included },
-            Wish::Load { fragment, values, keep, included } => {
-                Output::Load { fragment, values, keep, included }
-            }
+            Wish::Encode { serial, fragment } => Output::Encode { serial, fragment },
+            Wish::Include { fragment } => Output::Include { fragment },
+            Wish::Apply { fragment, body } => Output::Apply { fragment, body },
+            Wish::Load { fragment, values, keep } => Output::Load { fragment, values, keep },
             Wish::Grant(grant) => match self.supply.feed().map(|feed| feed.grant(grant)) {
                 Some(Err(error)) => Output::Trouble { reason: error.to_string() },
                 Some(Ok(())) | None => return,

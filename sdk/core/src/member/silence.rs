@@ -7,6 +7,8 @@ use super::backoff::Doubling;
 const LOOK_US_MAX: u64 = 5_000_000;
 /// The part of the first patience that one in a hurry has.
 const HURRY: u64 = 6;
+/// A silence of more than this part of the first patience shows that the peer is a slow one.
+const LIVELY: u64 = 4;
 
 /// The silence of one peer.
 #[derive(Clone, Debug)]
@@ -40,6 +42,11 @@ impl Silence {
         (self.looked_us, self.silent_us) = (now_us, 0);
     }
 
+    /// When something came last, in microseconds.
+    pub(super) fn heard_us(&self) -> u64 {
+        self.heard_us
+    }
+
     /// How long it lasts by the clock, in microseconds.
     pub(super) fn lasts_us(&self, now_us: u64) -> u64 {
         now_us.saturating_sub(self.heard_us)
@@ -52,17 +59,35 @@ impl Silence {
 }
 
 /// For how long a silence is borne. It doubles with each connection given up, since a run that is held, or slow, is
-/// silent too.
+/// silent too. It begins anew once a peer has been lively for as long as the first one lasts: a peer that was gone for
+/// an hour, and is back, is not a slow one.
 #[derive(Clone, Debug)]
 pub(super) struct Patience {
     span: Doubling,
     now_ms: u64,
+    /// For how long the peer has been lively, in microseconds.
+    lively_us: u64,
 }
 
 impl Patience {
     /// The first is `span.first_ms`.
     pub(super) fn new(span: Doubling) -> Self {
-        Self { span, now_ms: span.first_ms }
+        Self { span, now_ms: span.first_ms, lively_us: 0 }
+    }
+
+    /// There is another connection, on which the peer has yet to show what it is.
+    pub(super) fn watch(&mut self) {
+        self.lively_us = 0;
+    }
+
+    /// A silence of which `silent_us` count is over.
+    pub(super) fn relieve(&mut self, silent_us: u64) {
+        let first_us = self.span.first_ms.saturating_mul(1_000);
+        let is_lively = silent_us <= first_us / LIVELY;
+        self.lively_us = if is_lively { self.lively_us.saturating_add(silent_us) } else { 0 };
+        if self.lively_us >= first_us {
+            self.now_ms = self.span.first_ms;
+        }
     }
 
     /// The silence that is borne now, in microseconds.
@@ -122,5 +147,23 @@ mod tests {
             assert_eq!(patience.lose(), patience_s);
         }
         assert_eq!(patience.hurry_us(), 10 * SECOND_US);
+    }
+
+    #[test]
+    fn patience_begins_anew_with_a_lively_peer_and_not_with_a_slow_one() {
+        let mut patience = Patience::new(Waits::default().patience);
+        (0..3).for_each(|_| _ = patience.lose());
+        // A word each five minutes, in bursts: it needs the patience that it was given.
+        for _ in 0..100 {
+            patience.relieve(300 * SECOND_US);
+            patience.relieve(10 * SECOND_US);
+        }
+        assert_eq!(patience.us(), 480 * SECOND_US);
+        patience.watch();
+        for patience_s in [480, 480, 480, 60] {
+            patience.relieve(15 * SECOND_US);
+            assert_eq!(patience.us(), patience_s * SECOND_US);
+        }
+        assert_eq!((patience.lose(), patience.us()), (60, 120 * SECOND_US));
     }
 }

@@ -1,11 +1,15 @@
 //! What a learner trains on: its leases, and the shards that they need.
 
+use std::num::NonZeroU32;
+
 use super::backoff::{Backoff, Doubling};
 use crate::data::{Feed, FeedError};
 use crate::wire::{RunId, RunSpec, Welcome};
 
 /// The leases and shards of one run.
 pub(super) struct Supply {
+    /// Windows of one step; `None` for as many as the run says.
+    batch: Option<NonZeroU32>,
     plan: Option<Plan>,
     fetch: Option<Fetch>,
     backoff: Backoff,
@@ -27,9 +31,9 @@ struct Fetch {
 }
 
 impl Supply {
-    /// Nothing; `seed` spreads the retries.
-    pub(super) fn new(waits: Doubling, seed: u64) -> Self {
-        Self { plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
+    /// Nothing, for steps on `batch` windows; `seed` spreads the retries.
+    pub(super) fn new(batch: Option<NonZeroU32>, waits: Doubling, seed: u64) -> Self {
+        Self { batch, plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
     }
 
     /// Makes ready for the run of `welcome`; whether it is another than before, of which nothing is left.
@@ -59,10 +63,10 @@ impl Supply {
         self.plan.as_mut().map(|plan| &mut plan.feed)
     }
 
-    /// The next batch of the run's size, `[batch, context + 1]`, if enough windows are there.
+    /// The next batch, `[batch, context + 1]`, if enough windows are there.
     pub(super) fn next_batch(&mut self) -> Option<Vec<u32>> {
         let plan = self.plan.as_mut()?;
-        plan.feed.next_batch(plan.spec.inner.batch)
+        plan.feed.next_batch(self.batch.map_or(plan.spec.inner.batch, NonZeroU32::get))
     }
 
     /// The shard to fetch from now on, if it is time to ask for one, and its length in bytes.
@@ -88,6 +92,7 @@ impl Supply {
         match feed.add_shard(shard, bytes) {
             Ok(()) => {
                 self.fetch.take_if(|fetch| fetch.shard == shard);
+                self.backoff.ease();
                 Ok(())
             }
             Err(error) => {
@@ -101,6 +106,13 @@ impl Supply {
     pub(super) fn failed(&mut self, now_us: u64, shard: u32) {
         if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.shard == shard) {
             fetch.retry_us = Some(now_us.saturating_add(1_000 * self.backoff.next_ms(0)));
+        }
+    }
+
+    /// Whoever has the shards is back: one that did not come is asked for at once.
+    pub(super) fn hurry(&mut self, now_us: u64) {
+        if let Some(Fetch { retry_us: Some(retry_us), .. }) = &mut self.fetch {
+            *retry_us = now_us.min(*retry_us);
         }
     }
 

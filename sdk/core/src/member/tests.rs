@@ -1,5 +1,6 @@
 //! A member against the real syncer's core, each output at once the other's input.
 
+mod crash;
 mod ends;
 mod line;
 mod pace;
@@ -13,7 +14,7 @@ use crate::data::{encode_shard, shard_spec};
 use crate::diloco::syncer::{self, Syncer, SyncerConfig};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
-use crate::wire::{Bye, CloseCode, ConnId, Hello, Identity, Message, Progress, RunSpec};
+use crate::wire::{Bye, CloseCode, ConnId, FragmentId, Hello, Identity, Message, Progress, RunSpec};
 
 const SECOND_US: u64 = 1_000_000;
 const STEP_US: u64 = 100_000;
@@ -30,6 +31,8 @@ struct Rig {
     /// The connection, and the number of the next.
     conn: Option<ConnId>,
     next_conn: u64,
+    /// Fragments that are asked for while they are merged.
+    fetching: Vec<FragmentId>,
     script: Script,
     log: Log,
 }
@@ -71,6 +74,8 @@ fn config() -> MemberConfig {
             name: "one".to_owned(),
             device: String::new(),
             invite: None,
+            batch: None,
+            serial_first: 1,
         },
         contact_ms_max: None,
         reconnect_ms_max: None,
@@ -103,6 +108,7 @@ impl Rig {
             replica: None,
             conn: None,
             next_conn: 1,
+            fetching: Vec::new(),
             script: Script::default(),
             log: Log::default(),
         }
@@ -153,10 +159,7 @@ impl Rig {
             Output::Fetch { fragment, .. } if self.script.fragments_lost => {
                 self.tell(Input::FetchFailed { fragment, reason: "the test says so".to_owned() });
             }
-            Output::Fetch { fragment, .. } => {
-                let (version, hat) = self.syncer.hat(fragment).unwrap();
-                self.tell(Input::Fetched { fragment, version, values: hat.to_vec() });
-            }
+            Output::Fetch { fragment, .. } => self.fetch(fragment),
             Output::FetchShard { shard, body_bytes } => {
                 assert_eq!(body_bytes, self.shard.len() as u64);
                 self.log.shards_us.push(self.now_us);
@@ -165,16 +168,21 @@ impl Rig {
                 let bytes = if lost { Err("the test says so".to_owned()) } else { Ok(self.shard.clone()) };
                 self.tell(Input::Shard { shard, bytes });
             }
-            Output::Encode { round, fragment } => {
-                let body = self.replica.as_mut().unwrap().encode(fragment, &self.theta).unwrap();
-                self.tell(Input::Encoded { round, fragment, body });
-            }
-            Output::Apply { fragment, body, included } => {
-                self.replica.as_mut().unwrap().apply(fragment, &body, included, &mut self.theta).unwrap();
-            }
-            Output::Load { fragment, values, keep, included } => {
+            Output::Encode { serial, fragment } => {
                 let replica = self.replica.as_mut().unwrap();
-                replica.load(fragment, &values, keep, included, &mut self.theta).unwrap();
+                let body = replica.encode(fragment, &self.theta).unwrap();
+                let digest = replica.digest(fragment);
+                self.tell(Input::Encoded { serial, fragment, body, digest });
+            }
+            Output::Include { fragment } => {
+                self.replica.as_mut().unwrap().include(fragment, &mut self.theta).unwrap();
+            }
+            Output::Apply { fragment, body } => {
+                self.replica.as_mut().unwrap().apply(fragment, &body, &mut self.theta).unwrap();
+            }
+            Output::Load { fragment, values, keep } => {
+                let replica = self.replica.as_mut().unwrap();
+                replica.load(fragment, &values, keep, &mut self.theta).unwrap();
             }
             Output::Trouble { reason } => self.log.troubles.push(reason),
             Output::End(end) => self.log.ends.push(end),
@@ -229,6 +237,17 @@ impl Rig {
                 }
                 Asked::Merge(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
             }
+        }
+        std::mem::take(&mut self.fetching).into_iter().for_each(|fragment| self.fetch(fragment));
+    }
+
+    /// Brings a fragment, or waits for the end of its merge as a server does.
+    fn fetch(&mut self, fragment: FragmentId) {
+        match self.syncer.hat(fragment) {
+            Some((version, hat)) => {
+                self.tell(Input::Fetched { fragment, version, values: hat.to_vec() });
+            }
+            None => self.fetching.push(fragment),
         }
     }
 
@@ -332,4 +351,26 @@ fn a_shard_that_does_not_come_is_asked_for_again_later_and_later() {
     }
     assert_eq!(rig.troubles(), BTreeMap::from([("data did not come: the test says so", 4)]));
     assert!(rig.log.steps > 150, "{} steps", rig.log.steps);
+}
+
+#[test]
+fn a_shard_that_came_and_a_syncer_that_is_back_make_up_for_those_that_did_not_come() {
+    let mut rig = Rig::with(config());
+    rig.script.shards_lost = 8;
+    rig.run_for(8 * SECOND_US);
+    let asked = rig.log.shards_us.len();
+    assert!((5..8).contains(&asked), "{asked}");
+    rig.script.shards_lost = 0;
+    let cut_us = rig.now_us;
+    rig.cut();
+    rig.run_for(SECOND_US);
+    let back_us = rig.log.shards_us[asked];
+    assert!(back_us <= cut_us + 250_000 && rig.log.steps > 0, "asked for after {} µs", back_us - cut_us);
+    // It needs the shard again, and does not wait as long as it would have had to before.
+    rig.goodbye(bye(CloseCode::WrongRun));
+    rig.script.shards_lost = 1;
+    rig.run_for(SECOND_US);
+    let gaps_ms: Vec<u64> = rig.log.shards_us.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000).collect();
+    assert!(gaps_ms.last() <= Some(&250), "{gaps_ms:?}");
+    assert_eq!((rig.log.shards_us.len(), rig.script.shards_lost), (asked + 3, 0));
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, RunSpec, Share,
+    CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share,
     Version,
 };
 
@@ -40,9 +40,11 @@ pub struct Welcome {
     pub versions: Vec<Version>,
     /// The run's merged tokens so far: the inner schedule's clock.
     pub clock_tokens: u64,
-    /// For each fragment, the last round in which an update of this learner was merged, `[P]`.
-    /// It settles what a lost connection left open.
-    pub merged_rounds: Vec<Option<Round>>,
+    /// For each fragment, the last update of this learner that was merged, `[P]`, and…
+    pub merged: Vec<Option<Serial>>,
+    /// …the one that the syncer holds and has not settled yet, `[P]`. Together they settle what a lost connection
+    /// left open: an update in neither is lost, and its progress goes into the next one.
+    pub unsettled: Vec<Option<Serial>>,
     /// The leases that the syncer knows this learner to hold; it forgets any other.
     pub leases: Vec<LeaseId>,
     /// Tokens that this learner trained on so far, in all its processes.
@@ -60,11 +62,11 @@ pub struct Welcome {
 pub struct Update {
     /// The run.
     pub run: RunId,
-    /// The round that it answers.
-    pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// The version that `body` is relative to.
+    /// Names it in [`super::Message::Receipt`].
+    pub serial: Serial,
+    /// The version that its sender held.
     pub base: Version,
     /// Inner steps since the last merged update of this fragment, at least 1.
     pub steps: u32,
@@ -82,8 +84,6 @@ pub struct Update {
 pub struct Merged {
     /// The run.
     pub run: RunId,
-    /// The round.
-    pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
     /// The version that `body` is added to.
@@ -97,6 +97,8 @@ pub struct Merged {
     pub body: Vec<u8>,
     /// First 8 bytes of the SHA-256 of `body`, big endian.
     pub checksum: u64,
+    /// Digest of the Θ̂ that results, see `diloco::digest`.
+    pub digest: u64,
 }
 
 /// What became of an update. Every update meets exactly one.
@@ -113,7 +115,8 @@ pub enum Fate {
         /// Its tokens, as counted.
         tokens: u64,
     },
-    /// The round had ended; the learner keeps the progress, which rides in its next update.
+    /// It came after its round, and the run's policy cannot use it any more; the learner keeps the progress, which
+    /// rides in its next update.
     Late(LateReason),
     /// It was not taken; the learner keeps the progress.
     Refused(Refusal),
@@ -135,8 +138,10 @@ pub enum LateReason {
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// The round never invited this learner, or it answered twice.
+    /// Nobody asked this learner.
     NotInvited,
+    /// Another update of this learner on this fragment is not settled yet: the next one goes out after its receipt.
+    Unsettled,
     /// `steps` or `tokens` is 0.
     Empty,
     /// The body has the wrong length for the fragment.
@@ -171,7 +176,8 @@ pub struct LeaseGrant {
 pub struct Progress {
     /// The run.
     pub run: RunId,
-    /// For each lease it holds, windows trained so far, in order of the lease.
+    /// For each lease it holds, windows trained so far, in order of the lease; a finished one once on each connection
+    /// whose `Welcome` lists it.
     pub leases: Vec<(LeaseId, u32)>,
     /// Steps since it first joined this run.
     pub steps: u64,

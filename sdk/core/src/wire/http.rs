@@ -27,7 +27,7 @@ pub const EVENTS: &str = "/v1/events";
 pub const EXPORT: &str = "/v1/export.zip";
 /// The learners' WebSocket; `WIRE.md` says what is spoken there.
 pub const SOCKET: &str = "/v1/ws";
-/// Θ̂ of one fragment, as little-endian `f32`.
+/// Θ̂ of one fragment, two bytes a value: little-endian 16-bit floats.
 pub const FRAGMENT: &str = "/v1/runs/{run}/fragments/{fragment}/{version}";
 /// The tokens of one shard.
 pub const SHARD: &str = "/v1/runs/{run}/shards/{index}";
@@ -54,6 +54,12 @@ pub const INVITE_KEY: &str = "invite=";
 #[must_use]
 pub fn fragment_path(run: RunId, fragment: FragmentId, version: Version) -> String {
     fill(FRAGMENT, &[&run, &fragment, &version])
+}
+
+/// The entity tag of Θ̂ of `fragment` at `version`, quotes included; `run` as in paths.
+#[must_use]
+pub fn fragment_tag(run: impl Display, fragment: FragmentId, version: Version) -> String {
+    format!("\"{run}-{fragment}-{version}\"")
 }
 
 /// The path of the shard with this index.
@@ -85,6 +91,7 @@ mod tests {
             fragment_path(run, FragmentId(7), Version(12)),
             "/v1/runs/00000000000000ab/fragments/7/12"
         );
+        assert_eq!(fragment_tag(run, FragmentId(7), Version(12)), "\"00000000000000ab-7-12\"");
         assert_eq!(shard_path(run, 3), "/v1/runs/00000000000000ab/shards/3");
         assert_eq!(SOCKET, "/v1/ws");
         assert_eq!((INVITE_HEADER, VERSION_HEADER), ("x-archipelago-invite", "x-archipelago-version"));

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(transparent)]
+        id!(plain #[derive(Serialize, Deserialize)] #[serde(transparent)] $(#[$doc])* $name($int));
+    };
+    (plain $(#[$meta:meta])* $name:ident($int:ty)) => {
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+        $(#[$meta])*
         pub struct $name(pub $int);
 
         impl fmt::Display for $name {
@@ -21,15 +23,51 @@ macro_rules! id {
     };
 }
 
+/// An id of 64 bits that pages are told: in JSON and the like it is text, because JavaScript's numbers are exact up to
+/// 2⁵³ only. Numbers are read too, as snapshots had them once.
+macro_rules! wide_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        id!(plain $(#[$doc])* #[cfg_attr(feature = "ts", ts(type = "string"))] $name(u64));
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if !deserializer.is_human_readable() {
+                    return u64::deserialize(deserializer).map(Self);
+                }
+                match Wide::deserialize(deserializer)? {
+                    Wide::Number(number) => Ok(Self(number)),
+                    Wide::Text(text) => text.parse().map(Self).map_err(serde::de::Error::custom),
+                }
+            }
+        }
+    };
+}
+
+/// A wide id as text formats have it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Wide {
+    Number(u64),
+    Text(String),
+}
+
 id!(/// A learner, for the whole run: the syncer numbers identities in the order they first came.
     LearnerId(u32));
 id!(/// One of the `P` parts that the parameters are exchanged in.
     FragmentId(u16));
-id!(/// A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a
+wide_id!(/// A state of one fragment. Grows with each merge; after a restart from a snapshot it jumps to a
     /// fresh range, so that a version never names two contents.
-    Version(u64));
-id!(/// One collect-and-merge of one fragment; unique in a run, across restarts too.
-    Round(u64));
+    Version);
+wide_id!(/// One collect-and-merge of one fragment; unique in a run, across restarts too.
+    Round);
+id!(/// One update of a learner, as the learner numbers them; its processes number in ranges of their own.
+    Serial(u64));
 id!(/// A range of training windows handed to one learner.
     LeaseId(u64));
 id!(/// One connection, as the shell numbers them; never reused while the process lives.
@@ -146,5 +184,23 @@ impl Invite {
 impl fmt::Debug for Invite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Invite(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_ids_are_text_for_pages_and_numbers_on_the_wire() {
+        let version = Version((1_795_354_000 << 32) + 1);
+        let text = serde_json::to_string(&version).unwrap();
+        assert_eq!(text, "\"7710986714742784001\"");
+        assert_eq!(serde_json::from_str::<Version>(&text).unwrap(), version);
+        assert_eq!(serde_json::from_str::<Version>("7710986714742784001").unwrap(), version);
+        assert!(serde_json::from_str::<Version>("\"-1\"").is_err());
+        let bytes = rmp_serde::to_vec(&version).unwrap();
+        assert_eq!(bytes, rmp_serde::to_vec(&version.0).unwrap());
+        assert_eq!(rmp_serde::from_slice::<Version>(&bytes).unwrap(), version);
     }
 }

@@ -28,8 +28,8 @@ pub use device::DeviceKind;
 pub use error::{BodyFault, DecodeError};
 pub use header::MAGIC;
 pub use ids::{
-    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, Share, ShareError,
-    Version,
+    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, Serial, Share,
+    ShareError, Version,
 };
 pub use messages::Message;
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
@@ -39,10 +39,10 @@ pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.3";
+pub const SUBPROTOCOL: &str = "archipelago.4";
 
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;
@@ -67,6 +67,9 @@ pub const INVITE_BYTES_MAX: u32 = 64;
 
 /// Longest reason in [`Bye`], in bytes.
 pub const REASON_BYTES_MAX: u32 = 512;
+
+/// Most windows that a learner may train on in one step.
+pub const BATCH_MAX: u32 = 4_096;
 
 /// Longest time between two [`Progress`] of a learner, in milliseconds.
 pub const PROGRESS_MS: u64 = 1_000;

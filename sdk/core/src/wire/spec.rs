@@ -133,6 +133,15 @@ pub enum ApplyPolicy {
     },
 }
 
+impl ApplyPolicy {
+    /// Whether unmerged progress on a fragment, what rounding took included, outlives the versions of others. Then an
+    /// update stands for the same progress whatever was merged since it was coded, and can be merged later.
+    #[must_use]
+    pub fn is_additive(self) -> bool {
+        self == Self::Keep { residue: true }
+    }
+}
+
 /// The training tokens, in shards; a window is `context` tokens and its shifted targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

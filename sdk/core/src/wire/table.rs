@@ -31,17 +31,18 @@ macro_rules! each_message {
                 run: RunId,
                 /// The layout that the learner computed from the run's description.
                 layout: LayoutHash,
+                /// Windows that it trains on in one step, 1 to [`crate::wire::BATCH_MAX`].
+                batch: u32,
             } = 3 { from: Learner, class: Greeting, bytes_max: SHORT, run: Some(*run) }
 
-            /// Answer with your progress on `fragment` since version `base`.
+            /// Answer with your progress on `fragment`.
             Collect {
                 /// The run.
                 run: RunId,
-                /// The round that asks.
-                round: Round,
                 /// The fragment asked for.
                 fragment: FragmentId,
-                /// The version that the answer is to be relative to.
+                /// The version that the syncer holds. Where progress is additive, an answer may be relative to an
+                /// older one.
                 base: Version,
             } = 4 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
@@ -50,24 +51,22 @@ macro_rules! each_message {
                 from: Learner, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(update.run)
             }
 
-            /// I have nothing to report for this round.
+            /// I have nothing to report on this fragment.
             Pass {
                 /// The run.
                 run: RunId,
-                /// The round that it answers.
-                round: Round,
                 /// The fragment that was asked for.
                 fragment: FragmentId,
             } = 6 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
 
-            /// What became of your update. It comes before the `Merged` of the same round.
+            /// What became of your update. It comes before the `Merged` of the version that it is part of.
             Receipt {
                 /// The run.
                 run: RunId,
-                /// The round of the update.
-                round: Round,
                 /// The fragment of the update.
                 fragment: FragmentId,
+                /// The update.
+                serial: Serial,
                 /// What became of it.
                 fate: Fate,
             } = 7 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
@@ -76,6 +75,37 @@ macro_rules! each_message {
             Merged(merged: Merged) = 8 {
                 from: Syncer, class: Bulk, bytes_max: BODY_BYTES_MAX, run: Some(merged.run)
             }
+
+            /// Your update is here; its fate follows.
+            Arrived {
+                /// The run.
+                run: RunId,
+                /// The fragment of the update.
+                fragment: FragmentId,
+                /// The update.
+                serial: Serial,
+            } = 15 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
+
+            /// I hold this version of the fragment: send me what follows on it.
+            Holds {
+                /// The run.
+                run: RunId,
+                /// The fragment.
+                fragment: FragmentId,
+                /// The version.
+                version: Version,
+            } = 16 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
+
+            /// I send you no changes of this fragment any more, since your link cannot carry them: fetch it whole when
+            /// you can, and say what you hold.
+            Behind {
+                /// The run.
+                run: RunId,
+                /// The fragment.
+                fragment: FragmentId,
+                /// The version that there is.
+                version: Version,
+            } = 17 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
             /// These windows are yours to train on.
             Lease {

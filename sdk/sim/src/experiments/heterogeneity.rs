@@ -175,7 +175,10 @@ fn experiments(
     budget: &Purse,
 ) -> Result<Vec<Experiment>, SimulateError> {
     let (m, link) = (args.learners, machines[0].link);
-    let even = vec![MachineSpec { step_ms: barrier.step_ms, jitter: 0.0, link, starts_ms: 0 }; m as usize];
+    let even = vec![
+        MachineSpec { step_ms: barrier.step_ms, jitter: 0.0, link, ..MachineSpec::default() };
+        m as usize
+    ];
     let mut experiments = Vec::new();
     for &(name, quorum, grace) in settings {
         let waits = quorum == m;

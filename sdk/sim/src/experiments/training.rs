@@ -170,7 +170,7 @@ impl TrainingArgs {
         let method = self.method.syncer()?;
         let (latency_ms, jitter_ms) = (self.latency_ms, self.latency_jitter_ms);
         let link = LinkSpec { latency_ms, jitter_ms, bytes_per_s: None, loss: 0.0 };
-        let machine = MachineSpec { step_ms: self.step_ms, jitter: 0.0, link, starts_ms: 0 };
+        let machine = MachineSpec { step_ms: self.step_ms, jitter: 0.0, link, ..MachineSpec::default() };
         Ok(Recipe {
             model,
             inner: InnerSpec {

@@ -144,8 +144,8 @@ pub enum Mark {
     },
     /// An island's update is in.
     Answered {
-        /// For which round.
-        round: u64,
+        /// For which round; `null` if it came while none collected.
+        round: Option<u64>,
         /// Whose.
         island: u32,
         /// When.
@@ -189,8 +189,8 @@ pub enum Mark {
     },
     /// An update was refused.
     Refused {
-        /// For which round.
-        round: u64,
+        /// For which round; `null` if it came while none collected.
+        round: Option<u64>,
         /// Whose.
         island: u32,
         /// When.
@@ -200,8 +200,8 @@ pub enum Mark {
     },
     /// An update came late: its progress rides in the next one.
     Late {
-        /// For which round.
-        round: u64,
+        /// For which round; `null` if it came while none collected.
+        round: Option<u64>,
         /// Whose.
         island: u32,
         /// When.

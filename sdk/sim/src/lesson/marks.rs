@@ -107,7 +107,7 @@ impl Teller {
                 Mark::Launched { round: round.0, fragment: fragment.0, at_ms }
             }
             Event::Answered { round, learner, tokens, .. } => {
-                Mark::Answered { round: round.0, island: island(learner)?, at_ms, tokens }
+                Mark::Answered { round: number(round), island: island(learner)?, at_ms, tokens }
             }
             Event::Quorum { round, .. } => Mark::Quorum { round: round.0, at_ms },
             Event::Decided { round, decision: Decision::AwaitGrace { until, .. }, .. } => {
@@ -129,23 +129,26 @@ impl Teller {
         })
     }
 
-    fn settled(&mut self, round: Round, island: u32, at_ms: u64, fate: Fate) -> Option<Mark> {
-        let number = round.0;
+    fn settled(&mut self, round: Option<Round>, island: u32, at_ms: u64, fate: Fate) -> Option<Mark> {
         match fate {
             Fate::Merged { weight, .. } => {
-                self.shares.entry(round).or_default().push(Share { island, share: weight });
+                self.shares.entry(round?).or_default().push(Share { island, share: weight });
                 None
             }
             Fate::Late(reason) => {
                 self.late += 1;
-                Some(Mark::Late { round: number, island, at_ms, why: reason })
+                Some(Mark::Late { round: number(round), island, at_ms, why: reason })
             }
             Fate::Refused(refusal) => {
                 self.refused += 1;
-                Some(Mark::Refused { round: number, island, at_ms, why: refusal })
+                Some(Mark::Refused { round: number(round), island, at_ms, why: refusal })
             }
         }
     }
+}
+
+fn number(round: Option<Round>) -> Option<u64> {
+    round.map(|round| round.0)
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Stage {
         let latency_ms = u64::from(spec.latency_ms);
         let link = LinkSpec { latency_ms, jitter_ms: latency_ms / 4, bytes_per_s, loss: spec.loss };
         let (step_ms, starts_ms) = (spec.step_ms_of(i), spec.starts_ms_of(i));
-        MachineSpec { step_ms, jitter: spec.jitter, link, starts_ms }
+        MachineSpec { step_ms, jitter: spec.jitter, link, starts_ms, ..MachineSpec::default() }
     }
 
     /// Mean loss of `params` on text that nobody trains on, in nats per token.

@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::Violation;
-use super::books::Books;
+use super::books::{Books, Life};
+use super::ghosts::Ghosts;
+use super::receipts::Receipts;
+use super::spans::Spans;
 use archipelago::diloco::MergeOutcome;
 use archipelago::diloco::syncer::{Event, Syncer};
-use archipelago::diloco::{Decision, FragmentState};
-use archipelago::wire::{ConnId, FragmentId, LearnerId, Message, Millis, Round, Version};
+use archipelago::diloco::{Decision, FragmentState, Verified};
+use archipelago::wire::{
+    ConnId, Fate, FragmentId, LearnerId, Message, Millis, Round, Serial, Update, Version,
+};
 
 /// What is true of a run, from outside.
 #[derive(Clone)]
@@ -21,11 +26,20 @@ pub(super) struct Audit {
     /// Who is behind each connection of this syncer process.
     learners: BTreeMap<ConnId, LearnerId>,
     /// Updates taken in that have no fate yet.
-    pending: BTreeMap<(LearnerId, Round), u32>,
+    pending: BTreeMap<(LearnerId, FragmentId, Serial), u32>,
+    /// The base of each change that was published.
+    changes: BTreeMap<(FragmentId, Version), Version>,
     versions: BTreeMap<FragmentId, Version>,
     in_flight: BTreeMap<FragmentId, Round>,
     launched: Option<Millis>,
     finishing: bool,
+    receipts: Receipts,
+    /// Which machine a learner runs on.
+    homes: BTreeMap<LearnerId, u32>,
+    /// The progress in updates that were sent, until they are settled.
+    sent: BTreeMap<(u32, FragmentId, Serial), (u32, Spans)>,
+    /// Steps that were merged by a syncer that crashed, and after its last snapshot.
+    undone: BTreeMap<(Life, FragmentId), Spans>,
     trace: Sha256,
     broken: Option<Violation>,
 }
@@ -37,10 +51,15 @@ impl Audit {
             contents: BTreeMap::new(),
             learners: BTreeMap::new(),
             pending: BTreeMap::new(),
+            changes: BTreeMap::new(),
             versions: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             launched: None,
             finishing: false,
+            receipts: Receipts::default(),
+            homes: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            undone: BTreeMap::new(),
             trace: Sha256::new(),
             broken: None,
         };
@@ -58,12 +77,17 @@ impl Audit {
 
     /// The syncer started again from a snapshot of when `books` were true.
     pub(super) fn roll_back(&mut self, books: &Books, syncer: &Syncer) {
+        for (place, steps) in self.books.all_steps() {
+            self.undone.entry(*place).or_default().add(steps);
+        }
+        self.receipts = Receipts::default();
         self.books = books.clone();
         self.books.allow_more(syncer);
         let versions = syncer.fragments().ids().zip(syncer.states());
         self.versions = versions.map(|(fragment, state)| (fragment, state.version)).collect();
         self.learners.clear();
         self.pending.clear();
+        self.changes.clear();
         self.in_flight.clear();
         self.launched = None;
     }
@@ -73,22 +97,55 @@ impl Audit {
         self.finishing = true;
     }
 
-    /// A message reached the syncer on an open connection.
-    pub(super) fn on_arrived(&mut self, conn: ConnId, message: &Message, syncer: &Syncer) {
-        let Message::Update(update) = message else { return };
+    /// A machine that forges nothing sends an update; `progress` is what is in it.
+    pub(super) fn on_update_sent(&mut self, machine: u32, life: u32, update: &Update, ghosts: &Ghosts) {
+        let (fragment, serial) = (update.fragment, update.serial);
+        let Some(progress) = ghosts.coded(fragment, serial) else { return };
+        let (said, held) = ((u64::from(update.steps), update.tokens), ghosts.amount(progress));
+        if ghosts.is_exact() && said != held {
+            self.verify(Err(Violation::Account { machine, fragment, said, held }));
+        }
+        self.sent.insert((machine, fragment, serial), (life, progress.clone()));
+    }
+
+    /// The syncer takes an update in.
+    pub(super) fn on_arrived(&mut self, conn: ConnId, update: &Verified, syncer: &Syncer) {
         let Some(&learner) = self.learners.get(&conn) else { return };
         // Another run's update and one on no fragment end the connection instead.
         if update.run == syncer.run() && update.fragment.0 < syncer.fragments().count() {
-            *self.pending.entry((learner, update.round)).or_default() += 1;
+            *self.pending.entry((learner, update.fragment, update.serial)).or_default() += 1;
         }
     }
 
-    /// The syncer sent a message.
-    pub(super) fn on_sent(&mut self, conn: ConnId, message: &Message) {
+    /// The syncer hears that a connection is gone.
+    pub(super) fn on_gone(&mut self, conn: ConnId) {
+        self.learners.remove(&conn);
+    }
+
+    /// The machine on which a learner runs.
+    pub(super) fn home(&self, learner: LearnerId) -> Option<u32> {
+        self.homes.get(&learner).copied()
+    }
+
+    /// The syncer has done all that it wanted to.
+    pub(super) fn on_drained(&mut self) {
+        let told = self.receipts.check();
+        self.verify(told);
+    }
+
+    /// The syncer sent a message, to `machine` if the connection stands.
+    pub(super) fn on_sent(&mut self, conn: ConnId, machine: Option<u32>, message: &Message) {
         let what = match message {
             Message::Welcome(welcome) => {
                 self.learners.insert(conn, welcome.learner);
+                self.homes.extend(machine.map(|machine| (welcome.learner, machine)));
                 return;
+            }
+            Message::Receipt { serial, fragment, fate, .. } => {
+                if let Some(&learner) = self.learners.get(&conn) {
+                    return self.receipts.say(learner, *fragment, *serial, *fate);
+                }
+                "a receipt"
             }
             Message::Bye(_) => return,
             Message::Lease { grant, .. } => match self.learners.get(&conn) {
@@ -101,7 +158,13 @@ impl Audit {
             Message::Merged(merged) => {
                 let (fragment, base, to) = (merged.fragment, merged.base, merged.version);
                 let from = self.versions.get(&fragment).copied().unwrap_or_default();
-                if base != from || to <= from {
+                // One that is not quite up to date gets older changes again, each as it was.
+                let fits = match self.changes.get(&(fragment, to)) {
+                    Some(&before) => base == before,
+                    None => base == from && to > from,
+                };
+                self.changes.insert((fragment, to), base);
+                if !fits {
                     self.verify(Err(Violation::Chain { fragment, from, base, to }));
                 }
                 "a merged change"
@@ -128,12 +191,15 @@ impl Audit {
             }
             Event::MergeFailed { round, fragment, .. } => self.on_over(round, fragment),
             Event::Merged { round, fragment, version, .. } => {
-                self.versions.insert(fragment, version);
+                let base = self.versions.insert(fragment, version).unwrap_or_default();
+                // Nobody may have been there to hear of it when it was new.
+                self.changes.entry((fragment, version)).or_insert(base);
                 self.on_over(round, fragment);
             }
-            Event::Settled { round, fragment, learner, fate, .. } => {
-                self.on_settled(learner, round);
+            Event::Settled { fragment, learner, serial, fate, .. } => {
+                self.on_settled(learner, fragment, serial);
                 self.books.settle(learner, fragment, &fate);
+                self.on_fate(learner, fragment, serial, fate);
             }
             Event::LeaseReturned { lease, windows, .. } => {
                 let booked = self.books.take_back(lease, windows);
@@ -183,12 +249,27 @@ impl Audit {
         syncer: &Syncer,
         trained: impl Fn(&str) -> Option<u64>,
     ) -> Result<(), Violation> {
-        for &(learner, round) in self.pending.keys() {
-            if !self.in_flight.values().any(|&open| open == round) {
-                return Err(Violation::NoFate { learner, round });
+        for &(learner, fragment, serial) in self.pending.keys() {
+            if syncer.unsettled(learner, fragment) != Some(serial) {
+                return Err(Violation::NoFate { learner, fragment, serial });
             }
         }
         self.books.check(syncer, trained)
+    }
+
+    /// Whether all that a process trained on is somewhere.
+    ///
+    /// # Errors
+    /// [`Violation::WindowLost`].
+    pub(super) fn check_windows(&self, life: Life, ghosts: &Ghosts) -> Result<(), Violation> {
+        let missing = ghosts.missing(|fragment| {
+            let mut elsewhere = self.books.steps(life, fragment);
+            self.undone.get(&(life, fragment)).into_iter().for_each(|undone| elsewhere.add(undone));
+            elsewhere
+        });
+        let (machine, life) = life;
+        let lost = |(fragment, step)| Err(Violation::WindowLost { machine, life, fragment, step });
+        missing.map_or(Ok(()), lost)
     }
 
     /// # Errors
@@ -231,13 +312,28 @@ impl Audit {
         }
     }
 
-    fn on_settled(&mut self, learner: LearnerId, round: Round) {
-        match self.pending.get_mut(&(learner, round)) {
-            None => self.verify(Err(Violation::FateTwice { learner, round })),
+    fn on_settled(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial) {
+        match self.pending.get_mut(&(learner, fragment, serial)) {
+            None => self.verify(Err(Violation::FateTwice { learner, fragment, serial })),
             Some(1) => {
-                self.pending.remove(&(learner, round));
+                self.pending.remove(&(learner, fragment, serial));
             }
             Some(count) => *count -= 1,
+        }
+    }
+
+    /// Follows the progress in an update to its end, and looks whether its learner is told.
+    fn on_fate(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: Fate) {
+        let is_here = self.learners.values().any(|other| *other == learner);
+        let told = self.receipts.settle(learner, fragment, serial, fate, is_here);
+        self.verify(told);
+        let sent = self.homes.get(&learner).and_then(|&machine| {
+            let (life, steps) = self.sent.remove(&(machine, fragment, serial))?;
+            Some(((machine, life), steps))
+        });
+        if let (Some((life, steps)), Fate::Merged { .. }) = (sent, fate) {
+            let booked = self.books.merge_steps(life, fragment, &steps);
+            self.verify(booked);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Violation;
+use super::spans::Spans;
 use archipelago::diloco::syncer::Syncer;
 use archipelago::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId};
 
@@ -16,7 +17,12 @@ pub(super) struct Books {
     used: BTreeMap<(u32, u32, u32), (u32, LeaseId)>,
     leased: BTreeMap<LearnerId, u64>,
     merged: BTreeMap<(LearnerId, FragmentId), u64>,
+    /// Steps that are merged, of each process on each fragment.
+    steps: BTreeMap<(Life, FragmentId), Spans>,
 }
+
+/// A machine, and which of its processes.
+pub(super) type Life = (u32, u32);
 
 impl Books {
     pub(super) fn new(context: u32) -> Self {
@@ -26,6 +32,7 @@ impl Books {
             used: BTreeMap::new(),
             leased: BTreeMap::new(),
             merged: BTreeMap::new(),
+            steps: BTreeMap::new(),
         }
     }
 
@@ -80,6 +87,33 @@ impl Books {
         if let Fate::Merged { tokens, .. } = fate {
             *self.merged.entry((learner, fragment)).or_default() += tokens;
         }
+    }
+
+    /// Progress of a process becomes part of a fragment.
+    ///
+    /// # Errors
+    /// [`Violation::MergedTwice`].
+    pub(super) fn merge_steps(
+        &mut self,
+        life: Life,
+        fragment: FragmentId,
+        steps: &Spans,
+    ) -> Result<(), Violation> {
+        let merged = self.steps.entry((life, fragment)).or_default();
+        let twice = merged.common(steps).first();
+        merged.add(steps);
+        let (machine, life) = life;
+        twice.map_or(Ok(()), |step| Err(Violation::MergedTwice { machine, life, fragment, step }))
+    }
+
+    /// Steps of a process that are merged on a fragment.
+    pub(super) fn steps(&self, life: Life, fragment: FragmentId) -> Spans {
+        self.steps.get(&(life, fragment)).cloned().unwrap_or_default()
+    }
+
+    /// All steps that are merged.
+    pub(super) fn all_steps(&self) -> impl Iterator<Item = (&(Life, FragmentId), &Spans)> {
+        self.steps.iter()
     }
 
     /// # Errors

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Trace;
 use super::World;
 use super::happening::Happening;
-use super::link::Lane;
+use super::host::REQUEST_BYTES;
+use super::link::Way;
 use super::payload::Payload;
 use super::process::Effect;
 use archipelago::member::Input;
@@ -18,6 +19,10 @@ impl World {
         self.begin_step(machine);
         self.drain_learner(machine);
         self.plan_wake(machine);
+        let process = self.machines[machine as usize].process.as_ref();
+        if process.is_some_and(|process| process.leaving && process.stopped.is_some()) {
+            self.kill_process(machine, true);
+        }
     }
 
     fn drain_learner(&mut self, machine: u32) {
@@ -29,7 +34,7 @@ impl World {
             match effect {
                 Effect::Connect(attempt) => self.dial(machine, attempt),
                 Effect::Send(message) => self.send_up(machine, message),
-                Effect::Fetch { fragment, version } => self.fetch(machine, fragment, version),
+                Effect::Fetch(fragment) => self.fetch(machine, fragment),
                 Effect::FetchShard(shard) => self.fetch_shard(machine, shard),
                 Effect::Applied(fragment) => {
                     self.note_trace(|| Some(Trace::Applied { machine, fragment, at: now }));
@@ -40,42 +45,55 @@ impl World {
     }
 
     fn send_up(&mut self, machine: u32, message: Message) {
+        let life = self.machines[machine as usize].life;
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         let Some(id) = process.conn else { return };
         let messages = match process.poison {
             Some(poison) => poison.forge(message, self.spec.run_spec.exchange.code),
-            None => vec![message],
+            None => {
+                if let (Message::Update(update), Some(ghosts)) = (&message, &process.ghosts) {
+                    self.audit.on_update_sent(machine, life, update, ghosts);
+                }
+                vec![message]
+            }
         };
         for message in messages {
-            let lane = if message.is_bulk() { Lane::BulkUp } else { Lane::ControlUp };
             let payload = Payload::new(message.clone(), self.spec.shell.encode);
-            let at = self.arrival(machine, lane, payload.bytes());
-            self.note_parcel(machine, &message, payload.bytes(), at);
-            self.queue.plan(at, Happening::ToSyncer { conn: id, payload });
+            self.ship_message(machine, Way::Up, id, &message, payload);
+        }
+        let waiting_bytes = self.machines[machine as usize].link.lane(Way::Up).waiting_bytes();
+        if waiting_bytes > self.spec.shell.queue_bytes_max {
+            self.close_from_learner(machine);
+            let reason = "the network is too slow for what is sent".to_owned();
+            self.learner_input(machine, Input::Closed { code: None, reason });
         }
     }
 
     fn close_from_learner(&mut self, machine: u32) {
         let process = self.machines[machine as usize].process.as_mut();
         if let Some(id) = process.and_then(|process| process.conn.take()) {
-            self.end_at_learner(id);
+            self.end_at_learner(id, false);
         }
     }
 
-    fn fetch(&mut self, machine: u32, fragment: FragmentId, version: Version) {
-        let life = self.machines[machine as usize].life;
-        let at = self.now.after(self.machines[machine as usize].link.latency_ms());
-        self.queue.plan(at, Happening::AskFragment { machine, life, fragment, version });
+    fn fetch(&mut self, machine: u32, fragment: FragmentId) {
+        let there = &self.machines[machine as usize];
+        let life = there.life;
+        let downloads = there.process.as_ref().map_or(0, |process| process.downloads);
+        let ask = Happening::AskFragment { machine, life, downloads, fragment };
+        self.ship_http(machine, Way::Up, REQUEST_BYTES, ask, None);
     }
 
     pub(super) fn fragment_came(
         &mut self,
         machine: u32,
         life: u32,
+        downloads: u32,
         fragment: FragmentId,
         answer: Option<(Version, Arc<Vec<f32>>)>,
     ) {
-        if self.machines[machine as usize].alive(life).is_none() {
+        let process = self.machines[machine as usize].alive(life);
+        if process.is_none_or(|process| process.downloads != downloads) {
             return;
         }
         let input = match answer {
@@ -87,11 +105,13 @@ impl World {
 
     fn fetch_shard(&mut self, machine: u32, shard: u32) {
         let (now, life) = (self.now, self.machines[machine as usize].life);
-        let at = now.after(self.machines[machine as usize].link.latency_ms());
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         match self.spec.shards.get(shard as usize).filter(|_| self.spec.shell.shards_at_hand) {
             Some(bytes) => process.take_now(now, Input::Shard { shard, bytes: Ok(bytes.to_vec()) }),
-            None => self.queue.plan(at, Happening::AskShard { machine, life, shard }),
+            None => {
+                let ask = Happening::AskShard { machine, life, shard };
+                self.ship_http(machine, Way::Up, REQUEST_BYTES, ask, None);
+            }
         }
     }
 

@@ -41,6 +41,16 @@ pub enum Fault {
     CrashSyncer,
     /// A new syncer starts from the last snapshot.
     RestartSyncer,
+    /// From now on nothing more can be written to the syncer's disk, or it can again.
+    DiskFull(bool),
+    /// The newest snapshot is damaged, unless there is no other that is whole.
+    TearSnapshot,
+    /// The owner copies the newest snapshot.
+    BackUp,
+    /// The owner puts the copy into the place of all snapshots; the copy stays.
+    PutBack,
+    /// The page of a machine's learner is hidden, or seen again.
+    Hide(u32, bool),
     /// The owner holds the run, or lets it go on.
     Hold(bool),
     /// The owner of the run has the learner train for this share of its time, 0.001 to 1.
@@ -49,6 +59,38 @@ pub enum Fault {
     Drop(u32, u32),
     /// The owner ends the run.
     Finish,
+}
+
+impl Fault {
+    /// The machine that it is done to, unless it is done to the syncer.
+    pub(super) fn machine(self) -> Option<u32> {
+        match self {
+            Self::Kill(i)
+            | Self::Vanish(i)
+            | Self::Restart(i)
+            | Self::Freeze(i)
+            | Self::Thaw(i)
+            | Self::Crawl(i, _)
+            | Self::Break(i)
+            | Self::Partition(i)
+            | Self::Heal(i)
+            | Self::Swallow(i)
+            | Self::Pause(i, _)
+            | Self::Hide(i, _)
+            | Self::Leave(i)
+            | Self::Pace(i, _)
+            | Self::Drop(i, _)
+            | Self::Poison(i, _) => Some(i),
+            Self::CrashSyncer
+            | Self::RestartSyncer
+            | Self::DiskFull(_)
+            | Self::TearSnapshot
+            | Self::BackUp
+            | Self::PutBack
+            | Self::Hold(_)
+            | Self::Finish => None,
+        }
+    }
 }
 
 /// How a learner's updates are forged.

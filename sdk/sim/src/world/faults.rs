@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::World;
+use super::link::Way;
 use super::machine::Machine;
 use archipelago::diloco::syncer;
 use archipelago::member;
@@ -10,27 +11,19 @@ use archipelago::wire::{LearnerId, Share};
 impl World {
     /// Does `fault` now.
     pub fn inject(&mut self, fault: Fault) {
-        let machine = match fault {
+        self.excuse(fault.machine(), self.now);
+        match fault {
             Fault::CrashSyncer => return self.crash_syncer(),
             Fault::RestartSyncer => return self.restart_syncer(),
             Fault::Finish => return self.finish(),
+            Fault::DiskFull(full) => return self.disk.full = full,
+            Fault::TearSnapshot => return self.disk.tear(),
+            Fault::BackUp => return self.disk.back_up(),
+            Fault::PutBack => return self.disk.put_back(),
             Fault::Hold(held) => return self.hold(held),
-            Fault::Kill(i)
-            | Fault::Vanish(i)
-            | Fault::Restart(i)
-            | Fault::Freeze(i)
-            | Fault::Thaw(i)
-            | Fault::Crawl(i, _)
-            | Fault::Break(i)
-            | Fault::Partition(i)
-            | Fault::Heal(i)
-            | Fault::Swallow(i)
-            | Fault::Pause(i, _)
-            | Fault::Leave(i)
-            | Fault::Pace(i, _)
-            | Fault::Drop(i, _)
-            | Fault::Poison(i, _) => i,
-        };
+            _ => {}
+        }
+        let Some(machine) = fault.machine() else { return };
         if machine as usize >= self.machines.len() {
             return;
         }
@@ -48,13 +41,18 @@ impl World {
             Fault::Partition(_) => self.machines[machine as usize].cut = true,
             Fault::Heal(_) => self.heal(machine),
             Fault::Swallow(_) => self.swallow(machine),
-            Fault::Pause(_, paused) => self.learner_input(machine, member::Input::Paused(paused)),
+            Fault::Pause(_, paused) => {
+                self.machines[machine as usize].paused = paused;
+                self.learner_input(machine, member::Input::Paused(paused));
+            }
+            Fault::Hide(_, hidden) => self.learner_input(machine, member::Input::Hidden(hidden)),
             Fault::Leave(_) => self.leave(machine),
             Fault::Pace(_, share) => {
                 let share = Share::new(share).ok();
                 self.rein(machine, |learner| Some(syncer::Input::Pace { learner, share: share? }));
             }
             Fault::Drop(_, wait_ms) => {
+                self.excuse(Some(machine), self.now.after(wait_ms.into()));
                 self.rein(machine, |learner| Some(syncer::Input::Drop { learner, wait_ms }));
             }
             Fault::Poison(_, poison) => {
@@ -65,7 +63,7 @@ impl World {
                     process.poison = poison;
                 }
             }
-            Fault::CrashSyncer | Fault::RestartSyncer | Fault::Finish | Fault::Hold(_) => {}
+            _ => {}
         }
     }
 
@@ -88,15 +86,18 @@ impl World {
         // What the kernel held of a machine that vanished is gone; the syncer's end finds out.
         let old = self.conns.iter().filter(|(_, conn)| conn.machine == index && conn.life != life);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.end_at_learner(id);
+            self.end_at_learner(id, true);
         }
         self.learner_input(index, member::Input::Timeout);
     }
 
-    fn kill_process(&mut self, machine: u32, tell: bool) {
+    pub(super) fn kill_process(&mut self, machine: u32, tell: bool) {
         let Some(process) = self.machines[machine as usize].kill() else { return };
-        if let Some(id) = process.conn.filter(|_| tell) {
-            self.end_at_learner(id);
+        let Some(id) = process.conn else { return };
+        if tell {
+            self.end_at_learner(id, true);
+        } else {
+            self.machines[machine as usize].link.lane(Way::Up).forget(id, true);
         }
     }
 
@@ -108,28 +109,38 @@ impl World {
         }
     }
 
-    fn heal(&mut self, machine: u32) {
-        let machine = &mut self.machines[machine as usize];
+    fn heal(&mut self, index: u32) {
+        let machine = &mut self.machines[index as usize];
         machine.cut = false;
         for happening in std::mem::take(&mut machine.cut_off) {
             self.queue.plan(self.now, happening);
         }
+        for way in [Way::Up, Way::Down] {
+            self.pump(index, way);
+        }
     }
 
     fn leave(&mut self, machine: u32) {
-        let now = self.now;
-        // What is sent is on its way at once: nothing waits to be sent.
-        for input in [member::Input::Leave, member::Input::Flushed] {
-            let Some(process) = &mut self.machines[machine as usize].process else { return };
-            process.take_now(now, input);
-            self.drive_learner(machine);
+        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        process.leaving = true;
+        process.take_now(self.now, member::Input::Leave);
+        self.drive_learner(machine);
+        self.flushed(machine);
+    }
+
+    /// Tells a learner that leaves once nothing of it waits to be sent.
+    pub(super) fn flushed(&mut self, index: u32) {
+        let machine = &mut self.machines[index as usize];
+        let Some(process) = machine.process.as_mut().filter(|process| process.leaving) else { return };
+        if process.conn.is_none_or(|conn| machine.link.lane(Way::Up).is_clear_of(conn)) {
+            process.take_now(self.now, member::Input::Flushed);
+            self.drive_learner(index);
         }
-        self.kill_process(machine, true);
     }
 
     fn hold(&mut self, held: bool) {
         if self.host.is_some() {
-            self.host_input(syncer::Input::Hold(held));
+            self.tell_syncer(syncer::Input::Hold(held));
         }
     }
 
@@ -138,14 +149,14 @@ impl World {
         let identity = self.machines[machine as usize].identity;
         let learner = self.host.as_ref().and_then(|host| host.core.ledger().find(&identity));
         if let Some(order) = learner.and_then(order) {
-            self.host_input(order);
+            self.tell_syncer(order);
         }
     }
 
     fn finish(&mut self) {
         if self.host.is_some() {
             self.audit.on_finish();
-            self.host_input(syncer::Input::Finish);
+            self.tell_syncer(syncer::Input::Finish);
         }
     }
 }

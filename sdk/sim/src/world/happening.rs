@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use archipelago::diloco::syncer::Input;
 use archipelago::diloco::{MergeFailure, MergeOutcome};
 use archipelago::wire::{ConnId, FragmentId, Millis, Version};
 
 use super::Fault;
+use super::link::Way;
 use super::payload::Payload;
+use super::snapshot::Snapshot;
 
 /// Something that happens at its time.
 #[derive(Debug)]
@@ -40,6 +43,10 @@ pub(super) enum Happening {
     LostAtLearner {
         conn: ConnId,
     },
+    /// The syncer's end is to ping.
+    PingDue {
+        conn: ConnId,
+    },
     /// A ping reaches the learner's end of the connection, whose kernel and shell answer.
     Ping {
         conn: ConnId,
@@ -69,13 +76,14 @@ pub(super) enum Happening {
     AskFragment {
         machine: u32,
         life: u32,
+        downloads: u32,
         fragment: FragmentId,
-        version: Version,
     },
     /// Its answer reaches the process.
     FragmentCame {
         machine: u32,
         life: u32,
+        downloads: u32,
         fragment: FragmentId,
         answer: Option<(Version, Arc<Vec<f32>>)>,
     },
@@ -93,6 +101,27 @@ pub(super) enum Happening {
     },
     Snapshot {
         generation: u32,
+    },
+    /// A snapshot is on the disk.
+    Saved {
+        generation: u32,
+        snapshot: Box<Snapshot>,
+    },
+    /// A link has sent what it was sending.
+    LinkFree {
+        machine: u32,
+        way: Way,
+        at: Millis,
+    },
+    /// The reader of a connection has looked into what came.
+    Read {
+        generation: u32,
+        input: Box<Input>,
+    },
+    /// The syncer's actor has done what it was doing.
+    ActorFree {
+        generation: u32,
+        at: Millis,
     },
 }
 

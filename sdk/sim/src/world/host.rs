@@ -3,54 +3,22 @@
 use std::sync::Arc;
 
 use super::World;
-use super::books::Books;
+use super::actor::SyncerProcess;
+use super::clock::Clock;
 use super::happening::Happening;
-use super::link::Lane;
+use super::link::Way;
 use super::payload::Payload;
-use super::{Cargo, Parcel, Trace};
-use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerRecord};
-use archipelago::diloco::{FragmentState, MergeFailure, MergeJob, MergeOutcome};
-use archipelago::wire::{Bye, ConnId, FragmentId, Message, Millis, Version};
+use super::trace::Sight;
+use archipelago::diloco::syncer::{Event, Host, Input, Syncer};
+use archipelago::diloco::{MergeFailure, MergeJob, MergeOutcome, halves};
+use archipelago::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
 /// Size of a request for a fragment or a shard, in bytes.
-const REQUEST_BYTES: u64 = 200;
-
-/// A process of the syncer.
-pub(super) struct SyncerProcess {
-    pub(super) core: Syncer,
-    /// When this process began: the origin of its clock.
-    born: Millis,
-    /// The wake-up planned for the core, on the world's clock.
-    wake: Option<Millis>,
-    /// Requests for a fragment that was being merged when they came.
-    waiting: Vec<(u32, u32, FragmentId)>,
-}
-
-/// What the syncer starts from after a crash, and what was true then.
-pub(super) struct Snapshot {
-    record: SyncerRecord,
-    states: Vec<FragmentState>,
-    /// The checker's.
-    books: Books,
-}
-
-impl Snapshot {
-    /// Of `syncer` now; `None` while anything is being merged.
-    pub(super) fn of(syncer: &Syncer, books: &Books) -> Option<Self> {
-        let record = syncer.record()?;
-        Some(Self { record, states: syncer.states().cloned().collect(), books: books.clone() })
-    }
-}
-
-impl SyncerProcess {
-    pub(super) fn new(core: Syncer, born: Millis) -> Self {
-        Self { core, born, wake: None, waiting: Vec::new() }
-    }
-
-    pub(super) fn clock(&self, now: Millis) -> Millis {
-        Millis(now.since(self.born))
-    }
-}
+pub(super) const REQUEST_BYTES: u64 = 200;
+/// Short messages that wait for one connection at most, as in the server's outbox.
+const CONTROL_MAX: usize = 1_024;
+/// Messages with parameters that wait for one connection at most, in turns of all fragments, as there.
+const BULK_TURNS_MAX: usize = 2;
 
 impl Host for World {
     fn send(&mut self, conns: &[ConnId], message: Message) {
@@ -58,17 +26,26 @@ impl Host for World {
     }
 
     fn close(&mut self, conn: ConnId, bye: Bye) {
-        self.send_down(&[conn], Message::Bye(bye));
-        self.end_at_syncer(conn);
+        self.hung_up.push(conn);
+        self.audit.on_gone(conn);
+        self.part(conn, bye);
     }
 
     fn merge(&mut self, job: MergeJob) {
+        let values = job.updates.len() as u64 * job.state.theta.len() as u64;
+        let took_ps = values * self.weight() * self.spec.shell.pace.merge_ps_per_value;
+        let at = self.now.after(self.spec.shell.merge_ms + took_ps / 1_000_000_000);
         let happening = Happening::MergeDone { generation: self.generation, result: Box::new(job.run()) };
-        self.queue.plan(self.now.after(self.spec.shell.merge_ms), happening);
+        self.queue.plan(at, happening);
     }
 
     fn note(&mut self, syncer: &Syncer, event: Event) {
-        self.audit.on_event(self.now, syncer, &event);
+        self.audit.on_event(self.syncer_now, syncer, &event);
+        if let Event::Settled { learner, fate: Fate::Merged { .. }, .. } = &event
+            && let Some(machine) = self.audit.home(*learner)
+        {
+            self.machines[machine as usize].merged_at = self.now;
+        }
         self.keep_event(event);
     }
 
@@ -82,10 +59,16 @@ impl World {
     pub(super) fn drive_host(&mut self) {
         // Out of the world for the moment, so that the core can speak to the rest of it.
         let Some(mut process) = self.host.take() else { return };
+        self.syncer_now = process.clock.read(self.now);
         process.core.drain(self);
+        for conn in std::mem::take(&mut self.hung_up) {
+            process.hang_up(conn);
+        }
         self.host = Some(process);
+        self.audit.on_drained();
+        self.close_slow();
         let Some(host) = &mut self.host else { return };
-        let deadline = host.core.deadline(host.clock(self.now)).map(|at| at.after(host.born.0));
+        let deadline = host.core.deadline(host.clock.read(self.now)).map(|at| host.clock.when(at));
         if deadline != host.wake {
             host.wake = deadline;
             if let Some(at) = deadline {
@@ -98,7 +81,7 @@ impl World {
         let Some(host) = self.host.as_mut().filter(|host| host.wake == Some(at)) else { return };
         if generation == self.generation {
             host.wake = None;
-            self.host_input(Input::Timeout);
+            self.tell_syncer(Input::Timeout);
         }
     }
 
@@ -113,108 +96,100 @@ impl World {
         if let Ok(outcome) = &*result {
             self.audit.on_outcome(outcome);
         }
-        self.host_input(Input::Merged(result));
+        self.tell_syncer(Input::Merged(result));
         let Some(host) = &mut self.host else { return };
-        for (machine, life, fragment) in std::mem::take(&mut host.waiting) {
-            self.answer_fragment(machine, life, fragment);
+        for (machine, life, downloads, fragment) in std::mem::take(&mut host.waiting) {
+            self.answer_fragment(machine, life, downloads, fragment);
         }
     }
 
     fn send_down(&mut self, conns: &[ConnId], message: Message) {
         for &conn in conns {
-            self.audit.on_sent(conn, &message);
+            // A connection may be gone that the core has not heard of yet.
+            self.audit.on_sent(conn, self.conns.get(&conn).map(|conn| conn.machine), &message);
         }
-        let lane = if message.is_bulk() { Lane::BulkDown } else { Lane::ControlDown };
         let payload = Payload::new(message.clone(), self.spec.shell.encode);
+        let bulk_max = BULK_TURNS_MAX * usize::from(self.spec.run_spec.exchange.fragments.max(1));
         for &id in conns {
             let Some(conn) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { continue };
             let machine = conn.machine;
-            let at = self.arrival(machine, lane, payload.bytes());
-            self.note_parcel(machine, &message, payload.bytes(), at);
-            self.queue.plan(at, Happening::ToLearner { conn: id, payload: payload.clone() });
+            let lane = self.machines[machine as usize].link.lane(Way::Down);
+            let (control, bulk) = lane.waiting();
+            let full = if message.is_bulk() { bulk >= bulk_max } else { control >= CONTROL_MAX };
+            if full && lane.waiting_bytes() > self.spec.shell.socket_bytes {
+                self.slow.push(id);
+                continue;
+            }
+            self.ship_message(machine, Way::Down, id, &message, payload.clone());
         }
     }
 
-    /// Closes the syncer's end; the learner's end finds out after all that was sent to it.
-    pub(super) fn end_at_syncer(&mut self, id: ConnId) {
+    /// Ends connections whose outbox is full: who reads so slowly had better come again.
+    fn close_slow(&mut self) {
+        for conn in std::mem::take(&mut self.slow) {
+            if self.conns.get(&conn).is_some_and(|conn| conn.syncer_open) {
+                self.slow_readers += 1;
+                self.part(conn, Bye::new(CloseCode::SlowReader, "its queue is full"));
+                self.tell_syncer(Input::Disconnected(conn));
+            }
+        }
+    }
+
+    /// Says goodbye ahead of all parameters that wait, and closes the syncer's end.
+    pub(super) fn part(&mut self, id: ConnId, bye: Bye) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
         conn.syncer_open = false;
         let machine = conn.machine;
-        let bulk = self.arrival(machine, Lane::BulkDown, 0);
-        let control = self.arrival(machine, Lane::ControlDown, 0);
-        self.queue.plan(bulk.max(control), Happening::LostAtLearner { conn: id });
+        self.machines[machine as usize].link.lane(Way::Down).forget(id, false);
+        let bye = Message::Bye(bye);
+        let payload = Payload::new(bye.clone(), self.spec.shell.encode);
+        self.ship_message(machine, Way::Down, id, &bye, payload);
+        self.ship_sign(machine, Way::Down, id, Happening::LostAtLearner { conn: id });
     }
 
-    pub(super) fn ask_fragment(&mut self, machine: u32, life: u32, fragment: FragmentId, _version: Version) {
-        // A syncer has one version of each fragment, and sends whoever asks for another one there.
-        self.answer_fragment(machine, life, fragment);
+    /// The syncer's end is gone with its process and all that waited there; the learner's end finds out after what was
+    /// sent to it.
+    pub(super) fn drop_at_syncer(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.syncer_open) else { return };
+        conn.syncer_open = false;
+        let machine = conn.machine;
+        self.machines[machine as usize].link.lane(Way::Down).forget(id, true);
+        self.ship_sign(machine, Way::Down, id, Happening::LostAtLearner { conn: id });
     }
 
-    fn answer_fragment(&mut self, machine: u32, life: u32, fragment: FragmentId) {
-        let Some(host) = &mut self.host else {
-            let at = self.arrival(machine, Lane::Http, REQUEST_BYTES);
-            return self.queue.plan(at, Happening::FragmentCame { machine, life, fragment, answer: None });
+    /// Begins a process of the syncer around `core`.
+    pub(super) fn start_host(&mut self, core: Syncer) {
+        self.host = Some(SyncerProcess::new(core, Clock::new(self.now, self.spec.shell.clock_rate)));
+    }
+
+    /// A request for a fragment came: a syncer has one version of each, and sends whoever asks for another one there.
+    pub(super) fn answer_fragment(&mut self, machine: u32, life: u32, downloads: u32, fragment: FragmentId) {
+        let fails = self.http_fails();
+        let Some(host) = self.host.as_mut().filter(|_| !fails) else {
+            let came = Happening::FragmentCame { machine, life, downloads, fragment, answer: None };
+            return self.ship_http(machine, Way::Down, REQUEST_BYTES, came, None);
         };
         let Some((version, hat)) = host.core.hat(fragment) else {
-            return host.waiting.push((machine, life, fragment));
+            return host.waiting.push((machine, life, downloads, fragment));
         };
-        let bytes = 4 * hat.len() as u64;
-        let (from, at) = (self.now, self.arrival(machine, Lane::Http, bytes));
-        self.note_trace(|| {
-            let (what, round, body) = (Cargo::Whole, None, Vec::new());
-            Some(Trace::Parcel(Parcel { machine, what, round, fragment, bytes, from, until: at, body }))
-        });
-        let answer = Some((version, Arc::clone(&hat)));
-        self.queue.plan(at, Happening::FragmentCame { machine, life, fragment, answer });
+        let bytes = (halves::BYTES * hat.len()) as u64 * self.weight();
+        let hat = Arc::clone(&hat);
+        let came =
+            Happening::FragmentCame { machine, life, downloads, fragment, answer: Some((version, hat)) };
+        self.ship_http(machine, Way::Down, bytes, came, Some(Sight::whole(fragment, bytes)));
+    }
+
+    /// Whether an answer over HTTP is an error, by chance.
+    fn http_fails(&mut self) -> bool {
+        let share = self.spec.shell.http_failures;
+        share > 0.0 && self.rng.chance(share)
     }
 
     pub(super) fn ask_shard(&mut self, machine: u32, life: u32, shard: u32) {
-        let here = self.host.is_some();
+        let here = !self.http_fails() && self.host.is_some();
         let bytes =
             self.spec.shards.get(shard as usize).filter(|_| here).map_or(REQUEST_BYTES, |s| s.len() as u64);
-        let at = self.arrival(machine, Lane::Http, bytes);
-        self.queue.plan(at, Happening::ShardCame { machine, life, shard, here });
-    }
-
-    pub(super) fn plan_snapshot(&mut self) {
-        let at = self.now.after(self.spec.shell.snapshot_ms.max(1));
-        self.queue.plan(at, Happening::Snapshot { generation: self.generation });
-    }
-
-    pub(super) fn take_snapshot(&mut self, generation: u32) {
-        let Some(host) = self.host.as_ref().filter(|_| generation == self.generation) else { return };
-        match Snapshot::of(&host.core, self.audit.books()) {
-            Some(snapshot) => {
-                self.snapshot = snapshot;
-                self.plan_snapshot();
-            }
-            // Something is being merged; that takes milliseconds.
-            None => self.queue.plan(self.now.after(1), Happening::Snapshot { generation }),
-        }
-    }
-
-    pub(super) fn crash_syncer(&mut self) {
-        if self.host.take().is_none() {
-            return;
-        }
-        self.generation += 1;
-        for conn in self.conns.keys().copied().collect::<Vec<_>>() {
-            self.end_at_syncer(conn);
-        }
-    }
-
-    pub(super) fn restart_syncer(&mut self) {
-        if self.host.is_some() {
-            return;
-        }
-        let Snapshot { record, states, books } = &self.snapshot;
-        let core = Syncer::restore(record.clone(), &self.layout, self.spec.syncer, states.clone())
-            .expect("the snapshot is this run's own");
-        self.audit.roll_back(books, &core);
-        self.generation += 1;
-        self.host = Some(SyncerProcess::new(core, self.now));
-        // At once, so that a second crash does not lead to the same versions again.
-        self.take_snapshot(self.generation);
-        self.drive_host();
+        let came = Happening::ShardCame { machine, life, shard, here };
+        self.ship_http(machine, Way::Down, bytes, came, None);
     }
 }

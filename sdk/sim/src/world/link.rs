@@ -1,9 +1,12 @@
-//! The way between one machine and the syncer.
+//! The way between one machine and the syncer: one rate each way, shared by all that goes over it.
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use super::Rng;
-use archipelago::wire::Millis;
+use super::trace::Sight;
+use archipelago::wire::{ConnId, Millis};
 
 /// How long bytes take between one machine and the syncer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +17,7 @@ pub struct LinkSpec {
     /// Up to this much is added to each message, in milliseconds. Messages of one connection stay in
     /// order; those of different connections overtake each other.
     pub jitter_ms: u64,
-    /// Each way; `None` is without limit.
+    /// Each way, for all that goes over the link together; `None` is without limit.
     pub bytes_per_s: Option<u64>,
     /// Share of transmissions that are lost, 0 to 1. The connection sends them anew, as TCP does: nothing is
     /// missing, but it and all behind it come later.
@@ -31,68 +34,253 @@ impl Default for LinkSpec {
 const RESEND_MS_MIN: u64 = 200;
 /// Most losses of one message in a row; with more the connection would break.
 const LOSSES_MAX: u32 = 6;
+/// An answer over HTTP shares the link with the socket in pieces of so many bytes, a TCP segment…
+const PIECE_BYTES_MIN: u64 = 1_460;
+/// …or of what the link carries in so many milliseconds, if that is more.
+const PIECE_MS: u64 = 20;
 
 impl LinkSpec {
-    /// Time until a message that may get lost is sent for the last time, in milliseconds; the wait doubles
-    /// each time.
-    fn resend_ms(&self, rng: &mut Rng) -> u64 {
+    /// Time that one message is under way once it is sent, in milliseconds; the wait for one that got lost
+    /// doubles each time.
+    fn travel_ms(&self, rng: &mut Rng) -> u64 {
+        let travel_ms = self.latency_ms + rng.between(0, self.jitter_ms);
         if self.loss <= 0.0 {
-            return 0;
+            return travel_ms;
         }
         let losses = (0..LOSSES_MAX).take_while(|_| rng.chance(self.loss)).count();
-        (2 * self.latency_ms).max(RESEND_MS_MIN) * ((1 << losses) - 1)
+        travel_ms + (2 * self.latency_ms).max(RESEND_MS_MIN) * ((1 << losses) - 1)
+    }
+
+    /// Time that the link is taken by `bytes`, in microseconds.
+    fn send_us(&self, bytes: u64) -> u64 {
+        self.bytes_per_s.map_or(0, |rate| bytes.saturating_mul(1_000_000) / rate.max(1))
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        self.bytes_per_s.map_or(u64::MAX, |rate| (rate * PIECE_MS / 1_000).max(PIECE_BYTES_MIN))
     }
 }
 
-/// Control messages go ahead of bulk, as the shells interleave them by frame: control overtakes bulk
-/// sent before it, bulk overtakes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Lane {
-    ControlUp,
-    BulkUp,
-    ControlDown,
-    BulkDown,
-    /// Answers over HTTP, which have a connection of their own.
+/// A direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Up,
+    Down,
+}
+
+/// What waits its turn, and with whom it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// A short message on the socket: ahead of all bulk that waits there.
+    Control,
+    /// A message with parameters on the socket.
+    Bulk,
+    /// Over a connection of its own, which has half of the link while the socket wants the other half.
     Http,
+}
+
+/// Something to be sent, and what happens once it has arrived.
+#[derive(Debug)]
+pub(super) struct Freight<T> {
+    pub(super) class: Class,
+    /// The connection that it goes over, if it is a message on the socket.
+    pub(super) conn: Option<ConnId>,
+    /// On the link.
+    pub(super) bytes: u64,
+    pub(super) carries: T,
+    /// How it looks on its way, if somebody may look.
+    pub(super) sight: Option<Box<Sight>>,
+}
+
+/// What a lane did.
+#[derive(Debug)]
+pub(super) enum Passage<T> {
+    /// It began to send something that will have arrived at `until`.
+    Began { until: Millis, sight: Box<Sight> },
+    /// Something is sent, and arrives then.
+    Sent { arrives: Millis, carries: T },
+}
+
+/// One direction of a link: a sender that does one thing at a time, with what waits for it.
+#[derive(Debug)]
+pub(super) struct Lane<T> {
+    spec: LinkSpec,
+    control: VecDeque<Freight<T>>,
+    bulk: VecDeque<Freight<T>>,
+    /// The first may have been sent in part.
+    http: VecDeque<(Freight<T>, u64)>,
+    sending: Option<Sending<T>>,
+    /// Bytes that the socket had more than HTTP while both wanted the link.
+    owed: i64,
+    /// When the sender was last free, in microseconds.
+    free_us: u64,
+    /// Of the socket's stream and of HTTP's: nothing arrives ahead of what was sent before it.
+    arrived: [Millis; 2],
+}
+
+#[derive(Debug)]
+struct Sending<T> {
+    /// A message as a whole; `None` is a piece of the first answer over HTTP.
+    message: Option<(Freight<T>, u64)>,
+    done_us: u64,
+}
+
+impl<T> Lane<T> {
+    pub(super) fn new(spec: LinkSpec) -> Self {
+        Self {
+            spec,
+            control: VecDeque::new(),
+            bulk: VecDeque::new(),
+            http: VecDeque::new(),
+            sending: None,
+            owed: 0,
+            free_us: 0,
+            arrived: [Millis(0); 2],
+        }
+    }
+
+    /// Takes something to be sent when its turn comes: see [`Self::pump`].
+    pub(super) fn take(&mut self, freight: Freight<T>) {
+        match freight.class {
+            Class::Control => self.control.push_back(freight),
+            Class::Bulk => self.bulk.push_back(freight),
+            Class::Http => {
+                let bytes = freight.bytes;
+                self.http.push_back((freight, bytes));
+            }
+        }
+    }
+
+    /// Sends what its turn is. The second is when to call again, if something is being sent.
+    pub(super) fn pump(&mut self, now: Millis, rng: &mut Rng) -> (Vec<Passage<T>>, Option<Millis>) {
+        let (now_us, mut passages) = (now.0.saturating_mul(1_000), Vec::new());
+        loop {
+            match self.sending.take_if(|sending| sending.done_us <= now_us) {
+                Some(mut done) => {
+                    // Asked later than it wanted, the link was cut meanwhile.
+                    done.done_us = done.done_us.max(now_us.saturating_sub(999));
+                    self.finish(done, rng, &mut passages);
+                }
+                None => self.free_us = self.free_us.max(if self.sending.is_none() { now_us } else { 0 }),
+            }
+            if let Some(sending) = &self.sending {
+                return (passages, Some(Millis(sending.done_us.div_ceil(1_000))));
+            }
+            if !self.begin(rng, &mut passages) {
+                return (passages, None);
+            }
+        }
+    }
+
+    /// Bytes that wait on the socket, those being sent not counted.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.control.iter().chain(&self.bulk).map(|freight| freight.bytes).sum()
+    }
+
+    /// Short messages and messages with parameters that wait on the socket, those being sent not counted.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.control.len(), self.bulk.len())
+    }
+
+    /// Whether nothing of `conn` waits or is being sent.
+    pub(super) fn is_clear_of(&self, conn: ConnId) -> bool {
+        let of = |freight: &Freight<T>| freight.conn == Some(conn);
+        let sending = self.sending.as_ref().and_then(|sending| sending.message.as_ref());
+        !self.control.iter().chain(&self.bulk).any(of) && !sending.is_some_and(|(freight, _)| of(freight))
+    }
+
+    /// Forgets what waits to be sent on `conn`: all of it, or only parameters.
+    pub(super) fn forget(&mut self, conn: ConnId, all: bool) {
+        let other = |freight: &Freight<T>| freight.conn != Some(conn);
+        self.bulk.retain(other);
+        if all {
+            self.control.retain(other);
+        }
+    }
+
+    /// A new connection's messages need not wait for those of the one before.
+    pub(super) fn begin_stream(&mut self) {
+        self.arrived[0] = Millis(0);
+    }
+
+    /// Begins to send what its turn is; whether there is anything.
+    fn begin(&mut self, rng: &mut Rng, passages: &mut Vec<Passage<T>>) -> bool {
+        let socket = !self.control.is_empty() || !self.bulk.is_empty();
+        let contended = socket && !self.http.is_empty();
+        if !contended {
+            self.owed = 0;
+        }
+        // A queue is a few messages long; casting keeps their bytes.
+        if socket && self.owed <= 0 {
+            let Some(mut freight) = self.control.pop_front().or_else(|| self.bulk.pop_front()) else {
+                return false;
+            };
+            if contended {
+                self.owed += freight.bytes as i64;
+            }
+            let done_us = self.free_us + self.spec.send_us(freight.bytes);
+            let travel_ms = self.spec.travel_ms(rng);
+            self.see(&mut freight, done_us, travel_ms, passages);
+            self.sending = Some(Sending { message: Some((freight, travel_ms)), done_us });
+        } else if let Some((mut freight, left)) = self.http.pop_front() {
+            let piece = left.min(self.spec.piece_bytes());
+            if contended {
+                self.owed -= piece as i64;
+            }
+            if left == freight.bytes {
+                let done_us = self.free_us + self.spec.send_us(freight.bytes);
+                self.see(&mut freight, done_us, self.spec.latency_ms, passages);
+            }
+            let done_us = self.free_us + self.spec.send_us(piece);
+            self.http.push_front((freight, left - piece));
+            self.sending = Some(Sending { message: None, done_us });
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn finish(&mut self, done: Sending<T>, rng: &mut Rng, passages: &mut Vec<Passage<T>>) {
+        self.free_us = done.done_us;
+        let (freight, travel_ms) = match done.message {
+            Some(sent) => sent,
+            None => match self.http.pop_front_if(|(_, left)| *left == 0) {
+                Some((freight, _)) => (freight, self.spec.travel_ms(rng)),
+                None => return,
+            },
+        };
+        let arrived = &mut self.arrived[usize::from(freight.class == Class::Http)];
+        let arrives = Millis(done.done_us.div_ceil(1_000)).after(travel_ms).max(*arrived);
+        *arrived = arrives;
+        passages.push(Passage::Sent { arrives, carries: freight.carries });
+    }
+
+    /// Notes how it looks from now on, if nothing comes in between.
+    fn see(&self, freight: &mut Freight<T>, done_us: u64, travel_ms: u64, passages: &mut Vec<Passage<T>>) {
+        let arrived = self.arrived[usize::from(freight.class == Class::Http)];
+        let until = Millis(done_us.div_ceil(1_000)).after(travel_ms).max(arrived);
+        passages.extend(freight.sight.take().map(|sight| Passage::Began { until, sight }));
+    }
 }
 
 /// A link with what is under way on it.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Link<T> {
     spec: LinkSpec,
-    lanes: [Way; 5],
+    up: Lane<T>,
+    down: Lane<T>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Way {
-    free_at: Millis,
-    arrived: Millis,
-}
-
-impl Link {
+impl<T> Link<T> {
     pub(super) fn new(spec: LinkSpec) -> Self {
-        Self { spec, lanes: [Way::default(); 5] }
+        Self { spec, up: Lane::new(spec), down: Lane::new(spec) }
     }
 
-    /// When `bytes` sent now arrive.
-    pub(super) fn send(&mut self, now: Millis, lane: Lane, bytes: u64, rng: &mut Rng) -> Millis {
-        let spec = self.spec;
-        let ahead = match lane {
-            Lane::BulkUp => self.lanes[Lane::ControlUp as usize].arrived,
-            Lane::BulkDown => self.lanes[Lane::ControlDown as usize].arrived,
-            Lane::ControlUp | Lane::ControlDown | Lane::Http => Millis(0),
-        };
-        let way = &mut self.lanes[lane as usize];
-        let send_ms = spec.bytes_per_s.map_or(0, |rate| bytes.saturating_mul(1_000) / rate.max(1));
-        way.free_at = way.free_at.max(now).after(send_ms);
-        let travel_ms = spec.latency_ms + rng.between(0, spec.jitter_ms) + spec.resend_ms(rng);
-        way.arrived = way.free_at.after(travel_ms).max(way.arrived).max(ahead);
-        way.arrived
-    }
-
-    /// Forgets what was under way.
-    pub(super) fn reset(&mut self) {
-        self.lanes = [Way::default(); 5];
+    pub(super) fn lane(&mut self, way: Way) -> &mut Lane<T> {
+        match way {
+            Way::Up => &mut self.up,
+            Way::Down => &mut self.down,
+        }
     }
 
     pub(super) fn latency_ms(&self) -> u64 {
@@ -101,39 +289,4 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bandwidth_delays_and_order_holds() {
-        let spec = LinkSpec { latency_ms: 10, jitter_ms: 50, bytes_per_s: Some(1_000), loss: 0.0 };
-        let (mut link, mut rng) = (Link::new(spec), Rng::new(3));
-        let first = link.send(Millis(0), Lane::BulkUp, 500, &mut rng);
-        assert!(first >= Millis(510), "{first}");
-        let mut last = first;
-        for _ in 0..100 {
-            let next = link.send(Millis(0), Lane::BulkUp, 1, &mut rng);
-            assert!(next >= last);
-            last = next;
-        }
-        assert!(link.send(Millis(0), Lane::ControlUp, 1, &mut rng) <= Millis(61));
-        for at in 10..100 {
-            let control = link.send(Millis(at), Lane::ControlDown, 1, &mut rng);
-            assert!(link.send(Millis(at), Lane::BulkDown, 1, &mut rng) >= control);
-        }
-    }
-
-    #[test]
-    fn what_is_lost_comes_later() {
-        let spec = LinkSpec { latency_ms: 10, jitter_ms: 0, bytes_per_s: None, loss: 0.5 };
-        let mut rng = Rng::new(1);
-        // A link of its own for each, so that none waits for the one before.
-        let mut send =
-            |loss| Link::new(LinkSpec { loss, ..spec }).send(Millis(0), Lane::BulkUp, 1, &mut rng).0;
-        let late: Vec<u64> = (0..1_000).map(|_| send(0.5)).filter(|&at| at != 10).collect();
-        assert!((450..550).contains(&late.len()), "{}", late.len());
-        assert!(late.iter().all(|at| [210, 610, 1_410, 3_010, 6_210, 12_610].contains(at)), "{late:?}");
-        assert_eq!(send(1.0), 12_610, "in the end it comes");
-        assert_eq!(send(0.0), 10);
-    }
-}
+mod tests;

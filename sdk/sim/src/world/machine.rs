@@ -1,5 +1,6 @@
 //! One machine: where a learner's process runs, and its way to the syncer.
 
+use super::clock::Clock;
 use super::happening::Happening;
 use super::link::Link;
 use super::process::Process;
@@ -12,7 +13,9 @@ use archipelago_core::rng::key;
 pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     pub(super) identity: Identity,
-    pub(super) link: Link,
+    pub(super) link: Link<Happening>,
+    /// When each way of the link is to go on, if that is planned.
+    pub(super) pumps: [Option<Millis>; 2],
     pub(super) rng: Rng,
     /// Of its members, each of which has another one from it.
     seed: u64,
@@ -23,6 +26,14 @@ pub(super) struct Machine {
     pub(super) poison: Option<Poison>,
     /// It was poisoned at some time: what it says of its tokens is not to be believed.
     pub(super) forged: bool,
+    /// Its owner paused it.
+    pub(super) paused: bool,
+    /// How soon it is to be merged again and again, in milliseconds, if anybody looks.
+    pub(super) merged_within_ms: Option<u64>,
+    /// Since when nothing was done to it.
+    pub(super) well_since: Millis,
+    /// When an update of it was last merged.
+    pub(super) merged_at: Millis,
     /// SIGSTOP: what happens to the process waits in `frozen_out`.
     pub(super) frozen: bool,
     pub(super) frozen_out: Vec<Happening>,
@@ -44,6 +55,7 @@ impl Machine {
             spec,
             identity: Identity(identity),
             link: Link::new(spec.link),
+            pumps: [None; 2],
             rng,
             seed: key(&[seed, 0x2_0000 + u64::from(index)]),
             life: 0,
@@ -51,6 +63,10 @@ impl Machine {
             crawl: 1.0,
             poison: None,
             forged: false,
+            paused: false,
+            merged_within_ms: None,
+            well_since: Millis(0),
+            merged_at: Millis(0),
             frozen: false,
             frozen_out: Vec::new(),
             cut: false,
@@ -71,8 +87,14 @@ impl Machine {
             return false;
         }
         self.life += 1;
-        let learner =
-            LearnerConfig { identity: self.identity, name, device: "simulated".into(), invite: None };
+        let learner = LearnerConfig {
+            identity: self.identity,
+            name,
+            device: "simulated".into(),
+            invite: None,
+            batch: None,
+            serial_first: u64::from(self.life) << 32,
+        };
         let config = MemberConfig {
             learner,
             contact_ms_max: None,
@@ -80,7 +102,7 @@ impl Machine {
             waits,
             seed: key(&[self.seed, self.life.into()]),
         };
-        self.process = Some(Process::new(now, config, self.poison));
+        self.process = Some(Process::new(Clock::new(now, self.spec.clock_rate), now, config, self.poison));
         true
     }
 

@@ -19,11 +19,16 @@
 //! # Ok::<(), archipelago_sim::world::Violation>(())
 //! ```
 
+mod actor;
 mod audit;
 mod books;
+mod clock;
+mod disk;
 mod drive;
 mod fault;
 mod faults;
+mod freight;
+mod ghosts;
 mod happening;
 mod host;
 mod link;
@@ -32,33 +37,39 @@ mod net;
 mod payload;
 mod process;
 mod queue;
+mod receipts;
 mod rng;
+mod snapshot;
+mod spans;
 mod spec;
+mod starving;
 mod status;
 mod toy;
 mod trace;
+mod unfold;
 mod violation;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use archipelago::diloco::Layout;
-use archipelago::diloco::syncer::{Event, Input, Status, Syncer, SyncerError};
+use archipelago::diloco::syncer::{Event, Status, Syncer, SyncerError};
 use archipelago::member;
 use archipelago::wire::{ConnId, Millis};
 
+use actor::SyncerProcess;
 use audit::Audit;
+use disk::Disk;
 use happening::Happening;
-use host::{Snapshot, SyncerProcess};
-use link::Lane;
 use machine::Machine;
 use net::Conn;
 use queue::Queue;
+use snapshot::Snapshot;
 
 pub use fault::{Fault, Poison, Storm};
 pub use link::LinkSpec;
 pub use process::MakeTrainer;
 pub use rng::Rng;
-pub use spec::{MachineSpec, ShellSpec, WorldSpec};
+pub use spec::{MachineSpec, ShellSpec, SyncerPace, WorldSpec};
 pub use status::MachineStatus;
 pub use toy::Toy;
 pub use trace::{Cargo, Parcel, Trace};
@@ -81,7 +92,15 @@ pub struct World {
     host: Option<SyncerProcess>,
     /// Counts syncer processes.
     generation: u32,
-    snapshot: Snapshot,
+    disk: Disk,
+    /// What the syncer's clock showed when its core was last asked.
+    syncer_now: Millis,
+    /// Connections that the core has just ended.
+    hung_up: Vec<ConnId>,
+    /// Connections whose outbox has just turned out to be full.
+    slow: Vec<ConnId>,
+    /// Connections ended for that so far.
+    slow_readers: u64,
     machines: Vec<Machine>,
     conns: BTreeMap<ConnId, Conn>,
     conns_made: u64,
@@ -107,16 +126,20 @@ impl World {
         let machines = (0..).zip(&spec.machines).map(|(i, machine)| Machine::new(seed, i, *machine));
         let machines: Vec<Machine> = machines.collect();
         let audit = Audit::new(&syncer);
-        let snapshot = Snapshot::of(&syncer, audit.books()).expect("nothing is being merged yet");
+        let first = Snapshot::of(&syncer, audit.books()).expect("nothing is being merged yet");
         let mut world = Self {
             now: Millis(0),
             layout,
             make,
             queue: Queue::new(),
             rng: Rng::stream(seed, 1),
-            host: Some(SyncerProcess::new(syncer, Millis(0))),
+            host: None,
             generation: 0,
-            snapshot,
+            disk: Disk::new(first),
+            syncer_now: Millis(0),
+            hung_up: Vec::new(),
+            slow: Vec::new(),
+            slow_readers: 0,
             machines,
             conns: BTreeMap::new(),
             conns_made: 0,
@@ -126,6 +149,7 @@ impl World {
             finished: false,
             spec,
         };
+        world.start_host(syncer);
         for machine in 0..world.machines.len() as u32 {
             let starts = Millis(world.spec.machines[machine as usize].starts_ms);
             world.plan(starts, Fault::Restart(machine));
@@ -192,6 +216,12 @@ impl World {
         self.machines.get(machine as usize)?.process.as_ref()?.params()
     }
 
+    /// Connections that the syncer ended so far because their reader was too slow.
+    #[must_use]
+    pub fn slow_readers(&self) -> u64 {
+        self.slow_readers
+    }
+
     /// Whether the run ended: everyone was told, nothing more comes.
     #[must_use]
     pub fn is_finished(&self) -> bool {
@@ -209,6 +239,7 @@ impl World {
     /// Each variant of [`Violation`].
     pub fn check(&self) -> Result<(), Violation> {
         self.audit.verdict()?;
+        self.check_starving()?;
         let Some(host) = &self.host else { return Ok(()) };
         let honest = |machine: &Machine| (!machine.forged).then(|| machine.tokens());
         let trained: BTreeMap<String, u64> = (0..)
@@ -219,6 +250,10 @@ impl World {
         for (machine, process) in self.machines.iter().enumerate() {
             let Some(process) = &process.process else { continue };
             self.audit.check_hats(machine as u32, &process.hats())?;
+            let (there, machine) = (&self.machines[machine], machine as u32);
+            if let Some(ghosts) = process.ghosts.as_ref().filter(|_| !there.forged) {
+                self.audit.check_windows((machine, there.life), ghosts)?;
+            }
         }
         Ok(())
     }
@@ -234,99 +269,6 @@ impl World {
             self.events.pop_front();
         }
         self.events.push_back((self.now, event));
-    }
-
-    fn happen(&mut self, happening: Happening) {
-        let Some(happening) = self.hold_up(happening) else { return };
-        match happening {
-            Happening::Fault(fault) => self.inject(fault),
-            Happening::Knock { machine, life, attempt } => self.knock(machine, life, attempt),
-            Happening::Dialled { machine, life, attempt, conn } => {
-                self.dialled(machine, life, attempt, conn);
-            }
-            Happening::ToSyncer { conn, payload } => self.deliver_up(conn, payload),
-            Happening::ToLearner { conn, payload } => self.deliver_down(conn, payload),
-            Happening::LostAtSyncer { conn } => self.lost_at_syncer(conn),
-            Happening::LostAtLearner { conn } => self.lost_at_learner(conn),
-            Happening::Ping { conn } => self.ping(conn),
-            Happening::Pong { conn } => self.pong(conn),
-            Happening::StepDone { machine, life, step_ms } => self.step_done(machine, life, step_ms),
-            Happening::WakeLearner { machine, life, at } => self.wake_learner(machine, life, at),
-            Happening::WakeSyncer { generation, at } => self.wake_syncer(generation, at),
-            Happening::MergeDone { generation, result } => self.merge_done(generation, result),
-            Happening::AskFragment { machine, life, fragment, version } => {
-                self.ask_fragment(machine, life, fragment, version);
-            }
-            Happening::FragmentCame { machine, life, fragment, answer } => {
-                self.fragment_came(machine, life, fragment, answer);
-            }
-            Happening::AskShard { machine, life, shard } => self.ask_shard(machine, life, shard),
-            Happening::ShardCame { machine, life, shard, here } => {
-                self.shard_came(machine, life, shard, here)
-            }
-            Happening::Snapshot { generation } => self.take_snapshot(generation),
-        }
-    }
-
-    /// Puts aside what a frozen process or a cut link cannot take now, and loses what is swallowed; gives back
-    /// the rest.
-    fn hold_up(&mut self, happening: Happening) -> Option<Happening> {
-        if happening.conn().and_then(|conn| self.conns.get(&conn)).is_some_and(|conn| conn.swallowed) {
-            return None;
-        }
-        let Some((machine, passes_link, reaches_process)) = self.involved(&happening) else {
-            return Some(happening);
-        };
-        let machine = &mut self.machines[machine as usize];
-        if passes_link && machine.cut {
-            machine.cut_off.push(happening);
-        } else if reaches_process && machine.frozen {
-            machine.frozen_out.push(happening);
-        } else {
-            return Some(happening);
-        }
-        None
-    }
-
-    /// The machine that `happening` is about, whether it comes over its link, and whether its process
-    /// must act.
-    fn involved(&self, happening: &Happening) -> Option<(u32, bool, bool)> {
-        let of = |conn: &ConnId| self.conns.get(conn).map(|conn| conn.machine);
-        match happening {
-            Happening::Knock { machine, .. } => Some((*machine, true, false)),
-            Happening::Dialled { machine, .. } => Some((*machine, true, true)),
-            Happening::ToSyncer { conn, .. }
-            | Happening::LostAtSyncer { conn }
-            | Happening::Pong { conn } => Some((of(conn)?, true, false)),
-            Happening::ToLearner { conn, .. }
-            | Happening::LostAtLearner { conn }
-            | Happening::Ping { conn } => Some((of(conn)?, true, true)),
-            Happening::StepDone { machine, .. } | Happening::WakeLearner { machine, .. } => {
-                Some((*machine, false, true))
-            }
-            Happening::AskFragment { machine, .. } | Happening::AskShard { machine, .. } => {
-                Some((*machine, true, false))
-            }
-            Happening::FragmentCame { machine, .. } | Happening::ShardCame { machine, .. } => {
-                Some((*machine, true, true))
-            }
-            Happening::Fault(_)
-            | Happening::WakeSyncer { .. }
-            | Happening::MergeDone { .. }
-            | Happening::Snapshot { .. } => None,
-        }
-    }
-
-    /// When `bytes` sent now on a lane of `machine`'s link arrive.
-    fn arrival(&mut self, machine: u32, lane: Lane, bytes: u64) -> Millis {
-        self.machines[machine as usize].link.send(self.now, lane, bytes, &mut self.rng)
-    }
-
-    fn host_input(&mut self, input: Input) {
-        let Some(host) = &mut self.host else { return };
-        let clock = host.clock(self.now);
-        host.core.handle(clock, input);
-        self.drive_host();
     }
 
     fn learner_input(&mut self, machine: u32, input: member::Input) {

@@ -2,11 +2,11 @@
 
 use super::World;
 use super::happening::Happening;
-use super::link::Lane;
+use super::link::Way;
 use super::payload::Payload;
 use archipelago::diloco::syncer;
 use archipelago::member::Input;
-use archipelago::wire::{Bye, ConnId, Message};
+use archipelago::wire::{Bye, ConnId, Message, Millis};
 
 /// One connection, with an end at the syncer and one at the learner. A closed end takes nothing in.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct Conn {
     pub(super) learner_open: bool,
     /// What it carries is lost, and neither end knows.
     pub(super) swallowed: bool,
+    /// Until when its reader at the syncer looks into what came, in microseconds: one update after the other.
+    read_until_us: u64,
 }
 
 impl World {
@@ -31,9 +33,12 @@ impl World {
         let conn = self.host.is_some().then_some(ConnId(self.conns_made));
         if let Some(conn) = conn {
             self.conns_made += 1;
-            let ends = Conn { machine, life, syncer_open: true, learner_open: true, swallowed: false };
+            let (syncer_open, learner_open) = (true, true);
+            let ends = Conn { machine, life, syncer_open, learner_open, swallowed: false, read_until_us: 0 };
             self.conns.insert(conn, ends);
-            self.machines[machine as usize].link.reset();
+            for way in [Way::Up, Way::Down] {
+                self.machines[machine as usize].link.lane(way).begin_stream();
+            }
         }
         let latency = self.machines[machine as usize].link.latency_ms();
         self.queue.plan(self.now.after(latency), Happening::Dialled { machine, life, attempt, conn });
@@ -44,7 +49,7 @@ impl World {
         let Some(process) = process.filter(|process| process.dialling == Some(attempt)) else {
             // A process that has died since, or given this attempt up: its kernel refuses the connection.
             if let Some(conn) = conn {
-                self.end_at_learner(conn);
+                self.end_at_learner(conn, true);
             }
             return;
         };
@@ -55,7 +60,7 @@ impl World {
             return self.learner_input(machine, Input::Closed { code: None, reason });
         };
         process.conn = Some(conn);
-        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::Ping { conn });
+        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::PingDue { conn });
         self.learner_input(machine, Input::Opened);
     }
 
@@ -64,32 +69,37 @@ impl World {
             return;
         }
         match payload.open() {
-            Ok(message) => {
+            // As the server's readers do.
+            Ok(Message::Update(update)) => {
                 let syncer = &self.host.as_ref().expect("checked above").core;
-                self.audit.on_arrived(conn, &message, syncer);
-                // As the server's readers do.
-                let input = match message {
-                    Message::Update(update) => {
-                        syncer::Input::Update(conn, Box::new(syncer.verifier().verify(update)))
-                    }
-                    message => syncer::Input::Message(conn, message),
-                };
-                self.host_input(input);
+                let bytes = update.body.len() as u64 * self.weight();
+                let verified = Box::new(syncer.verifier().verify(update));
+                self.read(conn, bytes, syncer::Input::Update(conn, verified));
             }
+            Ok(message) => self.read(conn, 0, syncer::Input::Message(conn, message)),
             Err(error) => {
-                let bye = Bye::new(error.close_code(), error.to_string());
-                self.send_bye(conn, bye);
-                self.host_input(syncer::Input::Disconnected(conn));
+                self.part(conn, Bye::new(error.close_code(), error.to_string()));
+                self.read(conn, 0, syncer::Input::Disconnected(conn));
             }
         }
     }
 
-    fn send_bye(&mut self, id: ConnId, bye: Bye) {
-        let Some(conn) = self.conns.get(&id) else { return };
-        let payload = Payload::new(Message::Bye(bye), self.spec.shell.encode);
-        let at = self.arrival(conn.machine, Lane::ControlDown, payload.bytes());
-        self.queue.plan(at, Happening::ToLearner { conn: id, payload });
-        self.end_at_syncer(id);
+    /// Has the reader of `conn` look into what came, which has `bytes` of parameters, and hand it on.
+    fn read(&mut self, id: ConnId, bytes: u64, input: syncer::Input) {
+        let (now_us, look_us) =
+            (1_000 * self.now.0, bytes * self.spec.shell.pace.verify_ps_per_byte / 1_000_000);
+        let until_us = match self.conns.get_mut(&id) {
+            Some(conn) => {
+                conn.read_until_us = conn.read_until_us.max(now_us) + look_us;
+                conn.read_until_us
+            }
+            None => now_us,
+        };
+        if until_us < now_us + 1_000 {
+            return self.tell_syncer(input);
+        }
+        let (generation, input) = (self.generation, Box::new(input));
+        self.queue.plan(Millis(until_us / 1_000), Happening::Read { generation, input });
     }
 
     pub(super) fn deliver_down(&mut self, id: ConnId, payload: Payload) {
@@ -103,8 +113,10 @@ impl World {
 
     pub(super) fn lost_at_syncer(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
+        let machine = conn.machine;
         if std::mem::replace(&mut conn.syncer_open, false) {
-            self.host_input(syncer::Input::Disconnected(id));
+            self.machines[machine as usize].link.lane(Way::Down).forget(id, true);
+            self.read(id, 0, syncer::Input::Disconnected(id));
         }
         self.forget(id);
     }
@@ -113,6 +125,7 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (machine, life) = (conn.machine, conn.life);
         if std::mem::replace(&mut conn.learner_open, false) {
+            self.machines[machine as usize].link.lane(Way::Up).forget(id, true);
             self.disconnect_process(machine, life, id);
         }
         self.forget(id);
@@ -128,14 +141,14 @@ impl World {
         }
     }
 
-    /// Closes the learner's end; the syncer's end finds out after all that was sent to it.
-    pub(super) fn end_at_learner(&mut self, id: ConnId) {
+    /// Closes the learner's end; the syncer's end finds out after what was sent to it. What waits is lost: all of it
+    /// with a process that died, else only parameters.
+    pub(super) fn end_at_learner(&mut self, id: ConnId, died: bool) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.learner_open) else { return };
         conn.learner_open = false;
         let machine = conn.machine;
-        let bulk = self.arrival(machine, Lane::BulkUp, 0);
-        let control = self.arrival(machine, Lane::ControlUp, 0);
-        self.queue.plan(bulk.max(control), Happening::LostAtSyncer { conn: id });
+        self.machines[machine as usize].link.lane(Way::Up).forget(id, died);
+        self.ship_sign(machine, Way::Up, id, Happening::LostAtSyncer { conn: id });
     }
 
     /// Both ends lose the connection, and what is in flight.
@@ -162,22 +175,27 @@ impl World {
         }
     }
 
-    /// The learner's end answers a ping; with it goes the next one.
+    /// The learner's end answers a ping.
     pub(super) fn ping(&mut self, id: ConnId) {
         let open = |conn: &&Conn| conn.learner_open && conn.syncer_open;
         let Some(&Conn { machine, life, .. }) = self.conns.get(&id).filter(open) else { return };
         if self.machines[machine as usize].alive(life).is_none() {
             return;
         }
-        let at = self.arrival(machine, Lane::ControlUp, 2);
-        self.queue.plan(at, Happening::Pong { conn: id });
-        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::Ping { conn: id });
+        self.ship_sign(machine, Way::Up, id, Happening::Pong { conn: id });
         self.learner_input(machine, Input::Heard);
+    }
+
+    /// The syncer's end pings, and will again.
+    pub(super) fn ping_due(&mut self, id: ConnId) {
+        let Some(&Conn { machine, .. }) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { return };
+        self.ship_sign(machine, Way::Down, id, Happening::Ping { conn: id });
+        self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::PingDue { conn: id });
     }
 
     pub(super) fn pong(&mut self, id: ConnId) {
         if self.conns.get(&id).is_some_and(|conn| conn.syncer_open) {
-            self.host_input(syncer::Input::Heard(id));
+            self.read(id, 0, syncer::Input::Heard(id));
         }
     }
 }

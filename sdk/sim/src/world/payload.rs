@@ -28,14 +28,7 @@ impl Payload {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Frames(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
-            Self::Whole(message) => {
-                ENVELOPE_BYTES
-                    + match &**message {
-                        Message::Update(update) => update.body.len() as u64,
-                        Message::Merged(merged) => merged.body.len() as u64,
-                        _ => 0,
-                    }
-            }
+            Self::Whole(message) => ENVELOPE_BYTES + body_bytes(message),
         }
     }
 
@@ -51,5 +44,14 @@ impl Payload {
                 Ok(last.expect("the last frame completes the message"))
             }
         }
+    }
+}
+
+/// Bytes of parameters in `message`.
+pub(super) fn body_bytes(message: &Message) -> u64 {
+    match message {
+        Message::Update(update) => update.body.len() as u64,
+        Message::Merged(merged) => merged.body.len() as u64,
+        _ => 0,
     }
 }

@@ -5,6 +5,8 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use super::Poison;
+use super::clock::Clock;
+use super::ghosts::Ghosts;
 use archipelago::diloco::{Codec, Fragments, Replica};
 use archipelago::engine::{EngineError, Trainer};
 use archipelago::member::{Batch, End, Input, Member, MemberConfig, Output, Step};
@@ -16,10 +18,8 @@ pub(super) enum Effect {
     /// Make a connection: the attempt of this number.
     Connect(u32),
     Send(Message),
-    Fetch {
-        fragment: FragmentId,
-        version: Version,
-    },
+    /// Fetch a fragment: a syncer has one version of each, and answers with that.
+    Fetch(FragmentId),
     FetchShard(u32),
     /// Nothing to do: it has taken a merged fragment in.
     Applied(FragmentId),
@@ -41,13 +41,16 @@ pub(super) struct Process {
     batch: Option<Batch>,
     /// What came in during the step; taken in at its end.
     inbox: VecDeque<Input>,
-    /// When this process began: the origin of its clock.
-    born: Millis,
+    clock: Clock,
     /// Since when it has had nothing to do, on the world's clock; of use between steps.
     idle_since: Millis,
     pub(super) conn: Option<ConnId>,
     /// Attempts to connect so far.
     pub(super) attempts: u32,
+    /// Counts the times that all fetches of fragments were given up, so that nothing of them comes in any more.
+    pub(super) downloads: u32,
+    /// It is asked to leave politely, and goes once what waits to be sent is sent and it has said its last word.
+    pub(super) leaving: bool,
     /// The attempt under way, so that the answer to one that was given up is no answer to the next.
     pub(super) dialling: Option<u32>,
     /// The wake-up planned for its member, on the world's clock.
@@ -57,6 +60,8 @@ pub(super) struct Process {
     /// Why it last gave up everything and joined as a newcomer does, if it did.
     pub(super) afresh: Option<String>,
     pub(super) poison: Option<Poison>,
+    /// Where its training is, once a run is joined.
+    pub(super) ghosts: Option<Ghosts>,
     pub(super) steps: u64,
     pub(super) tokens: u64,
     pub(super) loss: f32,
@@ -66,21 +71,24 @@ pub(super) struct Process {
 pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 
 impl Process {
-    pub(super) fn new(born: Millis, config: MemberConfig, poison: Option<Poison>) -> Self {
+    pub(super) fn new(clock: Clock, born: Millis, config: MemberConfig, poison: Option<Poison>) -> Self {
         Self {
             member: Member::new(config),
             workshop: None,
             batch: None,
             inbox: VecDeque::new(),
-            born,
+            clock,
             idle_since: born,
             conn: None,
             attempts: 0,
+            downloads: 0,
+            leaving: false,
             dialling: None,
             wake: None,
             stopped: None,
             afresh: None,
             poison,
+            ghosts: None,
             steps: 0,
             tokens: 0,
             loss: f32::NAN,
@@ -100,7 +108,7 @@ impl Process {
     pub(super) fn take_now(&mut self, now: Millis, input: Input) {
         let clock_us = self.clock_us(now);
         if self.batch.is_none() {
-            let us = 1_000 * now.since(self.idle_since);
+            let us = self.clock.span_us(now.since(self.idle_since));
             self.idle_since = now;
             self.member.handle(clock_us, Input::Waited { us });
         }
@@ -117,24 +125,28 @@ impl Process {
                     return Some(Effect::Connect(self.attempts));
                 }
                 Output::Send(message) => return Some(Effect::Send(message)),
-                Output::Fetch { fragment, version } => return Some(Effect::Fetch { fragment, version }),
+                Output::Fetch { fragment, .. } => return Some(Effect::Fetch(fragment)),
                 Output::FetchShard { shard, .. } => return Some(Effect::FetchShard(shard)),
                 Output::Close(_) => return Some(Effect::Close),
                 Output::Disconnect { .. } => {
                     self.dialling = None;
+                    self.downloads += 1;
                     self.inbox.retain(|input| !of_connection(input));
                     return Some(Effect::Close);
                 }
                 Output::Build { welcome, anew } => self.build(now, &welcome.spec, anew, make),
                 Output::Afresh { reason } => {
                     self.workshop = None;
+                    self.ghosts.iter_mut().for_each(Ghosts::begin_anew);
                     self.afresh = Some(reason);
                 }
                 Output::Apply { fragment, .. } => {
                     self.work(now, output);
                     return Some(Effect::Applied(fragment));
                 }
-                Output::Encode { .. } | Output::Load { .. } => self.work(now, output),
+                Output::Encode { .. } | Output::Include { .. } | Output::Load { .. } => {
+                    self.work(now, output)
+                }
                 Output::Trouble { .. } => {}
                 Output::End(end) => {
                     self.stopped.get_or_insert_with(|| goodbye(end));
@@ -166,8 +178,14 @@ impl Process {
         };
         self.steps += 1;
         self.tokens += stats.tokens;
+        self.ghosts.iter_mut().for_each(|ghosts| ghosts.step(stats.tokens));
         self.loss = stats.loss;
-        let step = Step { tokens: stats.tokens, loss: stats.loss, busy_us: 1_000 * step_ms, earlier_us: 0 };
+        let step = Step {
+            tokens: stats.tokens,
+            loss: stats.loss,
+            busy_us: self.clock.span_us(step_ms),
+            earlier_us: 0,
+        };
         self.take_now(now, Input::Stepped(step));
     }
 
@@ -184,8 +202,7 @@ impl Process {
 
     /// When the member wants [`Input::Timeout`], on the world's clock.
     pub(super) fn deadline(&self, now: Millis) -> Option<Millis> {
-        let at_us = self.member.deadline(self.clock_us(now))?;
-        Some(Millis(at_us.div_ceil(1_000)).after(self.born.0))
+        Some(self.clock.when_us(self.member.deadline(self.clock_us(now))?))
     }
 
     /// Θ̂ of each fragment that it knows the version of.
@@ -214,7 +231,7 @@ impl Process {
     }
 
     fn clock_us(&self, now: Millis) -> u64 {
-        1_000 * now.since(self.born)
+        self.clock.read_us(now)
     }
 
     fn build(&mut self, now: Millis, spec: &RunSpec, anew: bool, make: &mut dyn FnMut() -> Box<dyn Trainer>) {
@@ -224,6 +241,7 @@ impl Process {
             let fragments = Arc::new(Fragments::plan(trainer.layout(), count));
             let codec = Codec::new(&spec.exchange).expect("the syncer uses the same codec");
             let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
+            self.ghosts.get_or_insert_with(|| Ghosts::new(spec.exchange.fragments, spec.exchange.apply));
             self.workshop = Some(Workshop { trainer, fragments, replica });
         }
         let Some(workshop) = &self.workshop else { return };
@@ -235,17 +253,31 @@ impl Process {
     fn work(&mut self, now: Millis, output: Output) {
         let Some(Workshop { trainer, replica, .. }) = &mut self.workshop else { return };
         match output {
-            Output::Encode { round, fragment } => match replica.encode(fragment, trainer.params()) {
-                Ok(body) => self.take_now(now, Input::Encoded { round, fragment, body }),
+            Output::Encode { serial, fragment } => match replica.encode(fragment, trainer.params()) {
+                Ok(body) => {
+                    let digest = replica.digest(fragment);
+                    self.ghosts.iter_mut().for_each(|ghosts| ghosts.encode(fragment, serial));
+                    self.take_now(now, Input::Encoded { serial, fragment, body, digest });
+                }
                 // A step may end in parameters that are too large for a number.
                 Err(error) => self.fail(now, &error.into()),
             },
-            Output::Apply { fragment, body, included } => replica
-                .apply(fragment, &body, included, trainer.params_mut())
-                .expect("the core checked base and checksum"),
-            Output::Load { fragment, values, keep, included } => replica
-                .load(fragment, &values, keep, included, trainer.params_mut())
-                .expect("the world serves whole fragments"),
+            Output::Include { fragment } => {
+                replica.include(fragment, trainer.params_mut()).expect("the core coded it before");
+                self.ghosts.iter_mut().for_each(|ghosts| ghosts.include(fragment));
+            }
+            Output::Apply { fragment, body } => {
+                replica
+                    .apply(fragment, &body, trainer.params_mut())
+                    .expect("the core checked base and checksum");
+                self.ghosts.iter_mut().for_each(|ghosts| ghosts.apply(fragment, true));
+            }
+            Output::Load { fragment, values, keep } => {
+                replica
+                    .load(fragment, &values, keep, trainer.params_mut())
+                    .expect("the world serves whole fragments");
+                self.ghosts.iter_mut().for_each(|ghosts| ghosts.apply(fragment, keep));
+            }
             _ => {}
         }
     }

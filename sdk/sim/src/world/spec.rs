@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::LinkSpec;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::member::Waits;
-use archipelago::wire::{RunId, RunSpec};
+use archipelago::wire::{BODY_BYTES_MAX, RunId, RunSpec};
 
 /// A syncer, its run, and the machines that come to it.
 #[derive(Clone, Debug)]
@@ -37,25 +37,42 @@ pub struct MachineSpec {
     pub link: LinkSpec,
     /// When its learner starts, in milliseconds from the beginning.
     pub starts_ms: u64,
+    /// Seconds that its clock counts in one of the world's; near 1.
+    pub clock_rate: f64,
 }
 
 impl Default for MachineSpec {
     fn default() -> Self {
-        Self { step_ms: 100, jitter: 0.1, link: LinkSpec::default(), starts_ms: 0 }
+        Self { step_ms: 100, jitter: 0.1, link: LinkSpec::default(), starts_ms: 0, clock_rate: 1.0 }
     }
 }
 
 /// What the shells do, as far as it shows in the world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShellSpec {
-    /// Time from the start of a merge to its end, in milliseconds.
+    /// Time from the start of a merge to its end, in milliseconds, beside what its values take.
     pub merge_ms: u64,
+    /// What the syncer's work takes.
+    pub pace: SyncerPace,
+    /// Seconds that the syncer's clock counts in one of the world's; near 1.
+    pub clock_rate: f64,
+    /// How many bytes one byte of parameters counts for on links and in the syncer's work, at least 1: so a toy weighs
+    /// what a model does.
+    pub weight: u32,
+    /// Bytes to one connection that the syncer's system takes before its outbox fills.
+    pub socket_bytes: u64,
+    /// Bytes that may wait at a learner to be sent; with more it drops the connection.
+    pub queue_bytes_max: u64,
+    /// Share of answers over HTTP that are errors, 0 to 1.
+    pub http_failures: f64,
     /// Time between two pings of a connection, in milliseconds.
     pub ping_ms: u64,
     /// How long the learners wait before they connect again, and how long they bear a silence.
     pub waits: Waits,
     /// Time between two snapshots of the syncer, in milliseconds.
     pub snapshot_ms: u64,
+    /// Time until a snapshot is on the disk, in milliseconds.
+    pub save_ms: u64,
     /// Whether messages are really encoded and decoded. Without, they only have a size.
     pub encode: bool,
     /// Whether the data lies on every machine already. Without, each fetches its shards from the syncer over its link.
@@ -66,11 +83,44 @@ impl Default for ShellSpec {
     fn default() -> Self {
         Self {
             merge_ms: 2,
+            pace: SyncerPace::default(),
+            clock_rate: 1.0,
+            weight: 1,
+            socket_bytes: 64 << 10,
+            queue_bytes_max: 2 * u64::from(BODY_BYTES_MAX),
+            http_failures: 0.0,
             ping_ms: 5_000,
             waits: Waits::default(),
             snapshot_ms: 5_000,
+            save_ms: 20,
             encode: true,
             shards_at_hand: false,
         }
+    }
+}
+
+/// What the syncer's work takes of its time, by amount; a picosecond for each of a million bytes is a microsecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncerPace {
+    /// The actor, for each thing that comes in, in microseconds.
+    pub input_us: u64,
+    /// A reader, for each byte of an update, in picoseconds.
+    pub verify_ps_per_byte: u64,
+    /// A merge, for each value of each update, in picoseconds.
+    pub merge_ps_per_value: u64,
+    /// The actor, for each byte that it copies for a snapshot, in picoseconds.
+    pub copy_ps_per_byte: u64,
+}
+
+impl SyncerPace {
+    /// Its work takes no time.
+    pub const NONE: Self =
+        Self { input_us: 0, verify_ps_per_byte: 0, merge_ps_per_value: 0, copy_ps_per_byte: 0 };
+}
+
+/// About what one core of a small server does.
+impl Default for SyncerPace {
+    fn default() -> Self {
+        Self { input_us: 10, verify_ps_per_byte: 3_000, merge_ps_per_value: 2_000, copy_ps_per_byte: 200 }
     }
 }

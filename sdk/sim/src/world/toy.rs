@@ -96,7 +96,7 @@ impl Toy {
             weight_decay: 0.0,
             clip_norm: 0.0,
         };
-        let apply = ApplyPolicy::Keep { residue: false };
+        let apply = ApplyPolicy::Keep { residue: true };
         let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, code: Code::Int4, apply };
         (RunSpec { model, inner, exchange, data, seed }, bytes.into_iter().map(Arc::from).collect())
     }

@@ -44,7 +44,7 @@ pub struct Parcel {
     pub fragment: FragmentId,
     /// Bytes on the link.
     pub bytes: u64,
-    /// When it was sent.
+    /// When its sending began.
     pub from: Millis,
     /// When it arrives, unless the link is cut.
     pub until: Millis,
@@ -84,20 +84,36 @@ impl World {
         }
         traces.push_back(trace);
     }
+}
 
-    /// Notes `message` down if it is about a fragment.
-    pub(super) fn note_parcel(&mut self, machine: u32, message: &Message, bytes: u64, until: Millis) {
-        let from = self.now;
-        self.note_trace(|| {
-            let (what, round, fragment, body) = match message {
-                Message::Collect { round, fragment, .. } => (Cargo::Collect, *round, *fragment, &[][..]),
-                Message::Update(update) => (Cargo::Update, update.round, update.fragment, &*update.body),
-                Message::Merged(merged) => (Cargo::Merged, merged.round, merged.fragment, &*merged.body),
-                _ => return None,
-            };
-            let (round, body) = (Some(round), body.to_vec());
-            Some(Trace::Parcel(Parcel { machine, what, round, fragment, bytes, from, until, body }))
-        });
+/// How something of a fragment looks on its way: a [`Parcel`] without place and time.
+#[derive(Debug)]
+pub(super) struct Sight {
+    pub(super) what: Cargo,
+    pub(super) round: Option<Round>,
+    pub(super) fragment: FragmentId,
+    pub(super) bytes: u64,
+    pub(super) body: Vec<u8>,
+}
+
+impl Sight {
+    /// Of `message`, if it is about a fragment.
+    pub(super) fn of(message: &Message, bytes: u64) -> Option<Self> {
+        let (what, round, fragment, body) = match message {
+            Message::Collect { fragment, .. } => (Cargo::Collect, None, *fragment, &[][..]),
+            Message::Update(update) => (Cargo::Update, None, update.fragment, &*update.body),
+            Message::Merged(merged) => {
+                // A round numbers the version that it leads to.
+                (Cargo::Merged, Some(Round(merged.version.0)), merged.fragment, &*merged.body)
+            }
+            _ => return None,
+        };
+        Some(Self { what, round, fragment, bytes, body: body.to_vec() })
+    }
+
+    /// Of a whole fragment.
+    pub(super) fn whole(fragment: FragmentId, bytes: u64) -> Self {
+        Self { what: Cargo::Whole, round: None, fragment, bytes, body: Vec::new() }
     }
 }
 

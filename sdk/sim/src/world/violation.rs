@@ -1,25 +1,29 @@
 //! What must never happen in a world, whatever the faults.
 
-use archipelago::wire::{ConnId, FragmentId, LearnerId, LeaseId, Round, Version};
+use archipelago::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Round, Serial, Version};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
     /// A fate for an update that never came, or a second one.
-    #[error("an update of learner {learner} in round {round} has more than one fate")]
+    #[error("update {serial} of learner {learner} on fragment {fragment} has more than one fate")]
     FateTwice {
         /// Who sent it.
         learner: LearnerId,
-        /// For which round.
-        round: Round,
+        /// Where.
+        fragment: FragmentId,
+        /// As its sender numbered it.
+        serial: Serial,
     },
-    /// An update whose round is over has no fate.
-    #[error("an update of learner {learner} in round {round}, which is over, has no fate")]
+    /// An update that the syncer does not hold any more has no fate.
+    #[error("update {serial} of learner {learner} on fragment {fragment} is gone without a fate")]
     NoFate {
         /// Who sent it.
         learner: LearnerId,
-        /// For which round.
-        round: Round,
+        /// Where.
+        fragment: FragmentId,
+        /// As its sender numbered it.
+        serial: Serial,
     },
     /// More tokens merged than were leased.
     #[error(
@@ -134,6 +138,65 @@ pub enum Violation {
         fragment: FragmentId,
         /// After which round.
         round: Round,
+    },
+    /// A step whose progress on a fragment went nowhere: no learner holds it, it is not merged, and nothing that may
+    /// cost progress has happened to it.
+    #[error("step {step} of life {life} of machine {machine} is lost on fragment {fragment}")]
+    WindowLost {
+        /// The machine.
+        machine: u32,
+        /// Which of its processes.
+        life: u32,
+        /// Where it is missing.
+        fragment: FragmentId,
+        /// The step, from 0.
+        step: u32,
+    },
+    /// A step whose progress on a fragment is merged twice.
+    #[error("step {step} of life {life} of machine {machine} is merged twice on fragment {fragment}")]
+    MergedTwice {
+        /// The machine.
+        machine: u32,
+        /// Which of its processes.
+        life: u32,
+        /// Where.
+        fragment: FragmentId,
+        /// The step, from 0.
+        step: u32,
+    },
+    /// An update that says other amounts than those of the steps in it.
+    #[error(
+        "machine {machine} says {said:?} steps and tokens of fragment {fragment}, its update has {held:?}"
+    )]
+    Account {
+        /// The machine.
+        machine: u32,
+        /// The fragment.
+        fragment: FragmentId,
+        /// Steps and tokens that the update says.
+        said: (u64, u64),
+        /// Steps and tokens of the progress in it.
+        held: (u64, u64),
+    },
+    /// A learner that nothing keeps from being merged, and that is not.
+    #[error("machine {machine} is well, and was not merged for {waited_ms} ms")]
+    Starved {
+        /// The machine.
+        machine: u32,
+        /// Since it was last merged, or since something was last done to it or to the syncer.
+        waited_ms: u64,
+    },
+    /// A learner that is told another fate of its update than it had, or none, or one that it did not have.
+    #[error("learner {learner} is told {told:?} of its update {serial}, whose fate is {fate:?}")]
+    Receipt {
+        /// Which learner.
+        learner: LearnerId,
+        /// As the learner numbered it.
+        serial: Serial,
+        /// What happened, as far as it is to be told.
+        fate: Option<Fate>,
+        /// What it is told.
+        told: Option<Fate>,
     },
     /// A message to a connection that never said who it is.
     #[error("connection {conn} was sent {what} before its `Welcome`")]

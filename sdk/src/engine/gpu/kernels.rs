@@ -113,6 +113,7 @@ kernels! {
     ADAMW = "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
     DELTA_MAX = "delta_max" after "piece", Piece, [Read, Read, Write, Write];
     DELTA_CODE = "delta_code" after "piece", Piece, [Read, Read, Read, Write, Write];
-    DECODE_ADD = "decode_add" after "piece", Piece, [Read, Read, Write];
+    DECODE_ADD = "decode_add" after "piece" after "halves", Piece, [Read, Read, Write];
+    DIGEST = "digest" after "piece" after "halves", Piece, [Read, Write];
     REBASE = "rebase", Rebase, [Read, Read, Write];
 }

@@ -20,7 +20,7 @@ use super::{Gpu, GpuError};
 use crate::diloco::{Codec, FragmentId, Fragments, Layout};
 use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, OptimiserState, StepStats};
 use crate::model::{Adjust, Dims, InnerSpec, ModelSpec, Slots, check_inner, layout, windows};
-use crate::wire::{Round, RunSpec};
+use crate::wire::{RunSpec, Serial};
 
 /// Widest head that attention keeps in registers.
 const HEAD_MAX: u32 = 128;
@@ -204,29 +204,28 @@ impl crate::engine::Exchange for GpuEngine {
         &self.fragments
     }
 
-    fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+    fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
         self.gpu.check()?;
-        self.exchange.encode(round, fragment)
+        self.exchange.encode(serial, fragment)
     }
 
     fn encoded(&mut self) -> Result<Option<Encoded>, EngineError> {
         self.exchange.encoded()
     }
 
-    fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+    fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError> {
         self.gpu.check()?;
-        self.exchange.apply(fragment, body, included)
+        self.exchange.include(fragment)
     }
 
-    fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
+    fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError> {
         self.gpu.check()?;
-        self.exchange.load(fragment, values, keep, included)
+        self.exchange.apply(fragment, body)
+    }
+
+    fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.exchange.load(fragment, values, keep)
     }
 }
 

@@ -40,7 +40,13 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
         drop(answer.send(result));
     });
     async move {
-        let failed = |reason: String| FetchError::Network { url, reason, status: None, partial: Vec::new() };
+        let failed = |reason: String| FetchError::Network {
+            url,
+            reason,
+            status: None,
+            header: None,
+            partial: Vec::new(),
+        };
         match spawned {
             Err(error) => Err(failed(format!("no thread for the transfer: {error}"))),
             Ok(_detached) => answered
@@ -67,12 +73,7 @@ fn agent() -> &'static Agent {
 }
 
 fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply, FetchError> {
-    let failed = |reason: String, status: Option<u16>, partial: Vec<u8>| FetchError::Network {
-        url: request.url.clone(),
-        reason,
-        status,
-        partial,
-    };
+    let url = || request.url.clone();
     let mut call = agent().get(&request.url);
     if request.start_byte > 0 {
         call = call.header("range", format!("bytes={}-", request.start_byte));
@@ -80,15 +81,29 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
     for header in &request.headers {
         call = call.header(header.name, &header.value);
     }
-    let mut response = call.call().map_err(|error| failed(error.to_string(), None, Vec::new()))?;
+    let mut response = call.call().map_err(|error| FetchError::Network {
+        url: url(),
+        reason: error.to_string(),
+        status: None,
+        header: None,
+        partial: Vec::new(),
+    })?;
     let status = response.status();
-    let header =
-        response.headers().get(request.header).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let header = text(request.header).map(str::to_owned);
+    let retry_after_s = text("retry-after").and_then(|text| text.trim().parse().ok());
+    let broke = |reason: String, partial: Vec<u8>| FetchError::Network {
+        url: url(),
+        reason,
+        status: Some(status.as_u16()),
+        header: header.clone(),
+        partial,
+    };
     let success = status.is_success();
     let bytes_max = if success { request.body_bytes_max } else { ERROR_BODY_BYTES_MAX };
     let announced = response.body().content_length().unwrap_or(0);
     if success && announced > bytes_max {
-        return Err(FetchError::TooLarge { url: request.url.clone(), body_bytes_max: bytes_max });
+        return Err(FetchError::TooLarge { url: url(), body_bytes_max: bytes_max });
     }
 
     let mut reader = response.body_mut().as_reader();
@@ -96,20 +111,20 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
     let mut chunk = vec![0; READ_BYTES];
     loop {
         if unwanted() {
-            return Err(failed("nobody waits for it any more".to_owned(), Some(status.as_u16()), Vec::new()));
+            return Err(broke("nobody waits for it any more".to_owned(), Vec::new()));
         }
         let count = match reader.read(&mut chunk) {
             Ok(0) => break,
             Ok(count) => count,
-            Err(error) => return Err(failed(error.to_string(), Some(status.as_u16()), body)),
+            Err(error) => return Err(broke(error.to_string(), body)),
         };
         if (body.len() + count) as u64 > bytes_max {
             if success {
-                return Err(FetchError::TooLarge { url: request.url.clone(), body_bytes_max: bytes_max });
+                return Err(FetchError::TooLarge { url: url(), body_bytes_max: bytes_max });
             }
             break;
         }
         body.extend_from_slice(&chunk[..count]);
     }
-    Ok(FetchReply { status: status.as_u16(), header, body })
+    Ok(FetchReply { status: status.as_u16(), header, retry_after_s, body })
 }

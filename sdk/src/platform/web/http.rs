@@ -38,6 +38,7 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
             url: request.url.clone(),
             reason,
             status: None,
+            header: None,
             partial: Vec::new(),
         };
         let (answer, _abort) = begun.map_err(|error| failed(thrown(&error)))?;
@@ -65,22 +66,25 @@ fn begin(request: &FetchRequest) -> Result<(JsFuture, Abort), JsValue> {
 /// The body, piece by piece, so that no more than allowed is ever held.
 async fn read(request: &FetchRequest, response: &Response) -> Result<FetchReply, FetchError> {
     let (status, success) = (response.status(), response.ok());
-    let header = response.headers().get(request.header).ok().flatten();
+    let text = |name: &str| response.headers().get(name).ok().flatten();
+    let header = text(request.header);
+    let retry_after_s = text("retry-after").and_then(|text| text.trim().parse().ok());
     let bytes_max = if success { request.body_bytes_max } else { ERROR_BODY_BYTES_MAX };
     let mut body = Vec::new();
-    let Some(stream) = response.body() else { return Ok(FetchReply { status, header, body }) };
+    let Some(stream) = response.body() else { return Ok(FetchReply { status, header, retry_after_s, body }) };
     let reader: ReadableStreamDefaultReader = stream.get_reader().unchecked_into();
     loop {
         let piece = match JsFuture::from(reader.read()).await {
             Ok(piece) => piece,
             Err(error) => {
                 let (url, reason) = (request.url.clone(), thrown(&error));
-                return Err(FetchError::Network { url, reason, status: Some(status), partial: body });
+                let status = Some(status);
+                return Err(FetchError::Network { url, reason, status, header, partial: body });
             }
         };
         let field = |name: &str| Reflect::get(&piece, &name.into()).unwrap_or(JsValue::UNDEFINED);
         if field("done").is_truthy() {
-            return Ok(FetchReply { status, header, body });
+            return Ok(FetchReply { status, header, retry_after_s, body });
         }
         let bytes: Uint8Array = field("value").unchecked_into();
         if body.len() as u64 + u64::from(bytes.length()) > bytes_max {
@@ -88,7 +92,7 @@ async fn read(request: &FetchRequest, response: &Response) -> Result<FetchReply,
                 let url = request.url.clone();
                 return Err(FetchError::TooLarge { url, body_bytes_max: bytes_max });
             }
-            return Ok(FetchReply { status, header, body });
+            return Ok(FetchReply { status, header, retry_after_s, body });
         }
         body.extend_from_slice(&bytes.to_vec());
     }

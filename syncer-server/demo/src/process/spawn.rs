@@ -14,7 +14,8 @@ use std::{
 /// How often a program's end is looked for.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running program; dropping it kills it.
+/// A running program; dropping it kills it. Who uses this must answer to `guard` as the first word of its command
+/// line, with [`super::guard::run`].
 pub struct Process {
     guard: Child,
     /// Open for as long as the program may run.

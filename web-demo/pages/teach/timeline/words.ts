@@ -18,7 +18,9 @@ export function wordsOf(mark: Mark): string | null {
     case "launched":
       return `Round ${mark.round} asks for fragment ${mark.fragment + 1}.`;
     case "answered":
-      return `Round ${mark.round}: ${island} answers.`;
+      return mark.round === null
+        ? `The answer of ${island} is early: it waits for the next round.`
+        : `Round ${mark.round}: ${island} answers.`;
     case "quorum":
       return `Round ${mark.round} has its quorum.`;
     case "grace":
@@ -28,9 +30,9 @@ export function wordsOf(mark: Mark): string | null {
     case "abandoned":
       return `Round ${mark.round} is given up.`;
     case "late":
-      return `Round ${mark.round}: ${island} is too late; its progress rides in its next answer.`;
+      return `The answer of ${island} is too late; its progress rides in its next answer.`;
     case "refused":
-      return `Round ${mark.round}: the answer of ${island} is refused (${mark.why.replaceAll("_", " ")}).`;
+      return `The answer of ${island} is refused (${mark.why.replaceAll("_", " ")}).`;
     case "live":
       return `${island[0]?.toUpperCase()}${island.slice(1)} takes part.`;
     case "left":

@@ -142,6 +142,37 @@ fn a_finished_lease_is_reported_before_it_goes() {
 }
 
 #[test]
+fn a_report_that_was_lost_is_made_again() {
+    let mut feed = feed(1);
+    feed.add_shard(0, shard_bytes(0)).unwrap();
+    for lease in 1..=3 {
+        feed.grant(grant(lease, 0, 2 * lease as u32 - 2, 2)).unwrap();
+    }
+    feed.next_batch(5).unwrap();
+    feed.reported(&feed.progress());
+    assert_eq!(feed.progress(), [(LeaseId(3), 1)]);
+    // The syncer knows nothing of lease 1, and not that lease 2 is finished.
+    feed.retain(&[LeaseId(2), LeaseId(3)]);
+    assert_eq!(feed.progress(), [(LeaseId(2), 2), (LeaseId(3), 1)]);
+    feed.next_batch(1).unwrap();
+    assert_eq!(feed.next_batch(1), None, "what is finished is not trained on again");
+}
+
+#[test]
+fn finished_leases_make_room() {
+    let mut feed = feed(1);
+    feed.add_shard(0, shard_bytes(0)).unwrap();
+    for lease in 0..10 * u64::from(LEASES_MAX) {
+        feed.grant(grant(lease, 0, (lease % 9) as u32, 1)).unwrap();
+        feed.next_batch(1).unwrap();
+        feed.reported(&feed.progress());
+    }
+    feed.retain(&(0..10 * u64::from(LEASES_MAX)).map(LeaseId).collect::<Vec<_>>());
+    assert_eq!(feed.progress().len(), LEASES_MAX as usize);
+    assert_eq!(feed.progress().last(), Some(&(LeaseId(10 * u64::from(LEASES_MAX) - 1), 1)));
+}
+
+#[test]
 fn holds_a_few_shards_and_asks_in_order() {
     let mut feed = feed(7);
     assert_eq!(feed.needs(), None);

@@ -126,10 +126,8 @@ impl LeasePool {
         }
     }
 
-    /// Allows what [`Self::untouched`] lists until `expires`: it waits for its turn.
-    ///
-    /// A lease that was begun is allowed by [`Self::progress`] alone: after a restart the pool may hold one that its
-    /// learner has finished and forgotten, and in whose place it would never get another.
+    /// Allows the leases of `learner` that it has not begun until `expires`: they wait for their turn. Those that it
+    /// has begun are allowed by [`Self::progress`] alone.
     pub fn extend(&mut self, learner: LearnerId, expires: Millis) {
         let untouched = |held: &&mut Held| held.learner == learner && held.done == 0;
         for held in self.held.values_mut().filter(untouched) {
@@ -142,12 +140,25 @@ impl LeasePool {
         for held in self.held.values_mut() {
             held.expires.get_or_insert(fresh);
         }
-        self.take_back(|held| held.expires.is_some_and(|expires| expires <= now))
+        self.take_back(|_, held| held.expires.is_some_and(|expires| expires <= now))
     }
 
     /// Takes back all that `learner` holds.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
-        self.take_back(|held| held.learner == learner)
+        self.take_back(|_, held| held.learner == learner)
+    }
+
+    /// After a restart: numbers what is granted from here on from `first` on, if it is not further already, since
+    /// learners may name leases that the snapshot knows nothing of. The time allowed for those that it knows starts
+    /// anew.
+    pub fn reopen(&mut self, first: LeaseId) {
+        self.next = self.next.max(first.0);
+        self.held.values_mut().for_each(|held| held.expires = None);
+    }
+
+    /// Takes back those of `leases` that `learner` holds.
+    pub fn withdraw(&mut self, learner: LearnerId, leases: &[LeaseId]) -> Vec<Returned> {
+        self.take_back(|lease, held| held.learner == learner && leases.contains(&lease))
     }
 
     /// When the next lease expires.
@@ -172,13 +183,6 @@ impl LeasePool {
     #[must_use]
     pub fn leases(&self, learner: LearnerId) -> Vec<LeaseId> {
         self.of(learner).map(|(lease, _)| *lease).collect()
-    }
-
-    /// The leases of `learner` on which it has reported nothing yet.
-    #[must_use]
-    pub fn untouched(&self, learner: LearnerId) -> Vec<LeaseGrant> {
-        let untouched = self.of(learner).filter(|(_, held)| held.done == 0);
-        untouched.map(|(&lease, held)| held.piece.grant(lease)).collect()
     }
 
     /// Windows in one pass over the data.
@@ -222,10 +226,10 @@ impl LeasePool {
         Piece { epoch: self.epoch, shard, start, windows }
     }
 
-    fn take_back(&mut self, ended: impl Fn(&Held) -> bool) -> Vec<Returned> {
+    fn take_back(&mut self, ended: impl Fn(LeaseId, &Held) -> bool) -> Vec<Returned> {
         let mut taken = Vec::new();
         self.held.retain(|lease, held| {
-            let back = ended(held);
+            let back = ended(*lease, held);
             if back {
                 let Piece { start, windows, .. } = held.piece;
                 let left = windows - held.done;
@@ -282,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn untouched_leases_are_given_again_as_they_were() {
+    fn only_its_own_leases_are_withdrawn_from_a_learner() {
         let mut pool = LeasePool::new(vec![100]).unwrap();
-        let (first, second) = (pool.grant(ANNE, 10, END), pool.grant(ANNE, 10, END));
-        pool.grant(BERT, 10, END);
-        assert_eq!(pool.untouched(ANNE), vec![first, second]);
-        pool.progress(ANNE, first.lease, 1, END);
-        assert_eq!(pool.untouched(ANNE), vec![second]);
+        let [first, second, other] = [ANNE, ANNE, BERT].map(|learner| pool.grant(learner, 10, END));
+        pool.progress(ANNE, second.lease, 3, END);
+        let back = pool.withdraw(ANNE, &[second.lease, other.lease, LeaseId(77)]);
+        assert_eq!(back, vec![Returned { learner: ANNE, lease: second.lease, windows: 7 }]);
+        assert_eq!((pool.leases(ANNE), pool.leases(BERT)), (vec![first.lease], vec![other.lease]));
     }
 
     #[test]
@@ -301,6 +305,21 @@ mod tests {
         pool.progress(ANNE, grant.lease, u32::MAX, END);
         assert_eq!(pool.remaining(ANNE), 0);
         assert_eq!(pool.deadline(), None);
+    }
+
+    #[test]
+    fn a_number_from_before_a_restart_is_not_given_again() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let snapshot = pool.clone();
+        let lost = pool.grant(ANNE, 10, END);
+        let mut pool = snapshot;
+        pool.reopen(LeaseId(1 << 32));
+        let grant = pool.grant(ANNE, 10, END);
+        assert_eq!((grant.lease, grant.start), (LeaseId(1 << 32), lost.start));
+        pool.reopen(LeaseId(5));
+        assert_eq!(pool.expire(END, Millis(150)), [], "its time starts anew");
+        assert_eq!(pool.deadline(), Some(Millis(150)));
+        assert_eq!(pool.grant(ANNE, 10, END).lease, LeaseId((1 << 32) + 1));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::FateCounts;
-use crate::wire::{Fate, FragmentId, Identity, LearnerId, Round};
+use crate::wire::{Fate, FragmentId, Identity, LearnerId, Refusal, Serial};
 
 /// All that the run knows of its learners, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,13 +56,13 @@ pub struct Account {
     pub tokens_trained: u64,
     /// What its present process said of that.
     reported_tokens: u64,
-    /// Tokens that were ever leased to it.
+    /// Tokens that were leased to it, but for those that came back untouched.
     pub leased_tokens: u64,
     /// Tokens merged, by fragment, `[P]`.
     #[serde(rename = "merged_tokens")]
     pub tokens_merged: Vec<u64>,
-    /// The last round in which it was merged, by fragment, `[P]`.
-    pub merged_rounds: Vec<Option<Round>>,
+    /// Its last update that was merged, by fragment, `[P]`.
+    pub merged: Vec<Option<Serial>>,
     /// Updates taken in, whatever became of them.
     pub updates: u64,
     /// What became of them.
@@ -116,7 +116,7 @@ impl Ledger {
                 reported_tokens: 0,
                 leased_tokens: 0,
                 tokens_merged: vec![0; fragments],
-                merged_rounds: vec![None; fragments],
+                merged: vec![None; fragments],
                 updates: 0,
                 fates: FateCounts::default(),
                 refused_in_a_row: 0,
@@ -149,6 +149,14 @@ impl Ledger {
         }
     }
 
+    /// Notes that `tokens` leased to `learner` came back, on which it has not trained by its own word, or nothing of
+    /// which can still be merged.
+    pub(super) fn take_back(&mut self, learner: LearnerId, tokens: u64) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            account.leased_tokens = account.leased_tokens.saturating_sub(tokens);
+        }
+    }
+
     /// Notes that an update of `learner` came in.
     pub(super) fn note_update(&mut self, learner: LearnerId) {
         if let Some(account) = self.accounts.get_mut(&learner) {
@@ -162,7 +170,7 @@ impl Ledger {
     }
 
     /// Notes what became of an update of `learner` on `fragment`.
-    pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, round: Round, fate: &Fate) {
+    pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: &Fate) {
         let Some(account) = self.accounts.get_mut(&learner) else { return };
         account.fates.add(fate);
         match fate {
@@ -170,11 +178,11 @@ impl Ledger {
                 let p = usize::from(fragment.0);
                 account.tokens_merged[p] = account.tokens_merged[p].saturating_add(*tokens);
                 self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
-                account.merged_rounds[p] = Some(round);
+                account.merged[p] = Some(serial);
                 account.refused_in_a_row = 0;
             }
             // Nobody looked into it, so it speaks neither for its learner nor against.
-            Fate::Late(_) => {}
+            Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
             Fate::Refused(_) => account.refused_in_a_row += 1,
         }
     }
@@ -275,7 +283,7 @@ fn hash(identity: &Identity) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{LateReason, Refusal, Version};
+    use crate::wire::{LateReason, Version};
 
     fn merged(tokens: u64) -> Fate {
         Fate::Merged { version: Version(1), weight: 1.0, tokens }
@@ -295,9 +303,9 @@ mod tests {
     fn tokens_merged_are_weighted_by_fragment() {
         let mut ledger = Ledger::new(vec![30, 10]);
         let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
-        ledger.settle(learner, FragmentId(0), Round(1), &merged(100));
+        ledger.settle(learner, FragmentId(0), Serial(1), &merged(100));
         assert_eq!(ledger.clock_tokens(), 75);
-        ledger.settle(learner, FragmentId(1), Round(2), &merged(100));
+        ledger.settle(learner, FragmentId(1), Serial(2), &merged(100));
         assert_eq!(ledger.clock_tokens(), 100);
         assert_eq!(ledger.tokens_trained(), 100, "merged tokens were trained on, whatever was said");
         ledger.lease(learner, 200);
@@ -311,7 +319,7 @@ mod tests {
         let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
         assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
         ledger.lease(learner, 100);
-        ledger.settle(learner, FragmentId(0), Round(1), &merged(70));
+        ledger.settle(learner, FragmentId(0), Serial(1), &merged(70));
         assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
         assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
         assert_eq!(ledger.countable(LearnerId(9), FragmentId(1), 50), 0);
@@ -337,7 +345,7 @@ mod tests {
         for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
             let (learner, _) = ledger.enrol(identity, "a", "cpu");
             if tokens > 0 {
-                ledger.settle(learner, FragmentId(1), Round(1), &merged(tokens));
+                ledger.settle(learner, FragmentId(1), Serial(1), &merged(tokens));
             }
         }
         assert_eq!(ledger.evict(|_| true), Some(LearnerId(2)), "it left no trace");
@@ -361,7 +369,7 @@ mod tests {
             Fate::Refused(Refusal::Shape),
         ];
         for fate in &fates {
-            ledger.settle(learner, FragmentId(0), Round(1), fate);
+            ledger.settle(learner, FragmentId(0), Serial(1), fate);
         }
         let account = ledger.account(learner).unwrap();
         assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));

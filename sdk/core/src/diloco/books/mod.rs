@@ -14,9 +14,11 @@ pub use ledger::{Account, Ledger};
 pub use supply::Speed;
 use supply::Supplies;
 
+use std::collections::BTreeMap;
+
 use super::Settled;
 use crate::data::LEASES_MAX;
-use crate::wire::{FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress};
+use crate::wire::{FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
 
 /// Windows in one lease, at most.
 pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
@@ -26,8 +28,6 @@ const LEASES_HELD_MAX: usize = LEASES_MAX as usize / 2;
 /// What does not change about the books during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct BookTerms {
-    /// Windows in a batch, at least 1.
-    pub batch: u32,
     /// Tokens in a window.
     pub context: u32,
     /// Training time that one lease is meant to last, in milliseconds.
@@ -45,13 +45,15 @@ pub struct Books {
     leases: LeasePool,
     ledger: Ledger,
     supplies: Supplies,
+    /// Leases of learners that came back and have yet to say which of them they still hold.
+    doubts: BTreeMap<LearnerId, Vec<LeaseId>>,
 }
 
 impl Books {
     /// The books as a snapshot has them, or new ones.
     #[must_use]
     pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
-        Self { terms, leases, ledger, supplies: Supplies::default() }
+        Self { terms, leases, ledger, supplies: Supplies::default(), doubts: BTreeMap::new() }
     }
 
     /// The contribution ledger.
@@ -79,6 +81,7 @@ impl Books {
         let evicted = self.ledger.evict(|learner| !needed(learner) && !holders.contains(&learner));
         let evicted = evicted.ok_or(BooksFull { identities_max: self.terms.identities_max })?;
         self.supplies.forget(evicted);
+        self.doubts.remove(&evicted);
         Ok(Some(evicted))
     }
 
@@ -93,14 +96,21 @@ impl Books {
         self.release(learner)
     }
 
-    /// Takes back all that `learner` holds.
+    /// Takes back all that `learner` holds: it has gone for good, or begins anew, and trains on none of it any more.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
         let returned = self.leases.release(learner);
         self.restock(&returned);
+        self.unlease(&returned);
         returned
     }
 
-    /// Takes back what has expired.
+    /// `learner` takes part again: its first report from now on says which of its leases it holds. A grant may have
+    /// been lost with its connection, and a syncer that crashed may know of leases that are long finished.
+    pub fn doubt(&mut self, learner: LearnerId) {
+        self.doubts.insert(learner, self.leases.leases(learner));
+    }
+
+    /// Takes back what has expired. Its learner may come back and hand in what it trained on that.
     pub fn expire(&mut self, now: Millis) -> Vec<Returned> {
         let returned = self.leases.expire(now, now.after(self.terms.lease_idle_ms_max));
         self.restock(&returned);
@@ -113,9 +123,16 @@ impl Books {
         self.leases.deadline()
     }
 
-    /// What `learner` says it has trained. One that `is_live` keeps the leases that wait for their turn: in a hidden
-    /// tab or a long pause it takes no step, and names no lease that came after its last.
-    pub fn report(&mut self, now: Millis, learner: LearnerId, progress: &Progress, is_live: bool) {
+    /// What `learner` says it has trained; what comes back because it does not hold it. One that `is_live` keeps the
+    /// leases that wait for their turn: in a hidden tab or a long pause it takes no step, and names no lease that came
+    /// after its last.
+    pub fn report(
+        &mut self,
+        now: Millis,
+        learner: LearnerId,
+        progress: &Progress,
+        is_live: bool,
+    ) -> Vec<Returned> {
         let expires = now.after(self.terms.lease_idle_ms_max);
         self.ledger.report(learner, progress.tokens);
         if is_live {
@@ -124,11 +141,18 @@ impl Books {
         for &(lease, done) in &progress.leases {
             self.leases.progress(learner, lease, done, expires);
         }
+        let mut doubted = if is_live { self.doubts.remove(&learner).unwrap_or_default() } else { Vec::new() };
+        doubted.retain(|doubted| progress.leases.iter().all(|(lease, _)| lease != doubted));
+        let returned = self.leases.withdraw(learner, &doubted);
+        self.restock(&returned);
+        self.unlease(&returned);
+        returned
     }
 
     /// Leases that keep `learner` supplied for about `lease_ms`.
     pub fn grant(&mut self, now: Millis, learner: LearnerId, speed: &Speed) -> Vec<LeaseGrant> {
-        let BookTerms { batch, context, lease_ms, lease_idle_ms_max, .. } = self.terms;
+        let BookTerms { context, lease_ms, lease_idle_ms_max, .. } = self.terms;
+        let batch = speed.batch;
         let wanted = speed.lease_steps(lease_ms).saturating_mul(batch);
         // No learner may hold more than an eighth of the data, or others would have none.
         let share = u32::try_from(self.leases.epoch_windows() / 8).unwrap_or(u32::MAX);
@@ -143,17 +167,11 @@ impl Books {
         {
             let grant = self.leases.grant(learner, wanted - held, now.after(lease_idle_ms_max));
             held += grant.windows;
-            self.supplies.add(learner, self.steps(grant.windows));
+            self.supplies.add(learner, grant.windows);
             self.ledger.lease(learner, u64::from(grant.windows) * u64::from(context));
             grants.push(grant);
         }
         grants
-    }
-
-    /// The leases that `learner` may still have to learn of: it has reported nothing on them.
-    #[must_use]
-    pub fn untouched(&self, learner: LearnerId) -> Vec<LeaseGrant> {
-        self.leases.untouched(learner)
     }
 
     /// The leases of `learner`.
@@ -179,10 +197,16 @@ impl Books {
         self.ledger.countable(learner, fragment, u64::MAX)
     }
 
+    /// The last update of `learner` that was merged on `fragment`.
+    #[must_use]
+    pub fn last_merged(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
+        *self.ledger.account(learner)?.merged.get(usize::from(fragment.0))?
+    }
+
     /// Books the fate of an update.
     pub fn settle(&mut self, settled: &Settled) {
-        let Settled { learner, fragment, round, fate, .. } = settled;
-        self.ledger.settle(*learner, *fragment, *round, fate);
+        let Settled { learner, fragment, serial, fate, .. } = settled;
+        self.ledger.settle(*learner, *fragment, *serial, fate);
     }
 
     /// Refusals of `learner` since one of its updates was merged.
@@ -193,12 +217,14 @@ impl Books {
 
     fn restock(&mut self, returned: &[Returned]) {
         for back in returned {
-            self.supplies.take_back(back.learner, self.steps(back.windows));
+            self.supplies.take_back(back.learner, back.windows);
         }
     }
 
-    fn steps(&self, windows: u32) -> f64 {
-        f64::from(windows) / f64::from(self.terms.batch)
+    fn unlease(&mut self, returned: &[Returned]) {
+        for back in returned {
+            self.ledger.take_back(back.learner, u64::from(back.windows) * u64::from(self.terms.context));
+        }
     }
 }
 

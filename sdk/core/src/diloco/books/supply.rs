@@ -15,6 +15,8 @@ pub struct Speed {
     pub step_ms: f64,
     /// The shortest time of a step that is believed, in milliseconds, above 0.
     pub step_ms_least: f64,
+    /// Windows of a step, at least 1.
+    pub batch: u32,
 }
 
 impl Speed {
@@ -35,6 +37,8 @@ pub(super) struct Supplies(BTreeMap<LearnerId, Supply>);
 struct Supply {
     /// Steps that it lasts.
     steps: f64,
+    /// Windows of a step.
+    batch: u32,
     /// When that was so.
     at: Millis,
 }
@@ -51,19 +55,20 @@ impl Supplies {
     ) -> bool {
         let supply = self.0.entry(learner).or_default();
         let trained = SPEED_SLACK * now.since(supply.at) as f64 / speed.step_ms_least;
-        *supply = Supply { steps: (supply.steps - trained).max(0.0), at: now };
+        *supply = Supply { steps: (supply.steps - trained).max(0.0), batch: speed.batch, at: now };
         supply.steps <= f64::from(FIRST_LEASE_STEPS).max(lease_ms as f64 / speed.step_ms_least)
     }
 
-    /// `steps` steps were leased to `learner`.
-    pub(super) fn add(&mut self, learner: LearnerId, steps: f64) {
-        self.0.entry(learner).or_default().steps += steps;
+    /// `windows` were leased to `learner`.
+    pub(super) fn add(&mut self, learner: LearnerId, windows: u32) {
+        let supply = self.0.entry(learner).or_default();
+        supply.steps += f64::from(windows) / f64::from(supply.batch.max(1));
     }
 
-    /// `steps` steps leased to `learner` came back.
-    pub(super) fn take_back(&mut self, learner: LearnerId, steps: f64) {
+    /// `windows` leased to `learner` came back.
+    pub(super) fn take_back(&mut self, learner: LearnerId, windows: u32) {
         if let Some(supply) = self.0.get_mut(&learner) {
-            supply.steps = (supply.steps - steps).max(0.0);
+            supply.steps = (supply.steps - f64::from(windows) / f64::from(supply.batch.max(1))).max(0.0);
         }
     }
 

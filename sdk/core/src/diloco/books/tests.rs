@@ -1,11 +1,10 @@
 //! The books without connections or rounds.
 
 use super::*;
-use crate::wire::{Fate, LearnerState, Round, RunId, Version};
+use crate::wire::{Fate, LearnerState, Round, RunId, Serial, Version};
 
-const TERMS: BookTerms =
-    BookTerms { batch: 2, context: 4, lease_ms: 1_000, lease_idle_ms_max: 500, identities_max: 2 };
-const SPEED: Speed = Speed { step_ms: 100.0, step_ms_least: 100.0 };
+const TERMS: BookTerms = BookTerms { context: 4, lease_ms: 1_000, lease_idle_ms_max: 500, identities_max: 2 };
+const SPEED: Speed = Speed { step_ms: 100.0, step_ms_least: 100.0, batch: 2 };
 
 fn books() -> Books {
     Books::new(TERMS, LeasePool::new(vec![10_000]).unwrap(), Ledger::new(vec![1]))
@@ -65,6 +64,47 @@ fn what_is_lost_comes_back_and_is_granted_again() {
 }
 
 #[test]
+fn what_a_learner_that_came_back_does_not_name_comes_back() {
+    let mut books = books();
+    let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
+    let held = books.grant(Millis(0), anne, &SPEED).remove(0);
+    books.report(Millis(100), anne, &progress(60, vec![(held.lease, 15)]), true);
+    let lost = books.grant(Millis(100), anne, &SPEED).remove(0);
+    let of_bert = books.grant(Millis(100), bert, &SPEED).remove(0);
+    assert_eq!(books.report(Millis(100), anne, &progress(60, vec![]), true), [], "nothing is in doubt");
+    books.doubt(anne);
+    let news = books.grant(Millis(200), anne, &SPEED);
+    assert_eq!(news, [], "what is in doubt counts");
+    assert_eq!(books.report(Millis(200), anne, &progress(60, vec![]), false), [], "it is not here yet");
+    let named = progress(64, vec![(held.lease, 16)]);
+    let back = books.report(Millis(200), anne, &named, true);
+    assert_eq!(back, [Returned { learner: anne, lease: lost.lease, windows: lost.windows }]);
+    assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 80, "20 windows of 4 tokens are left");
+    assert_eq!(books.leased(bert), [of_bert.lease]);
+    let again = books.grant(Millis(200), anne, &SPEED).remove(0);
+    assert_eq!((again.start, again.windows), (lost.start, lost.windows), "it is supplied at once");
+    assert_eq!(books.report(Millis(300), anne, &progress(64, vec![]), true), [], "that was the first report");
+}
+
+#[test]
+fn coming_and_going_earns_nothing() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    for round in 0..100 {
+        assert!(!books.grant(Millis(round), anne, &SPEED).is_empty());
+        match round % 3 {
+            0 => drop(books.release(anne)),
+            1 => drop(books.restart(anne)),
+            _ => {
+                books.doubt(anne);
+                books.report(Millis(round), anne, &progress(0, vec![]), true);
+            }
+        }
+        assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 0);
+    }
+}
+
+#[test]
 fn one_that_came_to_nothing_makes_room() {
     let mut books = books();
     let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
@@ -73,7 +113,8 @@ fn one_that_came_to_nothing_makes_room() {
     assert_eq!(books.make_room(|_| false), Ok(Some(anne)));
     assert_eq!(books.make_room(|_| false), Ok(None), "there is room now");
     let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 1 };
-    let settled = Settled { round: Round(1), fragment: FragmentId(0), learner: bert, tokens: 1, fate };
+    let (round, serial, fragment) = (Some(Round(1)), Serial(1), FragmentId(0));
+    let settled = Settled { round, fragment, learner: bert, serial, tokens: 1, fate };
     books.note_update(bert);
     books.settle(&settled);
     enrol(&mut books, 3);

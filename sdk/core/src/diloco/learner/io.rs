@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::diloco::Fragments;
-use crate::wire::{Bye, FragmentId, LeaseGrant, LeaseId, Message, Round, Version, Welcome};
+use crate::wire::{Bye, FragmentId, LeaseGrant, LeaseId, Message, Serial, Version, Welcome};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub enum Input {
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },
     /// A fetch failed; it is tried again when the shell says [`Input::Timeout`].
     FetchFailed { fragment: FragmentId },
-    /// The body of [`Output::Encode`].
-    Encoded { round: Round, fragment: FragmentId, body: Vec<u8> },
+    /// The body of [`Output::Encode`], and the digest of the Θ̂ that it is relative to.
+    Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
     /// One inner step is done.
     Stepped(Step),
     /// The owner paused or resumed training.
@@ -42,29 +42,28 @@ pub struct Step {
     pub loss: f32,
     /// How long it took, pauses left out, in milliseconds.
     pub step_ms: f32,
-    /// Windows done of each lease held, by lease (`data::Feed::progress`).
-    pub leases: Vec<(LeaseId, u32)>,
 }
 
 /// Something to do, in this order, before the next step.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
 pub enum Output {
-    /// Send a message; drop it if there is no connection.
+    /// Send a message; drop it if there is no connection. Who holds the leases writes into a `Progress` what is done of
+    /// them (`data::Feed::progress`).
     Send(Message),
     /// Build the model and the engine of this run, or take those of before if the run is the same;
     /// answer with [`Input::Built`].
     Build(Box<Welcome>),
     /// Fetch Θ̂ of a fragment, at `version` or a later one.
     Fetch { fragment: FragmentId, version: Version },
-    /// Code the progress on a fragment as of now; answer with [`Input::Encoded`]. That may come later:
-    /// after a new version of the fragment or another round on it the body is dropped, and what it held
-    /// goes into the next one.
-    Encode { round: Round, fragment: FragmentId },
+    /// Code the progress on a fragment as of now; answer with [`Input::Encoded`], which may come later.
+    Encode { serial: Serial, fragment: FragmentId },
+    /// The update that was coded last is part of Θ̂, or of the one that comes next (`Replica::include`).
+    Include { fragment: FragmentId },
     /// Take in a merged change (`Replica::apply`).
-    Apply { fragment: FragmentId, body: Vec<u8>, included: bool },
+    Apply { fragment: FragmentId, body: Vec<u8> },
     /// Take in a whole Θ̂ (`Replica::load`).
-    Load { fragment: FragmentId, values: Vec<f32>, keep: bool, included: bool },
+    Load { fragment: FragmentId, values: Vec<f32>, keep: bool },
     /// Train on these windows too.
     Grant(LeaseGrant),
     /// Forget every lease but these.

@@ -1,10 +1,12 @@
 //! Joining, coming back and catching up.
 
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::track::{Fetch, Track};
 use super::{Learner, Output, Part};
-use crate::diloco::Fragments;
+use crate::diloco::{Fragments, halves};
 use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Version, Welcome};
 
 /// How long to wait before a failed fetch is tried again.
@@ -30,9 +32,8 @@ impl Learner {
         self.connected = false;
         if let Some(part) = &mut self.part {
             part.ready = false;
-            for track in &mut part.tracks {
-                track.deferred = None;
-            }
+            part.asked.clear();
+            part.upload = Part::upload(part.tracks.len());
         }
     }
 
@@ -47,6 +48,10 @@ impl Learner {
                 layout: welcome.layout,
                 policy: welcome.spec.exchange.apply,
                 tracks: tracks.collect(),
+                batch: self.config.batch.map_or(welcome.spec.inner.batch, NonZeroU32::get),
+                asked: VecDeque::new(),
+                upload: Part::upload(welcome.versions.len()),
+                fetch_after: now,
                 fragments: None,
                 clock_tokens: welcome.clock_tokens,
                 own_tokens: 0,
@@ -57,11 +62,23 @@ impl Learner {
             return self.out.push_back(Output::Build(welcome));
         };
         part.tick(welcome.clock_tokens);
-        (part.held, part.share) = (welcome.held, welcome.share);
-        let news = welcome.versions.iter().zip(&welcome.merged_rounds);
-        for (track, (&version, &merged_round)) in part.tracks.iter_mut().zip(news) {
-            if track.welcome(version, merged_round) {
-                track.fetch = Fetch::RetryAt(version, now);
+        // A syncer that lost the enrolment with a crash may have given another number since.
+        (part.learner, part.held, part.share) = (welcome.learner, welcome.held, welcome.share);
+        let news = welcome.versions.iter().zip(welcome.merged.iter().zip(&welcome.unsettled));
+        for (fragment, (track, (&version, (&merged, &unsettled)))) in
+            (0..).map(FragmentId).zip(part.tracks.iter_mut().zip(news))
+        {
+            track.welcome(version, merged, unsettled);
+            match track.version {
+                None => track.fetch = Fetch::DueAt(version, now),
+                Some(held) => {
+                    if track.include(None) {
+                        self.out.push_back(Output::Include { fragment });
+                    }
+                    // The syncer sends what follows on that, or says that it cannot.
+                    let run = welcome.run;
+                    self.out.push_back(Output::Send(Message::Holds { run, fragment, version: held }));
+                }
             }
         }
         self.fetch_due(now);
@@ -96,42 +113,99 @@ impl Learner {
             return self.on_fetch_failed(now, fragment);
         }
         let keep = track.version.is_some();
+        if let Fetch::Running(_, since) = track.fetch {
+            // Half of the link's time is for everything else.
+            part.fetch_after = now.after(now.since(since));
+        }
         track.fetch = Fetch::Idle;
-        let included = track.advance(version, part.policy);
-        self.out.push_back(Output::Load { fragment, values, keep, included });
-        self.catch_up(fragment, None);
+        if track.include(Some(version)) {
+            self.out.push_back(Output::Include { fragment });
+        }
+        track.advance(version, halves::digest(&values), part.policy);
+        track.has_drifted = false;
+        let run = part.run;
+        self.out.push_back(Output::Load { fragment, values, keep });
+        self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
+        self.catch_up(now, fragment, None);
+        self.fetch_due(now);
         self.ready(now);
     }
 
     pub(super) fn on_fetch_failed(&mut self, now: Millis, fragment: FragmentId) {
         let part = self.part.as_mut();
         if let Some(track) = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0)))
-            && let Fetch::Running(version) = track.fetch
+            && let Fetch::Running(version, _) = track.fetch
         {
-            track.fetch = Fetch::RetryAt(version, now.after(FETCH_RETRY_MS));
+            track.fetch = Fetch::DueAt(version, now.after(FETCH_RETRY_MS));
         }
     }
 
+    /// The syncer sends no changes of `fragment` any more: it is to be fetched whole.
+    pub(super) fn on_behind(&mut self, now: Millis, fragment: FragmentId, version: Version) {
+        let part = self.part.as_mut();
+        let track = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0)));
+        if let Some(track) =
+            track.filter(|track| track.fetch == Fetch::Idle && track.version != Some(version))
+        {
+            track.fetch = Fetch::DueAt(version, now);
+            self.fetch_due(now);
+        }
+    }
+
+    /// Begins the fetches whose time has come: all that are missing, and of those that only are old one at a time,
+    /// the one that has waited longest.
     pub(super) fn fetch_due(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|part| part.fragments.is_some()) else { return };
-        for (p, track) in (0..).zip(&mut part.tracks) {
-            if let Fetch::RetryAt(version, at) = track.fetch
-                && at <= now
+        for track in &mut part.tracks {
+            if let Fetch::DueAt(wanted, _) = track.fetch
+                && track.version == Some(wanted)
+                && !track.has_drifted
             {
-                track.fetch = Fetch::Running(version);
-                self.out.push_back(Output::Fetch { fragment: FragmentId(p), version });
+                // A change that was on its way has come.
+                track.fetch = Fetch::Idle;
+            }
+        }
+        let is_loaded = part.is_loaded();
+        let busy = is_loaded && part.tracks.iter().any(|track| matches!(track.fetch, Fetch::Running(..)));
+        if busy || is_loaded && (self.starved || now < part.fetch_after) {
+            return;
+        }
+        let mut due: Vec<_> = (0..).map(FragmentId).zip(&mut part.tracks).collect();
+        due.retain(|(_, track)| matches!(track.fetch, Fetch::DueAt(_, at) if at <= now));
+        due.sort_by_key(|(_, track)| match track.fetch {
+            Fetch::DueAt(_, at) => Some(at),
+            Fetch::Idle | Fetch::Running(..) => None,
+        });
+        for (fragment, track) in due.into_iter().take(if is_loaded { 1 } else { usize::MAX }) {
+            if let Fetch::DueAt(version, _) = track.fetch {
+                track.fetch = Fetch::Running(version, now);
+                self.out.push_back(Output::Fetch { fragment, version });
             }
         }
     }
 
-    /// Tells the syncer once every fragment is there and current.
+    /// When [`Self::fetch_due`] has something to do, if no fetch ends before.
+    pub(super) fn fetch_at(&self) -> Option<Millis> {
+        let part = self.part.as_ref()?;
+        let due = part.tracks.iter().filter_map(|track| match track.fetch {
+            Fetch::DueAt(_, at) => Some(at),
+            Fetch::Idle | Fetch::Running(..) => None,
+        });
+        let at = due.min()?;
+        if !part.is_loaded() {
+            return Some(at);
+        }
+        let busy = part.tracks.iter().any(|track| matches!(track.fetch, Fetch::Running(..)));
+        (!busy && !self.starved).then(|| at.max(part.fetch_after))
+    }
+
+    /// Tells the syncer once every fragment is there. One that is old will be fetched beside the training.
     pub(super) fn ready(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|_| self.connected) else { return };
-        let current = part.tracks.iter().all(|track| track.fetch == Fetch::Idle);
-        if part.is_loaded() && current && !part.ready {
+        if part.is_loaded() && !part.ready {
             part.ready = true;
-            let (run, layout) = (part.run, part.layout);
-            self.out.push_back(Output::Send(Message::Ready { run, layout }));
+            let (run, layout, batch) = (part.run, part.layout, part.batch);
+            self.out.push_back(Output::Send(Message::Ready { run, layout, batch }));
             self.report(now);
         }
     }

@@ -1,7 +1,7 @@
 //! What a learner reports of itself.
 
 use super::Step;
-use crate::wire::{LearnerState, LeaseId, Millis, Progress, RunId};
+use crate::wire::{LearnerState, Millis, Progress, RunId};
 
 /// Weight of the newest step in the moving average of step times.
 const STEP_WEIGHT: f32 = 0.2;
@@ -14,7 +14,6 @@ pub(super) struct Meter {
     step_ms: f32,
     loss_sum: f64,
     loss_count: u32,
-    leases: Vec<(LeaseId, u32)>,
     pub(super) reported: Option<Millis>,
 }
 
@@ -28,7 +27,6 @@ impl Meter {
         };
         self.loss_sum += f64::from(step.loss);
         self.loss_count += 1;
-        self.leases = step.leases;
     }
 
     pub(super) fn report(&mut self, now: Millis, run: RunId, state: LearnerState) -> Progress {
@@ -37,7 +35,7 @@ impl Meter {
         self.reported = Some(now);
         Progress {
             run,
-            leases: self.leases.clone(),
+            leases: Vec::new(),
             steps: self.steps,
             tokens: self.tokens,
             step_ms: self.step_ms,

@@ -9,17 +9,20 @@ mod io;
 mod join;
 mod meter;
 mod track;
+mod upload;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use io::{Input, Output, Step};
 
 use super::Fragments;
 use super::checksum;
+use super::window::Window;
 use crate::wire::{
     ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Identity, Invite, LayoutHash, LearnerId, LearnerState,
-    Merged, Message, Millis, PROGRESS_MS, Round, RunId, Share, Update, Version,
+    Merged, Message, Millis, PROGRESS_MS, RunId, Serial, Share, Version,
 };
 use meter::Meter;
 use track::{Fetch, Track};
@@ -35,6 +38,10 @@ pub struct LearnerConfig {
     pub device: String,
     /// What the run's owner asks for, if anything.
     pub invite: Option<Invite>,
+    /// Windows that it trains on in one step, at most [`crate::wire::BATCH_MAX`]; `None` for as many as the run says.
+    pub batch: Option<NonZeroU32>,
+    /// Its updates are numbered from here on; each of its processes should have a range of its own.
+    pub serial_first: u64,
 }
 
 /// One learner's state and the rules by which it changes.
@@ -45,6 +52,7 @@ pub struct Learner {
     hidden: bool,
     starved: bool,
     part: Option<Part>,
+    serial_next: u64,
     meter: Meter,
     out: VecDeque<Output>,
 }
@@ -56,6 +64,14 @@ struct Part {
     layout: LayoutHash,
     policy: ApplyPolicy,
     tracks: Vec<Track>,
+    /// Windows of one step.
+    batch: u32,
+    /// Questions that are not answered yet, the oldest first, with the version that the syncer held.
+    asked: VecDeque<(FragmentId, Version)>,
+    /// Bodies on their way to the syncer.
+    upload: Window,
+    /// No fragment is fetched before then by one that can train: its link has other things to carry, too.
+    fetch_after: Millis,
     /// `None` until the model is built.
     fragments: Option<Arc<Fragments>>,
     /// The run's merged tokens as last heard, and own tokens since then.
@@ -74,6 +90,7 @@ impl Learner {
     #[must_use]
     pub fn new(config: LearnerConfig) -> Self {
         Self {
+            serial_next: config.serial_first,
             config,
             connected: false,
             paused: false,
@@ -88,7 +105,8 @@ impl Learner {
     /// Gives up everything but who it is and what its owner wants: it joins as a newcomer does.
     pub fn restart(&mut self) {
         let fresh = Self::new(self.config.clone());
-        *self = Self { paused: self.paused, hidden: self.hidden, ..fresh };
+        let Self { paused, hidden, serial_next, .. } = *self;
+        *self = Self { paused, hidden, serial_next, ..fresh };
     }
 
     /// Takes in what happened at `now`, which never goes back.
@@ -100,7 +118,9 @@ impl Learner {
             Input::Built(fragments) => self.on_built(now, fragments),
             Input::Fetched { fragment, version, values } => self.on_fetched(now, fragment, version, values),
             Input::FetchFailed { fragment } => self.on_fetch_failed(now, fragment),
-            Input::Encoded { round, fragment, body } => self.on_encoded(round, fragment, body),
+            Input::Encoded { serial, fragment, body, digest } => {
+                self.on_encoded(now, serial, fragment, body, digest);
+            }
             Input::Stepped(step) => self.on_stepped(now, step),
             Input::Paused(paused) => {
                 self.paused = paused;
@@ -123,12 +143,9 @@ impl Learner {
     #[must_use]
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
         let part = self.part.as_ref()?;
-        let retries = part.tracks.iter().filter_map(|track| match track.fetch {
-            Fetch::RetryAt(_, at) => Some(at),
-            Fetch::Idle | Fetch::Running(_) => None,
-        });
+        let retries = self.fetch_at();
         let report = (self.connected && part.ready).then(|| self.report_at(now));
-        retries.chain(report).min().map(|at| at.max(now.after(1)))
+        retries.into_iter().chain(report).min().map(|at| at.max(now.after(1)))
     }
 
     /// Whether there are parameters to train, and neither its owner nor the run's has it wait.
@@ -222,13 +239,19 @@ impl Learner {
                 | CloseCode::Untrusted
                 | CloseCode::Invite => Output::Stop(bye),
             }),
-            Message::Collect { run, round, fragment, base } if self.is_part_of(run) => {
-                self.on_collect(round, fragment, base);
+            Message::Collect { run, fragment, base } if self.is_part_of(run) => {
+                self.on_collect(fragment, base)
             }
-            Message::Receipt { run, round, fragment, fate } if self.is_part_of(run) => {
-                self.on_receipt(round, fragment, &fate);
+            Message::Arrived { run, fragment, serial } if self.is_part_of(run) => {
+                self.on_arrived(now, fragment, serial);
             }
-            Message::Merged(merged) if self.is_part_of(merged.run) => self.on_merged(merged),
+            Message::Receipt { run, fragment, serial, fate } if self.is_part_of(run) => {
+                self.on_receipt(fragment, serial, &fate);
+            }
+            Message::Merged(merged) if self.is_part_of(merged.run) => self.on_merged(now, merged),
+            Message::Behind { run, fragment, version } if self.is_part_of(run) => {
+                self.on_behind(now, fragment, version);
+            }
             Message::Hold { run, held } if self.is_part_of(run) => {
                 self.part.as_mut().expect("it is part of the run").held = held;
                 self.report(now);
@@ -244,37 +267,18 @@ impl Learner {
         }
     }
 
-    fn on_collect(&mut self, round: Round, fragment: FragmentId, base: Version) {
-        let Some(part) = &mut self.part else { return };
-        let run = part.run;
-        let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
-        if track.version != Some(base) {
-            track.deferred = Some((round, base));
-        } else if track.has_progress() {
-            track.send(round);
-            self.out.push_back(Output::Encode { round, fragment });
-        } else {
-            self.out.push_back(Output::Send(Message::Pass { run, round, fragment }));
-        }
-    }
-
-    fn on_encoded(&mut self, round: Round, fragment: FragmentId, body: Vec<u8>) {
-        let Some(part) = &self.part else { return };
-        let Some(track) = part.tracks.get(usize::from(fragment.0)) else { return };
-        let (Some((steps, tokens)), Some(base)) = (track.sent(round), track.version) else { return };
-        let checksum = checksum(&body);
-        let update = Update { run: part.run, round, fragment, base, steps, tokens, body, checksum };
-        self.out.push_back(Output::Send(Message::Update(update)));
-    }
-
-    fn on_receipt(&mut self, round: Round, fragment: FragmentId, fate: &Fate) {
+    fn on_receipt(&mut self, fragment: FragmentId, serial: Serial, fate: &Fate) {
         let part = self.part.as_mut();
         if let Some(track) = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0))) {
-            track.receipt(round, fate);
+            track.receipt(serial, fate);
+            if track.include(None) {
+                self.out.push_back(Output::Include { fragment });
+            }
+            self.answer(false);
         }
     }
 
-    fn on_merged(&mut self, merged: Merged) {
+    fn on_merged(&mut self, now: Millis, merged: Merged) {
         let Some(part) = &mut self.part else { return };
         part.tick(merged.clock_tokens);
         let fragment = merged.fragment;
@@ -287,7 +291,7 @@ impl Learner {
             track.queue(merged);
         }
         if track.fetch == Fetch::Idle && track.version.is_some() {
-            self.catch_up(fragment, Some(wanted));
+            self.catch_up(now, fragment, Some(wanted));
         }
     }
 
@@ -311,23 +315,27 @@ impl Learner {
         }
     }
 
-    /// Applies what is queued for `fragment`, fetches Θ̂ if there is a gap before `wanted`, and answers
-    /// a `Collect` that waited.
-    fn catch_up(&mut self, fragment: FragmentId, wanted: Option<Version>) {
+    /// Applies what is queued for `fragment`, and has Θ̂ fetched if there is a gap before `wanted`.
+    fn catch_up(&mut self, now: Millis, fragment: FragmentId, wanted: Option<Version>) {
         let Some(part) = &mut self.part else { return };
         let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
+        let run = part.run;
         while let Some(merged) = track.next_queued() {
-            let included = track.advance(merged.version, part.policy);
-            self.out.push_back(Output::Apply { fragment, body: merged.body, included });
+            let version = merged.version;
+            if track.include(Some(version)) {
+                self.out.push_back(Output::Include { fragment });
+            }
+            track.advance(version, merged.digest, part.policy);
+            self.out.push_back(Output::Apply { fragment, body: merged.body });
+            self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
         }
         let missing =
             track.gap().or(wanted.filter(|&wanted| track.version.is_none_or(|version| version < wanted)));
         if let Some(version) = missing {
-            track.fetch = Fetch::Running(version);
-            self.out.push_back(Output::Fetch { fragment, version });
-        } else if let Some((round, base)) = track.deferred.take_if(|(_, base)| track.version == Some(*base)) {
-            self.on_collect(round, fragment, base);
+            track.fetch = Fetch::DueAt(version, now);
+            self.fetch_due(now);
         }
+        self.answer(false);
     }
 
     fn report_at(&self, now: Millis) -> Millis {

@@ -2,23 +2,26 @@
 
 use std::collections::VecDeque;
 
-use crate::wire::{ApplyPolicy, Fate, Merged, Millis, Round, Version};
+use crate::wire::{ApplyPolicy, Fate, Merged, Millis, Serial, Version};
 
-/// Merged changes kept while Θ̂ is being fetched; after more of them it is fetched again.
-const QUEUE_MAX: usize = 8;
+/// Changes kept while Θ̂ is being fetched; after more of them it is fetched again. A syncer stops sending long before,
+/// since nothing of it is confirmed meanwhile.
+const QUEUE_MAX: usize = 64;
 
 /// One fragment, from the learner's side.
 #[derive(Debug, Default)]
 pub(super) struct Track {
     /// Of the Θ̂ held; `None` until one is.
     pub(super) version: Option<Version>,
+    /// What its digest has to be, by the word of the syncer.
+    digest: u64,
+    /// The engine holds something else: it is fetched anew.
+    pub(super) has_drifted: bool,
     /// Steps and tokens since the position that was last merged: what the next update reports.
     steps: u32,
     tokens: u64,
-    /// The update that was coded last, until its fate is sealed by a new version.
-    sent: Option<Sent>,
-    /// A `Collect` that came ahead of the version it asks about.
-    pub(super) deferred: Option<(Round, Version)>,
+    /// The update that has no fate yet, or whose version is still to come.
+    pub(super) sent: Option<Sent>,
     pub(super) fetch: Fetch,
     queue: VecDeque<Merged>,
 }
@@ -28,25 +31,41 @@ pub(super) struct Track {
 pub(super) enum Fetch {
     #[default]
     Idle,
-    /// Asked for this version.
-    Running(Version),
-    /// Failed; ask again then.
-    RetryAt(Version, Millis),
+    /// Asked for this version, at that moment.
+    Running(Version, Millis),
+    /// To be asked for, not before then.
+    DueAt(Version, Millis),
 }
 
-#[derive(Debug)]
-struct Sent {
-    round: Round,
-    steps: u32,
-    tokens: u64,
-    /// The version that it became part of, once a receipt or a `Welcome` says so.
-    merged: Option<Version>,
+/// An update from the moment in which it was coded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) serial: Serial,
+    pub(super) base: Version,
+    /// Of the Θ̂ that it is relative to.
+    pub(super) digest: u64,
+    pub(super) steps: u32,
+    pub(super) tokens: u64,
+    pub(super) stage: Stage,
+}
+
+/// How far an update is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The engine codes it.
+    Coding,
+    /// On its way since then.
+    Out(Millis),
+    /// The syncer has it.
+    Arrived,
+    /// It is part of this version.
+    Merged(Version),
 }
 
 impl Track {
     /// A fragment to be fetched at once.
     pub(super) fn wanting(version: Version, now: Millis) -> Self {
-        Self { fetch: Fetch::RetryAt(version, now), ..Self::default() }
+        Self { fetch: Fetch::DueAt(version, now), ..Self::default() }
     }
 
     pub(super) fn step(&mut self, tokens: u64) {
@@ -58,53 +77,72 @@ impl Track {
         self.steps > 0 && self.tokens > 0
     }
 
-    /// The progress so far is being coded for `round`.
-    pub(super) fn send(&mut self, round: Round) {
-        self.sent = Some(Sent { round, steps: self.steps, tokens: self.tokens, merged: None });
+    /// The progress so far, which is since `base`, is being coded.
+    pub(super) fn code(&mut self, serial: Serial, base: Version) {
+        let (digest, steps, tokens) = (self.digest, self.steps, self.tokens);
+        self.sent = Some(Sent { serial, base, digest, steps, tokens, stage: Stage::Coding });
     }
 
-    /// Steps and tokens of the update for `round`.
-    pub(super) fn sent(&self, round: Round) -> Option<(u32, u64)> {
-        self.sent.as_ref().filter(|sent| sent.round == round).map(|sent| (sent.steps, sent.tokens))
+    /// The update with this serial, if it is the one that has no fate yet.
+    pub(super) fn sent(&mut self, serial: Serial) -> Option<&mut Sent> {
+        self.sent.as_mut().filter(|sent| sent.serial == serial)
     }
 
-    pub(super) fn receipt(&mut self, round: Round, fate: &Fate) {
-        if let (Some(sent), Fate::Merged { version, .. }) = (&mut self.sent, fate)
-            && sent.round == round
-        {
-            sent.merged = Some(*version);
+    /// Whether it has an update between its engine and the syncer.
+    pub(super) fn is_under_way(&self) -> bool {
+        let stage = self.sent.as_ref().map(|sent| sent.stage);
+        matches!(stage, Some(Stage::Coding | Stage::Out(_)))
+    }
+
+    /// Takes in what became of an update.
+    pub(super) fn receipt(&mut self, serial: Serial, fate: &Fate) {
+        let Some(sent) = self.sent(serial) else { return };
+        match fate {
+            Fate::Merged { version, .. } => sent.stage = Stage::Merged(*version),
+            Fate::Late(_) | Fate::Refused(_) => self.sent = None,
         }
     }
 
-    /// What a `Welcome` says of the time without a connection: the syncer's version now, and the last
-    /// round in which this learner was merged. True if Θ̂ must be fetched.
-    pub(super) fn welcome(&mut self, version: Version, merged_round: Option<Round>) -> bool {
-        self.deferred = None;
+    /// What a `Welcome` says of the time without a connection: which update was merged last, and which one the syncer
+    /// has and has not settled. Any other that went out is lost, and so is what a syncer once merged that no longer
+    /// knows of it.
+    pub(super) fn welcome(&mut self, version: Version, merged: Option<Serial>, unsettled: Option<Serial>) {
         self.queue.clear();
         self.fetch = Fetch::Idle;
-        let current = self.version == Some(version);
-        match &mut self.sent {
-            Some(sent) if Some(sent.round) == merged_round => sent.merged = Some(version),
-            // Its round may still be collecting or merging: a receipt or the next version tells. A receipt of before is
-            // of a version that the syncer no longer knows of: it was lost with it.
-            Some(sent) if current => sent.merged = None,
-            sent => *sent = None,
+        let Some(sent) = &mut self.sent else { return };
+        if merged == Some(sent.serial) {
+            sent.stage = Stage::Merged(version);
+        } else if unsettled == Some(sent.serial) {
+            sent.stage = Stage::Arrived;
+        } else if sent.stage != Stage::Coding {
+            self.sent = None;
         }
-        !current
     }
 
-    /// Whether the update coded last is part of `version`; from here on its fate is sealed.
-    ///
-    /// What it reported is then no longer to be reported. A policy that drops local progress drops
-    /// its tokens too: they are trained, never merged.
-    pub(super) fn advance(&mut self, version: Version, policy: ApplyPolicy) -> bool {
-        self.version = Some(version);
-        let merged = self.sent.as_ref().and_then(|sent| sent.merged).is_some_and(|merged| merged <= version);
-        let sealed = self.sent.take_if(|sent| sent.merged.is_none_or(|merged| merged <= version));
-        if let Some(sent) = sealed.filter(|_| merged) {
-            self.steps -= sent.steps.min(self.steps);
-            self.tokens -= sent.tokens.min(self.tokens);
+    /// Whether the update that was sent last is part of the version held, or of `coming`: what it reported is then no
+    /// longer to be reported.
+    pub(super) fn include(&mut self, coming: Option<Version>) -> bool {
+        let held = coming.or(self.version);
+        let is_in = |sent: &Sent| matches!(sent.stage, Stage::Merged(version) if Some(version) <= held);
+        let Some(sent) = self.sent.take_if(|sent| is_in(sent)) else { return false };
+        self.steps -= sent.steps.min(self.steps);
+        self.tokens -= sent.tokens.min(self.tokens);
+        true
+    }
+
+    /// What the engine holds is not what `version` names: Θ̂ is to be fetched, and nothing goes out before.
+    pub(super) fn drift(&mut self, now: Millis) {
+        (self.sent, self.has_drifted) = (None, true);
+        if let Some(version) = self.version.filter(|_| self.fetch == Fetch::Idle) {
+            self.fetch = Fetch::DueAt(version, now);
         }
+    }
+
+    /// Takes in that `version` is held from now on, with this digest.
+    ///
+    /// A policy that drops local progress drops its tokens too: they are trained, never merged.
+    pub(super) fn advance(&mut self, version: Version, digest: u64, policy: ApplyPolicy) {
+        (self.version, self.digest) = (Some(version), digest);
         match policy {
             ApplyPolicy::Keep { .. } => {}
             ApplyPolicy::Overwrite => (self.steps, self.tokens) = (0, 0),
@@ -113,7 +151,6 @@ impl Track {
                 self.tokens = (self.tokens as f64 * f64::from(alpha)).ceil() as u64;
             }
         }
-        merged
     }
 
     /// Keeps `merged` until Θ̂ is there.
@@ -151,28 +188,57 @@ mod tests {
 
     const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
 
-    /// One at version 1 that has sent three steps for round 2 and heard that they are merged.
-    fn merged_in_round_2() -> Track {
+    /// One at version 1 that has sent three steps and heard that they are part of version 2.
+    fn merged_into_2() -> Track {
         let mut track = Track { version: Some(Version(1)), ..Track::default() };
         (0..3).for_each(|_| track.step(10));
-        track.send(Round(2));
-        track.receipt(Round(2), &Fate::Merged { version: Version(2), weight: 1.0, tokens: 30 });
+        track.code(Serial(7), Version(1));
+        track.receipt(Serial(7), &Fate::Merged { version: Version(2), weight: 1.0, tokens: 30 });
         track
     }
 
     #[test]
     fn what_is_merged_is_not_reported_again() {
-        let mut track = merged_in_round_2();
-        assert!(track.advance(Version(2), KEEP));
+        let mut track = merged_into_2();
+        assert!(!track.include(None), "the version that holds it is not there yet");
+        assert!(track.include(Some(Version(2))));
+        track.advance(Version(2), 0, KEEP);
+        assert!(!track.has_progress() && !track.include(None), "it counts once");
+    }
+
+    /// Goal: a version of others that comes in between neither counts nor forgets what is still on its way.
+    #[test]
+    fn what_is_under_way_outlives_the_versions_of_others() {
+        let mut track = merged_into_2();
+        track.sent = Some(Sent { stage: Stage::Arrived, ..track.sent.unwrap() });
+        for version in [2, 3] {
+            assert!(!track.include(Some(Version(version))));
+            track.advance(Version(version), 0, KEEP);
+        }
+        track.receipt(Serial(7), &Fate::Merged { version: Version(3), weight: 1.0, tokens: 30 });
+        assert!(track.include(None), "its receipt came after the version, as it does when that was fetched");
         assert!(!track.has_progress());
     }
 
     /// Goal: a syncer that crashed after the receipt, and knows only what was before, costs no progress.
     #[test]
     fn what_was_merged_by_a_syncer_that_forgot_it_is_reported_again() {
-        let mut track = merged_in_round_2();
-        assert!(!track.welcome(Version(1), None), "it holds what the syncer has");
-        assert!(!track.advance(Version(1 << 32), KEEP), "a version of others");
-        assert!(track.has_progress());
+        let mut track = merged_into_2();
+        track.welcome(Version(1), None, None);
+        assert!(!track.include(Some(Version(1 << 32))), "a version of others");
+        assert!(track.has_progress() && track.sent.is_none());
+    }
+
+    #[test]
+    fn a_welcome_settles_what_a_lost_connection_left_open() {
+        let check = |merged, unsettled, expected: Option<Stage>| {
+            let mut track = merged_into_2();
+            track.sent = Some(Sent { stage: Stage::Out(Millis(1)), ..track.sent.unwrap() });
+            track.welcome(Version(5), merged, unsettled);
+            assert_eq!(track.sent.map(|sent| sent.stage), expected, "{merged:?} {unsettled:?}");
+        };
+        check(Some(Serial(7)), None, Some(Stage::Merged(Version(5))));
+        check(Some(Serial(6)), Some(Serial(7)), Some(Stage::Arrived));
+        check(Some(Serial(6)), None, None);
     }
 }

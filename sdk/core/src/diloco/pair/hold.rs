@@ -24,7 +24,7 @@ fn a_held_run_launches_and_leases_nothing() {
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(0);
     pair.disconnect(1);
-    pair.syncer = Syncer::restore(record, &pair.layout, SyncerConfig::default(), states).unwrap();
+    pair.syncer = Syncer::restore(record, &pair.layout, SyncerConfig::default(), states, 0).unwrap();
     pair.connect(0);
     pair.connect(1);
     pair.steps(50);

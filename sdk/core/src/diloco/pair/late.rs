@@ -1,15 +1,13 @@
 //! Bodies that a device brings out long after they were asked for.
 
-use std::collections::BTreeSet;
-
 use super::*;
-use crate::wire::{FragmentId, Round};
+use crate::wire::{FragmentId, Serial};
 
 impl Pair {
     /// What the bodies that learner `i` holds back answer.
-    fn held(&self, i: usize) -> impl Iterator<Item = (Round, FragmentId)> {
+    fn held(&self, i: usize) -> impl Iterator<Item = (Serial, FragmentId)> {
         self.islands[i].held.iter().flatten().map(|input| match input {
-            learner::Input::Encoded { round, fragment, .. } => (*round, *fragment),
+            learner::Input::Encoded { serial, fragment, .. } => (*serial, *fragment),
             other => panic!("{other:?}"),
         })
     }
@@ -36,10 +34,13 @@ impl Pair {
 
     /// Ends the run; every token of every learner must have been merged, and once.
     fn finish_exactly(mut self) {
-        for island in &mut self.islands {
-            island.held = None;
+        for i in 0..self.islands.len() {
+            for encoded in self.islands[i].held.take().into_iter().flatten() {
+                self.learner(i, encoded);
+            }
         }
-        self.steps(100);
+        self.lags_ms.clear();
+        self.steps(500);
         self.syncer(syncer::Input::Finish);
         self.steps(1);
         assert!(self.finished);
@@ -58,38 +59,87 @@ impl Pair {
 }
 
 #[test]
-fn a_body_that_comes_after_the_next_version_is_dropped() {
+fn a_body_that_comes_after_the_next_version_is_part_of_the_one_after_that() {
     let mut pair = Pair::new(&[1.0, 1.0]);
     pair.steps(100);
     pair.hold(1, 1);
+    let fragment = pair.held(1).next().unwrap().1;
     let before: Vec<_> = pair.islands[1].core.versions().collect();
-    let (updates, merged) = (pair.updates(2), pair.merged()[&2]);
-    // The other one carries the run on until the body held is of a version that is gone.
-    let fragment = loop {
+    let changed = |pair: &Pair| {
         let versions = pair.islands[1].core.versions().collect::<Vec<_>>();
-        let changed = |p: &FragmentId| versions[usize::from(p.0)] != before[usize::from(p.0)];
-        if let Some((_, fragment)) = pair.held(1).next().filter(|(_, fragment)| changed(fragment)) {
-            break fragment;
-        }
-        pair.steps(1);
+        versions[usize::from(fragment.0)] != before[usize::from(fragment.0)]
     };
-    assert_eq!(pair.held(1).filter(|(_, p)| *p == fragment).count(), 1, "another round overtook it");
+    // The other one carries the run on until the body held is of a version that is gone.
+    while !changed(&pair) {
+        pair.steps(1);
+    }
+    let (updates, merged) = (pair.updates(2), pair.merged()[&2]);
     pair.bring(1);
-    assert_eq!((pair.updates(2), pair.merged()[&2]), (updates, merged), "a body of an old version went out");
+    assert_eq!((pair.updates(2), pair.merged()[&2]), (updates + 1, merged), "it waits for a round");
+    pair.steps(20);
+    assert_eq!(pair.merged()[&2], merged + 1);
     pair.finish_exactly();
 }
 
+/// Goal: behind any round trip all progress is merged, and nothing comes too late.
 #[test]
-fn of_two_bodies_of_one_fragment_the_one_asked_for_last_counts() {
-    let mut pair = Pair::new(&[1.0]);
-    pair.steps(100);
-    // Without an answer the first round is given up, and the next asks about the same version.
-    pair.hold(0, 2);
-    let updates = pair.updates(1);
-    let fragments: BTreeSet<_> = pair.held(0).map(|(_, fragment)| fragment).collect();
-    while pair.held(0).next().is_some() {
-        pair.bring(0);
+fn a_far_learner_is_merged_as_surely_as_a_near_one() {
+    for lag_ms in [30, 80, 300, 3_000] {
+        let mut pair = Pair::new(&[1.0, 1.0]);
+        pair.lags_ms.insert(1, lag_ms);
+        pair.steps(900);
+        let account = |pair: &Pair, learner: usize| {
+            let (_, account) = pair.syncer.ledger().accounts().nth(learner).unwrap();
+            (account.fates.clone(), pair.syncer.ledger().tokens_merged(account), account.trained())
+        };
+        let (fates, merged, trained) = account(&pair, 1);
+        assert_eq!((fates.late.len(), fates.refused.len()), (0, 0), "{lag_ms} ms: {fates:?}");
+        // What it trained since its last answer went out is still to come.
+        let steps_open = 2 * lag_ms / STEP_MS + 20;
+        assert!(merged + steps_open * STEP_TOKENS > trained, "{lag_ms} ms: {merged} of {trained}");
+        let (near, ..) = account(&pair, 0);
+        assert!(near.merged > 400, "{lag_ms} ms: the near one waits for nobody: {near:?}");
+        pair.finish_exactly();
     }
-    assert_eq!(pair.updates(1), updates + fragments.len() as u64, "not one update for each fragment");
-    pair.finish_exactly();
+}
+
+/// Goal: a learner that leaves politely takes nothing with it.
+#[test]
+fn one_that_leaves_hands_in_what_it_has() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    pair.islands[1].core.hand_in();
+    while let Some(output) = pair.islands[1].core.poll() {
+        pair.obey_learner(1, output);
+    }
+    pair.islands[1].core.leave(pair.now);
+    while let Some(output) = pair.islands[1].core.poll() {
+        pair.obey_learner(1, output);
+    }
+    pair.islands[1].connected = false;
+    pair.steps(30);
+    let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
+    let trained = account.trained();
+    assert!(trained > 0 && account.tokens_merged.iter().all(|&merged| merged == trained), "{account:?}");
+}
+
+/// Goal: a connection that is lost after an update went out settles it when it comes back, whatever became of it.
+#[test]
+fn a_lost_connection_neither_loses_nor_doubles_an_update() {
+    for away in [0, 1, 7, 40] {
+        let mut pair = Pair::new(&[1.0, 1.0]);
+        pair.lags_ms.insert(1, 50);
+        for _ in 0..20 {
+            pair.steps(13);
+            pair.disconnect(1);
+            if away % 2 == 0 {
+                // What was under way is lost with the connection.
+                let conn = pair.islands[1].conn;
+                pair.under_way.retain(|(_, other, _)| *other != conn);
+            }
+            pair.steps(away);
+            pair.connect(1);
+        }
+        pair.finish_exactly();
+    }
 }

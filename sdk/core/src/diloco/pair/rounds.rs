@@ -33,7 +33,7 @@ fn a_run_that_has_begun_does_not_wait_for_as_many_learners_again() {
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(0);
     pair.disconnect(1);
-    pair.syncer = Syncer::restore(record, &pair.layout, config, states).unwrap();
+    pair.syncer = Syncer::restore(record, &pair.layout, config, states, 0).unwrap();
     let before = pair.syncer.status().rounds;
     pair.connect(0);
     pair.steps(100);
@@ -55,10 +55,11 @@ fn one_that_comes_back_is_asked_again() {
         pair.steps(1);
     }
     pair.disconnect(1);
-    pair.islands[1].held = None;
     pair.connect(1);
-    for encoded in pair.islands[0].held.take().into_iter().flatten() {
-        pair.learner(0, encoded);
+    for i in [0, 1] {
+        for encoded in pair.islands[i].held.take().into_iter().flatten() {
+            pair.learner(i, encoded);
+        }
     }
     let before = pair.merged();
     pair.steps(40);
@@ -72,7 +73,7 @@ fn patience_grows_with_the_time_that_answers_take() {
     let mut pair = Pair::new(&[1.0]);
     pair.steps(100);
     // An answer takes 4 s, twice the patience with which a run begins.
-    pair.lag_ms = 4_000;
+    pair.lags_ms.insert(0, 4_000);
     let (before, given_up) = (pair.merged()[&1], pair.syncer.status().rounds_abandoned);
     pair.steps(2_000);
     let (merged, status) = (pair.merged()[&1] - before, pair.syncer.status());

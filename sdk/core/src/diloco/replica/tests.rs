@@ -25,13 +25,42 @@ fn fragments(count: u16) -> Arc<Fragments> {
     Arc::new(Fragments::plan(&Layout::new(tensors).unwrap(), NonZeroU16::new(count).unwrap()))
 }
 
+/// A change, whether or not it is the one that the update coded last is part of.
+fn apply(
+    replica: &mut Replica,
+    p: FragmentId,
+    body: &[u8],
+    included: bool,
+    theta: &mut [f32],
+) -> Result<(), ReplicaError> {
+    if included {
+        replica.include(p, theta)?;
+    }
+    replica.apply(p, body, theta)
+}
+
+/// A whole Θ̂, likewise.
+fn load(
+    replica: &mut Replica,
+    p: FragmentId,
+    values: &[f32],
+    keep: bool,
+    included: bool,
+    theta: &mut [f32],
+) -> Result<(), ReplicaError> {
+    if included {
+        replica.include(p, theta)?;
+    }
+    replica.load(p, values, keep, theta)
+}
+
 /// One value, Θ̂ = 10.
 fn single(policy: ApplyPolicy, code: Code) -> (Replica, Vec<f32>) {
     let tensor = Tensor { name: "w".into(), rows: 1, cols: 1, merge: MergeClass::Mean };
     let layout = Layout::new(vec![tensor]).unwrap();
     let mut replica = Replica::new(Arc::new(Fragments::plan(&layout, NonZeroU16::MIN)), codec(code), policy);
     let mut theta = vec![0.0];
-    replica.load(P0, &[10.0], false, false, &mut theta).unwrap();
+    load(&mut replica, P0, &[10.0], false, false, &mut theta).unwrap();
     assert_eq!((theta[0], replica.hat()[0]), (10.0, 10.0));
     (replica, theta)
 }
@@ -43,10 +72,10 @@ fn check(policy: ApplyPolicy, included: bool, expected: f32) {
     assert_eq!(replica.encode(P0, &theta).unwrap(), 2.0_f32.to_le_bytes());
     theta[0] = 7.0;
     let mut whole = (replica.clone(), theta.clone());
-    replica.apply(P0, &(-1.0_f32).to_le_bytes(), included, &mut theta).unwrap();
+    apply(&mut replica, P0, &(-1.0_f32).to_le_bytes(), included, &mut theta).unwrap();
     assert_eq!((theta[0], replica.hat()[0]), (expected, 9.0), "{policy:?}, included: {included}");
 
-    whole.0.load(P0, &[9.0], true, included, &mut whole.1).unwrap();
+    load(&mut whole.0, P0, &[9.0], true, included, &mut whole.1).unwrap();
     assert_eq!((whole.1[0], whole.0.hat()[0]), (expected, 9.0), "load {policy:?}, included: {included}");
 }
 
@@ -75,24 +104,93 @@ fn keeps_what_rounding_took_if_asked() {
         assert_eq!(replica.codec.decode(replica.fragments.segments(P0).unwrap(), &body).unwrap(), [7.0, 0.0]);
         let mut back = body.clone();
         back[4] = 0x09; // −7, 0: the merged change takes all of the update
-        replica.apply(P0, &back, true, &mut theta).unwrap();
+        apply(&mut replica, P0, &back, true, &mut theta).unwrap();
         theta
     };
     assert_eq!(theta_after(KEEP), [-7.0, 0.0]);
     assert_eq!(theta_after(RESIDUE), [-7.0, -0.25]);
 }
 
+/// Progress of 2 is reported at Θ̂ = 10 with θ = 8; while it is under way the learner trains on and others' changes
+/// come in.
+#[test]
+fn an_update_outlasts_other_changes() {
+    let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+    let change = |by: f32| by.to_le_bytes();
+    theta[0] = 8.0;
+    replica.encode(P0, &theta).unwrap();
+    theta[0] = 7.5;
+    apply(&mut replica, P0, &change(1.0), false, &mut theta).unwrap();
+    assert_eq!((replica.hat()[0], theta[0]), (11.0, 8.5));
+    theta[0] -= 0.25;
+    load(&mut replica, P0, &[14.0], true, false, &mut theta).unwrap();
+    assert_eq!((replica.hat()[0], theta[0]), (14.0, 11.25));
+    let mut whole = (replica.clone(), theta.clone());
+    // Of the progress of 2.75, 2 are in this change.
+    apply(&mut replica, P0, &change(-3.0), true, &mut theta).unwrap();
+    assert_eq!((replica.hat()[0], theta[0]), (11.0, 10.25));
+    let again = apply(&mut replica, P0, &change(0.0), true, &mut theta);
+    assert_eq!(again, Err(ReplicaError::NothingReported { fragment: P0 }));
+
+    load(&mut whole.0, P0, &[11.0], true, true, &mut whole.1).unwrap();
+    assert_eq!((whole.0.hat()[0], whole.1[0]), (11.0, 10.25));
+    let again = load(&mut whole.0, P0, &[11.0], true, true, &mut whole.1);
+    assert_eq!(again, Err(ReplicaError::NothingReported { fragment: P0 }));
+}
+
+/// Goal: one that fetches Θ̂ may hear only afterwards that its update is part of it.
+#[test]
+fn an_update_may_be_included_after_its_change() {
+    let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+    theta[0] = 8.0;
+    replica.encode(P0, &theta).unwrap();
+    theta[0] = 7.5;
+    replica.load(P0, &[14.0], true, &mut theta).unwrap();
+    replica.include(P0, &mut theta).unwrap();
+    assert_eq!(theta, [13.5], "0.5 of the progress are not in Θ̂");
+    assert_eq!(replica.include(P0, &mut theta), Err(ReplicaError::NothingReported { fragment: P0 }));
+}
+
+/// A position is of use for the next change only, and so is progress that is thrown away.
+#[test]
+fn a_report_that_no_longer_fits_is_forgotten() {
+    for policy in [KEEP, ApplyPolicy::Blend { alpha: 0.5 }] {
+        let (mut replica, mut theta) = single(policy, Code::F32);
+        theta[0] = 8.0;
+        replica.encode(P0, &theta).unwrap();
+        apply(&mut replica, P0, &1.0_f32.to_le_bytes(), false, &mut theta).unwrap();
+        let before = theta.clone();
+        replica.include(P0, &mut theta).unwrap();
+        assert_eq!(theta, before);
+    }
+    let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+    replica.encode(P0, &theta).unwrap();
+    load(&mut replica, P0, &[1.0], false, false, &mut theta).unwrap();
+    let late = apply(&mut replica, P0, &1.0_f32.to_le_bytes(), true, &mut theta);
+    assert_eq!(late, Err(ReplicaError::NothingReported { fragment: P0 }));
+}
+
+#[test]
+fn what_is_held_fits_in_16_bits() {
+    let (mut replica, mut theta) = single(RESIDUE, Code::F32);
+    load(&mut replica, P0, &[10.001], false, false, &mut theta).unwrap();
+    assert_eq!((replica.hat()[0], theta[0]), (10.0, 10.0));
+    apply(&mut replica, P0, &0.01_f32.to_le_bytes(), false, &mut theta).unwrap();
+    assert_eq!((replica.hat()[0], theta[0]), (10.0078125, 10.0078125));
+    assert_eq!(replica.digest(P0), halves::digest(&[10.0078125]));
+}
+
 #[test]
 fn a_joiner_takes_all() {
     let (mut replica, mut theta) = single(KEEP, Code::F32);
     theta[0] = 8.0;
-    replica.load(P0, &[5.0], false, false, &mut theta).unwrap();
+    load(&mut replica, P0, &[5.0], false, false, &mut theta).unwrap();
     assert_eq!((theta[0], replica.hat()[0]), (5.0, 5.0));
 }
 
 #[test]
 fn refuses_and_changes_nothing() {
-    let (replica, theta) = single(KEEP, Code::F32);
+    let (replica, theta) = single(RESIDUE, Code::F32);
     type Act<'a> = &'a dyn Fn(&mut Replica, &mut Vec<f32>) -> Result<(), ReplicaError>;
     let check = |expected: ReplicaError, act: Act| {
         let (mut replica, mut after) = (replica.clone(), theta.clone());
@@ -101,17 +199,17 @@ fn refuses_and_changes_nothing() {
     };
     let p = FragmentId(1);
     let body = 1.0_f32.to_le_bytes();
-    check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| r.apply(p, &body, false, t));
-    check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| r.load(p, &[1.0], false, false, t));
-    check(ReplicaError::Length { expected: 1, actual: 0 }, &|r, _| r.apply(P0, &body, false, &mut []));
-    check(ReplicaError::Length { expected: 1, actual: 2 }, &|r, t| r.load(P0, &[1.0; 2], true, false, t));
+    check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| apply(r, p, &body, false, t));
+    check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| load(r, p, &[1.0], false, false, t));
+    check(ReplicaError::Length { expected: 1, actual: 0 }, &|r, _| apply(r, P0, &body, false, &mut []));
+    check(ReplicaError::Length { expected: 1, actual: 2 }, &|r, t| load(r, P0, &[1.0; 2], true, false, t));
     check(ReplicaError::NotFinite { fragment: P0, index: 0 }, &|r, t| {
-        r.load(P0, &[f32::NAN], true, false, t)
+        load(r, P0, &[f32::NAN], true, false, t)
     });
-    check(ReplicaError::NothingReported { fragment: P0 }, &|r, t| r.apply(P0, &body, true, t));
-    check(ReplicaError::NothingReported { fragment: P0 }, &|r, t| r.load(P0, &[1.0], true, true, t));
+    check(ReplicaError::Fragment { fragment: p, count: 1 }, &|r, t| r.include(p, t));
+    check(ReplicaError::NothingReported { fragment: P0 }, &|r, t| r.include(P0, t));
     let short = QuantError::Length { expected: 4, actual: 3 };
-    check(ReplicaError::Body(short), &|r, t| r.apply(P0, &body[..3], false, t));
+    check(ReplicaError::Body(short), &|r, t| apply(r, P0, &body[..3], false, t));
     for bad in [f32::NAN, f32::INFINITY] {
         check(ReplicaError::NotFinite { fragment: P0, index: 0 }, &|r, _| r.encode(P0, &[bad]).map(drop));
     }
@@ -135,7 +233,7 @@ impl World {
         let state = |p| {
             let values: Vec<f32> = (0..fragments.len(p)).map(|i| i as f32 / 64.0).collect();
             for (replica, theta) in &mut learners {
-                replica.load(p, &values, false, false, theta).unwrap();
+                load(replica, p, &values, false, false, theta).unwrap();
             }
             Some(FragmentState::new(values))
         };
@@ -143,10 +241,10 @@ impl World {
         Self { fragments, codec, outer, states, learners, seed }
     }
 
-    /// Multiples of 2⁻¹⁰ below 1/16 in size.
+    /// Multiples of 2⁻⁸ up to 1/16 in size.
     fn noise(&mut self) -> f32 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.seed >> 57) as f32 - 64.0) / 1024.0
+        ((self.seed >> 59) as f32 - 16.0) / 256.0
     }
 
     fn train(&mut self) {
@@ -189,7 +287,7 @@ impl World {
         };
         let outcome = job.run().unwrap();
         for ((replica, theta), included) in self.learners.iter_mut().zip(included) {
-            replica.apply(fragment, &outcome.body, *included, theta).unwrap();
+            apply(replica, fragment, &outcome.body, *included, theta).unwrap();
         }
         self.states[slot] = Some(outcome.state);
     }
@@ -198,7 +296,7 @@ impl World {
 #[test]
 fn alone_with_full_steps_a_learner_is_the_master() {
     for policy in [KEEP, RESIDUE, ApplyPolicy::Overwrite, ApplyPolicy::Blend { alpha: 0.5 }] {
-        // All values are multiples of 2⁻¹⁰ below 2⁸: no sum is rounded.
+        // All values are multiples of 2⁻⁸ below 2³: no sum is rounded, not even to 16 bits.
         let mut world = World::new(1, policy, Code::F32, OuterSpec { lr: 1.0, momentum: 0.0 }, 1);
         for _ in 0..50 {
             for p in world.fragments.ids() {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub use rein::DROP_MS_MAX;
 use rein::Rein;
 
-use super::speed::{STEP_MS, lower_median};
+use super::speed::{STEP_MS, average, lower_median};
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis, Share};
 
 /// How many times as fast as the median of the others a learner may be. A server's GPU among phones is that far
@@ -52,6 +52,10 @@ pub struct Session {
     pub step_ms: f64,
     /// The shortest it ever claimed, 0 until known: the speed that its claims are held against.
     pub step_ms_min: f64,
+    /// Windows that it trains on in one step.
+    pub batch: u32,
+    /// Moving average of the time from a question to its answer, in milliseconds, 0 until known.
+    pub answer_ms: f64,
     /// Its last mean training loss, in nats per token; NaN until known.
     pub loss: f32,
     /// When something was last heard of it.
@@ -127,6 +131,8 @@ impl Roster {
             state: LearnerState::Joining,
             step_ms: 0.0,
             step_ms_min: 0.0,
+            batch: 0,
+            answer_ms: 0.0,
             loss: f32::NAN,
             heard: now,
             since: now,
@@ -149,11 +155,33 @@ impl Roster {
         }
     }
 
-    /// The learner behind `conn` holds the parameters and trains.
-    pub fn ready(&mut self, conn: ConnId) -> Option<&Session> {
+    /// The learner behind `conn` holds the parameters and trains, on `batch` windows in one step.
+    pub fn ready(&mut self, conn: ConnId, batch: u32) -> Option<&Session> {
         let session = self.sessions.get_mut(&conn)?;
-        (session.is_live, session.state) = (true, LearnerState::Training);
+        (session.is_live, session.state, session.batch) = (true, LearnerState::Training, batch);
         Some(session)
+    }
+
+    /// An answer of `learner` came `after_ms` after the question.
+    pub fn note_answer(&mut self, learner: LearnerId, after_ms: u64) {
+        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
+        if let Some(session) = session {
+            session.answer_ms = average(session.answer_ms, after_ms as f64);
+        }
+    }
+
+    /// How often the learner behind `conn` listens, by its own word, in milliseconds: between two steps.
+    #[must_use]
+    pub fn listens_ms(&self, conn: ConnId) -> f64 {
+        self.sessions.get(&conn).map_or(0.0, |session| session.step_ms)
+    }
+
+    /// The learners that take part in rounds whose answers take longer than `than_ms`, and how long they take, in
+    /// milliseconds.
+    pub fn far(&self, than_ms: f64) -> impl Iterator<Item = (LearnerId, f64)> {
+        let far =
+            self.sessions.values().filter(move |session| session.is_live && session.answer_ms > than_ms);
+        far.map(|session| (session.learner, session.answer_ms))
     }
 
     /// What the learner behind `conn` says of itself: `step_ms` in milliseconds and `loss` in nats per token, each

@@ -15,7 +15,7 @@ fn roster(live: &[(LearnerId, f32)]) -> Roster {
     let mut roster = Roster::new(Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 });
     for &(learner, step_ms) in live {
         roster.open(Millis(0), conn(learner), learner, true);
-        roster.ready(conn(learner));
+        roster.ready(conn(learner), 1);
         roster.report(conn(learner), step_ms, f32::NAN, LearnerState::Training);
     }
     roster
@@ -30,7 +30,7 @@ fn who_comes_is_live_once_it_is_ready_and_gone_once_it_leaves() {
         (Some(ANNE), Some(conn(ANNE)), 1)
     );
     assert!(!roster.is_live(ANNE));
-    assert!(roster.ready(conn(ANNE)).is_some_and(|session| session.is_fresh));
+    assert!(roster.ready(conn(ANNE), 1).is_some_and(|session| session.is_fresh));
     assert!(roster.is_live(ANNE));
     assert_eq!(roster.close(conn(ANNE)), Some(ANNE));
     assert_eq!((roster.close(conn(ANNE)), roster.conn(ANNE), roster.is_live(ANNE)), (None, None, false));

@@ -17,19 +17,18 @@ impl Rounds {
         learner: LearnerId,
         update: &Verified,
         standing: &Standing,
-        issued: bool,
     ) -> Result<u64, Fate> {
-        match self.collecting() {
-            Some(open) if open.round == update.round => {
-                if !open.awaits(learner) {
-                    return Err(Fate::Refused(Refusal::NotInvited));
-                }
-            }
-            _ if issued => return Err(Fate::Late(LateReason::RoundOver)),
-            _ => return Err(Fate::Refused(Refusal::NotInvited)),
+        if self.unsettled(learner).is_some() {
+            return Err(Fate::Refused(Refusal::Unsettled));
         }
-        if update.base != self.version {
-            return Err(Fate::Late(LateReason::StaleBase));
+        if !self.terms.is_additive {
+            let Some(open) = self.collecting() else { return Err(Fate::Late(LateReason::RoundOver)) };
+            if update.base != self.version {
+                return Err(Fate::Late(LateReason::StaleBase));
+            }
+            if !open.awaits(learner) {
+                return Err(Fate::Refused(Refusal::NotInvited));
+            }
         }
         if update.steps == 0 || update.tokens == 0 {
             return Err(Fate::Refused(Refusal::Empty));
@@ -47,7 +46,7 @@ impl Rounds {
             return Err(Fate::Refused(Refusal::Norm));
         }
         // No more than the steps that are believed can hold, and than were leased.
-        let tokens = update.tokens.min(u64::from(steps).saturating_mul(self.terms.step_tokens));
+        let tokens = update.tokens.min(u64::from(steps).saturating_mul(standing.step_tokens));
         match tokens.min(standing.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
             tokens => Ok(tokens),
@@ -60,7 +59,7 @@ impl Rounds {
     fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
         let steps = match self.counted.get(&learner) {
             Some(since) => (SPEED_SLACK * now.since(*since) as f64 / standing.step_ms_least) as u64,
-            None => standing.unmerged_tokens / self.terms.step_tokens.max(1),
+            None => standing.unmerged_tokens / standing.step_tokens.max(1),
         };
         steps.saturating_add(u64::from(self.terms.sync_every))
     }

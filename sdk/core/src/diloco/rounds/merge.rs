@@ -1,8 +1,12 @@
 //! From what a round collected to a new version.
 
+use super::influence::Load;
 use super::{Phase, Rounds, Taken};
 use crate::diloco::{FragmentState, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Settled, Weighted};
-use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Version};
+use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
+
+/// Versions that are remembered, to know how old a base is; constant of ours.
+const VERSIONS_KEPT: usize = 1_024;
 
 /// A round that is being merged.
 #[derive(Debug)]
@@ -17,9 +21,19 @@ pub(super) struct Merging {
 #[derive(Debug)]
 struct MergeShare {
     learner: LearnerId,
+    serial: Serial,
     /// Of all weights, 0 to 1.
     weight: f32,
     tokens: u64,
+    /// Steps after that moment are not in it.
+    until: Millis,
+}
+
+impl Merging {
+    /// The update of `learner` that is part of it.
+    pub(super) fn serial(&self, learner: LearnerId) -> Option<Serial> {
+        self.shares.iter().find(|share| share.learner == learner).map(|share| share.serial)
+    }
 }
 
 /// A round that ended in a new version.
@@ -37,6 +51,8 @@ pub struct Merge {
     pub body: Vec<u8>,
     /// Checksum of `body`.
     pub checksum: u64,
+    /// Digest of the new Θ̂.
+    pub digest: u64,
     /// L2 norm of the merged delta, before the outer step.
     pub norm: f64,
     /// Time of collecting, in milliseconds.
@@ -51,13 +67,15 @@ impl Rounds {
         self.collecting()?;
         let state = self.state.take()?;
         let Phase::Collecting(open) = std::mem::replace(&mut self.phase, Phase::Idle) else { return None };
+        let loads: Vec<Load> = open.taken.values().map(|taken| self.load(taken)).collect();
+        let weights = self.terms.influence.weights(&loads, self.terms.sync_every);
+        let total: f64 = weights.iter().sum();
         let mut updates = Vec::with_capacity(open.taken.len());
         let mut shares = Vec::with_capacity(open.taken.len());
-        let total: f64 = open.taken.values().map(weight).sum();
-        for (learner, taken) in open.taken {
-            let weight = weight(&taken);
-            shares.push(MergeShare { learner, weight: (weight / total) as f32, tokens: taken.tokens });
-            updates.push(Weighted { learner, weight, body: taken.body });
+        for ((learner, taken), weight) in open.taken.into_iter().zip(weights) {
+            let Taken { serial, tokens, until, body, .. } = taken;
+            shares.push(MergeShare { learner, serial, weight: (weight / total) as f32, tokens, until });
+            updates.push(Weighted { learner, weight, body });
         }
         let (round, launched) = (open.round, open.launched);
         self.phase = Phase::Merging(Merging { round, shares, launched, began: now });
@@ -76,18 +94,23 @@ impl Rounds {
 
     /// Takes in what a job led to; `None` if it is not the one under way.
     pub fn merged(&mut self, now: Millis, outcome: MergeOutcome) -> Option<Merge> {
-        let MergeOutcome { round, state, body, checksum, norm, .. } = outcome;
+        let MergeOutcome { round, state, body, checksum, digest, norm, .. } = outcome;
         let (base, version) = (self.version, state.version);
         let merging = self.take_back(round, state)?;
-        let settled = merging.shares.into_iter().map(|MergeShare { learner, weight, tokens }| {
-            self.counted.insert(learner, merging.launched);
+        self.versions.push_back(version);
+        if self.versions.len() > VERSIONS_KEPT {
+            self.versions.pop_front();
+        }
+        let settled = merging.shares.into_iter().map(|share| {
+            let MergeShare { learner, serial, weight, tokens, until } = share;
+            self.counted.insert(learner, until);
             let fate = Fate::Merged { version, weight, tokens };
-            Settled { round, fragment: self.terms.fragment, learner, tokens, fate }
+            Settled { round: Some(round), fragment: self.terms.fragment, learner, serial, tokens, fate }
         });
         let settled = settled.collect();
         let collect_ms = merging.began.since(merging.launched);
         let sync_ms = now.since(merging.began);
-        Some(Merge { round, base, version, settled, body, checksum, norm, collect_ms, sync_ms })
+        Some(Merge { round, base, version, settled, body, checksum, digest, norm, collect_ms, sync_ms })
     }
 
     /// Takes the state back from a job that failed; the updates count as late, so that their senders keep them.
@@ -98,10 +121,30 @@ impl Rounds {
         let fate = Fate::Late(LateReason::RoundOver);
         let fragment = self.terms.fragment;
         let settled = |share: MergeShare| {
-            let MergeShare { learner, tokens, .. } = share;
-            Settled { round, fragment, learner, tokens, fate }
+            let MergeShare { learner, serial, tokens, .. } = share;
+            Settled { round: Some(round), fragment, learner, serial, tokens, fate }
         };
         Some(merging.shares.into_iter().map(settled).collect())
+    }
+
+    /// No further round comes: what waits for one is late.
+    pub fn end(&mut self) -> Vec<Settled> {
+        let (fragment, fate) = (self.terms.fragment, Fate::Late(LateReason::RoundOver));
+        let late = std::mem::take(&mut self.early).into_iter();
+        late.map(|(learner, Taken { serial, tokens, .. })| Settled {
+            round: None,
+            fragment,
+            learner,
+            serial,
+            tokens,
+            fate,
+        })
+        .collect()
+    }
+
+    fn load(&self, taken: &Taken) -> Load {
+        let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
+        Load { steps: taken.steps, tokens: taken.tokens, age: newer as u32 }
     }
 
     fn take_back(&mut self, round: Round, state: FragmentState) -> Option<Merging> {
@@ -117,10 +160,4 @@ impl Rounds {
             }
         }
     }
-}
-
-/// `w = tokens · tokens / steps`: quantity times quality (Decoupled DiLoCo).
-fn weight(taken: &Taken) -> f64 {
-    let tokens = taken.tokens as f64;
-    tokens * tokens / f64::from(taken.steps)
 }

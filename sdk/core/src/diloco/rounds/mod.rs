@@ -6,14 +6,17 @@
 //! ([`Merge`] and [`super::Settled`] among them). So the rounds of one fragment can live in a process of their own.
 
 mod admit;
+mod ask;
+mod influence;
 mod merge;
 mod norm;
 mod verify;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+pub use influence::Influence;
 pub use merge::Merge;
 pub use verify::{Verified, Verifier};
 
@@ -21,7 +24,7 @@ use super::{
     CheckedBody, Codec, Decision, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView, Segment,
     Standing, Timing,
 };
-use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Refusal, Round, Version};
+use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Round, Serial, Version};
 use merge::Merging;
 use norm::NormGuard;
 
@@ -38,12 +41,14 @@ pub struct RoundTerms {
     pub inner: InnerSpec,
     /// H, in steps.
     pub sync_every: u32,
-    /// Tokens of one inner step.
-    pub step_tokens: u64,
+    /// Whether an update can be merged later than it was asked for: see `ApplyPolicy::is_additive`.
+    pub is_additive: bool,
     /// When a round is over.
     pub quorum: QuorumPolicy,
     /// How updates are merged.
     pub merge: MergeRule,
+    /// What an update weighs.
+    pub influence: Influence,
     /// An update is refused if its norm over its pace is above this many medians.
     pub norm_ratio_max: f64,
 }
@@ -57,7 +62,13 @@ pub struct Rounds {
     /// `None` while a merge job has it.
     state: Option<FragmentState>,
     phase: Phase,
+    /// Who was asked and has not answered, and since when.
+    asked: BTreeMap<LearnerId, Millis>,
+    /// Answers that came while no round collected: they are part of the next one.
+    early: BTreeMap<LearnerId, Taken>,
     norms: NormGuard,
+    /// The latest versions, oldest first.
+    versions: VecDeque<Version>,
     /// Since when the tokens of a learner are not counted yet, as far as this process knows.
     counted: BTreeMap<LearnerId, Millis>,
 }
@@ -87,21 +98,26 @@ struct Collecting {
 /// An update that passed every check.
 #[derive(Debug)]
 struct Taken {
+    serial: Serial,
+    /// The version that its sender held.
+    base: Version,
     steps: u32,
     /// As far as they count.
     tokens: u64,
+    /// Steps after that moment are not in it.
+    until: Millis,
     body: CheckedBody,
 }
 
 /// An answer that was taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// The round.
-    pub round: Round,
+    /// The round that it is part of; `None` if it waits for the next one.
+    pub round: Option<Round>,
     /// Tokens of the update that count; 0 for an answer without one.
     pub tokens: u64,
-    /// Time since the round was launched, in milliseconds.
-    pub after_ms: u64,
+    /// Time since it was asked for, in milliseconds, if it was.
+    pub after_ms: Option<u64>,
 }
 
 /// A round that has just reached its quorum.
@@ -137,7 +153,10 @@ impl Rounds {
             version: state.version,
             state: Some(state),
             phase: Phase::Idle,
+            asked: BTreeMap::new(),
+            early: BTreeMap::new(),
             norms: NormGuard::new(len),
+            versions: VecDeque::new(),
             counted: BTreeMap::new(),
         }
     }
@@ -172,41 +191,64 @@ impl Rounds {
         matches!(self.phase, Phase::Merging(_))
     }
 
-    /// Begins a round. Learners are to be asked for their progress since [`Self::version`].
+    /// Begins a round, with the answers that are there already. Gives those who are still to be asked for their
+    /// progress.
     ///
     /// # Panics
     /// If a round is under way: [`super::Schedule`] launches on idle fragments only.
-    pub fn launch(&mut self, now: Millis, launch: Launch) {
+    pub fn launch(&mut self, now: Millis, launch: Launch) -> Vec<LearnerId> {
         assert!(self.is_idle(), "one round on a fragment at a time");
         let Launch { round, invited, last_of, .. } = launch;
+        let taken = std::mem::take(&mut self.early);
+        if !self.terms.is_additive {
+            // Whoever was asked about an older version cannot answer any more.
+            self.asked.clear();
+        }
+        let is_to_ask =
+            |learner: &&LearnerId| !taken.contains_key(learner) && !self.asked.contains_key(learner);
+        let ask: Vec<_> = invited.iter().filter(is_to_ask).copied().collect();
+        self.asked.extend(ask.iter().map(|&learner| (learner, now)));
+        let answered = taken.keys().copied().collect();
         self.phase = Phase::Collecting(Collecting {
             round,
             launched: now,
             invited,
-            answered: BTreeSet::new(),
-            taken: BTreeMap::new(),
+            answered,
+            taken,
             quorum_at: None,
             last_of,
             said: None,
         });
+        ask
     }
 
-    /// The round that still waits for an answer of `learner`, if there is one.
+    /// Whether answers wait for the next round.
     #[must_use]
-    pub fn awaits(&self, learner: LearnerId) -> Option<Round> {
-        let open = self.collecting().filter(|open| open.awaits(learner))?;
-        Some(open.round)
+    pub fn has_early(&self) -> bool {
+        !self.early.is_empty()
     }
 
-    /// Takes in that `learner` has nothing for `round`; `None` if nobody asked.
-    pub fn pass(&mut self, now: Millis, learner: LearnerId, round: Round) -> Option<Answered> {
-        let open = self.collecting_mut().filter(|open| open.round == round && open.awaits(learner))?;
+    /// The update of `learner` that is here and has no fate yet, if there is one.
+    #[must_use]
+    pub fn unsettled(&self, learner: LearnerId) -> Option<Serial> {
+        let taken = match &self.phase {
+            Phase::Collecting(open) => open.taken.get(&learner).map(|taken| taken.serial),
+            Phase::Merging(merging) => merging.serial(learner),
+            Phase::Idle => None,
+        };
+        taken.or_else(|| self.early.get(&learner).map(|taken| taken.serial))
+    }
+
+    /// Takes in that `learner` has nothing to report; `None` if nobody asked, or no round waits for it.
+    pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
+        let asked = self.asked.remove(&learner)?;
+        let open = self.collecting_mut().filter(|open| open.awaits(learner))?;
         open.answered.insert(learner);
-        Some(Answered { round, tokens: 0, after_ms: now.since(open.launched) })
+        Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
-    /// Takes in an update of `learner`, or gives the fate that it meets at once. `issued` says whether a round of
-    /// this number was ever launched.
+    /// Takes in an update of `learner`, for the round under way or the next one, or gives the fate that it meets at
+    /// once.
     ///
     /// # Errors
     /// The fate, [`Fate::Late`] or [`Fate::Refused`]. A refused answer is an answer: the round waits no longer for
@@ -217,20 +259,24 @@ impl Rounds {
         learner: LearnerId,
         update: Verified,
         standing: &Standing,
-        issued: bool,
     ) -> Result<Answered, Fate> {
-        let round = update.round;
-        let admitted = self.admit(now, learner, &update, standing, issued);
-        let invited = |open: &&mut Collecting| open.round == round && open.invited.contains(&learner);
-        let open = self.collecting_mut().filter(invited);
-        if let Some(open) = open {
+        let asked = self.asked.remove(&learner);
+        let admitted = self.admit(now, learner, &update, standing);
+        let open = match &mut self.phase {
+            Phase::Collecting(open) => Some(open),
+            Phase::Idle | Phase::Merging(_) => None,
+        };
+        let round = open.as_ref().map(|open| open.round);
+        let taken = open.map_or(&mut self.early, |open| {
             open.answered.insert(learner);
-            if let (Ok(tokens), Ok(body)) = (admitted, update.body) {
-                open.taken.insert(learner, Taken { steps: update.steps, tokens, body });
-                return Ok(Answered { round, tokens, after_ms: now.since(open.launched) });
-            }
-        }
-        Err(admitted.err().unwrap_or(Fate::Refused(Refusal::NotInvited)))
+            &mut open.taken
+        });
+        let tokens = admitted?;
+        let Verified { serial, base, steps, body, .. } = update;
+        let body = body.map_err(Fate::Refused)?;
+        let until = asked.unwrap_or(now);
+        taken.insert(learner, Taken { serial, base, steps, tokens, until, body });
+        Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 
     /// Notes once that the round under way has its quorum. `alive` says who may still answer.
@@ -275,7 +321,7 @@ impl Rounds {
         })
     }
 
-    /// Ends the round that collects with nothing.
+    /// Ends the round that collects with nothing. Whoever has not answered yet still may.
     pub fn abandon(&mut self) {
         if self.collecting().is_some() {
             self.phase = Phase::Idle;
@@ -287,9 +333,10 @@ impl Rounds {
         self.counted.entry(learner).or_insert(now);
     }
 
-    /// Forgets since when the tokens of `learner` are not counted.
+    /// Forgets `learner`, of whom nothing was merged.
     pub fn forget(&mut self, learner: LearnerId) {
         self.counted.remove(&learner);
+        self.asked.remove(&learner);
     }
 
     fn collecting(&self) -> Option<&Collecting> {

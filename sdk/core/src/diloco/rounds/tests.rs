@@ -5,17 +5,22 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::diloco::{Fragments, MergeCause, OuterSpec, Settled, checksum};
 use crate::testing::{layout, spec};
-use crate::wire::{LateReason, RunId, Update};
+use crate::wire::{ApplyPolicy, LateReason, Refusal, RunId, Update};
 
 const RUN: RunId = RunId(1);
 const P: FragmentId = FragmentId(0);
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 /// A learner of whom anything is believed.
-const TRUSTED: Standing = Standing { step_ms_least: 1.0, unmerged_tokens: 1_000, clock_tokens: 0 };
+const TRUSTED: Standing =
+    Standing { step_ms_least: 1.0, step_tokens: 8, unmerged_tokens: 1_000, clock_tokens: 0 };
 
 /// One fragment, and who looks into its updates.
 fn fragment() -> (Rounds, Verifier) {
+    fragment_with(ApplyPolicy::Keep { residue: true })
+}
+
+fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
     let (spec, fragments) = (spec(), Fragments::plan(&layout(), 3.try_into().unwrap()));
     let (fragments, codec) = (Arc::new(fragments), Codec::new(&spec.exchange).unwrap());
     let terms = RoundTerms {
@@ -24,9 +29,10 @@ fn fragment() -> (Rounds, Verifier) {
         codec,
         inner: spec.inner,
         sync_every: spec.exchange.sync_every,
-        step_tokens: 8,
+        is_additive: apply.is_additive(),
         quorum: QuorumPolicy::default(),
         merge: MergeRule::Radial,
+        influence: Influence::default(),
         norm_ratio_max: 20.0,
     };
     let state = FragmentState::new(vec![0.0; fragments.len(P)]);
@@ -34,11 +40,11 @@ fn fragment() -> (Rounds, Verifier) {
 }
 
 /// An update of `rounds` in which each value is `value`, after ten steps.
-fn update(rounds: &Rounds, verifier: &Verifier, round: u64, value: f32) -> Verified {
+fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Verified {
     let values = vec![value; rounds.norms.len()];
     let body = rounds.terms.codec.encode(&rounds.terms.segments, &values);
-    let (round, base, checksum) = (Round(round), rounds.version(), checksum(&body));
-    verifier.verify(Update { run: RUN, round, fragment: P, base, steps: 10, tokens: 80, body, checksum })
+    let (serial, base, checksum) = (Serial(serial), rounds.version(), checksum(&body));
+    verifier.verify(Update { run: RUN, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum })
 }
 
 fn launch(round: u64, invited: &[LearnerId]) -> Launch {
@@ -61,9 +67,9 @@ fn a_round_from_launch_to_version() {
     assert!(matches!(waits.decision, Decision::AwaitQuorum { missing: 1, .. }));
 
     let answer = update(&rounds, &verifier, 7, 0.25);
-    let answered = rounds.answer(Millis(130), ANNE, answer, &TRUSTED, true);
-    assert_eq!(answered, Ok(Answered { round: Round(7), tokens: 80, after_ms: 30 }));
-    assert_eq!(rounds.pass(Millis(140), BERT, Round(7)).map(|answered| answered.tokens), Some(0));
+    let answered = rounds.answer(Millis(130), ANNE, answer, &TRUSTED);
+    assert_eq!(answered, Ok(Answered { round: Some(Round(7)), tokens: 80, after_ms: Some(30) }));
+    assert_eq!(rounds.pass(Millis(140), BERT).map(|answered| answered.tokens), Some(0));
     let quorum = rounds.reach_quorum(Millis(140), &everyone).unwrap();
     assert_eq!((quorum.updates, quorum.after_ms), (1, 40));
     let ends = rounds.decide(Millis(140), &timing, &everyone).unwrap();
@@ -72,28 +78,92 @@ fn a_round_from_launch_to_version() {
     let merge = merge(&mut rounds, Millis(140));
     assert_eq!((merge.base, merge.version, merge.collect_ms, merge.sync_ms), (Version(0), Version(7), 40, 5));
     let fate = Fate::Merged { version: Version(7), weight: 1.0, tokens: 80 };
-    assert_eq!(merge.settled, [Settled { round: Round(7), fragment: P, learner: ANNE, tokens: 80, fate }]);
+    let (round, serial) = (Some(Round(7)), Serial(7));
+    assert_eq!(merge.settled, [Settled { round, fragment: P, learner: ANNE, serial, tokens: 80, fate }]);
     assert!(
         rounds.is_idle() && rounds.state().unwrap().theta.iter().all(|value| (value + 0.25).abs() < 2e-3)
     );
 }
 
 #[test]
-fn an_answer_has_to_be_asked_for() {
+fn an_answer_without_a_round_is_part_of_the_next_one() {
     let (mut rounds, verifier) = fragment();
-    let check = |rounds: &mut Rounds, learner, round, issued, expected: Fate| {
-        let update = update(rounds, &verifier, round, 0.1);
-        assert_eq!(rounds.answer(Millis(50), learner, update, &TRUSTED, issued), Err(expected));
+    assert_eq!(rounds.launch(Millis(0), launch(4, &[ANNE, BERT])), [ANNE, BERT]);
+    let near = update(&rounds, &verifier, 1, 0.1);
+    rounds.answer(Millis(5), ANNE, near, &TRUSTED).unwrap();
+    let far = update(&rounds, &verifier, 2, 0.3);
+    assert_eq!(merge(&mut rounds, Millis(20)).settled.len(), 1);
+
+    let early = rounds.answer(Millis(80), BERT, far.clone(), &TRUSTED);
+    assert_eq!(early, Ok(Answered { round: None, tokens: 80, after_ms: Some(80) }));
+    assert_eq!((rounds.unsettled(BERT), rounds.has_early()), (Some(Serial(2)), true));
+    let again = rounds.answer(Millis(81), BERT, far, &TRUSTED);
+    assert_eq!(again, Err(Fate::Refused(Refusal::Unsettled)), "one at a time");
+
+    assert_eq!(rounds.launch(Millis(100), launch(5, &[ANNE, BERT])), [ANNE], "its answer is there");
+    let verdict = rounds.decide(Millis(100), &Timing::default(), &|learner| learner == BERT).unwrap();
+    assert_eq!(verdict.decision, Decision::Merge { why: MergeCause::AllAnswered });
+    let settled = merge(&mut rounds, Millis(100)).settled;
+    assert_eq!(settled.iter().map(|one| (one.learner, one.serial)).collect::<Vec<_>>(), [(BERT, Serial(2))]);
+    assert_eq!(rounds.unsettled(BERT), None);
+}
+
+#[test]
+fn who_was_asked_is_not_asked_again_until_its_connection_is_gone() {
+    let (mut rounds, _) = fragment();
+    assert_eq!(rounds.launch(Millis(0), launch(4, &[ANNE, BERT])), [ANNE, BERT]);
+    rounds.abandon();
+    assert!(!rounds.may_ask_ahead(ANNE));
+    assert_eq!(rounds.launch(Millis(50), launch(5, &[ANNE, BERT])), []);
+    rounds.abandon();
+    rounds.unask(ANNE);
+    assert!(rounds.may_ask_ahead(ANNE) && !rounds.may_ask_ahead(BERT));
+    rounds.ask_ahead(Millis(60), ANNE);
+    assert_eq!(rounds.launch(Millis(70), launch(6, &[ANNE, BERT])), []);
+    assert_eq!(rounds.pass(Millis(90), ANNE).map(|answered| answered.after_ms), Some(Some(30)));
+    assert_eq!(rounds.pass(Millis(91), ANNE), None, "once is enough");
+    assert!(rounds.ask_again(Millis(92), BERT) && !rounds.ask_again(Millis(92), ANNE));
+}
+
+/// What an update stands for is gone with the next version, unless learners keep their progress.
+#[test]
+fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {
+    let (mut rounds, verifier) = fragment_with(ApplyPolicy::Overwrite);
+    let check = |rounds: &mut Rounds, learner, update: Verified, expected: Fate| {
+        assert_eq!(rounds.answer(Millis(50), learner, update, &TRUSTED), Err(expected));
     };
-    check(&mut rounds, ANNE, 3, true, Fate::Late(LateReason::RoundOver));
-    check(&mut rounds, ANNE, 9, false, Fate::Refused(Refusal::NotInvited));
+    let first = update(&rounds, &verifier, 3, 0.1);
+    check(&mut rounds, ANNE, first.clone(), Fate::Late(LateReason::RoundOver));
     rounds.launch(Millis(0), launch(4, &[ANNE]));
-    check(&mut rounds, BERT, 4, true, Fate::Refused(Refusal::NotInvited));
-    assert_eq!((rounds.awaits(ANNE), rounds.awaits(BERT)), (Some(Round(4)), None));
-    assert_eq!(rounds.pass(Millis(50), ANNE, Round(4)).map(|answered| answered.after_ms), Some(50));
-    assert_eq!(rounds.awaits(ANNE), None);
-    check(&mut rounds, ANNE, 4, true, Fate::Refused(Refusal::NotInvited));
-    assert_eq!(rounds.pass(Millis(50), ANNE, Round(4)), None, "once is enough");
+    check(&mut rounds, BERT, first.clone(), Fate::Refused(Refusal::NotInvited));
+    let stale = Verified { base: Version(9), ..first };
+    check(&mut rounds, ANNE, stale, Fate::Late(LateReason::StaleBase));
+    rounds.abandon();
+    assert!(!rounds.may_ask_ahead(BERT));
+    assert_eq!(rounds.launch(Millis(60), launch(5, &[ANNE])), [ANNE], "the question is of another version");
+}
+
+#[test]
+fn a_share_of_a_merge_is_bounded_and_said() {
+    let (mut rounds, verifier) = fragment();
+    let everyone: Vec<LearnerId> = (1..=4).map(LearnerId).collect();
+    rounds.launch(Millis(0), launch(4, &everyone));
+    for &learner in &everyone {
+        let one = update(&rounds, &verifier, 1, 0.1);
+        let steps = if learner == ANNE { 100 } else { 10 };
+        let one = Verified { steps, tokens: u64::from(steps) * 8, ..one };
+        rounds.answer(Millis(5), learner, one, &TRUSTED).unwrap();
+    }
+    let weights: Vec<f32> = merge(&mut rounds, Millis(9))
+        .settled
+        .iter()
+        .map(|one| if let Fate::Merged { weight, .. } = one.fate { weight } else { 0.0 })
+        .collect();
+    assert_eq!(
+        weights,
+        [0.5, 1.0 / 6.0, 1.0 / 6.0, 1.0 / 6.0],
+        "ten times the steps, at most twice the mean"
+    );
 }
 
 #[test]
@@ -101,7 +171,7 @@ fn a_refused_update_is_an_answer_too() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let huge = update(&rounds, &verifier, 4, 1e9);
-    let refused = rounds.answer(Millis(50), ANNE, huge, &TRUSTED, true);
+    let refused = rounds.answer(Millis(50), ANNE, huge, &TRUSTED);
     assert_eq!(refused, Err(Fate::Refused(Refusal::Norm)));
     let verdict = rounds.decide(Millis(50), &Timing::default(), &|_| true).unwrap();
     assert!(matches!(verdict.decision, Decision::Abandon { .. }), "{verdict:?}");
@@ -116,7 +186,7 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
         rounds.count_from(Millis(0), ANNE);
         rounds.launch(Millis(0), launch(4, &[ANNE]));
         let update = update(&rounds, &verifier, 4, 0.1);
-        let answered = rounds.answer(Millis(10), ANNE, update, &standing, true);
+        let answered = rounds.answer(Millis(10), ANNE, update, &standing);
         assert_eq!(answered.map(|answered| answered.tokens), expected, "{standing:?}");
     };
     check(TRUSTED, Ok(80));
@@ -131,7 +201,7 @@ fn a_merge_that_fails_leaves_all_as_it_was() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let update = update(&rounds, &verifier, 4, 0.1);
-    rounds.answer(Millis(5), ANNE, update, &TRUSTED, true).unwrap();
+    rounds.answer(Millis(5), ANNE, update, &TRUSTED).unwrap();
     let mut job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
     assert!(rounds.is_merging() && rounds.hat().is_none());
     assert!(
@@ -149,7 +219,7 @@ fn only_the_job_under_way_comes_back() {
     let (mut rounds, verifier) = fragment();
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let answer = update(&rounds, &verifier, 4, 0.1);
-    rounds.answer(Millis(5), ANNE, answer, &TRUSTED, true).unwrap();
+    rounds.answer(Millis(5), ANNE, answer, &TRUSTED).unwrap();
     let job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
     let stranger = crate::diloco::MergeOutcome { round: Round(3), ..job.clone().run().unwrap() };
     assert_eq!(rounds.merged(Millis(6), stranger), None);
@@ -163,7 +233,7 @@ fn the_last_round_waits_for_everyone_alive() {
     let invited = BTreeSet::from([ANNE, BERT]);
     rounds.launch(Millis(0), Launch { round: Round(4), fragment: P, invited, last_of: Some(3) });
     let update = update(&rounds, &verifier, 4, 0.1);
-    rounds.answer(Millis(5), ANNE, update, &TRUSTED, true).unwrap();
+    rounds.answer(Millis(5), ANNE, update, &TRUSTED).unwrap();
     let mut decide = |alive: &dyn Fn(LearnerId) -> bool| {
         rounds.decide(Millis(5), &Timing::default(), &|learner| alive(learner)).unwrap().decision
     };

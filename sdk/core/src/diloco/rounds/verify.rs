@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::diloco::{CheckedBody, Codec, Fragments, checksum};
-use crate::wire::{FragmentId, Refusal, Round, RunId, Update, Version};
+use crate::wire::{FragmentId, Refusal, RunId, Serial, Update, Version};
 
 /// Looks into updates. It holds no state, so a shell with threads has its readers do this while the syncer is busy
 /// with others: a hash and a sum over each value of a large fragment take long.
@@ -19,11 +19,11 @@ pub struct Verified {
     pub(super) body: Result<CheckedBody, Refusal>,
     /// The run it is for.
     pub run: RunId,
-    /// The round it answers.
-    pub round: Round,
     /// The fragment.
     pub fragment: FragmentId,
-    /// The version that it is relative to.
+    /// As its sender numbered it.
+    pub serial: Serial,
+    /// The version that its sender held.
     pub base: Version,
     /// Steps that its sender says it took since then.
     pub steps: u32,
@@ -41,8 +41,16 @@ impl Verifier {
     /// Checks length, checksum and codes of the body; what is found comes to effect when the update is taken in.
     #[must_use]
     pub fn verify(&self, update: Update) -> Verified {
-        let Update { run, round, fragment, base, steps, tokens, body, checksum } = update;
-        Verified { body: self.look_into(fragment, body, checksum), run, round, fragment, base, steps, tokens }
+        let Update { run, fragment, serial, base, steps, tokens, body, checksum } = update;
+        Verified {
+            body: self.look_into(fragment, body, checksum),
+            run,
+            fragment,
+            serial,
+            base,
+            steps,
+            tokens,
+        }
     }
 
     fn look_into(&self, fragment: FragmentId, body: Vec<u8>, sum: u64) -> Result<CheckedBody, Refusal> {

@@ -4,10 +4,15 @@ use super::*;
 
 const TERMS: ScheduleTerms =
     ScheduleTerms { fragments: 3, sync_every: 6, rounds_in_flight: 2, learners_start: 2, cohort_max: 2 };
-const QUIET: Traffic = Traffic { in_flight: 0, is_next_busy: false, live: 2, is_measured: true };
+const QUIET: Traffic =
+    Traffic { in_flight: 0, is_next_busy: false, live: 2, is_measured: true, is_answered: false };
 
 fn schedule() -> Schedule {
     Schedule::new(TERMS, Turn::default())
+}
+
+fn none(_: &FragmentId) -> bool {
+    false
 }
 
 fn learners(ids: impl IntoIterator<Item = u32>) -> BTreeSet<LearnerId> {
@@ -66,12 +71,12 @@ fn an_ending_run_asks_everyone_once_on_each_fragment() {
     assert_eq!(schedule.launch_at(&QUIET), None);
     let everyone = learners(1..=3);
     let busy = |fragment: &FragmentId| fragment.0 == 1;
-    let last = schedule.last(Millis(0), busy, &everyone);
+    let last = schedule.last(Millis(0), busy, none, &everyone);
     let fragments: Vec<_> = last.iter().map(|launch| launch.fragment.0).collect();
     assert_eq!(fragments, [0, 2]);
     assert!(last.iter().all(|launch| launch.last_of == Some(2) && launch.invited == everyone));
     assert!(!schedule.is_over(true), "one fragment is still to come");
-    assert_eq!(schedule.last(Millis(0), |_| false, &everyone).len(), 1);
+    assert_eq!(schedule.last(Millis(0), none, none, &everyone).len(), 1);
     assert!(!schedule.is_over(false), "its round is under way");
     assert!(schedule.is_over(true));
     assert!(!schedule.is_over(true), "it says so once");
@@ -81,19 +86,45 @@ fn an_ending_run_asks_everyone_once_on_each_fragment() {
 fn an_ending_run_without_learners_waits_only_for_what_is_under_way() {
     let mut schedule = schedule();
     schedule.finish();
-    assert_eq!(schedule.last(Millis(0), |fragment| fragment.0 == 1, &learners([])), []);
+    assert_eq!(schedule.last(Millis(0), |fragment| fragment.0 == 1, none, &learners([])), []);
     assert!(!schedule.is_over(true));
-    assert_eq!(schedule.last(Millis(0), |_| false, &learners([])), []);
+    assert_eq!(schedule.last(Millis(0), none, none, &learners([])), []);
+    assert!(schedule.is_over(true));
+}
+
+/// Goal: what those who left handed in is merged, though nobody else is there.
+#[test]
+fn what_was_handed_in_is_merged_without_learners() {
+    let mut schedule = schedule();
+    let left = Traffic { live: 0, is_measured: false, is_answered: true, ..QUIET };
+    assert_eq!(schedule.launch_at(&left), None, "nobody ever said how long a step takes");
+    schedule.note_step(10.0);
+    assert_eq!(schedule.launch_at(&left), Some(Millis(0)));
+    assert_eq!(schedule.launch_at(&Traffic { is_answered: false, ..left }), None);
+    schedule.finish();
+    let last = schedule.last(Millis(0), none, |fragment| fragment.0 == 2, &learners([]));
+    assert_eq!(last.iter().map(|launch| launch.fragment.0).collect::<Vec<_>>(), [2]);
     assert!(schedule.is_over(true));
 }
 
 #[test]
-fn times_are_averaged_and_late_answers_count() {
+fn the_next_round_on_each_fragment_is_foreseen() {
     let mut schedule = schedule();
-    let round = schedule.next(Millis(100), &learners([1])).round;
-    schedule.note_answer(Millis(140), round);
-    schedule.note_answer(Millis(180), round);
-    schedule.note_answer(Millis(999), Round(77));
+    schedule.note_step(10.0);
+    assert_eq!(schedule.expected(FragmentId(0)), None);
+    schedule.next(Millis(100), &learners([1]));
+    let expected = [0, 1, 2].map(|p| schedule.expected(FragmentId(p)));
+    assert_eq!(expected, [160, 120, 140].map(|at| Some(Millis(at))));
+    assert_eq!(schedule.in_time_ms(), 40.0, "two rounds in flight, 20 ms apart");
+    schedule.hold(true);
+    assert_eq!(schedule.expected(FragmentId(1)), None);
+}
+
+#[test]
+fn times_are_averaged() {
+    let mut schedule = schedule();
+    schedule.note_answer(40);
+    schedule.note_answer(80);
     assert_eq!(schedule.timing().answer_ms, 60.0);
     schedule.note_quorum(10);
     schedule.note_merged(4);
@@ -108,9 +139,19 @@ fn times_are_averaged_and_late_answers_count() {
 fn numbers_after_a_restart_are_new() {
     let mut schedule = schedule();
     (0..5).for_each(|_| drop(schedule.next(Millis(0), &learners([1]))));
-    assert!(schedule.is_issued(Round(5)) && !schedule.is_issued(Round(6)));
-    let mut again = Schedule::new(TERMS, schedule.turn().after_restart());
+    let mut again = Schedule::new(TERMS, schedule.turn().after_restart(0));
     let round = again.next(Millis(0), &learners([1])).round;
     assert_eq!(round, Round(1 << 32));
-    assert_eq!(again.turn().after_restart().next_round, 2 << 32);
+    assert_eq!(again.turn().after_restart(1).next_round, 2 << 32);
+}
+
+/// Goal: a run that goes on twice from one old snapshot, because a newer one was damaged, names nothing twice.
+#[test]
+fn two_restarts_from_one_snapshot_have_numbers_of_their_own() {
+    let snapshot = Turn { next_round: (1_795_000_000 << 32) + 77, ..Turn::default() };
+    let restarts =
+        [1_795_354_000, 1_795_354_001].map(|started_s| snapshot.after_restart(started_s).next_round);
+    assert_eq!(restarts, [1_795_354_000 << 32, 1_795_354_001 << 32]);
+    // A clock that was set back.
+    assert_eq!(snapshot.after_restart(0).next_round, 1_795_000_001 << 32);
 }

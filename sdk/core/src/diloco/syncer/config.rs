@@ -3,10 +3,21 @@
 use serde::{Deserialize, Serialize};
 
 use crate::diloco::{
-    BookTerms, Codec, LeaseError, MergeRule, OuterSpec, Patience, QuantError, QuorumPolicy, RoundTerms,
-    ScheduleTerms, Segment,
+    BookTerms, Codec, DownlinkTerms, Fragments, Influence, LeaseError, MergeRule, OuterSpec, Patience,
+    QuantError, QuorumPolicy, RoundTerms, ScheduleTerms, Segment,
 };
 use crate::wire::{FragmentId, RunSpec};
+
+/// Changes on their way to one learner: those of a whole turn, or this many bytes if that is more, which a link of
+/// 20 Mbit/s carries in a second. Constant of ours.
+const UNCONFIRMED_BYTES: u64 = 4 << 20;
+/// Changes that are kept: those of so many turns, at half a byte a parameter each…
+const HISTORY_TURNS: u64 = 2;
+/// …or this many bytes if that is more: a learner some hundred milliseconds away must not find that what it fetched is
+/// too old. Constants of ours.
+const HISTORY_BYTES: u64 = 8 << 20;
+/// How long a change may wait for room on a link, in milliseconds; constant of ours.
+const DOWNLINK_WAIT_MS: u64 = 2_000;
 
 /// The syncer's own knobs; what learners must agree on is in [`crate::wire::RunSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +32,8 @@ pub struct SyncerConfig {
     pub momentum_warmup_ratio: f64,
     /// How updates are merged.
     pub merge: MergeRule,
+    /// What an update weighs in a merge.
+    pub influence: Influence,
     /// Live learners before the first round of a run.
     pub learners_start: u32,
     /// Connections with a learner behind them.
@@ -53,6 +66,7 @@ impl Default for SyncerConfig {
             outer: OuterSpec::default(),
             momentum_warmup_ratio: 0.2,
             merge: MergeRule::Radial,
+            influence: Influence::default(),
             learners_start: 1,
             learners_max: 2_048,
             identities_max: 100_000,
@@ -83,10 +97,23 @@ impl SyncerConfig {
             codec,
             inner: spec.inner,
             sync_every: spec.exchange.sync_every,
-            step_tokens: u64::from(spec.inner.batch) * u64::from(spec.model.context),
+            is_additive: spec.exchange.apply.is_additive(),
             quorum: self.quorum,
             merge: self.merge,
+            influence: self.influence,
             norm_ratio_max: self.norm_ratio_max,
+        }
+    }
+
+    /// What holds for the way down to learners, by the sizes of what is sent.
+    pub(super) fn downlink_terms(&self, fragments: &Fragments, codec: Codec) -> DownlinkTerms {
+        let segments = |p| fragments.segments(p).unwrap_or_default();
+        let turn_bytes: u64 = fragments.ids().map(|p| codec.body_bytes(segments(p)) as u64).sum();
+        DownlinkTerms {
+            fragments: fragments.count(),
+            unconfirmed_bytes_max: turn_bytes.max(UNCONFIRMED_BYTES),
+            history_bytes_max: (HISTORY_TURNS * turn_bytes).max(HISTORY_BYTES),
+            wait_ms_max: DOWNLINK_WAIT_MS,
         }
     }
 
@@ -98,7 +125,6 @@ impl SyncerConfig {
     /// What holds for leases and ledger.
     pub(super) fn book_terms(&self, spec: &RunSpec) -> BookTerms {
         BookTerms {
-            batch: spec.inner.batch.max(1),
             context: spec.model.context,
             lease_ms: self.lease_ms,
             lease_idle_ms_max: self.lease_idle_ms_max,

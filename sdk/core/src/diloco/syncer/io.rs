@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::diloco::Decision;
 use crate::diloco::{MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
-    Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Share, Version,
+    Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial, Share, Version,
 };
 
 /// Something that happened.
@@ -69,14 +69,22 @@ pub enum Event {
     State { learner: LearnerId, state: LearnerState },
     /// A round began.
     Launched { round: Round, fragment: FragmentId, invited: u32, step_ms: f64 },
-    /// A learner answered in time: with an update of so many countable tokens, or of 0 with nothing.
-    Answered { round: Round, fragment: FragmentId, learner: LearnerId, tokens: u64, after_ms: u64 },
+    /// A learner answered, `after_ms` after it was asked: with an update of so many countable tokens, or of 0 with
+    /// nothing. Without a round its answer waits for the next one.
+    Answered { round: Option<Round>, fragment: FragmentId, learner: LearnerId, tokens: u64, after_ms: u64 },
     /// A round has its quorum of so many updates.
     Quorum { round: Round, fragment: FragmentId, updates: u32, after_ms: u64 },
     /// What was decided about a round, each time it changes.
     Decided { round: Round, fragment: FragmentId, decision: Decision },
-    /// What became of an update.
-    Settled { round: Round, fragment: FragmentId, learner: LearnerId, tokens: u64, fate: Fate },
+    /// What became of an update, and in which round if it was part of one.
+    Settled {
+        round: Option<Round>,
+        fragment: FragmentId,
+        learner: LearnerId,
+        serial: Serial,
+        tokens: u64,
+        fate: Fate,
+    },
     /// A round ended in a new version.
     Merged {
         round: Round,

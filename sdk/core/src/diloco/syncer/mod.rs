@@ -5,7 +5,7 @@
 //! [`Syncer::deadline`] says when to handle [`Input::Timeout`] if nothing else happens first. Time is an argument
 //! and never goes back.
 //!
-//! Four machines do the work, each of which stands and is tested by itself:
+//! Five machines do the work, each of which stands and is tested by itself:
 //!
 //! | machine | owns |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | [`Roster`] | who is connected, how fast, and the owner's hand on single learners |
 //! | [`Books`] | leases, ledger, what each learner can have in stock |
 //! | [`Schedule`] | when the next round is launched, on which fragment, and whom it asks |
+//! | [`Downlink`] | which learner holds which version, and what is on its way to it |
 //!
 //! They hand each other values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, tells
 //! another, and says to the outside what came of it.
@@ -39,11 +40,11 @@ pub use record::SyncerRecord;
 pub use status::{LearnerStatus, Status};
 
 use super::{
-    Books, Codec, FragmentState, Fragments, Layout, LeasePool, Ledger, Roster, Rounds, Schedule, Timing,
-    Turn, Verifier,
+    Books, Codec, Downlink, FragmentState, Fragments, Layout, LeasePool, Ledger, Roster, Rounds, Schedule,
+    Timing, Turn, Verifier,
 };
 use crate::data;
-use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Share, Version};
+use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 
 /// The state of a run and the rules by which it changes.
 pub struct Syncer {
@@ -57,6 +58,7 @@ pub struct Syncer {
     roster: Roster,
     books: Books,
     schedule: Schedule,
+    downlink: Downlink,
     out: VecDeque<Output>,
 }
 
@@ -96,6 +98,7 @@ impl Syncer {
         let turn = record.turn();
         let SyncerRecord { run, spec, leases, ledger, .. } = record;
         let codec = Codec::new(&spec.exchange)?;
+        let versions = states.iter().map(|state| state.version).collect();
         let rounds = fragments.ids().zip(states).map(|(fragment, state)| {
             let segments = fragments.segments(fragment).unwrap_or_default().to_vec();
             Rounds::new(config.round_terms(&spec, fragment, segments, codec), state)
@@ -106,6 +109,7 @@ impl Syncer {
             roster: Roster::new(config.patience()),
             books: Books::new(config.book_terms(&spec), leases, ledger),
             schedule: Schedule::new(config.schedule_terms(&spec, fragments.count()), turn),
+            downlink: Downlink::new(config.downlink_terms(&fragments, codec), versions),
             verifier: Verifier::new(Arc::clone(&fragments), codec),
             spec,
             config,
@@ -142,7 +146,7 @@ impl Syncer {
         let alive = |learner| self.roster.is_live(learner);
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing(), &alive);
         let rounds = self.rounds.iter().filter_map(ends);
-        let others = [self.roster.deadline(), self.books.deadline(), self.launch_at()];
+        let others = [self.roster.deadline(), self.books.deadline(), self.launch_at(), self.ask_ahead_at()];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 
@@ -229,6 +233,24 @@ impl Syncer {
         self.rounds.iter().filter_map(Rounds::state)
     }
 
+    /// The update of `learner` on `fragment` that is here and has no fate yet, if there is one.
+    #[must_use]
+    pub fn unsettled(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
+        self.rounds.get(usize::from(fragment.0))?.unsettled(learner)
+    }
+
+    /// Changes that are on their way to `learner` and not confirmed, in bytes.
+    #[must_use]
+    pub fn unconfirmed_bytes(&self, learner: LearnerId) -> u64 {
+        self.roster.conn(learner).map_or(0, |conn| self.downlink.unconfirmed_bytes(conn))
+    }
+
+    /// Whether the link of `learner` cannot carry every change, so that it fetches whole fragments.
+    #[must_use]
+    pub fn is_thin(&self, now: Millis, learner: LearnerId) -> bool {
+        self.roster.conn(learner).is_some_and(|conn| self.downlink.is_thin(now, conn))
+    }
+
     /// Whether `learner` has ever been here: orders for another change nothing.
     #[must_use]
     pub fn knows(&self, learner: LearnerId) -> bool {
@@ -255,6 +277,7 @@ impl Syncer {
             self.schedule.finish();
         }
         self.launch_due(now);
+        self.ask_ahead(now);
         self.say_goodbye();
     }
 

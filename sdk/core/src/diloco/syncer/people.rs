@@ -3,7 +3,8 @@
 use super::{Event, LeaveCause, Output, Syncer};
 use crate::diloco::{Returned, Speed, Verified};
 use crate::wire::{
-    Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Progress, RunId, Share, Welcome,
+    BATCH_MAX, Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Progress, RunId, Share,
+    Welcome,
 };
 
 impl Syncer {
@@ -21,12 +22,13 @@ impl Syncer {
             return;
         }
         match message {
-            Message::Ready { layout, .. } => self.on_ready(now, conn, layout),
+            Message::Ready { layout, batch, .. } => self.on_ready(now, conn, layout, batch),
             Message::Update(update) => {
                 let update = self.verifier.verify(update);
                 self.on_update(now, conn, learner, update);
             }
-            Message::Pass { round, fragment, .. } => self.on_pass(now, conn, round, fragment),
+            Message::Pass { fragment, .. } => self.on_pass(now, conn, fragment),
+            Message::Holds { fragment, version, .. } => self.on_holds(now, conn, fragment, version),
             Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
             Message::Bye(_) => self.on_bye(conn),
             other => {
@@ -161,6 +163,7 @@ impl Syncer {
             self.tell_returned(returned, false);
         }
         self.roster.open(now, conn, learner, hello.run.is_none());
+        self.downlink.open(conn);
         let ledger = self.books.ledger();
         let account = ledger.account(learner).expect("enrolled above");
         let welcome = Welcome {
@@ -170,7 +173,8 @@ impl Syncer {
             layout: self.fragments.hash(),
             versions: self.rounds.iter().map(|rounds| rounds.version()).collect(),
             clock_tokens: ledger.clock_tokens(),
-            merged_rounds: account.merged_rounds.clone(),
+            merged: account.merged.clone(),
+            unsettled: self.rounds.iter().map(|rounds| rounds.unsettled(learner)).collect(),
             leases: self.books.leased(learner),
             tokens_trained: account.trained(),
             tokens_merged: ledger.tokens_merged(account),
@@ -182,33 +186,34 @@ impl Syncer {
         self.event(Event::Joined { learner, name, device, returning });
     }
 
-    fn on_ready(&mut self, now: Millis, conn: ConnId, held: LayoutHash) {
+    fn on_ready(&mut self, now: Millis, conn: ConnId, held: LayoutHash, batch: u32) {
         let layout = self.fragments.hash();
         if held != layout {
             return self.refuse(conn, CloseCode::Layout, layout_reason(layout, held));
         }
-        let Some(session) = self.roster.ready(conn) else { return };
+        if !(1..=BATCH_MAX).contains(&batch) {
+            let reason = format!("a step on {batch} windows makes no sense: train on 1 to {BATCH_MAX}");
+            return self.refuse(conn, CloseCode::Protocol, reason);
+        }
+        let Some(session) = self.roster.ready(conn, batch) else { return };
         let (learner, is_fresh) = (session.learner, session.is_fresh);
         // Whoever was never leased anything has nothing from before, whatever it says.
         if is_fresh || self.books.is_new(learner) {
             // One that comes back may have trained for as long as it was away.
             self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
-        } else {
-            // A grant may have been lost with the connection; one that arrived changes nothing.
-            for grant in self.books.untouched(learner) {
-                self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
-            }
         }
+        self.books.doubt(learner);
         // It may have said how fast it is before it was ready.
         self.measure_step();
-        self.ask_again(conn, learner);
+        self.ask_again(now, conn, learner);
         self.event(Event::Live { learner });
         self.lease(now, conn);
     }
 
     fn on_progress(&mut self, now: Millis, conn: ConnId, learner: LearnerId, progress: &Progress) {
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
-        self.books.report(now, learner, progress, self.roster.is_live(learner));
+        let returned = self.books.report(now, learner, progress, self.roster.is_live(learner));
+        self.tell_returned(returned, false);
         if changed {
             self.event(Event::State { learner, state: progress.state });
         }
@@ -229,7 +234,8 @@ impl Syncer {
         let session = learner.and_then(|learner| self.roster.session(learner));
         let Some(session) = session.filter(|session| session.is_live) else { return };
         let learner = session.learner;
-        let pace = Speed { step_ms: session.step_ms, step_ms_least: self.roster.step_ms_least(learner) };
+        let (step_ms, batch) = (session.step_ms, session.batch.max(1));
+        let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
         for grant in self.books.grant(now, learner, &pace) {
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
@@ -237,6 +243,8 @@ impl Syncer {
 
     fn remove(&mut self, conn: ConnId, why: LeaveCause) -> Option<LearnerId> {
         let learner = self.roster.close(conn)?;
+        self.downlink.close(conn);
+        self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
         self.measure_step();
         self.event(Event::Left { learner, why });
         Some(learner)

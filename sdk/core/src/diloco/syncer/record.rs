@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Syncer, SyncerConfig, SyncerError, plan};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
 use crate::diloco::{FragmentState, Layout, LeasePool, Ledger, Rounds, Timing, Turn};
-use crate::wire::{FragmentId, RunId, RunSpec};
+use crate::wire::{FragmentId, LeaseId, RunId, RunSpec};
 
 /// What a snapshot holds beside the [`FragmentState`]s. Who was slowed down or sent away is not in it: everybody
 /// starts anew with the syncer.
@@ -77,12 +77,12 @@ impl Syncer {
             .then(|| SyncerRecord::new(self.run, self.spec.clone(), leases.clone(), ledger.clone(), turn))
     }
 
-    /// Goes on from a snapshot.
+    /// Goes on from a snapshot, in a process that started `started_s` seconds after 1970 began.
     ///
-    /// Rounds and versions jump to a fresh range, so that none names two things: what was merged
-    /// after the snapshot is lost, and learners find out by the versions in their `Welcome`. Each
-    /// learner may count as many tokens more as two of its leases hold, since it may have trained on
-    /// leases that the snapshot knows nothing of.
+    /// Rounds, versions and leases jump to a fresh range (see [`Turn::after_restart`]), so that none names two things:
+    /// what was merged after the snapshot is lost, and learners find out by the versions in their `Welcome`. Each
+    /// learner may count as many tokens more as two of its leases hold, since it may have trained on leases that the
+    /// snapshot knows nothing of.
     ///
     /// # Errors
     /// Those of [`Self::new`], and [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if
@@ -92,6 +92,7 @@ impl Syncer {
         layout: &Layout,
         config: SyncerConfig,
         states: Vec<FragmentState>,
+        started_s: u32,
     ) -> Result<Self, SyncerError> {
         let fragments = plan(&record.spec, layout)?;
         if states.len() != usize::from(fragments.count()) {
@@ -105,7 +106,8 @@ impl Syncer {
                 return Err(SyncerError::Fragment { fragment, expected, actual });
             }
         }
-        record.next_round = record.turn().after_restart().next_round;
+        record.next_round = record.turn().after_restart(started_s).next_round;
+        record.leases.reopen(LeaseId(record.next_round));
         let slack = 2 * record.leases.epoch_windows().min(u64::from(LEASE_WINDOWS_MAX));
         let slack_tokens = slack * u64::from(record.spec.model.context);
         record.ledger.reopen(slack_tokens);

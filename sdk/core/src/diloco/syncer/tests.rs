@@ -7,7 +7,7 @@ use crate::diloco::{Codec, checksum};
 use crate::testing::{Asked, Desk, larger};
 use crate::wire::{
     CloseCode, ConnId, Fate, Hello, Identity, LearnerState, LeaseGrant, LeaseId, Message, Progress, Refusal,
-    Round, Update,
+    Serial, Update,
 };
 
 const RUN: RunId = RunId(7);
@@ -23,7 +23,8 @@ struct Bench {
     codec: Codec,
     learners: BTreeMap<ConnId, LearnerId>,
     leases: BTreeMap<ConnId, Vec<LeaseGrant>>,
-    collects: Vec<(ConnId, Round, FragmentId, Version)>,
+    collects: Vec<(ConnId, FragmentId, Version)>,
+    serial: u64,
     fates: Vec<(ConnId, Fate)>,
     byes: Vec<(ConnId, CloseCode)>,
     leases_lost: usize,
@@ -41,6 +42,7 @@ impl Bench {
             learners: BTreeMap::new(),
             leases: BTreeMap::new(),
             collects: Vec::new(),
+            serial: 0,
             fates: Vec::new(),
             byes: Vec::new(),
             leases_lost: 0,
@@ -60,7 +62,7 @@ impl Bench {
     fn join(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = self.hello(peer, run);
         let layout = self.syncer.fragments().hash();
-        self.say(conn, Message::Ready { run: RUN, layout });
+        self.say(conn, Message::Ready { run: RUN, layout, batch: 4 });
         conn
     }
 
@@ -88,13 +90,15 @@ impl Bench {
     fn answer(&mut self, conn: ConnId, value: f32, steps: u32, tokens: u64) {
         let (asked, rest) = std::mem::take(&mut self.collects).into_iter().partition(|ask| ask.0 == conn);
         self.collects = rest;
-        let asked: Vec<(ConnId, Round, FragmentId, Version)> = asked;
-        for (_, round, fragment, base) in asked {
+        let asked: Vec<(ConnId, FragmentId, Version)> = asked;
+        for (_, fragment, base) in asked {
+            self.serial += 1;
             let values = vec![value; self.syncer.fragments().len(fragment)];
             let segments = self.syncer.fragments().segments(fragment).unwrap();
             let body = self.codec.encode(segments, &values);
             let checksum = checksum(&body);
-            let update = Update { run: RUN, round, fragment, base, steps, tokens, body, checksum };
+            let serial = Serial(self.serial);
+            let update = Update { run: RUN, fragment, serial, base, steps, tokens, body, checksum };
             self.say(conn, Message::Update(update));
         }
     }
@@ -134,9 +138,7 @@ impl Bench {
                 self.learners.insert(conn, welcome.learner);
             }
             Message::Lease { grant, .. } => self.leases.entry(conn).or_default().push(grant),
-            Message::Collect { round, fragment, base, .. } => {
-                self.collects.push((conn, round, fragment, base));
-            }
+            Message::Collect { fragment, base, .. } => self.collects.push((conn, fragment, base)),
             Message::Receipt { fate, .. } => self.fates.push((conn, fate)),
             Message::Bye(bye) => self.byes.push((conn, bye.code)),
             _ => {}
@@ -249,7 +251,7 @@ fn an_honest_learner_may_be_far_ahead() {
             bench.report_done(server, 20.0);
             steps += 5;
             for ask in std::mem::take(&mut bench.collects).into_iter().filter(|ask| ask.0 == server) {
-                let took = steps - sent.insert(ask.2, steps).unwrap_or(0);
+                let took = steps - sent.insert(ask.1, steps).unwrap_or(0);
                 bench.collects = vec![ask];
                 bench.answer(server, 1e-3, took as u32, took * STEP_TOKENS);
             }

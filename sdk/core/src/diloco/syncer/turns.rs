@@ -2,10 +2,12 @@
 
 use super::{Event, Output, Syncer};
 use crate::diloco::{
-    Decision, Launch, Merge, MergeFailure, MergeOutcome, OuterSpec, Rounds, Settled, Standing, Traffic,
-    Verified,
+    Answered, Decision, Follow, Launch, Merge, MergeFailure, MergeOutcome, OuterSpec, Rounds, Settled,
+    Standing, Traffic, Verified,
 };
-use crate::wire::{Bye, CloseCode, ConnId, FragmentId, LearnerId, Merged, Message, Millis, Round};
+use crate::wire::{
+    Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
+};
 
 impl Syncer {
     /// Launches what is due, or once the run ends the last round of each fragment that is free.
@@ -13,7 +15,8 @@ impl Syncer {
         if self.schedule.is_ending() {
             let live = self.roster.live().collect();
             let rounds = &self.rounds;
-            for launch in self.schedule.last(now, |&fragment| is_busy(rounds, fragment), &live) {
+            let is_answered = |fragment: &FragmentId| rounds[usize::from(fragment.0)].has_early();
+            for launch in self.schedule.last(now, |&fragment| is_busy(rounds, fragment), is_answered, &live) {
                 self.launch(now, launch);
             }
         }
@@ -31,6 +34,7 @@ impl Syncer {
             is_next_busy: is_busy(&self.rounds, self.schedule.next_fragment()),
             live: self.roster.live().count(),
             is_measured: self.roster.is_measured(),
+            is_answered: self.rounds.iter().any(Rounds::has_early),
         })
     }
 
@@ -63,31 +67,80 @@ impl Syncer {
         }
     }
 
-    pub(super) fn on_pass(&mut self, now: Millis, conn: ConnId, round: Round, fragment: FragmentId) {
+    /// Asks those who are far ahead of the next round, so that their answers are there when it is launched.
+    pub(super) fn ask_ahead(&mut self, now: Millis) {
+        for (fragment, learner, at) in self.far_questions() {
+            if at <= now {
+                let rounds = &mut self.rounds[usize::from(fragment.0)];
+                rounds.ask_ahead(now, learner);
+                let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
+                self.out.extend(self.roster.conn(learner).map(|conn| Output::Send(conn, collect)));
+            }
+        }
+    }
+
+    /// When [`Self::ask_ahead`] has something to do.
+    pub(super) fn ask_ahead_at(&self) -> Option<Millis> {
+        self.far_questions().into_iter().map(|(_, _, at)| at).min()
+    }
+
+    /// The questions that are to be asked ahead, and when.
+    fn far_questions(&self) -> Vec<(FragmentId, LearnerId, Millis)> {
+        if self.roster.live().count() > self.config.cohort_max as usize {
+            // Who is asked in the next round is not known yet.
+            return Vec::new();
+        }
+        let in_time_ms = self.schedule.in_time_ms();
+        let far: Vec<_> = self.roster.far(in_time_ms).collect();
+        let mut questions = Vec::new();
+        for (fragment, rounds) in self.fragments.ids().zip(&self.rounds) {
+            let Some(expected) = self.schedule.expected(fragment).filter(|_| !far.is_empty()) else {
+                continue;
+            };
+            for &(learner, answer_ms) in far.iter().filter(|(learner, _)| rounds.may_ask_ahead(*learner)) {
+                let lead_ms = (answer_ms - in_time_ms) as u64;
+                questions.push((fragment, learner, Millis(expected.0.saturating_sub(lead_ms))));
+            }
+        }
+        questions
+    }
+
+    pub(super) fn on_pass(&mut self, now: Millis, conn: ConnId, fragment: FragmentId) {
         let Some(learner) = self.roster.learner(conn) else { return };
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
         };
-        let Some(answered) = rounds.pass(now, learner, round) else { return };
-        self.event(Event::Answered { round, fragment, learner, tokens: 0, after_ms: answered.after_ms });
+        let Some(answered) = rounds.pass(now, learner) else { return };
+        self.answered(fragment, learner, answered);
     }
 
     pub(super) fn on_update(&mut self, now: Millis, conn: ConnId, learner: LearnerId, update: Verified) {
-        let (round, fragment, tokens) = (update.round, update.fragment, update.tokens);
+        let (serial, fragment, tokens) = (update.serial, update.fragment, update.tokens);
         if usize::from(fragment.0) >= self.rounds.len() {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
         }
-        let (standing, issued) = (self.standing(learner, fragment), self.schedule.is_issued(round));
-        let rounds = &mut self.rounds[usize::from(fragment.0)];
+        if !self.roster.is_live(learner) {
+            return self.refuse(conn, CloseCode::Protocol, "say Ready before the first update".into());
+        }
+        self.out.push_back(Output::Send(conn, Message::Arrived { run: self.run, fragment, serial }));
+        let standing = self.standing(learner, fragment);
         self.books.note_update(learner);
-        self.schedule.note_answer(now, round);
-        match rounds.answer(now, learner, update, &standing, issued) {
+        if self.books.last_merged(learner, fragment) == Some(serial) {
+            // It was merged before, and once is enough.
+            let fate = Fate::Refused(Refusal::Unsettled);
+            return self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
+        }
+        let rounds = &mut self.rounds[usize::from(fragment.0)];
+        match rounds.answer(now, learner, update, &standing) {
             Ok(answered) => {
-                let (tokens, after_ms) = (answered.tokens, answered.after_ms);
-                self.event(Event::Answered { round, fragment, learner, tokens, after_ms });
+                if let Some(after_ms) = answered.after_ms {
+                    self.schedule.note_answer(after_ms);
+                    self.roster.note_answer(learner, after_ms);
+                }
+                self.answered(fragment, learner, answered);
             }
             Err(fate) => {
-                self.settle(Settled { round, fragment, learner, tokens, fate });
+                self.settle(Settled { round: None, fragment, learner, serial, tokens, fate });
                 let refusals = self.books.refusals(learner);
                 if refusals >= self.config.refusals_max {
                     let reason = format!(
@@ -99,6 +152,24 @@ impl Syncer {
         }
     }
 
+    fn answered(&mut self, fragment: FragmentId, learner: LearnerId, answered: Answered) {
+        let Answered { round, tokens, after_ms } = answered;
+        self.event(Event::Answered { round, fragment, learner, tokens, after_ms: after_ms.unwrap_or(0) });
+    }
+
+    /// What the learner behind `conn` says that it holds: it gets what follows on that.
+    pub(super) fn on_holds(&mut self, now: Millis, conn: ConnId, fragment: FragmentId, version: Version) {
+        if usize::from(fragment.0) >= self.rounds.len() {
+            return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
+        }
+        let Follow { changes, behind } =
+            self.downlink.holds(now, conn, fragment, version, self.roster.listens_ms(conn));
+        let run = self.run;
+        let behind = behind.into_iter().map(|(fragment, version)| Message::Behind { run, fragment, version });
+        let messages = changes.into_iter().map(Message::Merged).chain(behind);
+        self.out.extend(messages.map(|message| Output::Send(conn, message)));
+    }
+
     pub(super) fn on_merged(&mut self, now: Millis, merged: Result<MergeOutcome, Box<MergeFailure>>) {
         let fragment = match &merged {
             Ok(outcome) => outcome.fragment,
@@ -108,7 +179,7 @@ impl Syncer {
         match merged {
             Ok(outcome) => {
                 if let Some(merge) = rounds.merged(now, outcome) {
-                    self.announce(fragment, merge);
+                    self.announce(now, fragment, merge);
                 }
             }
             Err(failure) => {
@@ -123,10 +194,10 @@ impl Syncer {
 
     /// Asks one that came back for what its rounds still wait for: the question may have been lost with its
     /// connection.
-    pub(super) fn ask_again(&mut self, conn: ConnId, learner: LearnerId) {
-        for (fragment, rounds) in self.fragments.ids().zip(&self.rounds) {
-            if let Some(round) = rounds.awaits(learner) {
-                let collect = Message::Collect { run: self.run, round, fragment, base: rounds.version() };
+    pub(super) fn ask_again(&mut self, now: Millis, conn: ConnId, learner: LearnerId) {
+        for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
+            if rounds.ask_again(now, learner) {
+                let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
                 self.out.push_back(Output::Send(conn, collect));
             }
         }
@@ -137,6 +208,8 @@ impl Syncer {
         if !self.schedule.is_over(self.rounds.iter().all(Rounds::is_idle)) {
             return;
         }
+        let late: Vec<_> = self.rounds.iter_mut().flat_map(Rounds::end).collect();
+        late.into_iter().for_each(|settled| self.settle(settled));
         let bye = Bye::new(CloseCode::Done, "the run is complete: thank you");
         for conn in self.roster.conns().collect::<Vec<_>>() {
             self.close(conn, bye.clone());
@@ -147,25 +220,35 @@ impl Syncer {
     fn launch(&mut self, now: Millis, launch: Launch) {
         let (round, fragment) = (launch.round, launch.fragment);
         let rounds = &mut self.rounds[usize::from(fragment.0)];
-        let collect = Message::Collect { run: self.run, round, fragment, base: rounds.version() };
-        let conns = launch.invited.iter().filter_map(|learner| self.roster.conn(*learner)).collect();
+        let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
         let invited = launch.invited.len() as u32;
-        rounds.launch(now, launch);
-        self.out.push_back(Output::Broadcast(conns, collect));
+        let asked = rounds.launch(now, launch);
+        let conns: Vec<_> = asked.into_iter().filter_map(|learner| self.roster.conn(learner)).collect();
+        if !conns.is_empty() {
+            self.out.push_back(Output::Broadcast(conns, collect));
+        }
         let step_ms = self.schedule.timing().step_ms;
         self.event(Event::Launched { round, fragment, invited, step_ms });
     }
 
-    /// Tells everyone of a new version, and each of its senders what became of its update.
-    fn announce(&mut self, fragment: FragmentId, merge: Merge) {
-        let Merge { round, base, version, settled, body, checksum, norm, collect_ms, sync_ms } = merge;
+    /// Tells each sender what became of its update, and those who hold the fragment of its new version.
+    fn announce(&mut self, now: Millis, fragment: FragmentId, merge: Merge) {
+        let Merge { round, base, version, settled, body, checksum, digest, norm, collect_ms, sync_ms } =
+            merge;
         self.schedule.note_merged(sync_ms);
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
         let clock_tokens = self.ledger().clock_tokens();
         let run = self.run;
-        let merged = Merged { run, round, fragment, base, version, clock_tokens, body, checksum };
-        self.out.push_back(Output::Broadcast(self.roster.conns().collect(), Message::Merged(merged)));
+        let merged = Merged { run, fragment, base, version, clock_tokens, body, checksum, digest };
+        let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
+        if !audience.change.is_empty() {
+            self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
+        }
+        if !audience.behind.is_empty() {
+            let behind = Message::Behind { run, fragment, version };
+            self.out.push_back(Output::Broadcast(audience.behind, behind));
+        }
         self.event(Event::Merged {
             round,
             fragment,
@@ -181,17 +264,19 @@ impl Syncer {
 
     /// Books the fate of an update and tells its learner.
     fn settle(&mut self, settled: Settled) {
-        let Settled { round, fragment, learner, tokens, fate } = settled;
+        let Settled { round, fragment, learner, serial, tokens, fate } = settled;
         self.books.settle(&settled);
         if let Some(conn) = self.roster.conn(learner) {
-            let receipt = Message::Receipt { run: self.run, round, fragment, fate };
+            let receipt = Message::Receipt { run: self.run, fragment, serial, fate };
             self.out.push_back(Output::Send(conn, receipt));
         }
-        self.event(Event::Settled { round, fragment, learner, tokens, fate });
+        self.event(Event::Settled { round, fragment, learner, serial, tokens, fate });
     }
 
     fn standing(&self, learner: LearnerId, fragment: FragmentId) -> Standing {
+        let batch = self.roster.session(learner).map_or(0, |session| session.batch);
         Standing {
+            step_tokens: u64::from(batch.max(1)) * u64::from(self.spec.model.context),
             step_ms_least: self.roster.step_ms_least(learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
             clock_tokens: self.ledger().clock_tokens(),

@@ -13,6 +13,8 @@ fn contact() -> Contact {
         name: String::new(),
         device: String::new(),
         invite: None,
+        batch: None,
+        serial_first: 1,
     };
     let (contact_ms_max, reconnect_ms_max) = (Some(30_000), Some(300_000));
     let waits = Waits::default();
@@ -64,7 +66,7 @@ fn one_that_looks_only_when_it_has_to_gives_up_at_the_same_time() {
     assert!(contact.connect(0));
     contact.opened(0);
     contact.answered(0);
-    contact.welcomed();
+    contact.welcomed(0);
     let mut now_us = 0;
     while contact.given_up(now_us, true).is_none() {
         now_us = contact.deadline(true).unwrap();
@@ -72,27 +74,90 @@ fn one_that_looks_only_when_it_has_to_gives_up_at_the_same_time() {
     assert_eq!(now_us, 60 * SECOND_US);
 }
 
-#[test]
-fn attempts_are_further_and_further_apart_until_one_held_for_a_minute() {
-    let mut contact = contact();
-    let mut now_us = 0;
-    let mut lose = |contact: &mut Contact, held_us: Option<u64>| {
-        assert!(contact.connect(now_us), "{contact:?} at {now_us} µs");
-        if let Some(held_us) = held_us {
-            contact.opened(now_us);
-            now_us += held_us;
-        }
-        let retry_ms = contact.end(now_us, &ended("it broke")).unwrap();
-        assert!(!contact.connect(now_us + 1_000 * retry_ms - 1), "{contact:?}");
-        now_us += 1_000 * retry_ms;
+/// Makes a contact's connections and loses them again, as soon as it may.
+struct Loser {
+    contact: Contact,
+    now_us: u64,
+}
+
+impl Loser {
+    /// Connects, plays `life` on the connection, which says how long it takes in µs, and loses it. Gives the ms
+    /// until the next attempt.
+    fn lose(&mut self, life: impl FnOnce(&mut Contact, u64) -> u64) -> u64 {
+        let Self { contact, now_us } = self;
+        assert!(contact.connect(*now_us), "{contact:?} at {now_us} µs");
+        *now_us += life(contact, *now_us);
+        let retry_ms = contact.end(*now_us, &ended("it broke")).unwrap();
+        assert!(!contact.connect(*now_us + 1_000 * retry_ms - 1), "{contact:?}");
+        *now_us += 1_000 * retry_ms;
         retry_ms
-    };
+    }
+}
+
+/// One that takes the learner in at once and is heard for `heard_us`, of the `held_us` that it stands.
+fn welcomed(heard_us: u64, held_us: u64) -> impl FnOnce(&mut Contact, u64) -> u64 {
+    move |contact, now_us| {
+        contact.opened(now_us);
+        contact.answered(now_us);
+        contact.welcomed(now_us);
+        contact.heard(now_us + heard_us);
+        held_us
+    }
+}
+
+#[test]
+fn attempts_are_further_and_further_apart_until_one_was_of_use_for_seconds() {
+    let mut loser = Loser { contact: contact(), now_us: 0 };
     for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
-        let retry_ms = lose(&mut contact, None);
+        let retry_ms = loser.lose(|_, _| 0);
         assert!((ceiling_ms / 2..=ceiling_ms).contains(&retry_ms), "{retry_ms} of {ceiling_ms}");
     }
-    assert!(lose(&mut contact, Some(59 * SECOND_US)) > 7_000, "not healthy for long enough");
-    assert!(lose(&mut contact, Some(60 * SECOND_US)) <= 250);
+    // A peer that opens connections but takes nobody in, one that is silent afterwards, and one that falls at once.
+    let open = |contact: &mut Contact, now_us| {
+        contact.opened(now_us);
+        contact.heard(now_us + 60 * SECOND_US);
+        60 * SECOND_US
+    };
+    assert!(loser.lose(open) > 7_000);
+    assert!(loser.lose(welcomed(SECOND_US, 60 * SECOND_US)) > 7_000);
+    assert!(loser.lose(welcomed(5 * SECOND_US - 1_000, 5 * SECOND_US)) > 7_000);
+    assert!(loser.lose(welcomed(5 * SECOND_US, 5 * SECOND_US)) <= 250);
+}
+
+/// Goal: twenty crashes in a row, each after ten seconds and half a second long, are all overcome as fast as the first.
+#[test]
+fn the_twentieth_crash_of_a_syncer_is_as_short_as_the_first() {
+    let mut loser = Loser { contact: contact(), now_us: 0 };
+    for crash in 0..20 {
+        let mut away_ms = loser.lose(welcomed(10 * SECOND_US, 10 * SECOND_US));
+        while away_ms < 500 {
+            away_ms += loser.lose(|_, _| 0);
+        }
+        assert!(away_ms < 1_500, "crash {crash}: {away_ms} ms");
+    }
+}
+
+/// Goal: a syncer that was silent for an hour and is well again is given up after a minute, should it fall silent.
+#[test]
+fn patience_is_short_again_with_a_syncer_that_is_well_again() {
+    let mut contact = contact();
+    let mut now_us = 0;
+    for patience_s in [60, 120, 240] {
+        now_us += 20 * SECOND_US;
+        assert!(contact.connect(now_us));
+        contact.opened(now_us);
+        assert_eq!(given_up_after(&mut contact, now_us / SECOND_US, true), Some(patience_s));
+        now_us += patience_s * SECOND_US;
+        contact.end(now_us, &Ending::default());
+    }
+    now_us += 20 * SECOND_US;
+    assert!(contact.connect(now_us));
+    contact.opened(now_us);
+    for _ in 0..61 {
+        now_us += SECOND_US;
+        contact.answered(now_us);
+    }
+    assert_eq!(given_up_after(&mut contact, now_us / SECOND_US, true), Some(60));
 }
 
 #[test]
@@ -138,7 +203,7 @@ fn without_contact_for_too_long() {
         "it is not taken in"
     );
     assert_eq!(contact.offline(30 * SECOND_US), None, "there is nothing to say");
-    contact.welcomed();
+    contact.welcomed(30 * SECOND_US);
     assert_eq!(contact.too_long(3_600 * SECOND_US), None);
     // Once it was taken in, it bears more.
     contact.end(100 * SECOND_US, &ended("it broke"));

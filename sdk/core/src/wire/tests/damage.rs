@@ -9,7 +9,7 @@ fn any_message() -> impl Strategy<Value = Message> {
     let float = any::<u32>().prop_map(f32::from_bits);
     let ids = (any::<u64>(), any::<u64>(), any::<u16>(), any::<u64>());
     let ids =
-        ids.prop_map(|(run, round, fragment, base)| (RunId(run), Round(round), FragmentId(fragment), base));
+        ids.prop_map(|(run, round, fragment, base)| (RunId(run), Serial(round), FragmentId(fragment), base));
     let body = prop::collection::vec(any::<u8>(), 0..300);
     let state =
         prop::sample::select(vec![LearnerState::Joining, LearnerState::Paused, LearnerState::Starved]);
@@ -29,17 +29,18 @@ fn any_message() -> impl Strategy<Value = Message> {
                 let mut welcome = welcome();
                 welcome.run = RunId(run);
                 welcome.versions = rounds.iter().map(|round| Version(round.unwrap_or(7))).collect();
-                welcome.merged_rounds = rounds.into_iter().map(|round| round.map(Round)).collect();
+                welcome.merged = rounds.iter().map(|round| round.map(Serial)).collect();
+                welcome.unsettled = rounds.into_iter().map(|round| round.map(Serial)).collect();
                 welcome.spec.inner.lr_max = lr_max;
                 welcome.spec.exchange.apply = ApplyPolicy::Blend { alpha: lr_max };
                 Message::Welcome(Box::new(welcome))
             }
         ),
         (ids.clone(), any::<u32>(), any::<u64>(), body.clone()).prop_map(
-            |((run, round, fragment, base), steps, tokens, body)| Message::Update(Update {
+            |((run, serial, fragment, base), steps, tokens, body)| Message::Update(Update {
                 run,
-                round,
                 fragment,
+                serial,
                 base: Version(base),
                 steps,
                 tokens,
@@ -47,16 +48,16 @@ fn any_message() -> impl Strategy<Value = Message> {
                 checksum: base
             })
         ),
-        (ids.clone(), any::<u64>(), body).prop_map(|((run, round, fragment, base), checksum, body)| {
-            let (base, version, clock_tokens) = (Version(base), Version(checksum), checksum);
-            Message::Merged(Merged { run, round, fragment, base, version, clock_tokens, body, checksum })
+        (ids.clone(), any::<u64>(), body).prop_map(|((run, _, fragment, base), checksum, body)| {
+            let (digest, base, version, clock_tokens) = (base, Version(base), Version(checksum), checksum);
+            Message::Merged(Merged { run, fragment, base, version, clock_tokens, body, checksum, digest })
         }),
         any::<(u64, bool)>().prop_map(|(run, held)| Message::Hold { run: RunId(run), held }),
         (any::<u64>(), 0.001..=1.0)
             .prop_map(|(run, share)| Message::Pace { run: RunId(run), share: Share::new(share).unwrap() }),
-        (ids, float.clone()).prop_map(|((run, round, fragment, tokens), weight)| {
+        (ids, float.clone()).prop_map(|((run, serial, fragment, tokens), weight)| {
             let fate = Fate::Merged { version: Version(tokens), weight, tokens };
-            Message::Receipt { run, round, fragment, fate }
+            Message::Receipt { run, fragment, serial, fate }
         }),
         (prop::collection::vec(any::<(u64, u32)>(), 0..64), any::<u64>(), float, state).prop_map(
             |(leases, steps, loss, state)| Message::Progress(Progress {

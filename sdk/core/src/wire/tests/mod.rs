@@ -12,21 +12,24 @@ const NAN: f32 = f32::from_bits(0x7fc0_0000);
 
 /// One of each message, under the name it has in the golden file.
 pub(super) fn samples() -> Vec<(&'static str, Message)> {
-    let (run, round, fragment) = (RunId(0x0123_4567_89ab_cdef), Round(300), FragmentId(7));
+    let (run, serial, fragment) = (RunId(0x0123_4567_89ab_cdef), Serial(300), FragmentId(7));
     let grant = LeaseGrant { lease: LeaseId(9), epoch: 1, shard: 2, start: 4_000, windows: 64 };
-    let receipt = |fate| Message::Receipt { run, round, fragment, fate };
+    let receipt = |fate| Message::Receipt { run, fragment, serial, fate };
     let merged = Fate::Merged { version: Version(43), weight: 0.25, tokens: 8_192 };
     vec![
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
-        ("ready", Message::Ready { run, layout: LayoutHash(0xfeed) }),
-        ("collect", Message::Collect { run, round, fragment, base: Version(42) }),
+        ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
+        ("collect", Message::Collect { run, fragment, base: Version(42) }),
         ("update", Message::Update(update(vec![1, 2, 3]))),
-        ("pass", Message::Pass { run, round, fragment }),
+        ("pass", Message::Pass { run, fragment }),
         ("receipt-merged", receipt(merged)),
         ("receipt-late", receipt(Fate::Late(LateReason::RoundOver))),
         ("receipt-refused", receipt(Fate::Refused(Refusal::Norm))),
         ("merged", Message::Merged(change(vec![4, 5]))),
+        ("arrived", Message::Arrived { run, fragment, serial }),
+        ("holds", Message::Holds { run, fragment, version: Version(43) }),
+        ("behind", Message::Behind { run, fragment, version: Version(43) }),
         ("lease", Message::Lease { run, grant }),
         ("progress", Message::Progress(progress(NAN))),
         ("bye", Message::Bye(Bye { wait_ms: 12_000, ..Bye::new(CloseCode::Dropped, "back in a while") })),
@@ -38,8 +41,8 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
 pub(super) fn update(body: Vec<u8>) -> Update {
     Update {
         run: RunId(u64::MAX),
-        round: Round(300),
         fragment: FragmentId(7),
+        serial: Serial(300),
         base: Version(42),
         steps: 24,
         tokens: 24_576,
@@ -51,13 +54,13 @@ pub(super) fn update(body: Vec<u8>) -> Update {
 pub(super) fn change(body: Vec<u8>) -> Merged {
     Merged {
         run: RunId(u64::MAX),
-        round: Round(300),
         fragment: FragmentId(7),
         base: Version(42),
         version: Version(43),
         clock_tokens: 1_000_000,
         body,
         checksum: 0x0102_0304_0506_0708,
+        digest: 0x1112_1314_1516_1718,
     }
 }
 
@@ -92,7 +95,8 @@ fn welcome() -> Welcome {
         layout: LayoutHash(5),
         versions: vec![Version(42), Version(41)],
         clock_tokens: 1_000_000,
-        merged_rounds: vec![Some(Round(300)), None],
+        merged: vec![Some(Serial(300)), None],
+        unsettled: vec![None, Some(Serial(301))],
         leases: vec![LeaseId(9)],
         tokens_trained: 65_536,
         tokens_merged: 60_000,
@@ -181,7 +185,7 @@ fn covers_every_tag() {
 
 #[test]
 fn largest_control_messages_keep_their_limits() {
-    let (run, round, fragment) = (RunId(u64::MAX), Round(u64::MAX), FragmentId(u16::MAX));
+    let (run, serial, fragment) = (RunId(u64::MAX), Serial(u64::MAX), FragmentId(u16::MAX));
     let grant = LeaseGrant {
         lease: LeaseId(u64::MAX),
         epoch: u32::MAX,
@@ -199,10 +203,13 @@ fn largest_control_messages_keep_their_limits() {
     busy.leases = vec![(LeaseId(u64::MAX), u32::MAX); crate::data::LEASES_MAX as usize];
     for message in [
         Message::Hello(long),
-        Message::Ready { run, layout: LayoutHash(u64::MAX) },
-        Message::Collect { run, round, fragment, base: Version(u64::MAX) },
-        Message::Pass { run, round, fragment },
-        Message::Receipt { run, round, fragment, fate },
+        Message::Ready { run, layout: LayoutHash(u64::MAX), batch: u32::MAX },
+        Message::Collect { run, fragment, base: Version(u64::MAX) },
+        Message::Arrived { run, fragment, serial },
+        Message::Holds { run, fragment, version: Version(u64::MAX) },
+        Message::Behind { run, fragment, version: Version(u64::MAX) },
+        Message::Pass { run, fragment },
+        Message::Receipt { run, fragment, serial, fate },
         Message::Lease { run, grant },
         Message::Hold { run, held: true },
         Message::Pace { run, share: Share::FULL },
@@ -219,10 +226,10 @@ fn framing_of_parameters_costs_what_is_stated() {
     // A body this long needs the longest length field.
     let body = vec![0; 1 << 16];
     let typical = [Message::Update(update(body.clone())), Message::Merged(change(body.clone()))];
-    assert_eq!(typical.map(|message| overhead(&message, body.len())), [45, 47]);
+    assert_eq!(typical.map(|message| overhead(&message, body.len())), [45, 53]);
 
     let mut widest = (update(body.clone()), change(body.clone()));
-    (widest.0.round, widest.1.round) = (Round(u64::MAX), Round(u64::MAX));
+    widest.0.serial = Serial(u64::MAX);
     (widest.0.fragment, widest.1.fragment) = (FragmentId(u16::MAX), FragmentId(u16::MAX));
     (widest.0.base, widest.1.base) = (Version(u64::MAX), Version(u64::MAX));
     (widest.0.steps, widest.1.version) = (u32::MAX, Version(u64::MAX));
@@ -252,15 +259,15 @@ fn says_what_is_wrong_with_a_body() {
     };
     let fault = |tag, at, fault| Err(DecodeError::Body { tag, at, fault });
     assert_eq!(framed(Tag::Pass, &[]), fault(Tag::Pass, 0, BodyFault::Overrun));
-    assert_eq!(framed(Tag::Pass, &[0x93, 1, 2, 3, 4]), fault(Tag::Pass, 4, BodyFault::Trailing));
+    assert_eq!(framed(Tag::Pass, &[0x92, 1, 2, 3]), fault(Tag::Pass, 3, BodyFault::Trailing));
     assert_eq!(framed(Tag::Chunk, &[0x90]), Err(DecodeError::StrayChunk));
-    assert!(framed(Tag::Pass, &[0x93, 1, 2, 3]).is_ok());
+    assert!(framed(Tag::Pass, &[0x92, 1, 2]).is_ok());
     for body in [
-        &[0x92, 1, 2][..],
-        &[0x94, 1, 2, 3, 4],
-        &[0x93, 1, 2, 0xc0],
-        &[0x93, 1, 2, 0xff],
-        &[0x93, 1, 2, 0xce, 0, 1, 0, 0],
+        &[0x91, 1][..],
+        &[0x93, 1, 2, 3],
+        &[0x92, 1, 0xc0],
+        &[0x92, 1, 0xff],
+        &[0x92, 1, 0xce, 0, 1, 0, 0],
         &[0xc0],
     ] {
         let found = framed(Tag::Pass, body);

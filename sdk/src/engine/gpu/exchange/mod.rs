@@ -1,8 +1,8 @@
 //! The exchange on the device: what [`crate::diloco::Replica`] is in host memory.
 //!
-//! θ and Θ̂ stay where they are; only coded bodies travel. Θ̂ is the host's to the bit, and the position that a
-//! body reports is what its bytes say, on every device. The bytes are the host's too where the device rounds
-//! differences and products as IEEE 754 says and keeps subnormal numbers and the sign of zero.
+//! θ and Θ̂ stay where they are; only coded bodies travel. Θ̂ and its digest are the host's to the bit, and the
+//! progress that a body reports is what its bytes say, on every device. The bytes are the host's too where the
+//! device rounds differences and products as IEEE 754 says and keeps subnormal numbers and the sign of zero.
 
 mod part;
 
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use archipelago_core::bytes::from_f32s;
 
 pub use part::kernel_code;
-use part::{Body, FLAG_BYTES, Piece, Plan};
+use part::{Body, DIGEST_BYTES, FLAG_BYTES, Piece, Plan};
 
 use super::arena::Arena;
 use super::program::{Program, Slice, buffer};
 use super::ring::Ring;
 use super::{Gpu, GpuError};
 use crate::diloco::replica::{all_finite, kept_share, same_length};
-use crate::diloco::{Codec, Fragments, ReplicaError, Segment};
+use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
 use crate::engine::{Encoded, EngineError};
-use crate::wire::{ApplyPolicy, FragmentId, Round};
+use crate::wire::{ApplyPolicy, FragmentId, Serial};
 
 /// How many bodies may be on their way to the host at once; further ones wait in device memory.
 const SLOTS: usize = 4;
@@ -48,15 +48,15 @@ pub struct Exchange {
     share: Option<f32>,
     theta: Vec<wgpu::Buffer>,
     hat: Vec<wgpu::Buffer>,
-    /// For each fragment, the θ that the last coded update stands for, until a change comes in. There are no buffers
-    /// here if the policy keeps nothing.
-    reported: Vec<wgpu::Buffer>,
+    /// What progress is measured from while a change comes in. Before that, unless rounding is kept too, for each
+    /// fragment the θ that the last coded update stands for. There are no buffers here if the policy keeps nothing.
+    reference: Vec<wgpu::Buffer>,
     largest: Slice,
     incoming: Body,
     parts: Vec<Part>,
     /// Coded, and waiting for a slot in the ring.
-    waiting: VecDeque<(Round, FragmentId)>,
-    ring: Ring<(Round, FragmentId)>,
+    waiting: VecDeque<(Serial, FragmentId)>,
+    ring: Ring<(Serial, FragmentId)>,
     /// Read back, and waiting to be taken.
     coded: VecDeque<Encoded>,
     bytes_read_back: u64,
@@ -66,13 +66,16 @@ pub struct Exchange {
 #[derive(Debug)]
 struct Part {
     pieces: Vec<Piece>,
+    /// Coded last. If rounding is kept, it stays the progress that was reported until a change includes it.
     body: Body,
     encode: Program,
-    /// If rounding is kept.
+    /// From the old Θ̂ to what `body` says, if rounding is kept.
     position: Option<Program>,
     add: Program,
     /// If progress is kept.
     rebase: Option<Program>,
+    /// From the reference to Θ̂, all of it, if progress is kept.
+    include: Option<Program>,
     is_reported: bool,
 }
 
@@ -101,24 +104,25 @@ impl Exchange {
             .collect();
         check_sizes(gpu, &sizes)?;
         let largest = sizes.iter().fold([0, 0], |max, size| [0, 1].map(|i| size[i].max(max[i])));
-        let slot_bytes = FLAG_BYTES + largest[0] + largest[1];
+        let slot_bytes = FLAG_BYTES + largest[0] + largest[1] + DIGEST_BYTES;
         let blocks = fragments.ids().map(|p| codec.block_count(segments(p))).max().unwrap_or_default() as u64;
         let bytes = sizes.iter().flatten().sum::<u64>()
             + (SLOTS as u64 + 1) * slot_bytes
             + share.map_or(0, |_| arena.bytes())
+            + sizes.len() as u64 * DIGEST_BYTES
             + blocks * 4;
         let make = || {
             (
                 sizes.iter().map(|&[head, codes]| Body::new(gpu, "body", head, codes)).collect::<Vec<_>>(),
                 Body::new(gpu, "incoming", largest[0], largest[1]),
-                share.map(|_| arena.vector(gpu, "reported")).unwrap_or_default(),
+                share.map(|_| arena.vector(gpu, "reference")).unwrap_or_default(),
                 Slice::whole(&buffer(gpu, "largest", blocks)),
                 Ring::new(gpu, "bodies", SLOTS, slot_bytes),
             )
         };
-        let (bodies, incoming, reported, largest, ring) = gpu.allocate(bytes, make).await?;
+        let (bodies, incoming, reference, largest, ring) = gpu.allocate(bytes, make).await?;
         let plan =
-            Plan { gpu, codec, theta, hat, reported: &reported, largest: &largest, incoming: &incoming };
+            Plan { gpu, codec, theta, hat, reference: &reference, largest: &largest, incoming: &incoming };
         let part = |(p, body)| {
             let pieces = Piece::all(arena, &codec, segments(p));
             let keeps_residue = policy == ApplyPolicy::Keep { residue: true };
@@ -127,6 +131,7 @@ impl Exchange {
                 position: keeps_residue.then(|| plan.position(&pieces, &body)),
                 add: plan.add(&pieces),
                 rebase: share.map(|share| plan.rebase(&pieces, share)),
+                include: share.map(|_| plan.rebase(&pieces, 1.0)),
                 pieces,
                 body,
                 is_reported: false,
@@ -139,7 +144,7 @@ impl Exchange {
             share,
             theta: theta.to_vec(),
             hat: hat.to_vec(),
-            reported,
+            reference,
             largest,
             incoming,
             parts,
@@ -151,30 +156,28 @@ impl Exchange {
         })
     }
 
-    /// Codes Θ̂ − θ of `fragment` as of now, and remembers the position that this reports, as
-    /// [`crate::diloco::Replica::encode`] does. A body of this fragment that still waits for a slot is dropped.
+    /// Codes Θ̂ − θ of `fragment` as of now, and remembers what this reports, as [`crate::diloco::Replica::encode`]
+    /// does. A body of this fragment that still waits for a slot is dropped.
     ///
     /// # Errors
     /// [`ReplicaError::Fragment`] and [`GpuError`].
-    pub fn encode(&mut self, round: Round, fragment: FragmentId) -> Result<(), EngineError> {
+    pub fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {
         self.gpu.check()?;
         self.segments(fragment)?;
         self.parts[usize::from(fragment.0)].is_reported = true;
         let part = &self.parts[usize::from(fragment.0)];
         self.submit(|encoder| {
-            for slice in [&part.body.head, &part.body.codes, &self.largest] {
+            let Body { head, codes, digest } = &part.body;
+            for slice in [head, codes, digest, &self.largest] {
                 encoder.clear_buffer(&slice.buffer, slice.start_byte, Some(slice.bytes));
             }
             part.encode.record(encoder);
-            if let Some(position) = &part.position {
-                copy(encoder, &part.pieces, &self.hat, &self.reported);
-                position.record(encoder);
-            } else if self.share.is_some() {
-                copy(encoder, &part.pieces, &self.theta, &self.reported);
+            if part.position.is_none() && self.share.is_some() {
+                copy(encoder, &part.pieces, &self.theta, &self.reference);
             }
         });
         self.waiting.retain(|&(_, other)| other != fragment);
-        self.waiting.push_back((round, fragment));
+        self.waiting.push_back((serial, fragment));
         self.read_back();
         Ok(())
     }
@@ -213,22 +216,47 @@ impl Exchange {
         self.bytes_read_back
     }
 
+    /// Takes in that the update coded last is merged, as [`crate::diloco::Replica::include`] does.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Fragment`], [`ReplicaError::NothingReported`] and [`GpuError`].
+    pub fn include(&mut self, fragment: FragmentId) -> Result<(), EngineError> {
+        self.gpu.check()?;
+        self.segments(fragment)?;
+        let part = &mut self.parts[usize::from(fragment.0)];
+        if !std::mem::take(&mut part.is_reported) {
+            return match part.position {
+                Some(_) => Err(ReplicaError::NothingReported { fragment }.into()),
+                None => Ok(()),
+            };
+        }
+        let part = &self.parts[usize::from(fragment.0)];
+        let Some(include) = &part.include else { return Ok(()) };
+        self.submit(|encoder| {
+            if let Some(position) = &part.position {
+                copy(encoder, &part.pieces, &self.hat, &self.reference);
+                position.record(encoder);
+            }
+            include.record(encoder);
+        });
+        Ok(())
+    }
+
     /// Takes in a merged change, as [`crate::diloco::Replica::apply`] does.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Body`], [`ReplicaError::NothingReported`] and [`GpuError`].
-    pub fn apply(&mut self, fragment: FragmentId, body: &[u8], included: bool) -> Result<(), EngineError> {
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Body`] and [`GpuError`].
+    pub fn apply(&mut self, fragment: FragmentId, body: &[u8]) -> Result<(), EngineError> {
         self.gpu.check()?;
         let segments = self.segments(fragment)?;
         self.codec.norm(segments, body).map_err(ReplicaError::Body)?;
         let (head, codes) = body.split_at(self.codec.head_bytes(segments));
         let keep = self.share.is_some();
-        self.take_reported(fragment, keep && included)?;
+        self.set_reference(fragment, keep);
 
         let part = &self.parts[usize::from(fragment.0)];
         self.gpu.queue.write_buffer(&self.incoming.head.buffer, FLAG_BYTES, head);
         self.gpu.queue.write_buffer(&self.incoming.codes.buffer, 0, codes);
-        self.set_reference(part, keep && !included);
         self.submit(|encoder| part.add.record(encoder));
         self.follow(part, keep);
         Ok(())
@@ -237,25 +265,19 @@ impl Exchange {
     /// Takes in a whole Θ̂ of `fragment`, `[fragment_len]`, as [`crate::diloco::Replica::load`] does.
     ///
     /// # Errors
-    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::NotFinite`],
-    /// [`ReplicaError::NothingReported`] and [`GpuError`].
-    pub fn load(
-        &mut self,
-        fragment: FragmentId,
-        values: &[f32],
-        keep: bool,
-        included: bool,
-    ) -> Result<(), EngineError> {
+    /// [`ReplicaError::Fragment`], [`ReplicaError::Length`], [`ReplicaError::NotFinite`] and [`GpuError`].
+    pub fn load(&mut self, fragment: FragmentId, values: &[f32], keep: bool) -> Result<(), EngineError> {
         self.gpu.check()?;
         self.segments(fragment)?;
         same_length(self.fragments.len(fragment), values.len())?;
         all_finite(fragment, values)?;
         let keep = keep && self.share.is_some();
-        self.take_reported(fragment, keep && included)?;
+        self.set_reference(fragment, keep);
 
         let part = &self.parts[usize::from(fragment.0)];
-        self.set_reference(part, keep && !included);
-        let mut rest = values;
+        let mut values = values.to_vec();
+        halves::round(&mut values);
+        let mut rest = values.as_slice();
         for piece in &part.pieces {
             let (values, tail) = rest.split_at(piece.len as usize);
             self.gpu.queue.write_buffer(&self.hat[piece.chunk], piece.bytes().start, &from_f32s(values));
@@ -270,20 +292,14 @@ impl Exchange {
         self.fragments.segments(fragment).ok_or(ReplicaError::Fragment { fragment, count })
     }
 
-    /// Forgets what was reported of `fragment`; it must be there if it is needed.
-    fn take_reported(&mut self, fragment: FragmentId, needed: bool) -> Result<(), ReplicaError> {
-        let is_reported = &mut self.parts[usize::from(fragment.0)].is_reported;
-        if needed && !*is_reported {
-            return Err(ReplicaError::NothingReported { fragment });
-        }
-        *is_reported = false;
-        Ok(())
-    }
-
-    /// Makes the old Θ̂ what progress is measured from, if `from_hat`; otherwise that stays what was reported.
-    fn set_reference(&self, part: &Part, from_hat: bool) {
-        if from_hat {
-            self.submit(|encoder| copy(encoder, &part.pieces, &self.hat, &self.reported));
+    /// Makes the old Θ̂ what progress is measured from, if that is kept. A position that was reported means nothing
+    /// beside another Θ̂, while progress is progress.
+    fn set_reference(&mut self, fragment: FragmentId, keep: bool) {
+        let part = &mut self.parts[usize::from(fragment.0)];
+        part.is_reported &= keep && part.position.is_some();
+        let part = &self.parts[usize::from(fragment.0)];
+        if keep {
+            self.submit(|encoder| copy(encoder, &part.pieces, &self.hat, &self.reference));
         }
     }
 
@@ -304,20 +320,23 @@ impl Exchange {
     /// Gives the slots of the ring to those that wait.
     fn read_back(&mut self) {
         while !self.ring.is_full()
-            && let Some((round, fragment)) = self.waiting.pop_front()
+            && let Some((serial, fragment)) = self.waiting.pop_front()
         {
-            let Body { head, codes } = &self.parts[usize::from(fragment.0)].body;
-            self.bytes_read_back += head.bytes + codes.bytes;
-            self.ring.read(&self.gpu, &[head.clone(), codes.clone()], (round, fragment));
+            let Body { head, codes, digest } = &self.parts[usize::from(fragment.0)].body;
+            let slices = [head, codes, digest].map(Slice::clone);
+            self.bytes_read_back += slices.iter().map(|slice| slice.bytes).sum::<u64>();
+            self.ring.read(&self.gpu, &slices, (serial, fragment));
         }
     }
 
     /// Takes the oldest body out of the ring, if it is there.
     fn collect(&mut self) -> Result<(), EngineError> {
-        let taken = self.ring.next(&self.gpu, |(round, fragment), bytes| {
-            let (flag, body) = bytes.split_first_chunk().expect("a head begins with a flag");
+        let taken = self.ring.next(&self.gpu, |(serial, fragment), bytes| {
+            let (flag, rest) = bytes.split_first_chunk().expect("a head begins with a flag");
+            let (body, digest) = rest.split_last_chunk().expect("a digest follows");
+            let digest = u64::from_le_bytes(*digest);
             match u32::from_le_bytes(*flag) {
-                0 => Ok(Encoded { round, fragment, body: body.to_vec() }),
+                0 => Ok(Encoded { serial, fragment, body: body.to_vec(), digest }),
                 flag => Err(ReplicaError::NotFinite { fragment, index: !flag as usize }),
             }
         })?;

@@ -1,7 +1,7 @@
 //! One fragment on the device: where its values lie, its body, and the dispatches over both.
 
 use super::super::arena::Arena;
-use super::super::kernels::{Call, DECODE_ADD, DELTA_CODE, DELTA_MAX, KernelOf, REBASE};
+use super::super::kernels::{Call, DECODE_ADD, DELTA_CODE, DELTA_MAX, DIGEST, KernelOf, REBASE};
 use super::super::params;
 use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Program, Slice, buffer};
 use super::super::{Gpu, GpuError};
@@ -15,6 +15,11 @@ const GROUPS_MAX: u32 = 65_535;
 /// In the head of a body, what belongs to the device alone.
 pub const FLAG_BYTES: u64 = 4;
 
+/// Bytes of a digest.
+pub const DIGEST_BYTES: u64 = 8;
+/// Values that one invocation takes into a digest.
+const DIGEST_VALUES: u32 = 16;
+
 /// A body in device memory.
 #[derive(Debug)]
 pub struct Body {
@@ -22,13 +27,15 @@ pub struct Body {
     pub head: Slice,
     /// The codes.
     pub codes: Slice,
+    /// The digest of the Θ̂ that it is relative to, where that is asked for.
+    pub digest: Slice,
 }
 
 impl Body {
     /// Room for `head_bytes` of scales and `code_bytes` of codes.
     pub fn new(gpu: &Gpu, label: &str, head_bytes: u64, code_bytes: u64) -> Self {
         let slice = |bytes: u64| Slice { buffer: buffer(gpu, label, bytes / 4), start_byte: 0, bytes };
-        Self { head: slice(FLAG_BYTES + head_bytes), codes: slice(code_bytes) }
+        Self { head: slice(FLAG_BYTES + head_bytes), codes: slice(code_bytes), digest: slice(DIGEST_BYTES) }
     }
 }
 
@@ -103,8 +110,8 @@ pub struct Plan<'a> {
     pub theta: &'a [wgpu::Buffer],
     /// Θ̂.
     pub hat: &'a [wgpu::Buffer],
-    /// What was reported, then what progress is measured from.
-    pub reported: &'a [wgpu::Buffer],
+    /// What progress is measured from.
+    pub reference: &'a [wgpu::Buffer],
     /// One word for each block of the fragment that is being coded.
     pub largest: &'a Slice,
     /// The body that is being taken in.
@@ -112,7 +119,7 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Codes Θ̂ − θ of `pieces` to `body`, which is zero, as is `largest`.
+    /// Codes Θ̂ − θ of `pieces` to `body` with the digest of Θ̂. `body` is zero before, as is `largest`.
     pub fn encode(&self, pieces: &[Piece], body: &Body) -> Program {
         let mut builder = Builder::default();
         let (theta, hat) = (self.theta, self.hat);
@@ -124,15 +131,19 @@ impl Plan<'_> {
         };
         pieces.iter().for_each(|piece| add(DELTA_MAX, piece, None));
         pieces.iter().for_each(|piece| add(DELTA_CODE, piece, Some(&body.codes)));
+        for piece in pieces {
+            let storage = vec![piece.slice(hat), body.digest.clone()];
+            builder.add(self.dispatch(DIGEST.with(piece.params(0)), piece.len / DIGEST_VALUES + 1, storage));
+        }
         builder.build(self.gpu)
     }
 
-    /// `reported −= body`.
+    /// `reference −= body`.
     pub fn position(&self, pieces: &[Piece], body: &Body) -> Program {
-        self.decode_add(pieces, body, 1 << 31, self.reported)
+        self.decode_add(pieces, body, 1 << 31, self.reference)
     }
 
-    /// `Θ̂ += incoming`.
+    /// `Θ̂ = nearest(Θ̂ + incoming)`.
     pub fn add(&self, pieces: &[Piece]) -> Program {
         self.decode_add(pieces, self.incoming, 0, self.hat)
     }
@@ -146,12 +157,12 @@ impl Plan<'_> {
         builder.build(self.gpu)
     }
 
-    /// `θ = Θ̂ + share (θ − reported)`.
+    /// `θ = Θ̂ + share (θ − reference)`.
     pub fn rebase(&self, pieces: &[Piece], share: f32) -> Program {
         let mut builder = Builder::default();
         for piece in pieces {
             let call = REBASE.with(params::Rebase { start: piece.start(), len: piece.len, share });
-            let storage = [self.hat, self.reported, self.theta].map(|vector| piece.slice(vector)).to_vec();
+            let storage = [self.hat, self.reference, self.theta].map(|vector| piece.slice(vector)).to_vec();
             builder.add(Dispatch { constants: vec![("WG", WG)], ..self.dispatch(call, piece.len, storage) });
         }
         builder.build(self.gpu)

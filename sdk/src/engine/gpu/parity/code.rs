@@ -8,7 +8,7 @@ use super::super::kernels::{self, Call};
 use super::super::params;
 use super::super::program::Constant;
 use super::harness::{Gpus, run, words};
-use crate::diloco::{Codec, MergeClass, Segment};
+use crate::diloco::{Codec, MergeClass, Segment, halves};
 use crate::rng::Rng;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec};
 
@@ -141,7 +141,7 @@ async fn the_first_that_is_not_finite_is_named(gpus: &Gpus) {
     }
 }
 
-/// The bits of the twin, with subnormal numbers and zeros of both signs.
+/// The bits of the twins, with subnormal numbers and zeros of both signs.
 async fn sums_agree(gpus: &Gpus) {
     let mut rng = Rng::new(2);
     for code in [Code::Int4, Code::E3m0, Code::F32] {
@@ -156,23 +156,27 @@ async fn sums_agree(gpus: &Gpus) {
                     *word = value.to_bits();
                 }
             }
-            // Near the decoded value: sums cancel, to a subnormal number now and then.
+            // Near the decoded value: sums cancel, to a subnormal number now and then. And what a Θ̂ can hold,
+            // up to more than it can, with halves of its steps.
             let values: Vec<f32> = decoded
                 .iter()
-                .map(|value| match rng.below(6) {
+                .map(|value| match rng.below(8) {
                     0 => 0.0,
                     1 => -0.0,
                     2 => -value,
                     3 => f32::from_bits(value.to_bits() ^ (1 << 31 | 1 << rng.below(24))),
                     4 => float(&mut rng, 0, 1),
-                    _ => float(&mut rng, 0, 200),
+                    5 => float(&mut rng, 0, 200),
+                    6 => float(&mut rng, 98, 144),
+                    _ => f32::from_bits(float(&mut rng, 98, 144).to_bits() & !0xfff),
                 })
                 .collect();
             let head_words = codec.head_bytes(&segments) / 4;
             let head = [&[7], &body[..head_words]].concat();
             for (sign, what) in [(0, "plus"), (1 << 31, "minus")] {
                 let expected = values.iter().zip(&decoded).map(|(value, decoded)| {
-                    (if sign == 0 { value + decoded } else { value - decoded }).to_bits()
+                    let sum = if sign == 0 { halves::nearest(value + decoded) } else { value - decoded };
+                    sum.to_bits()
                 });
                 let expected: Vec<u32> = expected.collect();
                 gpus.each(async |gpu| {
@@ -198,6 +202,32 @@ async fn sums_agree(gpus: &Gpus) {
     }
 }
 
+/// Over runs of any length in any place.
+async fn digests_agree(gpus: &Gpus) {
+    let mut rng = Rng::new(4);
+    for len in [1, 63, 64, 65, 1_001, 20_001] {
+        let mut hat: Vec<f32> = (0..len).map(|_| float(&mut rng, 98, 144)).collect();
+        halves::round(&mut hat);
+        gpus.each(async |gpu| {
+            let mut sums = vec![0; 2];
+            for run in runs(len) {
+                // The fragment's values begin in a segment before this one.
+                let split = (run.start / 3) as u32;
+                let call = kernels::DIGEST.with(params::Piece {
+                    offset: run.start as u32 - split,
+                    value: split,
+                    ..piece(&run)
+                });
+                let buffers = [among_others(&hat[run.clone()], 7.0), sums];
+                sums = run_kernel(gpu, call, &constants(Code::Int4, 8), &buffers).await.remove(0);
+            }
+            let digest = halves::digest(&hat);
+            assert_eq!(sums, [digest as u32, (digest >> 32) as u32], "{len}");
+        })
+        .await;
+    }
+}
+
 /// To the bit with a share of 1, else within an ulp of the larger term: a device may fuse the two operations.
 async fn rebase_agrees(gpus: &Gpus) {
     let mut rng = Rng::new(3);
@@ -218,4 +248,4 @@ async fn rebase_agrees(gpus: &Gpus) {
     }
 }
 
-parity!(codes_agree, the_first_that_is_not_finite_is_named, sums_agree, rebase_agrees);
+parity!(codes_agree, the_first_that_is_not_finite_is_named, sums_agree, digests_agree, rebase_agrees);

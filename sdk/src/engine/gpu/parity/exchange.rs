@@ -14,7 +14,7 @@ use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
 use crate::engine::{Encoded, EngineError};
 use crate::model::{self, Dims, Preset, Slots};
 use crate::rng::Rng;
-use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, ModelSpec, Round};
+use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, ModelSpec, Serial};
 
 const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: false };
 const RESIDUE: ApplyPolicy = ApplyPolicy::Keep { residue: true };
@@ -105,20 +105,32 @@ impl Pair {
     }
 
     fn load(&mut self, p: FragmentId, values: &[f32], keep: bool, included: bool) {
-        self.replica.load(p, values, keep, included, &mut self.theta).unwrap();
-        self.exchange.load(p, values, keep, included).unwrap();
+        if included {
+            self.include(p);
+        }
+        self.replica.load(p, values, keep, &mut self.theta).unwrap();
+        self.exchange.load(p, values, keep).unwrap();
+    }
+
+    fn include(&mut self, p: FragmentId) {
+        self.replica.include(p, &mut self.theta).unwrap();
+        self.exchange.include(p).unwrap();
     }
 
     fn encode(&mut self, round: u64, p: FragmentId) -> Encoded {
-        self.exchange.encode(Round(round), p).unwrap();
-        Encoded { round: Round(round), fragment: p, body: self.replica.encode(p, &self.theta).unwrap() }
+        self.exchange.encode(Serial(round), p).unwrap();
+        let body = self.replica.encode(p, &self.theta).unwrap();
+        Encoded { serial: Serial(round), fragment: p, body, digest: self.replica.digest(p) }
     }
 
     fn apply(&mut self, p: FragmentId, included: bool) {
         let values = self.noise(p, 0.1);
         let body = self.codec.encode(self.fragments.segments(p).unwrap(), &values);
-        self.replica.apply(p, &body, included, &mut self.theta).unwrap();
-        self.exchange.apply(p, &body, included).unwrap();
+        if included {
+            self.include(p);
+        }
+        self.replica.apply(p, &body, &mut self.theta).unwrap();
+        self.exchange.apply(p, &body).unwrap();
     }
 
     /// Θ̂ to the bit, and θ too unless a product is rounded: a device may fuse it with the sum.
@@ -139,9 +151,9 @@ impl Pair {
     }
 
     /// Any calls in any order that the core may make.
-    async fn walk(&mut self, steps: u64, tolerance: f32) {
+    async fn walk(&mut self, steps: u64, tolerance: f32, waits: bool) {
         let mut reported = vec![false; usize::from(self.fragments.count())];
-        let mut expected = Vec::new();
+        let (mut expected, mut waited) = (Vec::new(), 0);
         for round in 0..steps {
             let p = FragmentId(self.rng.below(u32::from(self.fragments.count())) as u16);
             let reported = &mut reported[usize::from(p.0)];
@@ -157,12 +169,13 @@ impl Pair {
                 }
                 2 => {
                     self.apply(p, included);
-                    *reported = false;
+                    *reported &= waits && !included;
+                    waited += u32::from(*reported);
                 }
                 _ => {
                     let (values, keep) = (self.noise(p, 1.0), self.rng.below(3) > 0);
                     self.load(p, &values, keep, included);
-                    *reported = false;
+                    *reported &= waits && keep && !included;
                 }
             }
             self.check(tolerance).await;
@@ -170,10 +183,11 @@ impl Pair {
                 assert_eq!(self.finish().await, std::mem::take(&mut expected));
             }
         }
+        assert_eq!(waited > 0, waits);
     }
 }
 
-/// Bodies and Θ̂ to the bit, and θ but for [`ApplyPolicy::Blend`]: there within 1e-6 of values around 1.
+/// Bodies, digests and Θ̂ to the bit, and θ but for [`ApplyPolicy::Blend`]: there within 1e-6 of values around 1.
 async fn does_what_a_replica_does(gpus: &Gpus) {
     gpus.each(async |gpu| {
         for (code, block) in [(Code::Int4, 8), (Code::Int4, 256), (Code::E3m0, 24), (Code::F32, 256)] {
@@ -182,7 +196,7 @@ async fn does_what_a_replica_does(gpus: &Gpus) {
             {
                 let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (code, block, apply)).await;
                 assert!(pair.arena.chunks().len() > 2);
-                pair.walk(30, tolerance).await;
+                pair.walk(30, tolerance, apply == RESIDUE).await;
             }
         }
     })
@@ -214,7 +228,7 @@ async fn bodies_wait_their_turn(gpus: &Gpus) {
             pair.encode(round, FragmentId(p))
         });
         assert!(pair.exchange.is_busy());
-        let kept = begun.into_iter().filter(|body| ![6, 7].contains(&body.round.0));
+        let kept = begun.into_iter().filter(|body| ![6, 7].contains(&body.serial.0));
         assert_eq!(pair.finish().await, kept.collect::<Vec<_>>());
         pair.check(0.0).await;
     })
@@ -230,38 +244,41 @@ fn refusal<T>(result: Result<T, EngineError>) -> ReplicaError {
 
 async fn refuses_what_a_replica_refuses(gpus: &Gpus) {
     gpus.each(async |gpu| {
-        let pair = &mut Pair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, KEEP)).await;
+        let pair = &mut Pair::new(gpu, &odd_model(), 1 << 20, 2, (Code::Int4, 8, RESIDUE)).await;
         let values = pair.noise(P0, 1.0);
         let good = pair.codec.encode(pair.fragments.segments(P0).unwrap(), &values);
         let (mut bad, mut infinite) = (good.clone(), values.clone());
         bad[1] = 0xff;
         infinite[9] = f32::INFINITY;
 
-        let apply = |pair: &mut Pair, p, body: &[u8], included| {
-            let expected = pair.replica.apply(p, body, included, &mut pair.theta).unwrap_err();
-            assert_eq!(refusal(pair.exchange.apply(p, body, included)), expected);
+        let apply = |pair: &mut Pair, p, body: &[u8]| {
+            let expected = pair.replica.apply(p, body, &mut pair.theta).unwrap_err();
+            assert_eq!(refusal(pair.exchange.apply(p, body)), expected);
         };
-        apply(pair, FragmentId(2), &good, false);
-        apply(pair, P0, &good[1..], false);
-        apply(pair, P0, &bad, false);
-        apply(pair, P0, &good, true);
-        let load = |pair: &mut Pair, p, values: &[f32], included| {
-            let expected = pair.replica.load(p, values, true, included, &mut pair.theta).unwrap_err();
-            assert_eq!(refusal(pair.exchange.load(p, values, true, included)), expected);
+        apply(pair, FragmentId(2), &good);
+        apply(pair, P0, &good[1..]);
+        apply(pair, P0, &bad);
+        let load = |pair: &mut Pair, p, values: &[f32]| {
+            let expected = pair.replica.load(p, values, true, &mut pair.theta).unwrap_err();
+            assert_eq!(refusal(pair.exchange.load(p, values, true)), expected);
         };
-        load(pair, FragmentId(2), &values, false);
-        load(pair, P0, &values[1..], false);
-        load(pair, P0, &infinite, false);
-        load(pair, P0, &values, true);
+        load(pair, FragmentId(2), &values);
+        load(pair, P0, &values[1..]);
+        load(pair, P0, &infinite);
+        let include = |pair: &mut Pair, p| {
+            let expected = pair.replica.include(p, &mut pair.theta).unwrap_err();
+            assert_eq!(refusal(pair.exchange.include(p)), expected);
+        };
+        include(pair, FragmentId(2));
+        include(pair, P0);
         let expected = pair.replica.encode(FragmentId(2), &pair.theta).unwrap_err();
-        assert_eq!(refusal(pair.exchange.encode(Round(0), FragmentId(2))), expected);
+        assert_eq!(refusal(pair.exchange.encode(Serial(0), FragmentId(2))), expected);
         pair.check(0.0).await;
 
         // A report counts once.
         pair.encode(1, P0);
-        pair.replica.apply(P0, &good, true, &mut pair.theta).unwrap();
-        pair.exchange.apply(P0, &good, true).unwrap();
-        apply(pair, P0, &good, true);
+        pair.include(P0);
+        include(pair, P0);
         pair.check(0.0).await;
     })
     .await;
@@ -276,7 +293,7 @@ async fn what_is_not_finite_is_no_body(gpus: &Gpus) {
         pair.theta[last.start + 3] = f32::NAN;
         pair.theta[last.start + 1] = f32::NEG_INFINITY;
         pair.upload();
-        pair.exchange.encode(Round(1), P0).unwrap();
+        pair.exchange.encode(Serial(1), P0).unwrap();
         let expected = pair.replica.encode(P0, &pair.theta).unwrap_err();
         assert_eq!(refusal(pair.exchange.ready().await), expected);
 
@@ -298,9 +315,10 @@ async fn a_lost_device_is_an_error(_: &Gpus) {
     let lost = |result| assert!(matches!(result, Err(EngineError::Lost { .. })), "{result:?}");
     lost(pair.exchange.ready().await);
     lost(pair.exchange.encoded().map(drop));
-    lost(pair.exchange.encode(Round(2), P0));
-    lost(pair.exchange.apply(P0, &[], false));
-    lost(pair.exchange.load(P0, &[], false, false));
+    lost(pair.exchange.encode(Serial(2), P0));
+    lost(pair.exchange.include(P0));
+    lost(pair.exchange.apply(P0, &[]));
+    lost(pair.exchange.load(P0, &[], false));
 }
 
 /// A body that no binding holds is refused before anything is made.
@@ -316,7 +334,39 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 
-/// What travels from the device is the body and one word: 4.07 bits a value.
+/// An update waits while other changes come in, until one includes it.
+async fn an_update_outlasts_other_changes(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (Code::Int4, 8, RESIDUE)).await;
+        for p in [P0, FragmentId(2)] {
+            pair.train();
+            pair.encode(1, p);
+            pair.train();
+        }
+        pair.apply(P0, false);
+        pair.train();
+        pair.apply(FragmentId(2), true);
+        let values = pair.noise(P0, 1.0);
+        pair.load(P0, &values, true, false);
+        pair.apply(P0, false);
+        pair.check(0.0).await;
+        pair.apply(P0, true);
+        pair.check(0.0).await;
+        let expected = ReplicaError::NothingReported { fragment: P0 };
+        assert_eq!(refusal(pair.exchange.include(P0)), expected);
+
+        // Whoever fetched a version may hear only then that its update is part of it.
+        pair.train();
+        pair.encode(2, P0);
+        pair.train();
+        pair.load(P0, &values, true, false);
+        pair.include(P0);
+        pair.check(0.0).await;
+    })
+    .await;
+}
+
+/// What travels from the device is the body and three words: 4.07 bits a value.
 async fn only_bodies_are_read_back(gpus: &Gpus) {
     gpus.each(async |gpu| {
         let mut pair =
@@ -325,7 +375,7 @@ async fn only_bodies_are_read_back(gpus: &Gpus) {
         pair.train();
         let ids: Vec<FragmentId> = pair.fragments.ids().collect();
         let begun: Vec<Encoded> = ids.into_iter().map(|p| pair.encode(0, p)).collect();
-        let bytes: usize = begun.iter().map(|encoded| encoded.body.len() + 4).sum();
+        let bytes: usize = begun.iter().map(|encoded| encoded.body.len() + 12).sum();
         assert_eq!(pair.finish().await, begun);
         assert_eq!(pair.exchange.bytes_read_back(), bytes as u64);
         assert!(bytes as f64 * 8.0 < 4.07 * pair.theta.len() as f64, "{bytes}");
@@ -336,6 +386,7 @@ async fn only_bodies_are_read_back(gpus: &Gpus) {
 parity!(
     does_what_a_replica_does,
     bodies_wait_their_turn,
+    an_update_outlasts_other_changes,
     refuses_what_a_replica_refuses,
     what_is_not_finite_is_no_body,
     a_lost_device_is_an_error,

@@ -142,7 +142,8 @@ twins! {
     "adamw": model::adjust;
     "delta_max": diloco::Codec::encode, diloco::Replica::encode;
     "delta_code": diloco::Codec::encode;
-    "decode_add": diloco::Codec::decode;
+    "decode_add": diloco::Codec::decode, diloco::halves::nearest;
+    "digest": diloco::halves::digest;
     "rebase": diloco::Replica::apply;
 }
 

@@ -24,7 +24,7 @@ struct Params {
     code: u32,
     // The segment's first block within the fragment.
     block: u32,
-    // Of `decode_add`: 0 to add, 2³¹ to subtract.
+    // Of `decode_add`: 0 to add to a Θ̂, 2³¹ to subtract from a position.
     sign: u32,
 }
 

@@ -1,0 +1,206 @@
+//! Θ̂ in 16 bits: it holds only values that an IEEE 754 binary16 can hold, so that a whole fragment travels in two
+//! bytes a parameter and arrives to the bit.
+//!
+//! Whoever makes a Θ̂ rounds it with [`nearest`]: the syncer after each merge, a learner after each change. What
+//! rounding takes stays in Θ − Θ̂, as what coding takes does. The kernels of the GPU do the same in
+//! `parts/halves.wgsl`.
+
+/// The largest size; [`nearest`] saturates there.
+pub const ABS_MAX: f32 = 65_504.0;
+
+/// Bytes of one value, see [`to_bytes`].
+pub const BYTES: usize = 2;
+
+/// The bits of [`ABS_MAX`] as a binary16.
+const CODE_MAX: u32 = 0x7bff;
+/// The bits of infinity as a binary16; NaNs are above.
+const CODE_INFINITY: u32 = 0x7c00;
+const SIGN: u32 = 1 << 31;
+/// The bits of 2⁻¹⁴, the smallest normal size of a binary16.
+const NORMAL_MIN: u32 = 113 << 23;
+/// The distance of subnormal sizes of a binary16, 2⁻²⁴.
+const STEP: f32 = 1.0 / (1 << 24) as f32;
+
+/// The binary16 nearest to `value`, halves to even, as an `f32`. Larger sizes become ±[`ABS_MAX`], what is no
+/// number becomes 0, and 0 has no sign.
+#[inline(always)]
+#[must_use]
+pub fn nearest(value: f32) -> f32 {
+    decode(code(value))
+}
+
+/// The bits of [`nearest`] as a binary16.
+#[inline(always)]
+fn code(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let size = bits & !SIGN;
+    let normal = ((size + 0xfff + (size >> 13 & 1)) >> 13).wrapping_sub(112 << 10).min(CODE_MAX);
+    // From 1/2 to 1 floats are 2⁻²⁴ apart: the sum is rounded to whole steps.
+    let small = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+    let code = if size < NORMAL_MIN { small } else { normal };
+    let code = if value.is_nan() { 0 } else { code };
+    let sign = if code == 0 { 0 } else { bits >> 16 & 0x8000 };
+    (code | sign) as u16
+}
+
+/// What the bits of a binary16 stand for.
+#[inline(always)]
+fn decode(code: u16) -> f32 {
+    let size = u32::from(code & 0x7fff);
+    let normal = (size << 13) + (112 << 23);
+    // A number of at most 10 bits and a power of two: exact.
+    let small = (size as f32 * STEP).to_bits();
+    let bits = if size < 0x400 { small } else { normal };
+    let bits = if size < CODE_INFINITY { bits } else { size << 13 | f32::INFINITY.to_bits() };
+    f32::from_bits(bits | u32::from(code & 0x8000) << 16)
+}
+
+/// Rounds each of `values` with [`nearest`].
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+pub fn round(values: &mut [f32]) {
+    for value in values {
+        *value = nearest(*value);
+    }
+}
+
+/// The bytes of `values`, [`BYTES`] for each, the least significant first. Values that [`nearest`] gave come back
+/// from [`from_bytes`] to the bit, others as what it gives.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+#[must_use]
+pub fn to_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().map(|value| code(*value).to_le_bytes()).collect::<Vec<_>>().into_flattened()
+}
+
+/// The values that [`to_bytes`] made `bytes` of; a byte behind the last whole value is passed over. Bytes of
+/// anybody else may hold infinities and what is no number.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+#[must_use]
+pub fn from_bytes(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|word| decode(u16::from_le_bytes(*word))).collect()
+}
+
+/// A digest of the Θ̂ of one fragment, `[fragment_len]`: two sums, modulo 2³², over each value with its place, so
+/// that they can be taken in any order. A value that [`nearest`] does not give counts as the one that it gives.
+///
+/// It tells apart what accidents make of a Θ̂: a flipped bit for certain, anything else but once in about 2⁶⁴.
+/// Someone who wants two vectors of one digest will find them.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+#[must_use]
+pub fn digest(values: &[f32]) -> u64 {
+    let (mut low, mut high) = (0_u32, 0_u32);
+    for (place, value) in (0_u32..).zip(values) {
+        let code = u32::from(code(*value));
+        low = low.wrapping_add(mix(place.wrapping_mul(0x9e37_79b1).wrapping_add(code)));
+        high = high.wrapping_add(mix(place.wrapping_mul(0x85eb_ca77) ^ (code << 16 | 0x5bd1)));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Spreads each bit over all of them; no two words become one (Wellons, `lowbias32`).
+#[inline(always)]
+fn mix(mut word: u32) -> u32 {
+    word = (word ^ word >> 16).wrapping_mul(0x7feb_352d);
+    word = (word ^ word >> 15).wrapping_mul(0x846c_a68b);
+    word ^ word >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All that a binary16 can hold, but −0.
+    fn all() -> impl Iterator<Item = f32> {
+        let halves = (0..=u16::MAX).map(f16::from_bits);
+        halves.filter(|half| half.is_finite() && half.to_bits() != 0x8000).map(f16::to_f32)
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
+    }
+
+    /// [`nearest`] by an independent way.
+    fn twin(value: f32) -> f32 {
+        let half = f16::from_f32(value).to_f32();
+        match half {
+            _ if half.is_nan() || half == 0.0 => 0.0,
+            _ if half.is_infinite() => ABS_MAX.copysign(half),
+            _ => half,
+        }
+    }
+
+    #[test]
+    fn what_fits_stays_and_comes_back_to_the_bit() {
+        let values: Vec<f32> = all().collect();
+        assert_eq!(values.len(), 2 * 0x7c00 - 1);
+        assert!(values.iter().all(|&value| nearest(value).to_bits() == value.to_bits()));
+        let bytes = to_bytes(&values);
+        assert_eq!(bytes.len(), BYTES * values.len());
+        assert_eq!(bits(&from_bytes(&bytes)), bits(&values));
+        assert_eq!(to_bytes(&[1.0, -2.0]), [0x00, 0x3c, 0x00, 0xc0]);
+        assert_eq!(from_bytes(&[0x00, 0x3c, 0x00]), [1.0]);
+    }
+
+    #[test]
+    fn foreign_bytes_are_what_ieee_says() {
+        for code in 0..=u16::MAX {
+            let [found, expected] = [from_bytes(&code.to_le_bytes())[0], f16::from_bits(code).to_f32()];
+            assert!(
+                found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(),
+                "{code:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn rounds_halves_to_even_and_saturates() {
+        let mut sizes: Vec<f32> = all().filter(|value| *value >= 0.0).collect();
+        sizes.sort_by(f32::total_cmp);
+        for pair in sizes.windows(2) {
+            let middle = (pair[0] + pair[1]) / 2.0;
+            for near in [middle.next_down(), middle, middle.next_up(), pair[0].next_up(), pair[1].next_down()]
+            {
+                for value in [near, -near] {
+                    assert_eq!(nearest(value).to_bits(), twin(value).to_bits(), "{value:e}");
+                }
+            }
+        }
+        let large = [65_504.0, 65_519.99, 65_520.0, 1e30, f32::MAX, f32::INFINITY];
+        assert!(large.iter().all(|&value| [nearest(value), -nearest(-value)] == [ABS_MAX; 2]));
+        assert_eq!(bits(&[-0.0, f32::NAN, -1e-9, 1e-45].map(nearest)), [0; 4]);
+    }
+
+    #[test]
+    fn a_digest_is_of_values_in_their_places() {
+        assert_eq!(digest(&[]), 0);
+        assert_eq!(digest(&[1.0, -0.5, 0.0, 65_504.0]), 0xd9ee_65ac_4894_5110);
+        let values: Vec<f32> = (0..1_000_u16).map(|i| f32::from(i % 7) * 0.25).collect();
+        let whole = digest(&values);
+        let mut other = values.clone();
+        other.swap(3, 5);
+        assert_ne!(digest(&other), whole);
+        assert_ne!(digest(&values[..999]), whole, "a shorter one");
+        for place in [0, 1, 500, 999] {
+            for bit in 0..16 {
+                let mut other = values.clone();
+                let code = code(other[place]) ^ 1 << bit;
+                other[place] = decode(code);
+                assert_eq!(digest(&other) == whole, code == 0x8000, "bit {bit} of value {place}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rounds_as_ieee_says(values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 1..300)) {
+            let expected: Vec<f32> = values.iter().map(|value| twin(*value)).collect();
+            let mut rounded = values.clone();
+            round(&mut rounded);
+            prop_assert_eq!(bits(&rounded), bits(&expected));
+            prop_assert_eq!(bits(&from_bytes(&to_bytes(&values))), bits(&expected));
+            prop_assert_eq!(digest(&values), digest(&expected));
+        }
+    }
+}

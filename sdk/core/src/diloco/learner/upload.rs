@@ -1,0 +1,105 @@
+//! What goes up: answers to questions, as many at once as the link can carry.
+
+use super::track::Stage;
+use super::{Learner, Output, Part};
+use crate::diloco::checksum;
+use crate::diloco::window::Window;
+use crate::wire::{FragmentId, Message, Millis, Serial, Update, Version};
+
+/// Bodies that may always be on their way to the syncer.
+const UPLOADS_LEAST: f64 = 2.0;
+
+impl Learner {
+    /// Begins to leave: hands in all progress that the syncer has not got yet, as far as its engine can code it. Go on
+    /// with [`Self::leave`] once that is out.
+    pub fn hand_in(&mut self) {
+        let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
+        let asked: Vec<_> = part.asked.iter().map(|&(fragment, _)| fragment).collect();
+        let versions = (0..).map(FragmentId).zip(&part.tracks).filter(|(p, _)| !asked.contains(p));
+        let unasked: Vec<_> = versions.filter_map(|(p, track)| Some((p, track.version?))).collect();
+        part.asked.extend(unasked);
+        self.answer(true);
+    }
+
+    pub(super) fn on_collect(&mut self, fragment: FragmentId, base: Version) {
+        let Some(part) = &mut self.part else { return };
+        if usize::from(fragment.0) < part.tracks.len() {
+            part.asked.retain(|&(asked, _)| asked != fragment);
+            part.asked.push_back((fragment, base));
+            self.answer(false);
+        }
+    }
+
+    /// Answers the questions that can be answered, in their order, as many as its link can carry at once; one that
+    /// leaves has nobody else who needs the link.
+    pub(super) fn answer(&mut self, leaves: bool) {
+        let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
+        let additive = part.policy.is_additive();
+        for (fragment, base) in std::mem::take(&mut part.asked) {
+            let under_way = part.tracks.iter().filter(|track| track.is_under_way()).count();
+            let has_room = leaves || part.upload.has_room(under_way as f64);
+            let track = &mut part.tracks[usize::from(fragment.0)];
+            let held = track.version.filter(|&held| !track.has_drifted && (additive || held == base));
+            match held.filter(|_| track.sent.is_none()) {
+                Some(_) if !track.has_progress() => {
+                    let pass = Message::Pass { run: part.run, fragment };
+                    self.out.push_back(Output::Send(pass));
+                }
+                Some(held) if has_room => {
+                    let serial = Serial(self.serial_next);
+                    self.serial_next = self.serial_next.wrapping_add(1);
+                    track.code(serial, held);
+                    self.out.push_back(Output::Encode { serial, fragment });
+                }
+                _ => part.asked.push_back((fragment, base)),
+            }
+        }
+    }
+
+    pub(super) fn on_encoded(
+        &mut self,
+        now: Millis,
+        serial: Serial,
+        fragment: FragmentId,
+        body: Vec<u8>,
+        digest: u64,
+    ) {
+        let Some(part) = &mut self.part else { return };
+        let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) else { return };
+        let Some(sent) = track.sent(serial) else { return };
+        if !(self.connected && part.ready) {
+            // Nobody is there to take it: what it holds goes into the next one.
+            track.sent = None;
+            return;
+        }
+        if sent.digest != digest {
+            // Its engine holds something else than the syncer published: no progress can be told from that.
+            track.drift(now);
+            return self.fetch_due(now);
+        }
+        sent.stage = Stage::Out(now);
+        let (base, steps, tokens) = (sent.base, sent.steps, sent.tokens);
+        let checksum = checksum(&body);
+        let update = Update { run: part.run, fragment, serial, base, steps, tokens, body, checksum };
+        self.out.push_back(Output::Send(Message::Update(update)));
+    }
+
+    pub(super) fn on_arrived(&mut self, now: Millis, fragment: FragmentId, serial: Serial) {
+        let Some(part) = &mut self.part else { return };
+        let track = part.tracks.get_mut(usize::from(fragment.0));
+        if let Some(sent) = track.and_then(|track| track.sent(serial))
+            && let Stage::Out(at) = sent.stage
+        {
+            sent.stage = Stage::Arrived;
+            part.upload.confirmed(now, at, 1.0, 0.0);
+            self.answer(false);
+        }
+    }
+}
+
+impl Part {
+    /// What may be on its way at once: two bodies at first, at most one of each fragment.
+    pub(super) fn upload(fragments: usize) -> Window {
+        Window::new(UPLOADS_LEAST, UPLOADS_LEAST, fragments as f64)
+    }
+}

@@ -1,0 +1,34 @@
+//! Who is asked, and when again.
+
+use super::Rounds;
+use crate::wire::{LearnerId, Millis};
+
+impl Rounds {
+    /// Whether `learner` may be asked ahead of the next round: it was not, and nothing of it is unsettled here.
+    #[must_use]
+    pub fn may_ask_ahead(&self, learner: LearnerId) -> bool {
+        self.terms.is_additive
+            && self.is_idle()
+            && !self.asked.contains_key(&learner)
+            && !self.early.contains_key(&learner)
+    }
+
+    /// Notes that `learner` is asked ahead of the next round.
+    pub fn ask_ahead(&mut self, now: Millis, learner: LearnerId) {
+        self.asked.entry(learner).or_insert(now);
+    }
+
+    /// Whether the round under way still waits for an answer of `learner`: then it is asked, again if need be.
+    pub fn ask_again(&mut self, now: Millis, learner: LearnerId) -> bool {
+        let awaits = self.collecting().is_some_and(|open| open.awaits(learner));
+        if awaits {
+            self.asked.insert(learner, now);
+        }
+        awaits
+    }
+
+    /// The connection of `learner` is gone, and with it every question.
+    pub fn unask(&mut self, learner: LearnerId) {
+        self.asked.remove(&learner);
+    }
+}

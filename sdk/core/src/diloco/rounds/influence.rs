@@ -1,0 +1,127 @@
+//! What an update weighs in a merge.
+
+use serde::{Deserialize, Serialize};
+
+/// Rules that shape the weights of a merge.
+///
+/// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
+/// less of what is old or long, and one bounds what a single learner can do. The defaults follow a measurement, see
+/// tests/evidence/DECISIONS.md.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Influence {
+    /// No learner has more than this many times the mean share of a merge, above 1; 0 for no bound.
+    pub share_ratio_max: f64,
+    /// Steps beyond this many times H weigh nothing, above 0; 0 for no bound.
+    pub turns_max: f64,
+    /// After so many newer versions of its fragment an update weighs half, above 0; 0 for never.
+    pub half_life_turns: f64,
+}
+
+impl Default for Influence {
+    fn default() -> Self {
+        Self { share_ratio_max: 2.0, turns_max: 0.0, half_life_turns: 0.0 }
+    }
+}
+
+/// What an update weighs by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Steps since its sender was last merged, at least 1.
+    pub(super) steps: u32,
+    /// Tokens that count, at least 1.
+    pub(super) tokens: u64,
+    /// Newer versions than the one that its sender held.
+    pub(super) age: u32,
+}
+
+impl Influence {
+    /// The weights of updates in a merge, above 0, before they are divided by their sum. `sync_every` is H, in steps.
+    pub(super) fn weights(&self, loads: &[Load], sync_every: u32) -> Vec<f64> {
+        let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
+        if self.share_ratio_max > 0.0 {
+            bound(&mut weights, self.share_ratio_max / loads.len() as f64);
+        }
+        weights
+    }
+
+    fn weight(&self, load: &Load, sync_every: u32) -> f64 {
+        let (steps, tokens) = (f64::from(load.steps), load.tokens as f64);
+        let steps_max = self.turns_max * f64::from(sync_every);
+        let counted = if steps_max > 0.0 { (steps_max / steps).min(1.0) } else { 1.0 };
+        let halvings =
+            if self.half_life_turns > 0.0 { f64::from(load.age) / self.half_life_turns } else { 0.0 };
+        // A weight of 0 would be no weight: what is there is merged, however little it moves.
+        (counted * tokens * tokens / steps * libm::exp2(-halvings)).max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Lowers the largest of `weights` until none is more than `share_max` of their sum. The others stay as they are.
+///
+/// With the k largest held at the bound, each of them weighs `share_max · rest / (1 − k · share_max)`; k is the
+/// smallest for which the next one is below that.
+fn bound(weights: &mut [f64], share_max: f64) {
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+    let mut rest: f64 = weights.iter().sum();
+    for (held, &at) in order.iter().enumerate() {
+        let bound = share_max * rest / (1.0 - held as f64 * share_max);
+        if held as f64 * share_max >= 1.0 || weights[at] <= bound {
+            return;
+        }
+        rest -= weights[at];
+        let bound = share_max * rest / (1.0 - (held + 1) as f64 * share_max);
+        if !(bound > 0.0 && bound.is_finite()) {
+            return;
+        }
+        order[..=held].iter().for_each(|&at| weights[at] = bound);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(influence: Influence, loads: &[Load]) -> Vec<f64> {
+        let weights = influence.weights(loads, 10);
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect()
+    }
+
+    fn steps(steps: &[u32]) -> Vec<Load> {
+        steps.iter().map(|&steps| Load { steps, tokens: u64::from(steps) * 8, age: 0 }).collect()
+    }
+
+    const FREE: Influence = Influence { share_ratio_max: 0.0, turns_max: 0.0, half_life_turns: 0.0 };
+
+    #[test]
+    fn quantity_times_quality_without_rules() {
+        assert_eq!(shares(FREE, &steps(&[10, 30])), [0.25, 0.75]);
+        let quality = [Load { steps: 10, tokens: 80, age: 0 }, Load { steps: 10, tokens: 160, age: 9 }];
+        assert_eq!(shares(FREE, &quality), [0.2, 0.8], "twice the batch: twice the tokens, twice as good");
+    }
+
+    #[test]
+    fn nobody_has_more_than_its_bound_and_the_others_keep_their_ratio() {
+        let bounded = Influence { share_ratio_max: 2.0, ..FREE };
+        assert_eq!(shares(bounded, &steps(&[10])), [1.0]);
+        assert_eq!(shares(bounded, &steps(&[10, 1_000])), [0.0099, 0.9901], "twice the mean of two is all");
+        assert_eq!(shares(bounded, &steps(&[1_000, 10, 30, 10])), [0.5, 0.1, 0.3, 0.1]);
+        // The second is above its bound only because the first is held to its own.
+        assert_eq!(
+            shares(bounded, &steps(&[10_000, 5_000, 10, 10, 10, 10, 10, 10]))[..3],
+            [0.25, 0.25, 0.0833]
+        );
+    }
+
+    #[test]
+    fn what_is_long_or_old_can_weigh_less() {
+        let long = Influence { turns_max: 2.0, ..FREE };
+        assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
+        let old = Influence { half_life_turns: 2.0, ..FREE };
+        let ages = [0, 2, 4].map(|age| Load { steps: 10, tokens: 80, age });
+        assert_eq!(shares(old, &ages), [0.5714, 0.2857, 0.1429]);
+        let ancient = [Load { age: u32::MAX, ..ages[0] }];
+        assert_eq!(shares(old, &ancient), [1.0]);
+    }
+}

@@ -1,0 +1,110 @@
+//! How much one side has on its way to the other at once.
+
+use crate::wire::Millis;
+
+/// What took longer than this many times the shortest way has waited for others…
+const CROWDED_RATIO: f64 = 2.0;
+/// …if it took this much longer, in milliseconds: clocks of milliseconds and busy machines are no queue.
+const CROWDED_MS: f64 = 100.0;
+/// What is left of the window when things wait for each other.
+const CUT: f64 = 0.7;
+/// How much the shortest way that is remembered grows with each confirmation: links change.
+const FORGET: f64 = 1.01;
+
+/// The window of what is sent and not confirmed, in any unit: bodies on the way up, bytes on the way down.
+///
+/// It doubles with each turn of confirmations until things begin to wait for each other, then it shrinks, and from
+/// there on it grows by `least` a turn: congestion control by delay (Brakmo and Peterson, TCP Vegas, 1995). So a far
+/// link is filled, and over a thin one little waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    size: f64,
+    least: f64,
+    most: f64,
+    was_crowded: bool,
+    /// The shortest way that was seen lately, in milliseconds; 0 before the first.
+    shortest_ms: f64,
+}
+
+impl Window {
+    /// One of `first`, which stays within `least` and `most`.
+    pub(super) fn new(least: f64, first: f64, most: f64) -> Self {
+        Self { size: first.min(most).max(least), least, most, was_crowded: false, shortest_ms: 0.0 }
+    }
+
+    /// Whether more may go out beside what is `under_way`.
+    pub(super) fn has_room(&self, under_way: f64) -> bool {
+        under_way < self.size
+    }
+
+    /// The shortest way that was seen lately, in milliseconds; 0 before the first.
+    pub(super) fn shortest_ms(&self) -> f64 {
+        self.shortest_ms
+    }
+
+    /// `amount` that was sent at `sent` is confirmed. The receiver listens every `step_ms`, in milliseconds.
+    pub(super) fn confirmed(&mut self, now: Millis, sent: Millis, amount: f64, step_ms: f64) {
+        let took_ms = now.since(sent) as f64;
+        let known_ms = self.shortest_ms * FORGET;
+        self.shortest_ms = if self.shortest_ms == 0.0 { took_ms } else { took_ms.min(known_ms) }.max(1.0);
+        let crowded_ms =
+            (CROWDED_RATIO * self.shortest_ms).max(self.shortest_ms + CROWDED_MS.max(2.0 * step_ms));
+        let size = if took_ms > crowded_ms {
+            self.was_crowded = true;
+            CUT * self.size
+        } else if self.was_crowded {
+            self.size + self.least * amount / self.size
+        } else {
+            self.size + amount
+        };
+        self.size = size.min(self.most).max(self.least);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The window after `count` bodies that took `took_ms` each.
+    fn after(mut window: Window, count: u32, took_ms: u64) -> Window {
+        (0..count).for_each(|_| window.confirmed(Millis(took_ms), Millis(0), 1.0, 0.0));
+        window
+    }
+
+    fn room(window: &Window) -> u32 {
+        (0..).take_while(|&under_way| window.has_room(f64::from(under_way))).count() as u32
+    }
+
+    fn bodies() -> Window {
+        Window::new(2.0, 2.0, 8.0)
+    }
+
+    #[test]
+    fn a_far_link_is_filled_and_a_thin_one_is_not() {
+        let far = after(bodies(), 6, 300);
+        assert_eq!((room(&bodies()), room(&far)), (2, 8));
+        assert_eq!(room(&after(far, 10, 2_000)), 2, "bodies wait for each other");
+    }
+
+    #[test]
+    fn a_window_that_was_too_large_grows_slowly() {
+        let crowded = after(after(bodies(), 6, 300), 10, 2_000);
+        assert_eq!(room(&after(crowded, 2, 300)), 4);
+        assert_eq!(room(&after(crowded, 100, 300)), 8);
+    }
+
+    #[test]
+    fn a_busy_machine_and_long_steps_are_no_queue() {
+        let near = after(bodies(), 100, 1);
+        assert_eq!(room(&after(near, 10, 60)), 8);
+        let mut slow = near;
+        (0..10).for_each(|_| slow.confirmed(Millis(1_900), Millis(0), 1.0, 1_000.0));
+        assert_eq!(room(&slow), 8);
+    }
+
+    #[test]
+    fn a_link_that_has_become_longer_is_learnt() {
+        let near = after(bodies(), 100, 100);
+        assert_eq!(room(&after(near, 400, 500)), 8);
+    }
+}

@@ -1,0 +1,121 @@
+//! The syncer's one actor: what comes in waits for it, and takes its time.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::World;
+use super::clock::Clock;
+use super::happening::Happening;
+use archipelago::diloco::syncer::{Input, Syncer};
+use archipelago::wire::{ConnId, FragmentId, Message, Millis};
+
+/// A process of the syncer.
+pub(super) struct SyncerProcess {
+    pub(super) core: Syncer,
+    pub(super) clock: Clock,
+    /// The wake-up planned for the core, on the world's clock.
+    pub(super) wake: Option<Millis>,
+    /// Requests for a fragment that was being merged when they came.
+    pub(super) waiting: Vec<(u32, u32, u32, FragmentId)>,
+    /// Connections that the syncer has ended: nothing that waits of them is taken in.
+    hung_up: BTreeSet<ConnId>,
+    mailbox: VecDeque<Input>,
+    /// Until when the actor is busy, in microseconds of the world's clock.
+    busy_us: u64,
+    /// When it is to go on, if that is planned.
+    next: Option<Millis>,
+}
+
+impl SyncerProcess {
+    pub(super) fn new(core: Syncer, clock: Clock) -> Self {
+        Self {
+            core,
+            clock,
+            wake: None,
+            waiting: Vec::new(),
+            hung_up: BTreeSet::new(),
+            mailbox: VecDeque::new(),
+            busy_us: 0,
+            next: None,
+        }
+    }
+
+    /// Nothing that came over `conn` is taken in any more.
+    pub(super) fn hang_up(&mut self, conn: ConnId) {
+        self.hung_up.insert(conn);
+        self.mailbox.retain(|input| source(input) != Some(conn));
+    }
+
+    /// Has the actor busy for `us` microseconds more.
+    pub(super) fn work(&mut self, now: Millis, us: u64) {
+        self.busy_us = self.busy_us.max(micros(now)).saturating_add(us);
+    }
+
+    /// Whether what is to be done at `now` can be begun within this millisecond.
+    fn is_free(&self, now: Millis) -> bool {
+        self.busy_us < micros(now.after(1))
+    }
+}
+
+impl World {
+    /// Puts `input` into the mailbox of the syncer's actor.
+    pub(super) fn tell_syncer(&mut self, input: Input) {
+        let Some(host) = &mut self.host else { return };
+        if source(&input).is_some_and(|conn| host.hung_up.contains(&conn)) {
+            return;
+        }
+        host.mailbox.push_back(input);
+        self.act();
+    }
+
+    /// The actor was to go on at `at`.
+    pub(super) fn actor_free(&mut self, generation: u32, at: Millis) {
+        let Some(host) = self.host.as_mut().filter(|host| host.next == Some(at)) else { return };
+        if generation == self.generation {
+            host.next = None;
+            self.act();
+        }
+    }
+
+    /// Has the actor take in what waits, for as long as it is free.
+    fn act(&mut self) {
+        let (now, generation) = (self.now, self.generation);
+        loop {
+            let Some(host) = self.host.as_mut().filter(|_| self.generation == generation) else { return };
+            if host.mailbox.is_empty() {
+                return;
+            }
+            if !host.is_free(now) {
+                let at = Millis(host.busy_us / 1_000);
+                if host.next != Some(at) {
+                    host.next = Some(at);
+                    self.queue.plan(at, Happening::ActorFree { generation, at });
+                }
+                return;
+            }
+            let Some(input) = host.mailbox.pop_front() else { return };
+            host.work(now, self.spec.shell.pace.input_us);
+            let clock = host.clock.read(now);
+            match &input {
+                Input::Update(conn, update) => self.audit.on_arrived(*conn, update, &host.core),
+                Input::Disconnected(conn) | Input::Message(conn, Message::Bye(_)) => {
+                    self.audit.on_gone(*conn)
+                }
+                _ => {}
+            }
+            host.core.handle(clock, input);
+            self.drive_host();
+        }
+    }
+}
+
+/// The connection that `input` came over, if it is about one that stands.
+fn source(input: &Input) -> Option<ConnId> {
+    match input {
+        Input::Message(conn, _) | Input::Update(conn, _) | Input::Heard(conn) => Some(*conn),
+        _ => None,
+    }
+}
+
+fn micros(at: Millis) -> u64 {
+    at.0.saturating_mul(1_000)
+}

@@ -1,0 +1,130 @@
+//! One connection through the link: a thread that reads and one that writes, each way.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::flight::Flight;
+use crate::lane::Lane;
+use crate::shape::{AHEAD, Shape};
+
+/// One way of a link, shared by its connections.
+pub(crate) struct Way {
+    lane: Mutex<Lane>,
+    carried_bytes: Mutex<u64>,
+}
+
+impl Way {
+    /// A way of a link of `shape`.
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self { lane: Mutex::new(Lane::new(shape.bytes_per_s())), carried_bytes: Mutex::default() }
+    }
+
+    /// Bytes that arrived at its end.
+    pub(crate) fn carried_bytes(&self) -> u64 {
+        *self.carried_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until the lane takes more in.
+    fn wait(&self, opened: Instant) {
+        loop {
+            let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match lane.wait(opened.elapsed(), AHEAD) {
+                Duration::ZERO => return,
+                wait => thread::sleep(wait),
+            }
+        }
+    }
+
+    /// Puts `bytes` on the wire; when the last of them has left this end.
+    fn put(&self, opened: Instant, bytes: usize) -> Duration {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner).put(opened.elapsed(), bytes)
+    }
+
+    fn arrived(&self, bytes: usize) {
+        *self.carried_bytes.lock().unwrap_or_else(PoisonError::into_inner) += bytes as u64;
+    }
+}
+
+/// The two ends of a connection.
+pub(crate) struct Ends {
+    /// Towards who connected.
+    pub(crate) near: TcpStream,
+    /// Towards whom it reaches.
+    pub(crate) far: TcpStream,
+}
+
+impl Ends {
+    /// Breaks the connection both ways.
+    pub(crate) fn shut(&self) {
+        // Fails only where it is broken already.
+        let _ = self.near.shutdown(Shutdown::Both);
+        let _ = self.far.shutdown(Shutdown::Both);
+    }
+}
+
+/// Carries what comes at either end to the other until both have ended or one has failed. `opened` is when the link
+/// was.
+pub(crate) fn carry(ends: &Ends, up: &Way, down: &Way, shape: Shape, opened: Instant) {
+    let accepted = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // The handshake, which the system has done without the link.
+            thread::sleep(shape.round_trip().saturating_sub(accepted.elapsed()));
+            one_way(&ends.near, &ends.far, up, shape, opened, ends);
+        });
+        one_way(&ends.far, &ends.near, down, shape, opened, ends);
+    });
+}
+
+fn one_way(from: &TcpStream, to: &TcpStream, way: &Way, shape: Shape, opened: Instant, ends: &Ends) {
+    let flight = Flight::new(shape.flight_bytes_max());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            if take_in(from, &flight, way, shape, opened).is_err() {
+                ends.shut();
+            }
+            flight.close();
+        });
+        if deliver(to, &flight, way, opened).is_err() {
+            ends.shut();
+        }
+        flight.close();
+    });
+}
+
+/// Reads until the end of the stream, no faster than the lane takes it.
+fn take_in(
+    mut from: &TcpStream,
+    flight: &Flight,
+    way: &Way,
+    shape: Shape,
+    opened: Instant,
+) -> io::Result<()> {
+    let mut buffer = vec![0; shape.chunk_bytes()];
+    loop {
+        way.wait(opened);
+        let bytes = match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let arrives = way.put(opened, bytes) + shape.one_way();
+        if !flight.push((arrives, buffer[..bytes].to_vec())) {
+            return Ok(());
+        }
+    }
+}
+
+/// Writes each piece when it arrives, and passes the end of the stream on.
+fn deliver(mut to: &TcpStream, flight: &Flight, way: &Way, opened: Instant) -> io::Result<()> {
+    while let Some((arrives, bytes)) = flight.pop() {
+        thread::sleep(arrives.saturating_sub(opened.elapsed()));
+        to.write_all(&bytes)?;
+        way.arrived(bytes.len());
+    }
+    to.shutdown(Shutdown::Write)
+}

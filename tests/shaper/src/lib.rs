@@ -1,0 +1,26 @@
+//! A link of a given rate and delay on loopback: a TCP proxy that anything goes through, WebSockets and HTTP alike.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `shape` | what a link is like |
+//! | `lane` | when bytes leave a sender of a given rate, as a function of given times |
+//! | `flight` | bytes on their way, in order, bounded |
+//! | `socket` | sockets whose own buffers hide nothing of the link |
+//! | `connection` | one connection through the link |
+//! | `link` | the proxy |
+//!
+//! All connections of one [`Link`] share it: one lane each way, in the order in which their bytes come. A new
+//! connection waits for one round trip before it carries anything, as a handshake would. What a link does not have:
+//! loss, reordering, TCP's slow beginning, and the bytes of headers below TCP's payload.
+
+#![expect(clippy::disallowed_methods, reason = "a proxy lives in real time")]
+
+mod connection;
+mod flight;
+mod lane;
+mod link;
+mod shape;
+mod socket;
+
+pub use link::{Carried, Link};
+pub use shape::Shape;

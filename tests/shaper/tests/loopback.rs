@@ -1,0 +1,128 @@
+//! Links over real sockets of this machine. No test is about time: what is delivered is.
+
+#![expect(clippy::unwrap_used, reason = "tests; the helpers of one too")]
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use archipelago_shaper::{Carried, Link, Shape};
+
+/// Longest wait for anything that must come.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A port that hands out what connects to it.
+fn server() -> (SocketAddr, Receiver<TcpStream>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (accepted, connections) = mpsc::channel();
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            stream.set_read_timeout(Some(WAIT)).unwrap();
+            if accepted.send(stream).is_err() {
+                return;
+            }
+        }
+    });
+    (address, connections)
+}
+
+fn connect(link: &Link) -> TcpStream {
+    let stream = TcpStream::connect(link.address()).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    stream.set_write_timeout(Some(WAIT)).unwrap();
+    stream
+}
+
+/// Bytes that say where they belong.
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+/// Writes `bytes` and says that this was all, while reading to the end.
+fn exchange(stream: &TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = stream;
+            stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write)).unwrap();
+        });
+        let (mut stream, mut came) = (stream, Vec::new());
+        stream.read_to_end(&mut came).map(|_| came)
+    })
+}
+
+#[test]
+fn every_byte_arrives_on_its_own_connection_both_ways() {
+    let shape = Shape::new(Some(200.0), Duration::from_millis(10));
+    let (address, connections) = server();
+    let link = Link::open(address, shape).unwrap();
+    let sizes = [1_000_003, 70_001, 1];
+    thread::scope(|scope| {
+        for (seed, bytes) in (0..).zip(sizes) {
+            let near = connect(&link);
+            // In turn, so that each end knows its other.
+            let far = connections.recv_timeout(WAIT).unwrap();
+            scope.spawn(move || {
+                assert!(exchange(&near, &pattern(seed, bytes)).unwrap() == pattern(seed + 100, 2 * bytes));
+            });
+            scope.spawn(move || {
+                assert!(exchange(&far, &pattern(seed + 100, 2 * bytes)).unwrap() == pattern(seed, bytes));
+            });
+        }
+    });
+    let up_bytes = sizes.iter().sum::<usize>() as u64;
+    assert_eq!(link.carried(), Carried { up_bytes, down_bytes: 2 * up_bytes });
+}
+
+#[test]
+fn who_does_not_read_holds_the_writer_back() {
+    let (address, connections) = server();
+    let link = Link::open(address, Shape::new(Some(100.0), Duration::ZERO)).unwrap();
+    let mut near = connect(&link);
+    near.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let _unread = connections.recv_timeout(WAIT).unwrap();
+    let mut taken = 0;
+    loop {
+        match near.write(&[0; 16_384]) {
+            Ok(bytes) => taken += bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(taken < 32 << 20, "{taken} bytes are taken, and nobody reads");
+    }
+    assert!(taken > 0);
+}
+
+#[test]
+fn a_connection_ends_for_who_reaches_nobody() {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let link = Link::open(free, Shape::new(None, Duration::ZERO)).unwrap();
+    assert!(ended(connect(&link)));
+}
+
+#[test]
+fn closing_the_link_breaks_what_goes_through_it() {
+    let (address, connections) = server();
+    let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
+    let near = connect(&link);
+    let far = connections.recv_timeout(WAIT).unwrap();
+    let place = link.address();
+    drop(link);
+    assert!(ended(near) && ended(far));
+    assert!(TcpStream::connect(place).is_err());
+}
+
+/// Whether the peer has ended the connection, politely or not.
+fn ended(mut stream: TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    }
+}

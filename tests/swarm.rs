@@ -1,0 +1,74 @@
+//! Whole runs in virtual time, none of which is as usual: what holds whatever the configuration, the links and the
+//! troubles.
+//!
+//! `SWARM_SEEDS=from..until cargo test --release -p archipelago-tests --test swarm` runs those seeds instead of the few
+//! that a test run has time for; `SWARM_SHOW=1` shows what they are made of.
+
+use std::env;
+
+use archipelago::wire::Millis;
+use archipelago_sim::world::{Fault, LinkSpec};
+use archipelago_tests::swarm::Swarm;
+use archipelago_tests::toys::{brief, check, for_seeds_in, status, watch};
+
+/// The seeds asked for, or the first `count`.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let Ok(asked) = env::var("SWARM_SEEDS") else { return 0..count };
+    let range =
+        asked.split_once("..").and_then(|(from, until)| Some(from.parse().ok()?..until.parse().ok()?));
+    range.unwrap_or_else(|| panic!("SWARM_SEEDS is {asked}, not two numbers with .. between them"))
+}
+
+fn is_near(link: &LinkSpec) -> bool {
+    link.latency_ms <= 40 && link.bytes_per_s.is_none() && link.loss == 0.0
+}
+
+/// Goal: whatever a run is like, whoever takes part, and whatever goes wrong, no invariant is ever broken: each step
+/// of a learner is merged once or its loss has a name, each learner is told what happened, and after the troubles each
+/// near learner that can be reached is merged within a time that follows from its link and its steps, again and again.
+#[test]
+fn nothing_breaks_and_everybody_counts() {
+    for_seeds_in(seeds(300), |seed| {
+        let swarm = Swarm::of(seed, 5);
+        let mut world = swarm.world(seed);
+        let troubles = swarm.troubles(seed, Millis(500), Millis(12_000));
+        if env::var_os("SWARM_SHOW").is_some() {
+            println!("seed {seed}: {:?} {:#?} {troubles:?}", swarm.exchange, swarm.toys);
+        }
+        for (at, fault) in troubles {
+            world.plan(at, fault);
+        }
+        watch(&mut world, seed, 20_000);
+        swarm.repair(&mut world);
+        let patience_ms = swarm.patience_ms();
+        let longest_ms = patience_ms.iter().copied().max().unwrap_or(0);
+        // Whoever is farther away than the grace window is left out as it is.
+        let near = swarm.toys.machines.iter().map(|machine| is_near(&machine.link));
+        let within_ms = near.zip(patience_ms).map(|(near, ms)| if near { ms } else { u64::MAX });
+        world.expect_merges(&within_ms.collect::<Vec<_>>());
+        watch(&mut world, seed, longest_ms + 20_000);
+
+        world.inject(Fault::Finish);
+        let ended = world.run_until(300_000, 500, |world| world.is_finished());
+        check(&world, seed);
+        assert!(ended, "seed {seed}: {}", brief(&world));
+        let last = status(&world);
+        assert_eq!((last.rounds_open, last.updates_pending), (0, 0), "seed {seed}");
+    });
+}
+
+/// Goal: the same seed leads to the same history.
+#[test]
+fn one_seed_is_one_history() {
+    let digest = |seed| {
+        let swarm = Swarm::of(seed, 4);
+        let mut world = swarm.world(seed);
+        for (at, fault) in swarm.troubles(seed, Millis(500), Millis(8_000)) {
+            world.plan(at, fault);
+        }
+        world.run_for(12_000);
+        world.digest()
+    };
+    let all: Vec<_> = (0..10).map(digest).collect();
+    assert_eq!((0..10).map(digest).collect::<Vec<_>>(), all);
+}

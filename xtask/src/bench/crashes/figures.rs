@@ -1,0 +1,147 @@
+//! What twenty kills come to.
+
+use serde_json::{Value, json};
+
+/// Bar: all learners take part again within so many seconds, in half of the cases.
+const LIVE_S_MAX: f64 = 5.0;
+/// Bar: nobody stands still for longer at a time, in seconds.
+const STARVED_S_MAX: f64 = 2.0;
+/// Bar: so far apart may a learner's shares of all tokens be, before the first kill and after it. Learners that share
+/// two cores with other programs differ by a few hundredths anyway.
+const SHARE_APART_MAX: f64 = 0.05;
+
+/// One kill of the syncer.
+pub struct Kill {
+    /// How long the syncer had lived, in seconds.
+    pub lived_s: f64,
+    /// From the kill until all learners took part in rounds again, in seconds.
+    pub live_s: f64,
+    /// Rounds that the next one knew nothing of.
+    pub rounds_lost: u64,
+    /// Updates merged in them.
+    pub updates_lost: u64,
+}
+
+/// What one learner said about once a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Said {
+    /// Tokens that it trained on so far.
+    pub tokens: f64,
+    /// Time that it stood still for want of data so far, in milliseconds.
+    pub starved_ms: f64,
+}
+
+/// All that was seen.
+pub struct History {
+    /// Each kill, in order.
+    pub kills: Vec<Kill>,
+    /// What each learner said, in order.
+    pub said: Vec<Vec<Said>>,
+    /// Tokens that each had trained on when it was warm, and at the first kill.
+    pub before: Vec<[f64; 2]>,
+}
+
+/// The figures, against the bars.
+pub fn figures(history: &History) -> Value {
+    let History { kills, said, before } = history;
+    let live: Vec<f64> = kills.iter().map(|kill| kill.live_s).collect();
+    let last = |said: &[Said]| said.last().map_or(0.0, |said| said.tokens);
+    let shares_before = shares(before.iter().map(|[warm, first]| first - warm).collect());
+    let shares_after = shares(said.iter().zip(before).map(|(said, [_, first])| last(said) - first).collect());
+    let starved: Vec<f64> = said.iter().map(|said| longest_starved_s(said)).collect();
+    let apart = |(a, b): (&f64, &f64)| (a - b).abs();
+    let apart_max = shares_before.iter().zip(&shares_after).map(apart).fold(0.0, f64::max);
+    let starved_max = starved.iter().copied().fold(0.0, f64::max);
+    let learner = |m: usize| {
+        json!({
+            "learner": m + 1,
+            "longest_starved_s": starved[m],
+            "share_before": shares_before[m],
+            "share_after": shares_after[m],
+        })
+    };
+    let kill = |kill: &Kill| {
+        json!({
+            "lived_s": kill.lived_s,
+            "live_again_s": kill.live_s,
+            "rounds_lost": kill.rounds_lost,
+            "updates_lost": kill.updates_lost,
+        })
+    };
+    json!({
+        "kills": kills.iter().map(kill).collect::<Vec<_>>(),
+        "learners": (0..said.len()).map(learner).collect::<Vec<_>>(),
+        "live_again_s_p50": median(&live),
+        "live_again_s_max": live.iter().copied().fold(0.0, f64::max),
+        "starved_s_max": starved_max,
+        "share_apart_max": apart_max,
+        "rounds_lost": kills.iter().map(|kill| kill.rounds_lost).sum::<u64>(),
+        "updates_lost": kills.iter().map(|kill| kill.updates_lost).sum::<u64>(),
+        "within": median(&live) <= LIVE_S_MAX && starved_max <= STARVED_S_MAX && apart_max <= SHARE_APART_MAX,
+    })
+}
+
+/// The longest time without data at a stretch, in seconds: what it grew by in words that follow each other and in each
+/// of which it grew.
+fn longest_starved_s(said: &[Said]) -> f64 {
+    let (mut longest_ms, mut stretch_ms) = (0.0_f64, 0.0);
+    for pair in said.windows(2) {
+        let more_ms = pair[1].starved_ms - pair[0].starved_ms;
+        stretch_ms = if more_ms > 0.0 { stretch_ms + more_ms } else { 0.0 };
+        longest_ms = longest_ms.max(stretch_ms);
+    }
+    longest_ms / 1e3
+}
+
+/// The lower median; 0 of nothing.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}
+
+/// Each part of the whole.
+fn shares(parts: Vec<f64>) -> Vec<f64> {
+    let whole: f64 = parts.iter().sum();
+    parts.into_iter().map(|part| if whole > 0.0 { part / whole } else { 0.0 }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(tokens: f64, starved_ms: f64) -> Said {
+        Said { tokens, starved_ms }
+    }
+
+    fn kill(live_s: f64) -> Kill {
+        Kill { lived_s: 9.0, live_s, rounds_lost: 7, updates_lost: 20 }
+    }
+
+    #[test]
+    fn the_longest_time_without_data_is_one_at_a_stretch() {
+        let starved_ms = [0.0, 900.0, 1_900.0, 1_900.0, 2_400.0, 2_400.0];
+        assert_eq!(longest_starved_s(&starved_ms.map(|ms| said(1.0, ms))), 1.9);
+        assert_eq!(longest_starved_s(&[]), 0.0);
+    }
+
+    #[test]
+    fn each_bar_binds() {
+        let fair = || History {
+            kills: [1.0, 2.0, 30.0].map(kill).into(),
+            said: vec![vec![said(0.0, 0.0), said(300.0, 1_500.0)], vec![said(310.0, 0.0)]],
+            before: vec![[100.0, 200.0], [110.0, 210.0]],
+        };
+        let within = |change: fn(&mut History)| {
+            let mut history = fair();
+            change(&mut history);
+            figures(&history)["within"].as_bool().unwrap()
+        };
+        assert!(within(|_| {}));
+        assert!(!within(|history| history.kills[1].live_s = 6.0));
+        assert!(!within(|history| history.said[0][1].starved_ms = 2_100.0));
+        assert!(!within(|history| history.said[1][0].tokens = 340.0));
+        let figures = figures(&fair());
+        assert_eq!((&figures["live_again_s_p50"], &figures["rounds_lost"]), (&json!(2.0), &json!(21)));
+    }
+}

@@ -1,0 +1,92 @@
+//! Learners over far and thin links: real processes, joined through a link of a given rate and delay.
+//!
+//! Each cell of the grid is a run of its own: a syncer, a learner beside it, and the same learner behind the link.
+
+mod cell;
+mod figures;
+mod grid;
+
+pub use self::cell::Programs;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use self::cell::measure;
+use self::grid::{Cell, Only, grid};
+
+/// What to measure, and with what.
+#[derive(clap::Args)]
+// The flags of `bench` are a group of the usual name.
+#[group(skip)]
+pub struct Args {
+    /// Links: these cells alone, as PRESET, PRESET,MBIT/S or PRESET,MBIT/S,ROUND-TRIP-MS; `unlimited` is a rate too;
+    /// may be repeated.
+    #[arg(long, value_name = "CELL")]
+    only: Vec<Only>,
+    /// Links: seconds that both learners of a cell live [default: 45].
+    #[arg(long)]
+    seconds: Option<u32>,
+    /// Links: text to train on, a file or a folder [default: the built-in grammar].
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// Links and crashes: takes syncer-server and native-learner from here instead of building them.
+    #[arg(long, value_name = "DIR")]
+    prebuilt: Option<PathBuf>,
+}
+
+/// Seconds of a cell: enough for some hundred rounds beside a near learner.
+const SECONDS: u32 = 45;
+
+impl Args {
+    /// Whether any of these was given that is for links alone.
+    pub fn any(&self) -> bool {
+        !self.only.is_empty() || self.seconds.is_some() || self.data.is_some()
+    }
+
+    /// Whether programs are given.
+    pub fn is_prebuilt(&self) -> bool {
+        self.prebuilt.is_some()
+    }
+
+    /// The programs to measure.
+    ///
+    /// # Errors
+    /// A sentence: they could not be built, or are not there.
+    pub fn programs(&self) -> Result<Programs, String> {
+        self.prebuilt.as_deref().map_or_else(Programs::build, Programs::in_folder)
+    }
+
+    /// The cells that are asked for: those of the grid, or those that `--only` names.
+    fn cells(&self) -> Vec<Cell> {
+        match self.only.is_empty() {
+            true => grid(),
+            false => self.only.iter().flat_map(Only::cells).collect(),
+        }
+    }
+}
+
+/// Measures one cell after the other, and says each as soon as it is known.
+///
+/// # Errors
+/// A sentence: the programs could not be built, or no cell could be measured.
+pub fn run(args: &Args) -> Result<Value, String> {
+    let seconds = args.seconds.unwrap_or(SECONDS);
+    let programs = args.programs()?;
+    let (cells, mut rows, mut failed) = (args.cells(), Vec::new(), Vec::new());
+    for (number, cell) in cells.iter().enumerate() {
+        println!("   {} of {}: {cell}, {seconds} s", number + 1, cells.len());
+        match measure(cell, seconds, args.data.as_deref(), &programs) {
+            Ok(row) => {
+                println!("   {row}");
+                rows.push(row);
+            }
+            // The others are worth having.
+            Err(reason) => failed.push(format!("{cell}: {reason}")),
+        }
+    }
+    match failed.is_empty() || !rows.is_empty() {
+        true => Ok(json!({ "seconds": seconds, "cells": rows, "failed": failed })),
+        false => Err(failed.join("; ")),
+    }
+}
