@@ -48,16 +48,16 @@ export class Live {
     say("exchange", `${bytes(report.sentBytes)} up, ${bytes(report.receivedBytes)} down`);
   }
 
-  receipt({ round, fragment, fate }: LearnerEventMap["receipt"]): void {
+  receipt({ fragment, fate }: LearnerEventMap["receipt"]): void {
     const { kind, text } = inWords(fate);
     this.#fates[kind] += 1;
     const list = find("receipts", HTMLElement);
-    list.prepend(make("li", {}, `Round ${round}, fragment ${fragment}: ${text}`));
+    list.prepend(make("li", {}, `Fragment ${fragment}: ${text}`));
     while (list.children.length > RECEIPTS_MAX) list.lastChild?.remove();
     const { merged, late, refused } = this.#fates;
     say(
       "receipts-sum",
-      `Of this machine's updates ${merged} merged, ${late} came late, ${refused} refused. Late progress rides in the next update.`,
+      `Of this machine's updates ${merged} merged, ${late} came too late to use, ${refused} refused. What did not count rides in the next update.`,
     );
   }
 
@@ -76,6 +76,6 @@ function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "
       text: `merged into version ${version}, ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of it`,
     };
   }
-  if ("late" in fate) return { kind: "late", text: `late (${fate.late.replaceAll("_", " ")})` };
+  if ("late" in fate) return { kind: "late", text: `too late to use (${fate.late.replaceAll("_", " ")})` };
   return { kind: "refused", text: `refused (${fate.refused.replaceAll("_", " ")})` };
 }
