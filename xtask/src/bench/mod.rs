@@ -2,6 +2,7 @@
 
 mod crashes;
 mod links;
+mod processes;
 mod runs;
 mod table;
 

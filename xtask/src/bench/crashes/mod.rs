@@ -6,7 +6,7 @@ mod run;
 
 use serde_json::Value;
 
-use super::links::Programs;
+use super::processes::Programs;
 
 /// Learners under the syncer.
 const LEARNERS: usize = 4;

@@ -1,19 +1,18 @@
 //! The run itself: processes, kills, and what is seen of them.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 use archipelago_demo::{Process, http};
 use serde_json::Value;
 
 use super::figures::{History, Kill, Said};
-use super::{KILLS, LEARNERS, Programs};
-use crate::cargo::target_folder;
+use super::{KILLS, LEARNERS};
+use crate::bench::processes::{Programs, empty_folder, still_runs};
 
-/// Longest wait for a syncer to answer, and for learners to be back.
+/// Longest wait for learners to be back.
 const WAIT: Duration = Duration::from_secs(120);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,7 +35,7 @@ struct Stage<'a> {
 /// # Errors
 /// A sentence: a program could not be started, a syncer did not come back, or a learner ended.
 pub fn run(programs: &Programs) -> Result<History, String> {
-    let stage = Stage { programs, folder: empty_folder()? };
+    let stage = Stage { programs, folder: empty_folder("crashes")? };
     let (mut syncer, address) = stage.start_syncer("127.0.0.1:0")?;
     let mut learners = Vec::new();
     for number in 1..=LEARNERS {
@@ -78,34 +77,15 @@ pub fn run(programs: &Programs) -> Result<History, String> {
 impl Stage<'_> {
     /// A syncer that answers at `listen`, and where that is.
     fn start_syncer(&self, listen: &str) -> Result<(Process, SocketAddr), String> {
-        let mut line = words(&["serve", "--json", "--preset", "tiny", "--listen", listen, "--dir"]);
-        line.push(self.folder.join("store").into());
         // Each life writes files of its own: the first line says where it listens.
-        let mut logs = (1_u32..).map(|life| self.folder.join(format!("syncer-{life}")));
-        let log = logs.find(|log| !log.with_extension("jsonl").exists()).expect("one is free");
-        let mut syncer = Process::spawn(self.programs.syncer(), &line, &log)?;
-        let start = Instant::now();
-        while start.elapsed() < WAIT {
-            let first = syncer.stdout().first().and_then(|line| serde_json::from_str::<Value>(line).ok());
-            if let Some(address) = first.and_then(|line| line["address"].as_str()?.parse().ok())
-                && http::get(address, "/v1/status").is_ok()
-            {
-                return Ok((syncer, address));
-            }
-            if let Some(code) = syncer.exit_code() {
-                return Err(format!("the syncer ended with {code}: {}", syncer.last_words()));
-            }
-            thread::sleep(LOOK);
-        }
-        Err(format!("the syncer does not answer after {} s", WAIT.as_secs()))
+        let mut logs = (1_u32..).map(|life| format!("syncer-{life}"));
+        let is_free = |log: &String| !self.folder.join(log).with_extension("jsonl").exists();
+        let log = logs.find(is_free).expect("one is free");
+        self.programs.serve("tiny", listen, &self.folder, &log, &[])
     }
 
     fn start_learner(&self, address: SocketAddr, number: usize) -> Result<Process, String> {
-        let name = format!("learner-{number}");
-        let mut line = words(&["join", &format!("ws://{address}"), "--json", "--name", &name]);
-        line.extend(words(&["--engine", "cpu", "--threads", "1", "--identity"]));
-        line.push(self.folder.join(&name).with_extension("identity").into());
-        Process::spawn(self.programs.learner(), &line, &self.folder.join(&name))
+        self.programs.join(address, &self.folder, &format!("learner-{number}"), &[])
     }
 }
 
@@ -116,9 +96,7 @@ fn all_live(address: SocketAddr, syncer: &mut Process) -> Result<Value, String> 
         if count(&status(address)?, "/live") == LEARNERS as u64 {
             return Ok(first);
         }
-        if let Some(code) = syncer.exit_code() {
-            return Err(format!("the syncer ended with {code}: {}", syncer.last_words()));
-        }
+        still_runs(syncer)?;
         thread::sleep(LOOK);
     }
     Err(format!("not all learners are live after {} s", WAIT.as_secs()))
@@ -149,19 +127,4 @@ fn said(learner: &Process) -> Vec<Said> {
 /// Tokens that it has trained on so far.
 fn trained(learner: &Process) -> f64 {
     said(learner).last().map_or(0.0, |said| said.tokens)
-}
-
-/// A folder for the files of a run; those of the last stay until then, to be looked into.
-fn empty_folder() -> Result<PathBuf, String> {
-    let folder = target_folder()?.join("crashes");
-    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-    if Path::exists(&folder) {
-        fs::remove_dir_all(&folder).map_err(failed)?;
-    }
-    fs::create_dir_all(&folder).map_err(failed)?;
-    Ok(folder)
-}
-
-fn words(words: &[&str]) -> Vec<OsString> {
-    words.iter().map(OsString::from).collect()
 }

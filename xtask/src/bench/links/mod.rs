@@ -6,14 +6,13 @@ mod cell;
 mod figures;
 mod grid;
 
-pub use self::cell::Programs;
-
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use self::cell::measure;
 use self::grid::{Cell, Only, grid};
+use super::processes::Programs;
 
 /// What to measure, and with what.
 #[derive(clap::Args)]
