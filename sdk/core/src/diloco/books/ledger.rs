@@ -150,10 +150,12 @@ impl Ledger {
     }
 
     /// Notes that `tokens` leased to `learner` came back, on which it has not trained by its own word, or nothing of
-    /// which can still be merged.
+    /// which can still be merged. What is merged by then was leased, even where its word of having trained it never
+    /// came: or each process that is lost would leave a debt to the next.
     pub(super) fn take_back(&mut self, learner: LearnerId, tokens: u64) {
         if let Some(account) = self.accounts.get_mut(&learner) {
-            account.leased_tokens = account.leased_tokens.saturating_sub(tokens);
+            let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
+            account.leased_tokens = account.leased_tokens.saturating_sub(tokens).max(merged);
         }
     }
 

@@ -63,6 +63,22 @@ fn what_is_lost_comes_back_and_is_granted_again() {
     assert_eq!(books.restart(bert), [], "nothing is left to come back");
 }
 
+/// It trains and is merged, and is gone before it says what of its lease is done, again and again.
+#[test]
+fn processes_that_are_lost_leave_no_debt() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    for process in 0..10 {
+        books.grant(Millis(0), anne, &SPEED);
+        assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 80, "process {process}");
+        let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens: 24 };
+        let (fragment, serial, round) = (FragmentId(0), Serial(process), Some(Round(1)));
+        books.settle(&Settled { round, fragment, learner: anne, serial, tokens: 24, fate });
+        books.restart(anne);
+        assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 0, "nothing is leased any more");
+    }
+}
+
 #[test]
 fn what_a_learner_that_came_back_does_not_name_comes_back() {
     let mut books = books();
