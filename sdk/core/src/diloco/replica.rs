@@ -121,22 +121,28 @@ impl Replica {
     /// [`ReplicaError::NothingReported`] if there is no such update.
     pub fn include(&mut self, fragment: FragmentId, theta: &mut [f32]) -> Result<(), ReplicaError> {
         let segments = self.checked(fragment, theta)?;
-        let reported = match &self.reported[usize::from(fragment.0)] {
-            Some(Reported::Progress(body)) => self.codec.decode(segments, body)?,
+        let values = match &self.reported[usize::from(fragment.0)] {
+            Some(Reported::Progress(body)) => {
+                let mut values = self.codec.decode(segments, body)?;
+                let local = self.fragments.gather(fragment, theta);
+                values.iter_mut().zip(local).for_each(|(value, theta)| *value += theta);
+                values
+            }
             Some(Reported::Position(position)) => {
-                let mut progress = self.fragments.gather(fragment, &self.hat);
-                progress.iter_mut().zip(position).for_each(|(hat, position)| *hat -= position);
-                progress
+                // From the new end, so that what has just been reported comes to be Θ̂ to the bit.
+                let mut values = self.fragments.gather(fragment, theta);
+                let hat = self.fragments.gather(fragment, &self.hat);
+                let ends = position.iter().zip(hat);
+                values
+                    .iter_mut()
+                    .zip(ends)
+                    .for_each(|(theta, (position, hat))| *theta = hat + (*theta - position));
+                values
             }
             None if self.policy.is_additive() => return Err(ReplicaError::NothingReported { fragment }),
             None => return Ok(()),
         };
-        let mut rest = reported.as_slice();
-        for segment in segments {
-            let (head, tail) = rest.split_at(segment.len as usize);
-            theta[segment.range()].iter_mut().zip(head).for_each(|(theta, reported)| *theta += reported);
-            rest = tail;
-        }
+        self.fragments.scatter(fragment, &values, theta);
         self.reported[usize::from(fragment.0)] = None;
         Ok(())
     }

@@ -233,8 +233,8 @@ params! {
         code: u32,
         /// The segment's first block within the fragment.
         block: u32,
-        /// Of `decode_add`: 0 to add to a Θ̂, 2³¹ to subtract from a position.
-        sign: u32,
+        /// Of `decode_add`: 1 if the values are a Θ̂, which 16 bits hold.
+        is_hat: u32,
     }
 
     /// Progress on top of a new Θ̂: `rebase.wgsl`.

@@ -46,6 +46,7 @@ pub struct Exchange {
     fragments: Arc<Fragments>,
     codec: Codec,
     share: Option<f32>,
+    is_additive: bool,
     theta: Vec<wgpu::Buffer>,
     hat: Vec<wgpu::Buffer>,
     /// What progress is measured from while a change comes in. Before that, unless rounding is kept too, for each
@@ -69,12 +70,10 @@ struct Part {
     /// Coded last. If rounding is kept, it stays the progress that was reported until a change includes it.
     body: Body,
     encode: Program,
-    /// From the old Θ̂ to what `body` says, if rounding is kept.
-    position: Option<Program>,
     add: Program,
     /// If progress is kept.
     rebase: Option<Program>,
-    /// From the reference to Θ̂, all of it, if progress is kept.
+    /// If progress is kept: adds what `body` says to θ if rounding is kept too, else moves θ from the reference to Θ̂.
     include: Option<Program>,
     is_reported: bool,
 }
@@ -125,13 +124,14 @@ impl Exchange {
             Plan { gpu, codec, theta, hat, reference: &reference, largest: &largest, incoming: &incoming };
         let part = |(p, body)| {
             let pieces = Piece::all(arena, &codec, segments(p));
-            let keeps_residue = policy == ApplyPolicy::Keep { residue: true };
             Part {
                 encode: plan.encode(&pieces, &body),
-                position: keeps_residue.then(|| plan.position(&pieces, &body)),
                 add: plan.add(&pieces),
                 rebase: share.map(|share| plan.rebase(&pieces, share)),
-                include: share.map(|_| plan.rebase(&pieces, 1.0)),
+                include: share.map(|_| match policy.is_additive() {
+                    true => plan.give_back(&pieces, &body),
+                    false => plan.rebase(&pieces, 1.0),
+                }),
                 pieces,
                 body,
                 is_reported: false,
@@ -142,6 +142,7 @@ impl Exchange {
             gpu: gpu.clone(),
             codec,
             share,
+            is_additive: policy.is_additive(),
             theta: theta.to_vec(),
             hat: hat.to_vec(),
             reference,
@@ -172,7 +173,7 @@ impl Exchange {
                 encoder.clear_buffer(&slice.buffer, slice.start_byte, Some(slice.bytes));
             }
             part.encode.record(encoder);
-            if part.position.is_none() && self.share.is_some() {
+            if !self.is_additive && self.share.is_some() {
                 copy(encoder, &part.pieces, &self.theta, &self.reference);
             }
         });
@@ -225,20 +226,14 @@ impl Exchange {
         self.segments(fragment)?;
         let part = &mut self.parts[usize::from(fragment.0)];
         if !std::mem::take(&mut part.is_reported) {
-            return match part.position {
-                Some(_) => Err(ReplicaError::NothingReported { fragment }.into()),
-                None => Ok(()),
+            return match self.is_additive {
+                true => Err(ReplicaError::NothingReported { fragment }.into()),
+                false => Ok(()),
             };
         }
-        let part = &self.parts[usize::from(fragment.0)];
-        let Some(include) = &part.include else { return Ok(()) };
-        self.submit(|encoder| {
-            if let Some(position) = &part.position {
-                copy(encoder, &part.pieces, &self.hat, &self.reference);
-                position.record(encoder);
-            }
-            include.record(encoder);
-        });
+        if let Some(include) = &self.parts[usize::from(fragment.0)].include {
+            self.submit(|encoder| include.record(encoder));
+        }
         Ok(())
     }
 
@@ -296,7 +291,7 @@ impl Exchange {
     /// beside another Θ̂, while progress is progress.
     fn set_reference(&mut self, fragment: FragmentId, keep: bool) {
         let part = &mut self.parts[usize::from(fragment.0)];
-        part.is_reported &= keep && part.position.is_some();
+        part.is_reported &= keep && self.is_additive;
         let part = &self.parts[usize::from(fragment.0)];
         if keep {
             self.submit(|encoder| copy(encoder, &part.pieces, &self.hat, &self.reference));

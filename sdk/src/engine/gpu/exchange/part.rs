@@ -90,9 +90,9 @@ impl Piece {
         (self.start % (ALIGN_BYTES / 4)) as u32
     }
 
-    fn params(&self, sign: u32) -> params::Piece {
+    fn params(&self, is_hat: bool) -> params::Piece {
         let &Self { len, offset, value, code, block, .. } = self;
-        params::Piece { start: self.start(), len, offset, value, code, block, sign }
+        params::Piece { start: self.start(), len, offset, value, code, block, is_hat: is_hat.into() }
     }
 
     /// Its bytes, within the chunk.
@@ -126,33 +126,37 @@ impl Plan<'_> {
         let mut add = |kernel: KernelOf<params::Piece>, piece: &Piece, codes: Option<&Slice>| {
             let storage = [piece.slice(theta), piece.slice(hat), self.largest.clone(), body.head.clone()];
             let storage = storage.into_iter().chain(codes.cloned()).collect();
-            let call = kernel.with(piece.params(0));
+            let call = kernel.with(piece.params(false));
             builder.add(self.dispatch(call, piece.len / 8 + 2, storage));
         };
         pieces.iter().for_each(|piece| add(DELTA_MAX, piece, None));
         pieces.iter().for_each(|piece| add(DELTA_CODE, piece, Some(&body.codes)));
         for piece in pieces {
             let storage = vec![piece.slice(hat), body.digest.clone()];
-            builder.add(self.dispatch(DIGEST.with(piece.params(0)), piece.len / DIGEST_VALUES + 1, storage));
+            builder.add(self.dispatch(
+                DIGEST.with(piece.params(false)),
+                piece.len / DIGEST_VALUES + 1,
+                storage,
+            ));
         }
         builder.build(self.gpu)
     }
 
-    /// `reference −= body`.
-    pub fn position(&self, pieces: &[Piece], body: &Body) -> Program {
-        self.decode_add(pieces, body, 1 << 31, self.reference)
+    /// `θ += body`: what it reported is no progress of θ any more.
+    pub fn give_back(&self, pieces: &[Piece], body: &Body) -> Program {
+        self.decode_add(pieces, body, false, self.theta)
     }
 
     /// `Θ̂ = nearest(Θ̂ + incoming)`.
     pub fn add(&self, pieces: &[Piece]) -> Program {
-        self.decode_add(pieces, self.incoming, 0, self.hat)
+        self.decode_add(pieces, self.incoming, true, self.hat)
     }
 
-    fn decode_add(&self, pieces: &[Piece], body: &Body, sign: u32, values: &[wgpu::Buffer]) -> Program {
+    fn decode_add(&self, pieces: &[Piece], body: &Body, is_hat: bool, values: &[wgpu::Buffer]) -> Program {
         let mut builder = Builder::default();
         for piece in pieces {
             let storage = vec![body.head.clone(), body.codes.clone(), piece.slice(values)];
-            builder.add(self.dispatch(DECODE_ADD.with(piece.params(sign)), piece.len, storage));
+            builder.add(self.dispatch(DECODE_ADD.with(piece.params(is_hat)), piece.len, storage));
         }
         builder.build(self.gpu)
     }

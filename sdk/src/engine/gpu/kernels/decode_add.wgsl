@@ -1,6 +1,6 @@
-// With `sign` = 0 values[i] += what `head` and `codes` stand for, rounded to 16 bits as a Θ̂ is; with 2³¹ −=, not
-// rounded further; for one piece. A body laid out as by `delta_code`. Pieces: `parts/piece.wgsl`.
-// CPU twin: `diloco::Codec::decode`, an addition and `diloco::halves::nearest`.
+// values[i] += what `head` and `codes` stand for, for one piece; the sum is rounded to 16 bits if the values are a
+// Θ̂. A body laid out as by `delta_code`. Pieces: `parts/piece.wgsl`.
+// CPU twin: `diloco::Codec::decode`, an addition and for a Θ̂ `diloco::halves::nearest`.
 //
 // The same bits as the twins' on every device, whatever it does with subnormal numbers and with the sign of
 // zero: that is how all learners and the syncer hold one Θ̂. What a code stands for is exact, and a sum of
@@ -63,7 +63,7 @@ fn main(
 ) {
     for (var i = id.x; i < params.len; i += groups.x * WG) {
         let at = params.start + i;
-        let bits = sum(values[at], decoded(params.offset + i) ^ params.sign);
-        values[at] = select(bits, half_bits(half_code(bits)), params.sign == 0u);
+        let bits = sum(values[at], decoded(params.offset + i));
+        values[at] = select(bits, half_bits(half_code(bits)), params.is_hat == 1u);
     }
 }

@@ -76,7 +76,7 @@ fn runs(len: usize) -> [Range<usize>; 2] {
 /// The parameters of `run` of the fragment's only segment, whose values lie behind three others.
 fn piece(run: &Range<usize>) -> params::Piece {
     let (len, offset) = (run.len() as u32, run.start as u32);
-    params::Piece { start: 3, len, offset, value: 0, code: 0, block: 0, sign: 0 }
+    params::Piece { start: 3, len, offset, value: 0, code: 0, block: 0, is_hat: 0 }
 }
 
 /// `values` among others that are not the kernel's.
@@ -173,16 +173,16 @@ async fn sums_agree(gpus: &Gpus) {
                 .collect();
             let head_words = codec.head_bytes(&segments) / 4;
             let head = [&[7], &body[..head_words]].concat();
-            for (sign, what) in [(0, "plus"), (1 << 31, "minus")] {
+            for (is_hat, what) in [(1, "of a Θ̂"), (0, "of parameters")] {
                 let expected = values.iter().zip(&decoded).map(|(value, decoded)| {
-                    let sum = if sign == 0 { halves::nearest(value + decoded) } else { value - decoded };
+                    let sum = if is_hat == 1 { halves::nearest(value + decoded) } else { value + decoded };
                     sum.to_bits()
                 });
                 let expected: Vec<u32> = expected.collect();
                 gpus.each(async |gpu| {
                     let mut found = Vec::new();
                     for run in runs(len) {
-                        let call = kernels::DECODE_ADD.with(params::Piece { sign, ..piece(&run) });
+                        let call = kernels::DECODE_ADD.with(params::Piece { is_hat, ..piece(&run) });
                         let values = among_others(&values[run.clone()], f32::MAX);
                         let buffers = [head.clone(), body[head_words..].to_vec(), values];
                         let all = run_kernel(gpu, call, &constants(code, block), &buffers).await;

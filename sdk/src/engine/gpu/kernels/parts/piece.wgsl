@@ -24,8 +24,8 @@ struct Params {
     code: u32,
     // The segment's first block within the fragment.
     block: u32,
-    // Of `decode_add`: 0 to add to a Θ̂, 2³¹ to subtract from a position.
-    sign: u32,
+    // Of `decode_add`: 1 if the values are a Θ̂, which 16 bits hold.
+    is_hat: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
