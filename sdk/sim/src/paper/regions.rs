@@ -241,13 +241,13 @@ mod tests {
         assert!(states.lock_step_slowdown(&UNITED_STATES).unwrap() > 20.0);
     }
 
-    /// A fragment that takes longer than τ steps is exchanged less often. Who lags two turns behind is sent away and
-    /// fetches all parameters anew, which costs some steps.
+    /// A fragment that takes longer than τ steps is exchanged less often. Who lags fetches whole fragments in place of
+    /// changes, which costs some steps.
     #[test]
     fn links_that_are_too_slow_show() {
         // 258 MB: 21 s up and 21 s down again, in place of 6 s between two rounds.
         let slow = Setting { link_bits_per_s: 0.1e9, ..Setting::default() }.decoupled(&WORLD, 1).unwrap();
-        assert!(slow.round_slowdown > 2.0 && slow.step_slowdown < 1.5, "{slow:?}");
+        assert!(slow.round_slowdown > 1.5 && slow.step_slowdown < 1.5, "{slow:?}");
     }
 
     #[test]
