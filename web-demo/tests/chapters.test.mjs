@@ -26,7 +26,7 @@ function measure(more = {}) {
     answers: 50,
     collectMs: 1_000,
     shares: [2, 2, 2, 2, 2],
-    late: 0,
+    early: 0,
     refused: 0,
     updates: 50,
     updateBytes: 50_000,
@@ -187,13 +187,15 @@ test("a stretch counts what is in it, and the next one begins at nothing", () =>
       [
         ...round(2, 1_200, [{ island: 0, share: 1 }]),
         { kind: "live", island: 0, atMs: 2_000 },
+        { kind: "answered", round: 2, fragment: 0, island: 0, atMs: 1_250 },
+        { kind: "answered", round: null, fragment: 0, island: 1, atMs: 2_100 },
         ...round(3, 2_200, [{ island: 1, share: 1 }]),
       ],
       [island({ steps: 15 }), island({ steps: 20 })],
     ),
   );
   const { now } = watch;
-  assert.deepEqual([now.fromMs, now.untilMs, now.merges, now.answers], [1_000, 3_000, 2, 2]);
+  assert.deepEqual([now.fromMs, now.untilMs, now.merges, now.answers, now.early], [1_000, 3_000, 2, 2, 1]);
   assert.deepEqual(
     [now.shares, now.steps],
     [

@@ -10,7 +10,7 @@ const MINUTE_MS = 60_000;
 const CHAPTERS = {
   lockstep: 2,
   quorum: 1,
-  grace: 2,
+  grace: 1,
   weights: 1,
   rda: 1,
   fragments: 0,

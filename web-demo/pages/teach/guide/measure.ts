@@ -11,7 +11,8 @@ export interface Measure {
   readonly collectMs: number;
   /** Share of each island in all merges together: as many in all as there were merges. */
   readonly shares: readonly number[];
-  readonly late: number;
+  /** Answers that came when no round on their fragment collected, and waited for the next. */
+  readonly early: number;
   readonly refused: number;
   /** Updates sent, their bytes, the largest of them, and bytes down. */
   readonly updates: number;
@@ -112,8 +113,9 @@ export class Watch {
         return;
       case "abandoned":
         return void this.#launchedMs.delete(mark.round);
-      case "late":
-        return void (sums.late += 1);
+      case "answered":
+        if (mark.round === null) sums.early += 1;
+        return;
       case "refused":
         return void (sums.refused += 1);
       case "live":
@@ -141,7 +143,7 @@ function blank(islands: number, fromMs: number): Sums {
     answers: 0,
     collectMs: 0,
     shares: zeros(),
-    late: 0,
+    early: 0,
     refused: 0,
     updates: 0,
     updateBytes: 0,

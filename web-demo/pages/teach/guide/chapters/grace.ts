@@ -18,7 +18,7 @@ export const grace: Chapter = {
     const [was, is] = [answersPerMerge(before), answersPerMerge(after)];
     return {
       answer: 2 - bin(is, 2, 4.25),
-      text: `${was.toFixed(1)} answers in a merge with grace, ${is.toFixed(1)} without; ${after.late} answers came too late since. What came too late is not lost: it rides along in that island's next answer.`,
+      text: `${was.toFixed(1)} answers in a merge with grace, ${is.toFixed(1)} without; ${after.early} answers came after their round. They are not lost: each counts in the next round on its fragment.`,
     };
   },
   moral:
