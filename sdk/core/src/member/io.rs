@@ -47,7 +47,8 @@ pub enum Input {
     Hurry,
     /// The owner ends it politely; [`Output::End`] follows.
     Leave,
-    /// While it leaves: nothing waits to be sent any more, and the engine has nothing to bring out.
+    /// While it leaves, and again whenever something came in: nothing waits to be sent any more, and the engine has
+    /// nothing to bring out.
     Flushed,
     /// [`super::Member::deadline`] has come, or may have; also to be said after each step.
     Timeout,

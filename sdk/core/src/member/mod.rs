@@ -39,8 +39,11 @@ use losses::Losses;
 use pace::Pace;
 use supply::Supply;
 
-/// Longest wait for what is queued when leaving, and then for the syncer's farewell, in microseconds.
-const LEAVE_US_MAX: u64 = 2_000_000;
+/// Longest wait when leaving until the syncer has what is handed in, which takes a thin link its time; then for what
+/// becomes of it; and then for the syncer's farewell, in microseconds.
+const HAND_IN_US_MAX: u64 = 10_000_000;
+const FATES_US_MAX: u64 = 3_000_000;
+const FAREWELL_US_MAX: u64 = 2_000_000;
 
 /// What a member is, and how long it bears what.
 #[derive(Clone, Debug)]
@@ -86,7 +89,7 @@ pub enum Phase {
     Greeting,
     /// It was taken in: it fetches parameters, trains or waits, connected or not.
     Training,
-    /// It leaves, and what is queued is being sent, until then at the latest, in microseconds.
+    /// It leaves, and hands in what it has, until then at the latest, in microseconds.
     Flushing {
         /// In microseconds.
         until_us: u64,

@@ -1,8 +1,8 @@
 //! What a member does about what happened, and about what its core asks for.
 
 use super::contact::Ending;
-use super::{End, Input, LEAVE_US_MAX, Member, Output, Phase, Step, millis};
-use crate::diloco::learner;
+use super::{End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, Member, Output, Phase, Step, millis};
+use crate::diloco::learner::{self, HandsIn};
 use crate::wire::{Bye, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
 
 impl Member {
@@ -136,27 +136,36 @@ impl Member {
         if !self.contact.is_open() {
             self.end(End::Left);
         } else if !self.is_leaving() {
-            self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(LEAVE_US_MAX) };
+            self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(HAND_IN_US_MAX) };
             self.learner.hand_in();
         }
     }
 
     fn on_flushed(&mut self) {
-        if !matches!(self.phase, Phase::Flushing { .. }) {
-            return;
+        let Phase::Flushing { until_us } = &mut self.phase else { return };
+        match self.learner.hands_in() {
+            HandsIn::UnderWay => {}
+            HandsIn::Unsettled => {
+                *until_us = (*until_us).min(self.now_us.saturating_add(FATES_US_MAX));
+            }
+            HandsIn::Nothing => self.part(),
         }
+    }
+
+    /// Says goodbye.
+    fn part(&mut self) {
         self.learner.leave(millis(self.now_us));
         while let Some(output) = self.learner.poll() {
             self.obey(output);
         }
         self.out.push_back(Output::Close(Bye::new(CloseCode::Done, "the learner leaves")));
-        self.phase = Phase::Parting { until_us: self.now_us.saturating_add(LEAVE_US_MAX) };
+        self.phase = Phase::Parting { until_us: self.now_us.saturating_add(FAREWELL_US_MAX) };
     }
 
     fn on_timeout(&mut self) {
         let now_us = self.now_us;
         match self.phase {
-            Phase::Flushing { until_us } if until_us <= now_us => self.on_flushed(),
+            Phase::Flushing { until_us } if until_us <= now_us => self.part(),
             Phase::Parting { until_us } if until_us <= now_us => self.end(End::Left),
             // It has said, or is about to say, its last word.
             Phase::Flushing { .. } | Phase::Parting { .. } | Phase::Over => return,

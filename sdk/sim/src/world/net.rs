@@ -108,6 +108,7 @@ impl World {
         if self.machines[machine as usize].alive(life).is_some() {
             let message = payload.open().expect("the syncer sends what it should");
             self.learner_input(machine, Input::Message(message));
+            self.flushed(machine);
         }
     }
 

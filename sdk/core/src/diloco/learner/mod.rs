@@ -16,6 +16,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use io::{Input, Output, Step};
+pub use upload::HandsIn;
 
 use super::Fragments;
 use super::checksum;

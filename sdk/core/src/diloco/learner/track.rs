@@ -94,6 +94,11 @@ impl Track {
         matches!(stage, Some(Stage::Coding | Stage::Out(_)))
     }
 
+    /// Whether the syncer has an update that has no fate yet.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.stage == Stage::Arrived)
+    }
+
     /// Takes in what became of an update.
     pub(super) fn receipt(&mut self, serial: Serial, fate: &Fate) {
         let Some(sent) = self.sent(serial) else { return };

@@ -1,6 +1,6 @@
 //! What goes up: answers to questions, as many at once as the link can carry.
 
-use super::track::Stage;
+use super::track::{Stage, Track};
 use super::{Learner, Output, Part};
 use crate::diloco::checksum;
 use crate::diloco::window::Window;
@@ -9,16 +9,48 @@ use crate::wire::{FragmentId, Message, Millis, Serial, Update, Version};
 /// Bodies that may always be on their way to the syncer.
 const UPLOADS_LEAST: f64 = 2.0;
 
+/// How far one that leaves is with what it hands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandsIn {
+    /// The syncer has not said that it has got all.
+    UnderWay,
+    /// The syncer has it, and has not said what became of it.
+    Unsettled,
+    /// There is nothing that it could still hear of.
+    Nothing,
+}
+
 impl Learner {
-    /// Begins to leave: hands in all progress that the syncer has not got yet, as far as its engine can code it. Go on
-    /// with [`Self::leave`] once that is out.
+    /// Begins to leave: hands in all progress that the syncer has not got yet, as far as its engine can code it, and
+    /// trains no more. Go on with [`Self::leave`] once [`Self::hands_in`] is over.
     pub fn hand_in(&mut self) {
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
+        if part.policy.is_additive() {
+            // It needs θ no more, so that it need not wait for the version that holds what is merged to report the rest.
+            for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
+                if track.include(Some(Version(u64::MAX))) {
+                    self.out.push_back(Output::Include { fragment });
+                }
+            }
+        }
         let asked: Vec<_> = part.asked.iter().map(|&(fragment, _)| fragment).collect();
         let versions = (0..).map(FragmentId).zip(&part.tracks).filter(|(p, _)| !asked.contains(p));
         let unasked: Vec<_> = versions.filter_map(|(p, track)| Some((p, track.version?))).collect();
         part.asked.extend(unasked);
         self.answer(true);
+    }
+
+    /// How far it is with what it hands in.
+    #[must_use]
+    pub fn hands_in(&self) -> HandsIn {
+        let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else {
+            return HandsIn::Nothing;
+        };
+        match () {
+            () if part.tracks.iter().any(Track::is_under_way) => HandsIn::UnderWay,
+            () if part.tracks.iter().any(Track::has_arrived) => HandsIn::Unsettled,
+            () => HandsIn::Nothing,
+        }
     }
 
     pub(super) fn on_collect(&mut self, fragment: FragmentId, base: Version) {

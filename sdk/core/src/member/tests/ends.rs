@@ -4,13 +4,17 @@ use super::*;
 use crate::wire::DecodeError;
 
 #[test]
-fn leaves_politely_once_what_is_queued_is_sent() {
+fn leaves_politely_once_all_that_it_trained_is_merged() {
     let mut rig = Rig::joined();
     rig.tell(Input::Leave);
+    rig.tell(Input::Flushed);
     assert!(matches!(rig.member.phase(), Phase::Flushing { .. }));
-    assert_eq!(rig.steps_in(SECOND_US), 0, "who leaves trains no more");
+    let steps: u64 = (0..20).map(|_| rig.steps_in(STEP_US)).sum();
+    assert_eq!(steps, 0, "who leaves trains no more");
     let reports = rig.log.reports.len();
     rig.tell(Input::Flushed);
+    let (_, account) = rig.syncer.ledger().accounts().next().unwrap();
+    assert!(account.tokens_merged.iter().all(|&tokens| tokens == 8 * rig.log.steps), "{account:?}");
     assert_eq!((rig.log.reports.len(), rig.log.byes.len(), rig.log.closes.len()), (reports + 1, 1, 1));
     assert_eq!((rig.log.byes[0].code, rig.log.closes[0].code), (CloseCode::Done, CloseCode::Done));
     rig.tell(Input::Closed { code: Some(CloseCode::Done.into()), reason: String::new() });
@@ -19,14 +23,14 @@ fn leaves_politely_once_what_is_queued_is_sent() {
 }
 
 #[test]
-fn leaving_takes_four_seconds_at_most() {
+fn leaving_takes_no_longer_than_it_may() {
     let mut rig = Rig::joined();
     rig.script.mute = true;
     let from_us = rig.now_us;
     rig.tell(Input::Leave);
     rig.run_for(60 * SECOND_US);
     assert_eq!((rig.log.ends.as_slice(), rig.log.byes.len()), (&[End::Left][..], 1));
-    assert_eq!(rig.now_us - from_us, 2 * LEAVE_US_MAX);
+    assert_eq!(rig.now_us - from_us, HAND_IN_US_MAX + FAREWELL_US_MAX);
 
     // Without a connection there is nothing to wait for.
     let mut rig = Rig::joined();
