@@ -21,6 +21,8 @@ const WINDOW_BYTES_FIRST: f64 = 128e3;
 /// One learner, from the syncer's side.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// It was heard of to train.
+    has_begun: bool,
     /// By fragment, `[P]`.
     places: Vec<Place>,
     /// Sent and not confirmed, oldest first.
@@ -55,6 +57,7 @@ impl Link {
     /// To one that holds nothing.
     pub(super) fn new(terms: &DownlinkTerms) -> Self {
         Self {
+            has_begun: false,
             places: vec![Place::Away; usize::from(terms.fragments)],
             unconfirmed: VecDeque::new(),
             bytes: 0,
@@ -63,6 +66,16 @@ impl Link {
             rests_until: Millis(0),
             rest_ms: REST_MS_FIRST,
         }
+    }
+
+    /// Notes that it trains; whether that is news.
+    pub(super) fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_begun, true)
+    }
+
+    /// Whether it was heard of to train.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Where it is with `fragment`.

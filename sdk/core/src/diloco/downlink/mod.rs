@@ -62,7 +62,8 @@ impl Downlink {
         Self { terms, history: History::new(newest, terms.history_bytes_max), links: BTreeMap::new() }
     }
 
-    /// A learner is there, who holds nothing.
+    /// A learner is there, who holds nothing. It is sent nothing before it [trains](Self::trains): until then its link
+    /// has to carry whole fragments and the text.
     pub fn open(&mut self, conn: ConnId) {
         self.links.insert(conn, Link::new(&self.terms));
     }
@@ -70,6 +71,18 @@ impl Downlink {
     /// A connection is gone.
     pub fn close(&mut self, conn: ConnId) {
         self.links.remove(&conn);
+    }
+
+    /// The learner behind `conn` trains, as it says from time to time: from the first time on it is sent what follows
+    /// on that which it holds.
+    pub fn trains(&mut self, now: Millis, conn: ConnId) -> Follow {
+        let mut follow = Follow::default();
+        if let Some(link) = self.links.get_mut(&conn)
+            && link.begin()
+        {
+            fill(&self.history, link, now, &mut follow);
+        }
+        follow
     }
 
     /// The learner behind `conn` says that it holds `version` of `fragment`. It listens every `step_ms`, in
@@ -84,6 +97,10 @@ impl Downlink {
     ) -> Follow {
         let mut follow = Follow::default();
         let Some(link) = self.links.get_mut(&conn) else { return follow };
+        if !link.has_begun() {
+            link.set_place(fragment, Place::At(version));
+            return follow;
+        }
         link.confirm(now, fragment, version, step_ms);
         if link.place(fragment) == Place::Away {
             let newest = self.history.newest(fragment);
@@ -104,7 +121,7 @@ impl Downlink {
         let mut audience = Audience::default();
         self.history.add(merged);
         let fragment = merged.fragment;
-        for (&conn, link) in &mut self.links {
+        for (&conn, link) in self.links.iter_mut().filter(|(_, link)| link.has_begun()) {
             let Place::At(version) = link.place(fragment) else { continue };
             if link.may_follow(now) && version == merged.base && link.has_room() {
                 link.send(now, merged);

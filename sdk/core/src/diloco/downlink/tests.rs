@@ -30,6 +30,7 @@ fn merged(version: u64) -> Merged {
 fn opened() -> Downlink {
     let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
     downlink.open(CONN);
+    assert_eq!(downlink.trains(Millis(0), CONN), Follow::default());
     downlink
 }
 
@@ -62,6 +63,25 @@ fn changes(versions: std::ops::RangeInclusive<u64>) -> Follow {
 
 fn behind(version: u64) -> Follow {
     Follow { changes: vec![], behind: vec![(P, Version(version))] }
+}
+
+/// Goal: nothing competes with the parameters and the text that a joiner waits for.
+#[test]
+fn who_does_not_train_yet_is_sent_nothing() {
+    let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
+    downlink.open(CONN);
+    assert_eq!(holds(&mut downlink, 0, 1), Follow::default());
+    assert_eq!(publish(&mut downlink, 10, 2), Audience::default());
+    assert_eq!(publish(&mut downlink, 20, 3), Audience::default());
+    assert_eq!(downlink.trains(Millis(30), CONN), changes(2..=3), "and then all that it missed");
+    assert_eq!(downlink.trains(Millis(40), CONN), Follow::default());
+    assert_eq!(publish(&mut downlink, 50, 4), sent());
+
+    let mut downlink = Downlink::new(TERMS, vec![Version(1); 2]);
+    downlink.open(CONN);
+    assert_eq!(holds(&mut downlink, 0, 1), Follow::default());
+    (2..40).for_each(|version| assert_eq!(publish(&mut downlink, version, version), Audience::default()));
+    assert_eq!(downlink.trains(Millis(50), CONN), behind(39), "or that it missed too much");
 }
 
 #[test]

@@ -219,6 +219,10 @@ impl Syncer {
         }
         self.measure_step();
         self.lease(now, conn);
+        if progress.steps > 0 {
+            let follow = self.downlink.trains(now, conn);
+            self.follow(conn, follow);
+        }
     }
 
     fn on_bye(&mut self, conn: ConnId) {

@@ -162,8 +162,12 @@ impl Syncer {
         if usize::from(fragment.0) >= self.rounds.len() {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
         }
-        let Follow { changes, behind } =
-            self.downlink.holds(now, conn, fragment, version, self.roster.listens_ms(conn));
+        let follow = self.downlink.holds(now, conn, fragment, version, self.roster.listens_ms(conn));
+        self.follow(conn, follow);
+    }
+
+    /// Sends the learner behind `conn` what it is to have.
+    pub(super) fn follow(&mut self, conn: ConnId, Follow { changes, behind }: Follow) {
         let run = self.run;
         let behind = behind.into_iter().map(|(fragment, version)| Message::Behind { run, fragment, version });
         let messages = changes.into_iter().map(Message::Merged).chain(behind);
