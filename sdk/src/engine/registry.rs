@@ -103,9 +103,9 @@ macro_rules! engines {
             }
 
             /// [`Backend::is_lost`].
-            pub fn is_lost(&self, has_moments: bool) -> bool {
+            pub fn is_lost(&self) -> bool {
                 match self {
-                    $(Self::$kind(backend) => backend.is_lost(has_moments),)*
+                    $(Self::$kind(backend) => backend.is_lost(),)*
                 }
             }
 

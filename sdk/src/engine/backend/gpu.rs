@@ -44,9 +44,8 @@ impl Backend for GpuBackend {
         Ok(Self::new(open(setup).await?, setup.options.tunings.clone()))
     }
 
-    /// A build with moments means that a device was lost, even if the device did not notice.
-    fn is_lost(&self, has_moments: bool) -> bool {
-        has_moments || self.gpu.check().is_err()
+    fn is_lost(&self) -> bool {
+        self.gpu.check().is_err()
     }
 
     async fn renew(&mut self, setup: &Setup) -> Result<(), GpuError> {

@@ -26,10 +26,8 @@ pub trait Backend: Sized {
     /// [`GpuError`]: there is no such device.
     async fn open(setup: &Setup) -> Result<Self, GpuError>;
 
-    /// Whether the device is gone. It is if it says so; and a build with moments may mean that a device was lost
-    /// without noticing.
-    fn is_lost(&self, has_moments: bool) -> bool {
-        let _ = has_moments;
+    /// Whether the device is gone.
+    fn is_lost(&self) -> bool {
         false
     }
 

@@ -180,5 +180,8 @@ async fn run(gpu: &Gpu, program: &Program) -> Result<(), GpuError> {
     let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
     let heard = wait.await;
     gpu.check()?;
-    heard.map_err(|_| GpuError::Lost { reason: "no word that it is done".to_owned() })
+    if heard.is_err() {
+        gpu.note_loss("no word that it is done");
+    }
+    gpu.check()
 }
