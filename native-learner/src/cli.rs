@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use archipelago::engine::EngineKind;
 use archipelago::model::Preset;
-use archipelago::run::Address;
+use archipelago::run::{Address, BatchChoice};
 use archipelago_cli::{Program, Span, range, some_time};
 use clap::{Args, Parser, Subcommand};
 
@@ -85,6 +85,10 @@ pub(crate) struct JoinArgs {
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) duty_cycle: f64,
+    /// Windows of text in one step: auto (as many as the run says, fewer where a step would take longer than 2 s), or a
+    /// number
+    #[arg(long, value_name = "COUNT", default_value_t)]
+    pub(crate) batch: BatchChoice,
     /// A name for people, at most 64 bytes [default: the name of this machine]
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -199,6 +203,7 @@ impl DoctorArgs {
 mod tests {
     use std::ffi::OsString;
     use std::fs;
+    use std::num::NonZeroU32;
 
     use archipelago_cli::{CliError, parse};
 
@@ -269,6 +274,23 @@ mod tests {
         assert_eq!(invite("invite = 'two'", &["a:1", "--invite", "three"]).as_deref(), Some("three"));
         let error = join("", &["a:1", "--invite", "no invite"]).unwrap_err();
         assert!(error.contains("copy the whole link"), "{error}");
+    }
+
+    #[test]
+    fn a_batch_is_chosen_or_given() {
+        let batch = |text, flags: &[&str]| {
+            let found = join(text, &[&["a:1"], flags].concat());
+            found.map(|(args, _)| args.batch.windows().map(NonZeroU32::get))
+        };
+        assert_eq!(batch("", &[]), Ok(None));
+        assert_eq!(batch("batch = 2", &[]), Ok(Some(2)));
+        assert_eq!(batch("batch = 2", &["--batch", "4096"]), Ok(Some(4_096)));
+        assert_eq!(batch("batch = 2", &["--batch", "auto"]), Ok(None));
+        for wrong in ["0", "4097", "few"] {
+            let error = batch("", &["--batch", wrong]).unwrap_err();
+            assert!(error.contains("1 to 4096 windows"), "{error}");
+        }
+        assert!(batch("batch = 0", &[]).unwrap_err().contains("batch"));
     }
 
     #[test]

@@ -44,7 +44,7 @@ async fn take_part(
         contact_ms_max: args.contact_max.ms(),
         reconnect_ms_max: args.reconnect_max.map(Span::ms),
         run_ms_max: args.run_max.map(Span::ms),
-        batch: None,
+        batch: args.batch,
     };
     let mut show = Show::new(args.output);
     show.begin(&run_config, &identity.path);

@@ -65,10 +65,10 @@ impl Show {
         }
         match event {
             Event::Preparing { .. } => {}
-            Event::Welcomed { run, learner, params, device, .. } => {
+            Event::Welcomed { run, learner, params, device, batch, .. } => {
                 let params = short(*params as f64);
                 self.say(format_args!(
-                    "welcome: learner {learner} of run {run}, {params} parameters on {device}"
+                    "welcome: learner {learner} of run {run}, {params} parameters on {device}, batch {batch}"
                 ));
             }
             Event::FirstStep { elapsed_ms } => {

@@ -14,7 +14,7 @@ use archipelago::data::{bytes_to_tokens, grammar};
 use archipelago::diloco::{Layout, MergeClass, Tensor};
 use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
 use archipelago::model::Preset;
-use archipelago::run::{Control, Event, RunConfig, run};
+use archipelago::run::{BatchChoice, Control, Event, RunConfig, run};
 use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Identity, RunSpec, Serial, ShardSpec};
 use futures::executor::block_on;
 
@@ -104,7 +104,7 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
         contact_ms_max: 30_000,
         reconnect_ms_max: None,
         run_ms_max: None,
-        batch: None,
+        batch: BatchChoice::AUTO,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));

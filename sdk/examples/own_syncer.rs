@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -173,7 +173,6 @@ fn learn(
             name,
             device: "one thread".into(),
             invite: None,
-            batch: None,
             serial_first: 1,
         }),
         layout: layout.clone(),
@@ -236,7 +235,9 @@ impl Island {
                     let fragments = Arc::new(Fragments::plan(&self.layout, count));
                     let codec = Codec::new(exchange)?;
                     self.replica = Some(Replica::new(Arc::clone(&fragments), codec, exchange.apply));
-                    self.core.handle(now, Input::Built(fragments));
+                    let batch =
+                        NonZeroU32::new(welcome.spec.inner.batch).ok_or("a run trains on something")?;
+                    self.core.handle(now, Input::Built { fragments, batch });
                 }
                 Output::Encode { serial, fragment } => {
                     let replica = replica?;

@@ -123,7 +123,7 @@ impl Learner {
     async fn take_part(&self, options: JoinOptions, hooks: Rc<Hooks>, team: Team) -> Result<Report, Failure> {
         self.control.set_duty_cycle(options.share)?;
         let address: Address = options.syncer.parse()?;
-        let identity = options::identity(&options.identity)?;
+        let (identity, batch) = (options::identity(&options.identity)?, options::batch(options.batch)?);
         let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
         let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe("cpu"), describe);
         let config = RunConfig {
@@ -134,7 +134,7 @@ impl Learner {
             contact_ms_max: options.contact_ms_max,
             reconnect_ms_max: None,
             run_ms_max: None,
-            batch: None,
+            batch,
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);

@@ -1,6 +1,7 @@
 //! What pages ask for, and what is measured for them.
 
 use archipelago::engine::EngineKind;
+use archipelago::run::BatchChoice;
 use archipelago::wire::Identity;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub struct JoinOptions {
     pub helpers: u32,
     /// Share of time to compute, above 0 and at most 1.
     pub share: f64,
+    /// Windows of the text in one step, 1 to 4096; `null` for as many as the run says or as fit this device.
+    pub batch: Option<u32>,
     /// How long to try to be taken in for the first time, in milliseconds.
     pub contact_ms_max: u64,
     /// Steps between two savings of the optimiser's moments; 0 for never.
@@ -93,6 +96,15 @@ pub(crate) fn engine(name: &str) -> Result<EngineKind, Failure> {
     name.parse::<EngineKind>().map_err(|error| Failure::Options(error.to_string()))
 }
 
+/// The batch of so many `windows`.
+///
+/// # Errors
+/// [`Failure::Options`]: they are too few or too many.
+pub(crate) fn batch(windows: Option<u32>) -> Result<BatchChoice, Failure> {
+    let given = windows.map_or(Ok(BatchChoice::AUTO), BatchChoice::given);
+    given.map_err(|error| Failure::Options(error.to_string()))
+}
+
 /// The secret that `digits` are.
 ///
 /// # Errors
@@ -112,6 +124,15 @@ pub(crate) fn identity(digits: &str) -> Result<Identity, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_are_in_their_range() {
+        assert_eq!(batch(None).unwrap(), BatchChoice::AUTO);
+        assert_eq!(batch(Some(3)).unwrap().to_string(), "3");
+        for wrong in [0, 4_097] {
+            assert!(matches!(batch(Some(wrong)), Err(Failure::Options(_))), "{wrong}");
+        }
+    }
 
     #[test]
     fn reads_identities() {

@@ -46,6 +46,10 @@ impl Engine for Saving {
         Ok(stats)
     }
 
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.engine.rehearse(tokens).await
+    }
+
     async fn settle(&mut self) -> Result<(), EngineError> {
         self.engine.settle().await
     }

@@ -92,6 +92,10 @@ impl<T: Trainer> Engine for HostEngine<T> {
         self.trainer.step(tokens, lr)
     }
 
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.trainer.rehearse(tokens)
+    }
+
     fn salvage(&mut self) -> Option<OptimiserState> {
         self.trainer.moments()
     }

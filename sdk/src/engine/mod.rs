@@ -29,6 +29,8 @@ pub use options::EngineOptions;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
 pub use rehearsal::Rehearsal;
+#[cfg(feature = "learner")]
+pub(crate) use rehearsal::batch_like_any;
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
@@ -56,6 +58,15 @@ pub trait Trainer {
     /// - [`EngineError::Rate`]: `lr` is negative or not finite.
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
+
+    /// See [`Engine::rehearse`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::rehearse`].
+    fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        let _ = tokens;
+        Ok(false)
+    }
 
     /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
     fn moments(&self) -> Option<OptimiserState> {
@@ -136,6 +147,18 @@ pub trait Engine {
     /// # Errors
     /// Those of [`Trainer::step`], and [`EngineError::Lost`].
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
+
+    /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, waits until it is done, and leaves
+    /// parameters, optimiser and exchange as they were: so the time of a step is known before any is taken. False if this
+    /// engine cannot do that; nothing was done then. Not to be called while steps are on their way.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::step`] but [`EngineError::NotFinite`], since parameters may mean nothing yet; and
+    /// [`EngineError::Lost`].
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        let _ = tokens;
+        Ok(false)
+    }
 
     /// Waits until all that was begun is done; every body is ready then.
     ///
@@ -323,6 +346,20 @@ pub enum EngineError {
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+impl EngineError {
+    /// Whether there is too little memory, so that a smaller batch may do. (A tensor that is too large to be bound is so
+    /// with any batch.)
+    #[must_use]
+    pub fn is_of_memory(&self) -> bool {
+        match self {
+            Self::HostMemory { .. } => true,
+            #[cfg(feature = "gpu")]
+            Self::Gpu(gpu::GpuError::Memory { .. }) => true,
+            _ => false,
+        }
+    }
 }
 
 #[cfg(feature = "gpu")]

@@ -52,6 +52,12 @@ macro_rules! engines {
                 }
             }
 
+            async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+                match self {
+                    $(Self::$kind(engine) => engine.rehearse(tokens).await,)*
+                }
+            }
+
             async fn settle(&mut self) -> Result<(), EngineError> {
                 match self {
                     $(Self::$kind(engine) => engine.settle().await,)*

@@ -13,7 +13,7 @@ const BASE_VOCAB: u32 = 50_257;
 pub struct Rehearsal {
     /// What a syncer would say of it, with the syncer's own exchange.
     pub spec: RunSpec,
-    /// One batch, `[batch, context + 1]`, that looks like anything: what it says does not change the speed.
+    /// One batch, `[batch, context + 1]`.
     pub tokens: Vec<u32>,
 }
 
@@ -29,9 +29,7 @@ impl Rehearsal {
             data: DataSpec { token_bytes: 2, shards: Vec::new() },
             seed: 1,
         };
-        let count = spec.inner.batch * (spec.model.context + 1);
-        let token = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab;
-        Self { tokens: (0..count).map(token).collect(), spec }
+        Self { tokens: batch_like_any(&spec), spec }
     }
 
     /// Gives `engine` the first parameters, as a syncer would.
@@ -46,4 +44,11 @@ impl Rehearsal {
         }
         Ok(())
     }
+}
+
+/// One batch for `spec`, `[batch, context + 1]`, that looks like anything: what it says does not change the speed.
+pub(crate) fn batch_like_any(spec: &RunSpec) -> Vec<u32> {
+    let count = spec.inner.batch * (spec.model.context + 1);
+    let token = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab;
+    (0..count).map(token).collect()
 }

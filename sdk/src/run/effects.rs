@@ -1,7 +1,5 @@
 //! What the member wants done on this machine, and what is shown of it.
 
-use std::num::NonZeroU32;
-
 use crate::engine::{Encoded, Engine, EngineError, OptimiserState};
 use crate::member::{Input, Output};
 use crate::wire::{Fate, FragmentId, Message, RunSpec, Version, Welcome};
@@ -9,7 +7,6 @@ use crate::wire::{Fate, FragmentId, Message, RunSpec, Version, Welcome};
 use super::RunError;
 use super::event::Event;
 use super::meter::Spent;
-use super::salvage::take_moments;
 use super::session::{Part, Session};
 
 impl<E, B, O> Session<'_, E, B, O>
@@ -118,19 +115,15 @@ where
             // The old engine goes first: the two may not fit into memory together.
             self.part = None;
             self.downloads.clear_shard();
-            let mut spec = welcome.spec.clone();
-            spec.inner.batch = self.config.batch.map_or(spec.inner.batch, NonZeroU32::get);
-            let moments = take_moments(&mut self.salvaged, welcome.run, &spec);
             (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
             self.book(Spent::Exchange);
-            let built = (self.build)(&spec, moments).await;
+            let opened = self.open(welcome).await;
             self.book(Spent::Other);
-            let engine = match built {
-                Ok(engine) => engine,
+            match opened {
+                Ok(part) => self.part = Some(part),
                 Err(error @ EngineError::Lost { .. }) => return self.fail(error),
                 Err(error) => return Err(RunError::Build(error)),
-            };
-            self.part = Some(Part { run: welcome.run, spec, engine });
+            }
         }
         let Some(part) = &self.part else { return Ok(()) };
         (self.observe)(&Event::Welcomed {
@@ -138,11 +131,12 @@ where
             learner: welcome.learner,
             params: part.engine.layout().len() as u64,
             device: part.engine.describe(),
+            batch: part.batch,
             tokens_trained: welcome.tokens_trained.saturating_sub(self.meter.tokens),
             tokens_merged: welcome.tokens_merged.saturating_sub(self.tally.tokens_merged.round() as u64),
         });
-        let fragments = part.engine.fragments().clone();
-        self.tell(Input::Built(fragments));
+        let (fragments, batch) = (part.engine.fragments().clone(), part.batch);
+        self.tell(Input::Built { fragments, batch });
         Ok(())
     }
 

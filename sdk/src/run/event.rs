@@ -1,6 +1,7 @@
 //! What a run tells those who watch it.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use serde::Serialize;
 
@@ -31,6 +32,8 @@ pub enum Event {
         params: u64,
         /// What it is computed with.
         device: String,
+        /// Windows of the text in one step.
+        batch: NonZeroU32,
         /// Tokens that this identity trained on before this process, as far as the syncer knows.
         tokens_trained: u64,
         /// Those of them that are merged.

@@ -43,6 +43,8 @@ pub(super) struct Script {
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
     pub(super) byes: Vec<Bye>,
+    /// The batches of learners that were ready.
+    pub(super) batches: Vec<u32>,
     /// How many updates came.
     pub(super) updates: u32,
     /// Heads of the HTTP requests.
@@ -227,6 +229,7 @@ impl World {
                 }
             }
             Message::Bye(bye) => self.script.byes.push(bye.clone()),
+            Message::Ready { batch, .. } => self.script.batches.push(*batch),
             Message::Update(_) => self.script.updates += 1,
             _ => {}
         }

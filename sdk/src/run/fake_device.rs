@@ -35,6 +35,12 @@ pub(super) struct Device {
     pub(super) plans: VecDeque<Plan>,
     /// The moments that each engine was given.
     pub(super) given: Vec<Option<OptimiserState>>,
+    /// The batch that each engine was to take, whether it stood or not.
+    pub(super) batches: Vec<u32>,
+    /// How long a step takes for each of its windows, in milliseconds.
+    pub(super) window_ms: u64,
+    /// Steps that were rehearsed.
+    pub(super) rehearsals: u32,
     /// Steps of each engine that stood.
     pub(super) steps: Vec<u64>,
     /// How often steps were waited for.
@@ -76,6 +82,7 @@ impl DeviceEngine {
         let plan = if state.plans.len() > 1 { state.plans.pop_front() } else { state.plans.front().copied() };
         let steps_before = moments.as_ref().map_or(0, |moments| moments.steps);
         state.given.push(moments);
+        state.batches.push(spec.inner.batch);
         let (late_steps, life_steps) = match plan.unwrap() {
             Plan::Stillborn => return Err(lost()),
             Plan::Oversized => return Err(EngineError::HostMemory { needed_mib: 2, available_mib: 1 }),
@@ -91,6 +98,18 @@ impl DeviceEngine {
 
     fn steps(&self) -> u64 {
         self.device.borrow().steps[self.index]
+    }
+
+    /// Takes as long as a step on `tokens` does.
+    fn work(&self, tokens: &[u32]) {
+        let state = self.device.borrow();
+        let windows = tokens.len() as u64 / 5;
+        assert_eq!(
+            windows,
+            state.batches[state.batches.len() - 1].into(),
+            "another batch than it was built for"
+        );
+        thread::sleep(Duration::from_millis(state.window_ms * windows));
     }
 }
 
@@ -119,8 +138,17 @@ impl Engine for DeviceEngine {
             return Err(lost());
         }
         self.stepped = true;
+        self.work(tokens);
         self.device.borrow_mut().steps[self.index] += 1;
         self.host.step(tokens, lr).await
+    }
+
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        yield_now().await;
+        assert_eq!(self.steps(), 0, "it trains already");
+        self.device.borrow_mut().rehearsals += 1;
+        self.work(tokens);
+        Ok(true)
     }
 
     fn encode(&mut self, serial: Serial, fragment: FragmentId) -> Result<(), EngineError> {

@@ -5,6 +5,7 @@
 //! goes on training while the connection is down, and comes back as the same learner.
 
 mod address;
+mod batch;
 mod control;
 mod downloads;
 mod effects;
@@ -13,6 +14,7 @@ mod event;
 mod fake;
 #[cfg(test)]
 mod fake_device;
+mod fit;
 mod link;
 mod meter;
 mod report;
@@ -23,10 +25,9 @@ mod tally;
 mod tests;
 
 pub use address::{Address, AddressError};
+pub use batch::{BatchChoice, BatchError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
-
-use std::num::NonZeroU32;
 
 use crate::engine::{Engine, EngineError, OptimiserState};
 use crate::platform::RandomError;
@@ -50,8 +51,8 @@ pub struct RunConfig {
     pub reconnect_ms_max: Option<u64>,
     /// Leave after this time, in milliseconds; `None` for never.
     pub run_ms_max: Option<u64>,
-    /// Windows that it trains on in one step, at most [`crate::wire::BATCH_MAX`]; `None` for as many as the run says.
-    pub batch: Option<NonZeroU32>,
+    /// Windows that it trains on in one step.
+    pub batch: BatchChoice,
 }
 
 /// Why a run ended otherwise than by the owner's wish or its own end.
@@ -91,8 +92,10 @@ pub enum RunError {
 
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
-/// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given the
-/// moments of the engine before, if that one's device was lost in this very run. `observe` hears of
+/// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given what the run says,
+/// with this learner's own batch, and the moments of the engine before, if that one's device was lost in this very run.
+/// With [`BatchChoice::AUTO`] it may be asked again at once, for a smaller batch; the engine before is gone then, and its
+/// moments are those that it was built with. `observe` hears of
 /// everything worth showing and should return at once. Natively this must be polled within a Tokio
 /// runtime that has its timer on; a step on the CPU blocks the thread.
 ///

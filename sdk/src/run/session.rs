@@ -1,5 +1,6 @@
 //! The shell around a [`Member`]: carries out what it asks for, tells it what came, and trains in between.
 
+use std::num::NonZeroU32;
 use std::pin::pin;
 
 use futures::future::{Either, select};
@@ -10,6 +11,7 @@ use crate::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Waits}
 use crate::platform::{Clock, random_bytes, sleep, yield_now};
 use crate::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
 
+use super::batch::STEP_US_MAX;
 use super::downloads::Downloads;
 use super::event::{Doing, Event, Report};
 use super::link::Link;
@@ -35,6 +37,10 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) link: Link,
     pub(super) downloads: Downloads,
     pub(super) salvaged: Option<Salvaged>,
+    /// The batch that was chosen for this device, and the run for which it was.
+    pub(super) fitted: Option<(RunId, NonZeroU32)>,
+    /// Longest step of a batch that is chosen, in microseconds.
+    pub(super) step_us_max: u64,
     /// Why the last device was lost.
     pub(super) lost: Option<EngineError>,
     pub(super) meter: Meter,
@@ -56,7 +62,10 @@ struct Wishes {
 /// What it holds of its run.
 pub(super) struct Part<E> {
     pub(super) run: RunId,
+    /// What the syncer says of it.
     pub(super) spec: RunSpec,
+    /// Windows of one step.
+    pub(super) batch: NonZeroU32,
     pub(super) engine: E,
 }
 
@@ -88,7 +97,6 @@ where
             name: clip(&config.name, NAME_BYTES_MAX).to_owned(),
             device: clip(&config.device, NAME_BYTES_MAX).to_owned(),
             invite: config.address.invite().cloned(),
-            batch: config.batch,
             serial_first: u64::from_le_bytes(random_bytes::<8>()?),
         };
         let member = Member::new(MemberConfig {
@@ -108,6 +116,8 @@ where
             link: Link::new(config.address.clone()),
             downloads: Downloads::new(config.address.clone()),
             salvaged: None,
+            fitted: None,
+            step_us_max: STEP_US_MAX,
             lost: None,
             meter: Meter::default(),
             tally: Tally::default(),

@@ -1,5 +1,6 @@
 //! The loop against a syncer in this process, over real sockets.
 
+mod batch;
 mod device;
 mod rein;
 mod silence;
@@ -8,7 +9,7 @@ use std::cell::RefCell;
 
 use super::fake::{FakeSyncer, Script, Toy};
 use super::link::Link;
-use super::{Address, Control, Event, Report, RunConfig, RunError, run};
+use super::{Address, BatchChoice, Control, Event, Report, RunConfig, RunError, run};
 use crate::engine::HostEngine;
 use crate::member::Input;
 use crate::wire::{Bye, CloseCode, Fate, Hello, Identity, Invite, Message};
@@ -25,7 +26,7 @@ fn config(address: &Address) -> RunConfig {
         contact_ms_max: HANG_MS,
         reconnect_ms_max: None,
         run_ms_max: Some(HANG_MS),
-        batch: None,
+        batch: BatchChoice::AUTO,
     }
 }
 

@@ -37,6 +37,8 @@ pub struct LearnerView {
     pub connected_s: Option<f64>,
     /// Its time of a step, in milliseconds, 0 if unknown.
     pub step_ms: f64,
+    /// Windows that it trains on in one step, 0 until it trains.
+    pub batch: u32,
     /// Tokens it trained on in a second, over the last 10 seconds.
     pub tokens_per_s: f64,
     /// Its last training loss, in nats per token.
@@ -223,6 +225,7 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         live: learner.live,
         connected_s: learner.since.map(|since| now.since(since) as f64 / 1e3),
         step_ms: learner.step_ms,
+        batch: learner.batch,
         tokens_per_s: speeds.of(learner.learner),
         loss: learner.loss,
         tokens_trained: learner.tokens_trained,

@@ -106,6 +106,8 @@ export type Event = { "event": "connecting",
   params: number,
   /** What it is computed with. */
   device: string,
+  /** Windows of the text in one step. */
+  batch: number,
   /** Tokens that this identity trained on before this process, as far as the syncer knows. */
   tokensTrained: number,
   /** Those of them that are merged. */
@@ -150,6 +152,8 @@ export type RawJoin = {
   helpers: number,
   /** Share of time to compute, above 0 and at most 1. */
   share: number,
+  /** Windows of the text in one step, 1 to 4096; `null` for as many as the run says or as fit this device. */
+  batch: number | null,
   /** How long to try to be taken in for the first time, in milliseconds. */
   contactMsMax: number,
   /** Steps between two savings of the optimiser's moments; 0 for never. */

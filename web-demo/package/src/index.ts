@@ -57,10 +57,11 @@ export class Learner {
       (error) => this.#end({ error }),
     );
     const { name = "browser", engine = "auto", share = 1, contactMsMax = 20_000, remember = true } = options;
+    const batch = options.batch === undefined || options.batch === "auto" ? null : options.batch;
     this.#tell({
       do: "join",
       wasmUrl: wasmUrl(options),
-      options: { syncer, name, engine, helpers: helpers(options), share, contactMsMax, remember },
+      options: { syncer, name, engine, helpers: helpers(options), share, batch, contactMsMax, remember },
     });
     this.#watchPage();
     const { signal } = options;

@@ -24,6 +24,11 @@ export interface JoinOptions extends Sources {
   readonly workers?: number;
   /** Share of time to compute, above 0 and at most 1. */
   readonly share?: number;
+  /**
+   * Windows of the text in one step, 1 to 4096; by default as many as the run says, fewer where a step would take longer
+   * than 2 s on this device.
+   */
+  readonly batch?: "auto" | number;
   /** How long to try to be taken in for the first time, in milliseconds. */
   readonly contactMsMax?: number;
   /** Keeps the identity and the optimiser's moments in this browser. Without it each start is a newcomer's. */
@@ -109,6 +114,7 @@ export interface WorkerJoin {
   readonly engine: EngineKind;
   readonly helpers: number;
   readonly share: number;
+  readonly batch: number | null;
   readonly contactMsMax: number;
   readonly remember: boolean;
 }

@@ -70,7 +70,7 @@ function team(wasmUrl: string) {
 
 async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
   const engine = await load(wasmUrl);
-  const { syncer, name, helpers, share, contactMsMax } = options;
+  const { syncer, name, helpers, share, batch, contactMsMax } = options;
   const place = syncer.replace(/#.*$/s, "");
   const keeper = await Keeper.open(place, options.remember);
   if (keeper.refused) tell({ event: "forgetful", reason: keeper.refused });
@@ -94,6 +94,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
         engine: options.engine,
         helpers,
         share,
+        batch,
         contactMsMax,
         identity: keeper.identity,
         saveSteps,

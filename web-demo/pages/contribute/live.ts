@@ -30,10 +30,10 @@ export class Live {
     say("device", this.#device);
   }
 
-  welcomed({ learner, tokensMerged }: LearnerEventMap["welcomed"]): void {
+  welcomed({ learner, batch, tokensMerged }: LearnerEventMap["welcomed"]): void {
     this.#mergedBefore = tokensMerged;
     this.#showMerged(0);
-    say("device", `Learner ${learner}: ${this.#device}`);
+    say("device", `Learner ${learner}: ${this.#device}; batch ${batch}`);
   }
 
   progress(report: Report): void {

@@ -118,7 +118,7 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   const [head, kind, state, speed, loss, share, merged, lost] = [...row.cells] as HTMLElement[];
   if (!head || !kind || !state || !speed || !loss || !share || !merged || !lost) return;
   setText(head.children[0]!, nameOf(view));
-  setText(head.children[1]!, view.device);
+  setText(head.children[1]!, view.batch > 0 ? `${view.device}, batch ${view.batch}` : view.device);
   setText(kind, KINDS[view.kind]);
   const badge = state.children[0]!;
   const rein = reinOf(view);

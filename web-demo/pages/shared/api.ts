@@ -130,6 +130,8 @@ export type LearnerView = {
   connectedS: number | null,
   /** Its time of a step, in milliseconds, 0 if unknown. */
   stepMs: number,
+  /** Windows that it trains on in one step, 0 until it trains. */
+  batch: number,
   /** Tokens it trained on in a second, over the last 10 seconds. */
   tokensPerS: number,
   /** Its last training loss, in nats per token. */

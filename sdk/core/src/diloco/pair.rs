@@ -7,7 +7,7 @@ mod rein;
 mod rounds;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use super::learner::{self, Learner, LearnerConfig, Step};
@@ -67,7 +67,6 @@ impl Pair {
                 name: i.to_string(),
                 device: String::new(),
                 invite: None,
-                batch: None,
                 serial_first: 1,
             }),
             theta: theta.clone(),
@@ -144,7 +143,8 @@ impl Pair {
                 let codec = Codec::new(&welcome.spec.exchange).unwrap();
                 island.replica =
                     Some(Replica::new(self.fragments.clone(), codec, welcome.spec.exchange.apply));
-                self.learner(i, Input::Built(self.fragments.clone()));
+                let batch = NonZeroU32::new(welcome.spec.inner.batch).unwrap();
+                self.learner(i, Input::Built { fragments: self.fragments.clone(), batch });
             }
             Output::Fetch { fragment, .. } => {
                 let (version, hat) = self.syncer.hat(fragment).unwrap();

@@ -1,5 +1,6 @@
 //! What goes into a member and what comes out.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::diloco::Fragments;
@@ -19,8 +20,9 @@ pub enum Input {
     Garbled(DecodeError),
     /// The connection is gone, or never came about.
     Closed { code: Option<u16>, reason: String },
-    /// The engine of [`Output::Build`] stands; these are its fragments.
-    Built(Arc<Fragments>),
+    /// The engine of [`Output::Build`] stands; these are its fragments, and it takes `batch` windows in one step, at most
+    /// [`crate::wire::BATCH_MAX`].
+    Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
     /// The engine failed; with `device_lost` it has to be made anew on another device, or on this one later.
     Failed { device_lost: bool, reason: String },
     /// Θ̂ of one fragment came, `[fragment_len]`, at the version that the answer named.

@@ -131,7 +131,7 @@ impl Member {
     pub fn new(config: MemberConfig) -> Self {
         let (waits, seed) = (config.waits, config.seed);
         Self {
-            supply: Supply::new(config.learner.batch, waits.backoff, rng::key(&[seed, 1])),
+            supply: Supply::new(waits.backoff, rng::key(&[seed, 1])),
             pace: Pace::new(),
             contact: Contact::new(&config, seed),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),

@@ -35,7 +35,10 @@ impl Member {
                 self.trouble(format!("fragment {fragment} did not come: {reason}"));
                 self.tell(learner::Input::FetchFailed { fragment });
             }
-            Input::Built(fragments) => self.tell(learner::Input::Built(fragments)),
+            Input::Built { fragments, batch } => {
+                self.supply.built(batch);
+                self.tell(learner::Input::Built { fragments, batch });
+            }
             Input::Fetched { fragment, version, values } => {
                 self.tell(learner::Input::Fetched { fragment, version, values });
             }

@@ -8,8 +8,6 @@ use crate::wire::{RunId, RunSpec, Welcome};
 
 /// The leases and shards of one run.
 pub(super) struct Supply {
-    /// Windows of one step; `None` for as many as the run says.
-    batch: Option<NonZeroU32>,
     plan: Option<Plan>,
     fetch: Option<Fetch>,
     backoff: Backoff,
@@ -20,6 +18,8 @@ struct Plan {
     run: RunId,
     spec: RunSpec,
     feed: Feed,
+    /// Windows of one step, once the engine stands.
+    batch: NonZeroU32,
 }
 
 /// The one shard that is fetched at a time.
@@ -31,9 +31,9 @@ struct Fetch {
 }
 
 impl Supply {
-    /// Nothing, for steps on `batch` windows; `seed` spreads the retries.
-    pub(super) fn new(batch: Option<NonZeroU32>, waits: Doubling, seed: u64) -> Self {
-        Self { batch, plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
+    /// Nothing; `seed` spreads the retries.
+    pub(super) fn new(waits: Doubling, seed: u64) -> Self {
+        Self { plan: None, fetch: None, backoff: Backoff::new(waits, seed) }
     }
 
     /// Makes ready for the run of `welcome`; whether it is another than before, of which nothing is left.
@@ -43,9 +43,16 @@ impl Supply {
             return false;
         }
         let spec = welcome.spec.clone();
-        self.plan = Some(Plan { run: welcome.run, feed: Feed::new(&spec), spec });
+        self.plan = Some(Plan { run: welcome.run, feed: Feed::new(&spec), spec, batch: NonZeroU32::MIN });
         self.fetch = None;
         true
+    }
+
+    /// The engine of the run stands, and takes `batch` windows in one step.
+    pub(super) fn built(&mut self, batch: NonZeroU32) {
+        if let Some(plan) = &mut self.plan {
+            plan.batch = batch;
+        }
     }
 
     /// Gives up everything.
@@ -66,7 +73,7 @@ impl Supply {
     /// The next batch, `[batch, context + 1]`, if enough windows are there.
     pub(super) fn next_batch(&mut self) -> Option<Vec<u32>> {
         let plan = self.plan.as_mut()?;
-        plan.feed.next_batch(self.batch.map_or(plan.spec.inner.batch, NonZeroU32::get))
+        plan.feed.next_batch(plan.batch.get())
     }
 
     /// The shard to fetch from now on, if it is time to ask for one, and its length in bytes.

@@ -1,12 +1,13 @@
 //! A member against the real syncer's core, each output at once the other's input.
 
+mod batch;
 mod crash;
 mod ends;
 mod line;
 mod pace;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use super::*;
@@ -48,6 +49,8 @@ struct Script {
     shards_lost: u32,
     /// Fragments do not come.
     fragments_lost: bool,
+    /// Windows that its engine takes in one step, if they are others than the run's.
+    batch: Option<u32>,
 }
 
 /// What the member did, with times in microseconds.
@@ -55,6 +58,8 @@ struct Script {
 struct Log {
     connects_us: Vec<u64>,
     hellos: Vec<Hello>,
+    /// The batches of its messages that it is ready.
+    batches: Vec<u32>,
     reports: Vec<Progress>,
     byes: Vec<Bye>,
     closes: Vec<Bye>,
@@ -74,7 +79,6 @@ fn config() -> MemberConfig {
             name: "one".to_owned(),
             device: String::new(),
             invite: None,
-            batch: None,
             serial_first: 1,
         },
         contact_ms_max: None,
@@ -150,7 +154,8 @@ impl Rig {
                     let policy = welcome.spec.exchange.apply;
                     self.replica = Some(Replica::new(fragments.clone(), codec, policy));
                 }
-                self.tell(Input::Built(fragments));
+                let batch = NonZeroU32::new(self.script.batch.unwrap_or(welcome.spec.inner.batch)).unwrap();
+                self.tell(Input::Built { fragments, batch });
             }
             Output::Afresh { reason } => {
                 self.log.afresh.push(reason);
@@ -218,6 +223,7 @@ impl Rig {
     fn send(&mut self, message: Message) {
         match &message {
             Message::Hello(hello) => self.log.hellos.push(hello.clone()),
+            Message::Ready { batch, .. } => self.log.batches.push(*batch),
             Message::Progress(progress) => self.log.reports.push(progress.clone()),
             Message::Bye(bye) => self.log.byes.push(bye.clone()),
             _ => {}
@@ -264,10 +270,12 @@ impl Rig {
             let batch = self.member.next_batch(self.now_us);
             self.drain();
             if let Some(batch) = batch {
-                assert_eq!(batch.tokens.len(), 10);
+                let windows = self.script.batch.unwrap_or(2);
+                assert_eq!(batch.tokens.len() as u32, windows * 5);
                 self.now_us += STEP_US;
                 self.log.steps += 1;
-                let step = Step { tokens: 8, loss: 1.0, busy_us: STEP_US, earlier_us: 0 };
+                let step =
+                    Step { tokens: u64::from(windows) * 4, loss: 1.0, busy_us: STEP_US, earlier_us: 0 };
                 self.tell(Input::Stepped(step));
             } else {
                 let at_us = self.member.deadline(self.now_us).unwrap_or(end_us);

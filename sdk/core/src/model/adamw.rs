@@ -71,6 +71,10 @@ impl AdamW {
 }
 
 impl Adjust {
+    /// Those of a step that takes as long as any and changes nothing: a finite gradient counts for nothing.
+    pub const NOTHING: Self =
+        Self { scale: 1.0, beta1: 1.0, beta2: 1.0, rate: 0.0, root: 1.0, eps: 1.0, keep: 1.0 };
+
     /// For step `steps`, counted from 1, and a gradient of norm `grad_norm`.
     #[must_use]
     pub fn new(inner: &InnerSpec, steps: u64, lr: f32, grad_norm: f32) -> Self {
@@ -176,6 +180,14 @@ mod tests {
         check(&|inner| inner.beta2 = 1.0, "beta2 is 1");
         check(&|inner| inner.eps = 0.0, "eps is 0");
         check(&|inner| inner.lr_min_ratio = 2.0, "lr_min_ratio is 2");
+    }
+
+    #[test]
+    fn nothing_changes_nothing() {
+        let values = || ([0.1_f32, -3.0e5, 0.0], [1.0e-30_f32, 7.0, 0.3], [2.0e-38_f32, 0.0, 5.0]);
+        let (mut params, mut m, mut v) = values();
+        adjust(&mut params, &[1.0e-3, -1.0e18, 0.7], &mut m, &mut v, &Adjust::NOTHING);
+        assert_eq!((params, m, v), values());
     }
 
     #[test]

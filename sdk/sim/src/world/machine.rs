@@ -92,7 +92,6 @@ impl Machine {
             name,
             device: "simulated".into(),
             invite: None,
-            batch: None,
             serial_first: u64::from(self.life) << 32,
         };
         let config = MemberConfig {

@@ -1,7 +1,7 @@
 //! A learner's process: the real member with what its shell holds for it.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use super::Poison;
@@ -246,7 +246,8 @@ impl Process {
         }
         let Some(workshop) = &self.workshop else { return };
         let fragments = Arc::clone(&workshop.fragments);
-        self.take_now(now, Input::Built(fragments));
+        let batch = NonZeroU32::new(spec.inner.batch).expect("a run trains on something");
+        self.take_now(now, Input::Built { fragments, batch });
     }
 
     /// What concerns parameters only.

@@ -222,6 +222,24 @@ fn learns_what_repeats() {
 }
 
 #[test]
+fn a_rehearsal_changes_nothing() {
+    let spec = spec(SHAPES[0].0);
+    let tokens = tokens(&spec, 3);
+    let mut alone = trainer(&spec, 3, 2);
+    let mut rehearsed = trainer(&spec, 3, 2);
+    for _ in 0..3 {
+        assert!(rehearsed.rehearse(&tokens).unwrap());
+        assert_eq!(rehearsed.step(&tokens, 1e-2).unwrap(), alone.step(&tokens, 1e-2).unwrap());
+        assert!(rehearsed.params() == alone.params() && rehearsed.moments() == alone.moments());
+    }
+    assert!(matches!(rehearsed.rehearse(&tokens[71..]), Err(EngineError::Windows { found: 2, batch: 3 })));
+    // Before they are loaded, parameters may be anything.
+    rehearsed.params_mut()[100] = f32::NAN;
+    assert!(rehearsed.rehearse(&tokens).unwrap());
+    assert_eq!(rehearsed.moments(), alone.moments());
+}
+
+#[test]
 fn refuses_bad_input_and_stays_as_it_was() {
     let spec = spec(SHAPES[0].0);
     let mut trainer = trainer(&spec, 3, 2);

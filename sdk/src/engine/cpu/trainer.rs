@@ -139,6 +139,14 @@ impl CpuTrainer {
         Ok(StepStats { loss, grad_norm, tokens })
     }
 
+    /// Takes as long as [`Self::finish`] and changes nothing.
+    pub(in crate::engine) fn finish_nothing(&mut self, sums: Sums) {
+        // What is not finite would count even so.
+        if sums.squares.is_finite() {
+            self.adjust(&Adjust::NOTHING);
+        }
+    }
+
     fn adjust(&mut self, numbers: &Adjust) {
         let CpuGradient { params, grad, pool, .. } = &mut self.gradient;
         let (mut params, mut grad) = (&mut **params, &**grad);
@@ -178,6 +186,13 @@ impl Trainer for CpuTrainer {
         self.check(tokens, lr)?;
         let sums = self.gradient.differentiate(tokens, self.count())?;
         self.finish(sums, lr)
+    }
+
+    fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.check(tokens, 0.0)?;
+        let sums = self.gradient.differentiate(tokens, self.count())?;
+        self.finish_nothing(sums);
+        Ok(true)
     }
 
     fn moments(&self) -> Option<OptimiserState> {

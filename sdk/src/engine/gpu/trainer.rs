@@ -176,10 +176,21 @@ impl GpuEngine {
         &self.gpu
     }
 
-    fn hyper(&self, lr: f32) -> [f32; 8] {
-        // The device scales the gradient by the norm that it finds.
-        let a = Adjust::new(&self.inner, self.steps, lr, 0.0);
-        [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, 0.0, 0.0]
+    /// How many windows `tokens` are: as many as the batch.
+    fn check_batch(&self, tokens: &[u32]) -> Result<usize, EngineError> {
+        let (found, batch) = (windows(tokens, &self.dims)?, self.inner.batch as usize);
+        if found == batch { Ok(batch) } else { Err(EngineError::Windows { found, batch }) }
+    }
+
+    /// Puts a step on the device, with its numbers on the way back. The device scales the gradient by the norm that it
+    /// finds, whatever the numbers say.
+    fn submit(&mut self, tokens: &[u32], a: &Adjust) {
+        let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
+        self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
+        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, 0.0, 0.0];
+        self.gpu.write(&self.buffers.hyper, &hyper);
+        self.program.submit(&self.gpu, self.pace.cost_max());
+        self.ring.read(&self.gpu, std::slice::from_ref(&self.buffers.stats), ());
     }
 
     /// Takes in the numbers of the oldest step that is on its way, which is done.
@@ -249,17 +260,10 @@ impl Engine for GpuEngine {
         if !(lr.is_finite() && lr >= 0.0) {
             return Err(EngineError::Rate { lr });
         }
-        let (found, batch) = (windows(tokens, &self.dims)?, self.inner.batch as usize);
-        if found != batch {
-            return Err(EngineError::Windows { found, batch });
-        }
+        let batch = self.check_batch(tokens)?;
         self.gpu.check()?;
         self.steps += 1;
-        let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
-        self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
-        self.gpu.write(&self.buffers.hyper, &self.hyper(lr));
-        self.program.submit(&self.gpu, self.pace.cost_max());
-        self.ring.read(&self.gpu, std::slice::from_ref(&self.buffers.stats), ());
+        self.submit(tokens, &Adjust::new(&self.inner, self.steps, lr, 0.0));
         self.shadow.follow(&self.gpu, &self.vectors, self.steps)?;
         // One step stays with the device while the host prepares the next.
         let on_way = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
@@ -270,6 +274,15 @@ impl Engine for GpuEngine {
         }
         let (loss, grad_norm) = self.newest.expect("the first step was waited for");
         Ok(StepStats { loss, grad_norm, tokens: (batch * self.dims.context) as u64 })
+    }
+
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.check_batch(tokens)?;
+        self.settle().await?;
+        self.submit(tokens, &Adjust::NOTHING);
+        self.ring.ready(&self.gpu).await?;
+        self.ring.next(&self.gpu, |(), _| ())?;
+        Ok(true)
     }
 
     async fn settle(&mut self) -> Result<(), EngineError> {

@@ -61,9 +61,9 @@ impl Team {
         &self.dropped
     }
 
-    async fn step_together(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+    /// The gradient of a batch that was checked.
+    async fn differentiate(&mut self, tokens: &[u32]) -> Result<Sums, EngineError> {
         let trainer = self.host.trainer_mut();
-        trainer.check(tokens, lr)?;
         let (window, count) = (tokens.len() / trainer.batch(), trainer.count());
         let own = self.shares.of(0);
         let begun = self.begin(tokens, window, count);
@@ -95,14 +95,12 @@ impl Team {
             grads.push(part.grad);
         }
         let squares = gradient.add(&grads.iter().map(|grad| &grad[..]).collect::<Vec<_>>());
-        let stats = self.host.trainer_mut().finish(Sums { loss, squares }, lr);
         for (helper, error) in failed.into_iter().rev() {
             self.helpers.remove(helper);
             self.shares.remove(1 + helper);
             self.dropped.push(error);
         }
-        self.shares.balance();
-        stats
+        Ok(Sums { loss, squares })
     }
 
     /// Hands out every window but this worker's.
@@ -147,7 +145,21 @@ impl Engine for Team {
         if self.helpers.is_empty() {
             return self.host.step(tokens, lr).await;
         }
-        self.step_together(tokens, lr).await
+        self.host.trainer_mut().check(tokens, lr)?;
+        let sums = self.differentiate(tokens).await?;
+        let stats = self.host.trainer_mut().finish(sums, lr);
+        self.shares.balance();
+        stats
+    }
+
+    async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        if self.helpers.is_empty() {
+            return self.host.rehearse(tokens).await;
+        }
+        self.host.trainer_mut().check(tokens, 0.0)?;
+        let sums = self.differentiate(tokens).await?;
+        self.host.trainer_mut().finish_nothing(sums);
+        Ok(true)
     }
 
     fn salvage(&mut self) -> Option<OptimiserState> {

@@ -123,6 +123,16 @@ fn a_team_trains_as_one_does() {
     assert!(setup(&[]).team.describe().ends_with("1 thread"));
 }
 
+#[test]
+fn a_rehearsal_is_done_together_and_changes_nothing() {
+    for lives in [&[][..], &[LIVES, LIVES]] {
+        let Setup { mut team, logs } = setup(lives);
+        assert!(block_on(team.rehearse(&tokens(9))).unwrap());
+        assert!(logs.iter().all(|log| log.borrow().len() == 1), "helpers took part");
+        assert_eq!(train(&mut team, 3), train(&mut setup(lives).team, 3));
+    }
+}
+
 /// Goal: a failure costs time only, not even a bit of the step in which it happens.
 #[test]
 fn what_a_failed_helper_leaves_is_done_here() {

@@ -1,5 +1,6 @@
 //! What goes into the learner and what comes out.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::diloco::Fragments;
@@ -15,8 +16,9 @@ pub enum Input {
     Disconnected,
     /// A message came in.
     Message(Message),
-    /// The model of [`Output::Build`] stands; these are its fragments.
-    Built(Arc<Fragments>),
+    /// The model of [`Output::Build`] stands; these are its fragments, and `batch` windows are trained on in one step, at
+    /// most [`crate::wire::BATCH_MAX`].
+    Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
     /// Θ̂ of one fragment came in by HTTP, `[fragment_len]`, at the version that the answer named.
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },
     /// A fetch failed; it is tried again when the shell says [`Input::Timeout`].

@@ -48,11 +48,11 @@ impl Learner {
                 layout: welcome.layout,
                 policy: welcome.spec.exchange.apply,
                 tracks: tracks.collect(),
-                batch: self.config.batch.map_or(welcome.spec.inner.batch, NonZeroU32::get),
                 asked: VecDeque::new(),
                 upload: Part::upload(welcome.versions.len()),
                 fetch_after: now,
                 fragments: None,
+                batch: NonZeroU32::MIN,
                 clock_tokens: welcome.clock_tokens,
                 own_tokens: 0,
                 ready: false,
@@ -85,7 +85,7 @@ impl Learner {
         self.ready(now);
     }
 
-    pub(super) fn on_built(&mut self, now: Millis, fragments: Arc<Fragments>) {
+    pub(super) fn on_built(&mut self, now: Millis, fragments: Arc<Fragments>, batch: NonZeroU32) {
         let Some(part) = &mut self.part else { return };
         let (ours, theirs) = (fragments.hash(), part.layout);
         if ours != theirs || usize::from(fragments.count()) != part.tracks.len() {
@@ -95,7 +95,7 @@ impl Learner {
             );
             return self.out.push_back(Output::Stop(Bye::new(CloseCode::Layout, reason)));
         }
-        part.fragments = Some(fragments);
+        (part.fragments, part.batch) = (Some(fragments), batch);
         self.fetch_due(now);
     }
 
@@ -204,7 +204,7 @@ impl Learner {
         let Some(part) = self.part.as_mut().filter(|_| self.connected) else { return };
         if part.is_loaded() && !part.ready {
             part.ready = true;
-            let (run, layout, batch) = (part.run, part.layout, part.batch);
+            let (run, layout, batch) = (part.run, part.layout, part.batch.get());
             self.out.push_back(Output::Send(Message::Ready { run, layout, batch }));
             self.report(now);
         }

@@ -39,8 +39,6 @@ pub struct LearnerConfig {
     pub device: String,
     /// What the run's owner asks for, if anything.
     pub invite: Option<Invite>,
-    /// Windows that it trains on in one step, at most [`crate::wire::BATCH_MAX`]; `None` for as many as the run says.
-    pub batch: Option<NonZeroU32>,
     /// Its updates are numbered from here on; each of its processes should have a range of its own.
     pub serial_first: u64,
 }
@@ -65,8 +63,6 @@ struct Part {
     layout: LayoutHash,
     policy: ApplyPolicy,
     tracks: Vec<Track>,
-    /// Windows of one step.
-    batch: u32,
     /// Questions that are not answered yet, the oldest first, with the version that the syncer held.
     asked: VecDeque<(FragmentId, Version)>,
     /// Bodies on their way to the syncer.
@@ -75,6 +71,8 @@ struct Part {
     fetch_after: Millis,
     /// `None` until the model is built.
     fragments: Option<Arc<Fragments>>,
+    /// Windows of one step, once it is built.
+    batch: NonZeroU32,
     /// The run's merged tokens as last heard, and own tokens since then.
     clock_tokens: u64,
     own_tokens: u64,
@@ -116,7 +114,7 @@ impl Learner {
             Input::Connected => self.on_connected(),
             Input::Disconnected => self.on_disconnected(),
             Input::Message(message) => self.on_message(now, message),
-            Input::Built(fragments) => self.on_built(now, fragments),
+            Input::Built { fragments, batch } => self.on_built(now, fragments, batch),
             Input::Fetched { fragment, version, values } => self.on_fetched(now, fragment, version, values),
             Input::FetchFailed { fragment } => self.on_fetch_failed(now, fragment),
             Input::Encoded { serial, fragment, body, digest } => {

@@ -71,6 +71,8 @@ pub struct LearnerStatus<'a> {
     pub live: bool,
     /// Its time of a step, in milliseconds, 0 if unknown.
     pub step_ms: f64,
+    /// Windows that it trains on in one step, by its own word; 0 until it trains.
+    pub batch: u32,
     /// Its last training loss.
     pub loss: Option<f32>,
     /// Tokens it trained on.
@@ -137,6 +139,7 @@ impl Syncer {
                 state: session.map(|session| session.state),
                 live: session.is_some_and(|session| session.is_live),
                 step_ms: session.map_or(0.0, |session| session.step_ms),
+                batch: session.map_or(0, |session| session.batch),
                 loss: session.map(|session| session.loss).filter(|loss| loss.is_finite()),
                 tokens_trained: account.trained(),
                 tokens_merged: self.ledger().tokens_merged(account),

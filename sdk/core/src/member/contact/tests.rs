@@ -13,7 +13,6 @@ fn contact() -> Contact {
         name: String::new(),
         device: String::new(),
         invite: None,
-        batch: None,
         serial_first: 1,
     };
     let (contact_ms_max, reconnect_ms_max) = (Some(30_000), Some(300_000));

@@ -240,6 +240,36 @@ async fn refuses_what_does_not_fit(gpus: &Gpus) {
     .await;
 }
 
+/// A step that is rehearsed leaves parameters and moments as they were, to the bit, and no numbers behind.
+async fn a_rehearsal_changes_nothing(gpus: &Gpus) {
+    let model = spec(SHAPES[0].0);
+    let inner = InnerSpec { batch: 3, ..Preset::Tiny.inner() };
+    gpus.each(async |gpu| {
+        let train = async |rehearsals: u32| {
+            let mut engine = engine(gpu, model, inner).await.unwrap();
+            engine.set_params(&params(&model));
+            let mut stats = Vec::new();
+            for step in 0..3 {
+                for _ in 0..rehearsals {
+                    assert!(engine.rehearse(&tokens(&model, 3, 9)).await.unwrap());
+                }
+                stats.push(engine.step(&tokens(&model, 3, step), 1e-2).await.unwrap());
+                engine.settle().await.unwrap();
+            }
+            assert!(matches!(
+                engine.rehearse(&tokens(&model, 2, 0)).await,
+                Err(EngineError::Windows { found: 2, batch: 3 })
+            ));
+            (stats, engine.params().await.unwrap(), engine.salvage())
+        };
+        let (stats, params, moments) = train(0).await;
+        let rehearsed = train(2).await;
+        assert!(rehearsed.1 == params && rehearsed.2 == moments, "something moved");
+        assert_eq!(rehearsed.0, stats);
+    })
+    .await;
+}
+
 /// A lost device is an error at the next call, and its moments are there to go on with.
 async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
     let model = spec(SHAPES[3].0);
@@ -277,5 +307,6 @@ parity!(
     refuses_bad_input_and_keeps_its_parameters_when_training_blows_up,
     a_profile_times_every_kernel,
     refuses_what_does_not_fit,
+    a_rehearsal_changes_nothing,
     a_lost_device_leaves_its_moments
 );

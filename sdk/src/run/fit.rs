@@ -1,0 +1,69 @@
+//! The engine of a run, with a batch that fits its device.
+
+use std::num::NonZeroU32;
+
+use super::batch::Halving;
+use super::event::Event;
+use super::salvage::take_moments;
+use super::session::{Part, Session};
+use crate::engine::{Engine, EngineError, OptimiserState, batch_like_any};
+use crate::wire::{RunSpec, Welcome};
+
+impl<E, B, O> Session<'_, E, B, O>
+where
+    E: Engine,
+    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
+    O: FnMut(&Event),
+{
+    /// Builds the engine of the run of `welcome`, of whose engine before nothing may be left but moments.
+    pub(super) async fn open(&mut self, welcome: &Welcome) -> Result<Part<E>, EngineError> {
+        let (run, spec) = (welcome.run, welcome.spec.clone());
+        let mut moments = take_moments(&mut self.salvaged, run, &spec);
+        if let Some(batch) = self.config.batch.windows() {
+            let engine = (self.build)(&with(&spec, batch), moments).await?;
+            return Ok(Part { run, spec, batch, engine });
+        }
+        // What was too much for one engine of a run would be too much for the next.
+        let before = self.fitted.filter(|(fitted, _)| *fitted == run).map(|(_, batch)| batch.get());
+        let mut halving = Halving::from(before.unwrap_or(spec.inner.batch), self.step_us_max);
+        loop {
+            let batch = halving.batch();
+            let own = with(&spec, batch);
+            let mut engine = match (self.build)(&own, moments.take()).await {
+                Err(error) if error.is_of_memory() && halving.is_too_large() => continue,
+                built => built?,
+            };
+            let step_us = self.rehearse(&mut engine, &batch_like_any(&own)).await?;
+            if !step_us.is_some_and(|step_us| halving.is_too_slow(step_us)) {
+                self.fitted = Some((run, batch));
+                return Ok(Part { run, spec, batch, engine });
+            }
+            // They are as they were.
+            moments = engine.salvage();
+        }
+    }
+
+    /// How long a step of `engine` takes, in microseconds, if it can tell without taking one. The first is longer than
+    /// those that follow, since kernels are compiled and helpers load; so if it is too long, a second one counts.
+    async fn rehearse(&self, engine: &mut E, tokens: &[u32]) -> Result<Option<u64>, EngineError> {
+        let mut step_us = u64::MAX;
+        for _ in 0..2 {
+            let begun_us = self.clock.now_us();
+            if !engine.rehearse(tokens).await? {
+                return Ok(None);
+            }
+            step_us = step_us.min(self.clock.now_us() - begun_us);
+            if step_us <= self.step_us_max {
+                break;
+            }
+        }
+        Ok(Some(step_us))
+    }
+}
+
+/// What a run says, with a learner's own batch.
+fn with(spec: &RunSpec, batch: NonZeroU32) -> RunSpec {
+    let mut own = spec.clone();
+    own.inner.batch = batch.get();
+    own
+}
