@@ -6,7 +6,7 @@ use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::model::{InnerSpec, Preset, init};
 use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
-use archipelago_sim::lab::{Budget, Corpus, Recipe, reference_model};
+use archipelago_sim::lab::{Budget, Corpus, Joining, Recipe, reference_model};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago_tests::toys::{check, status};
 
@@ -39,6 +39,8 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         syncer: SyncerConfig { learners_start: learners, ..SyncerConfig::default() },
         machines: vec![machine; learners as usize],
         text_at_hand: false,
+        faults: Vec::new(),
+        joining: Joining::Zero,
         budget: Budget::Tokens(tokens),
         seed: 1,
         samples: 0,

@@ -179,6 +179,7 @@ fn machine(rng: &mut Rng, weight: u32) -> MachineSpec {
         starts_ms: if rng.chance(0.3) { rng.between(0, 10_000) } else { 0 },
         // Half a thousandth is more than what a bad crystal does.
         clock_rate: if rng.chance(0.5) { 1.0 + 0.001 * (rng.unit() - 0.5) } else { 1.0 },
+        batch: None,
     }
 }
 

@@ -32,6 +32,16 @@ impl Findings {
         (middle, spread)
     }
 
+    /// The share of the learner on `machine` in all tokens that were merged, 0 to 1, mean over seeds.
+    #[must_use]
+    pub fn share(&self, machine: usize) -> f64 {
+        let share = |outcome: &Outcome| {
+            let own = outcome.merged_by.get(machine).copied().unwrap_or(0);
+            own as f64 / outcome.tokens_merged.max(1) as f64
+        };
+        mean(self.0.iter().map(share))
+    }
+
     /// "1.7360 ± 0.0040 after 1465 steps"; for decoupled training also how much was merged, and by how many learners.
     #[must_use]
     pub fn words(&self) -> String {

@@ -10,10 +10,12 @@ mod findings;
 mod goodput;
 mod heterogeneity;
 mod learners;
+mod lines;
 mod plot;
 mod regions;
 mod report;
 mod scavenging;
+mod staleness;
 mod table;
 mod training;
 
@@ -57,6 +59,8 @@ enum Subject {
     Heterogeneity(heterogeneity::HeterogeneityArgs),
     /// Loss against the number of learners, and against each part of the method
     Learners(learners::LearnersArgs),
+    /// Loss against updates that are old, long or of other batches, and against what joiners begin with
+    Staleness(staleness::StalenessArgs),
 }
 
 /// Settings of every subject in which something is drawn.
@@ -104,6 +108,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
             answer(&heterogeneity::run(args, progress)?, args, &args.common.output)
         }
         Subject::Learners(args) => answer(&learners::run(args, progress)?, args, &args.common.output),
+        Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
     }
 }
 

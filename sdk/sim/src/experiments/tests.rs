@@ -8,21 +8,24 @@ fn simulate(flags: &str) -> Result<String, SimulateError> {
     run(&given.cli, &mut |_| {})
 }
 
-/// What is out of range is named by its flag, at once: nothing panics, and nothing is computed with it.
+/// Each of `values` is refused by the flag's name, at once: nothing panics, and nothing is computed with it.
+fn check(subject: &str, flag: &str, values: &[&str]) {
+    for value in values {
+        let error = simulate(&format!("{subject} --{flag}={value}")).unwrap_err();
+        assert_eq!(error.exit(), Exit::Settings, "{subject} --{flag}={value}: {error}");
+        assert!(error.to_string().contains(&format!("--{flag} ")), "{subject} {value}: {error}");
+    }
+}
+
 #[test]
 fn bad_flags_are_named() {
     let huge = u64::MAX.to_string();
-    let check = |subject: &str, flag: &str, values: &[&str]| {
-        for value in values {
-            let error = simulate(&format!("{subject} --{flag}={value}")).unwrap_err();
-            assert_eq!(error.exit(), Exit::Settings, "{subject} --{flag}={value}: {error}");
-            assert!(error.to_string().contains(&format!("--{flag} ")), "{subject} {value}: {error}");
-        }
-    };
-    for subject in ["learners", "heterogeneity"] {
+    for subject in ["learners", "heterogeneity", "staleness"] {
         check(subject, "batch", &["0", "4097", "4294967295"]);
         check(subject, "steps", &["0", "1000001", &huge]);
-        check(subject, "learners", &["0", "257", "4000000000"]);
+        if subject != "staleness" {
+            check(subject, "learners", &["0", "257", "4000000000"]);
+        }
         check(subject, "lr", &["0", "-1", "NaN", "inf"]);
         check(subject, "beta2", &["1", "NaN"]);
         check(subject, "weight-decay", &["-1", "inf"]);
@@ -73,6 +76,20 @@ fn bad_flags_are_named() {
     check("regions", "rounds-in-flight", &["0", "65"]);
     for flag in ["params-billions", "world-gbit-s", "states-gbit-s"] {
         check("regions", flag, &["0", "-1", "NaN", "inf", "1e300"]);
+    }
+}
+
+#[test]
+fn bad_flags_of_staleness_are_named() {
+    for flag in ["width", "context"] {
+        check("staleness", flag, &["0", "12", "4294967295"]);
+    }
+    for flag in ["away", "away-from", "rest", "ramp-steps", "batches"] {
+        check("staleness", flag, &["0", "4294967295"]);
+    }
+    check("staleness", "round-trips", &["-1", "1001", "NaN"]);
+    for flag in ["turns-max", "half-life-turns"] {
+        check("staleness", flag, &["0", "-1", "inf", "NaN"]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What `heterogeneity` and `learners` share: settings of the trained model, and many runs at a time.
+//! What `heterogeneity`, `learners` and `staleness` share: settings of the trained model, and many runs at a time.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -11,7 +11,7 @@ use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::model::{InnerSpec, Preset};
 use archipelago_cli::{MethodArgs, as_written, range, within};
-use archipelago_sim::lab::{Budget, Corpus, LabError, Outcome, Recipe, reference_model};
+use archipelago_sim::lab::{Budget, Corpus, Joining, LabError, Outcome, Recipe, reference_model};
 use archipelago_sim::world::{LinkSpec, MachineSpec};
 use serde::Serialize;
 
@@ -191,6 +191,8 @@ impl TrainingArgs {
             },
             machines: vec![machine; learners as usize],
             text_at_hand: false,
+            faults: Vec::new(),
+            joining: Joining::Zero,
             budget: Budget::Tokens(tokens),
             seed: 0,
             samples: 0,

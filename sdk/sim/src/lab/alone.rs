@@ -41,10 +41,13 @@ impl Recipe {
             loss,
             tokens: trained,
             tokens_merged: trained,
+            merged_by: Vec::new(),
+            grace_ms: 0,
             spent: Spent { loss, tokens: trained, tokens_merged: trained },
             steps_per_learner: f64::from(steps),
             rounds: 0,
             updates_merged: 0,
+            refused: 0,
             virtual_ms: 0,
             samples: sampler.end(),
         })

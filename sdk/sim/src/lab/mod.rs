@@ -9,13 +9,14 @@
 
 mod alone;
 mod corpus;
+mod joining;
 mod reader;
 mod recipe;
 mod together;
 
 pub use corpus::Corpus;
 pub(crate) use reader::Reader;
-pub use recipe::{Budget, Outcome, Recipe, Sample, Spent, reference_model};
+pub use recipe::{Budget, Joining, Outcome, Recipe, Sample, Spent, reference_model};
 
 use crate::world::Violation;
 use archipelago::data::SplitError;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Corpus, LabError};
-use crate::world::MachineSpec;
+use crate::world::{Fault, MachineSpec};
 use archipelago::data::BYTE_VOCAB;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
@@ -15,6 +15,20 @@ pub enum Budget {
     Tokens(u64),
     /// So many milliseconds of virtual time are over.
     Ms(u64),
+}
+
+/// What the learner of a machine that starts after the beginning has beside the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joining {
+    /// Moments of zero, as every learner has at first: what ships.
+    Zero,
+    /// Moments of zero, and over its first `steps` steps an inner rate that rises in a line to the run's.
+    Ramp {
+        /// Steps of the joiner until it has the run's rate.
+        steps: u32,
+    },
+    /// AdamW's moments of the learner on the first machine. Nobody counts their bytes.
+    Donor,
 }
 
 /// One experiment.
@@ -32,6 +46,10 @@ pub struct Recipe {
     pub machines: Vec<MachineSpec>,
     /// Whether every machine holds the text from the beginning. It fetches it over its link if not.
     pub text_at_hand: bool,
+    /// What is done to the machines: not before so many milliseconds of virtual time, in this order.
+    pub faults: Vec<(u64, Fault)>,
+    /// What who joins late begins with.
+    pub joining: Joining,
     /// When it ends.
     pub budget: Budget,
     /// Seed of parameters, data order and world.
@@ -88,6 +106,10 @@ pub struct Outcome {
     pub tokens: u64,
     /// Tokens of them that were merged.
     pub tokens_merged: u64,
+    /// The same of the learner on each machine; empty in training alone.
+    pub merged_by: Vec<u64>,
+    /// The longest wait of a round after its quorum when the budget was spent, in milliseconds; 0 in training alone.
+    pub grace_ms: u64,
     /// When the budget was spent, before the last rounds collected everybody's progress.
     pub spent: Spent,
     /// Mean steps of a learner.
@@ -96,6 +118,8 @@ pub struct Outcome {
     pub rounds: u64,
     /// Updates that were merged, all rounds together.
     pub updates_merged: u64,
+    /// Updates that were refused.
+    pub refused: u64,
     /// Virtual time, in milliseconds.
     pub virtual_ms: u64,
     /// The loss on the way.

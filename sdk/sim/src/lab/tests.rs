@@ -28,6 +28,8 @@ fn recipe() -> Recipe {
         syncer: SyncerConfig { learners_start: 2, ..SyncerConfig::default() },
         machines: vec![MachineSpec::default(); 2],
         text_at_hand: true,
+        faults: Vec::new(),
+        joining: Joining::Zero,
         budget: Budget::Tokens(tokens),
         seed: 1,
         samples: 0,

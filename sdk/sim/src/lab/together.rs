@@ -1,10 +1,9 @@
 //! An experiment in a world: many learners under one syncer.
 
+use super::joining::Newcomers;
 use super::recipe::Sampler;
 use super::{Budget, Corpus, LabError, Outcome, Recipe, Sample, Spent};
 use crate::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
-use archipelago::engine::Trainer;
-use archipelago::engine::cpu::CpuTrainer;
 use archipelago::model::{check_inner, init, layout};
 use archipelago::wire::RunId;
 
@@ -22,9 +21,10 @@ impl Recipe {
     pub fn world(&self, corpus: &Corpus) -> Result<World, LabError> {
         self.check()?;
         check_inner(&self.inner)?;
-        let (model, inner) = (self.model, self.inner);
+        let model = self.model;
         // Trainers are made as machines start; whether they can be is found out here.
-        CpuTrainer::fixed(&model, &inner)?;
+        let newcomers = Newcomers::new(self);
+        newcomers.check()?;
         let spec = WorldSpec {
             run: RunId(self.seed),
             run_spec: self.run_spec(corpus),
@@ -34,10 +34,7 @@ impl Recipe {
             machines: self.machines.clone(),
             shell: ShellSpec { shards_at_hand: self.text_at_hand, ..ShellSpec::default() },
         };
-        let make = move |_| -> Box<dyn Trainer> {
-            Box::new(CpuTrainer::fixed(&model, &inner).expect("the same was made before"))
-        };
-        Ok(World::new(self.seed, spec, layout(&model)?, Box::new(make))?)
+        Ok(World::new(self.seed, spec, layout(&model)?, Box::new(move |machine| newcomers.trainer(machine)))?)
     }
 
     /// Trains until the budget is spent, collects the learners' last progress, and measures Θ.
@@ -49,6 +46,7 @@ impl Recipe {
         let mut sampler = Sampler::new(self);
         let step_ms = self.machines.iter().map(|machine| machine.step_ms).min().unwrap_or(1);
         let (mut last, mut moved_ms) = (0, 0);
+        let mut faults = self.faults.iter().peekable();
         loop {
             let machines = world.machines();
             let (tokens, now_ms) = (tokens(&machines), world.now().0);
@@ -70,6 +68,9 @@ impl Recipe {
             } else if now_ms - moved_ms > STILL_MS_MAX {
                 return Err(LabError::StandsStill { seed: self.seed, tokens });
             }
+            while let Some((_, fault)) = faults.next_if(|(at_ms, _)| *at_ms <= now_ms) {
+                world.inject(*fault);
+            }
             let left_ms = match self.budget {
                 Budget::Tokens(_) => step_ms,
                 Budget::Ms(all) => step_ms.min(all - now_ms),
@@ -80,7 +81,13 @@ impl Recipe {
     }
 
     fn end(&self, mut world: World, corpus: &Corpus, sampler: Sampler) -> Result<Outcome, LabError> {
+        // A merge that is at work has what is measured here; it takes some milliseconds.
+        let is_there = |world: &World| world.syncer().is_some_and(|syncer| syncer.thetas().is_some());
+        if !world.run_until(FINISH_MS_MAX, 1, is_there) {
+            return Err(LabError::StandsStill { seed: self.seed, tokens: tokens(&world.machines()) });
+        }
         let virtual_ms = world.now().0;
+        let grace_ms = world.status().map_or(0, |status| status.grace_ms);
         let spent = self.spent_at_last(&world, corpus)?;
         world.inject(Fault::Finish);
         if !world.run_until(FINISH_MS_MAX, 100, World::is_finished) {
@@ -95,10 +102,13 @@ impl Recipe {
             loss: self.measure(corpus, &theta)?,
             tokens: tokens(&machines),
             tokens_merged: status.tokens_merged,
+            merged_by: (0..self.learners()).map(|machine| world.tokens_merged(machine)).collect(),
+            grace_ms,
             spent,
             steps_per_learner: steps as f64 / f64::from(self.learners()),
             rounds: status.rounds,
             updates_merged: status.fates.merged,
+            refused: status.fates.refused.values().sum(),
             virtual_ms,
             samples: sampler.end(),
         })
@@ -109,7 +119,7 @@ impl Recipe {
         let fragments = syncer.fragments();
         let mut hat = vec![0.0; layout(&self.model)?.len()];
         for p in fragments.ids() {
-            let (_, values) = syncer.hat(p).expect("Θ̂ is there at any time");
+            let (_, values) = syncer.hat(p).expect("nothing is being merged");
             fragments.scatter(p, &values, &mut hat);
         }
         let loss = self.measure(corpus, &hat)?;

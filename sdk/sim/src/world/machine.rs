@@ -101,7 +101,8 @@ impl Machine {
             waits,
             seed: key(&[self.seed, self.life.into()]),
         };
-        self.process = Some(Process::new(Clock::new(now, self.spec.clock_rate), now, config, self.poison));
+        let (clock, batch) = (Clock::new(now, self.spec.clock_rate), self.spec.batch);
+        self.process = Some(Process::new(clock, now, config, batch, self.poison));
         true
     }
 

@@ -36,6 +36,8 @@ struct Workshop {
 
 pub(super) struct Process {
     member: Member,
+    /// Windows of its steps; `None` for as many as the run says.
+    own_batch: Option<NonZeroU32>,
     workshop: Option<Workshop>,
     /// The step being computed.
     batch: Option<Batch>,
@@ -71,9 +73,16 @@ pub(super) struct Process {
 pub type MakeTrainer = dyn FnMut(u32) -> Box<dyn Trainer>;
 
 impl Process {
-    pub(super) fn new(clock: Clock, born: Millis, config: MemberConfig, poison: Option<Poison>) -> Self {
+    pub(super) fn new(
+        clock: Clock,
+        born: Millis,
+        config: MemberConfig,
+        batch: Option<NonZeroU32>,
+        poison: Option<Poison>,
+    ) -> Self {
         Self {
             member: Member::new(config),
+            own_batch: batch,
             workshop: None,
             batch: None,
             inbox: VecDeque::new(),
@@ -246,7 +255,8 @@ impl Process {
         }
         let Some(workshop) = &self.workshop else { return };
         let fragments = Arc::clone(&workshop.fragments);
-        let batch = NonZeroU32::new(spec.inner.batch).expect("a run trains on something");
+        let of_run = NonZeroU32::new(spec.inner.batch).expect("a run trains on something");
+        let batch = self.own_batch.unwrap_or(of_run);
         self.take_now(now, Input::Built { fragments, batch });
     }
 

@@ -1,5 +1,6 @@
 //! What a world consists of, as plain data.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::LinkSpec;
@@ -39,11 +40,14 @@ pub struct MachineSpec {
     pub starts_ms: u64,
     /// Seconds that its clock counts in one of the world's; near 1.
     pub clock_rate: f64,
+    /// Windows of a step of its learner; `None` for as many as the run says. Its trainer must be made for as many.
+    pub batch: Option<NonZeroU32>,
 }
 
 impl Default for MachineSpec {
     fn default() -> Self {
-        Self { step_ms: 100, jitter: 0.1, link: LinkSpec::default(), starts_ms: 0, clock_rate: 1.0 }
+        let link = LinkSpec::default();
+        Self { step_ms: 100, jitter: 0.1, link, starts_ms: 0, clock_rate: 1.0, batch: None }
     }
 }
 

@@ -1,8 +1,7 @@
 //! How the number of learners tells, in the end and on the way there.
 
-use std::collections::BTreeMap;
-
 use crate::experiments::findings::Findings;
+use crate::experiments::lines::Found;
 use crate::experiments::{Axis, Case, Mark, Plot, Scale, Series};
 
 /// What is equal for all numbers of learners.
@@ -32,8 +31,6 @@ pub(super) struct Course {
     /// Name of the one beside it.
     pub(super) base: String,
 }
-
-type Found = BTreeMap<String, Findings>;
 
 impl Course {
     /// By how many percent the loss is above that of data-parallel training, after how many steps.

@@ -7,7 +7,7 @@ use archipelago_cli::within;
 use serde::Serialize;
 
 use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
-use super::{Case, CommonArgs, Report};
+use super::{CommonArgs, Report};
 use crate::experiments::SimulateError;
 
 use plan::Plan;
@@ -85,9 +85,10 @@ pub fn run(args: &LearnersArgs, progress: &mut dyn FnMut(&str)) -> Result<Report
     let Plan { experiments, lines, courses, .. } = Plan::new(args)?;
     let found = args.training.run(args.common.seed, experiments, progress)?;
     let cases = lines.iter().map(|line| {
-        let (above, spread) = found[&line.ours].above(&found[&line.base]);
-        let (ours, base) = (found[&line.ours].words(), found[&line.base].words());
-        Case::new(&line.case, above, line.paper).noted(format!("± {spread:.2}; {ours}, beside {base}"))
+        let (ours, base) = (&found[&line.ours], &found[&line.base]);
+        let (_, spread) = ours.above(base);
+        let words = format!("± {spread:.2}; {}, beside {}", ours.words(), base.words());
+        line.case(&found).noted(words)
     });
     Ok(Report {
         title: "Held-out loss above what stands beside it".into(),

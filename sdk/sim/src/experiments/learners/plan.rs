@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use super::course::{Course, Equal, STEPS, TOKENS};
 use super::{LearnersArgs, Part};
 use crate::experiments::SimulateError;
+use crate::experiments::lines::Line;
 use crate::experiments::training::Experiment;
 
 /// Codes beside 32 bits, with the paper's rise of the loss in percent, where it gives one.
@@ -20,14 +21,6 @@ const CODES_LEARNERS: u32 = 4;
 const LINK_LEARNERS: u32 = 4;
 /// Most tokens of all learners together.
 const TOKENS_MAX: f64 = 1e12;
-
-/// One line of the table: an experiment beside the one that it is measured by.
-pub(super) struct Line {
-    pub(super) case: String,
-    pub(super) ours: String,
-    pub(super) base: String,
-    pub(super) paper: Option<f64>,
-}
 
 /// Experiments and what is said of them, as parts are added.
 pub(super) struct Plan<'a> {
