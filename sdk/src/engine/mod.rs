@@ -149,8 +149,8 @@ pub trait Engine {
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, waits until it is done, and leaves
-    /// parameters, optimiser and exchange as they were: so the time of a step is known before any is taken. False if this
-    /// engine cannot do that; nothing was done then. Not to be called while steps are on their way.
+    /// parameters, optimiser and exchange as they were: so the time of a step is known before any is taken. False if
+    /// this engine cannot do that; nothing was done then. Not to be called while steps are on their way.
     ///
     /// # Errors
     /// Those of [`Trainer::step`] but [`EngineError::NotFinite`], since parameters may mean nothing yet; and
@@ -349,8 +349,8 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether there is too little memory, so that a smaller batch may do. (A tensor that is too large to be bound is so
-    /// with any batch.)
+    /// Whether there is too little memory, so that a smaller batch may do. (A tensor that is too large to be bound is
+    /// so with any batch.)
     #[must_use]
     pub fn is_of_memory(&self) -> bool {
         match self {

@@ -92,12 +92,12 @@ pub enum RunError {
 
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
-/// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given what the run says,
-/// with this learner's own batch, and the moments of the engine before, if that one's device was lost in this very run.
-/// With [`BatchChoice::AUTO`] it may be asked again at once, for a smaller batch; the engine before is gone then, and its
-/// moments are those that it was built with. `observe` hears of
-/// everything worth showing and should return at once. Natively this must be polled within a Tokio
-/// runtime that has its timer on; a step on the CPU blocks the thread.
+/// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given what the run
+/// says, with this learner's own batch, and the moments of the engine before, if that one's device was lost in this
+/// very run. With [`BatchChoice::AUTO`] it may be asked again at once, for a smaller batch; the engine before is
+/// gone then, and its moments are those that it was built with. `observe` hears of everything worth showing and
+/// should return at once. Natively this must be polled within a Tokio runtime that has its timer on; a step on the
+/// CPU blocks the thread.
 ///
 /// # Errors
 /// - [`RunError::Unreachable`]: not taken in within `contact_ms_max`, or again within `reconnect_ms_max`.

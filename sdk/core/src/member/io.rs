@@ -20,8 +20,8 @@ pub enum Input {
     Garbled(DecodeError),
     /// The connection is gone, or never came about.
     Closed { code: Option<u16>, reason: String },
-    /// The engine of [`Output::Build`] stands; these are its fragments, and it takes `batch` windows in one step, at most
-    /// [`crate::wire::BATCH_MAX`].
+    /// The engine of [`Output::Build`] stands; these are its fragments, and it takes `batch` windows in one step, at
+    /// most [`crate::wire::BATCH_MAX`].
     Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
     /// The engine failed; with `device_lost` it has to be made anew on another device, or on this one later.
     Failed { device_lost: bool, reason: String },

@@ -16,8 +16,8 @@ pub enum Input {
     Disconnected,
     /// A message came in.
     Message(Message),
-    /// The model of [`Output::Build`] stands; these are its fragments, and `batch` windows are trained on in one step, at
-    /// most [`crate::wire::BATCH_MAX`].
+    /// The model of [`Output::Build`] stands; these are its fragments, and `batch` windows are trained on in one step,
+    /// at most [`crate::wire::BATCH_MAX`].
     Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
     /// Θ̂ of one fragment came in by HTTP, `[fragment_len]`, at the version that the answer named.
     Fetched { fragment: FragmentId, version: Version, values: Vec<f32> },

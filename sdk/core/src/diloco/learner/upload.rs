@@ -26,7 +26,7 @@ impl Learner {
     pub fn hand_in(&mut self) {
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
         if part.policy.is_additive() {
-            // It needs θ no more, so that it need not wait for the version that holds what is merged to report the rest.
+            // It needs θ no more, so that it can report the rest before the version that holds what is merged is there.
             for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
                 if track.include(Some(Version(u64::MAX))) {
                     self.out.push_back(Output::Include { fragment });
