@@ -104,6 +104,17 @@ test("names and texts are shown as they are", async () => {
   assert.equal(await page.locator("main img").count(), 0);
 });
 
+test("how far a learner is and how thin its link stands beside its device", async () => {
+  syncer.learners = [learner(1, { answerMs: 1_312.4, thin: true }), learner(2, { batch: 0, answerMs: 0 })];
+  await open();
+  const about = page.locator("#learners-rows .device");
+  await until("two learners", async () => (await about.count()) === 2);
+  assert.deepEqual(await about.allTextContents(), [
+    "cpu, 1 thread; batch 8; answers within 1.31 s; its link is thin",
+    "cpu, 1 thread",
+  ]);
+});
+
 test("learners come in pages, in the order asked for", async () => {
   syncer.learners = Array.from({ length: 120 }, (_, index) => learner(index + 1));
   await open();

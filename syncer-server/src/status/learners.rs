@@ -39,6 +39,10 @@ pub struct LearnerView {
     pub step_ms: f64,
     /// Windows that it trains on in one step, 0 until it trains.
     pub batch: u32,
+    /// From a question to its answer, in milliseconds, 0 if unknown: how far away it is, with the rest of its step.
+    pub answer_ms: f64,
+    /// Whether its link cannot carry every change, so that it fetches whole fragments at its own pace.
+    pub thin: bool,
     /// Tokens it trained on in a second, over the last 10 seconds.
     pub tokens_per_s: f64,
     /// Its last training loss, in nats per token.
@@ -226,6 +230,8 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         connected_s: learner.since.map(|since| now.since(since) as f64 / 1e3),
         step_ms: learner.step_ms,
         batch: learner.batch,
+        answer_ms: learner.answer_ms,
+        thin: syncer.is_thin(now, learner.learner),
         tokens_per_s: speeds.of(learner.learner),
         loss: learner.loss,
         tokens_trained: learner.tokens_trained,

@@ -1,7 +1,7 @@
 /** The table of learners: a page at a time, sorted by the syncer, renewed while it is looked at. */
 import type { Fates, LearnersPage, LearnerView, Sort } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
-import { count, nats, percent, plural } from "../shared/format.js";
+import { count, milliseconds, nats, percent, plural } from "../shared/format.js";
 import { whileSeen } from "../shared/paint.js";
 import { reinOf } from "../shared/rein.js";
 
@@ -118,7 +118,7 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   const [head, kind, state, speed, loss, share, merged, lost] = [...row.cells] as HTMLElement[];
   if (!head || !kind || !state || !speed || !loss || !share || !merged || !lost) return;
   setText(head.children[0]!, nameOf(view));
-  setText(head.children[1]!, view.batch > 0 ? `${view.device}, batch ${view.batch}` : view.device);
+  setText(head.children[1]!, aboutOf(view));
   setText(kind, KINDS[view.kind]);
   const badge = state.children[0]!;
   const rein = reinOf(view);
@@ -130,6 +130,15 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   setText(share.children[1]!, percent(view.mergedShare));
   setText(merged, count(view.tokensMerged));
   setText(lost, lostUpdates(view.fates));
+}
+
+/** "cpu, 1 thread; batch 8; answers within 1.31 s; its link is thin": what is known of it. */
+export function aboutOf(view: LearnerView): string {
+  const parts = [view.device];
+  if (view.batch > 0) parts.push(`batch ${view.batch}`);
+  if (view.state !== null && view.answerMs > 0) parts.push(`answers within ${milliseconds(view.answerMs)}`);
+  if (view.thin) parts.push("its link is thin");
+  return parts.filter(Boolean).join("; ");
 }
 
 /** The tone of its state. */

@@ -132,6 +132,10 @@ export type LearnerView = {
   stepMs: number,
   /** Windows that it trains on in one step, 0 until it trains. */
   batch: number,
+  /** From a question to its answer, in milliseconds, 0 if unknown: how far away it is, with the rest of its step. */
+  answerMs: number,
+  /** Whether its link cannot carry every change, so that it fetches whole fragments at its own pace. */
+  thin: boolean,
   /** Tokens it trained on in a second, over the last 10 seconds. */
   tokensPerS: number,
   /** Its last training loss, in nats per token. */

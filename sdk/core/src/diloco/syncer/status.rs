@@ -73,6 +73,8 @@ pub struct LearnerStatus<'a> {
     pub step_ms: f64,
     /// Windows that it trains on in one step, by its own word; 0 until it trains.
     pub batch: u32,
+    /// From a question to its answer, in milliseconds, a moving average; 0 if unknown.
+    pub answer_ms: f64,
     /// Its last training loss.
     pub loss: Option<f32>,
     /// Tokens it trained on.
@@ -140,6 +142,7 @@ impl Syncer {
                 live: session.is_some_and(|session| session.is_live),
                 step_ms: session.map_or(0.0, |session| session.step_ms),
                 batch: session.map_or(0, |session| session.batch),
+                answer_ms: session.map_or(0.0, |session| session.answer_ms),
                 loss: session.map(|session| session.loss).filter(|loss| loss.is_finite()),
                 tokens_trained: account.trained(),
                 tokens_merged: self.ledger().tokens_merged(account),
