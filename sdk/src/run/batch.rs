@@ -7,9 +7,8 @@ use std::str::FromStr;
 use crate::wire::BATCH_MAX;
 
 /// Longest step of a batch that is chosen for a device, in microseconds, unless a single window takes longer. A
-/// fragment that is asked for waits for the end of a step before it is coded, and grace windows are of this order:
-/// whoever takes longer is merged late. One window more would make each step better, but fewer of them fit between
-/// two rounds.
+/// fragment that is asked for waits for the end of a step before it is coded, so an answer can be as late as that; and
+/// an owner who pauses or stops this learner waits as long.
 pub(super) const STEP_US_MAX: u64 = 2_000_000;
 
 /// How many windows a learner trains on in one step.
