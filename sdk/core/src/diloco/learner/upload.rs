@@ -46,10 +46,12 @@ impl Learner {
         let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else {
             return HandsIn::Nothing;
         };
-        match () {
-            () if part.tracks.iter().any(Track::is_under_way) => HandsIn::UnderWay,
-            () if part.tracks.iter().any(Track::has_arrived) => HandsIn::Unsettled,
-            () => HandsIn::Nothing,
+        if part.tracks.iter().any(Track::is_under_way) {
+            HandsIn::UnderWay
+        } else if part.tracks.iter().any(Track::has_arrived) {
+            HandsIn::Unsettled
+        } else {
+            HandsIn::Nothing
         }
     }
 
