@@ -48,7 +48,8 @@
 //! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
 //! # let (config, theta) = (syncer::SyncerConfig::default(), vec![0.0; layout.len()]);
 //! # let identity = Identity([1; 16]);
-//! # let me = learner::LearnerConfig { identity, name: "first".into(), device: "cpu".into(), invite: None };
+//! # let (name, device) = ("first".into(), "cpu".into());
+//! # let me = learner::LearnerConfig { identity, name, device, invite: None, serial_first: 1 };
 //! let mut syncer = syncer::Syncer::new(RunId(7), spec, config, &layout, &theta)?;
 //! let mut learner = learner::Learner::new(me);
 //! let (now, conn) = (Millis(0), ConnId(1));
