@@ -29,6 +29,13 @@ export interface Part {
 /** Patience is counted in so many pieces: a machine that slept is no slow helper. */
 const PIECES = 10;
 
+/**
+ * How long an idle helper stays, in milliseconds. A learner that is through drops its helpers, and the page ends its
+ * Worker right then; Chromium may keep a Worker for ever that is ended while it ends one of its own. So the page is to
+ * come first, and takes the helpers along.
+ */
+const LINGER_MS = 1_000;
+
 /** What the helper's Worker calls of the engine. */
 interface Differentiator {
   differentiate(params: Float32Array, tokens: Uint32Array, count: number): number;
@@ -72,10 +79,10 @@ export class Helper {
     });
   }
 
-  /** Ends the Worker. */
+  /** Ends the Worker, after a while in which it has nothing to do. */
   end(): void {
     this.#settle();
-    this.#worker.terminate();
+    self.setTimeout(() => this.#worker.terminate(), LINGER_MS);
   }
 
   #break(message: string): void {
