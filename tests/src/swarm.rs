@@ -42,7 +42,22 @@ impl Swarm {
         let is_usual = rng.chance(0.2);
         toys.machines = (0..count).map(|_| machine(&mut rng, toys.shell.weight)).collect();
         toys.syncer = if is_usual { SyncerConfig::default() } else { syncer(&mut rng, count as u32) };
+        // Bodies that are passed for heavier ones: what is counted in bytes counts as much of them.
+        let (downlink, weight) = (&mut toys.syncer.downlink, u64::from(toys.shell.weight));
+        downlink.window_bytes_min /= weight;
+        downlink.window_bytes_first /= weight;
+        downlink.unconfirmed_bytes_min /= weight;
+        downlink.history_bytes_min /= weight;
         let exchange = if is_usual { usual_exchange() } else { exchange(&mut rng) };
+        // Here a body is heard of when all of it is there; in the world each of its chunks is a sign of life.
+        let value_bytes = if exchange.code == Code::F32 { 4 } else { 1 };
+        let body_bytes = value_bytes * VALUES.div_ceil(exchange.fragments.into()) * weight;
+        let rates = toys.machines.iter().filter_map(|machine| machine.link.bytes_per_s);
+        let silent_ms_min = rates.min().map_or(0, |slowest| 2 * 1_000 * body_bytes / slowest);
+        toys.syncer.silent_ms_max = toys.syncer.silent_ms_max.max(silent_ms_min);
+        let Doubling { first_ms, longest_ms } = &mut toys.shell.waits.patience;
+        *first_ms = (*first_ms).max(silent_ms_min);
+        *longest_ms = (*longest_ms).max(*first_ms);
         Self { toys, exchange }
     }
 

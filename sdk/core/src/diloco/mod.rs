@@ -27,7 +27,7 @@ mod window;
 pub use books::{
     Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Returned, Speed,
 };
-pub use downlink::{Audience, Downlink, DownlinkTerms, Follow};
+pub use downlink::{Audience, Downlink, DownlinkPolicy, DownlinkTerms, Follow};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
 pub use handover::{Launch, Settled, Standing};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};

@@ -16,6 +16,8 @@ pub(super) struct Books {
     /// Windows that are out or were trained: (epoch, shard, first) to (end, lease).
     used: BTreeMap<(u32, u32, u32), (u32, LeaseId)>,
     leased: BTreeMap<LearnerId, u64>,
+    /// What a newcomer may count beyond its leases.
+    slack: u64,
     merged: BTreeMap<(LearnerId, FragmentId), u64>,
     /// Steps that are merged, of each process on each fragment.
     steps: BTreeMap<(Life, FragmentId), Spans>,
@@ -31,13 +33,16 @@ impl Books {
             grants: BTreeMap::new(),
             used: BTreeMap::new(),
             leased: BTreeMap::new(),
+            slack: 0,
             merged: BTreeMap::new(),
             steps: BTreeMap::new(),
         }
     }
 
-    /// After a restart: a learner may have trained on leases that the snapshot knows nothing of.
+    /// After a restart: a learner may have trained on leases that the snapshot knows nothing of, also one of which that
+    /// knows nothing at all.
     pub(super) fn allow_more(&mut self, syncer: &Syncer) {
+        self.slack = syncer.ledger().slack_tokens();
         for (learner, account) in syncer.ledger().accounts() {
             self.leased.insert(learner, account.leased_tokens);
         }
@@ -51,7 +56,7 @@ impl Books {
             // The syncer cannot know whether it arrived before the connection broke.
             return Ok(());
         }
-        *self.leased.entry(learner).or_default() += u64::from(windows) * u64::from(self.context);
+        *self.leased.entry(learner).or_insert(self.slack) += u64::from(windows) * u64::from(self.context);
         self.grants.insert(lease, grant);
         let end = start.saturating_add(windows);
         let before = self.used.range(..(epoch, shard, end)).next_back();
@@ -129,7 +134,7 @@ impl Books {
                 if ledger != events {
                     return Err(Violation::Ledger { learner, fragment, ledger, events });
                 }
-                let leased = self.leased.get(&learner).copied().unwrap_or(0);
+                let leased = self.leased.get(&learner).copied().unwrap_or(self.slack);
                 if events > leased {
                     return Err(Violation::Unleased { learner, fragment, merged: events, leased });
                 }

@@ -43,11 +43,13 @@ impl Disk {
         self.kept.iter().rev().flatten().next()
     }
 
-    /// Damages the newest file, as a loss of power may; not one that is the last hope.
+    /// Damages the newest file, as a loss of power may; not one that is the last hope. A copy that is newer than what
+    /// is left goes with it: a run that went on from the past does not come back to its future.
     pub(super) fn tear(&mut self) {
-        if let [.., Some(_), newest] = &mut self.kept[..] {
-            *newest = None;
-        }
+        let [.., Some(last), newest] = &mut self.kept[..] else { return };
+        *newest = None;
+        let left = last.record.next_round;
+        self.backup.take_if(|backup| backup.record.next_round > left);
     }
 
     /// The owner keeps a copy of the newest.

@@ -21,6 +21,9 @@ pub struct Ledger {
     /// Tokens merged by everyone, by fragment, `[P]`.
     #[serde(skip)]
     tokens_merged: Vec<u64>,
+    /// What a learner may count beyond its leases, since it may have had some of a process that was lost.
+    #[serde(skip)]
+    slack_tokens: u64,
 }
 
 /// A ledger as a snapshot has it: without what follows from the accounts.
@@ -37,7 +40,7 @@ impl From<Stored> for Ledger {
         let merged = |p: usize| accounts.values().filter_map(move |account| account.tokens_merged.get(p));
         let sum = |p: usize| merged(p).fold(0, |sum: u64, tokens| sum.saturating_add(*tokens));
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
-        Self { fragment_lens, accounts, identities, tokens_merged }
+        Self { fragment_lens, accounts, identities, tokens_merged, slack_tokens: 0 }
     }
 }
 
@@ -114,7 +117,7 @@ impl Ledger {
                 device: device.into(),
                 tokens_trained: 0,
                 reported_tokens: 0,
-                leased_tokens: 0,
+                leased_tokens: self.slack_tokens,
                 tokens_merged: vec![0; fragments],
                 merged: vec![None; fragments],
                 updates: 0,
@@ -207,13 +210,20 @@ impl Ledger {
         }
     }
 
-    /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their
-    /// learners keep, and lets each learner count so many tokens more than were leased to it.
+    /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their learners keep,
+    /// and lets each learner, also one whose enrolment was lost, count so many tokens more than were leased to it.
     pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
+        self.slack_tokens = tokens;
         for account in self.accounts.values_mut() {
             account.updates = account.fates.total();
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);
         }
+    }
+
+    /// What a newcomer may count beyond its leases: some of a process of the syncer that was lost.
+    #[must_use]
+    pub fn slack_tokens(&self) -> u64 {
+        self.slack_tokens
     }
 
     /// How many of `tokens` on `fragment` this learner can have trained on: no more than were leased

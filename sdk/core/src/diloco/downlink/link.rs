@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::DownlinkTerms;
+use super::{DownlinkPolicy, DownlinkTerms};
 use crate::diloco::window::Window;
 use crate::wire::{FragmentId, Merged, Millis, Version};
 
@@ -13,10 +13,6 @@ const REST_MS_FIRST: u64 = 15_000;
 const REST_MS_MAX: u64 = 480_000;
 /// Turns of confirmations in which a window opens from its first size to its largest, and some more.
 const TURNS: f64 = 8.0;
-/// Bytes that may always be on their way.
-const WINDOW_BYTES_LEAST: f64 = 16e3;
-/// Bytes that may be on their way before anything is known of the link.
-const WINDOW_BYTES_FIRST: f64 = 128e3;
 
 /// One learner, from the syncer's side.
 #[derive(Debug)]
@@ -56,12 +52,14 @@ struct Sent {
 impl Link {
     /// To one that holds nothing.
     pub(super) fn new(terms: &DownlinkTerms) -> Self {
+        let DownlinkPolicy { window_bytes_min, window_bytes_first, .. } = terms.policy;
+        let most = terms.unconfirmed_bytes_max as f64;
         Self {
             has_begun: false,
             places: vec![Place::Away; usize::from(terms.fragments)],
             unconfirmed: VecDeque::new(),
             bytes: 0,
-            window: Window::new(WINDOW_BYTES_LEAST, WINDOW_BYTES_FIRST, terms.unconfirmed_bytes_max as f64),
+            window: Window::new(window_bytes_min as f64, window_bytes_first as f64, most),
             waits_since: None,
             rests_until: Millis(0),
             rest_ms: REST_MS_FIRST,
@@ -109,7 +107,7 @@ impl Link {
     /// How long something may wait at one that listens every `step_ms`: a window that opens takes some turns of
     /// confirmations. In milliseconds.
     pub(super) fn patience_ms(&self, step_ms: f64, terms: &DownlinkTerms) -> u64 {
-        terms.wait_ms_max.saturating_add((2.0 * step_ms + TURNS * self.window.shortest_ms()) as u64)
+        terms.policy.wait_ms_max.saturating_add((2.0 * step_ms + TURNS * self.window.shortest_ms()) as u64)
     }
 
     /// `merged` is on its way.

@@ -12,21 +12,52 @@ use std::collections::BTreeMap;
 
 use history::History;
 use link::{Link, Place};
+use serde::{Deserialize, Serialize};
 
 use crate::wire::{ConnId, FragmentId, Merged, Millis, Version};
+
+/// How much is on the way down to one learner. The defaults are constants of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DownlinkPolicy {
+    /// Bytes of changes that may always be on their way.
+    pub window_bytes_min: u64,
+    /// Bytes of changes that may be on their way before anything is known of the link.
+    pub window_bytes_first: u64,
+    /// However fast the link, no more changes are on their way than those of a whole turn, or this many bytes if that
+    /// is more: a link of 20 Mbit/s carries the default in a second.
+    pub unconfirmed_bytes_min: u64,
+    /// Changes that are kept in any case, in bytes: a learner some hundred milliseconds away must not find that what it
+    /// fetched is too old.
+    pub history_bytes_min: u64,
+    /// A change may wait this long for room on the way to a learner, beside what its steps and its distance take, in
+    /// milliseconds.
+    pub wait_ms_max: u64,
+}
+
+impl Default for DownlinkPolicy {
+    fn default() -> Self {
+        Self {
+            window_bytes_min: 16_000,
+            window_bytes_first: 128_000,
+            unconfirmed_bytes_min: 4 << 20,
+            history_bytes_min: 8 << 20,
+            wait_ms_max: 2_000,
+        }
+    }
+}
 
 /// What does not change about it during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct DownlinkTerms {
     /// P, at least 1.
     pub fragments: u16,
+    /// What its owner chose.
+    pub policy: DownlinkPolicy,
     /// Changes that are on their way to one learner and not confirmed, in bytes, at most.
     pub unconfirmed_bytes_max: u64,
     /// Changes that are kept for those who are not quite up to date, in bytes over all fragments, at most.
     pub history_bytes_max: u64,
-    /// A change may wait this long for room on the way to a learner, beside what its steps and its distance take, in
-    /// milliseconds.
-    pub wait_ms_max: u64,
 }
 
 /// What one learner is to be sent.

@@ -9,9 +9,15 @@ const P: FragmentId = FragmentId(0);
 const BODY_BYTES: usize = 50_000;
 const TERMS: DownlinkTerms = DownlinkTerms {
     fragments: 2,
+    policy: DownlinkPolicy {
+        window_bytes_min: 16_000,
+        window_bytes_first: 128_000,
+        unconfirmed_bytes_min: 400_000,
+        history_bytes_min: 400_000,
+        wait_ms_max: 1_000,
+    },
     unconfirmed_bytes_max: 400_000,
     history_bytes_max: 400_000,
-    wait_ms_max: 1_000,
 };
 
 fn merged(version: u64) -> Merged {

@@ -3,21 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::diloco::{
-    BookTerms, Codec, DownlinkTerms, Fragments, Influence, LeaseError, MergeRule, OuterSpec, Patience,
-    QuantError, QuorumPolicy, RoundTerms, ScheduleTerms, Segment,
+    BookTerms, Codec, DownlinkPolicy, DownlinkTerms, Fragments, Influence, LeaseError, MergeRule, OuterSpec,
+    Patience, QuantError, QuorumPolicy, RoundTerms, ScheduleTerms, Segment,
 };
 use crate::wire::{FragmentId, RunSpec};
 
-/// Changes on their way to one learner: those of a whole turn, or this many bytes if that is more, which a link of
-/// 20 Mbit/s carries in a second. Constant of ours.
-const UNCONFIRMED_BYTES: u64 = 4 << 20;
-/// Changes that are kept: those of so many turns, at half a byte a parameter each…
+/// Changes that are kept: those of so many turns, at half a byte a parameter each, or
+/// [`DownlinkPolicy::history_bytes_min`] if that is more. Constant of ours.
 const HISTORY_TURNS: u64 = 2;
-/// …or this many bytes if that is more: a learner some hundred milliseconds away must not find that what it fetched is
-/// too old. Constants of ours.
-const HISTORY_BYTES: u64 = 8 << 20;
-/// How long a change may wait for room on a link, in milliseconds; constant of ours.
-const DOWNLINK_WAIT_MS: u64 = 2_000;
 
 /// The syncer's own knobs; what learners must agree on is in [`crate::wire::RunSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +27,8 @@ pub struct SyncerConfig {
     pub merge: MergeRule,
     /// What an update weighs in a merge.
     pub influence: Influence,
+    /// How much is on the way down to a learner.
+    pub downlink: DownlinkPolicy,
     /// Live learners before the first round of a run.
     pub learners_start: u32,
     /// Connections with a learner behind them.
@@ -67,6 +62,7 @@ impl Default for SyncerConfig {
             momentum_warmup_ratio: 0.2,
             merge: MergeRule::Radial,
             influence: Influence::default(),
+            downlink: DownlinkPolicy::default(),
             learners_start: 1,
             learners_max: 2_048,
             identities_max: 100_000,
@@ -111,9 +107,9 @@ impl SyncerConfig {
         let turn_bytes: u64 = fragments.ids().map(|p| codec.body_bytes(segments(p)) as u64).sum();
         DownlinkTerms {
             fragments: fragments.count(),
-            unconfirmed_bytes_max: turn_bytes.max(UNCONFIRMED_BYTES),
-            history_bytes_max: (HISTORY_TURNS * turn_bytes).max(HISTORY_BYTES),
-            wait_ms_max: DOWNLINK_WAIT_MS,
+            policy: self.downlink,
+            unconfirmed_bytes_max: turn_bytes.max(self.downlink.unconfirmed_bytes_min),
+            history_bytes_max: (HISTORY_TURNS * turn_bytes).max(self.downlink.history_bytes_min),
         }
     }
 
