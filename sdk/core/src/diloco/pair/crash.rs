@@ -57,3 +57,17 @@ fn a_learner_takes_the_number_that_it_has_now() {
     let numbers: Vec<_> = pair.islands.iter().map(|island| island.core.run().unwrap().1).collect();
     assert_eq!(numbers, [LearnerId(2), LearnerId(1)]);
 }
+
+#[test]
+fn what_a_learner_whose_enrolment_was_lost_has_learnt_is_not_refused() {
+    let before_anyone = Pair::new(&[]).snapshot();
+    let mut pair = Pair::new(&[1.0, 2.0]);
+    pair.steps(4_000);
+    pair.crash(before_anyone, 1_000);
+    pair.connect(0);
+    pair.connect(1);
+    pair.steps(4_000);
+    let status = pair.syncer.status();
+    assert!(status.fates.refused.is_empty(), "{:?}", status.fates);
+    assert!(pair.merged().values().all(|count| *count > 40), "{:?}", pair.merged());
+}
