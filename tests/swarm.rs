@@ -45,6 +45,11 @@ fn nothing_breaks_and_everybody_counts() {
             world.expect_merges(&patience_ms);
         }
         watch(&mut world, seed, longest_ms + 20_000);
+        assert_eq!(
+            world.slow_readers(),
+            0,
+            "seed {seed}: what is on the way to a learner is bounded by its link"
+        );
 
         world.inject(Fault::Finish);
         let ended = world.run_until(300_000, 500, |world| world.is_finished());
