@@ -77,6 +77,33 @@ fn whoever_can_be_reached_again_is_merged_again() {
     });
 }
 
+/// Goal: where the quorum is everyone, a hidden page that stands still makes the others wait once for each fragment and
+/// not in each round; and it counts again once it goes on.
+#[test]
+fn a_hidden_page_that_stands_still_costs_each_fragment_one_wait() {
+    for_seeds(20, |seed| {
+        let mut toys = Toys::new(3);
+        toys.syncer.quorum.updates_min = NonZeroU32::new(3).unwrap();
+        let mut world = toys.world(seed);
+        watch(&mut world, seed, 9_000);
+        world.inject(Fault::Hide(2, true));
+        watch(&mut world, seed, 1_000);
+        let rounds_in = |world: &mut World, ms| {
+            let before = status(world).rounds;
+            watch(world, seed, ms);
+            status(world).rounds - before
+        };
+        let with_it = rounds_in(&mut world, 20_000);
+        world.inject(Fault::Freeze(2));
+        watch(&mut world, seed, 20_000);
+        let without_it = rounds_in(&mut world, 20_000);
+        assert_eq!(status(&world).live, 3, "seed {seed}: it is not given up");
+        assert!(5 * without_it > 4 * with_it, "seed {seed}: {without_it} rounds, {with_it} before");
+        world.inject(Fault::Thaw(2));
+        merged_again(&mut world, seed, 2, 10_000);
+    });
+}
+
 /// Goal: learners that lost one syncer together come back within 16 s of its return, seldom two at a time, and
 /// knock seldom meanwhile.
 #[test]

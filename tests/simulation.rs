@@ -256,7 +256,7 @@ fn a_slow_reader_is_sent_away_and_comes_back() {
     for_seeds(20, |seed| {
         let mut toys = Toys::new(2);
         // Nothing but the outbox: two turns of five fragments, for which two seconds of merges are enough.
-        toys.shell.socket_bytes = 0;
+        (toys.shell.socket_bytes, toys.shell.bulk_messages_min) = (0, 0);
         let mut world = toys.world(seed);
         watch(&mut world, seed, 10_000);
         world.inject(Fault::Partition(1));

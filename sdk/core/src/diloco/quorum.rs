@@ -10,7 +10,7 @@ use super::Millis;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuorumPolicy {
-    /// K, the updates without which nothing is merged; fewer if fewer learners are alive.
+    /// K, the updates without which nothing is merged; fewer if fewer learners are alive, or answer.
     pub updates_min: NonZeroU32,
     /// γ, the share of the slack that is spent on waiting, 0 to 1. The paper's value is not published.
     pub grace_ratio: f64,
@@ -66,6 +66,9 @@ pub struct RoundView {
     pub updates: u32,
     /// Invited learners that are alive and have not answered.
     pub pending: u32,
+    /// Of these, those who were asked for an earlier round already: patience with them is over, and the quorum is one
+    /// of the others.
+    pub overdue: u32,
     /// When the quorum was reached.
     pub quorum_at: Option<Millis>,
     /// Rounds launched at once with this one, itself included: their updates share the learners' links.
@@ -174,14 +177,15 @@ impl QuorumPolicy {
         }
     }
 
-    /// Whether `round` has its quorum: K, or all that are left if those are fewer.
+    /// Whether `round` has its quorum: K, or all of whom answers are still expected if those are fewer.
     #[must_use]
     pub fn is_quorate(&self, round: &RoundView) -> bool {
         round.updates > 0 && round.updates >= self.needed(round)
     }
 
     fn needed(&self, round: &RoundView) -> u32 {
-        self.updates_min.get().min(round.updates + round.pending)
+        let expected = round.updates + round.pending.saturating_sub(round.overdue);
+        self.updates_min.get().min(expected.max(1))
     }
 }
 
@@ -203,6 +207,7 @@ mod tests {
             launched: Millis(0),
             updates,
             pending: invited - updates,
+            overdue: 0,
             quorum_at: arrivals.get(1).copied().map(Millis),
             at_once: 1,
         };

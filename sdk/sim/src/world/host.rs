@@ -19,8 +19,6 @@ pub(super) const REQUEST_BYTES: u64 = 200;
 const CONTROL_MAX: usize = 1_024;
 /// Messages with parameters that wait for one connection at most, in turns of all fragments, as there.
 const BULK_TURNS_MAX: usize = 2;
-/// Of these, so many may wait in any case, as there.
-const BULK_MIN: usize = 2_048;
 
 impl Host for World {
     fn send(&mut self, conns: &[ConnId], message: Message) {
@@ -112,7 +110,7 @@ impl World {
         }
         let payload = Payload::new(message.clone(), self.spec.shell.encode);
         let turns = BULK_TURNS_MAX * usize::from(self.spec.run_spec.exchange.fragments.max(1));
-        let bulk_max = turns.max(BULK_MIN);
+        let bulk_max = turns.max(self.spec.shell.bulk_messages_min);
         for &id in conns {
             let Some(conn) = self.conns.get(&id).filter(|conn| conn.syncer_open) else { continue };
             let machine = conn.machine;

@@ -65,6 +65,8 @@ pub struct ShellSpec {
     pub weight: u32,
     /// Bytes to one connection that the syncer's system takes before its outbox fills.
     pub socket_bytes: u64,
+    /// Messages with parameters that may wait for one connection in any case, beside two turns of all fragments.
+    pub bulk_messages_min: usize,
     /// Bytes that may wait at a learner to be sent; with more it drops the connection.
     pub queue_bytes_max: u64,
     /// Share of answers over HTTP that are errors, 0 to 1.
@@ -90,6 +92,7 @@ impl Default for ShellSpec {
             pace: SyncerPace::default(),
             clock_rate: 1.0,
             weight: 1,
+            bulk_messages_min: 2_048,
             socket_bytes: 64 << 10,
             queue_bytes_max: 2 * u64::from(BODY_BYTES_MAX),
             http_failures: 0.0,

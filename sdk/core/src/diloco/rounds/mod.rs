@@ -64,6 +64,8 @@ pub struct Rounds {
     phase: Phase,
     /// Who was asked and has not answered, and since when.
     asked: BTreeMap<LearnerId, Millis>,
+    /// When the last round was launched.
+    launched: Option<Millis>,
     /// Answers that came while no round collected: they are part of the next one.
     early: BTreeMap<LearnerId, Taken>,
     norms: NormGuard,
@@ -85,6 +87,8 @@ enum Phase {
 struct Collecting {
     round: Round,
     launched: Millis,
+    /// When the one before it was: who was asked by then and has not answered had the patience of a whole round.
+    launched_before: Option<Millis>,
     invited: BTreeSet<LearnerId>,
     answered: BTreeSet<LearnerId>,
     taken: BTreeMap<LearnerId, Taken>,
@@ -154,6 +158,7 @@ impl Rounds {
             state: Some(state),
             phase: Phase::Idle,
             asked: BTreeMap::new(),
+            launched: None,
             early: BTreeMap::new(),
             norms: NormGuard::new(len),
             versions: VecDeque::new(),
@@ -212,6 +217,7 @@ impl Rounds {
         self.phase = Phase::Collecting(Collecting {
             round,
             launched: now,
+            launched_before: self.launched.replace(now),
             invited,
             answered,
             taken,
@@ -355,11 +361,17 @@ impl Rounds {
 
     fn view(&self, alive: &impl Fn(LearnerId) -> bool) -> Option<RoundView> {
         let open = self.collecting()?;
-        let pending = open.invited.difference(&open.answered).filter(|&&learner| alive(learner)).count();
+        let pending = || open.invited.difference(&open.answered).filter(|&&learner| alive(learner));
+        let is_overdue = |learner: &&LearnerId| {
+            self.asked.get(learner).is_some_and(|&at| open.launched_before.is_some_and(|launch| at <= launch))
+        };
+        // The last round waits for everyone.
+        let overdue = if open.last_of.is_some() { 0 } else { pending().filter(is_overdue).count() };
         Some(RoundView {
             launched: open.launched,
             updates: open.taken.len() as u32,
-            pending: pending as u32,
+            pending: pending().count() as u32,
+            overdue: overdue as u32,
             quorum_at: open.quorum_at,
             at_once: open.last_of.unwrap_or(1),
         })

@@ -125,6 +125,27 @@ fn who_was_asked_is_not_asked_again_until_its_connection_is_gone() {
     assert!(rounds.ask_again(Millis(92), BERT) && !rounds.ask_again(Millis(92), ANNE));
 }
 
+#[test]
+fn who_did_not_answer_in_a_whole_round_does_not_hold_up_the_next() {
+    let (mut rounds, verifier) = fragment();
+    rounds.terms.quorum.updates_min = NonZeroU32::new(2).unwrap();
+    let decision = |rounds: &mut Rounds, now, serial, number| {
+        rounds.launch(Millis(now), launch(number, &[ANNE, BERT]));
+        let update = update(rounds, &verifier, serial, 0.1);
+        rounds.answer(Millis(now + 10), ANNE, update, &TRUSTED).unwrap();
+        rounds.decide(Millis(now + 10), &Timing::default(), &|_| true).unwrap().decision
+    };
+    let first = decision(&mut rounds, 0, 1, 4);
+    assert!(matches!(first, Decision::AwaitQuorum { missing: 1, .. }), "{first:?}");
+    merge(&mut rounds, Millis(5_000));
+    let second = decision(&mut rounds, 5_100, 2, 5);
+    assert!(!matches!(second, Decision::AwaitQuorum { .. }), "{second:?}");
+    merge(&mut rounds, Millis(5_200));
+    rounds.pass(Millis(5_300), BERT);
+    let third = decision(&mut rounds, 5_400, 3, 6);
+    assert!(matches!(third, Decision::AwaitQuorum { missing: 1, .. }), "it answers again: {third:?}");
+}
+
 /// What an update stands for is gone with the next version, unless learners keep their progress.
 #[test]
 fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {
