@@ -211,6 +211,13 @@ impl Syncer {
     }
 
     fn on_progress(&mut self, now: Millis, conn: ConnId, learner: LearnerId, progress: &Progress) {
+        let step_ms = progress.step_ms;
+        if !(step_ms.is_finite() && step_ms >= 0.0) {
+            let reason = format!(
+                "a step of {step_ms} ms makes no sense: say what one takes, or 0 while you do not know"
+            );
+            return self.refuse(conn, CloseCode::Protocol, reason);
+        }
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
         let returned = self.books.report(now, learner, progress, self.roster.is_live(learner));
         self.tell_returned(returned, false);

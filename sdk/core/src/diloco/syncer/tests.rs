@@ -204,11 +204,23 @@ fn steps_that_nobody_can_have_taken_reach_no_farther() {
     assert_eq!(bench.refusals(honest), []);
 }
 
+#[test]
+fn an_impossible_speed_is_told_to_who_claims_it() {
+    for step_ms in [f32::NAN, f32::INFINITY, -1.0] {
+        let mut bench = Bench::default();
+        let (honest, odd) = (bench.honest(1), bench.honest(2));
+        bench.report(odd, step_ms, 0, Vec::new());
+        assert_eq!(bench.byes, [(odd, CloseCode::Protocol)], "{step_ms}");
+        bench.answer_honestly(honest);
+        assert_eq!(bench.refusals(honest), []);
+    }
+}
+
 /// A peer among honest ones claims a hundred thousand times their speed, says nothing of its speed, or says that
 /// it comes back from a part that it never had; all count as much as the fastest that is believed.
 #[test]
 fn no_claim_of_speed_runs_away_with_the_run() {
-    for (step_ms, run) in [(0.01, None), (0.0, None), (0.0, Some(RUN)), (f32::NAN, Some(RUN))] {
+    for (step_ms, run) in [(0.01, None), (0.0, None), (0.0, Some(RUN)), (1e30, Some(RUN))] {
         let mut bench = Bench::default();
         for peer in [1, 2] {
             bench.honest(peer);
