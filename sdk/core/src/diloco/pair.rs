@@ -1,12 +1,13 @@
 //! Both cores against each other, without a network: each output is at once the other's input.
 
 mod crash;
+mod deaf;
 mod hold;
 mod late;
 mod rein;
 mod rounds;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ struct Pair {
     lags_ms: BTreeMap<usize, u64>,
     /// Those that are, and when they arrive.
     under_way: Vec<(Millis, ConnId, Message)>,
+    /// Learners whom no parameters reach.
+    deaf: BTreeSet<usize>,
 }
 
 impl Pair {
@@ -90,6 +93,7 @@ impl Pair {
             boaster: None,
             lags_ms: BTreeMap::new(),
             under_way: Vec::new(),
+            deaf: BTreeSet::new(),
         };
         for i in 0..targets.len() {
             pair.connect(i);
@@ -146,6 +150,7 @@ impl Pair {
                 let batch = NonZeroU32::new(welcome.spec.inner.batch).unwrap();
                 self.learner(i, Input::Built { fragments: self.fragments.clone(), batch });
             }
+            Output::Fetch { .. } if self.deaf.contains(&i) => {}
             Output::Fetch { fragment, .. } => {
                 let (version, hat) = self.syncer.hat(fragment).unwrap();
                 self.learner(i, Input::Fetched { fragment, version, values: hat.to_vec() });
@@ -194,7 +199,9 @@ impl Pair {
     }
 
     fn deliver(&mut self, conn: ConnId, message: Message) {
-        if let Some(i) = self.islands.iter().position(|island| island.conn == conn && island.connected) {
+        if let Some(i) = self.islands.iter().position(|island| island.conn == conn && island.connected)
+            && !(message.is_bulk() && self.deaf.contains(&i))
+        {
             self.learner(i, learner::Input::Message(message));
         }
     }

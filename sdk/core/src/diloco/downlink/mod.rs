@@ -159,10 +159,11 @@ impl Downlink {
                 audience.change.push(conn);
                 continue;
             }
-            let waited = link.waits(now, true) > link.patience_ms(step_ms(conn), &self.terms);
-            let is_lost = self.history.after(fragment, version).is_none();
-            if link.may_follow(now) && (waited || is_lost) {
-                link.rest(now);
+            if link.may_follow(now) {
+                let waited = link.waits(now, true) > link.patience_ms(step_ms(conn), &self.terms);
+                if waited || self.history.after(fragment, version).is_none() {
+                    link.rest(now);
+                }
             }
             if !link.may_follow(now) {
                 link.set_place(fragment, Place::Away);

@@ -147,6 +147,31 @@ fn who_fetched_a_version_gets_what_followed_on_it() {
     }
 }
 
+/// Goal: what could not be sent while a link rested is no reason to have it rest again.
+#[test]
+fn a_rest_does_not_count_as_waiting() {
+    let of = |fragment, version| Merged { fragment: FragmentId(fragment), ..merged(version) };
+    let mut downlink = Downlink::new(DownlinkTerms { fragments: 3, ..TERMS }, vec![Version(1); 3]);
+    downlink.open(CONN);
+    for fragment in 0..3 {
+        downlink.holds(Millis(0), CONN, FragmentId(fragment), Version(1), 0.0);
+    }
+    downlink.trains(Millis(0), CONN);
+    (2..=5).for_each(|version| drop(publish(&mut downlink, 0, version)));
+    assert_eq!(publish(&mut downlink, 1_001, 6), told());
+    holds(&mut downlink, 1_100, 4);
+    assert_eq!(downlink.publish(Millis(2_000), &of(1, 2), |_| 0.0), told(), "it rests");
+    let mut later = (2..20).map(|version| downlink.publish(Millis(20_000), &of(2, version), |_| 0.0));
+    assert_eq!(later.next(), Some(sent()));
+    assert_eq!(
+        later.find(|audience| *audience != sent()),
+        Some(Audience::default()),
+        "it waits, and no more"
+    );
+    drop(later);
+    assert!(!downlink.is_thin(Millis(20_000), CONN));
+}
+
 #[test]
 fn after_a_rest_changes_are_tried_again_and_longer_rests_follow() {
     let mut downlink = followed();

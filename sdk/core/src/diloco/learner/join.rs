@@ -69,7 +69,7 @@ impl Learner {
             (0..).map(FragmentId).zip(part.tracks.iter_mut().zip(news))
         {
             track.welcome(version, merged, unsettled);
-            match track.version {
+            match track.version.filter(|_| !track.has_drifted) {
                 None => track.fetch = Fetch::DueAt(version, now),
                 Some(held) => {
                     if track.include(None) {

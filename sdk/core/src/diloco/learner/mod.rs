@@ -16,6 +16,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use io::{Input, Output, Step};
+use upload::ANY_VERSION;
 pub use upload::HandsIn;
 
 use super::Fragments;
@@ -50,6 +51,8 @@ pub struct Learner {
     paused: bool,
     hidden: bool,
     starved: bool,
+    /// It is leaving, and hands in what it has.
+    hands_in: bool,
     part: Option<Part>,
     serial_next: u64,
     meter: Meter,
@@ -95,6 +98,7 @@ impl Learner {
             paused: false,
             hidden: false,
             starved: false,
+            hands_in: false,
             part: None,
             meter: Meter::default(),
             out: VecDeque::new(),
@@ -267,13 +271,14 @@ impl Learner {
     }
 
     fn on_receipt(&mut self, fragment: FragmentId, serial: Serial, fate: &Fate) {
-        let part = self.part.as_mut();
-        if let Some(track) = part.and_then(|part| part.tracks.get_mut(usize::from(fragment.0))) {
+        let Some(part) = &mut self.part else { return };
+        let leaves = self.hands_in && part.policy.is_additive();
+        if let Some(track) = part.tracks.get_mut(usize::from(fragment.0)) {
             track.receipt(serial, fate);
-            if track.include(None) {
+            if track.include(leaves.then_some(ANY_VERSION)) {
                 self.out.push_back(Output::Include { fragment });
             }
-            self.answer(false);
+            self.answer();
         }
     }
 
@@ -334,7 +339,7 @@ impl Learner {
             track.fetch = Fetch::DueAt(version, now);
             self.fetch_due(now);
         }
-        self.answer(false);
+        self.answer();
     }
 
     fn report_at(&self, now: Millis) -> Millis {

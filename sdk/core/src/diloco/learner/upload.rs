@@ -9,6 +9,10 @@ use crate::wire::{FragmentId, Message, Millis, Serial, Update, Version};
 /// Bodies that may always be on their way to the syncer.
 const UPLOADS_LEAST: f64 = 2.0;
 
+/// Later than any version: one that leaves needs θ no more, and reports what is left on top of what is merged before the
+/// version that holds that is there.
+pub(super) const ANY_VERSION: Version = Version(u64::MAX);
+
 /// How far one that leaves is with what it hands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandsIn {
@@ -24,20 +28,18 @@ impl Learner {
     /// Begins to leave: hands in all progress that the syncer has not got yet, as far as its engine can code it, and
     /// trains no more. Go on with [`Self::leave`] once [`Self::hands_in`] is over.
     pub fn hand_in(&mut self) {
+        self.hands_in = true;
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
-        if part.policy.is_additive() {
-            // It needs θ no more, so that it can report the rest before the version that holds what is merged is there.
-            for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
-                if track.include(Some(Version(u64::MAX))) {
-                    self.out.push_back(Output::Include { fragment });
-                }
+        for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
+            if track.include(part.policy.is_additive().then_some(ANY_VERSION)) {
+                self.out.push_back(Output::Include { fragment });
             }
         }
         let asked: Vec<_> = part.asked.iter().map(|&(fragment, _)| fragment).collect();
         let versions = (0..).map(FragmentId).zip(&part.tracks).filter(|(p, _)| !asked.contains(p));
         let unasked: Vec<_> = versions.filter_map(|(p, track)| Some((p, track.version?))).collect();
         part.asked.extend(unasked);
-        self.answer(true);
+        self.answer();
     }
 
     /// How far it is with what it hands in.
@@ -60,18 +62,18 @@ impl Learner {
         if usize::from(fragment.0) < part.tracks.len() {
             part.asked.retain(|&(asked, _)| asked != fragment);
             part.asked.push_back((fragment, base));
-            self.answer(false);
+            self.answer();
         }
     }
 
     /// Answers the questions that can be answered, in their order, as many as its link can carry at once; one that
     /// leaves has nobody else who needs the link.
-    pub(super) fn answer(&mut self, leaves: bool) {
+    pub(super) fn answer(&mut self) {
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
         let additive = part.policy.is_additive();
         for (fragment, base) in std::mem::take(&mut part.asked) {
             let under_way = part.tracks.iter().filter(|track| track.is_under_way()).count();
-            let has_room = leaves || part.upload.has_room(under_way as f64);
+            let has_room = self.hands_in || part.upload.has_room(under_way as f64);
             let track = &mut part.tracks[usize::from(fragment.0)];
             let held = track.version.filter(|&held| !track.has_drifted && (additive || held == base));
             match held.filter(|_| track.sent.is_none()) {
@@ -126,7 +128,7 @@ impl Learner {
         {
             sent.stage = Stage::Arrived;
             part.upload.confirmed(now, at, 1.0, 0.0);
-            self.answer(false);
+            self.answer();
         }
     }
 }

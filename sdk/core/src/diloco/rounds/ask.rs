@@ -1,16 +1,18 @@
 //! Who is asked, and when again.
 
-use super::Rounds;
+use super::{Answered, Rounds};
 use crate::wire::{LearnerId, Millis};
 
 impl Rounds {
-    /// Whether `learner` may be asked ahead of the next round: it was not, and nothing of it is unsettled here.
+    /// Whether `learner` may be asked ahead of the next round: it was not, and nothing of it is unsettled here. One that
+    /// had nothing to report is not asked again before that.
     #[must_use]
     pub fn may_ask_ahead(&self, learner: LearnerId) -> bool {
         self.terms.is_additive
             && self.is_idle()
             && !self.asked.contains_key(&learner)
             && !self.early.contains_key(&learner)
+            && !self.passed.contains(&learner)
     }
 
     /// Notes that `learner` is asked ahead of the next round.
@@ -27,8 +29,20 @@ impl Rounds {
         awaits
     }
 
+    /// Takes in that `learner` has nothing to report; `None` if nobody asked, or no round waits for it.
+    pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
+        let asked = self.asked.remove(&learner)?;
+        let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else {
+            self.passed.insert(learner);
+            return None;
+        };
+        open.answered.insert(learner);
+        Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
+    }
+
     /// The connection of `learner` is gone, and with it every question.
     pub fn unask(&mut self, learner: LearnerId) {
         self.asked.remove(&learner);
+        self.passed.remove(&learner);
     }
 }

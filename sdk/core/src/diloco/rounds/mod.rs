@@ -64,6 +64,8 @@ pub struct Rounds {
     phase: Phase,
     /// Who was asked and has not answered, and since when.
     asked: BTreeMap<LearnerId, Millis>,
+    /// Who was asked ahead of the next round and had nothing to report.
+    passed: BTreeSet<LearnerId>,
     /// When the last round was launched.
     launched: Option<Millis>,
     /// Answers that came while no round collected: they are part of the next one.
@@ -158,6 +160,7 @@ impl Rounds {
             state: Some(state),
             phase: Phase::Idle,
             asked: BTreeMap::new(),
+            passed: BTreeSet::new(),
             launched: None,
             early: BTreeMap::new(),
             norms: NormGuard::new(len),
@@ -205,6 +208,7 @@ impl Rounds {
         assert!(self.is_idle(), "one round on a fragment at a time");
         let Launch { round, invited, last_of, .. } = launch;
         let taken = std::mem::take(&mut self.early);
+        self.passed.clear();
         if !self.terms.is_additive {
             // Whoever was asked about an older version cannot answer any more.
             self.asked.clear();
@@ -243,14 +247,6 @@ impl Rounds {
             Phase::Idle => None,
         };
         taken.or_else(|| self.early.get(&learner).map(|taken| taken.serial))
-    }
-
-    /// Takes in that `learner` has nothing to report; `None` if nobody asked, or no round waits for it.
-    pub fn pass(&mut self, now: Millis, learner: LearnerId) -> Option<Answered> {
-        let asked = self.asked.remove(&learner)?;
-        let open = self.collecting_mut().filter(|open| open.awaits(learner))?;
-        open.answered.insert(learner);
-        Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
     /// Takes in an update of `learner`, for the round under way or the next one, or gives the fate that it meets at
@@ -342,7 +338,7 @@ impl Rounds {
     /// Forgets `learner`, of whom nothing was merged.
     pub fn forget(&mut self, learner: LearnerId) {
         self.counted.remove(&learner);
-        self.asked.remove(&learner);
+        self.unask(learner);
     }
 
     fn collecting(&self) -> Option<&Collecting> {

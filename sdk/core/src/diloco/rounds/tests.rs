@@ -146,6 +146,19 @@ fn who_did_not_answer_in_a_whole_round_does_not_hold_up_the_next() {
     assert!(matches!(third, Decision::AwaitQuorum { missing: 1, .. }), "it answers again: {third:?}");
 }
 
+#[test]
+fn who_has_nothing_to_report_is_asked_ahead_once() {
+    let (mut rounds, _) = fragment();
+    assert!(rounds.may_ask_ahead(ANNE));
+    rounds.ask_ahead(Millis(0), ANNE);
+    assert_eq!(rounds.pass(Millis(1), ANNE), None);
+    assert!(!rounds.may_ask_ahead(ANNE) && rounds.may_ask_ahead(BERT));
+    assert_eq!(rounds.launch(Millis(2), launch(4, &[ANNE])), [ANNE], "the round itself asks");
+    rounds.pass(Millis(3), ANNE);
+    rounds.abandon();
+    assert!(rounds.may_ask_ahead(ANNE));
+}
+
 /// What an update stands for is gone with the next version, unless learners keep their progress.
 #[test]
 fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {

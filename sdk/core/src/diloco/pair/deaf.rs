@@ -1,0 +1,50 @@
+//! What becomes of a learner whom parameters do not reach while messages do.
+
+use super::learner::HandsIn;
+use super::*;
+use crate::diloco::halves;
+
+/// Goal: Θ̂ that turned out to be another than the syncer published is fetched, also if the connection is lost first.
+#[test]
+fn a_base_that_drifted_is_mended_after_a_lost_connection_too() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(50);
+    let wrong: Vec<_> = pair.fragments.ids().map(|p| (p, vec![0.5; pair.fragments.len(p)])).collect();
+    let Island { replica, theta, .. } = &mut pair.islands[0];
+    for (fragment, values) in wrong {
+        replica.as_mut().unwrap().load(fragment, &values, true, theta).unwrap();
+    }
+    pair.deaf.insert(0);
+    pair.steps(50);
+    let before = pair.merged()[&1];
+    pair.disconnect(0);
+    pair.deaf.clear();
+    pair.connect(0);
+    pair.steps(100);
+    assert!(pair.merged()[&1] > before + 40, "{before} → {:?}", pair.merged());
+    for fragment in pair.fragments.ids() {
+        let held = pair.islands[0].replica.as_ref().unwrap().digest(fragment);
+        assert_eq!(held, halves::digest(&pair.syncer.hat(fragment).unwrap().1), "{fragment}");
+    }
+}
+
+/// Goal: one that leaves while an update of it is on its way hands in what it trained since, also if it hears that the
+/// update is merged before it holds the version.
+#[test]
+fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
+    let mut pair = Pair::new(&[1.0, 1.0]);
+    pair.steps(100);
+    pair.lags_ms.insert(1, 5 * STEP_MS);
+    pair.steps(30);
+    pair.deaf.insert(1);
+    pair.learner(1, learner::Input::Paused(true));
+    pair.islands[1].core.hand_in();
+    pair.learner(1, learner::Input::Timeout);
+    let over = (0..50).any(|_| {
+        pair.steps(1);
+        pair.islands[1].core.hands_in() == HandsIn::Nothing
+    });
+    let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
+    let trained = account.trained();
+    assert!(over && account.tokens_merged.iter().all(|&merged| merged == trained), "{over}, {account:?}");
+}
