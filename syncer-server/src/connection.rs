@@ -18,7 +18,7 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::actor::{ActorHandle, Command};
 use crate::meters::{Meters, Phase};
-use crate::outbox::{Outbox, Outgoing, Queues};
+use crate::outbox::{Bulk, Outbox, Outgoing, Queues};
 use crate::secret::is_same;
 
 /// Time for a peer to introduce itself.
@@ -74,7 +74,8 @@ pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
 /// Serves one open socket until either side ends it.
 pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
     let (sink, mut stream) = socket.split();
-    let (outbox, queues, bye) = Outbox::new(u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX));
+    let fragments = u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX);
+    let (outbox, queues, bye) = Outbox::new(fragments, context.body_bytes_max);
     if !context.actor.tell(Command::Open(conn, outbox)).await {
         return;
     }
@@ -263,7 +264,7 @@ impl Writer {
     async fn pump(&mut self, queues: &mut Queues) -> Stop {
         let mut ping = interval(PING_EVERY);
         ping.reset();
-        let mut bulk: Option<(Outgoing, usize)> = None;
+        let mut bulk: Option<(Bulk, usize)> = None;
         loop {
             let sent = tokio::select! {
                 biased;
@@ -276,14 +277,14 @@ impl Writer {
                 _ = ping.tick() => self.send(ws::Message::Ping(Bytes::new()), queues).await.map(|()| {
                     self.meters.down(Phase::Run, 0);
                 }),
-                Some(outgoing) = queues.bulk.recv(), if bulk.is_none() => {
-                    bulk = Some((outgoing, 0));
+                Some(message) = queues.bulk.recv(), if bulk.is_none() => {
+                    bulk = Some((message, 0));
                     Ok(())
                 }
                 () = std::future::ready(()), if bulk.is_some() => {
-                    let (outgoing, index) = bulk.take().expect("checked by the branch");
-                    let sent = self.send_frame(&outgoing, index, queues).await;
-                    bulk = (index + 1 < outgoing.frames.len()).then_some((outgoing, index + 1));
+                    let (message, index) = bulk.take().expect("checked by the branch");
+                    let sent = self.send_frame(&message.outgoing, index, queues).await;
+                    bulk = (index + 1 < message.outgoing.frames.len()).then_some((message, index + 1));
                     sent
                 }
             };

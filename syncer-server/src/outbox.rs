@@ -5,7 +5,7 @@ use std::sync::Arc;
 use archipelago::diloco::Fragments;
 use archipelago::wire::{Bye, Message, encode, frames};
 use axum::body::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::meters::Phase;
 
@@ -19,6 +19,9 @@ const BULK_TURNS_MAX: usize = 2;
 /// Messages with parameters that may wait in any case. The core bounds what it has on its way to a learner in bytes,
 /// and of small fragments that is many messages: a learner far away gets what it missed of a fragment all at once.
 const BULK_MIN: usize = 2_048;
+
+/// Bytes of such messages that may wait in any case.
+const BULK_BYTES_MIN: usize = 32 << 20;
 
 /// An encoded message, shared by all connections that it goes to.
 #[derive(Clone, Debug)]
@@ -68,8 +71,19 @@ impl Encoder {
 #[derive(Debug)]
 pub struct Outbox {
     control: mpsc::Sender<Outgoing>,
-    bulk: mpsc::Sender<Outgoing>,
+    bulk: mpsc::Sender<Bulk>,
+    /// For the bytes of messages with parameters: the core believes a peer that says what it holds, and one that lies
+    /// must not have all that it does not read kept for it.
+    room: Arc<Semaphore>,
     bye: mpsc::Sender<Bye>,
+}
+
+/// A message with parameters, and the room that it takes until it is sent.
+#[derive(Debug)]
+pub struct Bulk {
+    /// The message.
+    pub outgoing: Outgoing,
+    _room: OwnedSemaphorePermit,
 }
 
 /// The receiving end: the connection's writer.
@@ -78,7 +92,7 @@ pub struct Queues {
     /// Short messages.
     pub control: mpsc::Receiver<Outgoing>,
     /// Messages with parameters.
-    pub bulk: mpsc::Receiver<Outgoing>,
+    pub bulk: mpsc::Receiver<Bulk>,
     /// The goodbye; it overtakes parameters, and what waits for room on the socket.
     pub bye: mpsc::Receiver<Bye>,
 }
@@ -88,14 +102,17 @@ pub struct Queues {
 pub struct Full;
 
 impl Outbox {
-    /// An empty outbox for a run of so many fragments, and a second way to say goodbye.
+    /// An empty outbox for a run of so many fragments, with bodies of at most `body_bytes_max`, and a second way to say
+    /// goodbye.
     #[must_use]
-    pub fn new(fragments: u16) -> (Self, Queues, mpsc::Sender<Bye>) {
+    pub fn new(fragments: u16, body_bytes_max: u32) -> (Self, Queues, mpsc::Sender<Bye>) {
+        let turns_bytes = BULK_TURNS_MAX * usize::from(fragments) * body_bytes_max as usize;
+        let room = Arc::new(Semaphore::new(turns_bytes.clamp(BULK_BYTES_MIN, Semaphore::MAX_PERMITS)));
         let (control, control_queue) = mpsc::channel(CONTROL_MAX);
         let (bulk, bulk_queue) = mpsc::channel((BULK_TURNS_MAX * usize::from(fragments)).max(BULK_MIN));
         let (bye, bye_queue) = mpsc::channel(1);
         let queues = Queues { control: control_queue, bulk: bulk_queue, bye: bye_queue };
-        (Self { control, bulk, bye: bye.clone() }, queues, bye)
+        (Self { control, bulk, room, bye: bye.clone() }, queues, bye)
     }
 
     /// Queues `outgoing`; a connection that has gone takes it silently.
@@ -103,17 +120,27 @@ impl Outbox {
     /// # Errors
     /// [`Full`].
     pub fn send(&self, outgoing: Outgoing) -> Result<(), Full> {
-        let queue = if outgoing.bulk { &self.bulk } else { &self.control };
-        match queue.try_send(outgoing) {
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Full),
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
+        if !outgoing.bulk {
+            return queue(&self.control, outgoing);
         }
+        let bytes = outgoing.frames.iter().map(Bytes::len).sum::<usize>();
+        let room = u32::try_from(bytes)
+            .ok()
+            .and_then(|bytes| Arc::clone(&self.room).try_acquire_many_owned(bytes).ok());
+        queue(&self.bulk, Bulk { outgoing, _room: room.ok_or(Full)? })
     }
 
     /// Says goodbye; the connection ends.
     pub fn close(self, bye: Bye) {
         // Full means that somebody said goodbye before.
         let _ = self.bye.try_send(bye);
+    }
+}
+
+fn queue<T>(queue: &mpsc::Sender<T>, message: T) -> Result<(), Full> {
+    match queue.try_send(message) {
+        Err(mpsc::error::TrySendError::Full(_)) => Err(Full),
+        Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
     }
 }
 
@@ -128,7 +155,7 @@ mod tests {
     fn a_slow_reader_is_noticed_by_kind() {
         let tensor = Tensor { name: "a".into(), rows: 64, cols: 1, merge: MergeClass::Radial };
         let fragments = Fragments::plan(&Layout::new(vec![tensor]).unwrap(), 2.try_into().unwrap());
-        let merged = Message::Merged(Merged {
+        let change = Merged {
             run: RunId(1),
             fragment: FragmentId(1),
             base: Version(0),
@@ -137,18 +164,29 @@ mod tests {
             body: vec![0; 100_000],
             checksum: 0,
             digest: 0,
-        });
+        };
         let count = fragments.count();
         let mut encoder = Encoder::new(Arc::new(fragments));
-        let merged = encoder.encode(&merged);
+        let merged = encoder.encode(&Message::Merged(change.clone()));
         assert_eq!((merged.frames.len(), merged.values), (2, 32));
 
-        let (outbox, queues, _bye) = Outbox::new(count);
+        let (outbox, mut queues, _bye) = Outbox::new(count, 100_000);
         // What a learner a second away missed of a small model.
-        for _ in 0..BULK_MIN {
+        let bytes = merged.frames.iter().map(Bytes::len).sum::<usize>();
+        for _ in 0..BULK_BYTES_MIN / bytes {
             assert_eq!(outbox.send(merged.clone()), Ok(()));
         }
-        assert_eq!(outbox.send(merged.clone()), Err(Full));
+        assert_eq!(outbox.send(merged.clone()), Err(Full), "so many bytes");
+        let sent = queues.bulk.try_recv().unwrap();
+        assert_eq!(outbox.send(merged.clone()), Err(Full), "what is being sent still takes room");
+        drop(sent);
+        assert_eq!(outbox.send(merged.clone()), Ok(()));
+        let small = encoder.encode(&Message::Merged(Merged { body: vec![0; 100], ..change }));
+        while queues.bulk.try_recv().is_ok() {}
+        for _ in 0..BULK_MIN {
+            assert_eq!(outbox.send(small.clone()), Ok(()));
+        }
+        assert_eq!(outbox.send(small), Err(Full), "so many messages");
         let pass = Message::Pass { run: RunId(1), fragment: FragmentId(0) };
         assert_eq!(outbox.send(encoder.encode(&pass)), Ok(()));
         drop(queues);

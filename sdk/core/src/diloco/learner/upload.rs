@@ -9,8 +9,8 @@ use crate::wire::{FragmentId, Message, Millis, Serial, Update, Version};
 /// Bodies that may always be on their way to the syncer.
 const UPLOADS_LEAST: f64 = 2.0;
 
-/// Later than any version: one that leaves needs θ no more, and reports what is left on top of what is merged before the
-/// version that holds that is there.
+/// Later than any version: one that leaves needs θ no more, and reports what is left on top of what is merged before
+/// the version that holds that is there.
 pub(super) const ANY_VERSION: Version = Version(u64::MAX);
 
 /// How far one that leaves is with what it hands in.

@@ -4,8 +4,8 @@ use super::{Answered, Rounds};
 use crate::wire::{LearnerId, Millis};
 
 impl Rounds {
-    /// Whether `learner` may be asked ahead of the next round: it was not, and nothing of it is unsettled here. One that
-    /// had nothing to report is not asked again before that.
+    /// Whether `learner` may be asked ahead of the next round: it was not, and nothing of it is unsettled here. One
+    /// that had nothing to report is not asked again before that.
     #[must_use]
     pub fn may_ask_ahead(&self, learner: LearnerId) -> bool {
         self.terms.is_additive
