@@ -1,6 +1,6 @@
 //! From leases and shards to batches: what a learner trains on next.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::wire::{DataSpec, LeaseGrant, LeaseId, RunSpec};
 
@@ -10,7 +10,7 @@ use super::shard::{ShardError, ShardTokens};
 /// Most leases held at once.
 pub const LEASES_MAX: u32 = 64;
 
-/// Most shards held at once.
+/// Most shards held at once, unless a batch takes more.
 pub const SHARDS_MAX: u32 = 4;
 
 /// Why a lease or a shard is of no use.
@@ -61,7 +61,7 @@ pub enum FeedError {
 /// Turns leased ranges into batches of windows, in order of the grants.
 ///
 /// The shell asks [`Feed::needs`] which shard to fetch, and [`Feed::progress`] what to report. What is
-/// held is bounded: [`LEASES_MAX`] leases and [`SHARDS_MAX`] shards.
+/// held is bounded: [`LEASES_MAX`] leases, and [`SHARDS_MAX`] shards or as many as a batch takes.
 #[derive(Clone, Debug)]
 pub struct Feed {
     data: DataSpec,
@@ -74,6 +74,8 @@ pub struct Feed {
     shards: BTreeMap<u32, Shard>,
     /// Counts uses of shards, to tell the least recent.
     uses: u64,
+    /// Windows of the batch that was asked for last.
+    batch: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +105,7 @@ impl Feed {
             leases: Vec::new(),
             shards: BTreeMap::new(),
             uses: 0,
+            batch: 0,
         }
     }
 
@@ -176,6 +179,7 @@ impl Feed {
     ///
     /// A batch may span leases. A lease whose shard is still to come does not hold up those after it.
     pub fn next_batch(&mut self, batch: u32) -> Option<Vec<u32>> {
+        self.batch = batch;
         if batch == 0 || self.ready_windows() < u64::from(batch) {
             return None;
         }
@@ -215,20 +219,25 @@ impl Feed {
         self.leases.iter().filter(|held| self.shards.contains_key(&held.grant.shard))
     }
 
-    /// The shards that unfinished leases wait for, in order, as many as may be held.
+    /// The shards that unfinished leases wait for, in order, as many as may be held: some, and more as long as there
+    /// is no batch in them.
     fn wanted(&self) -> Vec<u32> {
-        let mut seen = BTreeSet::new();
-        let unfinished = self.leases.iter().filter(|held| held.left() > 0);
-        unfinished
-            .map(|held| held.grant.shard)
-            .filter(|shard| seen.insert(*shard))
-            .take(SHARDS_MAX as usize)
-            .collect()
+        let (mut wanted, mut windows) = (Vec::new(), 0);
+        for held in self.leases.iter().filter(|held| held.left() > 0) {
+            if !wanted.contains(&held.grant.shard) {
+                if wanted.len() >= SHARDS_MAX as usize && windows >= u64::from(self.batch) {
+                    break;
+                }
+                wanted.push(held.grant.shard);
+            }
+            windows += u64::from(held.left());
+        }
+        wanted
     }
 
     fn make_room(&mut self) {
         let wanted = self.wanted();
-        while self.shards.len() > SHARDS_MAX as usize {
+        while self.shards.len() > wanted.len().max(SHARDS_MAX as usize) {
             let unwanted = self.shards.iter().filter(|(index, _)| !wanted.contains(index));
             let oldest = unwanted.min_by_key(|(_, shard)| shard.used).map(|(index, _)| *index);
             self.shards.remove(&oldest.expect("more are held than wanted"));

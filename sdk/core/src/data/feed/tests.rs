@@ -196,3 +196,26 @@ fn holds_a_few_shards_and_asks_in_order() {
     assert_eq!(feed.needs(), None);
     assert_eq!(feed.ready_windows(), 3);
 }
+
+/// Goal: pieces that are smaller than a batch starve nobody, however many shards they are from.
+#[test]
+fn holds_as_many_shards_as_a_batch_takes() {
+    let mut feed = feed(7);
+    for shard in 0..7 {
+        feed.grant(grant(shard.into(), shard, 0, 1)).unwrap();
+    }
+    let mut fetched = Vec::new();
+    let batch = loop {
+        if let Some(batch) = feed.next_batch(6) {
+            break batch;
+        }
+        let shard = feed.needs().expect("a shard that makes a batch");
+        feed.add_shard(shard, shard_bytes(shard)).unwrap();
+        fetched.push(shard);
+    };
+    assert_eq!((fetched.len(), batch.len()), (6, 6 * (CONTEXT as usize + 1)));
+    feed.grant(grant(8, 6, 1, 5)).unwrap();
+    feed.add_shard(6, shard_bytes(6)).unwrap();
+    assert_eq!(feed.shards.len(), SHARDS_MAX as usize, "and no more than before for longer");
+    assert!(feed.next_batch(6).is_some());
+}
