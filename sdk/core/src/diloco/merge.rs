@@ -78,7 +78,8 @@ pub struct MergeJob {
     pub fragment: FragmentId,
     /// Its state before.
     pub state: FragmentState,
-    /// The updates, in any order, all relative to `state.hat`.
+    /// The updates, in any order. Where learners keep their progress, it is the same from whatever version they held;
+    /// else all are relative to `state.hat`.
     pub updates: Vec<Weighted>,
     /// The fragment's segments.
     pub segments: Vec<Segment>,

@@ -52,7 +52,7 @@ pub struct Timing {
     pub quorum_ms: f64,
     /// ξ_sync: from the end of collecting to the merged fragment being sent.
     pub sync_ms: f64,
-    /// From the start of a round to an update for it, also if that came too late.
+    /// From the question to the update that answers it, whether that is in time or not.
     #[serde(default)]
     pub answer_ms: f64,
 }

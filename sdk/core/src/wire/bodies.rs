@@ -179,9 +179,9 @@ pub struct Progress {
     /// For each lease it holds, windows trained so far, in order of the lease; a finished one once on each connection
     /// whose `Welcome` lists it.
     pub leases: Vec<(LeaseId, u32)>,
-    /// Steps since it first joined this run.
+    /// Steps of this process since it first joined this run.
     pub steps: u64,
-    /// Tokens since it first joined this run.
+    /// Tokens of this process since it first joined this run.
     pub tokens: u64,
     /// Moving average of the time of a step, in milliseconds; 0 before the first.
     pub step_ms: f32,
