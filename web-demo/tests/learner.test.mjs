@@ -66,6 +66,8 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
   await until("the page to say that it stopped", async () => /^Stopped/.test(await sentence(gpu.page)));
   await until("its Worker to be gone", async () => gpu.page.workers().length === 0);
   await until("the syncer to know", async () => (await learner("webgpu"))[0].state === null);
+  // What it handed in last is merged a round later, and may tell more of what it trained than its last report.
+  await gpu.page.waitForTimeout(2_000);
   const [{ tokensTrained }] = await learner("webgpu");
   await gpu.page.waitForTimeout(1_500);
   assert.equal((await learner("webgpu"))[0].tokensTrained, tokensTrained);

@@ -140,7 +140,7 @@ impl Member {
             self.end(End::Left);
         } else if !self.is_leaving() {
             self.phase = Phase::Flushing { until_us: self.now_us.saturating_add(HAND_IN_US_MAX) };
-            self.learner.hand_in();
+            self.learner.hand_in(millis(self.now_us));
         }
     }
 

@@ -25,10 +25,12 @@ pub enum HandsIn {
 }
 
 impl Learner {
-    /// Begins to leave: hands in all progress that the syncer has not got yet, as far as its engine can code it, and
-    /// trains no more. Go on with [`Self::leave`] once [`Self::hands_in`] is over.
-    pub fn hand_in(&mut self) {
+    /// Begins to leave: reports, hands in all progress that the syncer has not got yet, as far as its engine can code
+    /// it, and trains no more. Go on with [`Self::leave`] once [`Self::hands_in`] is over; one that is ended before has
+    /// said what it trained.
+    pub fn hand_in(&mut self, now: Millis) {
         self.hands_in = true;
+        self.report(now);
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
         for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
             if track.include(part.policy.is_additive().then_some(ANY_VERSION)) {

@@ -38,7 +38,7 @@ fn one_that_leaves_hands_in_what_follows_on_an_update_that_is_under_way() {
     pair.steps(30);
     pair.deaf.insert(1);
     pair.learner(1, learner::Input::Paused(true));
-    pair.islands[1].core.hand_in();
+    pair.islands[1].core.hand_in(pair.now);
     pair.learner(1, learner::Input::Timeout);
     let over = (0..50).any(|_| {
         pair.steps(1);

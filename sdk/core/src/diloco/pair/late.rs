@@ -107,15 +107,18 @@ fn a_far_learner_is_merged_as_surely_as_a_near_one() {
 #[test]
 fn one_that_leaves_hands_in_what_it_has() {
     let mut pair = Pair::new(&[1.0, 1.0]);
-    pair.steps(100);
-    pair.islands[1].core.hand_in();
+    pair.steps(150);
+    pair.islands[1].core.hand_in(pair.now);
     while let Some(output) = pair.islands[1].core.poll() {
         pair.obey_learner(1, output);
     }
+    let said = |pair: &Pair| pair.syncer.ledger().accounts().nth(1).unwrap().1.tokens_trained;
+    let at_first = said(&pair);
     pair.islands[1].core.leave(pair.now);
     while let Some(output) = pair.islands[1].core.poll() {
         pair.obey_learner(1, output);
     }
+    assert_eq!(said(&pair), at_first, "it is known at once what it trained");
     pair.islands[1].connected = false;
     pair.steps(30);
     let (_, account) = pair.syncer.ledger().accounts().nth(1).unwrap();
