@@ -156,15 +156,6 @@ impl Learner {
     /// the one that has waited longest.
     pub(super) fn fetch_due(&mut self, now: Millis) {
         let Some(part) = self.part.as_mut().filter(|part| part.fragments.is_some()) else { return };
-        for track in &mut part.tracks {
-            if let Fetch::DueAt(wanted, _) = track.fetch
-                && track.version == Some(wanted)
-                && !track.has_drifted
-            {
-                // A change that was on its way has come.
-                track.fetch = Fetch::Idle;
-            }
-        }
         let is_loaded = part.is_loaded();
         let busy = is_loaded && part.tracks.iter().any(|track| matches!(track.fetch, Fetch::Running(..)));
         if busy || is_loaded && (self.starved || now < part.fetch_after) {
