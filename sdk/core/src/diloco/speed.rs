@@ -10,8 +10,8 @@ pub(super) const STEP_MS: RangeInclusive<f64> = 0.01..=3_600_000.0;
 /// How much faster than believed a learner may have been.
 pub(super) const SPEED_SLACK: f64 = 2.0;
 
-/// The lower median of `times`, 0 if there are none. Among three or more, neither one that crawls nor
-/// one that boasts moves it.
+/// The lower median of `times`, 0 if there are none. Among three or more, neither one that crawls nor one that boasts
+/// moves it.
 pub(super) fn lower_median(times: impl Iterator<Item = f64>) -> f64 {
     let mut times: Vec<f64> = times.collect();
     let Some(last) = times.len().checked_sub(1) else { return 0.0 };
