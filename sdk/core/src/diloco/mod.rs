@@ -5,6 +5,7 @@ pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, Run
 mod block;
 mod books;
 mod downlink;
+mod entry;
 mod fragment;
 pub mod halves;
 mod handover;
@@ -22,12 +23,14 @@ mod rounds;
 mod schedule;
 mod speed;
 pub mod syncer;
+pub mod tape;
 mod window;
 
 pub use books::{
     Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Returned, Speed,
 };
 pub use downlink::{Audience, Downlink, DownlinkPolicy, DownlinkTerms, Follow};
+pub use entry::{Entry, MergeEntry, Part};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
 pub use handover::{Launch, Settled, Standing};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};

@@ -6,19 +6,23 @@ mod hold;
 mod late;
 mod rein;
 mod rounds;
+mod tape;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use super::learner::{self, Learner, LearnerConfig, Step};
-use super::syncer::{self, Event, Syncer, SyncerConfig};
-use super::{Codec, Fragments, Layout, Replica};
+use super::syncer::{self, Event, Syncer, SyncerConfig, SyncerRecord};
+use super::{Codec, FragmentState, Fragments, Layout, Replica};
 use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
 use crate::wire::{Bye, ConnId, Identity, LeaseGrant, Message, Millis, RunId};
 
 const STEP_MS: u64 = 10;
 const STEP_TOKENS: u64 = 8;
+
+/// What a syncer goes on from.
+type Snapshot = (SyncerRecord, Vec<FragmentState>);
 
 /// One learner with its parameters; training is a step towards `target`.
 struct Island {
@@ -51,6 +55,8 @@ struct Pair {
     under_way: Vec<(Millis, ConnId, Message)>,
     /// Learners whom no parameters reach.
     deaf: BTreeSet<usize>,
+    /// What follows from the tape, each step compared with what is.
+    tape: tape::Followed,
 }
 
 impl Pair {
@@ -62,6 +68,8 @@ impl Pair {
         let (layout, spec) = (layout(), spec());
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), spec, config, &layout, &theta).unwrap();
+        let tape =
+            tape::Followed::from((syncer.record().unwrap(), syncer.states().cloned().collect()), &layout);
         let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(FRAGMENTS).unwrap()));
         let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
             conn: ConnId(0),
@@ -94,6 +102,7 @@ impl Pair {
             lags_ms: BTreeMap::new(),
             under_way: Vec::new(),
             deaf: BTreeSet::new(),
+            tape,
         };
         for i in 0..targets.len() {
             pair.connect(i);
@@ -187,13 +196,17 @@ impl Pair {
         let mut desk = Desk::default();
         self.syncer.drive(self.now, input, &mut desk);
         self.events.extend(desk.events);
+        desk.entries.iter().for_each(|entry| self.tape.follow(entry));
         self.finished |= desk.finished;
         for asked in desk.asked {
             match asked {
                 Asked::Send(conns, message) => {
                     conns.into_iter().for_each(|conn| self.deliver(conn, message.clone()));
                 }
-                Asked::Merge(job) => self.syncer(syncer::Input::Merged(Box::new(job.run()))),
+                Asked::Merge(job) => {
+                    self.tape.keep(&job);
+                    self.syncer(syncer::Input::Merged(Box::new(job.run())));
+                }
             }
         }
     }
@@ -228,6 +241,13 @@ impl Pair {
                 self.syncer(syncer::Input::Timeout);
             }
         }
+        self.tape.compare(&self.syncer);
+    }
+
+    /// The syncer goes on from `record` and `states`, in a process that starts `started_s` seconds after 1970 began.
+    fn restart(&mut self, (record, states): Snapshot, config: SyncerConfig, started_s: u32) {
+        self.tape = tape::Followed::from((record.clone(), states.clone()), &self.layout);
+        self.syncer = Syncer::restore(record, &self.layout, config, states, started_s).unwrap();
     }
 
     fn merged(&self) -> BTreeMap<u32, u64> {
@@ -284,8 +304,7 @@ fn a_restart_goes_on_with_momentum_and_versions() {
     pair.steps(50);
     pair.disconnect(0);
     pair.disconnect(1);
-    pair.syncer =
-        Syncer::restore(record.clone(), &pair.layout, SyncerConfig::default(), states.clone(), 0).unwrap();
+    pair.restart((record.clone(), states.clone()), SyncerConfig::default(), 0);
     assert!(states.iter().any(|state| state.momentum.iter().any(|value| *value != 0.0)));
     assert_eq!(pair.syncer.states().cloned().collect::<Vec<_>>(), states);
     assert_eq!(pair.syncer.status().rounds, record.rounds_merged);

@@ -32,6 +32,8 @@
 //! With blocks of 256 a value costs 4 + 16/256 = 4.0625 bits, plus the padding of each segment's last
 //! block. [`Code::F32`] has neither blocks nor scales: the values are `f32`, little endian.
 
+use std::sync::Arc;
+
 use sha2::{Digest, Sha256};
 
 use super::Segment;
@@ -54,7 +56,7 @@ pub struct Codec {
 /// A body that [`Codec::check`] found to be one, with what it learnt on the way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedBody {
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     squares: Vec<f64>,
 }
 
@@ -63,6 +65,12 @@ impl CheckedBody {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The body, for whoever keeps it longer than the merge.
+    #[must_use]
+    pub fn shared(&self) -> Arc<Vec<u8>> {
+        Arc::clone(&self.bytes)
     }
 
     /// The sum of squares of each segment, `[segments]`.
@@ -215,7 +223,7 @@ impl Codec {
     /// Each variant of [`QuantError`] but `Block`.
     pub fn check(&self, segments: &[Segment], body: Vec<u8>) -> Result<CheckedBody, QuantError> {
         let squares = self.squares(segments, &body)?;
-        Ok(CheckedBody { bytes: body, squares })
+        Ok(CheckedBody { bytes: Arc::new(body), squares })
     }
 
     /// Checks `body` and gives the sum of squares of each segment.

@@ -57,6 +57,8 @@ pub struct Turn {
     pub rounds_abandoned: u64,
     /// The owner holds the run: nothing is launched or leased.
     pub is_held: bool,
+    /// The run is over for good: everyone was sent home, and nobody is taken in.
+    pub is_over: bool,
 }
 
 /// The order of the rounds of a run.
@@ -67,6 +69,8 @@ pub struct Schedule {
     /// When the last round was launched.
     launched: Option<Millis>,
     ending: Option<Ending>,
+    /// Decisions cannot be kept at present.
+    is_stalled: bool,
 }
 
 /// The last collection, before everyone is sent home.
@@ -74,8 +78,6 @@ pub struct Schedule {
 struct Ending {
     /// Fragments whose last round is still to come.
     todo: Vec<FragmentId>,
-    /// Everyone has been told.
-    is_said: bool,
 }
 
 impl Default for Turn {
@@ -88,6 +90,7 @@ impl Default for Turn {
             rounds_merged: 0,
             rounds_abandoned: 0,
             is_held: false,
+            is_over: false,
         }
     }
 }
@@ -110,7 +113,7 @@ impl Schedule {
     /// The schedule of a run whose turn this is.
     #[must_use]
     pub fn new(terms: ScheduleTerms, turn: Turn) -> Self {
-        Self { terms, turn, launched: None, ending: None }
+        Self { terms, turn, launched: None, ending: None, is_stalled: false }
     }
 
     /// The part that outlives the process.
@@ -137,10 +140,27 @@ impl Schedule {
         self.turn.is_held
     }
 
-    /// Whether the last collection has begun.
+    /// Whether nothing is launched or leased: the owner holds the run, or decisions cannot be kept.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        self.is_held() || self.is_stalled
+    }
+
+    /// Launches nothing while decisions cannot be kept, not even a last round.
+    pub fn stall(&mut self, is_stalled: bool) {
+        self.is_stalled = is_stalled;
+    }
+
+    /// Whether the last collection has begun, or is over.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        self.ending.is_some()
+        self.ending.is_some() || self.is_over()
+    }
+
+    /// Whether everyone was sent home.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.turn.is_over
     }
 
     /// Holds the run or lets it go on; whether that is news.
@@ -150,8 +170,10 @@ impl Schedule {
 
     /// From now on only the last round of each fragment is launched.
     pub fn finish(&mut self) {
-        let todo = (0..self.terms.fragments).map(FragmentId).collect();
-        self.ending.get_or_insert(Ending { todo, is_said: false });
+        if !self.is_over() {
+            let todo = (0..self.terms.fragments).map(FragmentId).collect();
+            self.ending.get_or_insert(Ending { todo });
+        }
     }
 
     /// When the next round may be launched; `None` if only an arrival can bring that about.
@@ -166,7 +188,7 @@ impl Schedule {
         // What those who left handed in is merged, too, when nobody else is there.
         let is_left = traffic.live == 0 && traffic.is_answered && self.timing().step_ms > 0.0;
         let too_few = !is_left && (traffic.live < needed || !traffic.is_measured);
-        if self.is_ending() || self.is_held() || is_full || traffic.is_next_busy || too_few {
+        if self.is_ending() || self.is_still() || is_full || traffic.is_next_busy || too_few {
             return None;
         }
         let Some(launched) = self.launched else { return Some(Millis(0)) };
@@ -177,7 +199,7 @@ impl Schedule {
     /// launched.
     #[must_use]
     pub fn expected(&self, fragment: FragmentId) -> Option<Millis> {
-        let launched = self.launched.filter(|_| !self.is_ending() && !self.is_held())?;
+        let launched = self.launched.filter(|_| !self.is_ending() && !self.is_still())?;
         let ahead = (fragment.0 + self.terms.fragments - self.turn.next_fragment.0) % self.terms.fragments;
         Some(launched.after((self.floor_ms() * f64::from(ahead + 1)) as u64))
     }
@@ -212,7 +234,8 @@ impl Schedule {
         is_answered: impl Fn(&FragmentId) -> bool,
         live: &BTreeSet<LearnerId>,
     ) -> Vec<Launch> {
-        let Some(ending) = self.ending.as_mut().filter(|ending| !ending.todo.is_empty()) else {
+        let Some(ending) = self.ending.as_mut().filter(|ending| !ending.todo.is_empty() && !self.is_stalled)
+        else {
             return Vec::new();
         };
         if live.is_empty() {
@@ -226,12 +249,10 @@ impl Schedule {
         free.into_iter().map(last).collect()
     }
 
-    /// Whether everyone may be sent home now; says so once. `is_idle`: no round is under way.
-    pub fn is_over(&mut self, is_idle: bool) -> bool {
-        let Some(ending) = self.ending.as_mut().filter(|ending| is_idle && ending.todo.is_empty()) else {
-            return false;
-        };
-        !std::mem::replace(&mut ending.is_said, true)
+    /// Whether everyone may be sent home now; says so once in the life of a run. `is_idle`: no round is under way.
+    pub fn end(&mut self, is_idle: bool) -> bool {
+        let is_done = self.ending.as_ref().is_some_and(|ending| is_idle && ending.todo.is_empty());
+        is_done && !std::mem::replace(&mut self.turn.is_over, true)
     }
 
     /// The time of a step of the median learner, in milliseconds.

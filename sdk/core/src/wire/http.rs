@@ -5,7 +5,9 @@
 
 use std::fmt::Display;
 
-use super::{FragmentId, RunId, Version};
+use serde::{Deserialize, Serialize};
+
+use super::{FragmentId, ModelSpec, RunId, Version};
 
 /// Answers 200 while the process lives.
 pub const HEALTH: &str = "/healthz";
@@ -21,16 +23,28 @@ pub const LEARNERS: &str = "/v1/learners";
 pub const SERIES: &str = "/v1/series";
 /// The last rounds, as JSON.
 pub const ROUNDS: &str = "/v1/rounds";
+/// The run's log: who came and went, and what went wrong, as JSON.
+pub const LOG: &str = "/v1/log";
 /// The run as it goes, as server-sent events.
 pub const EVENTS: &str = "/v1/events";
 /// The model to take home, as a ZIP archive.
 pub const EXPORT: &str = "/v1/export.zip";
+/// The curves of the run, a line of JSON for each of their points.
+pub const HISTORY: &str = "/v1/runs/{run}/history.jsonl";
+/// The run on one page that needs nothing but itself.
+pub const REPORT: &str = "/v1/runs/{run}/report.html";
 /// The learners' WebSocket; `WIRE.md` says what is spoken there.
 pub const SOCKET: &str = "/v1/ws";
 /// Θ̂ of one fragment, two bytes a value: little-endian 16-bit floats.
 pub const FRAGMENT: &str = "/v1/runs/{run}/fragments/{fragment}/{version}";
 /// The tokens of one shard.
 pub const SHARD: &str = "/v1/runs/{run}/shards/{index}";
+/// The model's shape, as JSON: what it takes to compute with the parameters.
+pub const MODEL: &str = "/v1/runs/{run}/model";
+/// The tokens of the text in the body, as a list of numbers.
+pub const TOKENS: &str = "/v1/runs/{run}/tokens";
+/// The text of the tokens in the body, a list of numbers.
+pub const TEXT: &str = "/v1/runs/{run}/text";
 /// Collects everyone's last progress, then ends the run. Like everything under `/v1/admin/`, for the owner only.
 pub const ADMIN_FINISH: &str = "/v1/admin/finish";
 /// Begins no round and grants no lease until [`ADMIN_RESUME`].
@@ -49,6 +63,20 @@ pub const VERSION_HEADER: &str = "x-archipelago-version";
 
 /// What an invite begins with in the part of a link after `#`, which no request carries.
 pub const INVITE_KEY: &str = "invite=";
+
+/// What [`MODEL`] answers: the model as whoever writes with it must know it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+pub struct ModelView {
+    /// The shape, for an engine; a page need not look into it.
+    #[cfg_attr(feature = "ts", ts(type = "unknown"))]
+    pub model: ModelSpec,
+    /// Fragments that the parameters are fetched in.
+    pub fragments: u16,
+    /// Whether a token is a byte, so that nobody need be asked what it means.
+    pub token_is_byte: bool,
+}
 
 /// The path of Θ̂ of `fragment`, at `version` or later.
 #[must_use]

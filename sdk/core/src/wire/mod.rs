@@ -16,7 +16,7 @@ mod spec;
 mod table;
 mod tag;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use bodies::{
     Bye, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update, Welcome,

@@ -65,6 +65,12 @@ pub enum LeaseError {
     /// No shard holds a single window.
     #[error("the data holds no window of the context's length: give more text or a shorter context")]
     NoWindows,
+    /// A grant that does not follow on those before it.
+    #[error("lease {lease} does not follow on those before it")]
+    OutOfTurn {
+        /// The lease.
+        lease: LeaseId,
+    },
 }
 
 impl LeasePool {
@@ -94,36 +100,78 @@ impl LeasePool {
     /// need not fetch another, or gets the shard that the fewest learners are on.
     pub fn grant(&mut self, learner: LearnerId, windows: u32, expires: Millis) -> LeaseGrant {
         let windows = windows.max(1);
-        let piece = match self.returned.first_mut() {
-            Some(first) if first.windows > windows => {
-                let piece = Piece { windows, ..*first };
-                first.start += windows;
-                first.windows -= windows;
-                self.regranted_windows += u64::from(windows);
-                piece
-            }
-            Some(_) => {
-                let piece = self.returned.remove(0);
-                self.regranted_windows += u64::from(piece.windows);
-                piece
-            }
+        let piece = match self.returned.first() {
+            Some(first) => Piece { windows: first.windows.min(windows), ..*first },
             None => self.fresh(learner, windows),
         };
-        let lease = LeaseId(self.next);
-        self.next += 1;
-        self.held.insert(lease, Held { learner, piece, done: 0, expires: Some(expires) });
-        piece.grant(lease)
+        let grant = piece.grant(LeaseId(self.next));
+        self.place(learner, grant, Some(expires)).expect("the piece is the next one");
+        grant
     }
 
-    /// Notes that `done` windows of `lease` are trained, and allows it until `expires`.
-    /// A lease that is not this learner's (any more) is left alone.
-    pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) {
-        let Some(held) = self.held.get_mut(&lease).filter(|held| held.learner == learner) else { return };
+    /// Takes in a grant that was made before, as a tape has it; the time allowed for it starts anew.
+    ///
+    /// # Errors
+    /// [`LeaseError::OutOfTurn`]: it is not what this pool would grant next. The pool is as before.
+    pub fn regrant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), LeaseError> {
+        self.place(learner, grant, None)
+    }
+
+    fn place(
+        &mut self,
+        learner: LearnerId,
+        grant: LeaseGrant,
+        expires: Option<Millis>,
+    ) -> Result<(), LeaseError> {
+        let LeaseGrant { lease, epoch, shard, start, windows } = grant;
+        let out_of_turn = LeaseError::OutOfTurn { lease };
+        if lease.0 < self.next || windows == 0 {
+            return Err(out_of_turn);
+        }
+        if let Some(first) = self.returned.first_mut() {
+            if (first.epoch, first.shard, first.start) != (epoch, shard, start) || windows > first.windows {
+                return Err(out_of_turn);
+            }
+            first.start += windows;
+            first.windows -= windows;
+            if first.windows == 0 {
+                self.returned.remove(0);
+            }
+            self.regranted_windows += u64::from(windows);
+        } else {
+            let is_over = self.cursors == self.windows;
+            let cursor = if is_over { 0 } else { *self.cursors.get(shard as usize).ok_or(out_of_turn)? };
+            let end = self.windows.get(shard as usize).copied().unwrap_or(0);
+            let is_next = (epoch, start) == (self.epoch + u32::from(is_over), cursor);
+            if !is_next || windows > end - cursor {
+                return Err(out_of_turn);
+            }
+            if is_over {
+                self.epoch = epoch;
+                self.cursors.fill(0);
+            }
+            self.cursors[shard as usize] += windows;
+        }
+        self.next = lease.0 + 1;
+        let piece = Piece { epoch, shard, start, windows };
+        self.held.insert(lease, Held { learner, piece, done: 0, expires });
+        Ok(())
+    }
+
+    /// Notes that `done` windows of `lease` are trained, and allows it until `expires`; whether that is more than
+    /// before. A lease that is not this learner's (any more) is left alone.
+    pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) -> bool {
+        let Some(held) = self.held.get_mut(&lease).filter(|held| held.learner == learner) else {
+            return false;
+        };
+        let before = held.done;
         held.done = held.done.max(done.min(held.piece.windows));
         held.expires = Some(expires);
+        let is_more = held.done > before;
         if held.done == held.piece.windows {
             self.held.remove(&lease);
         }
+        is_more
     }
 
     /// Allows the leases of `learner` that it has not begun until `expires`: they wait for their turn. Those that it
@@ -207,23 +255,20 @@ impl LeasePool {
         self.held.iter().filter(move |(_, held)| held.learner == learner)
     }
 
-    fn fresh(&mut self, learner: LearnerId, windows: u32) -> Piece {
-        if self.cursors == self.windows {
-            self.epoch += 1;
-            self.cursors.fill(0);
-        }
+    /// Windows that nobody had in this epoch, or once there are none in the next.
+    fn fresh(&self, learner: LearnerId, windows: u32) -> Piece {
+        let is_over = self.cursors == self.windows;
+        let cursor = |shard: u32| if is_over { 0 } else { self.cursors[shard as usize] };
         let mine = self.of(learner).last().map(|(_, held)| held.piece.shard);
         let crowd = |shard: u32| self.held.values().filter(|held| held.piece.shard == shard).count();
         let (shard, _) = (0_u32..)
-            .zip(self.windows.iter().zip(&self.cursors))
-            .filter(|(_, (count, cursor))| cursor < count)
+            .zip(&self.windows)
+            .filter(|&(shard, &count)| cursor(shard) < count)
             .min_by_key(|(shard, _)| (Some(*shard) != mine, crowd(*shard), *shard))
             .expect("a new epoch has windows, as `new` checked");
-        let cursor = &mut self.cursors[shard as usize];
-        let start = *cursor;
+        let start = cursor(shard);
         let windows = windows.min(self.windows[shard as usize] - start);
-        *cursor += windows;
-        Piece { epoch: self.epoch, shard, start, windows }
+        Piece { epoch: self.epoch + u32::from(is_over), shard, start, windows }
     }
 
     fn take_back(&mut self, ended: impl Fn(LeaseId, &Held) -> bool) -> Vec<Returned> {

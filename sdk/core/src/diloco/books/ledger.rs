@@ -49,7 +49,7 @@ impl From<Stored> for Ledger {
 #[serde(deny_unknown_fields)]
 pub struct Account {
     /// First 16 bytes of the SHA-256 of its identity: a snapshot gives no secret away.
-    identity: [u8; 16],
+    pub(super) identity: [u8; 16],
     /// Its name for people.
     pub name: String,
     /// What it computes with, for people.
@@ -107,25 +107,28 @@ impl Ledger {
             return (learner, true);
         }
         let learner = LearnerId(self.accounts.last_key_value().map_or(1, |(last, _)| last.0 + 1));
-        let fragments = self.fragment_lens.len();
-        self.identities.insert(hash(identity), learner);
-        self.accounts.insert(
-            learner,
-            Account {
-                identity: hash(identity),
-                name: name.into(),
-                device: device.into(),
-                tokens_trained: 0,
-                reported_tokens: 0,
-                leased_tokens: self.slack_tokens,
-                tokens_merged: vec![0; fragments],
-                merged: vec![None; fragments],
-                updates: 0,
-                fates: FateCounts::default(),
-                refused_in_a_row: 0,
-            },
-        );
+        self.open(learner, hash(identity), name, device);
         (learner, false)
+    }
+
+    /// Opens the account of `learner`, or gives the one that there is another name.
+    pub(super) fn open(&mut self, learner: LearnerId, identity: [u8; 16], name: &str, device: &str) {
+        let fragments = self.fragment_lens.len();
+        self.identities.insert(identity, learner);
+        let account = self.accounts.entry(learner).or_insert_with(|| Account {
+            identity,
+            name: String::new(),
+            device: String::new(),
+            tokens_trained: 0,
+            reported_tokens: 0,
+            leased_tokens: self.slack_tokens,
+            tokens_merged: vec![0; fragments],
+            merged: vec![None; fragments],
+            updates: 0,
+            fates: FateCounts::default(),
+            refused_in_a_row: 0,
+        });
+        (account.name, account.device) = (name.into(), device.into());
     }
 
     /// Forgets the first learner that left no trace in the run and that may be forgotten as far as `absent` goes, to
@@ -134,9 +137,15 @@ impl Ledger {
         let (&last, _) = self.accounts.last_key_value()?;
         let mut blank = self.accounts.iter().filter(|(_, account)| account.is_blank());
         let (&learner, _) = blank.find(|&(&learner, _)| learner != last && absent(learner))?;
-        let account = self.accounts.remove(&learner)?;
-        self.identities.remove(&account.identity);
+        self.forget(learner);
         Some(learner)
+    }
+
+    /// Forgets `learner`.
+    pub(super) fn forget(&mut self, learner: LearnerId) {
+        if let Some(account) = self.accounts.remove(&learner) {
+            self.identities.remove(&account.identity);
+        }
     }
 
     /// The account of `learner`.
@@ -200,14 +209,14 @@ impl Ledger {
     }
 
     /// Notes that the present process of `learner` says it has trained on `tokens` so far; more than were leased to
-    /// it are not believed.
-    pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
-            let more = tokens.saturating_sub(account.reported_tokens);
-            let trained = account.tokens_trained.saturating_add(more);
-            account.tokens_trained = trained.min(account.leased_tokens.max(account.tokens_trained));
-            account.reported_tokens = account.reported_tokens.max(tokens);
-        }
+    /// it are not believed. Whether it said more than before.
+    pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) -> bool {
+        let Some(account) = self.accounts.get_mut(&learner) else { return false };
+        let more = tokens.saturating_sub(account.reported_tokens);
+        let trained = account.tokens_trained.saturating_add(more);
+        account.tokens_trained = trained.min(account.leased_tokens.max(account.tokens_trained));
+        account.reported_tokens = account.reported_tokens.max(tokens);
+        more > 0
     }
 
     /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their learners keep,

@@ -4,21 +4,23 @@
 //! rounds or parameters.
 
 mod fates;
+mod follow;
 mod lease;
 mod ledger;
 mod supply;
 
 pub use fates::FateCounts;
+pub(super) use follow::follow;
 pub use lease::{LeaseError, LeasePool, Returned};
 pub use ledger::{Account, Ledger};
 pub use supply::Speed;
 use supply::Supplies;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::Settled;
+use super::{Entry, Settled};
 use crate::data::LEASES_MAX;
-use crate::wire::{FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
+use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
 
 /// Windows in one lease, at most.
 pub(super) const LEASE_WINDOWS_MAX: u32 = 1 << 16;
@@ -47,13 +49,26 @@ pub struct Books {
     supplies: Supplies,
     /// Leases of learners that came back and have yet to say which of them they still hold.
     doubts: BTreeMap<LearnerId, Vec<LeaseId>>,
+    /// What was decided and is not on the tape yet, oldest first.
+    entries: VecDeque<Entry>,
 }
 
 impl Books {
     /// The books as a snapshot has them, or new ones.
     #[must_use]
     pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
-        Self { terms, leases, ledger, supplies: Supplies::default(), doubts: BTreeMap::new() }
+        let (supplies, doubts, entries) = (Supplies::default(), BTreeMap::new(), VecDeque::new());
+        Self { terms, leases, ledger, supplies, doubts, entries }
+    }
+
+    /// Notes a decision for the tape, in the order in which all that changes the run is decided.
+    pub fn note(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+    }
+
+    /// The oldest decision that is not on the tape yet.
+    pub fn next_entry(&mut self) -> Option<Entry> {
+        self.entries.pop_front()
     }
 
     /// The contribution ledger.
@@ -82,25 +97,34 @@ impl Books {
         let evicted = evicted.ok_or(BooksFull { identities_max: self.terms.identities_max })?;
         self.supplies.forget(evicted);
         self.doubts.remove(&evicted);
+        self.note(Entry::Forgotten { learner: evicted });
         Ok(Some(evicted))
     }
 
     /// The learner with this identity, and whether it was known before.
     pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
-        self.ledger.enrol(identity, name, device)
+        let named = |account: &Account| account.name == name && account.device == device;
+        let same =
+            self.ledger.find(identity).and_then(|learner| self.ledger.account(learner)).is_some_and(named);
+        let (learner, returning) = self.ledger.enrol(identity, name, device);
+        if let Some(account) = self.ledger.account(learner).filter(|_| !same) {
+            let (identity, name, device) = (account.identity, name.to_owned(), device.to_owned());
+            self.note(Entry::Enrolled { learner, identity, name, device });
+        }
+        (learner, returning)
     }
 
     /// A new process of `learner` counts its tokens from 0; what the one before held is lost and comes back.
     pub fn restart(&mut self, learner: LearnerId) -> Vec<Returned> {
         self.ledger.restart(learner);
+        self.note(Entry::Restarted { learner });
         self.release(learner)
     }
 
     /// Takes back all that `learner` holds: it has gone for good, or begins anew, and trains on none of it any more.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
         let returned = self.leases.release(learner);
-        self.restock(&returned);
-        self.unlease(&returned);
+        self.came_back(&returned, false);
         returned
     }
 
@@ -113,7 +137,7 @@ impl Books {
     /// Takes back what has expired. Its learner may come back and hand in what it trained on that.
     pub fn expire(&mut self, now: Millis) -> Vec<Returned> {
         let returned = self.leases.expire(now, now.after(self.terms.lease_idle_ms_max));
-        self.restock(&returned);
+        self.came_back(&returned, true);
         returned
     }
 
@@ -134,18 +158,21 @@ impl Books {
         is_live: bool,
     ) -> Vec<Returned> {
         let expires = now.after(self.terms.lease_idle_ms_max);
-        self.ledger.report(learner, progress.tokens);
+        let mut is_news = self.ledger.report(learner, progress.tokens);
         if is_live {
             self.leases.extend(learner, expires);
         }
         for &(lease, done) in &progress.leases {
-            self.leases.progress(learner, lease, done, expires);
+            is_news |= self.leases.progress(learner, lease, done, expires);
+        }
+        if is_news {
+            let (tokens, leases) = (progress.tokens, progress.leases.clone());
+            self.note(Entry::Reported { learner, tokens, leases });
         }
         let mut doubted = if is_live { self.doubts.remove(&learner).unwrap_or_default() } else { Vec::new() };
         doubted.retain(|doubted| progress.leases.iter().all(|(lease, _)| lease != doubted));
         let returned = self.leases.withdraw(learner, &doubted);
-        self.restock(&returned);
-        self.unlease(&returned);
+        self.came_back(&returned, false);
         returned
     }
 
@@ -169,6 +196,7 @@ impl Books {
             held += grant.windows;
             self.supplies.add(learner, grant.windows);
             self.ledger.lease(learner, u64::from(grant.windows) * u64::from(context));
+            self.note(Entry::Leased { learner, grant });
             grants.push(grant);
         }
         grants
@@ -203,10 +231,13 @@ impl Books {
         *self.ledger.account(learner)?.merged.get(usize::from(fragment.0))?
     }
 
-    /// Books the fate of an update.
+    /// Books the fate of an update. Those of a merge are on the tape with it.
     pub fn settle(&mut self, settled: &Settled) {
-        let Settled { learner, fragment, serial, fate, .. } = settled;
-        self.ledger.settle(*learner, *fragment, *serial, fate);
+        let &Settled { learner, fragment, serial, fate, .. } = settled;
+        self.ledger.settle(learner, fragment, serial, &fate);
+        if !matches!(fate, Fate::Merged { .. }) {
+            self.note(Entry::Settled { fragment, learner, serial, fate });
+        }
     }
 
     /// Refusals of `learner` since one of its updates was merged.
@@ -215,15 +246,13 @@ impl Books {
         self.ledger.account(learner).map_or(0, |account| account.refused_in_a_row)
     }
 
-    fn restock(&mut self, returned: &[Returned]) {
-        for back in returned {
-            self.supplies.take_back(back.learner, back.windows);
-        }
-    }
-
-    fn unlease(&mut self, returned: &[Returned]) {
-        for back in returned {
-            self.ledger.take_back(back.learner, u64::from(back.windows) * u64::from(self.terms.context));
+    fn came_back(&mut self, returned: &[Returned], expired: bool) {
+        for &Returned { learner, lease, windows } in returned {
+            self.supplies.take_back(learner, windows);
+            if !expired {
+                self.ledger.take_back(learner, u64::from(windows) * u64::from(self.terms.context));
+            }
+            self.note(Entry::Returned { learner, lease, windows, expired });
         }
     }
 }

@@ -29,7 +29,7 @@ impl Learner {
     }
 
     pub(super) fn on_disconnected(&mut self) {
-        self.connected = false;
+        (self.connected, self.welcomed) = (false, false);
         if let Some(part) = &mut self.part {
             part.ready = false;
             part.asked.clear();
@@ -38,6 +38,7 @@ impl Learner {
     }
 
     pub(super) fn on_welcome(&mut self, now: Millis, welcome: Box<Welcome>) {
+        self.welcomed = true;
         self.out.push_back(Output::RetainLeases(welcome.leases.clone()));
         let same = |part: &&mut Part| part.run == welcome.run && part.layout == welcome.layout;
         let Some(part) = self.part.as_mut().filter(same) else {
@@ -190,9 +191,10 @@ impl Learner {
         (!busy && !self.starved).then(|| at.max(part.fetch_after))
     }
 
-    /// Tells the syncer once every fragment is there. One that is old will be fetched beside the training.
+    /// Tells the syncer that welcomed it once every fragment is there. One that is old will be fetched beside the
+    /// training.
     pub(super) fn ready(&mut self, now: Millis) {
-        let Some(part) = self.part.as_mut().filter(|_| self.connected) else { return };
+        let Some(part) = self.part.as_mut().filter(|_| self.welcomed) else { return };
         if part.is_loaded() && !part.ready {
             part.ready = true;
             let (run, layout, batch) = (part.run, part.layout, part.batch.get());

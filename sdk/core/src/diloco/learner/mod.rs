@@ -48,6 +48,8 @@ pub struct LearnerConfig {
 pub struct Learner {
     config: LearnerConfig,
     connected: bool,
+    /// It was welcomed on this connection: before that nothing is known of what went out on the last.
+    welcomed: bool,
     paused: bool,
     hidden: bool,
     starved: bool,
@@ -95,6 +97,7 @@ impl Learner {
             serial_next: config.serial_first,
             config,
             connected: false,
+            welcomed: false,
             paused: false,
             hidden: false,
             starved: false,

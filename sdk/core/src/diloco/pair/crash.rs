@@ -1,12 +1,7 @@
 //! What a syncer that crashed and goes on from an older snapshot costs its learners.
 
 use super::*;
-use crate::diloco::FragmentState;
-use crate::diloco::syncer::SyncerRecord;
 use crate::wire::{LearnerId, Version};
-
-/// What a crash leaves.
-type Snapshot = (SyncerRecord, Vec<FragmentState>);
 
 impl Pair {
     fn snapshot(&self) -> Snapshot {
@@ -15,13 +10,12 @@ impl Pair {
 
     /// The syncer crashes and goes on from `snapshot`, in a process that starts `started_s` seconds after 1970 began.
     /// Nobody is connected.
-    fn crash(&mut self, (record, states): Snapshot, started_s: u32) {
+    fn crash(&mut self, snapshot: Snapshot, started_s: u32) {
         for island in &mut self.islands {
             island.connected = false;
             island.core.handle(self.now, learner::Input::Disconnected);
         }
-        let config = SyncerConfig::default();
-        self.syncer = Syncer::restore(record, &self.layout, config, states, started_s).unwrap();
+        self.restart(snapshot, SyncerConfig::default(), started_s);
     }
 
     fn versions(&self) -> Vec<Version> {

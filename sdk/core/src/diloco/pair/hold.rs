@@ -24,7 +24,7 @@ fn a_held_run_launches_and_leases_nothing() {
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(0);
     pair.disconnect(1);
-    pair.syncer = Syncer::restore(record, &pair.layout, SyncerConfig::default(), states, 0).unwrap();
+    pair.restart((record, states), SyncerConfig::default(), 0);
     pair.connect(0);
     pair.connect(1);
     pair.steps(50);
@@ -69,5 +69,5 @@ fn an_old_record_loads() {
     let record = Pair::new(&[1.0]).syncer.record().unwrap();
     let mut json = serde_json::to_value(&record).unwrap();
     assert_eq!(json.as_object_mut().unwrap().remove("held"), Some(false.into()));
-    assert!(!serde_json::from_value::<syncer::SyncerRecord>(json).unwrap().held);
+    assert!(!serde_json::from_value::<SyncerRecord>(json).unwrap().held);
 }

@@ -113,7 +113,7 @@ fn a_syncer_that_starts_anew_lets_everybody_go() {
     pair.send_away(60_000);
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(1);
-    pair.syncer = Syncer::restore(record, &pair.layout, SyncerConfig::default(), states, 0).unwrap();
+    pair.restart((record, states), SyncerConfig::default(), 0);
     pair.connect(0);
     pair.connect(1);
     assert_eq!((pair.shares(), pair.syncer.status().connected), (vec![1.0, 1.0], 2));

@@ -33,7 +33,7 @@ fn a_run_that_has_begun_does_not_wait_for_as_many_learners_again() {
     let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
     pair.disconnect(0);
     pair.disconnect(1);
-    pair.syncer = Syncer::restore(record, &pair.layout, config, states, 0).unwrap();
+    pair.restart((record, states), config, 0);
     let before = pair.syncer.status().rounds;
     pair.connect(0);
     pair.steps(100);

@@ -65,7 +65,7 @@ impl Rounds {
     }
 
     /// What the norm of an update of so many steps grows with: the rate of the moment and the root of the steps.
-    fn norm_pace(&self, steps: u32, clock_tokens: u64) -> f64 {
+    pub(super) fn norm_pace(&self, steps: u32, clock_tokens: u64) -> f64 {
         let lr = learning_rate(&self.terms.inner, clock_tokens);
         // A run at a rate of 0 trains nothing, and may still be one.
         f64::from(if lr > 0.0 { lr } else { 1.0 }) * f64::from(steps).sqrt()

@@ -2,7 +2,9 @@
 
 use super::influence::Load;
 use super::{Phase, Rounds, Taken};
-use crate::diloco::{FragmentState, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Settled, Weighted};
+use crate::diloco::{
+    FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled, Weighted,
+};
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
 /// Versions that are remembered, to know how old a base is; constant of ours.
@@ -12,6 +14,7 @@ const VERSIONS_KEPT: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct Merging {
     round: Round,
+    outer: OuterSpec,
     shares: Vec<MergeShare>,
     launched: Millis,
     began: Millis,
@@ -20,11 +23,9 @@ pub(super) struct Merging {
 /// One learner's part in a merge.
 #[derive(Debug)]
 struct MergeShare {
-    learner: LearnerId,
-    serial: Serial,
+    part: Part,
     /// Of all weights, 0 to 1.
     weight: f32,
-    tokens: u64,
     /// Steps after that moment are not in it.
     until: Millis,
 }
@@ -32,29 +33,23 @@ struct MergeShare {
 impl Merging {
     /// The update of `learner` that is part of it.
     pub(super) fn serial(&self, learner: LearnerId) -> Option<Serial> {
-        self.shares.iter().find(|share| share.learner == learner).map(|share| share.serial)
+        self.shares
+            .iter()
+            .map(|share| share.part)
+            .find(|part| part.learner == learner)
+            .map(|part| part.serial)
     }
 }
 
 /// A round that ended in a new version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merge {
-    /// The round.
-    pub round: Round,
-    /// The version before, which the coded change is relative to.
-    pub base: Version,
-    /// The version that it led to.
-    pub version: Version,
+    /// What the tape is to have of it.
+    pub entry: MergeEntry,
     /// The update of each learner, by id.
     pub settled: Vec<Settled>,
     /// Coded change of Θ̂.
     pub body: Vec<u8>,
-    /// Checksum of `body`.
-    pub checksum: u64,
-    /// Digest of the new Θ̂.
-    pub digest: u64,
-    /// L2 norm of the merged delta, before the outer step.
-    pub norm: f64,
     /// Time of collecting, in milliseconds.
     pub collect_ms: u64,
     /// Time of merging, in milliseconds.
@@ -73,12 +68,13 @@ impl Rounds {
         let mut updates = Vec::with_capacity(open.taken.len());
         let mut shares = Vec::with_capacity(open.taken.len());
         for ((learner, taken), weight) in open.taken.into_iter().zip(weights) {
-            let Taken { serial, tokens, until, body, .. } = taken;
-            shares.push(MergeShare { learner, serial, weight: (weight / total) as f32, tokens, until });
+            let Taken { serial, base, steps, tokens, until, body, checksum } = taken;
+            let part = Part { learner, serial, base, steps, tokens, weight, checksum };
+            shares.push(MergeShare { part, weight: (weight / total) as f32, until });
             updates.push(Weighted { learner, weight, body });
         }
         let (round, launched) = (open.round, open.launched);
-        self.phase = Phase::Merging(Merging { round, shares, launched, began: now });
+        self.phase = Phase::Merging(Merging { round, outer, shares, launched, began: now });
         Some(MergeJob {
             round,
             fragment: self.terms.fragment,
@@ -101,16 +97,18 @@ impl Rounds {
         if self.versions.len() > VERSIONS_KEPT {
             self.versions.pop_front();
         }
-        let settled = merging.shares.into_iter().map(|share| {
-            let MergeShare { learner, serial, weight, tokens, until } = share;
+        let Merging { outer, shares, launched, began, .. } = merging;
+        let (fragment, rule) = (self.terms.fragment, self.terms.merge);
+        let parts = shares.iter().map(|share| share.part).collect();
+        let settled = shares.into_iter().map(|MergeShare { part, weight, until }| {
+            let Part { learner, serial, tokens, .. } = part;
             self.counted.insert(learner, until);
             let fate = Fate::Merged { version, weight, tokens };
-            Settled { round: Some(round), fragment: self.terms.fragment, learner, serial, tokens, fate }
+            Settled { round: Some(round), fragment, learner, serial, tokens, fate }
         });
         let settled = settled.collect();
-        let collect_ms = merging.began.since(merging.launched);
-        let sync_ms = now.since(merging.began);
-        Some(Merge { round, base, version, settled, body, checksum, digest, norm, collect_ms, sync_ms })
+        let entry = MergeEntry { round, fragment, base, version, rule, outer, parts, checksum, digest, norm };
+        Some(Merge { entry, settled, body, collect_ms: began.since(launched), sync_ms: now.since(began) })
     }
 
     /// Takes the state back from a job that failed; the updates count as late, so that their senders keep them.
@@ -121,7 +119,7 @@ impl Rounds {
         let fate = Fate::Late(LateReason::RoundOver);
         let fragment = self.terms.fragment;
         let settled = |share: MergeShare| {
-            let MergeShare { learner, serial, tokens, .. } = share;
+            let Part { learner, serial, tokens, .. } = share.part;
             Settled { round: Some(round), fragment, learner, serial, tokens, fate }
         };
         Some(merging.shares.into_iter().map(settled).collect())

@@ -113,6 +113,7 @@ struct Taken {
     /// Steps after that moment are not in it.
     until: Millis,
     body: CheckedBody,
+    checksum: u64,
 }
 
 /// An answer that was taken in.
@@ -274,10 +275,10 @@ impl Rounds {
             &mut open.taken
         });
         let tokens = admitted?;
-        let Verified { serial, base, steps, body, .. } = update;
+        let Verified { serial, base, steps, body, checksum, .. } = update;
         let body = body.map_err(Fate::Refused)?;
         let until = asked.unwrap_or(now);
-        taken.insert(learner, Taken { serial, base, steps, tokens, until, body });
+        taken.insert(learner, Taken { serial, base, steps, tokens, until, body, checksum });
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 

@@ -76,7 +76,10 @@ fn a_round_from_launch_to_version() {
     assert_eq!(ends.decision, Decision::Merge { why: MergeCause::AllAnswered });
 
     let merge = merge(&mut rounds, Millis(140));
-    assert_eq!((merge.base, merge.version, merge.collect_ms, merge.sync_ms), (Version(0), Version(7), 40, 5));
+    assert_eq!(
+        (merge.entry.base, merge.entry.version, merge.collect_ms, merge.sync_ms),
+        (Version(0), Version(7), 40, 5)
+    );
     let fate = Fate::Merged { version: Version(7), weight: 1.0, tokens: 80 };
     let (round, serial) = (Some(Round(7)), Serial(7));
     assert_eq!(merge.settled, [Settled { round, fragment: P, learner: ANNE, serial, tokens: 80, fate }]);
@@ -178,8 +181,24 @@ fn where_progress_is_not_kept_an_answer_has_to_be_in_time() {
 }
 
 #[test]
+fn norms_are_judged_by_the_rate_and_the_root_of_the_steps() {
+    let (mut rounds, _) = fragment();
+    let inner = crate::model::Preset::Tiny.inner();
+    rounds.terms.inner = inner;
+    let clock_tokens = inner.total_tokens / 2;
+    let rate = f64::from(crate::diloco::learning_rate(&inner, clock_tokens));
+    assert!(rate > 0.0 && rate != 1.0);
+    assert_eq!(rounds.norm_pace(1, clock_tokens), rate);
+    assert_eq!(rounds.norm_pace(400, clock_tokens), 20.0 * rate);
+    // A run at a rate of 0 trains nothing, and has a pace all the same.
+    rounds.terms.inner.lr_max = 0.0;
+    assert_eq!(rounds.norm_pace(4, clock_tokens), 2.0);
+}
+
+#[test]
 fn a_share_of_a_merge_is_bounded_and_said() {
     let (mut rounds, verifier) = fragment();
+    rounds.terms.influence = Influence { turns_max: 0.0, ..Influence::default() };
     let everyone: Vec<LearnerId> = (1..=4).map(LearnerId).collect();
     rounds.launch(Millis(0), launch(4, &everyone));
     for &learner in &everyone {

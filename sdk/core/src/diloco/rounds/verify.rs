@@ -17,6 +17,8 @@ pub struct Verifier {
 #[derive(Clone, Debug)]
 pub struct Verified {
     pub(super) body: Result<CheckedBody, Refusal>,
+    /// The checksum of the body, if there is one.
+    pub(super) checksum: u64,
     /// The run it is for.
     pub run: RunId,
     /// The fragment.
@@ -44,6 +46,7 @@ impl Verifier {
         let Update { run, fragment, serial, base, steps, tokens, body, checksum } = update;
         Verified {
             body: self.look_into(fragment, body, checksum),
+            checksum,
             run,
             fragment,
             serial,

@@ -75,11 +75,17 @@ fn an_ending_run_asks_everyone_once_on_each_fragment() {
     let fragments: Vec<_> = last.iter().map(|launch| launch.fragment.0).collect();
     assert_eq!(fragments, [0, 2]);
     assert!(last.iter().all(|launch| launch.last_of == Some(2) && launch.invited == everyone));
-    assert!(!schedule.is_over(true), "one fragment is still to come");
+    assert!(!schedule.end(true), "one fragment is still to come");
     assert_eq!(schedule.last(Millis(0), none, none, &everyone).len(), 1);
-    assert!(!schedule.is_over(false), "its round is under way");
-    assert!(schedule.is_over(true));
-    assert!(!schedule.is_over(true), "it says so once");
+    assert!(!schedule.end(false), "its round is under way");
+    assert!(schedule.end(true));
+    assert!(!schedule.end(true), "it says so once");
+
+    // Nor does a later process, which goes on from there, say it or begin another last round.
+    let mut later = Schedule::new(schedule.terms, *schedule.turn());
+    later.finish();
+    assert!(later.is_over() && later.is_ending() && !later.end(true));
+    assert_eq!(later.last(Millis(0), none, none, &everyone), []);
 }
 
 #[test]
@@ -87,9 +93,9 @@ fn an_ending_run_without_learners_waits_only_for_what_is_under_way() {
     let mut schedule = schedule();
     schedule.finish();
     assert_eq!(schedule.last(Millis(0), |fragment| fragment.0 == 1, none, &learners([])), []);
-    assert!(!schedule.is_over(true));
+    assert!(!schedule.end(true));
     assert_eq!(schedule.last(Millis(0), none, none, &learners([])), []);
-    assert!(schedule.is_over(true));
+    assert!(schedule.end(true));
 }
 
 /// Goal: what those who left handed in is merged, though nobody else is there.
@@ -104,7 +110,7 @@ fn what_was_handed_in_is_merged_without_learners() {
     schedule.finish();
     let last = schedule.last(Millis(0), none, |fragment| fragment.0 == 2, &learners([]));
     assert_eq!(last.iter().map(|launch| launch.fragment.0).collect::<Vec<_>>(), [2]);
-    assert!(schedule.is_over(true));
+    assert!(schedule.end(true));
 }
 
 #[test]

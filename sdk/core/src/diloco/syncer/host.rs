@@ -1,7 +1,7 @@
 //! Whoever drives a syncer: the server, the simulator, a test.
 
 use super::{Event, Input, Output, Syncer};
-use crate::diloco::MergeJob;
+use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
 
 /// What a syncer's surroundings do for it, in the order in which it asks.
@@ -14,6 +14,12 @@ pub trait Host {
 
     /// Run the job, here or elsewhere, and bring the result back as [`Input::Merged`].
     fn merge(&mut self, job: MergeJob);
+
+    /// Keep `entry`, and send nothing that comes later before it is safe. A host that keeps no tape, as here, goes back
+    /// to its last snapshot after a crash, and what it told learners since then is not true any more.
+    fn record(&mut self, entry: Entry) {
+        let _ = entry;
+    }
 
     /// Something happened that logs, the dashboard and tests may want to know; `syncer` is as it is after that.
     fn note(&mut self, syncer: &Syncer, event: Event);
@@ -36,6 +42,7 @@ impl Syncer {
                 Output::Send(conn, message) => host.send(&[conn], message),
                 Output::Broadcast(conns, message) => host.send(&conns, message),
                 Output::Close(conn, bye) => host.close(conn, bye),
+                Output::Record(entry) => host.record(entry),
                 Output::Merge(job) => host.merge(*job),
                 Output::Event(event) => host.note(self, event),
                 Output::Finished => host.finished(),

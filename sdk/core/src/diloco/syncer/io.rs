@@ -1,9 +1,8 @@
 //! What goes into the syncer and what comes out.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::diloco::Decision;
-use crate::diloco::{MergeFailure, MergeJob, MergeOutcome, Verified};
+use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial, Share, Version,
 };
@@ -28,6 +27,9 @@ pub enum Input {
     /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and
     /// learners wait.
     Hold(bool),
+    /// Whether decisions cannot be kept at present: then nothing is launched or leased until they can. Learners train
+    /// on, and are not told.
+    Stall(bool),
     /// The owner has one learner train for this part of its time.
     Pace { learner: LearnerId, share: Share },
     /// The owner sends one learner away for so long, at most [`super::DROP_MS_MAX`]; 0 lets it come back.
@@ -46,6 +48,8 @@ pub enum Output {
     Broadcast(Vec<ConnId>, Message),
     /// Send the goodbye, then close the connection. No `Disconnected` is expected, one does no harm.
     Close(ConnId, Bye),
+    /// Keep this before anybody is told what comes after it: see [`super::Host::record`].
+    Record(Entry),
     /// Run the job, here or elsewhere, and bring the result back as an input.
     Merge(Box<MergeJob>),
     /// For logs, the dashboard and tests.
@@ -65,6 +69,8 @@ pub enum Event {
     Live { learner: LearnerId },
     /// A learner is gone.
     Left { learner: LearnerId, why: LeaveCause },
+    /// Somebody who is no learner here was turned away: the close code, and what they were told.
+    TurnedAway { code: u16, reason: String },
     /// A learner's state changed.
     State { learner: LearnerId, state: LearnerState },
     /// A round began.
@@ -110,7 +116,7 @@ pub enum Event {
 }
 
 /// Why a learner is gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "cause")]
 pub enum LeaveCause {
     /// It said goodbye.

@@ -23,6 +23,7 @@ mod host;
 mod io;
 mod people;
 mod record;
+mod recovery;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -37,11 +38,12 @@ pub use config::{SyncerConfig, SyncerError};
 pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
 pub use record::SyncerRecord;
+pub use recovery::{Recovery, RecoveryError};
 pub use status::{LearnerStatus, Status};
 
 use super::{
-    Books, Codec, Downlink, FragmentState, Fragments, Layout, LeasePool, Ledger, Roster, Rounds, Schedule,
-    Timing, Turn, Verifier,
+    Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Roster, Rounds,
+    Schedule, Timing, Turn, Verifier,
 };
 use crate::data;
 use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
@@ -126,8 +128,9 @@ impl Syncer {
             Input::Heard(conn) => self.roster.hear(now, conn),
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
-            Input::Finish => self.schedule.finish(),
+            Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
+            Input::Stall(stalled) => self.on_stall(now, stalled),
             Input::Pace { learner, share } => self.on_pace(learner, share),
             Input::Drop { learner, wait_ms } => self.on_drop(now, learner, wait_ms),
             Input::Timeout => {}
@@ -137,7 +140,8 @@ impl Syncer {
 
     /// The next thing to do; call until `None` after every [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        // What was decided comes before all that follows from it.
+        self.books.next_entry().map(Output::Record).or_else(|| self.out.pop_front())
     }
 
     /// When to handle [`Input::Timeout`], if nothing else happens before; always after `now`.
@@ -233,6 +237,11 @@ impl Syncer {
         self.rounds.iter().filter_map(Rounds::state)
     }
 
+    /// The state of each fragment, `[P]`; `None` for one that is being merged this moment.
+    pub fn rests(&self) -> impl Iterator<Item = Option<&FragmentState>> {
+        self.rounds.iter().map(Rounds::state)
+    }
+
     /// The update of `learner` on `fragment` that is here and has no fate yet, if there is one.
     #[must_use]
     pub fn unsettled(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
@@ -249,6 +258,12 @@ impl Syncer {
     #[must_use]
     pub fn is_thin(&self, now: Millis, learner: LearnerId) -> bool {
         self.roster.conn(learner).is_some_and(|conn| self.downlink.is_thin(now, conn))
+    }
+
+    /// Whether the run is over for good: everyone was sent home, and who comes is told so.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.schedule.is_over()
     }
 
     /// Whether `learner` has ever been here: orders for another change nothing.
@@ -274,11 +289,18 @@ impl Syncer {
         self.expire(now);
         self.close_rounds(now);
         if self.config.stop_tokens > 0 && self.ledger().clock_tokens() >= self.config.stop_tokens {
-            self.schedule.finish();
+            self.finish();
         }
         self.launch_due(now);
         self.ask_ahead(now);
         self.say_goodbye();
+    }
+
+    fn finish(&mut self) {
+        if !self.schedule.is_ending() {
+            self.schedule.finish();
+            self.books.note(Entry::Finishing);
+        }
     }
 
     fn event(&mut self, event: Event) {

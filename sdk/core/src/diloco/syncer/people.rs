@@ -1,7 +1,7 @@
 //! Routing people: who comes, what they say of themselves, and who leaves.
 
 use super::{Event, LeaveCause, Output, Syncer};
-use crate::diloco::{Returned, Speed, Verified};
+use crate::diloco::{Entry, Returned, Speed, Verified};
 use crate::wire::{
     BATCH_MAX, Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Progress, RunId, Share,
     Welcome,
@@ -55,8 +55,10 @@ impl Syncer {
 
     /// Says goodbye to `conn` and forgets it.
     pub(super) fn close(&mut self, conn: ConnId, bye: Bye) {
-        let cause = LeaveCause::Closed { code: bye.code.into(), reason: bye.reason.clone() };
-        self.remove(conn, cause);
+        let (code, reason) = (bye.code.into(), bye.reason.clone());
+        if self.remove(conn, LeaveCause::Closed { code, reason: reason.clone() }).is_none() {
+            self.event(Event::TurnedAway { code, reason });
+        }
         self.out.push_back(Output::Close(conn, bye));
     }
 
@@ -80,9 +82,18 @@ impl Syncer {
             return;
         }
         let everyone: Vec<_> = self.roster.conns().collect();
+        self.books.note(Entry::Held { held });
         self.out.push_back(Output::Broadcast(everyone.clone(), Message::Hold { run: self.run, held }));
         self.event(Event::Held { held });
         for conn in everyone {
+            self.lease(now, conn);
+        }
+    }
+
+    /// Launches and leases nothing until decisions can be kept again.
+    pub(super) fn on_stall(&mut self, now: Millis, stalled: bool) {
+        self.schedule.stall(stalled);
+        for conn in self.roster.conns().collect::<Vec<_>>() {
             self.lease(now, conn);
         }
     }
@@ -93,6 +104,7 @@ impl Syncer {
             return;
         }
         self.roster.pace(learner, share);
+        self.books.note(Entry::Paced { learner, share });
         if let Some(conn) = self.roster.conn(learner) {
             self.out.push_back(Output::Send(conn, Message::Pace { run: self.run, share }));
         }
@@ -106,6 +118,7 @@ impl Syncer {
             return;
         }
         self.roster.send_away(now, learner, wait_ms);
+        self.books.note(Entry::Dropped { learner, wait_ms });
         self.event(Event::Dropped { learner, wait_ms });
         if let Some(conn) = self.roster.conn(learner).filter(|_| wait_ms > 0) {
             self.turn_away(conn, wait_ms);
@@ -239,9 +252,9 @@ impl Syncer {
         }
     }
 
-    /// Keeps the learner behind `conn` supplied, unless the owner holds the run.
+    /// Keeps the learner behind `conn` supplied, unless the run stands still.
     fn lease(&mut self, now: Millis, conn: ConnId) {
-        let learner = self.roster.learner(conn).filter(|_| !self.schedule.is_held());
+        let learner = self.roster.learner(conn).filter(|_| !self.schedule.is_still());
         let session = learner.and_then(|learner| self.roster.session(learner));
         let Some(session) = session.filter(|session| session.is_live) else { return };
         let learner = session.learner;

@@ -1,10 +1,12 @@
 //! Stopping and going on: everything of a syncer but its tensors and its connections.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Syncer, SyncerConfig, SyncerError, plan};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
-use crate::diloco::{FragmentState, Layout, LeasePool, Ledger, Rounds, Timing, Turn};
+use crate::diloco::{Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Rounds, Timing, Turn};
 use crate::wire::{FragmentId, LeaseId, RunId, RunSpec};
 
 /// What a snapshot holds beside the [`FragmentState`]s. Who was slowed down or sent away is not in it: everybody
@@ -33,12 +35,16 @@ pub struct SyncerRecord {
     /// Whether the owner holds the run.
     #[serde(default)]
     pub held: bool,
+    /// Whether the run is over for good.
+    #[serde(default)]
+    pub finished: bool,
 }
 
 impl SyncerRecord {
     pub(super) fn new(run: RunId, spec: RunSpec, leases: LeasePool, ledger: Ledger, turn: Turn) -> Self {
-        let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, is_held } = turn;
-        let held = is_held;
+        let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, is_held, is_over } =
+            turn;
+        let (held, finished) = (is_held, is_over);
         Self {
             run,
             spec,
@@ -50,7 +56,29 @@ impl SyncerRecord {
             rounds_merged,
             rounds_abandoned,
             held,
+            finished,
         }
+    }
+
+    /// The fragments of the run, if `states` fit them.
+    pub(in crate::diloco) fn check(
+        &self,
+        layout: &Layout,
+        states: &[FragmentState],
+    ) -> Result<Arc<Fragments>, SyncerError> {
+        let fragments = plan(&self.spec, layout)?;
+        if states.len() != usize::from(fragments.count()) {
+            let expected = usize::from(fragments.count());
+            return Err(SyncerError::FragmentCount { expected, actual: states.len() });
+        }
+        for (fragment, state) in fragments.ids().zip(states) {
+            let expected = fragments.len(fragment);
+            let lens = [state.theta.len(), state.hat.len(), state.momentum.len()];
+            if let Some(&actual) = lens.iter().find(|&&len| len != expected) {
+                return Err(SyncerError::Fragment { fragment, expected, actual });
+            }
+        }
+        Ok(fragments)
     }
 
     /// Where the schedule stood.
@@ -62,6 +90,7 @@ impl SyncerRecord {
             rounds_merged: self.rounds_merged,
             rounds_abandoned: self.rounds_abandoned,
             is_held: self.held,
+            is_over: self.finished,
         }
     }
 }
@@ -70,11 +99,16 @@ impl Syncer {
     /// What a snapshot holds beside [`Self::states`]; `None` while anything is being merged.
     #[must_use]
     pub fn record(&self) -> Option<SyncerRecord> {
-        let (leases, ledger) = (self.books.leases(), self.books.ledger());
-        let turn = *self.schedule.turn();
         let is_merging = self.rounds.iter().any(Rounds::is_merging);
-        (!is_merging)
-            .then(|| SyncerRecord::new(self.run, self.spec.clone(), leases.clone(), ledger.clone(), turn))
+        (!is_merging).then(|| self.record_amid())
+    }
+
+    /// The same while fragments are being merged. Whoever keeps a tape may keep this with states that are newer, as
+    /// they come to rest: see [`super::Recovery::new`].
+    #[must_use]
+    pub fn record_amid(&self) -> SyncerRecord {
+        let (leases, ledger) = (self.books.leases().clone(), self.books.ledger().clone());
+        SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, *self.schedule.turn())
     }
 
     /// Goes on from a snapshot, in a process that started `started_s` seconds after 1970 began.
@@ -88,29 +122,32 @@ impl Syncer {
     /// Those of [`Self::new`], and [`SyncerError::FragmentCount`] or [`SyncerError::Fragment`] if
     /// `states` do not fit the layout.
     pub fn restore(
-        mut record: SyncerRecord,
+        record: SyncerRecord,
         layout: &Layout,
         config: SyncerConfig,
         states: Vec<FragmentState>,
         started_s: u32,
     ) -> Result<Self, SyncerError> {
-        let fragments = plan(&record.spec, layout)?;
-        if states.len() != usize::from(fragments.count()) {
-            let expected = usize::from(fragments.count());
-            return Err(SyncerError::FragmentCount { expected, actual: states.len() });
-        }
-        for (fragment, state) in fragments.ids().zip(&states) {
-            let expected = fragments.len(fragment);
-            let lens = [state.theta.len(), state.hat.len(), state.momentum.len()];
-            if let Some(&actual) = lens.iter().find(|&&len| len != expected) {
-                return Err(SyncerError::Fragment { fragment, expected, actual });
-            }
-        }
-        record.next_round = record.turn().after_restart(started_s).next_round;
-        record.leases.reopen(LeaseId(record.next_round));
         let slack = 2 * record.leases.epoch_windows().min(u64::from(LEASE_WINDOWS_MAX));
         let slack_tokens = slack * u64::from(record.spec.model.context);
+        Self::reopen(record, layout, config, states, started_s, slack_tokens)
+    }
+
+    pub(super) fn reopen(
+        mut record: SyncerRecord,
+        layout: &Layout,
+        config: SyncerConfig,
+        states: Vec<FragmentState>,
+        started_s: u32,
+        slack_tokens: u64,
+    ) -> Result<Self, SyncerError> {
+        let fragments = record.check(layout, &states)?;
+        record.next_round = record.turn().after_restart(started_s).next_round;
+        record.leases.reopen(LeaseId(record.next_round));
         record.ledger.reopen(slack_tokens);
-        Self::assemble(record, config, fragments, states)
+        let next_round = record.next_round;
+        let mut syncer = Self::assemble(record, config, fragments, states)?;
+        syncer.books.note(Entry::Began { next_round, slack_tokens });
+        Ok(syncer)
     }
 }

@@ -54,6 +54,8 @@ pub struct Status {
     pub paused: bool,
     /// Whether the last collection has begun.
     pub finishing: bool,
+    /// Whether the run is over for good: nobody trains any more.
+    pub finished: bool,
 }
 
 /// One learner at one moment.
@@ -127,6 +129,7 @@ impl Syncer {
             fragments: self.fragments.ids().zip(versions).map(|(p, v)| (p, v, size(p))).collect(),
             paused: turn.is_held,
             finishing: self.schedule.is_ending(),
+            finished: self.schedule.is_over(),
         }
     }
 

@@ -337,3 +337,30 @@ fn throw_away_identities_make_room() {
     }
     assert_eq!(full.byes, [(ConnId(3), CloseCode::Full)]);
 }
+
+#[test]
+fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
+    let mut bench = Bench::new(SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
+    bench.hello(1, None);
+    let mut told = |peer: u8, run: Option<RunId>| -> Vec<Event> {
+        let (identity, name, device) = (Identity([peer; 16]), String::new(), String::new());
+        let hello = Hello { run, layout: None, identity, name, device, invite: None };
+        bench.syncer.handle(Millis(0), Input::Message(ConnId(9), Message::Hello(hello)));
+        let outputs = std::iter::from_fn(|| bench.syncer.poll());
+        outputs
+            .filter_map(|output| if let Output::Event(event) = output { Some(event) } else { None })
+            .collect()
+    };
+    for (run, code) in [(None, CloseCode::Full), (Some(RunId(8)), CloseCode::WrongRun)] {
+        match &told(2, run)[..] {
+            [Event::TurnedAway { code: found, .. }] => assert_eq!(*found, u16::from(code)),
+            other => panic!("{other:?}"),
+        }
+    }
+    // One that is replaced by another connection was a learner, and left.
+    let replaced = told(1, None);
+    assert!(
+        matches!(&replaced[..], [Event::Left { .. }, Event::Joined { returning: true, .. }]),
+        "{replaced:?}"
+    );
+}

@@ -2,8 +2,8 @@
 
 use super::{Event, Output, Syncer};
 use crate::diloco::{
-    Answered, Decision, Follow, Launch, Merge, MergeFailure, MergeOutcome, OuterSpec, Rounds, Settled,
-    Standing, Traffic, Verified,
+    Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
+    Rounds, Settled, Standing, Traffic, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
@@ -61,6 +61,7 @@ impl Syncer {
                 Decision::Abandon { .. } => {
                     rounds.abandon();
                     self.schedule.note_abandoned();
+                    self.books.note(Entry::Abandoned { round: verdict.round, fragment });
                 }
                 Decision::AwaitQuorum { .. } | Decision::AwaitGrace { .. } => {}
             }
@@ -190,6 +191,7 @@ impl Syncer {
                 let (round, error) = (failure.round, failure.error.to_string());
                 let Some(settled) = rounds.failed(*failure) else { return };
                 self.schedule.note_abandoned();
+                self.books.note(Entry::Abandoned { round, fragment });
                 settled.into_iter().for_each(|settled| self.settle(settled));
                 self.event(Event::MergeFailed { round, fragment, error });
             }
@@ -209,11 +211,12 @@ impl Syncer {
 
     /// Sends everyone home once the last round is merged.
     pub(super) fn say_goodbye(&mut self) {
-        if !self.schedule.is_over(self.rounds.iter().all(Rounds::is_idle)) {
+        if !self.schedule.end(self.rounds.iter().all(Rounds::is_idle)) {
             return;
         }
         let late: Vec<_> = self.rounds.iter_mut().flat_map(Rounds::end).collect();
         late.into_iter().for_each(|settled| self.settle(settled));
+        self.books.note(Entry::Finished);
         let bye = Bye::new(CloseCode::Done, "the run is complete: thank you");
         for conn in self.roster.conns().collect::<Vec<_>>() {
             self.close(conn, bye.clone());
@@ -237,9 +240,10 @@ impl Syncer {
 
     /// Tells each sender what became of its update, and those who hold the fragment of its new version.
     fn announce(&mut self, now: Millis, fragment: FragmentId, merge: Merge) {
-        let Merge { round, base, version, settled, body, checksum, digest, norm, collect_ms, sync_ms } =
-            merge;
+        let Merge { entry, settled, body, collect_ms, sync_ms } = merge;
+        let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
+        self.books.note(Entry::Merged(entry));
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
         let clock_tokens = self.ledger().clock_tokens();

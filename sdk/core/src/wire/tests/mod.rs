@@ -87,7 +87,7 @@ fn progress(loss: f32) -> Progress {
     }
 }
 
-fn welcome() -> Welcome {
+pub(crate) fn welcome() -> Welcome {
     Welcome {
         run: RunId(3),
         learner: LearnerId(2),

@@ -1,0 +1,64 @@
+//! Booking again what a tape says was booked.
+
+use super::LeasePool;
+use super::{LeaseError, Ledger};
+use crate::diloco::{Entry, MergeEntry};
+use crate::wire::{Fate, LeaseId, Millis};
+
+/// Books what `entry` says, in windows of `context` tokens.
+///
+/// # Errors
+/// [`LeaseError::OutOfTurn`]: a lease does not follow on those before it.
+pub(in crate::diloco) fn follow(
+    entry: &Entry,
+    leases: &mut LeasePool,
+    ledger: &mut Ledger,
+    context: u32,
+) -> Result<(), LeaseError> {
+    let tokens = |windows: u32| u64::from(windows) * u64::from(context);
+    match entry {
+        Entry::Began { next_round, slack_tokens } => {
+            leases.reopen(LeaseId(*next_round));
+            ledger.reopen(*slack_tokens);
+        }
+        Entry::Enrolled { learner, identity, name, device } => ledger.open(*learner, *identity, name, device),
+        Entry::Forgotten { learner } => ledger.forget(*learner),
+        Entry::Restarted { learner } => ledger.restart(*learner),
+        Entry::Leased { learner, grant } => {
+            leases.regrant(*learner, *grant)?;
+            ledger.lease(*learner, tokens(grant.windows));
+        }
+        Entry::Reported { learner, tokens, leases: done } => {
+            ledger.report(*learner, *tokens);
+            for &(lease, done) in done {
+                // Until when it is allowed begins anew after a restart.
+                leases.progress(*learner, lease, done, Millis(0));
+            }
+        }
+        Entry::Returned { learner, lease, expired, .. } => {
+            for back in leases.withdraw(*learner, &[*lease]) {
+                if !expired {
+                    ledger.take_back(*learner, tokens(back.windows));
+                }
+            }
+        }
+        Entry::Settled { fragment, learner, serial, fate } => {
+            ledger.settle(*learner, *fragment, *serial, fate)
+        }
+        Entry::Merged(MergeEntry { fragment, version, parts, .. }) => {
+            let total: f64 = parts.iter().map(|part| part.weight).sum();
+            for part in parts {
+                let (weight, tokens) = ((part.weight / total) as f32, part.tokens);
+                let fate = Fate::Merged { version: *version, weight, tokens };
+                ledger.settle(part.learner, *fragment, part.serial, &fate);
+            }
+        }
+        Entry::Abandoned { .. }
+        | Entry::Held { .. }
+        | Entry::Paced { .. }
+        | Entry::Dropped { .. }
+        | Entry::Finishing
+        | Entry::Finished => {}
+    }
+    Ok(())
+}

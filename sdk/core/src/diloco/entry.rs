@@ -1,0 +1,121 @@
+//! The tape: every decision that changes a run, in order.
+//!
+//! The syncer says each of its decisions as an [`Entry`], by [`super::syncer::Output::Record`], before it tells anybody
+//! what follows from it. Who keeps the entries, and holds back what comes after one until it is safe, loses nothing
+//! that a learner was ever told: [`super::syncer::Recovery`] goes on from there.
+//!
+//! Entries are decisions and not what led to them: why a round was over when it was, who was asked, what was refused
+//! by which rule is not needed to go on, and may change from one version of the program to the next.
+
+use serde::{Deserialize, Serialize};
+
+use crate::diloco::{MergeRule, OuterSpec};
+use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
+
+/// One decision of the syncer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "each variant names its fields; lines of their own would say it twice")]
+pub enum Entry {
+    /// A process of the syncer began: rounds and leases are numbered from here on, and each learner may count so many
+    /// tokens beyond its leases.
+    Began { next_round: u64, slack_tokens: u64 },
+    /// A learner came for the first time, or under another name. `identity`: the first 16 bytes of the SHA-256 of the
+    /// secret by which it is known.
+    Enrolled { learner: LearnerId, identity: [u8; 16], name: String, device: String },
+    /// A learner that had come to nothing was forgotten, to make room.
+    Forgotten { learner: LearnerId },
+    /// A new process of a learner counts its tokens from 0.
+    Restarted { learner: LearnerId },
+    /// Windows were leased.
+    Leased { learner: LearnerId, grant: LeaseGrant },
+    /// What a learner says it has trained in all, and how many windows of which lease.
+    Reported { learner: LearnerId, tokens: u64, leases: Vec<(LeaseId, u32)> },
+    /// A lease came back with so many windows left. One that `expired` may still be trained on, and what was trained
+    /// handed in.
+    Returned { learner: LearnerId, lease: LeaseId, windows: u32, expired: bool },
+    /// What became of an update that was not merged.
+    Settled { fragment: FragmentId, learner: LearnerId, serial: Serial, fate: Fate },
+    /// A round led to a version.
+    Merged(MergeEntry),
+    /// A round led to nothing.
+    Abandoned { round: Round, fragment: FragmentId },
+    /// The owner holds the run, or lets it go on.
+    Held { held: bool },
+    /// The owner has a learner train for this part of its time.
+    Paced { learner: LearnerId, share: Share },
+    /// The owner sent a learner away for so long, or with 0 lets it come back.
+    Dropped { learner: LearnerId, wait_ms: u32 },
+    /// The last collection began.
+    Finishing,
+    /// The run is over for good.
+    Finished,
+}
+
+/// All of a merge but the bodies of its updates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MergeEntry {
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The version before.
+    pub base: Version,
+    /// The version that it led to.
+    pub version: Version,
+    /// How updates were merged.
+    pub rule: MergeRule,
+    /// The outer step.
+    pub outer: OuterSpec,
+    /// The updates, by learner.
+    pub parts: Vec<Part>,
+    /// Checksum of the coded change of Θ̂.
+    pub checksum: u64,
+    /// Digest of the new Θ̂.
+    pub digest: u64,
+    /// L2 norm of the merged delta, before the outer step.
+    pub norm: f64,
+}
+
+/// One update in a merge, and where its sender stood.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Who sent it.
+    pub learner: LearnerId,
+    /// As its sender numbered it.
+    pub serial: Serial,
+    /// The version that its sender held.
+    pub base: Version,
+    /// Steps since its sender was last merged.
+    pub steps: u32,
+    /// Tokens of these steps, as counted.
+    pub tokens: u64,
+    /// Its weight against the others'.
+    pub weight: f64,
+    /// Checksum of its body.
+    pub checksum: u64,
+}
+
+impl Entry {
+    /// Its name, as the tape has it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Began { .. } => "began",
+            Self::Enrolled { .. } => "enrolled",
+            Self::Forgotten { .. } => "forgotten",
+            Self::Restarted { .. } => "restarted",
+            Self::Leased { .. } => "leased",
+            Self::Reported { .. } => "reported",
+            Self::Returned { .. } => "returned",
+            Self::Settled { .. } => "settled",
+            Self::Merged(_) => "merged",
+            Self::Abandoned { .. } => "abandoned",
+            Self::Held { .. } => "held",
+            Self::Paced { .. } => "paced",
+            Self::Dropped { .. } => "dropped",
+            Self::Finishing => "finishing",
+            Self::Finished => "finished",
+        }
+    }
+}

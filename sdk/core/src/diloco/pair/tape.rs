@@ -1,0 +1,163 @@
+//! That a run follows from its tape: after each few steps of every test here, and after crashes.
+
+use std::mem::discriminant;
+
+use super::*;
+use crate::diloco::syncer::{Recovery, RecoveryError};
+use crate::diloco::{Entry, MergeJob, Part};
+use crate::wire::{LearnerId, Round};
+
+/// A second run, made of the first one's tape.
+pub(super) struct Followed {
+    start: Recovery,
+    recovery: Recovery,
+    bodies: BTreeMap<(Round, LearnerId), Arc<Vec<u8>>>,
+    entries: Vec<Entry>,
+}
+
+impl Followed {
+    pub(super) fn from((record, states): Snapshot, layout: &Layout) -> Self {
+        let start = Recovery::new(record, layout, states).unwrap();
+        Self { recovery: start.clone(), start, bodies: BTreeMap::new(), entries: Vec::new() }
+    }
+
+    pub(super) fn keep(&mut self, job: &MergeJob) {
+        let bodies = job.updates.iter().map(|update| ((job.round, update.learner), update.body.shared()));
+        self.bodies.extend(bodies);
+    }
+
+    pub(super) fn follow(&mut self, entry: &Entry) {
+        let json = serde_json::to_string(entry).unwrap();
+        let entry: Entry = serde_json::from_str(&json).unwrap();
+        follow(&mut self.recovery, &self.bodies, &entry).unwrap_or_else(|error| panic!("{error}: {json}"));
+        self.entries.push(entry);
+    }
+
+    pub(super) fn compare(&self, syncer: &Syncer) {
+        let Some(mut expected) = syncer.record() else { return };
+        let mut actual = self.recovery.record().clone();
+        // A restart measures times and counts updates in flight anew, and whose turn it is does not matter.
+        for record in [&mut expected, &mut actual] {
+            record.leases.reopen(crate::wire::LeaseId(0));
+            record.ledger.reopen(0);
+            record.timing = Default::default();
+            record.next_fragment = crate::wire::FragmentId(0);
+        }
+        assert!(actual.next_round <= expected.next_round, "{} {}", actual.next_round, expected.next_round);
+        actual.next_round = expected.next_round;
+        assert_eq!(actual, expected);
+        assert!(syncer.states().eq(self.recovery.states()), "the parameters differ");
+    }
+}
+
+fn follow(
+    recovery: &mut Recovery,
+    bodies: &BTreeMap<(Round, LearnerId), Arc<Vec<u8>>>,
+    entry: &Entry,
+) -> Result<(), RecoveryError> {
+    let Entry::Merged(merge) = entry else {
+        return recovery.follow(entry, |_| unreachable!("only merges have bodies")).map(drop);
+    };
+    let body = |part: &Part| {
+        let body = bodies.get(&(merge.round, part.learner)).ok_or("nobody kept it")?;
+        Ok(body.to_vec())
+    };
+    recovery.follow(entry, body).map(drop)
+}
+
+/// A run with all that can happen to it: who comes, goes, is refused, dropped and paced, a hold and an end.
+fn eventful() -> (Pair, Recovery) {
+    let mut pair = Pair::new(&[1.0, 2.0, 3.0]);
+    let start = pair.tape.start.clone();
+    pair.steps(100);
+    pair.disconnect(1);
+    pair.steps(300);
+    pair.connect(1);
+    pair.boaster = Some(pair.islands[2].conn);
+    pair.steps(100);
+    pair.syncer(syncer::Input::Hold(true));
+    pair.steps(10);
+    pair.syncer(syncer::Input::Hold(false));
+    let learner = LearnerId(1);
+    pair.syncer(syncer::Input::Pace { learner, share: crate::wire::Share::try_from(500).unwrap() });
+    pair.syncer(syncer::Input::Drop { learner, wait_ms: 1_000 });
+    pair.steps(7_000);
+    pair.syncer(syncer::Input::Finish);
+    pair.steps(20);
+    assert!(pair.finished);
+    (pair, start)
+}
+
+#[test]
+fn whatever_happens_is_on_the_tape_and_follows_from_it() {
+    let (pair, start) = eventful();
+    let kinds: BTreeSet<_> = pair.tape.entries.iter().map(Entry::kind).collect();
+    let expected = [
+        "dropped",
+        "enrolled",
+        "finished",
+        "finishing",
+        "held",
+        "leased",
+        "merged",
+        "paced",
+        "reported",
+        "returned",
+    ];
+    assert!(expected.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+
+    // From the beginning once more, and from the middle of it with parameters that are newer than the books.
+    let mut again = start.clone();
+    let half = pair.tape.entries.len() / 2;
+    let mut states = None;
+    for (n, entry) in pair.tape.entries.iter().enumerate() {
+        follow(&mut again, &pair.tape.bodies, entry).unwrap();
+        if n == half {
+            states = Some(again.states().to_vec());
+        }
+    }
+    assert_eq!(again.into_parts(), pair.tape.recovery.clone().into_parts());
+    let (record, _) = start.into_parts();
+    let mut again = Recovery::new(record, &pair.layout, states.unwrap()).unwrap();
+    for entry in &pair.tape.entries {
+        follow(&mut again, &pair.tape.bodies, entry).unwrap();
+    }
+    assert_eq!(again.into_parts(), pair.tape.recovery.clone().into_parts());
+}
+
+#[test]
+fn what_does_not_follow_is_said() {
+    let (pair, start) = eventful();
+    let run = |entries: &[Entry], bodies: &BTreeMap<_, _>| {
+        let mut again = start.clone();
+        entries.iter().try_for_each(|entry| follow(&mut again, bodies, entry))
+    };
+    let without = |kind: &str| {
+        let mut entries = pair.tape.entries.clone();
+        let at = entries.iter().position(|entry| entry.kind() == kind).unwrap();
+        entries.remove(at);
+        entries
+    };
+    let bodies = &pair.tape.bodies;
+    assert_eq!(run(&pair.tape.entries, bodies), Ok(()));
+    assert!(matches!(run(&without("merged"), bodies), Err(RecoveryError::Gap { .. })));
+    assert!(matches!(run(&without("leased"), bodies), Err(RecoveryError::Lease(_))));
+    assert!(matches!(run(&pair.tape.entries, &BTreeMap::new()), Err(RecoveryError::Missing(..))));
+
+    let mut flipped = bodies.clone();
+    let body = flipped.values_mut().next().unwrap();
+    Arc::make_mut(body)[3] ^= 1;
+    assert!(matches!(run(&pair.tape.entries, &flipped), Err(RecoveryError::Damaged(..))));
+
+    let mut other = pair.tape.entries.clone();
+    let mut merges = other
+        .iter_mut()
+        .filter_map(|entry| if let Entry::Merged(merge) = entry { Some(merge) } else { None });
+    let merge = merges.find(|merge| merge.parts.len() > 1).unwrap();
+    merge.parts[0].weight *= 1.5;
+    let version = merge.version;
+    match run(&other, bodies) {
+        Err(RecoveryError::Diverged { version: at, .. }) => assert_eq!(at, version),
+        other => panic!("{:?}", other.map_err(|error| discriminant(&error))),
+    }
+}

@@ -1,0 +1,96 @@
+//! The checksum of a row and of all before it.
+
+use sha2::{Digest, Sha256};
+
+use super::Place;
+
+/// Checksum of a row and of all before it: the first half of a SHA-256.
+pub type Chain = [u8; 16];
+
+/// The checksum of a row that comes after one whose checksum is `before` (zeros for the first). `data` is its entry,
+/// as it is stored.
+#[must_use]
+pub fn link(before: &Chain, seq: u64, at_ms: u64, data: &[u8], place: Option<Place>) -> Chain {
+    let mut sha = Sha256::new();
+    sha.update(before);
+    sha.update(seq.to_le_bytes());
+    sha.update(at_ms.to_le_bytes());
+    if let Some(Place { segment, offset }) = place {
+        sha.update(segment.to_le_bytes());
+        sha.update(offset.to_le_bytes());
+    }
+    sha.update(data);
+    let digest = sha.finalize();
+    let mut chain = Chain::default();
+    chain.copy_from_slice(&digest[..size_of::<Chain>()]);
+    chain
+}
+
+/// A row is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("row {seq} is damaged: {why}")]
+pub struct RowDamage {
+    /// Its number.
+    pub seq: u64,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// Reads rows in order, and finds what was changed, lost or put elsewhere.
+#[derive(Clone, Debug)]
+pub struct Links {
+    /// What comes after this row is wanted.
+    after: u64,
+    /// The row before, and its checksum.
+    before: Option<(u64, Chain)>,
+}
+
+impl Links {
+    /// For the rows after `seq`. Unless that is 0, row `seq` is to be read first: it is what the next is compared with.
+    #[must_use]
+    pub fn after(seq: u64) -> Self {
+        Self { after: seq, before: (seq == 0).then(|| (0, Chain::default())) }
+    }
+
+    /// Takes the next row in, which is stored with the checksum `chain`; whether it is one of those wanted.
+    ///
+    /// # Errors
+    /// [`RowDamage`]: it is not what was written, or rows before it are missing.
+    pub fn next(
+        &mut self,
+        seq: u64,
+        at_ms: u64,
+        data: &[u8],
+        place: Option<Place>,
+        chain: &Chain,
+    ) -> Result<bool, RowDamage> {
+        let damaged = |why: String| Err(RowDamage { seq, why });
+        let is_wanted = match self.before {
+            Some((last, _)) if seq != last + 1 => {
+                return damaged(format!("the one before it is {last}, and what was between is missing"));
+            }
+            Some((_, before)) if link(&before, seq, at_ms, data, place) != *chain => {
+                return damaged("it does not match its checksum".to_owned());
+            }
+            Some(_) => seq > self.after,
+            // The oldest row that is left has nothing before it to be compared with, and is followed already.
+            None if seq > self.after => {
+                return damaged(format!("what was between it and row {} is missing", self.after));
+            }
+            None => false,
+        };
+        self.before = Some((seq, *chain));
+        Ok(is_wanted)
+    }
+
+    /// There are no more rows.
+    ///
+    /// # Errors
+    /// [`RowDamage`]: the tape ends before the row after which reading was to begin.
+    pub fn end(&self) -> Result<(), RowDamage> {
+        if self.before.is_some_and(|(last, _)| last >= self.after) {
+            return Ok(());
+        }
+        Err(RowDamage { seq: self.after, why: "it is missing, and all after it".to_owned() })
+    }
+}
