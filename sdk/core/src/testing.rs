@@ -1,7 +1,7 @@
 //! For tests of the pure machines: runs small enough to be worked out by hand, and one host for a syncer.
 
 use crate::diloco::syncer::{Event, Host, Syncer};
-use crate::diloco::{Layout, MergeClass, MergeJob, Tensor};
+use crate::diloco::{Entry, Layout, MergeClass, MergeJob, Tensor};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 use crate::wire::{Bye, ConnId, Message};
 
@@ -79,6 +79,7 @@ pub(crate) fn larger() -> (RunSpec, Layout) {
 pub(crate) struct Desk {
     pub(crate) asked: Vec<Asked>,
     pub(crate) events: Vec<Event>,
+    pub(crate) entries: Vec<Entry>,
     pub(crate) finished: bool,
 }
 
@@ -99,6 +100,10 @@ impl Host for Desk {
 
     fn merge(&mut self, job: MergeJob) {
         self.asked.push(Asked::Merge(job));
+    }
+
+    fn record(&mut self, entry: Entry) {
+        self.entries.push(entry);
     }
 
     fn note(&mut self, _syncer: &Syncer, event: Event) {
