@@ -1,14 +1,15 @@
 //! The checker: watches everything that passes the syncer and knows what must never happen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use sha2::{Digest, Sha256};
 
 use super::Violation;
-use super::books::{Books, Life};
+use super::books::{Booked, Books, Life};
 use super::ghosts::Ghosts;
 use super::receipts::Receipts;
 use super::spans::Spans;
+use super::told::Told;
 use archipelago::diloco::MergeOutcome;
 use archipelago::diloco::syncer::{Event, Syncer};
 use archipelago::diloco::{Decision, FragmentState, Verified};
@@ -19,36 +20,54 @@ use archipelago::wire::{
 /// What is true of a run, from outside.
 #[derive(Clone)]
 pub(super) struct Audit {
-    /// What a crash of the syncer takes back.
-    books: Books,
+    /// All that was decided.
+    pub(super) books: Books,
+    /// What was decided and may not be on the disk yet, and the books before that: a crash may take it back.
+    pub(super) kept: Books,
+    pub(super) booked: VecDeque<(u64, Booked)>,
+    /// The newest row that is on the disk.
+    pub(super) safe: u64,
+    /// What learners were really told.
+    pub(super) told: Told,
+    /// Updates that are on the tape as merged, and not yet said to be.
+    pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
     /// What each version stands for, for ever.
     contents: BTreeMap<(FragmentId, Version), u64>,
+    /// The same with Θ and the momentum.
+    wholes: BTreeMap<(FragmentId, Version), u64>,
     /// Who is behind each connection of this syncer process.
-    learners: BTreeMap<ConnId, LearnerId>,
+    pub(super) learners: BTreeMap<ConnId, LearnerId>,
     /// Updates taken in that have no fate yet.
-    pending: BTreeMap<(LearnerId, FragmentId, Serial), u32>,
+    pub(super) pending: BTreeMap<(LearnerId, FragmentId, Serial), u32>,
     /// The base of each change that was published.
-    changes: BTreeMap<(FragmentId, Version), Version>,
-    versions: BTreeMap<FragmentId, Version>,
-    in_flight: BTreeMap<FragmentId, Round>,
-    launched: Option<Millis>,
+    pub(super) changes: BTreeMap<(FragmentId, Version), Version>,
+    pub(super) versions: BTreeMap<FragmentId, Version>,
+    pub(super) in_flight: BTreeMap<FragmentId, Round>,
+    pub(super) launched: Option<Millis>,
     finishing: bool,
-    receipts: Receipts,
+    pub(super) receipts: Receipts,
     /// Which machine a learner runs on.
-    homes: BTreeMap<LearnerId, u32>,
+    pub(super) homes: BTreeMap<LearnerId, u32>,
     /// The progress in updates that were sent, until they are settled.
-    sent: BTreeMap<(u32, FragmentId, Serial), (u32, Spans)>,
-    /// Steps that were merged by a syncer that crashed, and after its last snapshot.
-    undone: BTreeMap<(Life, FragmentId), Spans>,
+    pub(super) sent: BTreeMap<(u32, FragmentId, Serial), (u32, Spans)>,
+    /// Steps that were merged, and then an older copy of the run was put back.
+    pub(super) undone: BTreeMap<(Life, FragmentId), Spans>,
     trace: Sha256,
     broken: Option<Violation>,
 }
 
 impl Audit {
     pub(super) fn new(syncer: &Syncer) -> Self {
+        let books = Books::new(syncer.spec().model.context);
         let mut audit = Self {
-            books: Books::new(syncer.spec().model.context),
+            kept: books.clone(),
+            books,
+            booked: VecDeque::new(),
+            safe: 0,
+            told: Told::default(),
+            merged: BTreeMap::new(),
             contents: BTreeMap::new(),
+            wholes: BTreeMap::new(),
             learners: BTreeMap::new(),
             pending: BTreeMap::new(),
             changes: BTreeMap::new(),
@@ -68,28 +87,6 @@ impl Audit {
             audit.versions.insert(fragment, state.version);
         }
         audit
-    }
-
-    /// The books as they are now, to be put back after a crash.
-    pub(super) fn books(&self) -> &Books {
-        &self.books
-    }
-
-    /// The syncer started again from a snapshot of when `books` were true.
-    pub(super) fn roll_back(&mut self, books: &Books, syncer: &Syncer) {
-        for (place, steps) in self.books.all_steps() {
-            self.undone.entry(*place).or_default().add(steps);
-        }
-        self.receipts = Receipts::default();
-        self.books = books.clone();
-        self.books.allow_more(syncer);
-        let versions = syncer.fragments().ids().zip(syncer.states());
-        self.versions = versions.map(|(fragment, state)| (fragment, state.version)).collect();
-        self.learners.clear();
-        self.pending.clear();
-        self.changes.clear();
-        self.in_flight.clear();
-        self.launched = None;
     }
 
     /// The owner ends the run: from now on neither τ nor the floor bind.
@@ -131,6 +128,9 @@ impl Audit {
     pub(super) fn on_drained(&mut self) {
         let told = self.receipts.check();
         self.verify(told);
+        if let Some((&(learner, fragment, serial), _)) = self.merged.first_key_value() {
+            self.verify(Err(Violation::NoFate { learner, fragment, serial }));
+        }
     }
 
     /// The syncer sent a message, to `machine` if the connection stands.
@@ -138,6 +138,7 @@ impl Audit {
         let what = match message {
             Message::Welcome(welcome) => {
                 self.learners.insert(conn, welcome.learner);
+                self.told.greet(conn, welcome.learner);
                 self.homes.extend(machine.map(|machine| (welcome.learner, machine)));
                 return;
             }
@@ -150,8 +151,11 @@ impl Audit {
             Message::Bye(_) => return,
             Message::Lease { grant, .. } => match self.learners.get(&conn) {
                 Some(&learner) => {
-                    let booked = self.books.grant(learner, *grant);
-                    return self.verify(booked);
+                    let what = || format!("lease {}", grant.lease);
+                    let is_known = self.books.has_lease(grant.lease);
+                    let recorded =
+                        is_known.then_some(()).ok_or_else(|| Violation::Unrecorded { learner, what: what() });
+                    return self.verify(recorded);
                 }
                 None => "a lease",
             },
@@ -198,12 +202,7 @@ impl Audit {
             }
             Event::Settled { fragment, learner, serial, fate, .. } => {
                 self.on_settled(learner, fragment, serial);
-                self.books.settle(learner, fragment, &fate);
                 self.on_fate(learner, fragment, serial, fate);
-            }
-            Event::LeaseReturned { lease, windows, .. } => {
-                let booked = self.books.take_back(lease, windows);
-                self.verify(booked);
             }
             _ => {}
         }
@@ -254,7 +253,7 @@ impl Audit {
                 return Err(Violation::NoFate { learner, fragment, serial });
             }
         }
-        self.books.check(syncer, trained)
+        self.books.check(syncer.ledger(), trained)
     }
 
     /// Whether all that a process trained on is somewhere.
@@ -327,35 +326,49 @@ impl Audit {
         let is_here = self.learners.values().any(|other| *other == learner);
         let told = self.receipts.settle(learner, fragment, serial, fate, is_here);
         self.verify(told);
-        let sent = self.homes.get(&learner).and_then(|&machine| {
-            let (life, steps) = self.sent.remove(&(machine, fragment, serial))?;
-            Some(((machine, life), steps))
-        });
-        if let (Some((life, steps)), Fate::Merged { .. }) = (sent, fate) {
-            let booked = self.books.merge_steps(life, fragment, &steps);
-            self.verify(booked);
+        match fate {
+            Fate::Merged { tokens, .. } => {
+                if self.merged.remove(&(learner, fragment, serial)) != Some(tokens) {
+                    let what = format!("update {serial} on fragment {fragment}");
+                    self.verify(Err(Violation::Unrecorded { learner, what }));
+                }
+            }
+            _ => {
+                if let Some(&machine) = self.homes.get(&learner) {
+                    self.sent.remove(&(machine, fragment, serial));
+                }
+            }
         }
     }
 
-    fn note_content(&mut self, fragment: FragmentId, state: &FragmentState) {
+    pub(super) fn note_content(&mut self, fragment: FragmentId, state: &FragmentState) {
         let version = state.version;
         let content = content(&state.hat);
+        let whole = content_of(&[&state.theta, &state.hat, &state.momentum]);
+        let is_other = |before: u64| before != whole;
+        if self.wholes.insert((fragment, version), whole).is_some_and(is_other) {
+            self.verify(Err(Violation::TwoContents { fragment, version }));
+        }
         if self.contents.insert((fragment, version), content).is_some_and(|before| before != content) {
             self.verify(Err(Violation::TwoContents { fragment, version }));
         }
     }
 
-    fn verify(&mut self, result: Result<(), Violation>) {
+    pub(super) fn verify(&mut self, result: Result<(), Violation>) {
         if let (None, Err(violation)) = (&self.broken, result) {
             self.broken = Some(violation);
         }
     }
 }
 
-/// First 8 bytes of the SHA-256 of the values' bits.
 fn content(values: &[f32]) -> u64 {
+    content_of(&[values])
+}
+
+/// First 8 bytes of the SHA-256 of the values' bits.
+fn content_of(vectors: &[&[f32]]) -> u64 {
     let mut sha = Sha256::new();
-    for value in values {
+    for value in vectors.iter().copied().flatten() {
         sha.update(value.to_bits().to_le_bytes());
     }
     let digest = sha.finalize();

@@ -1,11 +1,11 @@
 //! The checker's own ledger: what was leased, what was merged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
 use super::spans::Spans;
-use archipelago::diloco::syncer::Syncer;
-use archipelago::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId};
+use archipelago::diloco::Ledger;
+use archipelago::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial};
 
 /// Leases and merged tokens, from what passed the syncer.
 #[derive(Clone, Debug)]
@@ -16,11 +16,28 @@ pub(super) struct Books {
     /// Windows that are out or were trained: (epoch, shard, first) to (end, lease).
     used: BTreeMap<(u32, u32, u32), (u32, LeaseId)>,
     leased: BTreeMap<LearnerId, u64>,
-    /// What a newcomer may count beyond its leases.
-    slack: u64,
+    /// Every lease that was ever granted.
+    granted: BTreeSet<LeaseId>,
     merged: BTreeMap<(LearnerId, FragmentId), u64>,
+    /// Every update that was ever merged.
+    updates: BTreeSet<(LearnerId, FragmentId, Serial)>,
     /// Steps that are merged, of each process on each fragment.
     steps: BTreeMap<(Life, FragmentId), Spans>,
+}
+
+/// Something that the syncer decided, as it is booked.
+#[derive(Clone, Debug)]
+pub(super) enum Booked {
+    Granted(LearnerId, LeaseGrant),
+    TakenBack(LeaseId, u32),
+    /// An update with so many tokens; `steps` is what is in it, if its machine forges nothing.
+    Merged {
+        learner: LearnerId,
+        fragment: FragmentId,
+        serial: Serial,
+        tokens: u64,
+        steps: Option<(Life, Spans)>,
+    },
 }
 
 /// A machine, and which of its processes.
@@ -33,30 +50,51 @@ impl Books {
             grants: BTreeMap::new(),
             used: BTreeMap::new(),
             leased: BTreeMap::new(),
-            slack: 0,
+            granted: BTreeSet::new(),
             merged: BTreeMap::new(),
+            updates: BTreeSet::new(),
             steps: BTreeMap::new(),
         }
     }
 
-    /// After a restart: a learner may have trained on leases that the snapshot knows nothing of, also one of which that
-    /// knows nothing at all.
-    pub(super) fn allow_more(&mut self, syncer: &Syncer) {
-        self.slack = syncer.ledger().slack_tokens();
-        for (learner, account) in syncer.ledger().accounts() {
-            self.leased.insert(learner, account.leased_tokens);
+    /// Books what was decided.
+    ///
+    /// # Errors
+    /// [`Violation::LeaseOverlap`], [`Violation::LeaseReturn`], [`Violation::UpdateTwice`], [`Violation::MergedTwice`].
+    pub(super) fn book(&mut self, booked: &Booked) -> Result<(), Violation> {
+        match booked {
+            Booked::Granted(learner, grant) => self.grant(*learner, *grant),
+            Booked::TakenBack(lease, windows) => self.take_back(*lease, *windows),
+            Booked::Merged { learner, fragment, serial, tokens, steps } => {
+                let (learner, fragment, serial) = (*learner, *fragment, *serial);
+                *self.merged.entry((learner, fragment)).or_default() += tokens;
+                if !self.updates.insert((learner, fragment, serial)) {
+                    return Err(Violation::UpdateTwice { learner, fragment, serial });
+                }
+                match steps {
+                    Some((life, steps)) => self.merge_steps(*life, fragment, steps),
+                    None => Ok(()),
+                }
+            }
         }
+    }
+
+    /// Whether this update was merged.
+    pub(super) fn has_update(&self, update: &(LearnerId, FragmentId, Serial)) -> bool {
+        self.updates.contains(update)
+    }
+
+    /// Whether this lease was ever granted.
+    pub(super) fn has_lease(&self, lease: LeaseId) -> bool {
+        self.granted.contains(&lease)
     }
 
     /// # Errors
     /// [`Violation::LeaseOverlap`].
-    pub(super) fn grant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), Violation> {
+    fn grant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), Violation> {
         let LeaseGrant { lease, epoch, shard, start, windows } = grant;
-        if self.grants.get(&lease) == Some(&grant) {
-            // The syncer cannot know whether it arrived before the connection broke.
-            return Ok(());
-        }
-        *self.leased.entry(learner).or_insert(self.slack) += u64::from(windows) * u64::from(self.context);
+        self.granted.insert(lease);
+        *self.leased.entry(learner).or_default() += u64::from(windows) * u64::from(self.context);
         self.grants.insert(lease, grant);
         let end = start.saturating_add(windows);
         let before = self.used.range(..(epoch, shard, end)).next_back();
@@ -70,7 +108,7 @@ impl Books {
     ///
     /// # Errors
     /// [`Violation::LeaseReturn`].
-    pub(super) fn take_back(&mut self, lease: LeaseId, windows: u32) -> Result<(), Violation> {
+    fn take_back(&mut self, lease: LeaseId, windows: u32) -> Result<(), Violation> {
         let wrong = Violation::LeaseReturn { lease, windows };
         let Some(LeaseGrant { epoch, shard, start, windows: all, .. }) = self.grants.remove(&lease) else {
             return Err(wrong);
@@ -88,22 +126,11 @@ impl Books {
         Ok(())
     }
 
-    pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, fate: &Fate) {
-        if let Fate::Merged { tokens, .. } = fate {
-            *self.merged.entry((learner, fragment)).or_default() += tokens;
-        }
-    }
-
     /// Progress of a process becomes part of a fragment.
     ///
     /// # Errors
     /// [`Violation::MergedTwice`].
-    pub(super) fn merge_steps(
-        &mut self,
-        life: Life,
-        fragment: FragmentId,
-        steps: &Spans,
-    ) -> Result<(), Violation> {
+    fn merge_steps(&mut self, life: Life, fragment: FragmentId, steps: &Spans) -> Result<(), Violation> {
         let merged = self.steps.entry((life, fragment)).or_default();
         let twice = merged.common(steps).first();
         merged.add(steps);
@@ -125,16 +152,16 @@ impl Books {
     /// [`Violation::Unleased`], [`Violation::Untrained`], [`Violation::Ledger`].
     pub(super) fn check(
         &self,
-        syncer: &Syncer,
+        ledger: &Ledger,
         trained: impl Fn(&str) -> Option<u64>,
     ) -> Result<(), Violation> {
-        for (learner, account) in syncer.ledger().accounts() {
-            for (fragment, &ledger) in syncer.fragments().ids().zip(&account.tokens_merged) {
+        for (learner, account) in ledger.accounts() {
+            for (fragment, &ledger) in (0..).map(FragmentId).zip(&account.tokens_merged) {
                 let events = self.merged.get(&(learner, fragment)).copied().unwrap_or(0);
                 if ledger != events {
                     return Err(Violation::Ledger { learner, fragment, ledger, events });
                 }
-                let leased = self.leased.get(&learner).copied().unwrap_or(self.slack);
+                let leased = self.leased.get(&learner).copied().unwrap_or(0);
                 if events > leased {
                     return Err(Violation::Unleased { learner, fragment, merged: events, leased });
                 }

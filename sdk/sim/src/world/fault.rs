@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Rng;
+use super::{Damage, Loss, Rng};
 use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
 
 /// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
@@ -22,6 +22,8 @@ pub enum Fault {
     Thaw(u32),
     /// Steps take this many times as long.
     Crawl(u32, f64),
+    /// The machine is elsewhere: one way of its link takes this many milliseconds for all that is sent from now on.
+    Move(u32, u64),
     /// The connection breaks; what is in flight on it is lost.
     Break(u32),
     /// Nothing passes between machine and syncer any more; nobody is told.
@@ -37,17 +39,23 @@ pub enum Fault {
     Leave(u32),
     /// From now on the learner's messages are forged in this way, or honest again.
     Poison(u32, Option<Poison>),
-    /// The syncer's process dies; what came after its last snapshot is gone.
+    /// The syncer's process dies (SIGKILL).
     CrashSyncer,
-    /// A new syncer starts from the last snapshot.
+    /// The power fails: the syncer's process dies, and this becomes of what it wrote and did not sync.
+    LosePower(Loss),
+    /// A new syncer goes on where the tape ends.
     RestartSyncer,
+    /// While no syncer runs, something is damaged of what was synced.
+    Damage(Damage),
+    /// The owner has the files as they were before they were damaged.
+    Mend,
     /// From now on nothing more can be written to the syncer's disk, or it can again.
     DiskFull(bool),
-    /// The newest snapshot is damaged, unless there is no other that is whole.
+    /// The newest snapshot that is whole is damaged.
     TearSnapshot,
-    /// The owner copies the newest snapshot.
+    /// The owner copies the folder of the run.
     BackUp,
-    /// The owner puts the copy into the place of all snapshots; the copy stays.
+    /// While no syncer runs, the owner puts the copy into its place; the copy stays.
     PutBack,
     /// The page of a machine's learner is hidden, or seen again.
     Hide(u32, bool),
@@ -71,6 +79,7 @@ impl Fault {
             | Self::Freeze(i)
             | Self::Thaw(i)
             | Self::Crawl(i, _)
+            | Self::Move(i, _)
             | Self::Break(i)
             | Self::Partition(i)
             | Self::Heal(i)
@@ -82,7 +91,10 @@ impl Fault {
             | Self::Drop(i, _)
             | Self::Poison(i, _) => Some(i),
             Self::CrashSyncer
+            | Self::LosePower(_)
             | Self::RestartSyncer
+            | Self::Damage(_)
+            | Self::Mend
             | Self::DiskFull(_)
             | Self::TearSnapshot
             | Self::BackUp

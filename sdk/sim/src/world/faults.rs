@@ -13,13 +13,25 @@ impl World {
     pub fn inject(&mut self, fault: Fault) {
         self.excuse(fault.machine(), self.now);
         match fault {
-            Fault::CrashSyncer => return self.crash_syncer(),
+            Fault::CrashSyncer => return self.crash_syncer(None),
+            Fault::LosePower(loss) => return self.crash_syncer(Some(loss)),
             Fault::RestartSyncer => return self.restart_syncer(),
             Fault::Finish => return self.finish(),
             Fault::DiskFull(full) => return self.disk.full = full,
             Fault::TearSnapshot => return self.disk.tear(),
-            Fault::BackUp => return self.disk.back_up(),
-            Fault::PutBack => return self.disk.put_back(),
+            Fault::BackUp => return self.disk.back_up(self.audit.kept()),
+            Fault::PutBack | Fault::Damage(_) | Fault::Mend if self.host.is_some() => return,
+            Fault::PutBack => {
+                if let Some(books) = self.disk.put_back() {
+                    self.audit.on_put_back(books);
+                }
+                return;
+            }
+            Fault::Damage(damage) => {
+                let disk = &mut self.disk;
+                return disk.tape.damage(damage, &mut disk.rng);
+            }
+            Fault::Mend => return self.disk.tape.mend(),
             Fault::Hold(held) => return self.hold(held),
             _ => {}
         }
@@ -37,6 +49,7 @@ impl World {
             }
             Fault::Thaw(_) => self.thaw(machine),
             Fault::Crawl(_, factor) => self.machines[machine as usize].crawl = factor,
+            Fault::Move(_, latency_ms) => self.machines[machine as usize].link.set_latency_ms(latency_ms),
             Fault::Break(_) => self.break_connection(machine),
             Fault::Partition(_) => self.machines[machine as usize].cut = true,
             Fault::Heal(_) => self.heal(machine),

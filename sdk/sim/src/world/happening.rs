@@ -107,6 +107,19 @@ pub(super) enum Happening {
         generation: u32,
         snapshot: Box<Snapshot>,
     },
+    /// What was written of the tape is on the disk, up to row `seq`.
+    Taped {
+        generation: u32,
+        seq: u64,
+    },
+    /// The disk took nothing, and is asked again.
+    RetryTape {
+        generation: u32,
+    },
+    /// A syncer has read what is on the disk.
+    Started {
+        generation: u32,
+    },
     /// A link has sent what it was sending.
     LinkFree {
         machine: u32,

@@ -8,9 +8,10 @@ use super::clock::Clock;
 use super::happening::Happening;
 use super::link::Way;
 use super::payload::Payload;
+use super::record::Said;
 use super::trace::Sight;
 use archipelago::diloco::syncer::{Event, Host, Input, Syncer};
-use archipelago::diloco::{MergeFailure, MergeJob, MergeOutcome, halves};
+use archipelago::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, halves};
 use archipelago::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
 /// Size of a request for a fragment or a shard, in bytes.
@@ -22,16 +23,30 @@ const BULK_TURNS_MAX: usize = 2;
 
 impl Host for World {
     fn send(&mut self, conns: &[ConnId], message: Message) {
-        self.send_down(conns, message);
+        for &conn in conns {
+            // A connection may be gone that the core has not heard of yet.
+            self.audit.on_sent(conn, self.conns.get(&conn).map(|conn| conn.machine), &message);
+        }
+        let said = Said::Send(conns.to_vec(), message.clone());
+        if let Some(said) = self.record.gate.pass_message(conns, &message, said) {
+            self.say(said);
+        }
     }
 
     fn close(&mut self, conn: ConnId, bye: Bye) {
         self.hung_up.push(conn);
         self.audit.on_gone(conn);
-        self.part(conn, bye);
+        if let Some(said) = self.record.gate.pass(Said::Close(conn, bye)) {
+            self.say(said);
+        }
+    }
+
+    fn record(&mut self, entry: Entry) {
+        self.keep(entry);
     }
 
     fn merge(&mut self, job: MergeJob) {
+        self.keep_bodies(&job);
         let values = job.updates.len() as u64 * job.state.theta.len() as u64;
         let took_ps = values * self.weight() * self.spec.shell.pace.merge_ps_per_value;
         let at = self.now.after(self.spec.shell.merge_ms + took_ps / 1_000_000_000);
@@ -66,7 +81,7 @@ impl World {
         }
         self.host = Some(process);
         self.audit.on_drained();
-        self.close_slow();
+        self.tend_tape();
         let Some(host) = &mut self.host else { return };
         let deadline = host.core.deadline(host.clock.read(self.now)).map(|at| host.clock.when(at));
         if deadline != host.wake {
@@ -97,17 +112,18 @@ impl World {
             self.audit.on_outcome(outcome);
         }
         self.tell_syncer(Input::Merged(result));
+        self.answer_waiting();
+    }
+
+    /// Answers requests for fragments that were being merged, or whose version was not on the disk.
+    pub(super) fn answer_waiting(&mut self) {
         let Some(host) = &mut self.host else { return };
         for (machine, life, downloads, fragment) in std::mem::take(&mut host.waiting) {
             self.answer_fragment(machine, life, downloads, fragment);
         }
     }
 
-    fn send_down(&mut self, conns: &[ConnId], message: Message) {
-        for &conn in conns {
-            // A connection may be gone that the core has not heard of yet.
-            self.audit.on_sent(conn, self.conns.get(&conn).map(|conn| conn.machine), &message);
-        }
+    pub(super) fn send_down(&mut self, conns: &[ConnId], message: &Message) {
         let payload = Payload::new(message.clone(), self.spec.shell.encode);
         let turns = BULK_TURNS_MAX * usize::from(self.spec.run_spec.exchange.fragments.max(1));
         let bulk_max = turns.max(self.spec.shell.bulk_messages_min);
@@ -121,12 +137,13 @@ impl World {
                 self.slow.push(id);
                 continue;
             }
-            self.ship_message(machine, Way::Down, id, &message, payload.clone());
+            self.audit.on_told(id, message);
+            self.ship_message(machine, Way::Down, id, message, payload.clone());
         }
     }
 
     /// Ends connections whose outbox is full: who reads so slowly had better come again.
-    fn close_slow(&mut self) {
+    pub(super) fn close_slow(&mut self) {
         for conn in std::mem::take(&mut self.slow) {
             if self.conns.get(&conn).is_some_and(|conn| conn.syncer_open) {
                 self.slow_readers += 1;
@@ -170,11 +187,13 @@ impl World {
             let came = Happening::FragmentCame { machine, life, downloads, fragment, answer: None };
             return self.ship_http(machine, Way::Down, REQUEST_BYTES, came, None);
         };
-        let Some((version, hat)) = host.core.hat(fragment) else {
+        let gate = &self.record.gate;
+        let Some((version, hat)) = host.core.hat(fragment).filter(|_| gate.is_version_safe(fragment)) else {
             return host.waiting.push((machine, life, downloads, fragment));
         };
         let bytes = (halves::BYTES * hat.len()) as u64 * self.weight();
         let hat = Arc::clone(&hat);
+        self.audit.on_told_version(machine, fragment, version);
         let came =
             Happening::FragmentCame { machine, life, downloads, fragment, answer: Some((version, hat)) };
         self.ship_http(machine, Way::Down, bytes, came, Some(Sight::whole(fragment, bytes)));

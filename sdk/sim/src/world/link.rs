@@ -286,6 +286,13 @@ impl<T> Link<T> {
     pub(super) fn latency_ms(&self) -> u64 {
         self.spec.latency_ms
     }
+
+    /// What is sent from now on takes so long, one way; what is under way does not, and nothing overtakes it.
+    pub(super) fn set_latency_ms(&mut self, latency_ms: u64) {
+        for spec in [&mut self.spec, &mut self.up.spec, &mut self.down.spec] {
+            spec.latency_ms = latency_ms;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod disk;
 mod drive;
 mod fault;
 mod faults;
+mod file;
 mod freight;
 mod ghosts;
 mod happening;
@@ -38,12 +39,17 @@ mod payload;
 mod process;
 mod queue;
 mod receipts;
+mod record;
+mod recovered;
+mod restart;
 mod rng;
 mod snapshot;
 mod spans;
 mod spec;
 mod starving;
 mod status;
+mod tape;
+mod told;
 mod toy;
 mod trace;
 mod unfold;
@@ -63,14 +69,17 @@ use happening::Happening;
 use machine::Machine;
 use net::Conn;
 use queue::Queue;
+use record::Record;
 use snapshot::Snapshot;
 
 pub use fault::{Fault, Poison, Storm};
+pub use file::Loss;
 pub use link::LinkSpec;
 pub use process::MakeTrainer;
 pub use rng::Rng;
 pub use spec::{MachineSpec, ShellSpec, SyncerPace, WorldSpec};
 pub use status::MachineStatus;
+pub use tape::Damage;
 pub use toy::Toy;
 pub use trace::{Cargo, Parcel, Trace};
 pub use violation::Violation;
@@ -93,6 +102,13 @@ pub struct World {
     /// Counts syncer processes.
     generation: u32,
     disk: Disk,
+    record: Record,
+    /// A syncer reads what is on the disk.
+    starting: bool,
+    /// Starts that came to their end.
+    recoveries: u64,
+    /// Why syncers did not start.
+    refusals: Vec<String>,
     /// What the syncer's clock showed when its core was last asked.
     syncer_now: Millis,
     /// Connections that the core has just ended.
@@ -126,7 +142,9 @@ impl World {
         let machines = (0..).zip(&spec.machines).map(|(i, machine)| Machine::new(seed, i, *machine));
         let machines: Vec<Machine> = machines.collect();
         let audit = Audit::new(&syncer);
-        let first = Snapshot::of(&syncer, audit.books()).expect("nothing is being merged yet");
+        let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
+        let first = Snapshot { seq: 0, record, states };
+        let fragments = syncer.fragments().count();
         let mut world = Self {
             now: Millis(0),
             layout,
@@ -135,7 +153,11 @@ impl World {
             rng: Rng::stream(seed, 1),
             host: None,
             generation: 0,
-            disk: Disk::new(first),
+            disk: Disk::new(first, Rng::stream(seed, 3)),
+            record: Record::new(0, fragments),
+            starting: false,
+            recoveries: 0,
+            refusals: Vec::new(),
             syncer_now: Millis(0),
             hung_up: Vec::new(),
             slow: Vec::new(),
@@ -220,6 +242,24 @@ impl World {
     #[must_use]
     pub fn slow_readers(&self) -> u64 {
         self.slow_readers
+    }
+
+    /// How often a syncer went on from what was on the disk.
+    #[must_use]
+    pub fn recoveries(&self) -> u64 {
+        self.recoveries
+    }
+
+    /// Why syncers did not start, in their order: each names what is damaged.
+    #[must_use]
+    pub fn refusals(&self) -> &[String] {
+        &self.refusals
+    }
+
+    /// Updates that learners were told are merged.
+    #[must_use]
+    pub fn merges_told(&self) -> u64 {
+        self.audit.told_merges()
     }
 
     /// Whether the run ended: everyone was told, nothing more comes.

@@ -79,6 +79,11 @@ pub struct ShellSpec {
     pub snapshot_ms: u64,
     /// Time until a snapshot is on the disk, in milliseconds.
     pub save_ms: u64,
+    /// Time until what is written of the tape is on the disk, in milliseconds, and as much again where bodies are
+    /// written before it; with 0 it is there at once.
+    pub sync_ms: u64,
+    /// Time from the start of a syncer until it has read what is on the disk, in milliseconds.
+    pub start_ms: u64,
     /// Whether messages are really encoded and decoded. Without, they only have a size.
     pub encode: bool,
     /// Whether the data lies on every machine already. Without, each fetches its shards from the syncer over its link.
@@ -100,6 +105,8 @@ impl Default for ShellSpec {
             waits: Waits::default(),
             snapshot_ms: 5_000,
             save_ms: 20,
+            sync_ms: 0,
+            start_ms: 0,
             encode: true,
             shards_at_hand: false,
         }

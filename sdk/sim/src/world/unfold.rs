@@ -36,6 +36,9 @@ impl World {
             }
             Happening::Snapshot { generation } => self.take_snapshot(generation),
             Happening::Saved { generation, snapshot } => self.saved(generation, *snapshot),
+            Happening::Taped { generation, seq } => self.taped(generation, seq),
+            Happening::RetryTape { generation } => self.retry_tape(generation),
+            Happening::Started { generation } => self.go_on(generation),
             Happening::LinkFree { machine, way, at } => self.link_free(machine, way, at),
             Happening::Read { generation, input } => {
                 if generation == self.generation {
@@ -94,6 +97,9 @@ impl World {
             | Happening::MergeDone { .. }
             | Happening::Snapshot { .. }
             | Happening::Saved { .. }
+            | Happening::Taped { .. }
+            | Happening::RetryTape { .. }
+            | Happening::Started { .. }
             | Happening::LinkFree { .. }
             | Happening::Read { .. }
             | Happening::ActorFree { .. } => None,

@@ -198,6 +198,40 @@ pub enum Violation {
         /// What it is told.
         told: Option<Fate>,
     },
+    /// An update that is merged twice.
+    #[error("update {serial} of learner {learner} on fragment {fragment} is merged twice")]
+    UpdateTwice {
+        /// Who sent it.
+        learner: LearnerId,
+        /// Where.
+        fragment: FragmentId,
+        /// As its sender numbered it.
+        serial: Serial,
+    },
+    /// A learner was told of something that is on no tape.
+    #[error("learner {learner} is told of {what}, which was not recorded")]
+    Unrecorded {
+        /// Which learner.
+        learner: LearnerId,
+        /// What it is told of.
+        what: String,
+    },
+    /// A learner was told of something that the syncer does not know after a crash.
+    #[error("learner {learner} was told of {what}, which is lost")]
+    AckedLost {
+        /// Which learner.
+        learner: LearnerId,
+        /// What it was told of.
+        what: String,
+    },
+    /// Rows that were kept are not there after a crash.
+    #[error("the tape had row {safe}, and ends with row {last}")]
+    RowsLost {
+        /// The newest row that was kept.
+        safe: u64,
+        /// The last row that is there.
+        last: u64,
+    },
     /// A message to a connection that never said who it is.
     #[error("connection {conn} was sent {what} before its `Welcome`")]
     Stranger {

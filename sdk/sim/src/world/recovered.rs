@@ -1,0 +1,114 @@
+//! The checker when decisions are kept, when a crash takes back those that were not, and when a syncer goes on.
+
+use super::Violation;
+use super::audit::Audit;
+use super::books::{Booked, Books};
+use super::receipts::Receipts;
+use archipelago::diloco::Entry;
+use archipelago::diloco::syncer::{Recovery, Syncer};
+use archipelago::wire::{ConnId, FragmentId, Message, Version};
+
+impl Audit {
+    /// The syncer decided something, which is row `seq`.
+    pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
+        match entry {
+            Entry::Leased { learner, grant } => self.book(seq, Booked::Granted(*learner, *grant)),
+            &Entry::Returned { lease, windows, .. } => self.book(seq, Booked::TakenBack(lease, windows)),
+            Entry::Merged(merge) => {
+                for part in &merge.parts {
+                    let (learner, fragment, serial) = (part.learner, merge.fragment, part.serial);
+                    let steps = self.homes.get(&learner).and_then(|&machine| {
+                        let (life, steps) = self.sent.get(&(machine, fragment, serial))?;
+                        Some(((machine, *life), steps.clone()))
+                    });
+                    let tokens = part.tokens;
+                    self.merged.insert((learner, fragment, serial), tokens);
+                    self.book(seq, Booked::Merged { learner, fragment, serial, tokens, steps });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything up to row `seq` is on the disk.
+    pub(super) fn on_safe(&mut self, seq: u64) {
+        self.safe = self.safe.max(seq);
+        while let Some((_, booked)) = self.booked.pop_front_if(|(booked, _)| *booked <= seq) {
+            if let Booked::Merged { fragment, serial, steps: Some(((machine, _), _)), .. } = &booked {
+                self.sent.remove(&(*machine, *fragment, *serial));
+            }
+            // It was booked before, and what is wrong with it was said then.
+            let _ = self.kept.book(&booked);
+        }
+    }
+
+    /// A message really leaves the syncer.
+    pub(super) fn on_told(&mut self, conn: ConnId, message: &Message) {
+        self.told.tell(conn, message);
+    }
+
+    /// A version of a fragment really leaves the syncer for a machine.
+    pub(super) fn on_told_version(&mut self, machine: u32, fragment: FragmentId, version: Version) {
+        let learner = self.homes.iter().find(|(_, home)| **home == machine).map(|(learner, _)| *learner);
+        if let Some(learner) = learner {
+            self.told.version(learner, fragment, version);
+        }
+    }
+
+    /// Updates that learners were told are merged.
+    pub(super) fn told_merges(&self) -> u64 {
+        self.told.merges()
+    }
+
+    /// The books as far as the disk has them.
+    pub(super) fn kept(&self) -> &Books {
+        &self.kept
+    }
+
+    /// The owner put a copy back, of which `books` were true.
+    pub(super) fn on_put_back(&mut self, books: Books) {
+        for (place, steps) in self.books.all_steps() {
+            self.undone.entry(*place).or_default().add(steps);
+        }
+        self.told.take_back(&books);
+        (self.kept, self.safe) = (books, 0);
+        self.booked.clear();
+    }
+
+    /// A syncer goes on where its tape ends, with row `last`.
+    pub(super) fn on_recovered(&mut self, last: u64, recovery: &Recovery) {
+        if last < self.safe {
+            self.verify(Err(Violation::RowsLost { safe: self.safe, last }));
+        }
+        self.on_safe(last);
+        // What was never on the disk was never decided.
+        self.booked.clear();
+        self.books = self.kept.clone();
+        self.merged.clear();
+        let told = self.told.check(recovery, &self.books);
+        self.verify(told);
+        let exact = self.books.check(&recovery.record().ledger, |_| None);
+        self.verify(exact);
+        for (fragment, state) in (0..).map(FragmentId).zip(recovery.states()) {
+            self.note_content(fragment, state);
+        }
+    }
+
+    /// It is about to serve.
+    pub(super) fn on_started(&mut self, syncer: &Syncer) {
+        self.receipts = Receipts::default();
+        let versions = syncer.fragments().ids().zip(syncer.states());
+        self.versions = versions.map(|(fragment, state)| (fragment, state.version)).collect();
+        self.learners.clear();
+        self.pending.clear();
+        self.changes.clear();
+        self.in_flight.clear();
+        self.launched = None;
+    }
+
+    fn book(&mut self, seq: u64, booked: Booked) {
+        let result = self.books.book(&booked);
+        self.verify(result);
+        self.booked.push_back((seq, booked));
+    }
+}
