@@ -11,7 +11,6 @@ mod goodput;
 mod heterogeneity;
 mod learners;
 mod lines;
-mod plot;
 mod regions;
 mod report;
 mod scavenging;
@@ -27,8 +26,8 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series};
 pub use error::{Exit, SimulateError};
-pub use plot::{Axis, Mark, Plot, Scale, Series};
 pub use report::{Case, Report};
 
 /// Recomputes the tables of the paper on Decoupled DiLoCo, and prints them beside its figures.

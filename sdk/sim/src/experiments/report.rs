@@ -1,9 +1,9 @@
 //! What a simulation found, beside what the paper says.
 
+use archipelago_cli::plot::{Plot, figure};
 use serde::Serialize;
 
-use super::plot::Plot;
-use super::table::{self, figure};
+use super::table;
 
 /// What a simulation found.
 #[derive(Clone, Debug, PartialEq)]

@@ -20,18 +20,6 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<String>>().join("\n")
 }
 
-/// A number with four digits that count, at most three of them after the point.
-#[must_use]
-pub fn figure(value: f64) -> String {
-    let decimals = match value.abs() {
-        size if size >= 1_000.0 => 0,
-        size if size >= 100.0 => 1,
-        size if size >= 10.0 => 2,
-        _ => 3,
-    };
-    format!("{value:.decimals$}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,11 +30,5 @@ mod tests {
         let rows = rows.map(|row| row.into_iter().map(String::from).collect());
         assert_eq!(aligned(&rows), "case      ours\né            1  why\nlong one  22.5");
         assert_eq!(aligned(&[]), "");
-    }
-
-    #[test]
-    fn figures_keep_four_digits() {
-        let figures = [0.4301, 1.72, 18.62, 103.64, 1_999.6, f64::NAN].map(figure);
-        assert_eq!(figures, ["0.430", "1.720", "18.62", "103.6", "2000", "NaN"]);
     }
 }

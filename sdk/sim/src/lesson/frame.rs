@@ -32,6 +32,8 @@ pub struct Island {
     pub poisoned: bool,
     /// Its steps take so many times as long as usual.
     pub slow: f64,
+    /// One way of its link, in milliseconds.
+    pub latency_ms: u64,
     /// Why it stays away for good, if it does.
     pub stopped: Option<String>,
     /// Steps so far.
@@ -179,6 +181,9 @@ pub enum Mark {
         at_ms: u64,
         /// Who is in it, and with which weight.
         shares: Vec<Share>,
+        /// L2 length of the merged change over the mean length of the updates in it, weighted as they are: 1 if it is
+        /// as long as they are, and 1/√M under a plain mean of M updates that have nothing in common.
+        length: f64,
     },
     /// A round led to nothing.
     Abandoned {

@@ -21,6 +21,8 @@ pub(super) struct Teller {
     fragments: Fragments,
     /// Weights of rounds that are not merged yet: they are settled first.
     shares: BTreeMap<Round, Vec<Share>>,
+    /// When the last updates of each fragment and island come in, and their L2 lengths.
+    lengths: BTreeMap<(FragmentId, u32), Vec<(Millis, f64)>>,
     pub(super) bytes_up: u64,
     pub(super) bytes_down: u64,
     pub(super) refused: u64,
@@ -34,6 +36,7 @@ impl Teller {
             codec: Codec::new(&run.exchange).expect("the world uses it"),
             fragments: Fragments::plan(layout, count),
             shares: BTreeMap::new(),
+            lengths: BTreeMap::new(),
             bytes_up: 0,
             bytes_down: 0,
             refused: 0,
@@ -72,6 +75,12 @@ impl Teller {
             Cargo::Merged => (false, ParcelKind::Merged),
             Cargo::Whole => (false, ParcelKind::Whole),
         };
+        let values = self.values(parcel.fragment, &parcel.body);
+        if up {
+            let square: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
+            let lengths = self.lengths.entry((parcel.fragment, parcel.machine)).or_default();
+            lengths.push((parcel.until, square.sqrt()));
+        }
         *(if up { &mut self.bytes_up } else { &mut self.bytes_down }) += parcel.bytes;
         Mark::Parcel {
             island: parcel.machine,
@@ -82,16 +91,28 @@ impl Teller {
             bytes: parcel.bytes,
             from_ms: parcel.from.0,
             until_ms: parcel.until.0,
-            glimpse: self.glimpse(parcel.fragment, &parcel.body),
+            glimpse: self.glimpse(parcel.fragment, &values),
         }
     }
 
-    /// The first values of a body, scaled so that the largest of their block is ±7: for a 4-bit code its codes.
-    fn glimpse(&self, fragment: FragmentId, body: &[u8]) -> Vec<i8> {
+    /// L2 length of the last update that came in by `at_ms`; those before it are forgotten.
+    fn length_of(&mut self, fragment: FragmentId, island: u32, at_ms: u64) -> f64 {
+        let Some(lengths) = self.lengths.get_mut(&(fragment, island)) else { return 0.0 };
+        let known = lengths.partition_point(|(until, _)| until.0 <= at_ms);
+        lengths.drain(..known.saturating_sub(1));
+        lengths.first().filter(|_| known > 0).map_or(0.0, |(_, length)| *length)
+    }
+
+    /// What a body says; nothing if it was forged so that it is none.
+    fn values(&self, fragment: FragmentId, body: &[u8]) -> Vec<f32> {
         let segments = self.fragments.segments(fragment).unwrap_or_default();
-        // What was forged may be no body at all.
-        let values = self.codec.decode(segments, body).unwrap_or_default();
+        self.codec.decode(segments, body).unwrap_or_default()
+    }
+
+    /// The first of `values`, scaled so that the largest of their block is ±7: for a 4-bit code its codes.
+    fn glimpse(&self, fragment: FragmentId, values: &[f32]) -> Vec<i8> {
         // A block never crosses a segment.
+        let segments = self.fragments.segments(fragment).unwrap_or_default();
         let block_len = segments.first().map_or(0, |segment| segment.len.min(BLOCK)) as usize;
         let block = &values[..values.len().min(block_len)];
         let shown = &block[..block.len().min(GLIMPSE)];
@@ -119,9 +140,14 @@ impl Teller {
             Event::Settled { round, learner, fate, .. } => {
                 return self.settled(round, island(learner)?, at_ms, fate);
             }
-            Event::Merged { round, fragment, .. } => {
+            Event::Merged { round, fragment, norm, .. } => {
                 let shares = self.shares.remove(&round).unwrap_or_default();
-                Mark::Merged { round: round.0, fragment: fragment.0, at_ms, shares }
+                let mean: f64 = shares
+                    .iter()
+                    .map(|share| f64::from(share.share) * self.length_of(fragment, share.island, at_ms))
+                    .sum();
+                let length = if mean > 0.0 { norm / mean } else { 0.0 };
+                Mark::Merged { round: round.0, fragment: fragment.0, at_ms, shares, length }
             }
             Event::Live { learner } => Mark::Live { island: island(learner)?, at_ms },
             Event::Left { learner, .. } => Mark::Left { island: island(learner)?, at_ms },
@@ -170,7 +196,8 @@ mod tests {
         }
         assert!(segments[0].len >= BLOCK);
         values[GLIMPSE + 1] = -7.0;
-        assert_eq!(teller.glimpse(fragment, &teller.codec.encode(segments, &values)), codes);
-        assert!(teller.glimpse(fragment, &[1, 2, 3]).is_empty(), "no body");
+        let seen = |body: &[u8]| teller.glimpse(fragment, &teller.values(fragment, body));
+        assert_eq!(seen(&teller.codec.encode(segments, &values)), codes);
+        assert!(seen(&[1, 2, 3]).is_empty(), "no body");
     }
 }

@@ -19,6 +19,8 @@ pub struct Lesson {
     measured_ms: u64,
     poisoned: Vec<bool>,
     slow: Vec<f64>,
+    /// One way of each island, in milliseconds.
+    latency_ms: Vec<u64>,
     /// What is to be done, by time; done are those before [`Self::done`].
     plan: Vec<Action>,
     marks: Vec<Mark>,
@@ -51,6 +53,7 @@ impl Lesson {
             measured_ms: 0,
             poisoned: vec![false; islands],
             slow: vec![1.0; islands],
+            latency_ms: vec![spec.latency_ms.into(); islands],
             plan: Vec::new(),
             marks: Vec::new(),
         };
@@ -146,6 +149,10 @@ impl Lesson {
                 self.slow[place] = action.factor;
                 self.world.inject(Fault::Crawl(i, action.factor));
             }
+            Deed::Far => {
+                self.latency_ms[place] = action.latency_ms(&self.stage.spec);
+                self.world.inject(Fault::Move(i, self.latency_ms[place]));
+            }
             Deed::Partition => self.world.inject(Fault::Partition(i)),
             Deed::Heal => self.world.inject(Fault::Heal(i)),
             Deed::Poison => self.poison(i, Some(Poison::Huge)),
@@ -178,6 +185,7 @@ impl Lesson {
             partitioned: machine.partitioned,
             poisoned: self.poisoned[place],
             slow: self.slow[place],
+            latency_ms: self.latency_ms[place],
             stopped: machine.stopped.clone(),
             steps: machine.steps,
             tokens: machine.tokens,

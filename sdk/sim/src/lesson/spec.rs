@@ -38,6 +38,8 @@ pub struct LessonSpec {
     pub merge: MergeRule,
     /// What an island does with a merged fragment.
     pub apply: Apply,
+    /// What the twin in lock-step does when an island is gone.
+    pub lockstep: Lockstep,
     /// Time of a step of the fastest island, in milliseconds: 10 to 10,000.
     pub step_ms: u32,
     /// The slowest island's steps take `1 + spread` times as long, the others' evenly between: 0 to 10.
@@ -70,6 +72,7 @@ impl Default for LessonSpec {
             code: Code::Int4,
             merge: MergeRule::Radial,
             apply: Apply::KeepResidue,
+            lockstep: Lockstep::Waits,
             step_ms: 100,
             spread: 0.3,
             jitter: 0.1,
@@ -97,6 +100,18 @@ pub enum Apply {
     Blend,
 }
 
+/// The two kinds of training in lock-step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub enum Lockstep {
+    /// All stand still until it is back.
+    Waits,
+    /// All stand still for 3 s, start again without it, and stand still once more while it fetches the state when it is
+    /// back. The time is ours: the paper's elastic runs stop for 22 s where others stop for 80 s.
+    Elastic,
+}
+
 /// Something done to an island.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
@@ -108,7 +123,8 @@ pub struct Action {
     pub island: u32,
     /// What.
     pub deed: Deed,
-    /// For [`Deed::Slow`]: steps take so many times as long, 1 to 100; 1 is full speed. Otherwise unused.
+    /// For [`Deed::Slow`]: steps take so many times as long, 1 to 100; 1 is full speed. For [`Deed::Far`]: one way
+    /// takes 10 ms longer for each unit above 1, up to 100; 1 is where the island was. Otherwise unused.
     pub factor: f64,
 }
 
@@ -123,6 +139,8 @@ pub enum Deed {
     Restart,
     /// It takes longer for each step.
     Slow,
+    /// Its way to the syncer is longer.
+    Far,
     /// Nothing reaches it, nothing comes from it; it trains on.
     Partition,
     /// It is reached again.
@@ -199,6 +217,11 @@ impl Action {
         matches!(self.deed, Deed::Kill | Deed::Restart) && now_ms < spec.starts_ms_of(self.island)
     }
 
+    /// One way of an island that was sent so far, in milliseconds.
+    pub(super) fn latency_ms(&self, spec: &LessonSpec) -> u64 {
+        u64::from(spec.latency_ms) + (10.0 * (self.factor - 1.0)).round() as u64
+    }
+
     /// # Errors
     /// - [`LessonError::NoIsland`]: a lesson of `islands` has no such island.
     /// - [`LessonError::Range`]: `factor` is out of its range.
@@ -206,7 +229,7 @@ impl Action {
         if self.island >= islands {
             return Err(LessonError::NoIsland { island: self.island, islands });
         }
-        let wrong = self.deed == Deed::Slow && !(1.0..=100.0).contains(&self.factor);
+        let wrong = matches!(self.deed, Deed::Slow | Deed::Far) && !(1.0..=100.0).contains(&self.factor);
         let range = |found| LessonError::Range { what: "factor", found, range: "1 to 100" };
         if wrong { Err(range(self.factor)) } else { Ok(()) }
     }

@@ -8,7 +8,7 @@ use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
 use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::diloco::{Layout, QuorumPolicy};
-use archipelago::engine::cpu::{CpuModel, CpuTrainer};
+use archipelago::engine::cpu::{CpuModel, CpuTrainer, Writer};
 use archipelago::member::{Doubling, Waits};
 use archipelago::model::{Preset, init, layout};
 use archipelago::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
@@ -157,9 +157,11 @@ impl Stage {
     }
 
     /// Text that `params` write, after a beginning that is always the same.
-    pub(super) fn sample(&mut self, params: &[f32], bytes: usize) -> String {
-        let (prompt, seed) = (archipelago::data::bytes_to_tokens(b"The "), self.spec.seed.into());
-        let tokens = self.model.sample(params, &prompt, bytes, 0.7, seed).expect("parameters of this model");
-        archipelago::data::tokens_to_text(&[prompt, tokens].concat())
+    pub(super) fn sample(&self, params: &[f32], bytes: usize) -> String {
+        let mut text = archipelago::data::bytes_to_tokens(b"The ");
+        let mut writer = Writer::fixed(&MODEL, params).expect("parameters of this model");
+        writer.begin(&text, 0.7, self.spec.seed.into()).expect("letters are tokens of this model");
+        text.extend(writer.take(bytes));
+        archipelago::data::tokens_to_text(&text)
     }
 }

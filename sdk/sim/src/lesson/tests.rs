@@ -5,6 +5,7 @@ use std::{env, fs};
 use serde::{Deserialize, Serialize};
 
 use super::*;
+use archipelago::diloco::MergeRule;
 use archipelago::wire::{Code, Refusal};
 
 fn spec() -> LessonSpec {
@@ -228,6 +229,75 @@ fn a_slow_island_slows_the_twin_alone() {
 }
 
 #[test]
+fn a_radial_merge_is_as_long_as_its_updates_and_a_mean_is_shorter() {
+    // Once updates no longer point all the same way, as they do at first.
+    let lengths = |merge| {
+        let mut lesson = lesson(LessonSpec { islands: 8, spread: 0.1, merge, ..spec() }, &[], 8_000);
+        lesson.frame();
+        lesson.advance(14_000);
+        let length_of = |mark: &Mark| match mark {
+            Mark::Merged { shares, length, .. } if shares.len() == 8 => Some(*length),
+            _ => None,
+        };
+        let all: Vec<f64> = lesson.frame().marks.iter().filter_map(length_of).collect();
+        assert!(all.len() > 3, "{all:?}");
+        all.iter().sum::<f64>() / all.len() as f64
+    };
+    let (radial, mean) = (lengths(MergeRule::Radial), lengths(MergeRule::Mean));
+    assert!((0.9..1.01).contains(&radial), "{radial}");
+    assert!(mean < 0.85, "{mean}");
+}
+
+#[test]
+fn a_far_island_is_merged_on_and_slows_the_twin_alone() {
+    let far = [Action { factor: 50.0, ..act(0, 0, Deed::Far) }];
+    let count =
+        |actions: &[Action]| (lesson(spec(), actions, 20_000).frame(), twin(spec(), actions, 20_000).frame());
+    let (plain, moved) = (count(&[]), count(&far));
+    let latency_ms = u64::from(spec().latency_ms) + 490;
+    assert_eq!(moved.0.islands[0].latency_ms, latency_ms);
+    assert!(moved.0.run.tokens_trained as f64 > 0.8 * plain.0.run.tokens_trained as f64);
+    assert!(
+        moved.0.islands[0].merged as f64 > 0.5 * plain.0.islands[0].merged as f64,
+        "{:?}",
+        moved.0.islands
+    );
+    assert!((moved.1.tokens as f64) < 0.5 * plain.1.tokens as f64);
+    // And back: what is under way first, then as before.
+    let back = [far[0], Action { factor: 1.0, ..act(6_000, 0, Deed::Far) }];
+    let back = count(&back);
+    assert_eq!(back.0.islands[0].latency_ms, u64::from(spec().latency_ms));
+    assert!(back.1.tokens > moved.1.tokens);
+}
+
+#[test]
+fn an_elastic_twin_goes_on_without_who_is_gone_and_takes_it_back() {
+    let elastic = LessonSpec { lockstep: Lockstep::Elastic, ..spec() };
+    let (kill, restart) = (act(4_000, 1, Deed::Kill), act(12_000, 1, Deed::Restart));
+    let frame = |spec, actions: &[Action]| twin(spec, actions, 20_000).frame();
+    let (calm, rigid) = (frame(elastic, &[]), frame(spec(), &[kill]));
+    assert_eq!(calm.tokens, frame(spec(), &[]).tokens, "without a fault there is no difference");
+    let (left, back) = (frame(elastic, &[kill]), frame(elastic, &[kill, restart]));
+    assert!(rigid.tokens < left.tokens && left.tokens < back.tokens && back.tokens < calm.tokens);
+    assert_eq!((left.stalled_by.len(), rigid.stalled_by.len()), (0, 1));
+    let stalls = |frame: &TwinFrame| {
+        let stall = |mark: &TwinMark| match *mark {
+            TwinMark::Stall { from_ms, until_ms, .. } => Some((from_ms, until_ms)),
+            _ => None,
+        };
+        frame.marks.iter().filter_map(stall).collect::<Vec<_>>()
+    };
+    assert_eq!(stalls(&left), [(4_000, Some(7_000))]);
+    // A cable that is mended in time costs the wait and no more; and nobody goes on where nobody is left.
+    let mended = [act(4_000, 1, Deed::Partition), act(5_000, 1, Deed::Heal)];
+    assert_eq!(stalls(&frame(elastic, &mended)), [(4_000, Some(5_000))]);
+    let all = [0, 1, 2].map(|island| act(4_000, island, Deed::Kill));
+    assert_eq!(stalls(&frame(elastic, &all)), [(4_000, None)]);
+    let cut_before_it_comes = LessonSpec { late: 1, late_ms: 5_000, ..elastic };
+    assert!(frame(cut_before_it_comes, &[act(1_000, 2, Deed::Partition)]).stalled_by.is_empty());
+}
+
+#[test]
 fn marks_tell_a_round_from_launch_to_apply() {
     let mut lesson = lesson(spec(), &[], 6_000);
     let marks = lesson.frame().marks;
@@ -298,6 +368,7 @@ fn digests_are_those_of_every_machine() {
         act(6_000, 1, Deed::Restart),
         act(7_500, 2, Deed::Heal),
         act(9_000, 0, Deed::Poison),
+        Action { factor: 30.0, ..act(10_000, 2, Deed::Far) },
     ];
     let until_ms = 15_000;
     let (lesson, twin) = (lesson(spec, &actions, until_ms).digest(), twin(spec, &actions, until_ms).digest());

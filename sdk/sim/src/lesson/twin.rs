@@ -4,7 +4,7 @@ use archipelago_core::bytes::hex;
 use sha2::{Digest, Sha256};
 
 use super::stage::{MEASURE_MS, Stage};
-use super::{Action, Deed, LESSON_MS_MAX, LessonError, LessonSpec, TwinFrame, TwinMark};
+use super::{Action, Deed, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
 use crate::lab::Reader;
 use crate::world::Rng;
 use archipelago::engine::Trainer;
@@ -15,16 +15,19 @@ use archipelago::model::learning_rate;
 const VALUE_BYTES: u64 = 4;
 /// Parameters and both of AdamW's moments: what an island needs that joins a training under way.
 const STATE_VALUES: u64 = 3;
+/// How long an elastic run stands still before it starts again without those who are gone, in milliseconds.
+const REFORM_MS: u64 = 3_000;
 /// Values that a forged scale covers: as many as share one in a lesson.
 const FORGED: usize = 64;
 
 /// The islands of a lesson, trained in lock-step: each step waits for the slowest island and for the sum of all
-/// gradients, and when one is gone everybody stands still until it is back.
+/// gradients, and when one is gone everybody stands still until it is back, or, with [`Lockstep::Elastic`], until the
+/// others have started again without it.
 ///
 /// One trainer with the batches of all islands: that is what synchronous training computes. A step takes as long as
 /// the longest of the islands' steps, drawn as [`crate::world`] draws them, and the exchange `2 · latency + 2
-/// (M − 1) / M · bytes / bandwidth`. All begin by fetching the parameters; an island that comes later, or starts again,
-/// stops everyone while it fetches parameters and moments.
+/// (M − 1) / M · bytes / bandwidth` with the latency of the farthest. All begin by fetching the parameters; an
+/// island that comes later, or starts again, stops everyone while it fetches parameters and moments.
 pub struct Twin {
     stage: Stage,
     trainer: CpuTrainer,
@@ -48,12 +51,26 @@ pub struct Twin {
 
 #[derive(Clone, Copy)]
 struct State {
-    /// It has come; it may have died since.
+    /// It takes part; it may have died since. An elastic run leaves those behind who are gone.
     here: bool,
     dead: bool,
     cut: bool,
     poisoned: bool,
     slow: f64,
+    /// One way, in milliseconds.
+    latency_ms: u64,
+}
+
+impl State {
+    /// One that has not come yet, so far away.
+    fn at(latency_ms: u64) -> Self {
+        Self { here: false, dead: false, cut: false, poisoned: false, slow: 1.0, latency_ms }
+    }
+
+    /// Whether it is out of reach of the others.
+    fn is_gone(&self) -> bool {
+        self.dead || self.cut
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -79,10 +96,7 @@ impl Twin {
             trainer: Stage::trainer(&stage.inner, stage.inner.batch),
             reader: Reader::new(&stage.run_spec()).expect("a corpus with windows"),
             rngs: (0..spec.islands).map(|i| Rng::stream(spec.seed.into(), 0x2_0000 + u64::from(i))).collect(),
-            islands: vec![
-                State { here: false, dead: false, cut: false, poisoned: false, slow: 1.0 };
-                spec.islands as usize
-            ],
+            islands: vec![State::at(spec.latency_ms.into()); spec.islands as usize],
             stage,
             fetching: 0,
             now_ms: 0,
@@ -173,10 +187,7 @@ impl Twin {
 
     /// Islands that have come and cannot answer.
     fn missing(&self) -> impl Iterator<Item = u32> {
-        (0..)
-            .zip(&self.islands)
-            .filter(|(_, island)| island.here && (island.dead || island.cut))
-            .map(|(i, _)| i)
+        (0..).zip(&self.islands).filter(|(_, island)| island.here && island.is_gone()).map(|(i, _)| i)
     }
 
     fn do_due(&mut self) {
@@ -192,6 +203,7 @@ impl Twin {
                 // One that has not been taken in yet fetches the state when it is.
                 Deed::Restart => self.fetching += u64::from(std::mem::take(&mut island.dead) && island.here),
                 Deed::Slow => island.slow = action.factor,
+                Deed::Far => island.latency_ms = action.latency_ms(&spec),
                 Deed::Partition => island.cut = true,
                 Deed::Heal => island.cut = false,
                 Deed::Poison => island.poisoned = true,
@@ -200,8 +212,29 @@ impl Twin {
         }
     }
 
+    /// When those who stand still since `from_ms` start again without the ones that are gone; never, where all wait for
+    /// them or nobody is left.
+    fn reform_ms(&self, from_ms: u64) -> u64 {
+        let left = self.islands.iter().any(|island| island.here && !island.is_gone());
+        if left && self.stage.spec.lockstep == Lockstep::Elastic { from_ms + REFORM_MS } else { u64::MAX }
+    }
+
+    /// Goes on without those who are gone.
+    fn leave_behind(&mut self) {
+        for island in &mut self.islands {
+            island.here &= !island.is_gone();
+        }
+        self.fetching = 0;
+        self.rebuild();
+    }
+
     /// From what is true now to what everybody does.
     fn decide(&mut self) {
+        if let Doing::Stall { from_ms, .. } = self.doing
+            && self.reform_ms(from_ms) <= self.now_ms
+        {
+            self.leave_behind();
+        }
         let missing = self.missing().next();
         match (self.doing, missing) {
             // What the step had come to is lost with the island.
@@ -231,7 +264,10 @@ impl Twin {
         let (now_ms, spec) = (self.now_ms, self.stage.spec);
         let mut came = 0;
         for (i, island) in (0..).zip(&mut self.islands) {
-            let comes = !island.here && spec.starts_ms_of(i) <= now_ms;
+            // Who waits for everybody waits for one, too, that is cut off when it is to come.
+            let comes = !island.here
+                && spec.starts_ms_of(i) <= now_ms
+                && !(spec.lockstep == Lockstep::Elastic && island.is_gone());
             island.here |= comes;
             came += u64::from(comes);
         }
@@ -273,7 +309,7 @@ impl Twin {
         let state_values = if self.steps == 0 { 1 } else { STATE_VALUES };
         let bytes = state_values * VALUE_BYTES * self.values();
         self.bytes += self.fetching * bytes;
-        let ms = 2 * u64::from(self.stage.spec.latency_ms) + self.transfer_ms(bytes);
+        let ms = 2 * self.latency_ms() + self.transfer_ms(bytes);
         Doing::Loading { until_ms: self.now_ms + ms.max(1) }
     }
 
@@ -296,8 +332,13 @@ impl Twin {
         if members < 2 {
             return 0;
         }
-        let latency_ms = 2 * u64::from(self.stage.spec.latency_ms);
-        latency_ms + self.transfer_ms(self.exchange_bytes() / members)
+        2 * self.latency_ms() + self.transfer_ms(self.exchange_bytes() / members)
+    }
+
+    /// One way of the farthest island that has come, in milliseconds.
+    fn latency_ms(&self) -> u64 {
+        let here = self.islands.iter().filter(|island| island.here);
+        here.map(|island| island.latency_ms).max().unwrap_or(self.stage.spec.latency_ms.into())
     }
 
     /// Bytes of an all-reduce, all islands together.
@@ -310,7 +351,8 @@ impl Twin {
         let acts_ms = self.plan.first().map_or(u64::MAX, |action| action.at_ms.into());
         let doing_ms = match self.doing {
             Doing::Step { until_ms, .. } | Doing::Loading { until_ms } => until_ms,
-            Doing::Stall { .. } | Doing::Between => u64::MAX,
+            Doing::Stall { from_ms, .. } => self.reform_ms(from_ms),
+            Doing::Between => u64::MAX,
         };
         acts_ms.min(doing_ms).min(self.measured_ms + MEASURE_MS)
     }

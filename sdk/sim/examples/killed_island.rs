@@ -1,0 +1,42 @@
+//! A simulated run with a fault: `cargo run -p archipelago-sim --example killed_island`.
+//!
+//! Four machines train in virtual time. One is killed and comes back, and one is cut off for a while. The others never
+//! notice: their steps are as many as without it. The same seed gives the same run to the bit.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it finds")]
+
+use archipelago::wire::Millis;
+use archipelago_sim::world::{Fault, MachineSpec, Violation, World};
+
+fn main() -> Result<(), Violation> {
+    let (calm, troubled) = (steps(false)?, steps(true)?);
+    println!("steps without a fault: {calm:?}");
+    println!("with machines 0 and 1 in trouble: {troubled:?}");
+    Ok(())
+}
+
+/// Steps of each machine in a minute.
+fn steps(trouble: bool) -> Result<Vec<u64>, Violation> {
+    let mut world = World::of_toys(1, vec![MachineSpec::default(); 4]);
+    if trouble {
+        world.plan(Millis(10_000), Fault::Kill(0));
+        world.plan(Millis(30_000), Fault::Restart(0));
+        world.plan(Millis(20_000), Fault::Partition(1));
+        world.plan(Millis(40_000), Fault::Heal(1));
+    }
+    world.run_for(60_000);
+    // No update was lost or counted twice, and every one met its fate.
+    world.check()?;
+    Ok(world.machines().iter().map(|machine| machine.steps).collect())
+}
+
+#[test]
+fn the_others_never_notice() {
+    let (calm, troubled) =
+        (steps(false).expect("no rule is broken"), steps(true).expect("no rule is broken"));
+    assert!(troubled[0] < calm[0] * 3 / 4, "it was gone for a third of the time: {troubled:?}");
+    assert!(troubled[1] > calm[1] * 9 / 10, "who is cut off trains on alone: {troubled:?}");
+    for other in 2..4 {
+        assert!(troubled[other] * 100 >= calm[other] * 99, "{calm:?}, {troubled:?}");
+    }
+}
