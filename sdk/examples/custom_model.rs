@@ -1,8 +1,8 @@
-//! A model of your own, made a learner: `cargo run --example custom_model`.
+//! A model of your own, made a learner: `cargo run -p archipelago --example custom_model`.
 //!
 //! The model is a table of bigrams: for each byte, the scores of the byte that follows. Whatever implements
 //! [`Trainer`] is made an engine by [`HostEngine`], which does the exchange. Without an argument the example trains
-//! alone and codes its progress once. With an address, `cargo run --example custom_model -- ws://HOST:PORT`, it takes
+//! alone and codes its progress once. With an address behind it, `-- ws://HOST:PORT`, it takes
 //! part in a run whose syncer was given the same layout (see the example `own_syncer`).
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
@@ -12,10 +12,11 @@ use std::error::Error;
 
 use archipelago::data::{bytes_to_tokens, grammar};
 use archipelago::diloco::{Layout, MergeClass, Tensor};
-use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
+use archipelago::engine::{EngineError, StepStats};
 use archipelago::model::Preset;
-use archipelago::run::{BatchChoice, Control, Event, RunConfig, run};
+use archipelago::platform::random_bytes;
 use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Identity, RunSpec, Serial, ShardSpec};
+use archipelago::{Control, Engine, Event, HostEngine, RunConfig, Trainer, run};
 use futures::executor::block_on;
 
 /// Bytes that a token can be.
@@ -95,17 +96,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Joins the run at `address` until it ends.
 fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
-    let config = RunConfig {
-        address: address.parse()?,
-        // A program that is started again should show the same secret again.
-        identity: Identity([7; 16]),
-        name: "bigrams".into(),
-        device: "example".into(),
-        contact_ms_max: 30_000,
-        reconnect_ms_max: None,
-        run_ms_max: None,
-        batch: BatchChoice::AUTO,
-    };
+    // A program that is started again should show the same secret again; this one is a newcomer each time.
+    let identity = Identity(random_bytes()?);
+    let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, identity) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));
     let report = runtime.block_on(run(config, &Control::new(), build, |event| {

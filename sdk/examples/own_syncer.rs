@@ -1,4 +1,4 @@
-//! A syncer inside a program of your own: `cargo run --example own_syncer`.
+//! A syncer inside a program of your own: `cargo run -p archipelago --example own_syncer`.
 //!
 //! Three learners on threads train a vector of 80 numbers, each towards numbers of its own, and the syncer on the main
 //! thread merges them. Channels take the place of sockets; what goes through them are the bytes of the wire.

@@ -5,11 +5,17 @@
 //! effects come out, and time is an argument. This crate is a learner around them: engines that train, the
 //! platform's sockets and clocks, and the loop that joins them.
 //!
-//! The most important items are `run::run`, which takes part in a run until it ends, [`Engine`](engine::Engine),
-//! which it drives, and [`Trainer`](engine::Trainer), which is all that a model of your own must implement:
-//! [`HostEngine`](engine::HostEngine) makes an engine of it. `engine::EngineBuilder` chooses between the CPU and the
-//! GPU for the built-in model. [`Syncer`](diloco::syncer::Syncer) and [`Learner`](diloco::learner::Learner) are the
-//! protocol, for whoever writes a shell of their own.
+//! Ten types matter, and stand at the root. All else is for those who need more.
+//!
+//! | type | what it is for |
+//! |---|---|
+//! | [`RunConfig`], [`Control`] | what [`run()`] needs to take part in a run, and the hand on it meanwhile |
+//! | [`Event`], [`Report`] | what it tells as it goes, and in the end |
+//! | [`Trainer`] | all that a model of your own must implement |
+//! | [`HostEngine`] | makes an engine of a trainer: it does the exchange |
+//! | [`Engine`] | what the learner's loop drives |
+//! | `EngineBuilder` | chooses between CPU and GPU for the built-in model (with the feature `gpu`) |
+//! | [`Syncer`], [`Learner`] | the two machines of the protocol, for whoever writes a shell of their own |
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -24,7 +30,8 @@
 //!
 //! ```
 //! use archipelago::diloco::{Layout, MergeClass, Tensor};
-//! use archipelago::engine::{Engine, EngineError, HostEngine, StepStats, Trainer};
+//! use archipelago::engine::{EngineError, StepStats};
+//! use archipelago::{Engine, HostEngine, Trainer};
 //! # use archipelago::model::Preset;
 //! # use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, FragmentId, RunSpec, Serial, ShardSpec};
 //!
@@ -66,14 +73,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `sdk/examples/custom_model.rs` does that for a table of bigrams and joins a run with it, and
-//! `sdk/examples/own_syncer.rs` is a whole run inside one program.
+//! # Examples
+//!
+//! `learner` takes part in a run in thirty lines; `custom_model` joins one with a table of bigrams; `own_syncer` is a
+//! whole run inside one program; and `killed_island`, of the crate `archipelago-sim`, breaks a simulated one. Run them
+//! as `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
 
 pub mod engine;
 #[cfg(any(feature = "cpu-portable", feature = "learner"))]
 pub mod platform;
 #[cfg(feature = "learner")]
 pub mod run;
+
+pub use diloco::learner::Learner;
+pub use diloco::syncer::Syncer;
+#[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+pub use engine::EngineBuilder;
+pub use engine::{Engine, HostEngine, Trainer};
+#[cfg(feature = "learner")]
+pub use run::{Control, Event, Report, RunConfig, run};
 
 pub use archipelago_core::{bytes, data, diloco, member, model, wire};
 

@@ -1,6 +1,8 @@
 //! What sockets and fetches take and give, on every target.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What a [`super::Socket`] reports, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +60,25 @@ pub enum SendError {
     },
 }
 
+/// Bytes that several transfers took in together, as they come: of those too that nobody waits for any more.
+#[derive(Clone, Debug, Default)]
+pub struct ByteCount(Arc<AtomicU64>);
+
+impl ByteCount {
+    /// So many more came.
+    pub fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Relaxed);
+    }
+
+    /// All that came so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// One HTTP GET.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct FetchRequest {
     /// Absolute `http` or `https` address.
     pub url: String,
@@ -71,6 +90,8 @@ pub struct FetchRequest {
     pub headers: Vec<RequestHeader>,
     /// Name of the one response header to report.
     pub header: &'static str,
+    /// Counts the bytes of the body.
+    pub count: ByteCount,
 }
 
 /// A header of a request. `Debug` leaves out its value, which may be a secret.
@@ -149,6 +170,7 @@ mod tests {
             body_bytes_max: 1,
             headers: vec![header],
             header: "etag",
+            count: ByteCount::default(),
         };
         let shown = format!("{request:?}");
         assert!(shown.contains("x-secret") && !shown.contains("sesame"), "{shown}");

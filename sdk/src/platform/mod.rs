@@ -20,8 +20,8 @@ use native as sys;
 
 #[cfg(feature = "learner")]
 pub use io::{
-    FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes, SocketEvent,
-    SocketLimits,
+    ByteCount, FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes,
+    SocketEvent, SocketLimits,
 };
 /// What only operating systems have.
 #[cfg(all(feature = "learner", not(target_family = "wasm")))]

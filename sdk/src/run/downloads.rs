@@ -10,7 +10,7 @@ use futures::stream::FuturesUnordered;
 
 use crate::diloco::halves;
 use crate::member::Input;
-use crate::platform::{FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep};
+use crate::platform::{ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep};
 use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, fragment_tag, shard_path};
 use crate::wire::{FragmentId, Invite, RunId, Version, clip};
 
@@ -38,6 +38,8 @@ pub(super) struct Downloads {
     /// What came of fragments before their transfers broke off.
     broken: BTreeMap<FragmentId, Begun>,
     shard: Option<Shard>,
+    /// Bytes of all bodies, as they come.
+    count: ByteCount,
 }
 
 #[derive(Debug)]
@@ -71,7 +73,19 @@ impl Downloads {
     /// Nothing under way.
     pub(super) fn new(address: Address) -> Self {
         let (fragments, waiting) = (FuturesUnordered::new(), VecDeque::new());
-        Self { address, fragments, waiting, broken: BTreeMap::new(), shard: None }
+        Self {
+            address,
+            fragments,
+            waiting,
+            broken: BTreeMap::new(),
+            shard: None,
+            count: ByteCount::default(),
+        }
+    }
+
+    /// Bytes of bodies that came so far, those that broke off or were given up among them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.count.get()
     }
 
     /// Gives up all fragments.
@@ -98,7 +112,7 @@ impl Downloads {
         let broken = self.shard.take().filter(|held| held.shard == shard);
         let partial = broken.map(|held| held.partial).unwrap_or_default();
         let path = shard_path(run, shard);
-        let request = request(&self.address, &path, partial.len() as u64, body_bytes, None);
+        let request = request((&self.address, &self.count), &path, partial.len() as u64, body_bytes, None);
         let transfer = Some(fetch(request).boxed_local());
         self.shard = Some(Shard { shard, body_bytes, transfer, partial });
     }
@@ -169,12 +183,13 @@ impl Downloads {
         {
             let Wanted { run, fragment, version, body_bytes, .. } = wanted;
             wanted.begun = self.broken.remove(&fragment).filter(|begun| begun.run == run);
+            let from = (&self.address, &self.count);
             let request = match &wanted.begun {
-                None => request(&self.address, &fragment_path(run, fragment, version), 0, body_bytes, None),
+                None => request(from, &fragment_path(run, fragment, version), 0, body_bytes, None),
                 Some(Begun { version, bytes, .. }) => {
                     let path = fragment_path(run, fragment, *version);
                     let tag = fragment_tag(run, fragment, *version);
-                    request(&self.address, &path, bytes.len() as u64, body_bytes, Some(tag))
+                    request(from, &path, bytes.len() as u64, body_bytes, Some(tag))
                 }
             };
             self.fragments.push(patient(request).map(move |reply| (wanted, reply)).boxed_local());
@@ -194,7 +209,7 @@ async fn patient(request: FetchRequest) -> Reply {
 /// The request for `path`, from `start_byte` on if it still has the `tag`; an invite goes along in a header, since
 /// addresses end up in logs.
 fn request(
-    address: &Address,
+    (address, count): (&Address, &ByteCount),
     path: &str,
     start_byte: u64,
     body_bytes_max: u64,
@@ -207,6 +222,7 @@ fn request(
         body_bytes_max,
         headers: address.invite().map(invite_header).into_iter().chain(if_range).collect(),
         header: VERSION_HEADER,
+        count: count.clone(),
     }
 }
 

@@ -126,6 +126,8 @@ pub struct Report {
     pub sent_bytes: u64,
     /// Payload bytes received on sockets.
     pub received_bytes: u64,
+    /// Bytes of parameters and text fetched over HTTP.
+    pub fetched_bytes: u64,
 }
 
 /// What a learner is doing.

@@ -55,6 +55,26 @@ pub struct RunConfig {
     pub batch: BatchChoice,
 }
 
+impl RunConfig {
+    /// How long [`Self::new`] lets a learner try to be taken in for the first time, in milliseconds.
+    pub const CONTACT_MS_MAX: u64 = 30_000;
+
+    /// A learner without a name that comes back for as long as the run lasts. Set the other fields as you like.
+    #[must_use]
+    pub fn new(address: Address, identity: Identity) -> Self {
+        Self {
+            address,
+            identity,
+            name: "learner".into(),
+            device: String::new(),
+            contact_ms_max: Self::CONTACT_MS_MAX,
+            reconnect_ms_max: None,
+            run_ms_max: None,
+            batch: BatchChoice::AUTO,
+        }
+    }
+}
+
 /// Why a run ended otherwise than by the owner's wish or its own end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

@@ -45,6 +45,7 @@ impl<E, B, O> Session<'_, E, B, O> {
             starved_ms: self.meter.starved_us / 1_000,
             sent_bytes: bytes.sent,
             received_bytes: bytes.received,
+            fetched_bytes: self.downloads.bytes(),
         }
     }
 }

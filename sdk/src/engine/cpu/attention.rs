@@ -58,19 +58,21 @@ fn heads(dims: &Dims) -> impl Iterator<Item = Head> + use<> {
     })
 }
 
-/// First query, number of queries and number of keys of each block, last block first.
-fn blocks(len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    (0..len).step_by(ROWS).rev().map(move |first| {
+/// First query, number of queries and number of keys of each block of the queries `past..len`, last block first.
+fn blocks(past: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (past..len).step_by(ROWS).rev().map(move |first| {
         let rows = ROWS.min(len - first);
         (first, rows, first + rows)
     })
 }
 
-/// One window: qkv `[len, C + 2 K D]` → y `[len, C]`, lse `[H, len]`.
+/// One window, whose first `past` positions were attended to before: qkv `[len, C + 2 K D]` → y `[len − past, C]`,
+/// lse `[H, len − past]`.
 pub fn forward(
     dims: &Dims,
     products: Products,
     qkv: &[f32],
+    past: usize,
     y: &mut [f32],
     lse: &mut [f32],
     scratch: &mut Scratch,
@@ -79,8 +81,8 @@ pub fn forward(
     let len = qkv.len() / stride;
     let scale = 1.0 / (d as f32).sqrt();
     let view = |row: usize, column: usize, rows| Mat::strided(&qkv[row * stride + column..], rows, d, stride);
-    for (head, lse) in heads(dims).zip(lse.chunks_exact_mut(len)) {
-        for (first, rows, keys) in blocks(len) {
+    for (head, lse) in heads(dims).zip(lse.chunks_exact_mut(len - past)) {
+        for (first, rows, keys) in blocks(past, len) {
             let block = &mut scratch.scores[..rows * scratch.stride];
             let scores = MatMut::strided(block, rows, keys, scratch.stride);
             products.multiply(
@@ -98,9 +100,9 @@ pub fn forward(
                 keys,
                 scale,
                 inverse,
-                &mut lse[first..first + rows],
+                &mut lse[first - past..][..rows],
             );
-            let out = &mut y[first * dims.width + head.query..];
+            let out = &mut y[(first - past) * dims.width + head.query..];
             let weights = Mat::strided(block, rows, keys, scratch.stride);
             let target = MatMut::strided(out, rows, d, dims.width);
             products.multiply(target, Store::Set, 1.0, weights, view(0, head.value, keys));
@@ -125,7 +127,7 @@ pub struct Saved<'a> {
 pub fn backward(dims: &Dims, products: Products, saved: &Saved<'_>, dqkv: &mut [f32], scratch: &mut Scratch) {
     let len = saved.qkv.len() / dims.qkv_width();
     for (head, lse) in heads(dims).zip(saved.lse.chunks_exact(len)) {
-        for (i, (first, rows, keys)) in blocks(len).enumerate() {
+        for (i, (first, rows, keys)) in blocks(0, len).enumerate() {
             // The first block of the first head sees all keys, so it can overwrite.
             let store = if head.shared || i > 0 { Store::Add } else { Store::Set };
             let lse = &lse[first..first + rows];

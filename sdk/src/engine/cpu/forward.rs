@@ -1,4 +1,4 @@
-//! The model forwards only: held-out loss, logits and text.
+//! The model forwards only: held-out loss and logits.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -9,9 +9,9 @@ use super::pool::Pool;
 use super::workspace::Workspace;
 use super::{THREADS_MAX, describe};
 use crate::engine::EngineError;
-use crate::model::{ModelError, ModelSpec, Sampler, check_len, check_vocab, layout, windows};
+use crate::model::{ModelError, ModelSpec, check_len, check_vocab, layout, windows};
 
-/// Runs a model forwards on the processor: held-out loss, logits, text.
+/// Runs a model forwards on the processor: held-out loss and logits. What writes text is [`super::Writer`].
 pub struct CpuModel {
     network: Network,
     pool: Pool,
@@ -68,7 +68,7 @@ impl CpuModel {
             while let Some((tokens, loss)) = next() {
                 let rows = tokens.len() / (len + 1) * len;
                 let windows = tokens.chunks_exact(len + 1);
-                let pass = Pass { network, params, len, rows };
+                let pass = Pass { network, params, past: 0, len, rows };
                 pass.forward(windows.clone().flat_map(|window| &window[..len]).copied(), work);
                 let targets: Vec<u32> = windows.flat_map(|window| &window[1..]).copied().collect();
                 *loss = pass.loss(&targets, work);
@@ -94,33 +94,6 @@ impl CpuModel {
         Ok(logits)
     }
 
-    /// Continues `prompt`, of which the last `context` tokens count, by `count` tokens.
-    ///
-    /// `temperature` 0 takes the likeliest; the same seed gives the same text.
-    ///
-    /// # Errors
-    /// - [`EngineError::Model`]: `prompt` is empty, or `params` or `prompt` does not fit the model.
-    pub fn sample(
-        &mut self,
-        params: &[f32],
-        prompt: &[u32],
-        count: usize,
-        temperature: f32,
-        seed: u64,
-    ) -> Result<Vec<u32>, EngineError> {
-        let (context, vocab) = (self.network.dims.context, self.network.dims.vocab);
-        let mut sampler = Sampler::new(temperature, seed);
-        let mut tokens = prompt.to_vec();
-        for _ in 0..count {
-            let seen = &tokens[tokens.len().saturating_sub(context)..];
-            self.run(params, seen)?;
-            let (pass, work) = self.after(params, seen.len());
-            pass.logits(seen.len() - 1, 1, work);
-            tokens.push(sampler.choose(&work.logits[..vocab]));
-        }
-        Ok(tokens.split_off(prompt.len()))
-    }
-
     /// One sequence up to the last norm, in the first workspace.
     fn run(&mut self, params: &[f32], tokens: &[u32]) -> Result<(), EngineError> {
         let dims = &self.network.dims;
@@ -129,13 +102,13 @@ impl CpuModel {
         if tokens.is_empty() || tokens.len() > dims.context {
             return Err(ModelError::Sequence { found: tokens.len(), context: dims.context }.into());
         }
-        let pass = Pass { network: &self.network, params, len: tokens.len(), rows: tokens.len() };
+        let pass = Pass { network: &self.network, params, past: 0, len: tokens.len(), rows: tokens.len() };
         pass.forward(tokens.iter().copied(), &mut self.workspaces[0]);
         Ok(())
     }
 
     /// To look at what [`Self::run`] left.
     fn after<'a>(&'a mut self, params: &'a [f32], len: usize) -> (Pass<'a>, &'a mut Workspace) {
-        (Pass { network: &self.network, params, len, rows: len }, &mut self.workspaces[0])
+        (Pass { network: &self.network, params, past: 0, len, rows: len }, &mut self.workspaces[0])
     }
 }

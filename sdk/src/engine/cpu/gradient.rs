@@ -156,7 +156,7 @@ impl CpuGradient {
         self.pool.each(&mut self.workspaces, |work| {
             while let Some((turn, ((tokens, dx), loss))) = next() {
                 let rows = tokens.len() / (len + 1) * len;
-                let pass = Pass { network, params, len, rows };
+                let pass = Pass { network, params, past: 0, len, rows };
                 let windows = tokens.chunks_exact(len + 1);
                 pass.forward(windows.clone().flat_map(|window| &window[..len]).copied(), work);
                 let mut targets = std::mem::take(&mut work.targets);

@@ -12,6 +12,7 @@ mod pool;
 mod trainer;
 mod turns;
 mod workspace;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub use gradient::{CpuGradient, Sums};
 pub(in crate::engine) use kernels::instruction_set;
 pub use peak::matmul_flops_per_s;
 pub use trainer::CpuTrainer;
+pub use writer::Writer;
 
 /// Most threads of an engine; more are not started.
 const THREADS_MAX: NonZeroUsize = NonZeroUsize::new(256).expect("256 > 0");

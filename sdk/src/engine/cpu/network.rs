@@ -103,7 +103,9 @@ pub struct Pass<'a> {
     pub network: &'a Network,
     /// The parameters, `[len]`.
     pub params: &'a [f32],
-    /// Tokens in each window, at most T.
+    /// Tokens that came before those of the one window, with keys and values that [`Workspace::kept`] holds; else 0.
+    pub past: usize,
+    /// Tokens in each window, at most T with those of the past.
     pub len: usize,
     /// Rows: windows times `len`.
     pub rows: usize,
@@ -150,7 +152,9 @@ impl Pass<'_> {
         let norm1 = self.weight(&slots.layers[0].norm1);
         kernels::norm(&first.x[..values], norm1, eps, &mut work.normed, &mut first.scales1[..self.rows]);
         for (i, slots) in slots.layers.iter().enumerate() {
+            work.take_kept(i);
             self.layer(slots, i % work.layers.len(), work);
+            work.take_kept(i);
             // The next norm takes in what the feed-forward layer adds.
             let layers = work.layers.len();
             let middle = std::mem::take(&mut work.layers[i % layers].middle);
@@ -181,12 +185,14 @@ impl Pass<'_> {
         let (c, f, wide) = (dims.width, dims.ff, dims.qkv_width());
         let values = self.rows * c;
         let layer = &mut work.layers[index];
-        let qkv = &mut layer.qkv[..self.rows * wide];
+        let (past, seen) = (self.past, self.past + self.len);
+        let qkv = &mut layer.qkv[past * wide..][..self.rows * wide];
         self.linear(&work.normed[..values], &slots.qkv, c, qkv);
-        self.network.rotary.turn(qkv, wide, c + dims.kv_width, self.len, Direction::Forward);
-        let windows = qkv.chunks_exact(self.len * wide).zip(layer.attended.chunks_exact_mut(self.len * c));
+        self.network.rotary.turn(qkv, wide, c + dims.kv_width, past..seen, Direction::Forward);
+        let windows = layer.qkv[..(past + self.rows) * wide].chunks_exact(seen * wide);
+        let windows = windows.zip(layer.attended.chunks_exact_mut(self.len * c));
         for ((qkv, y), lse) in windows.zip(layer.lse.chunks_exact_mut(self.len * dims.heads)) {
-            attention::forward(dims, self.network.products, qkv, y, lse, &mut work.attention);
+            attention::forward(dims, self.network.products, qkv, past, y, lse, &mut work.attention);
         }
         self.linear(&layer.attended[..values], &slots.out, c, &mut work.branch);
         kernels::add_norm(
@@ -333,7 +339,7 @@ impl Pass<'_> {
             };
             attention::backward(dims, self.network.products, &saved, dqkv, &mut work.attention);
         }
-        self.network.rotary.turn(dqkv, wide, c + dims.kv_width, self.len, Direction::Backward);
+        self.network.rotary.turn(dqkv, wide, c + dims.kv_width, 0..self.len, Direction::Backward);
 
         let (weight, scales) = (self.weight(&slots.norm1), &layer.scales1[..self.rows]);
         let normed = &mut work.normed[..values];

@@ -34,6 +34,8 @@ pub struct Layer {
 pub struct Workspace {
     /// One for each layer in training; one in all otherwise.
     pub layers: Vec<Layer>,
+    /// The queries, keys and values of each layer, `[T, C + 2 K D]`, where a text grows token by token; else empty.
+    pub kept: Vec<Buffer>,
     /// Residual stream at the end, `[R, C]`.
     pub x: Buffer,
     /// Scales of the last norm, `[R]`.
@@ -77,6 +79,7 @@ impl Workspace {
         let chunk = (LOGITS_MAX / dims.vocab).max(CHUNK_MIN).min(rows);
         Self {
             layers: (0..if training { dims.layers } else { 1 }).map(|_| layer()).collect(),
+            kept: Vec::new(),
             x: of(dims.width),
             scales: of(1),
             normed: of(dims.width),
@@ -88,6 +91,19 @@ impl Workspace {
             chunk,
             attention: Scratch::new(dims.context, training),
             targets: Vec::with_capacity(rows),
+        }
+    }
+
+    /// For one text that grows token by token, with what each layer keeps of it.
+    pub fn for_writing(dims: &Dims) -> Self {
+        let kept = (0..dims.layers).map(|_| Buffer::zeros(dims.context * dims.qkv_width())).collect();
+        Self { kept, ..Self::new(dims, 1, false) }
+    }
+
+    /// Lets layer `i` compute in what is kept of it, and, called again, puts that back; does nothing where nothing is.
+    pub fn take_kept(&mut self, i: usize) {
+        if let Some(kept) = self.kept.get_mut(i) {
+            std::mem::swap(kept, &mut self.layers[0].qkv);
         }
     }
 
@@ -103,6 +119,8 @@ impl Workspace {
             .into_iter()
             .map(Buffer::bytes)
             .sum::<usize>();
-        self.layers.iter().map(layer).sum::<usize>() + own + self.logits.bytes() + self.attention.bytes()
+        let kept = self.kept.iter().map(Buffer::bytes).sum::<usize>();
+        let layers = self.layers.iter().map(layer).sum::<usize>();
+        layers + kept + own + self.logits.bytes() + self.attention.bytes()
     }
 }

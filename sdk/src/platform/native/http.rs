@@ -118,6 +118,7 @@ fn get(request: &FetchRequest, unwanted: &dyn Fn() -> bool) -> Result<FetchReply
             Ok(count) => count,
             Err(error) => return Err(broke(error.to_string(), body)),
         };
+        request.count.add(count as u64);
         if (body.len() + count) as u64 > bytes_max {
             if success {
                 return Err(FetchError::TooLarge { url: url(), body_bytes_max: bytes_max });

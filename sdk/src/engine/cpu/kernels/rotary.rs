@@ -1,5 +1,7 @@
 //! Rotary positions: pairs of values of each head are turned by an angle that grows with the position.
 
+use std::ops::Range;
+
 use crate::model::rotary_tables;
 
 /// Cosines and sines of the rotary positions, `[T, D / 2]` each.
@@ -30,11 +32,12 @@ impl Rotary {
         size_of_val(&*self.cos) + size_of_val(&*self.sin)
     }
 
-    /// Turns the first `width` values, whole heads, of each row of `x`, `[n · len, stride]`: `n` windows of
-    /// `len` positions each.
-    pub fn turn(&self, x: &mut [f32], stride: usize, width: usize, len: usize, direction: Direction) {
-        let tables = (&self.cos[..len * self.half], &self.sin[..len * self.half]);
-        for window in x.chunks_exact_mut(len * stride) {
+    /// Turns the first `width` values, whole heads, of each row of `x`, `[n · at.len(), stride]`: `n` windows at the
+    /// positions `at`.
+    pub fn turn(&self, x: &mut [f32], stride: usize, width: usize, at: Range<usize>, direction: Direction) {
+        let rows = at.start * self.half..at.end * self.half;
+        let tables = (&self.cos[rows.clone()], &self.sin[rows]);
+        for window in x.chunks_exact_mut(at.len() * stride) {
             match direction {
                 Direction::Forward => turn(window, stride, width, tables.0, tables.1, self.half, 1.0),
                 Direction::Backward => turn(window, stride, width, tables.0, tables.1, self.half, -1.0),
