@@ -11,10 +11,12 @@
 //! | `units` | durations and sizes as people write them |
 //! | `range` | settings that are out of range |
 //! | `method` | the settings of the method itself |
+//! | `plot` | plots as SVG, and numbers as people read them |
 
 mod file;
 mod layers;
 mod method;
+pub mod plot;
 mod program;
 mod range;
 mod units;
