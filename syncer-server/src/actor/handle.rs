@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use archipelago::diloco::syncer::Input;
 use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
+use archipelago::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::subject::Subject;
 use crate::outbox::Outbox;
-use crate::status::{Evaluation, LearnersQuery, ServerStatus};
+use crate::report::Story;
+use crate::status::{Evaluation, LearnersQuery, LogQuery, ServerStatus};
 
 /// Commands waiting for the actor, at most; a reader that finds it full stops reading its socket.
 const COMMANDS_MAX: usize = 1_024;
@@ -29,22 +31,37 @@ pub enum Command {
     Open(ConnId, Outbox),
     /// Something for the core.
     Input(Input),
-    /// An order of the owner about this learner; the answer is whether there is such a one.
-    Rein(LearnerId, Input, oneshot::Sender<bool>),
+    /// A socket was closed with this before the core heard of it, or in spite of what it knew.
+    TurnedAway(Bye),
+    /// An order of the owner, about this learner if it is about one.
+    Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
     /// What is Θ̂ of this fragment?
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
     /// What is Θ?
     Subject(oneshot::Sender<Subject>),
     /// How does the run stand?
     Status(oneshot::Sender<Box<ServerStatus>>),
+    /// What is there to report?
+    Story(oneshot::Sender<Box<Story>>),
     /// What does this view show now, as JSON?
     View(View, oneshot::Sender<Arc<str>>),
-    /// The held-out loss was measured, and maybe a text written.
-    Evaluated(Evaluation, Option<String>),
+    /// The held-out loss was measured, and maybe a text written; answered when that is taken in.
+    Evaluated(Evaluation, Option<String>, oneshot::Sender<()>),
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obeyed {
+    /// It is carried out.
+    Taken,
+    /// There has been no such learner.
+    NoSuchLearner,
+    /// The run is complete: nothing is left to steer.
+    RunOver,
 }
 
 /// A part of what is shown.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum View {
     /// Some learners.
     Learners(LearnersQuery),
@@ -52,6 +69,8 @@ pub enum View {
     Series,
     /// The last rounds.
     Rounds,
+    /// Lines of the run's log.
+    Log(LogQuery),
 }
 
 /// The way to the actor, for everyone.
@@ -61,6 +80,7 @@ pub struct ActorHandle {
     events: broadcast::Sender<Arc<str>>,
     news: broadcast::Sender<News>,
     status: watch::Receiver<Arc<str>>,
+    over: watch::Receiver<bool>,
 }
 
 /// The actor's ends of an [`ActorHandle`].
@@ -70,6 +90,7 @@ pub struct Mailbox {
     pub(super) events: broadcast::Sender<Arc<str>>,
     pub(super) news: broadcast::Sender<News>,
     pub(super) status: watch::Sender<Arc<str>>,
+    pub(super) over: watch::Sender<bool>,
 }
 
 impl ActorHandle {
@@ -80,9 +101,10 @@ impl ActorHandle {
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let (news, _) = broadcast::channel(NEWS_MAX);
         let (status, status_watch) = watch::channel(Arc::from("{}"));
+        let (over, over_watch) = watch::channel(false);
         let mailbox =
-            Mailbox { commands: commands_queue, events: events.clone(), news: news.clone(), status };
-        (Self { commands, events, news, status: status_watch }, mailbox)
+            Mailbox { commands: commands_queue, events: events.clone(), news: news.clone(), status, over };
+        (Self { commands, events, news, status: status_watch, over: over_watch }, mailbox)
     }
 
     /// Tells the actor; false if it has ended.
@@ -95,9 +117,9 @@ impl ActorHandle {
         self.ask(|reply| Command::Hat(fragment, reply)).await
     }
 
-    /// Gives an order about one learner; false if there is no such one, `None` if the actor has ended.
-    pub async fn rein(&self, learner: LearnerId, order: Input) -> Option<bool> {
-        self.ask(|reply| Command::Rein(learner, order, reply)).await
+    /// Gives an order, about `learner` if it is about one; `None` if the actor has ended.
+    pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<Obeyed> {
+        self.ask(|reply| Command::Order(learner, order, reply)).await
     }
 
     /// Θ and where the run stands; `None` if the actor has ended.
@@ -110,14 +132,19 @@ impl ActorHandle {
         self.ask(Command::Status).await
     }
 
+    /// What there is to report now; `None` if the actor has ended.
+    pub async fn story(&self) -> Option<Box<Story>> {
+        self.ask(Command::Story).await
+    }
+
     /// What `view` shows now, as JSON; `None` if the actor has ended.
     pub async fn view(&self, view: View) -> Option<Arc<str>> {
         self.ask(|reply| Command::View(view, reply)).await
     }
 
-    /// Hands in a measurement.
+    /// Hands in a measurement, and waits until it is taken in.
     pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
-        self.tell(Command::Evaluated(evaluation, sample)).await;
+        self.ask(|reply| Command::Evaluated(evaluation, sample, reply)).await;
     }
 
     /// News from now on.
@@ -136,6 +163,12 @@ impl ActorHandle {
     #[must_use]
     pub fn status_watch(&self) -> watch::Receiver<Arc<str>> {
         self.status.clone()
+    }
+
+    /// Whether the run is complete, as it turns true.
+    #[must_use]
+    pub fn over_watch(&self) -> watch::Receiver<bool> {
+        self.over.clone()
     }
 
     /// Waits for the actor's end.

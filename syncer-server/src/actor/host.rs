@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use archipelago::diloco::syncer::{Event, Host, Syncer};
-use archipelago::diloco::{ConnId, MergeFailure, MergeJob, MergeOutcome, Millis};
+use archipelago::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago::wire::{Bye, Message};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::handle::Mailbox;
+use super::record::{Record, Said};
 use crate::outbox::{Encoder, Outbox};
-use crate::status::Board;
+use crate::status::{Board, Happening};
 
 /// How a merge job ended.
 pub(super) type Merged = Box<Result<MergeOutcome, Box<MergeFailure>>>;
@@ -24,6 +25,7 @@ pub(super) struct Desk<'a> {
     pub(super) encoder: &'a mut Encoder,
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
     pub(super) merges: &'a mut JoinSet<Merged>,
+    pub(super) record: &'a mut Record,
     /// Connections whose queue is full.
     pub(super) slow: Vec<ConnId>,
     pub(super) is_finished: bool,
@@ -31,27 +33,40 @@ pub(super) struct Desk<'a> {
 
 impl Host for Desk<'_> {
     fn send(&mut self, conns: &[ConnId], message: Message) {
-        let outgoing = self.encoder.encode(&message);
-        for conn in conns {
-            let full = self.outboxes.get(conn).is_some_and(|outbox| outbox.send(outgoing.clone()).is_err());
-            if full {
-                self.slow.push(*conn);
-            }
+        let said = Said::Send(conns.to_vec(), self.encoder.encode(&message));
+        if let Some(said) = self.record.gate.pass_message(conns, &message, said) {
+            self.say(said);
         }
     }
 
     fn close(&mut self, conn: ConnId, bye: Bye) {
-        if let Some(outbox) = self.outboxes.remove(&conn) {
-            outbox.close(bye);
+        if let Some(said) = self.record.gate.pass(Said::Close(conn, bye)) {
+            self.say(said);
+        }
+    }
+
+    fn record(&mut self, entry: Entry) {
+        let what = match &entry {
+            Entry::Finishing => Some(Happening::Finishing),
+            Entry::Finished => Some(Happening::Finished),
+            _ => None,
+        };
+        self.record.keep(entry);
+        if let Some(what) = what {
+            self.record.log(self.board, self.now, what);
         }
     }
 
     fn merge(&mut self, job: MergeJob) {
+        self.record.keep_bodies(&job);
         self.merges.spawn_blocking(move || Box::new(job.run()));
     }
 
-    fn note(&mut self, _syncer: &Syncer, event: Event) {
+    fn note(&mut self, syncer: &Syncer, event: Event) {
         self.board.note(self.now, &event);
+        if let Some(what) = Happening::of(syncer, &event) {
+            self.record.log(self.board, self.now, what);
+        }
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
             Event::Joined { .. }
@@ -66,12 +81,39 @@ impl Host for Desk<'_> {
         }
         if self.mailbox.events.receiver_count() > 0 {
             // Nobody listens any more if this fails.
-            let _ = self.mailbox.events.send(json(&event));
+            let _ = self.mailbox.events.send(json(&self.board.told(event)));
         }
     }
 
     fn finished(&mut self) {
         self.is_finished = true;
+    }
+}
+
+impl Desk<'_> {
+    /// Says what waited long enough.
+    pub(super) fn release(&mut self) {
+        while let Some(said) = self.record.gate.release() {
+            self.say(said);
+        }
+    }
+
+    fn say(&mut self, said: Said) {
+        match said {
+            Said::Send(conns, outgoing) => {
+                for conn in conns {
+                    let outbox = self.outboxes.get(&conn);
+                    if outbox.is_some_and(|outbox| outbox.send(outgoing.clone()).is_err()) {
+                        self.slow.push(conn);
+                    }
+                }
+            }
+            Said::Close(conn, bye) => {
+                if let Some(outbox) = self.outboxes.remove(&conn) {
+                    outbox.close(bye);
+                }
+            }
+        }
     }
 }
 

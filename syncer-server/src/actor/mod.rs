@@ -2,9 +2,11 @@
 
 mod handle;
 mod host;
+mod record;
+mod save;
 mod shell;
 mod subject;
 
-pub use handle::{ActorHandle, Command, News, View};
-pub use shell::{Actor, Ended, Final};
+pub use handle::{ActorHandle, Command, News, Obeyed, View};
+pub use shell::{Actor, Final};
 pub use subject::Subject;

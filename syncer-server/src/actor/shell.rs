@@ -1,27 +1,39 @@
 //! The actor's loop: wait, hand to the core, do what it says.
 
+mod alerts;
+mod ending;
+mod log;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago::diloco::syncer::{Input, Syncer};
-use archipelago::diloco::{ConnId, FragmentId, Fragments, Version};
+use archipelago::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
 use archipelago::wire::{Bye, CloseCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::handle::{Command, Mailbox, View};
+pub use ending::Final;
+
+use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Desk, Merged, json};
+use super::record::Record;
+use super::save::{Saves, Written};
 use super::subject::Subject;
 use crate::clock::Clock;
 use crate::errors::ServerError;
+use crate::llama::Course;
 use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
-use crate::status::{Board, Evaluation, ServerStatus};
+use crate::report::Story;
+use crate::status::{Board, Evaluation, Happening, ServerStatus, Taped};
 use crate::store::{Snapshot, Store};
+use crate::tape::Writer;
+use crate::webhook::Webhook;
 
 /// Time between two publications of the status.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -45,15 +57,12 @@ pub struct Actor {
     pub snapshot_every: Duration,
     /// The other ends of the handle.
     pub mailbox: Mailbox,
-}
-
-/// Why the actor ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The run is complete.
-    Finished,
-    /// The server was told to stop.
-    Stopped,
+    /// Where decisions go.
+    pub tape: Writer,
+    /// Whether an earlier start is gone on with.
+    pub resumed: bool,
+    /// Where alerts are told, beside the log.
+    pub webhook: Option<Webhook>,
 }
 
 type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
@@ -63,22 +72,25 @@ struct State {
     encoder: Encoder,
     outboxes: BTreeMap<ConnId, Outbox>,
     merges: JoinSet<Merged>,
-    saves: JoinSet<Result<(), ServerError>>,
-    save_due: bool,
+    saves: Saves,
+    record: Record,
     hats: Vec<(FragmentId, HatReply)>,
+    /// What became of the owner's orders, and the row that has to be on the disk before that is said.
+    orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
     subjects: Vec<oneshot::Sender<Subject>>,
     finished: bool,
 }
 
 impl State {
-    fn new(fragments: Arc<Fragments>) -> Self {
+    fn new(fragments: Arc<Fragments>, tape: Writer) -> Self {
         Self {
+            record: Record::new(tape, fragments.count()),
             encoder: Encoder::new(fragments),
             outboxes: BTreeMap::new(),
             merges: JoinSet::new(),
-            saves: JoinSet::new(),
-            save_due: false,
+            saves: Saves::default(),
             hats: Vec::new(),
+            orders: Vec::new(),
             subjects: Vec::new(),
             finished: false,
         }
@@ -86,22 +98,55 @@ impl State {
 }
 
 impl Actor {
-    /// Runs until the run is complete or `shutdown` resolves; then everyone has been told, and what is
-    /// returned is the last state, to be saved.
+    /// Runs until `shutdown` resolves; then everyone has been told, and what is returned is the last state, to be
+    /// saved. Once the run is complete it goes on answering: nothing is launched or merged any more, newcomers are told
+    /// that all is done, and orders are refused.
     ///
     /// # Errors
-    /// `Internal`: a merge panicked.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(Ended, Final), ServerError> {
-        let mut state = State::new(Arc::clone(self.syncer.fragments()));
+    /// - `Internal`: a merge panicked.
+    /// - `DirInUse`: another program leads the run by now.
+    /// - `Disk`: what was decided last cannot be kept.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Final, ServerError> {
+        let Self { syncer, clock, meters, board, store, snapshot_every, mailbox, tape, resumed, webhook } =
+            self;
+        let state = State::new(Arc::clone(syncer.fragments()), tape);
+        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook };
+        running.log(&state.record, Happening::Started { resumed });
+        running.run(state, snapshot_every, shutdown).await
+    }
+}
+
+/// An actor at work.
+struct Running {
+    syncer: Syncer,
+    clock: Clock,
+    meters: Arc<Meters>,
+    board: Board,
+    store: Arc<Store>,
+    mailbox: Mailbox,
+    webhook: Option<Webhook>,
+}
+
+impl Running {
+    async fn run(
+        mut self,
+        mut state: State,
+        snapshot_every: Duration,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Final, ServerError> {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut status_tick = interval(STATUS_EVERY);
         let mut rounds_tick = interval(ROUNDS_EVERY);
-        let mut save_tick = interval(self.snapshot_every.max(Duration::from_millis(100)));
+        let mut save_tick = interval(snapshot_every.max(Duration::from_millis(100)));
         status_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         rounds_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         save_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         save_tick.tick().await;
-        let ended = loop {
+        if self.syncer.is_over() {
+            // An earlier start came to the end, and the run's clock has stood still since.
+            self.end(Millis(0));
+        }
+        loop {
             let deadline = self.syncer.deadline(self.clock.now());
             let timer = async {
                 match deadline {
@@ -111,22 +156,36 @@ impl Actor {
             };
             tokio::select! {
                 biased;
-                () = &mut shutdown => break Ended::Stopped,
+                () = &mut shutdown => break,
                 Some(merged) = state.merges.join_next() => self.merged(merged)?,
-                Some(saved) = state.saves.join_next() => note_save(saved),
+                Some(written) = state.saves.next() => self.saved(&mut state, written),
+                Ok(()) = state.record.state.changed() => self.taped(&mut state)?,
                 _ = status_tick.tick() => self.publish(&state),
                 _ = rounds_tick.tick() => self.publish_rounds(),
-                _ = save_tick.tick() => state.save_due = true,
+                _ = save_tick.tick() => state.saves.is_due |= !self.syncer.is_over(),
                 Some(command) = self.mailbox.commands.recv() => self.command(&mut state, command),
                 () = timer => self.handle(Input::Timeout),
             }
             self.drain(&mut state);
-            self.answer(&mut state);
-            if state.finished {
-                break Ended::Finished;
+            if std::mem::take(&mut state.finished) {
+                // The last figures, before the clock of the run stands still.
+                self.publish(&state);
+                self.publish_rounds();
+                self.end(self.clock.now());
+                // A crash must not begin the run again.
+                state.saves.is_due = true;
+                tracing::info!("the run is complete; it goes on being shown until the server is stopped");
             }
-        };
-        self.wind_up(state, ended).await.map(|last| (ended, last))
+            self.answer(&mut state);
+            self.publish_log(&state);
+        }
+        self.wind_up(state).await
+    }
+
+    /// The run is complete, since now or since an earlier start.
+    fn end(&mut self, now: Millis) {
+        self.board.end(now);
+        self.mailbox.over.send_replace(true);
     }
 
     fn handle(&mut self, input: Input) {
@@ -139,21 +198,25 @@ impl Actor {
                 state.outboxes.insert(conn, outbox);
             }
             Command::Input(input) => {
-                match &input {
-                    Input::Disconnected(conn) => drop(state.outboxes.remove(conn)),
-                    // A crash must not undo the owner's word.
-                    Input::Hold(_) => state.save_due = true,
-                    _ => {}
+                if let Input::Disconnected(conn) = &input {
+                    state.outboxes.remove(conn);
                 }
                 self.handle(input);
             }
-            Command::Rein(learner, input, reply) => {
-                // Nobody waits any more if this fails.
-                let _ = reply.send(self.syncer.knows(learner));
-                self.handle(input);
-                // Whoever watches sees it at once.
-                self.drain(state);
-                self.mailbox.status.send_replace(json(&self.status(state)));
+            Command::Order(learner, input, reply) => {
+                let obeyed = match learner {
+                    _ if self.syncer.is_over() => Obeyed::RunOver,
+                    Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
+                    _ => Obeyed::Taken,
+                };
+                if obeyed == Obeyed::Taken {
+                    self.handle(input);
+                    // Whoever watches sees it at once.
+                    self.drain(state);
+                    self.mailbox.status.send_replace(json(&self.status(state)));
+                }
+                // A crash must not undo the owner's word, so it is on the tape before it is confirmed.
+                state.orders.push((state.record.gate.decided(), obeyed, reply));
             }
             Command::Hat(fragment, reply) => {
                 if fragment.0 < self.syncer.fragments().count() {
@@ -165,15 +228,28 @@ impl Actor {
                 // Nobody waits any more if this fails.
                 let _ = reply.send(Box::new(self.status(state)));
             }
+            Command::Story(reply) => {
+                let carried = self.board.carried(self.clock.now(), self.meters.read());
+                let record = self.syncer.record_amid();
+                let _ = reply.send(Box::new(Story::new(&record, carried, self.board.names_hidden())));
+            }
             Command::View(view, reply) => {
                 let now = self.clock.now();
                 let _ = reply.send(match view {
                     View::Learners(query) => json(&self.board.learners(now, &self.syncer, query)),
                     View::Series => self.board.series_json(),
                     View::Rounds => json(&self.board.rounds(now)),
+                    View::Log(query) => self.log_json(&query),
                 });
             }
-            Command::Evaluated(evaluation, text) => self.evaluated(evaluation, text),
+            Command::TurnedAway(bye) => {
+                self.log(&state.record, Happening::TurnedAway { reason: bye.reason, times: 1 });
+            }
+            Command::Evaluated(evaluation, text, reply) => {
+                self.evaluated(evaluation, text);
+                state.saves.is_due |= self.syncer.is_over();
+                let _ = reply.send(());
+            }
         }
     }
 
@@ -201,7 +277,7 @@ impl Actor {
 
     /// Does what the core says, until it has nothing more to say.
     fn drain(&mut self, state: &mut State) {
-        let State { encoder, outboxes, merges, .. } = state;
+        let State { encoder, outboxes, merges, record, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
         let mut desk = Desk {
             now: self.clock.now(),
@@ -210,9 +286,11 @@ impl Actor {
             encoder,
             outboxes,
             merges,
+            record,
             slow: Vec::new(),
             is_finished: false,
         };
+        desk.release();
         self.syncer.drain(&mut desk);
         while let Some(conn) = desk.slow.pop() {
             if let Some(outbox) = desk.outboxes.remove(&conn) {
@@ -228,10 +306,14 @@ impl Actor {
     fn answer(&mut self, state: &mut State) {
         let syncer = &self.syncer;
         for (fragment, reply) in std::mem::take(&mut state.hats) {
-            match syncer.hat(fragment) {
+            match syncer.hat(fragment).filter(|_| state.record.gate.is_version_safe(fragment)) {
                 Some(hat) => drop(reply.send(hat)),
                 None => state.hats.push((fragment, reply)),
             }
+        }
+        for (_, obeyed, reply) in state.orders.extract_if(.., |(seq, ..)| state.record.gate.is_safe(*seq)) {
+            // Nobody waits any more if this fails.
+            let _ = reply.send(obeyed);
         }
         if !state.subjects.is_empty()
             && let Some(subject) = self.subject()
@@ -240,33 +322,55 @@ impl Actor {
                 drop(reply.send(subject.clone()));
             }
         }
-        if state.save_due
-            && state.saves.is_empty()
-            && let Some(snapshot) = self.snapshot()
-        {
-            state.save_due = false;
-            let store = Arc::clone(&self.store);
-            state.saves.spawn_blocking(move || store.save(&snapshot).map(drop));
+        let (board, now) = (&self.board, self.clock.now());
+        let carried = || board.carried(now, self.meters.read());
+        state.saves.step(syncer, &state.record, &self.store, carried);
+    }
+
+    fn saved(&mut self, state: &mut State, written: Written) {
+        let fault = state.saves.note(written, &state.record);
+        if let Some(news) = self.board.disk().saved(self.clock.now(), fault) {
+            self.log(&state.record, news);
         }
+    }
+
+    /// The tape moved on, or cannot be written any more, or can again.
+    fn taped(&mut self, state: &mut State) -> Result<(), ServerError> {
+        let tape = state.record.look();
+        if tape.is_fenced {
+            return Err(ServerError::DirInUse { dir: self.store.dir().to_owned() });
+        }
+        let tape = Taped { decisions: tape.safe, update_bytes: tape.body_bytes, fault: tape.fault };
+        if let Some(news) = self.board.disk().taped(tape) {
+            let is_faulty = self.board.disk().is_faulty();
+            self.handle(Input::Stall(is_faulty));
+            self.log(&state.record, news);
+            // Whoever watches sees it at once.
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+        Ok(())
     }
 
     fn subject(&self) -> Option<Subject> {
         Some(Subject {
             thetas: self.syncer.thetas()?,
             fragments: Arc::clone(self.syncer.fragments()),
+            course: Course::of(self.syncer.ledger(), self.board.losses()),
             tokens_merged: self.syncer.ledger().clock_tokens(),
             rounds: self.syncer.rounds_merged(),
+            is_final: self.syncer.is_over(),
         })
     }
 
-    fn snapshot(&self) -> Option<Snapshot> {
-        let record = self.syncer.record()?;
+    fn snapshot(&self, seq: u64) -> Snapshot {
+        let record = self.syncer.record_amid();
         let carried = self.board.carried(self.clock.now(), self.meters.read());
-        Some(Snapshot { record, states: self.syncer.states().cloned().collect(), carried })
+        Snapshot { seq, record, states: self.syncer.states().cloned().collect(), carried }
     }
 
     /// Once a second: measures, and publishes the status.
     fn publish(&mut self, state: &State) {
+        self.look(state);
         let point = self.board.tick(self.clock.now(), &self.syncer, self.meters.read());
         if let Some(point) = point {
             self.tell("point", &point);
@@ -292,45 +396,5 @@ impl Actor {
     fn status(&self, state: &State) -> ServerStatus {
         let sockets = state.outboxes.len() as u32;
         self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets)
-    }
-
-    /// Tells everyone, waits for merges and saves in flight, and gives the last state.
-    async fn wind_up(mut self, mut state: State, ended: Ended) -> Result<Final, ServerError> {
-        if ended == Ended::Stopped {
-            let bye = Bye::new(CloseCode::Restart, "the syncer stops for now: come back later");
-            for (_, outbox) in std::mem::take(&mut state.outboxes) {
-                outbox.close(bye.clone());
-            }
-        }
-        while let Some(merged) = state.merges.join_next().await {
-            self.merged(merged)?;
-            self.drain(&mut state);
-        }
-        while let Some(saved) = state.saves.join_next().await {
-            note_save(saved);
-        }
-        self.publish(&state);
-        self.publish_rounds();
-        let subject = self.subject().expect("no merge runs any more");
-        let snapshot = self.snapshot().expect("no merge runs any more");
-        Ok(Final { subject, snapshot, status: self.status(&state) })
-    }
-}
-
-/// The actor's last words.
-pub struct Final {
-    /// Θ and where the run stands.
-    pub subject: Subject,
-    /// To be saved.
-    pub snapshot: Snapshot,
-    /// To be shown.
-    pub status: ServerStatus,
-}
-
-fn note_save(saved: Result<Result<(), ServerError>, tokio::task::JoinError>) {
-    match saved {
-        Ok(Ok(())) => tracing::debug!("snapshot saved"),
-        Ok(Err(error)) => tracing::error!(%error, "snapshot not saved; the next is tried in time"),
-        Err(error) => tracing::error!(%error, "saving a snapshot panicked"),
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use archipelago::diloco::Fragments;
 
+use crate::llama::Course;
+
 /// Parameters to measure, and where the run stood.
 #[derive(Clone, Debug)]
 pub struct Subject {
@@ -11,10 +13,14 @@ pub struct Subject {
     pub thetas: Vec<Arc<Vec<f32>>>,
     /// How they lie in the flat vector.
     pub fragments: Arc<Fragments>,
+    /// How far the run had come, for people.
+    pub course: Course,
     /// Tokens merged into it.
     pub tokens_merged: u64,
     /// Rounds merged into it.
     pub rounds: u64,
+    /// Whether the run is complete, so that nothing will ever be merged into it again.
+    pub is_final: bool,
 }
 
 impl Subject {

@@ -4,6 +4,8 @@ use archipelago::wire::{RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::llama::SpecialTokens;
+
 /// What a run is. It never changes; other settings may from one start to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +18,24 @@ pub struct Manifest {
     pub corpus: String,
     /// What learners are told.
     pub spec: RunSpec,
+    /// The folder whose model the run began with; without one its first parameters follow from the seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Initial>,
+    /// The name of the text, for people; folders of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// A folder whose model a run began from, as the run remembers it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Initial {
+    /// The folder's name, for people.
+    pub folder: String,
+    /// SHA-256 of the parameters as little-endian f32 in the order of the layout, in hexadecimal.
+    pub sha256: String,
+    /// Tokens with a meaning of their own.
+    pub special: SpecialTokens,
 }
 
 /// The form written here.
@@ -40,8 +60,24 @@ impl Manifest {
         let corpus = || (self.corpus != other.corpus).then(|| "other text or tokenizer there".to_owned());
         let rest = || difference("", &there, &here);
         let shards = || (self.spec.data != other.spec.data).then(|| "other shards there".to_owned());
-        model.or_else(rest).or_else(corpus).or_else(shards)
+        let init = || (beginning(self) != beginning(other)).then(|| self.other_beginning(other));
+        model.or_else(init).or_else(rest).or_else(corpus).or_else(shards)
     }
+
+    fn other_beginning(&self, other: &Self) -> String {
+        let name = |manifest: &Self| match &manifest.init {
+            Some(Initial { folder, sha256, .. }) => {
+                format!("the model of {folder} ({})", sha256.get(..8).unwrap_or(sha256))
+            }
+            None => "the parameters of its seed".to_owned(),
+        };
+        format!("it began with {} there, {} here", name(self), name(other))
+    }
+}
+
+/// What the first parameters of a run are told by, beside its seed.
+fn beginning(manifest: &Manifest) -> Option<&str> {
+    manifest.init.as_ref().map(|initial| &*initial.sha256)
 }
 
 /// The first leaf in which two values differ.

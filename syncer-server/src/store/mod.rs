@@ -2,13 +2,18 @@
 //!
 //! ```text
 //! run.json                        what the run is (Manifest); written once
+//! initial.safetensors             the first parameters, if the run began with the model of a folder
 //! tokenizer.json                  text ⇄ tokens
+//! held-out.json                   the part of the held-out text that is measured on
 //! admin.token, invite.token       readable by their owner only
 //! snapshots/00000007.safetensors  the newest two
+//! tape.sqlite, bodies/            what was decided, and what learners sent: see `tape/`
 //! lock                            held while a server works here
 //! ```
 //! Files are written beside their place, synced and renamed, so each is whole or not there.
 
+mod held_out;
+mod initial;
 mod manifest;
 mod snapshot;
 
@@ -16,12 +21,13 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use archipelago::wire::{Invite, RunId};
+use archipelago::wire::{Invite, ModelSpec, RunId};
 
 use crate::config::{INVITE_AUTO, INVITE_SHORT};
 use crate::errors::ServerError;
 
-pub use manifest::{FORMAT, Manifest};
+pub use held_out::HeldOut;
+pub use manifest::{FORMAT, Initial, Manifest};
 pub use snapshot::Snapshot;
 
 /// Snapshots kept: the newest, and the one before in case the newest is damaged.
@@ -72,6 +78,10 @@ impl Store {
         self.dir.join("tokenizer.json")
     }
 
+    fn held_out_path(&self) -> PathBuf {
+        self.dir.join("held-out.json")
+    }
+
     /// What the run is; `None` if none was begun here.
     ///
     /// # Errors
@@ -80,7 +90,13 @@ impl Store {
     pub fn manifest(&self) -> Result<Option<Manifest>, ServerError> {
         let path = self.dir.join("run.json");
         if !path.exists() {
-            return Ok(None);
+            return match self.has_tape() || !self.snapshots()?.is_empty() {
+                true => Err(ServerError::DirCorrupt {
+                    path,
+                    why: "it is missing, and a run is here: put it back, or give --dir another folder".into(),
+                }),
+                false => Ok(None),
+            };
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
         serde_json::from_slice(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
@@ -91,14 +107,49 @@ impl Store {
         })
     }
 
-    /// Begins a run here.
+    /// Begins a run here, whose first parameters are `theta`, `[len]`; they are kept if they do not follow from
+    /// its seed. What `run.json` speaks of is there before it is.
     ///
     /// # Errors
-    /// `Disk`: a file cannot be written.
-    pub fn begin(&self, manifest: &Manifest, tokenizer_json: &str) -> Result<(), ServerError> {
+    /// - `Disk`: a file cannot be written.
+    /// - `Internal`: the run has no model.
+    pub fn begin(&self, manifest: &Manifest, tokenizer_json: &str, theta: &[f32]) -> Result<(), ServerError> {
         write_file(&self.tokenizer_path(), tokenizer_json.as_bytes())?;
+        self.keep_initial(manifest, theta)?;
         let json = serde_json::to_string_pretty(manifest).expect("plain data");
         write_file(&self.dir.join("run.json"), json.as_bytes())
+    }
+
+    /// Keeps what is measured on, unless it is there.
+    ///
+    /// # Errors
+    /// `Disk`: the file cannot be written.
+    pub fn keep_held_out(&self, held_out: &HeldOut) -> Result<(), ServerError> {
+        let path = self.held_out_path();
+        match path.exists() {
+            true => Ok(()),
+            false => write_file(&path, &serde_json::to_vec(held_out).expect("plain data")),
+        }
+    }
+
+    /// What is measured on; `None` if it was not kept, as in folders of former versions.
+    ///
+    /// # Errors
+    /// - `Disk`: the file cannot be read.
+    /// - `DirCorrupt`: it is not what was kept for a model like `spec`.
+    pub fn held_out(&self, spec: &ModelSpec) -> Result<Option<HeldOut>, ServerError> {
+        let path = self.held_out_path();
+        if !path.exists() {
+            return Ok(None);
+        }
+        let json = fs::read(&path).map_err(disk("read", &path))?;
+        match serde_json::from_slice::<HeldOut>(&json) {
+            Ok(held_out) if held_out.fits(spec) => Ok(Some(held_out)),
+            _ => {
+                let why = "it does not fit the run: remove it, and the next start writes it again".into();
+                Err(ServerError::DirCorrupt { path, why })
+            }
+        }
     }
 
     /// The newest snapshot that is whole; damaged ones are passed over with a warning.
@@ -128,6 +179,27 @@ impl Store {
                 ),
             }),
         }
+    }
+
+    /// The oldest snapshot that is whole.
+    ///
+    /// # Errors
+    /// `Disk`: the folder cannot be read.
+    pub fn oldest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
+        let whole = |path: &PathBuf| Snapshot::read(path).ok().filter(|snapshot| snapshot.record.run == run);
+        Ok(self.snapshots()?.iter().find_map(whole))
+    }
+
+    /// Where the rows of the run's tape are.
+    #[must_use]
+    pub fn tape_path(&self) -> PathBuf {
+        self.dir.join("tape.sqlite")
+    }
+
+    /// Whether the run's tape is there.
+    #[must_use]
+    pub fn has_tape(&self) -> bool {
+        self.tape_path().exists()
     }
 
     /// Writes `snapshot` as the newest and removes all but the newest two.
@@ -193,7 +265,7 @@ impl Store {
     }
 
     /// The snapshots, oldest first.
-    fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
+    pub(crate) fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
         let folder = self.dir.join("snapshots");
         if !folder.exists() {
             return Ok(Vec::new());
@@ -208,6 +280,15 @@ impl Store {
         paths.sort_by_key(|path| number(path));
         Ok(paths)
     }
+}
+
+/// Sees to it that nothing is at `dir`, or an empty folder.
+///
+/// # Errors
+/// `DirTaken`.
+pub fn vacant(dir: &Path) -> Result<(), ServerError> {
+    let is_empty = || fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+    if !dir.exists() || is_empty() { Ok(()) } else { Err(ServerError::DirTaken { dir: dir.to_owned() }) }
 }
 
 /// A random number from the system.

@@ -1,13 +1,15 @@
 //! A whole syncer in one safetensors file.
 
 use std::borrow::Cow;
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use archipelago::bytes::{from_f32s, hex, to_f32s};
 use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::diloco::{FragmentState, Version, halves};
+use archipelago::diloco::{FragmentState, RunId, Version, halves};
 use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -17,9 +19,11 @@ use crate::status::Carried;
 /// Everything that a restart needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
+    /// The last row of the tape that is in it.
+    pub seq: u64,
     /// The syncer without its tensors.
     pub record: SyncerRecord,
-    /// The fragments, in order.
+    /// The fragments, in order; with a tape, each as it was then or later.
     pub states: Vec<FragmentState>,
     /// What the server adds up over all its starts.
     pub carried: Carried,
@@ -31,12 +35,30 @@ const META: &str = "archipelago";
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Meta {
+    /// Snapshots of before there was a tape have none.
+    #[serde(default)]
+    seq: u64,
     record: SyncerRecord,
     versions: Vec<Version>,
     carried: Carried,
     /// SHA-256 of the tensors' bytes in the order of [`PARTS`] within fragments, in hexadecimal:
     /// safetensors itself notices a short file, not a changed one.
     sha256: String,
+}
+
+impl Meta {
+    /// Reads the text of the header's entry.
+    fn of(entry: Option<&String>) -> Result<Self, String> {
+        let meta = entry.ok_or_else(|| format!("no {META} entry in its header"))?;
+        serde_json::from_str(meta).map_err(|error| format!("its {META} entry: {error}"))
+    }
+}
+
+/// What a file of safetensors begins with, but for its tensors.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(rename = "__metadata__")]
+    metadata: Option<BTreeMap<String, String>>,
 }
 
 /// The tensors of a fragment.
@@ -55,6 +77,7 @@ impl Snapshot {
             }
         }
         let meta = Meta {
+            seq: self.seq,
             record: self.record.clone(),
             versions: self.states.iter().map(|state| state.version).collect(),
             carried: self.carried.clone(),
@@ -65,14 +88,29 @@ impl Snapshot {
         safetensors::serialize_to_file(tensors, Some(meta), path).map_err(std::io::Error::other)
     }
 
+    /// The run of the snapshot in a file and the last row of the tape that is in it, without its tensors; the error
+    /// says what is wrong.
+    pub(crate) fn peek(path: &Path) -> Result<(RunId, u64), String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut file = File::open(path).map_err(text)?;
+        let len = file.metadata().map_err(text)?.len();
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(text)?;
+        let length = u64::from_le_bytes(length);
+        if length > len {
+            return Err("its header is longer than the file".into());
+        }
+        let head: Head = serde_json::from_reader(file.take(length)).map_err(|error| error.to_string())?;
+        let meta = Meta::of(head.metadata.as_ref().and_then(|entries| entries.get(META)))?;
+        Ok((meta.record.run, meta.seq))
+    }
+
     /// Reads and checks a file; the error says what is wrong with it.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
         let meta = header.metadata().as_ref().and_then(|entries| entries.get(META));
-        let meta = meta.ok_or_else(|| format!("no {META} entry in its header"))?;
-        let Meta { record, versions, carried, sha256 } =
-            serde_json::from_str(meta).map_err(|error| format!("its {META} entry: {error}"))?;
+        let Meta { seq, record, versions, carried, sha256 } = Meta::of(meta)?;
 
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
         let mut sha = Sha256::new();
@@ -96,7 +134,7 @@ impl Snapshot {
         if hex(&sha.finalize()) != sha256 {
             return Err("its tensors do not match their checksum".into());
         }
-        Ok(Self { record, states, carried })
+        Ok(Self { seq, record, states, carried })
     }
 }
 

@@ -1,0 +1,76 @@
+//! Snapshots, taken while merging goes on.
+
+use std::sync::Arc;
+
+use archipelago::diloco::syncer::Syncer;
+use archipelago::diloco::tape::Taking;
+use tokio::task::{JoinError, JoinSet};
+
+use super::record::Record;
+use crate::errors::ServerError;
+use crate::status::Carried;
+use crate::store::{Snapshot, Store};
+
+/// A snapshot on its way to the disk.
+#[derive(Default)]
+pub(super) struct Saves {
+    /// One is to be taken.
+    pub(super) is_due: bool,
+    taking: Option<(Taking, Carried)>,
+    writing: JoinSet<Result<u64, ServerError>>,
+    /// The last row in the one that was written last.
+    last: Option<u64>,
+}
+
+/// How a write ended: with the last row that is in the snapshot.
+pub(super) type Written = Result<Result<u64, ServerError>, JoinError>;
+
+impl Saves {
+    /// Goes on with what there is to do. `carried` gives what the server adds up.
+    pub(super) fn step(
+        &mut self,
+        syncer: &Syncer,
+        record: &Record,
+        store: &Arc<Store>,
+        carried: impl FnOnce() -> Carried,
+    ) {
+        let decided = record.gate.decided();
+        if std::mem::take(&mut self.is_due) && self.taking.is_none() && self.writing.is_empty() {
+            self.taking = Some((Taking::begin(syncer, decided), carried()));
+        }
+        let Some((taking, _)) = &mut self.taking else { return };
+        taking.step(syncer, decided);
+        if taking.is_ready(&record.gate) {
+            let Some((taking, carried)) = self.taking.take() else { return };
+            let (seq, record, states) = taking.into_parts();
+            let snapshot = Snapshot { seq, record, states, carried };
+            let store = Arc::clone(store);
+            self.writing.spawn_blocking(move || store.save(&snapshot).map(|_| snapshot.seq));
+        }
+    }
+
+    /// Waits until one is written; never, if none is.
+    pub(super) async fn next(&mut self) -> Option<Written> {
+        self.writing.join_next().await
+    }
+
+    /// Takes in how a write ended, and gives what went wrong. What the tape has before the last but one is not needed
+    /// any more.
+    pub(super) fn note(&mut self, written: Written, record: &Record) -> Option<Arc<str>> {
+        let fault = match written {
+            Ok(Ok(seq)) => {
+                tracing::debug!(seq, "snapshot saved");
+                if let Some(before) = self.last.replace(seq) {
+                    record.forget(before);
+                }
+                None
+            }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(format!("saving a snapshot panicked: {error}")),
+        };
+        if let Some(fault) = &fault {
+            tracing::error!(%fault, "snapshot not saved; the next is tried in time");
+        }
+        fault.map(Arc::from)
+    }
+}

@@ -1,0 +1,27 @@
+//! Alerts: raised and cleared, told in the log and at the owner's address.
+
+use super::{Running, State};
+use crate::clock::unix_ms;
+use crate::status::{AlertChange, AlertKind, Happening};
+use crate::webhook::Notice;
+
+impl Running {
+    /// Looks whether something needs looking after, and tells of what changed.
+    pub(super) fn look(&mut self, state: &State) {
+        for AlertChange { kind, is_raised, text } in self.board.look(self.clock.now(), &self.syncer) {
+            if is_raised {
+                tracing::warn!(?kind, text, "alert");
+            } else {
+                tracing::info!(?kind, text, "alert is over");
+            }
+            if let Some(webhook) = &self.webhook {
+                let (run, at_ms) = (self.syncer.run().to_string(), unix_ms());
+                webhook.tell(Notice { text: text.clone(), run, alert: kind, raised: is_raised, at_ms });
+            }
+            // The log has lines of its own for what befalls the disk.
+            if kind != AlertKind::DiskFault {
+                self.log(&state.record, Happening::Alert { alert: kind, raised: is_raised, text });
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! How the actor ends: whoever is owed an answer gets it, and nothing that was decided is lost.
+
+use std::time::Duration;
+
+use archipelago::wire::{Bye, CloseCode};
+
+use super::{Running, State};
+use crate::errors::ServerError;
+use crate::status::{Happening, ServerStatus};
+use crate::store::Snapshot;
+
+/// Time for the tape to take in what was decided last.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The actor's last words.
+pub struct Final {
+    /// To be saved.
+    pub snapshot: Snapshot,
+    /// To be shown.
+    pub status: ServerStatus,
+}
+
+impl Running {
+    /// Tells everyone, waits for merges and saves in flight, and gives the last state.
+    pub(super) async fn wind_up(mut self, mut state: State) -> Result<Final, ServerError> {
+        self.log(&state.record, Happening::Stopped);
+        // Those who are told that the run is complete, or what was merged of theirs, hear that first.
+        self.settle(&mut state).await?;
+        self.answer(&mut state);
+        let bye = Bye::new(CloseCode::Restart, "the syncer stops for now: come back later");
+        for (_, outbox) in std::mem::take(&mut state.outboxes) {
+            outbox.close(bye.clone());
+        }
+        while let Some(merged) = state.merges.join_next().await {
+            self.merged(merged)?;
+            self.drain(&mut state);
+        }
+        self.settle(&mut state).await?;
+        while let Some(written) = state.saves.next().await {
+            self.saved(&mut state, written);
+        }
+        self.publish(&state);
+        self.publish_rounds();
+        let snapshot = self.snapshot(state.record.gate.decided());
+        Ok(Final { snapshot, status: self.status(&state) })
+    }
+
+    /// Waits until all that was decided is on the tape, and says what waited for that.
+    async fn settle(&mut self, state: &mut State) -> Result<(), ServerError> {
+        let deadline = tokio::time::Instant::now() + SETTLE_WITHIN;
+        loop {
+            self.taped(state)?;
+            self.drain(state);
+            if state.record.gate.is_all_safe() {
+                return Ok(());
+            }
+            if tokio::time::timeout_at(deadline, state.record.state.changed()).await.is_err() {
+                let fault = state.record.look().fault.unwrap_or_else(|| "the disk takes too long".into());
+                let source = std::io::Error::other(fault.to_string());
+                let path = self.store.tape_path();
+                return Err(ServerError::Disk { what: "write", path, source });
+            }
+        }
+    }
+}

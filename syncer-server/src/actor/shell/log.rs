@@ -1,0 +1,31 @@
+//! The run's log: what goes into it, and who is told.
+
+use std::sync::Arc;
+
+use super::super::host::json;
+use super::{Record, Running, State};
+use crate::clock::unix_ms;
+use crate::status::{Happening, LogQuery};
+
+impl Running {
+    /// Adds a line to the run's log.
+    pub(super) fn log(&mut self, record: &Record, what: Happening) {
+        record.log(&mut self.board, self.clock.now(), what);
+    }
+
+    /// The lines that `query` asks for, as JSON.
+    pub(super) fn log_json(&self, query: &LogQuery) -> Arc<str> {
+        json(&self.board.log_view(unix_ms(), query))
+    }
+
+    /// Tells all who watch of the lines that may be told now.
+    pub(super) fn publish_log(&mut self, state: &State) {
+        let is_faulty = self.board.disk().is_faulty();
+        let count = self.board.log().reach(state.record.logged(), is_faulty);
+        if count > 0 {
+            let newest = LogQuery { name: String::new(), limit: count };
+            let view = self.board.log_view(unix_ms(), &newest);
+            self.tell("log", &view);
+        }
+    }
+}

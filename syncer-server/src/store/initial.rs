@@ -1,0 +1,68 @@
+//! The parameters that a run began with.
+
+use archipelago::bytes::{from_f32s, hex};
+use archipelago::model;
+use sha2::{Digest, Sha256};
+
+use super::{Initial, Manifest, Store, disk, publish};
+use crate::errors::ServerError;
+use crate::llama::{Precision, SpecialTokens, Tensors, write_tensors};
+
+/// The file of those that do not follow from the seed.
+const FILE: &str = "initial.safetensors";
+
+impl Initial {
+    /// Of the parameters `theta` of the folder `name`.
+    #[must_use]
+    pub fn of(folder: String, special: SpecialTokens, theta: &[f32]) -> Self {
+        Self { folder, sha256: digest(theta), special }
+    }
+}
+
+impl Store {
+    /// The parameters that the run of `manifest` began with, flat: those kept here, or those of its seed.
+    ///
+    /// # Errors
+    /// - `DirCorrupt`: they are missing, or not those that the run began with.
+    /// - `Internal`: the run has no model.
+    pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
+        let spec = &manifest.spec;
+        let no_model = |error: model::ModelError| ServerError::Internal { what: error.to_string() };
+        let Some(initial) = &manifest.init else {
+            return model::init(&spec.model, spec.seed).map_err(no_model);
+        };
+        let corrupt = |why: String| ServerError::DirCorrupt {
+            path: self.dir.join(FILE),
+            why: format!("{why}: put the file back from a copy of the folder, or give --dir another one"),
+        };
+        let layout = model::layout(&spec.model).map_err(no_model)?;
+        let read =
+            Tensors::open(&self.dir, vec![FILE.to_owned()]).and_then(|tensors| tensors.read(&layout, true));
+        let theta = read.map_err(|error| corrupt(error.to_string()))?;
+        match digest(&theta) == initial.sha256 {
+            true => Ok(theta),
+            false => Err(corrupt("these are not the parameters that the run began with".into())),
+        }
+    }
+
+    /// Keeps `theta`, `[len]`, if it does not follow from the seed of `manifest`.
+    pub(super) fn keep_initial(&self, manifest: &Manifest, theta: &[f32]) -> Result<(), ServerError> {
+        if manifest.init.is_none() {
+            return Ok(());
+        }
+        let no_model = |error: model::ModelError| ServerError::Internal { what: error.to_string() };
+        let layout = model::layout(&manifest.spec.model).map_err(no_model)?;
+        let path = self.dir.join(FILE);
+        let partial = path.with_extension("partial");
+        write_tensors(&partial, &layout, theta, Precision::F32).map_err(disk("write", &partial))?;
+        publish(&partial, &path)
+    }
+}
+
+fn digest(theta: &[f32]) -> String {
+    let mut sha = Sha256::new();
+    for piece in theta.chunks(1 << 18) {
+        sha.update(from_f32s(piece));
+    }
+    hex(&sha.finalize())
+}

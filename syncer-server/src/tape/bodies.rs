@@ -1,0 +1,197 @@
+//! What learners sent, in files that only grow.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Place;
+
+/// What a segment begins with: its kind and its layout.
+const MAGIC: &[u8; 8] = b"ARCHBOD1";
+
+/// A segment that is longer is not appended to any more, in bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// The folder of the segments.
+#[derive(Debug)]
+pub struct Bodies {
+    dir: PathBuf,
+    /// The segment that grows, and how long it is.
+    open: Option<(File, u32, u64)>,
+    /// Whether something is written and not on the disk yet.
+    dirty: bool,
+    /// Whether the folder does not list the open segment for certain yet.
+    is_new: bool,
+    next: u32,
+}
+
+impl Bodies {
+    /// Opens the folder, and makes it if it is not there. What was begun by another process is not appended to: its
+    /// last bytes may be torn.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        let next = segments(dir)?.last().map_or(1, |(number, _)| number + 1);
+        Ok(Self { dir: dir.to_owned(), open: None, dirty: false, is_new: false, next })
+    }
+
+    /// Appends `bodies` one after another. They are on the disk after [`Self::sync`]. After an error nothing of them
+    /// counts, and they can be appended again.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn append(&mut self, bodies: &[Arc<Vec<u8>>]) -> io::Result<Place> {
+        if self.open.as_ref().is_some_and(|(_, _, len)| *len >= SEGMENT_BYTES) {
+            self.sync()?;
+            self.abandon();
+        }
+        let (file, segment, len) = match &mut self.open {
+            Some(open) => open,
+            None => {
+                let number = self.next;
+                let mut file = File::options().write(true).create_new(true).open(path(&self.dir, number))?;
+                self.next += 1;
+                file.write_all(MAGIC)?;
+                self.is_new = true;
+                self.open.insert((file, number, MAGIC.len() as u64))
+            }
+        };
+        let place = Place { segment: *segment, offset: *len };
+        file.seek(SeekFrom::Start(*len))?;
+        let mut bytes = Vec::with_capacity(bodies.iter().map(|body| 4 + body.len()).sum());
+        for body in bodies {
+            let len = u32::try_from(body.len()).map_err(io::Error::other)?;
+            bytes.extend(len.to_le_bytes());
+            bytes.extend_from_slice(body);
+        }
+        self.dirty = true;
+        file.write_all(&bytes)?;
+        *len += bytes.len() as u64;
+        Ok(place)
+    }
+
+    /// Waits until all that was appended is on the disk.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.dirty) {
+            return Ok(());
+        }
+        let Some((file, ..)) = &self.open else { return Ok(()) };
+        file.sync_data()?;
+        if std::mem::take(&mut self.is_new) { sync_folder(&self.dir) } else { Ok(()) }
+    }
+
+    /// Begins another segment. After a sync that failed nobody knows what of this one is on the disk, and a second sync
+    /// would say that all of it is.
+    pub fn abandon(&mut self) {
+        (self.open, self.dirty) = (None, false);
+    }
+
+    /// Removes the oldest segments until all together have at most `bytes`, none of them numbered `until` or later. The
+    /// number of the oldest that is left.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn forget(&mut self, until: u32, bytes: u64) -> io::Result<u32> {
+        let mut all = segments(&self.dir)?;
+        let mut total: u64 = all.iter().map(|(_, len)| len).sum();
+        let current = self.open.as_ref().map_or(self.next, |(_, number, _)| *number);
+        while let Some(&(number, len)) = all.first().filter(|(number, _)| *number < until.min(current)) {
+            if total <= bytes {
+                break;
+            }
+            fs::remove_file(path(&self.dir, number))?;
+            total -= len;
+            all.remove(0);
+        }
+        Ok(all.first().map_or(current, |(number, _)| *number))
+    }
+
+    /// All segments together, in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bytes(&self) -> io::Result<u64> {
+        Ok(segments(&self.dir)?.iter().map(|(_, len)| len).sum())
+    }
+}
+
+/// Reads bodies that another process wrote, segment by segment.
+#[derive(Debug)]
+pub struct Reader {
+    dir: PathBuf,
+    open: Option<(File, u32)>,
+}
+
+impl Reader {
+    /// Reads from the folder.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), open: None }
+    }
+
+    /// The next body at `place`, which moves on behind it.
+    ///
+    /// # Errors
+    /// What is wrong, and in which file.
+    pub fn next(&mut self, place: &mut Place, len: usize) -> Result<Vec<u8>, String> {
+        let path = path(&self.dir, place.segment);
+        let wrong = |error: io::Error| format!("{} at byte {}: {error}", path.display(), place.offset);
+        let file = match &mut self.open {
+            Some((file, number)) if *number == place.segment => file,
+            open => {
+                let mut file = File::open(&path).map_err(wrong)?;
+                let mut magic = [0; MAGIC.len()];
+                file.read_exact(&mut magic).map_err(wrong)?;
+                if magic != *MAGIC {
+                    return Err(format!("{} is no segment of bodies", path.display()));
+                }
+                &mut open.insert((file, place.segment)).0
+            }
+        };
+        file.seek(SeekFrom::Start(place.offset)).map_err(wrong)?;
+        let mut there = [0; 4];
+        file.read_exact(&mut there).map_err(wrong)?;
+        let there = u32::from_le_bytes(there) as usize;
+        if there != len {
+            let at = place.offset;
+            return Err(format!("{} at byte {at}: a body of {there} bytes, not {len}", path.display()));
+        }
+        let mut body = vec![0; len];
+        file.read_exact(&mut body).map_err(wrong)?;
+        place.offset += 4 + len as u64;
+        Ok(body)
+    }
+}
+
+fn path(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{number:08}.bodies"))
+}
+
+/// The segments and their lengths, oldest first.
+pub(super) fn segments(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if let Some(number) = number.filter(|_| path.extension().is_some_and(|ending| ending == "bodies")) {
+            found.push((number, entry.metadata()?.len()));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Brings to the disk which files are in `dir`. Some systems cannot open a folder, and do not need it synced either.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_folder(dir: &Path) -> io::Result<()> {
+    File::open(dir).map_or(Ok(()), |folder| folder.sync_all())
+}

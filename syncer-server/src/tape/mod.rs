@@ -1,0 +1,30 @@
+//! The run's tape on the disk: every decision of the core, before anybody is told of it.
+//!
+//! `TAPE.md` beside this file states the layout, byte by byte. What is the same wherever a tape is kept is in
+//! [`archipelago::diloco::tape`].
+//!
+//! | file | concept |
+//! |---|---|
+//! | `rows` | the decisions, rows of an SQLite file, each with a checksum over all before it |
+//! | `log` | the lines of the run's log, in the same file |
+//! | `bodies` | what learners sent, in files that only grow |
+//! | `writer` | the thread that brings both to the disk, several decisions at once |
+//! | `recover` | from a snapshot to where the tape ends |
+//! | `copy` | a run's folder once more, while the run goes on |
+//! | `replay` | the whole tape once more, to see that it leads where it did |
+
+mod bodies;
+mod copy;
+mod log;
+mod recover;
+mod replay;
+mod rows;
+mod writer;
+
+pub use archipelago::diloco::tape::{Place, Row};
+pub use bodies::{Bodies, sync_folder};
+pub use copy::copy;
+pub use recover::{broken as rows_error, recover};
+pub use replay::{Member, Recording, Replayed, ReplayedMerge};
+pub use rows::{Rows, RowsError};
+pub use writer::{State, Writer};

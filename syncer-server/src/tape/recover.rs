@@ -1,0 +1,117 @@
+//! From a snapshot to where the tape ends.
+
+use std::path::Path;
+
+use archipelago::diloco::syncer::{Recovery, Syncer, SyncerConfig};
+use archipelago::diloco::{Entry, MergeOutcome};
+use archipelago::model;
+
+use super::bodies::Reader;
+use super::{Row, Rows, RowsError};
+use crate::errors::ServerError;
+use crate::store::{Manifest, Snapshot, Store, disk};
+
+/// The folder of the bodies in it.
+pub(super) const BODIES: &str = "bodies";
+
+/// Takes a run from `snapshot`, or from its beginning, to where its tape ends, and gives the number of the last row.
+///
+/// # Errors
+/// - `Disk`: the tape cannot be read.
+/// - `DirCorrupt`: it is damaged, another run's, or does not follow on the snapshot.
+/// - `Internal`: the snapshot does not fit the run.
+pub fn recover(
+    store: &Store,
+    manifest: &Manifest,
+    snapshot: Option<&Snapshot>,
+) -> Result<(Recovery, u64), ServerError> {
+    let folder = store.dir();
+    let path = store.tape_path();
+    let mut bodies = Reader::new(&folder.join(BODIES));
+    let rows = Rows::look(&path, manifest.run).map_err(|error| broken(&path, error))?;
+    let (mut recovery, seq) = match snapshot {
+        Some(snapshot) => (from_snapshot(manifest, snapshot)?, snapshot.seq),
+        None if rows.is_whole().map_err(|error| broken(&path, error))? => {
+            (from_beginning(store, manifest)?, 0)
+        }
+        None => {
+            return Err(corrupt(&folder.join("snapshots"), "no snapshot is left, and the tape begins later"));
+        }
+    };
+    rows.read(seq, |row| follow(&mut recovery, &mut bodies, &row).map(drop))
+        .map_err(|error: Broken| error.at(&path))?;
+    Ok((recovery, rows.last()))
+}
+
+/// The run as `snapshot` has it.
+pub(super) fn from_snapshot(manifest: &Manifest, snapshot: &Snapshot) -> Result<Recovery, ServerError> {
+    let (record, states) = (snapshot.record.clone(), snapshot.states.clone());
+    let layout = model::layout(&manifest.spec.model).map_err(impossible)?;
+    Recovery::new(record, &layout, states).map_err(impossible)
+}
+
+/// The run before its first decision.
+pub(super) fn from_beginning(store: &Store, manifest: &Manifest) -> Result<Recovery, ServerError> {
+    let Manifest { run, spec, .. } = manifest;
+    let layout = model::layout(&spec.model).map_err(impossible)?;
+    let theta = store.initial(manifest)?;
+    let syncer =
+        Syncer::new(*run, spec.clone(), SyncerConfig::default(), &layout, &theta).map_err(impossible)?;
+    Recovery::new(syncer.record_amid(), &layout, syncer.states().cloned().collect()).map_err(impossible)
+}
+
+fn impossible(error: impl std::fmt::Display) -> ServerError {
+    ServerError::Internal { what: format!("the run cannot be set up: {error}") }
+}
+
+/// Follows one row.
+pub(super) fn follow(
+    recovery: &mut Recovery,
+    bodies: &mut Reader,
+    row: &Row,
+) -> Result<Option<MergeOutcome>, Broken> {
+    let followed = match &row.entry {
+        Entry::Merged(merge) => {
+            let len = recovery.body_bytes(merge.fragment);
+            let mut place = row.place;
+            recovery.follow(&row.entry, |_| {
+                let place = place.as_mut().ok_or("the row does not say where it is")?;
+                bodies.next(place, len)
+            })
+        }
+        entry => recovery.follow(entry, |_| Err("only merges have bodies".to_owned())),
+    };
+    followed.map_err(|error| Broken::Row(row.seq, row.entry.kind(), error.to_string()))
+}
+
+/// Why a tape cannot be followed to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("{0}")]
+    Rows(#[from] RowsError),
+    #[error("row {0} ({1}): {2}")]
+    Row(u64, &'static str, String),
+}
+
+impl Broken {
+    /// The same as an error of the server.
+    pub(super) fn at(self, path: &Path) -> ServerError {
+        match self {
+            Self::Rows(error) => broken(path, error),
+            Self::Row(..) => corrupt(path, &self.to_string()),
+        }
+    }
+}
+
+/// What is wrong with the rows in `path`, as an error of the server.
+pub fn broken(path: &Path, error: RowsError) -> ServerError {
+    match error {
+        RowsError::Sqlite(error) => disk("read", path)(std::io::Error::other(error)),
+        error => corrupt(path, &error.to_string()),
+    }
+}
+
+pub(super) fn corrupt(path: &Path, why: &str) -> ServerError {
+    let why = format!("{why}; go on from a copy of the folder, or give --dir another one");
+    ServerError::DirCorrupt { path: path.to_owned(), why }
+}

@@ -1,0 +1,129 @@
+//! Rows that are written, read, damaged and taken over.
+
+use archipelago::diloco::{Entry, LearnerId};
+use tempfile::TempDir;
+
+use super::*;
+use crate::status::{Happening, LOG_MAX};
+
+const RUN: RunId = RunId(7);
+
+fn row(seq: u64) -> Row {
+    let (entry, at_ms) = (Entry::Restarted { learner: LearnerId(seq as u32) }, 1_000 + seq);
+    Row { seq, at_ms, entry, place: (seq == 2).then_some(Place { segment: 1, offset: 8 }) }
+}
+
+fn written(count: u64) -> (TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tape.sqlite");
+    let mut rows = Rows::open(&path, RUN, 1, BEGINNING).unwrap();
+    rows.append(&(1..=count).map(row).collect::<Vec<_>>(), &[]).unwrap();
+    (dir, path)
+}
+
+fn read(path: &Path, seq: u64) -> Result<Vec<Row>, RowsError> {
+    let mut found = Vec::new();
+    Rows::look(path, RUN)?.read(seq, |row| {
+        found.push(row);
+        Ok::<_, RowsError>(())
+    })?;
+    Ok(found)
+}
+
+fn change(path: &Path, sql: &str) {
+    Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+#[test]
+fn rows_come_back_and_go_on() {
+    let (_dir, path) = written(3);
+    assert_eq!(read(&path, 0).unwrap(), (1..=3).map(row).collect::<Vec<_>>());
+    assert_eq!(read(&path, 2).unwrap(), [row(3)]);
+    let mut rows = Rows::open(&path, RUN, 2, "snapshot").unwrap();
+    assert_eq!((rows.last(), rows.is_whole().unwrap()), (3, true));
+    rows.append(&[row(4)], &[]).unwrap();
+    assert_eq!(read(&path, 3).unwrap(), [row(4)]);
+    rows.forget(3).unwrap();
+    assert_eq!((read(&path, 3).unwrap(), rows.is_whole().unwrap()), (vec![row(4)], false));
+    assert!(matches!(Rows::open(&path, RunId(8), 3, BEGINNING), Err(RowsError::OtherRun(_))));
+}
+
+/// Goal: whatever is changed, lost or put elsewhere in the rows is found, and named.
+#[test]
+fn damage_is_found_and_named() {
+    let damages = [
+        ("UPDATE tape SET data = replace(data, '3', '4') WHERE seq = 3", 3),
+        ("UPDATE tape SET at_ms = at_ms + 1 WHERE seq = 4", 4),
+        ("UPDATE tape SET kind = 'merged' WHERE seq = 2", 2),
+        ("UPDATE tape SET segment = 2 WHERE seq = 2", 2),
+        ("UPDATE tape SET data = 'x' WHERE seq = 5", 5),
+        ("DELETE FROM tape WHERE seq = 3", 4),
+        ("DELETE FROM tape WHERE seq = 1", 2),
+        ("UPDATE tape SET seq = 9 WHERE seq = 3", 4),
+    ];
+    for (damage, expected) in damages {
+        let (_dir, path) = written(5);
+        change(&path, damage);
+        match read(&path, 0) {
+            Err(RowsError::Damaged(RowDamage { seq, .. })) => assert_eq!(seq, expected, "{damage}"),
+            other => panic!("{damage}: {other:?}"),
+        }
+    }
+    let (_dir, path) = written(5);
+    assert!(
+        matches!(read(&path, 7), Err(RowsError::Damaged(RowDamage { seq: 7, .. }))),
+        "a snapshot is ahead of its tape"
+    );
+}
+
+#[test]
+fn who_was_followed_by_another_program_writes_no_more() {
+    let (_dir, path) = written(1);
+    let mut first = Rows::open(&path, RUN, 2, BEGINNING).unwrap();
+    first.append(&[row(2)], &[]).unwrap();
+    let mut second = Rows::open(&path, RUN, 3, BEGINNING).unwrap();
+    assert!(matches!(first.append(&[row(3)], &[]), Err(RowsError::Fenced)));
+    second.append(&[row(3)], &[]).unwrap();
+    assert_eq!(read(&path, 0).unwrap().len(), 3);
+}
+
+#[test]
+fn a_later_layout_is_not_touched() {
+    let (_dir, path) = written(1);
+    change(&path, "UPDATE meta SET value = '2' WHERE key = 'format'");
+    assert!(matches!(Rows::open(&path, RUN, 2, BEGINNING), Err(RowsError::Format(2))));
+    assert!(matches!(read(&path, 0), Err(RowsError::Format(2))));
+    let db = Connection::open(&path).unwrap();
+    assert_eq!(meta(&db, "owner").unwrap().as_deref(), Some("1"), "whoever writes there goes on");
+}
+
+/// Goal: what is here was written by the first program that had a tape, and is read by every later one.
+#[test]
+fn the_first_layout_is_read() {
+    let json = serde_json::to_string(&row(1).entry).unwrap();
+    assert_eq!(json, r#"{"kind":"restarted","learner":1}"#);
+    let data = br#"{"kind":"restarted","learner":2}"#;
+    let chain = link(&Chain::default(), 2, 1_002, data, row(2).place);
+    assert_eq!(archipelago::bytes::hex(&chain), "2cad7117bb0374bff640527400cae7b8");
+}
+
+#[test]
+fn the_newest_lines_of_the_log_stay() {
+    let (_dir, path) = written(1);
+    let line = |seq| LogEntry { seq, at_ms: 7, what: Happening::Held { held: true } };
+    let mut rows = Rows::open(&path, RUN, 2, BEGINNING).unwrap();
+    let many = LOG_MAX as u64 + 5;
+    rows.append(&[row(2)], &(1..=many).map(line).collect::<Vec<_>>()).unwrap();
+    rows.append(&[], &[line(many + 1)]).unwrap();
+    let rows = Rows::look(&path, RUN).unwrap();
+    assert_eq!((rows.last(), rows.logged()), (2, many + 1));
+    assert_eq!(rows.log().unwrap(), (7..=many + 1).map(line).collect::<Vec<_>>());
+    let count = rows.db.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0));
+    assert_eq!(count, Ok(LOG_MAX as i64), "older ones are gone");
+    // What a later version wrote, or what is damaged, is left out; a file of before there was a log has none.
+    change(&path, "UPDATE log SET data = '{\"kind\":\"unheard_of\"}' WHERE seq > 8");
+    assert_eq!(rows.log().unwrap(), [line(7), line(8)]);
+    change(&path, "DROP TABLE log");
+    let rows = Rows::look(&path, RUN).unwrap();
+    assert_eq!((rows.logged(), rows.log().unwrap()), (0, vec![]));
+}

@@ -1,0 +1,293 @@
+//! The thread that brings decisions and bodies to the disk.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use archipelago::diloco::tape::{Held, TapeJob, TapeStore};
+use archipelago::diloco::{Entry, Round, RunId};
+use tokio::sync::watch;
+
+use super::rows::BEGINNING;
+use super::{Bodies, Place, Row, Rows, RowsError};
+use crate::errors::ServerError;
+use crate::status::{LOG_MAX, LogEntry};
+use crate::store::{Store, disk};
+
+/// Jobs that are brought to the disk together, at most.
+const BATCH_MAX: usize = 4_096;
+/// Time between two tries while the disk takes nothing.
+const RETRY: Duration = Duration::from_millis(500);
+/// Tries to write what is left when the program ends.
+const LAST_TRIES: u32 = 10;
+
+/// How the tape stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// The newest row that is on the disk.
+    pub safe: u64,
+    /// The newest line of the run's log that is on the disk.
+    pub logged: u64,
+    /// Why nothing can be written, while that is so.
+    pub fault: Option<Arc<str>>,
+    /// Another program leads the run by now, so that this one must not.
+    pub is_fenced: bool,
+    /// The bodies on the disk, in bytes.
+    pub body_bytes: u64,
+}
+
+/// What there is to do.
+enum Job {
+    /// Something of the tape.
+    Tape(TapeJob),
+    /// A line of the run's log.
+    Log(LogEntry),
+}
+
+/// The way to the thread.
+#[derive(Debug)]
+pub struct Writer {
+    jobs: Option<Sender<Job>>,
+    state: watch::Receiver<State>,
+    thread: Option<JoinHandle<()>>,
+    /// The run's log as it was found.
+    log: Vec<LogEntry>,
+}
+
+impl Writer {
+    /// Opens the tape of `run` in the folder of `store` as `owner`, which is new if it `is_new`, and begins to write.
+    /// At most `keep_bytes` of bodies that are not needed to go on stay.
+    ///
+    /// # Errors
+    /// - `Disk`: it cannot be opened.
+    /// - `DirCorrupt`: it is another run's, or of another version of this program.
+    pub fn start(
+        store: &Store,
+        run: RunId,
+        owner: u64,
+        is_new: bool,
+        keep_bytes: u64,
+    ) -> Result<Self, ServerError> {
+        let path = store.tape_path();
+        let from = if is_new { BEGINNING } else { "snapshot" };
+        let rows =
+            Rows::open(&path, run, owner, from).map_err(|error| super::recover::broken(&path, error))?;
+        let dir = store.dir().join(super::recover::BODIES);
+        let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
+        let body_bytes = bodies.bytes().map_err(disk("read", &dir))?;
+        let log = rows.log().map_err(|error| super::recover::broken(&path, error))?;
+        let (jobs, queue) = channel();
+        let (safe, logged) = (rows.last(), rows.logged());
+        let (tell, state) = watch::channel(State { safe, logged, body_bytes, ..State::default() });
+        let files = Files { rows, bodies, lines: Vec::new() };
+        let worker = Worker { files, keep_bytes, held: Held::default(), tell };
+        let thread = std::thread::Builder::new().name("tape".to_owned()).spawn(move || worker.work(&queue));
+        let thread =
+            thread.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
+        Ok(Self { jobs: Some(jobs), state, thread: Some(thread), log })
+    }
+
+    /// Keeps nothing, for benchmarks: see [`Self::keeps`].
+    #[must_use]
+    pub fn none() -> Self {
+        Self { jobs: None, state: watch::channel(State::default()).1, thread: None, log: Vec::new() }
+    }
+
+    /// Whether anything is kept. Where nothing is, nothing has to wait.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.jobs.is_some()
+    }
+
+    /// Writes the bodies that are merged in `round`, by learner.
+    pub fn bodies(&self, round: Round, bodies: Vec<Arc<Vec<u8>>>) {
+        self.tell(Job::Tape(TapeJob::Bodies(round, bodies)));
+    }
+
+    /// Writes a decision.
+    pub fn row(&self, seq: u64, at_ms: u64, entry: Entry) {
+        self.tell(Job::Tape(TapeJob::Row(Row { seq, at_ms, entry, place: None })));
+    }
+
+    /// Writes a line of the run's log.
+    pub fn log(&self, entry: LogEntry) {
+        self.tell(Job::Log(entry));
+    }
+
+    /// The run's log as it was found, oldest line first, to be taken once.
+    pub fn take_log(&mut self) -> Vec<LogEntry> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// Nothing before row `seq` is needed to go on.
+    pub fn forget(&self, seq: u64) {
+        self.tell(Job::Tape(TapeJob::Forget(seq)));
+    }
+
+    /// How the tape stands, and when that changes.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    fn tell(&self, job: Job) {
+        // The thread ends before its queue only once another program leads the run, which its state says.
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job);
+        }
+    }
+}
+
+impl Drop for Writer {
+    /// Waits until all is written, or it is clear that it cannot be.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // It has said what went wrong.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    files: Files,
+    keep_bytes: u64,
+    held: Held,
+    tell: watch::Sender<State>,
+}
+
+/// The files of the tape.
+struct Files {
+    rows: Rows,
+    bodies: Bodies,
+    /// Lines of the log that go with the next rows.
+    lines: Vec<LogEntry>,
+}
+
+impl TapeStore for Files {
+    type Error = Fault;
+
+    fn last(&self) -> u64 {
+        self.rows.last()
+    }
+
+    fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Fault> {
+        Ok(self.bodies.append(bodies)?)
+    }
+
+    fn sync_bodies(&mut self) -> Result<(), Fault> {
+        let synced = self.bodies.sync();
+        if synced.is_err() {
+            self.bodies.abandon();
+        }
+        Ok(synced?)
+    }
+
+    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Fault> {
+        self.rows.append(rows, &self.lines)?;
+        self.lines.clear();
+        Ok(())
+    }
+}
+
+/// Why a batch is not on the disk.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("cannot write the tape's rows: {0}")]
+    Rows(#[from] RowsError),
+    #[error("cannot write the tape's bodies: {0}")]
+    Bodies(#[from] io::Error),
+}
+
+impl Worker {
+    fn work(mut self, queue: &Receiver<Job>) {
+        let mut batch = Vec::new();
+        let mut tries_left = LAST_TRIES;
+        loop {
+            let is_faulty = self.tell.borrow().fault.is_some();
+            match queue.recv_timeout(if is_faulty { RETRY } else { Duration::MAX }) {
+                Ok(job) => batch.push(job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) if batch.is_empty() || tries_left == 0 => return,
+                Err(RecvTimeoutError::Disconnected) => {
+                    tries_left -= 1;
+                    std::thread::sleep(if is_faulty { RETRY } else { Duration::ZERO });
+                }
+            }
+            batch.extend(queue.try_iter().take(BATCH_MAX));
+            match self.write(&batch) {
+                Ok(()) => batch.clear(),
+                Err(fault) => {
+                    let is_fenced = matches!(fault, Fault::Rows(RowsError::Fenced));
+                    let text: Arc<str> = fault.to_string().into();
+                    let is_news = self.tell.send_if_modified(|state| {
+                        let is_news = state.fault.as_ref() != Some(&text);
+                        (state.fault, state.is_fenced) = (Some(text), is_fenced);
+                        is_news
+                    });
+                    if is_news {
+                        tracing::error!(%fault, "the run stands still until its tape can be written");
+                    }
+                    if is_fenced {
+                        return;
+                    }
+                    forget_oldest_lines(&mut batch);
+                }
+            }
+        }
+    }
+
+    /// Brings a batch to the disk. After an error the same batch can be tried again.
+    fn write(&mut self, batch: &[Job]) -> Result<(), Fault> {
+        let of_tape = |job: &Job| if let Job::Tape(job) = job { Some(job.clone()) } else { None };
+        let of_log = |job: &Job| if let Job::Log(entry) = job { Some(entry.clone()) } else { None };
+        let jobs: Vec<TapeJob> = batch.iter().filter_map(of_tape).collect();
+        let logged = self.files.rows.logged();
+        self.files.lines = batch.iter().filter_map(of_log).filter(|entry| entry.seq > logged).collect();
+        self.held.write(&jobs, &mut self.files)?;
+        // Without a decision to go with, lines go by themselves.
+        if !self.files.lines.is_empty() {
+            self.files.append_rows(&[])?;
+        }
+        let forget = jobs
+            .iter()
+            .filter_map(|job| if let TapeJob::Forget(seq) = job { Some(*seq) } else { None })
+            .max();
+        if let Some(seq) = forget {
+            self.forget(seq)?;
+        }
+        let Files { rows, bodies, .. } = &self.files;
+        let (safe, logged, body_bytes) = (rows.last(), rows.logged(), bodies.bytes()?);
+        let is_mended = self.tell.borrow().fault.is_some();
+        self.tell.send_replace(State { safe, logged, fault: None, is_fenced: false, body_bytes });
+        if is_mended {
+            tracing::info!("the tape can be written again");
+        }
+        Ok(())
+    }
+
+    /// Makes room: bodies that are not needed go once there are too many of them, and the rows of those that are gone.
+    fn forget(&mut self, seq: u64) -> Result<(), Fault> {
+        let Files { rows, bodies, .. } = &mut self.files;
+        let needed = rows.segment_of(seq)?.unwrap_or(u32::MAX);
+        let oldest = bodies.forget(needed, self.keep_bytes)?;
+        // As long as no merge has lost its updates, the run can be followed from its beginning.
+        if let Some(gone) = rows.last_before(oldest)? {
+            rows.forget(seq.min(gone + 1))?;
+        }
+        Ok(())
+    }
+}
+
+/// While the disk takes nothing, no more lines of the log wait than are kept anyway.
+fn forget_oldest_lines(batch: &mut Vec<Job>) {
+    let lines = batch.iter().filter(|job| matches!(job, Job::Log(_))).count();
+    let mut surplus = lines.saturating_sub(LOG_MAX);
+    batch.retain(|job| {
+        let is_surplus = surplus > 0 && matches!(job, Job::Log(_));
+        surplus -= usize::from(is_surplus);
+        !is_surplus
+    });
+}
