@@ -1,11 +1,13 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
+mod loss;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago::diloco::Millis;
-use archipelago::engine::cpu::CpuModel;
+use archipelago::engine::cpu::Writer;
 use archipelago::wire::ModelSpec;
 
 use crate::actor::{ActorHandle, Subject};
@@ -13,15 +15,12 @@ use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::status::Evaluation;
+use crate::store::HeldOut;
 
-/// Tokens of held-out text that one measurement looks at, about.
-const EVAL_TOKENS: usize = 8_192;
+pub use loss::LossMeter;
 
-/// Windows measured at once; bounds the memory of activations.
-const WINDOWS_AT_ONCE: usize = 8;
-
-/// Floating-point operations that a text sample may cost, about.
-const SAMPLE_FLOPS: u64 = 40_000_000_000;
+/// Bytes of parameters that a text sample may read, about: each token reads all of them.
+const SAMPLE_BYTES: u64 = 8_000_000_000;
 
 /// Tokens of a prompt and of a sample at least and at most.
 const PROMPT_TOKENS: usize = 16;
@@ -35,59 +34,34 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(30);
 
 /// Measures parameters on a fixed part of the held-out text.
 pub struct Evaluator {
-    model: CpuModel,
-    /// `[n, context + 1]`.
-    windows: Vec<u32>,
-    window: usize,
+    spec: ModelSpec,
+    meter: LossMeter,
     prompt: Vec<u32>,
     sample_tokens: usize,
     seed: u64,
 }
 
 impl Evaluator {
-    /// An evaluator of models like `spec` on the held-out text of `corpus`; `None` if that is shorter
-    /// than one window.
+    /// An evaluator of models like `spec` on `held_out`, which fits them, of the text of `corpus`.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
     pub fn new(
         spec: &ModelSpec,
         params: u64,
+        held_out: HeldOut,
         corpus: &Corpus,
         seed: u64,
-    ) -> Result<Option<Self>, ServerError> {
-        let window = spec.context as usize + 1;
-        let available = corpus.held_out.len() / window;
-        let count = EVAL_TOKENS.div_ceil(window).min(available);
-        if count == 0 {
-            return Ok(None);
-        }
-        // Spread over the held-out text, always the same ones.
-        let stride = available / count * window;
-        let windows = (0..count).flat_map(|i| &corpus.held_out[i * stride..][..window]).copied().collect();
-        let cost = 2 * params.max(1) * u64::from(spec.context);
+    ) -> Result<Self, ServerError> {
+        let cost = size_of::<f32>() as u64 * params.max(1);
         let (least, most) = SAMPLE_TOKENS;
-        Ok(Some(Self {
-            model: CpuModel::new(spec, NonZeroUsize::MIN).map_err(engine)?,
-            windows,
-            window,
+        Ok(Self {
+            spec: *spec,
+            meter: LossMeter::new(spec, held_out, NonZeroUsize::MIN)?,
             prompt: corpus.held_out[..PROMPT_TOKENS.min(corpus.held_out.len())].to_vec(),
-            sample_tokens: (SAMPLE_FLOPS / cost).clamp(least, most) as usize,
+            sample_tokens: (SAMPLE_BYTES / cost).clamp(least, most) as usize,
             seed,
-        }))
-    }
-
-    /// Mean loss of `theta`, in nats per token.
-    ///
-    /// # Errors
-    /// `Internal`: the parameters do not fit the model.
-    pub fn loss(&mut self, theta: &[f32]) -> Result<f32, ServerError> {
-        let mut sum = 0.0;
-        for batch in self.windows.chunks(WINDOWS_AT_ONCE * self.window) {
-            let windows = (batch.len() / self.window) as f64;
-            sum += f64::from(self.model.loss(theta, batch).map_err(engine)?) * windows;
-        }
-        Ok((sum / (self.windows.len() / self.window) as f64) as f32)
+        })
     }
 
     /// Tokens that `theta` writes after a fixed prompt, the prompt included.
@@ -95,32 +69,41 @@ impl Evaluator {
     /// # Errors
     /// `Internal`: the parameters do not fit the model.
     pub fn sample(&mut self, theta: &[f32]) -> Result<Vec<u32>, ServerError> {
+        let mut writer = Writer::new(&self.spec, theta).map_err(engine)?;
+        writer.begin(&self.prompt, 0.8, self.seed).map_err(engine)?;
         let mut tokens = self.prompt.clone();
-        let written = self.model.sample(theta, &self.prompt, self.sample_tokens, 0.8, self.seed);
-        tokens.extend(written.map_err(engine)?);
+        tokens.extend(writer.take(self.sample_tokens));
         Ok(tokens)
     }
 }
 
-/// Measures whenever something new was merged, at most every `every` and at most a tenth of the time.
-/// Ends with the actor.
+/// Measures whenever something new was merged, at most every `every` and at most a tenth of the time. `written` says
+/// how many tokens were merged into what wrote the newest text. Ends with the actor, or once a complete run is measured
+/// and has written its last text.
 pub async fn run(
     mut evaluator: Evaluator,
     actor: ActorHandle,
     corpus: Arc<Corpus>,
     every: Duration,
     clock: Clock,
+    mut written: Option<u64>,
 ) {
+    let mut over = actor.over_watch();
     let mut rounds_before = None;
     let mut sampled = None;
     loop {
         let Some(subject) = actor.subject().await else { return };
         let mut pause = every;
-        if rounds_before != Some(subject.rounds) {
-            rounds_before = Some(subject.rounds);
+        let Subject { is_final, tokens_merged, rounds, .. } = subject;
+        let is_new = if is_final { written != Some(tokens_merged) } else { rounds_before != Some(rounds) };
+        if is_new {
+            rounds_before = Some(rounds);
             let began = clock.now();
-            let sample_due = sampled.is_none_or(|at| began.since(at) >= SAMPLE_EVERY.as_millis() as u64);
-            sampled = if sample_due { Some(began) } else { sampled };
+            let is_long_ago = |at| began.since(at) >= SAMPLE_EVERY.as_millis() as u64;
+            let sample_due = is_final || sampled.is_none_or(is_long_ago);
+            if sample_due {
+                (sampled, written) = (Some(began), Some(tokens_merged));
+            }
             let measured = tokio::task::spawn_blocking(move || {
                 let result = measure(&mut evaluator, &subject, sample_due);
                 (evaluator, result)
@@ -139,8 +122,13 @@ pub async fn run(
             }
             pause = pause.max(idle_after(began, clock.now()));
         }
+        if is_final {
+            return;
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            // Its last parameters are worth a look at once.
+            _ = over.wait_for(|over| *over) => {}
             () = actor.closed() => return,
         }
     }
@@ -149,14 +137,14 @@ pub async fn run(
 /// One measurement, and the text written if `sample` asks for it.
 ///
 /// # Errors
-/// As [`Evaluator::loss`].
+/// As [`LossMeter::loss`].
 pub fn measure(
     evaluator: &mut Evaluator,
     subject: &Subject,
     sample: bool,
 ) -> Result<(Evaluation, Option<Vec<u32>>), ServerError> {
     let theta = subject.theta();
-    let loss = evaluator.loss(&theta)?;
+    let loss = evaluator.meter.loss(&theta)?;
     let Subject { tokens_merged, rounds, .. } = *subject;
     // Whoever takes it in knows the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, time_s: 0.0 };

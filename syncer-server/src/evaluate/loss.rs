@@ -1,0 +1,43 @@
+//! The held-out loss of parameters.
+
+use std::num::NonZeroUsize;
+
+use archipelago::engine::cpu::CpuModel;
+use archipelago::wire::ModelSpec;
+
+use super::engine;
+use crate::errors::ServerError;
+use crate::store::HeldOut;
+
+/// Windows measured at once; bounds the memory of activations.
+const WINDOWS_AT_ONCE: usize = 8;
+
+/// Measures the loss of parameters of one model.
+pub struct LossMeter {
+    model: CpuModel,
+    held_out: HeldOut,
+}
+
+impl LossMeter {
+    /// A meter of models like `spec`, which [`HeldOut::fits`], that computes on `threads` threads.
+    ///
+    /// # Errors
+    /// `Internal`: the engine cannot be built.
+    pub fn new(spec: &ModelSpec, held_out: HeldOut, threads: NonZeroUsize) -> Result<Self, ServerError> {
+        Ok(Self { model: CpuModel::new(spec, threads).map_err(engine)?, held_out })
+    }
+
+    /// Mean loss of `theta`, in nats per token.
+    ///
+    /// # Errors
+    /// `Internal`: the parameters do not fit the model.
+    pub fn loss(&mut self, theta: &[f32]) -> Result<f32, ServerError> {
+        let HeldOut { window, tokens } = &self.held_out;
+        let mut sum = 0.0;
+        for batch in tokens.chunks(WINDOWS_AT_ONCE * window) {
+            let windows = (batch.len() / window) as f64;
+            sum += f64::from(self.model.loss(theta, batch).map_err(engine)?) * windows;
+        }
+        Ok((sum / (tokens.len() / window) as f64) as f32)
+    }
+}

@@ -1,0 +1,70 @@
+//! The verb `fork`: a new run that begins where another one was after some decision.
+
+use std::fs;
+use std::path::PathBuf;
+
+use archipelago::diloco::RunId;
+use serde::Serialize;
+
+use crate::config::ForkArgs;
+use crate::errors::ServerError;
+use crate::status::Carried;
+use crate::store::{Manifest, Snapshot, Store, disk, random_u64, vacant};
+use crate::tape::{Recording, Replayed};
+
+/// What was forked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Forked {
+    /// The folder of the new run.
+    pub to: PathBuf,
+    /// The new run, as 16 hex digits.
+    pub run: String,
+    /// The run that it was, as 16 hex digits.
+    pub of: String,
+    /// The last decision of that run that is in it.
+    pub at: u64,
+    /// Tokens merged into its model.
+    pub tokens_merged: u64,
+}
+
+/// Begins a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
+/// `args.dir` had after decision `args.at`. It is neither paused nor complete, and its curves begin anew.
+///
+/// # Errors
+/// - `NoSnapshot`: there is no run.
+/// - `DirTaken`: `args.to` is there already, and is not an empty folder.
+/// - `Disk`: something cannot be read or written.
+/// - `DirCorrupt`: the run's tape is missing or damaged.
+/// - `Config`: there is no such decision.
+/// - `System`: the system gives no random numbers.
+pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
+    let recording = Recording::open(&args.dir)?;
+    vacant(&args.to)?;
+    let Replayed { last, recovery, .. } = recording.play(args.at, |_, _| Ok(()))?;
+    if last != args.at && args.at != u64::MAX {
+        let why = format!("--at {}: the tape has decisions up to {last} that can be begun from", args.at);
+        return Err(ServerError::Config { why });
+    }
+    let there = recording.store();
+    let tokenizer = there.tokenizer_path();
+    let tokenizer = fs::read_to_string(&tokenizer).map_err(disk("read", &tokenizer))?;
+    let (mut record, states) = recovery.into_parts();
+    let of = record.run;
+    record.run = RunId(random_u64()?);
+    (record.held, record.finished) = (false, false);
+    let here = Store::open(&args.to)?;
+    // The run's description comes last: without it `serve` refuses the folder, so that no half a fork goes on.
+    if let Some(held_out) = there.held_out(&record.spec.model)? {
+        here.keep_held_out(&held_out)?;
+    }
+    let manifest = Manifest { run: record.run, ..recording.manifest().clone() };
+    // A run from a folder keeps what it began with, and so does a fork of it.
+    let theta = match manifest.init {
+        Some(_) => there.initial(&manifest)?,
+        None => Vec::new(),
+    };
+    let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
+    here.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
+    here.begin(&manifest, &tokenizer, &theta)?;
+    Ok(Forked { to: args.to.clone(), run, of: of.to_string(), at: last, tokens_merged })
+}

@@ -1,0 +1,200 @@
+//! Which merge moved the loss: measured at some merges all along the tape, and then ever closer where it rose most.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+use archipelago::diloco::syncer::Recovery;
+use archipelago::diloco::{FragmentId, Layout, Round};
+use serde::Serialize;
+
+use crate::errors::ServerError;
+use crate::evaluate::LossMeter;
+use crate::export::flat;
+use crate::prepare::layout;
+use crate::tape::{Member, Recording, Replayed, ReplayedMerge};
+
+/// How the held-out loss went, in nats per token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Losses {
+    /// Before the first merge that was computed again.
+    pub first: f32,
+    /// The lowest that was measured.
+    pub least: f32,
+    /// After the last merge.
+    pub last: f32,
+    /// Merges between two measurements, about.
+    pub every: u64,
+    /// The merge that raised it most, where it rose most between two measurements; none if it never rose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rise: Option<Rise>,
+}
+
+/// A merge that raised the loss.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rise {
+    /// Its decision.
+    pub seq: u64,
+    /// Its round.
+    pub round: Round,
+    /// Its fragment.
+    pub fragment: FragmentId,
+    /// The loss before it.
+    pub before: f32,
+    /// The loss after it.
+    pub after: f32,
+    /// Whose updates were in it.
+    pub members: Vec<Member>,
+}
+
+/// A measurement.
+#[derive(Clone, Debug)]
+struct Point {
+    /// Merges before it.
+    merges: u64,
+    loss: f32,
+    /// The merge that it was made after; none before the first.
+    merge: Option<ReplayedMerge>,
+}
+
+/// The search for the merge that raised the loss most.
+pub struct Search<'a> {
+    recording: &'a Recording,
+    until: u64,
+    points: u64,
+    meter: LossMeter,
+    layout: Layout,
+    /// Those of the first pass.
+    overview: Vec<Point>,
+    every: u64,
+}
+
+impl<'a> Search<'a> {
+    /// A search up to row `until` that measures about `points` times in each pass over the tape.
+    ///
+    /// # Errors
+    /// - `DirCorrupt`: the folder holds nothing to measure on.
+    /// - `Disk`: it cannot be read.
+    /// - `Internal`: the run is no model.
+    pub fn new(recording: &'a Recording, until: u64, points: u32) -> Result<Self, ServerError> {
+        let spec = &recording.manifest().spec;
+        let store = recording.store();
+        let held_out = store.held_out(&spec.model)?.ok_or_else(|| ServerError::DirCorrupt {
+            path: store.dir().to_owned(),
+            why:
+                "it holds no text to measure the loss on: `serve` it once with this version, which keeps some"
+                    .to_owned(),
+        })?;
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let points = u64::from(points).max(1);
+        Ok(Self {
+            recording,
+            until,
+            points,
+            meter: LossMeter::new(&spec.model, held_out, threads)?,
+            layout: layout(spec)?,
+            overview: Vec::new(),
+            every: recording.merges(until)?.div_ceil(points).max(1),
+        })
+    }
+
+    /// The first pass: all of the tape. `tell` gets each merge, with the loss after it where it was measured.
+    ///
+    /// # Errors
+    /// Those of [`Recording::play`].
+    pub fn overview(&mut self, tell: impl FnMut(&ReplayedMerge)) -> Result<Replayed, ServerError> {
+        let all = 0..self.recording.merges(self.until)?;
+        let (points, replayed) = self.pass(all, self.every, self.until, tell)?;
+        self.overview = points;
+        Ok(replayed)
+    }
+
+    /// The passes after it, each over less of the tape, until the merge is found.
+    ///
+    /// # Errors
+    /// Those of [`Recording::play`].
+    pub fn finish(&mut self) -> Result<Losses, ServerError> {
+        let first = self.overview.first().map_or(f32::NAN, |point| point.loss);
+        let last = self.overview.last().map_or(f32::NAN, |point| point.loss);
+        let least = self.overview.iter().map(|point| point.loss).fold(f32::INFINITY, f32::min);
+        let mut rise = steepest(&self.overview);
+        let mut step = self.every;
+        while let Some((before, after)) = &rise
+            && step > 1
+        {
+            let range = before.merges..after.merges;
+            // At least halved, so that it comes to an end.
+            step = (range.end - range.start).div_ceil(self.points.max(2)).max(1);
+            let until = after.merge.as_ref().map_or(0, |merge| merge.seq);
+            rise = steepest(&self.pass(range, step, until, |_| {})?.0);
+        }
+        let rise = rise.and_then(|(before, after)| {
+            let ReplayedMerge { seq, round, fragment, members, .. } = after.merge?;
+            Some(Rise { seq, round, fragment, before: before.loss, after: after.loss, members })
+        });
+        Ok(Losses { first, least, last, every: self.every, rise })
+    }
+
+    /// Measures before the first merge of `range`, then after every `step`th, and after the last.
+    fn pass(
+        &mut self,
+        range: Range<u64>,
+        step: u64,
+        until: u64,
+        mut tell: impl FnMut(&ReplayedMerge),
+    ) -> Result<(Vec<Point>, Replayed), ServerError> {
+        let recording = self.recording;
+        let mut points = Vec::new();
+        if range.start == 0 {
+            let loss = self.loss(&recording.start()?.0)?;
+            points.push(Point { merges: 0, loss, merge: None });
+        }
+        let mut merges = 0;
+        let replayed = recording.play(until, |mut merge, recovery| {
+            merges += 1;
+            let is_due = merges >= range.start && (merges - range.start).is_multiple_of(step);
+            if is_due || merges == range.end {
+                let loss = self.loss(recovery)?;
+                merge.loss = Some(loss);
+                points.push(Point { merges, loss, merge: Some(merge.clone()) });
+            }
+            tell(&merge);
+            Ok(())
+        })?;
+        Ok((points, replayed))
+    }
+
+    fn loss(&mut self, recovery: &Recovery) -> Result<f32, ServerError> {
+        self.meter.loss(&flat(recovery.states(), &recovery.record().spec, &self.layout)?)
+    }
+}
+
+/// The neighbours between which the loss rose most, if it rose at all. A loss that is no number is the highest.
+fn steepest(points: &[Point]) -> Option<(Point, Point)> {
+    let height = |point: &Point| if point.loss.is_nan() { f32::INFINITY } else { point.loss };
+    let pairs = points.windows(2).filter_map(|pair| match pair {
+        [before, after] if height(after) > height(before) => {
+            Some((height(after) - height(before), before, after))
+        }
+        _ => None,
+    });
+    let steepest = pairs.max_by(|a, b| a.0.total_cmp(&b.0));
+    steepest.map(|(_, before, after)| (before.clone(), after.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_where_the_loss_rose_most() {
+        let points = |losses: &[f32]| -> Vec<Point> {
+            let point = |(merges, loss): (u64, &f32)| Point { merges, loss: *loss, merge: None };
+            (0..).zip(losses).map(point).collect()
+        };
+        let found = |losses: &[f32]| steepest(&points(losses)).map(|(a, b)| (a.merges, b.merges));
+        assert_eq!(found(&[5.0, 4.0, 4.1, 3.0, 3.5, 3.4]), Some((3, 4)));
+        assert_eq!(found(&[5.0, 4.0, 3.0]), None, "it only fell");
+        assert_eq!(found(&[5.0, 4.0, f32::NAN, 3.0, 100.0]), Some((1, 2)), "no number is worse than any");
+        assert_eq!(found(&[5.0]), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! What a replay found, for people.
+
+use std::fmt::{Display, Formatter, Result};
+
+use super::{Losses, Replay, Rise};
+use crate::tape::ReplayedMerge;
+
+impl Display for ReplayedMerge {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { seq, round, fragment, members, tokens, norm, loss, .. } = self;
+        let learners = members.len();
+        write!(
+            f,
+            "decision {seq}: round {round} on fragment {fragment}, {learners} learners, {tokens} tokens, "
+        )?;
+        write!(f, "norm {norm:.4}")?;
+        loss.map_or(Ok(()), |loss| write!(f, ", loss {loss:.4}"))
+    }
+}
+
+impl Display for Replay {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { first, last, merges, run_s, took_s, tokens_merged, losses, exported, .. } = self;
+        write!(
+            f,
+            "decisions {first} to {last}: {merges} merges of {run_s:.0} s computed again in {took_s:.1} s, "
+        )?;
+        write!(f, "each to the same bits; {tokens_merged} tokens are merged")?;
+        losses.as_ref().map_or(Ok(()), |losses| write!(f, "\n{losses}"))?;
+        match exported {
+            Some(exported) => {
+                write!(f, "\nwrote {} parameters to {}", exported.params, exported.out.display())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Display for Losses {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { first, least, last, every, rise } = self;
+        write!(f, "held-out loss: {first:.4} at first, {least:.4} at best, {last:.4} at last, ")?;
+        writeln!(f, "measured every {every} merges")?;
+        match rise {
+            Some(rise) => write!(f, "{rise}"),
+            None => write!(f, "it rose between no two measurements"),
+        }
+    }
+}
+
+impl Display for Rise {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { seq, round, fragment, before, after, members } = self;
+        write!(f, "it rose most with decision {seq}, round {round} on fragment {fragment}: ")?;
+        write!(f, "from {before:.4} to {after:.4}, by the updates of")?;
+        members.iter().enumerate().try_for_each(|(place, member)| {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma} {} (learner {}, {:.0} %)", member.name, member.learner, 100.0 * member.share)
+        })
+    }
+}
