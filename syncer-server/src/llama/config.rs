@@ -1,0 +1,242 @@
+//! `config.json` and its neighbours ⇄ the shape of a model.
+
+use archipelago::model::{self, CONTEXT_MAX, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX};
+use serde_json::{Map, Value, json};
+
+use super::writer::Precision;
+use super::{LlamaError, SpecialTokens};
+
+/// What LlamaConfig takes where a folder says nothing.
+const NORM_EPS: f64 = 1e-6;
+const ROPE_THETA: f64 = 10_000.0;
+
+/// What a `config.json` says of its model.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    /// The sizes.
+    pub model: ModelSpec,
+    /// Whether the embedding is the output matrix too, by its word.
+    pub is_tied: bool,
+    /// Tokens with a meaning of their own.
+    pub special: SpecialTokens,
+}
+
+impl Shape {
+    /// Reads a `config.json`. `context` is how many tokens a run's windows have; without it, as many as the model was
+    /// made for.
+    ///
+    /// # Errors
+    /// - `Form`: it is no JSON object.
+    /// - `Absent`, `Key`: a key is missing or has a value that runs cannot represent.
+    /// - `Model`: the sizes together are no model.
+    pub fn read(json: &[u8], context: Option<u32>) -> Result<Self, LlamaError> {
+        let keys: Map<String, Value> =
+            serde_json::from_slice(json).map_err(|error| LlamaError::form("config.json", error))?;
+        let keys = Keys(&keys);
+        keys.must("model_type", &json!("llama"), "only models of type llama can be trained here")?;
+        keys.may("hidden_act", &json!("silu"), "only silu is computed here")?;
+        keys.may("attention_bias", &json!(false), "attention has no biases here")?;
+        keys.may("mlp_bias", &json!(false), "the feed-forward layer has no biases here")?;
+        let plain = "only parameters in f32, f16 or bf16 are read: save the model without quantization";
+        keys.may("quantization_config", &Value::Null, plain)?;
+
+        let width = keys.integer("hidden_size", 2..=WIDTH_MAX)?;
+        let heads = keys.integer("num_attention_heads", 1..=WIDTH_MAX)?;
+        if !width.is_multiple_of(2 * heads) {
+            let why = format!("it does not cut hidden_size = {width} into heads of an even width");
+            return Err(LlamaError::key("num_attention_heads", heads, why));
+        }
+        let why = "a head is as wide as hidden_size divided by num_attention_heads here";
+        keys.may("head_dim", &json!(width / heads), why)?;
+        let kv_heads = match keys.get("num_key_value_heads") {
+            None => heads,
+            Some(_) => keys.integer("num_key_value_heads", 1..=heads)?,
+        };
+        if !heads.is_multiple_of(kv_heads) {
+            let why = format!("it does not divide num_attention_heads = {heads}");
+            return Err(LlamaError::key("num_key_value_heads", kv_heads, why));
+        }
+        let model = ModelSpec {
+            vocab: keys.integer("vocab_size", 2..=VOCAB_MAX)?,
+            d_model: width,
+            layers: keys.integer("num_hidden_layers", 1..=LAYERS_MAX)?,
+            heads,
+            kv_heads,
+            d_ff: keys.integer("intermediate_size", 2..=WIDTH_MAX)?,
+            context: keys.context(context)?,
+            rope_theta: keys.rope_theta()?,
+            norm_eps: keys
+                .number("rms_norm_eps")?
+                .map_or(Ok(NORM_EPS as f32), |eps| positive("rms_norm_eps", eps))?,
+        };
+        model::layout(&model)?;
+        let is_tied = match keys.get("tie_word_embeddings") {
+            None => false,
+            Some(Value::Bool(tied)) => *tied,
+            Some(other) => return Err(LlamaError::key("tie_word_embeddings", other, "it is true or false")),
+        };
+        Ok(Self { model, is_tied, special: SpecialTokens::of(keys.0, model.vocab) })
+    }
+}
+
+/// The keys of a configuration; those that are null count as missing, as they do in Python.
+struct Keys<'a>(&'a Map<String, Value>);
+
+impl Keys<'_> {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    /// `key` is `expected`, or missing.
+    fn may(&self, key: &'static str, expected: &Value, why: &str) -> Result<(), LlamaError> {
+        match self.get(key) {
+            Some(value) if value != expected => Err(LlamaError::key(key, value, why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// `key` is `expected`.
+    fn must(&self, key: &'static str, expected: &Value, why: &str) -> Result<(), LlamaError> {
+        self.get(key).ok_or(LlamaError::Absent { key })?;
+        self.may(key, expected, why)
+    }
+
+    fn integer(&self, key: &'static str, range: std::ops::RangeInclusive<u32>) -> Result<u32, LlamaError> {
+        let value = self.get(key).ok_or(LlamaError::Absent { key })?;
+        let integer = value.as_u64().and_then(|integer| u32::try_from(integer).ok());
+        integer.filter(|integer| range.contains(integer)).ok_or_else(|| {
+            let why = format!("whole numbers from {} to {} can be trained here", range.start(), range.end());
+            LlamaError::key(key, value, why)
+        })
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, LlamaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| LlamaError::key(key, value, "it is a number"))
+    }
+
+    /// Tokens in a window: `asked`, or as many as the model was made for.
+    fn context(&self, asked: Option<u32>) -> Result<u32, LlamaError> {
+        let key = "max_position_embeddings";
+        let made_for = self.integer(key, 1..=u32::MAX)?;
+        match asked {
+            Some(asked) if asked > made_for => {
+                Err(LlamaError::key(key, made_for, format!("give --context {made_for} or less")))
+            }
+            None if made_for > CONTEXT_MAX => {
+                let why =
+                    format!("windows have at most {CONTEXT_MAX} tokens: give --context, for example 2048");
+                Err(LlamaError::key(key, made_for, why))
+            }
+            _ => Ok(asked.unwrap_or(made_for)),
+        }
+    }
+
+    /// That no part of a head is left as it is; `outer` is where these keys are.
+    fn whole_heads(&self, outer: &str) -> Result<(), LlamaError> {
+        let key = "partial_rotary_factor";
+        match self.number(key)?.filter(|part| *part != 1.0) {
+            Some(part) => {
+                Err(LlamaError::key(format!("{outer}{key}"), part, "heads are turned as a whole here"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The base of the rotary frequencies, where version 4 of transformers writes it or where version 5 does.
+    fn rope_theta(&self) -> Result<f32, LlamaError> {
+        let mut theta = self.number("rope_theta")?;
+        self.whole_heads("")?;
+        for outer in ["rope_scaling", "rope_parameters"] {
+            let Some(value) = self.get(outer) else { continue };
+            let Value::Object(inner) = value else {
+                return Err(LlamaError::key(outer, value, "it is an object"));
+            };
+            let inner = Keys(inner);
+            for key in ["rope_type", "type"] {
+                if let Some(kind) = inner.get(key).filter(|kind| *kind != "default") {
+                    let why = "only positions of the type default are computed here";
+                    return Err(LlamaError::key(format!("{outer}.{key}"), kind, why));
+                }
+            }
+            inner.whole_heads(&format!("{outer}."))?;
+            if let Some(found) = inner.number("rope_theta")? {
+                if let Some(other) = theta.filter(|other| *other != found) {
+                    let why = format!("rope_theta is {other} elsewhere in it: remove the one that is wrong");
+                    return Err(LlamaError::key(format!("{outer}.rope_theta"), found, why));
+                }
+                theta = Some(found);
+            }
+        }
+        positive("rope_theta", theta.unwrap_or(ROPE_THETA))
+    }
+}
+
+fn positive(key: &str, value: f64) -> Result<f32, LlamaError> {
+    let single = value as f32;
+    match single.is_finite() && single > 0.0 {
+        true => Ok(single),
+        false => Err(LlamaError::key(key, value, "it is a number above 0 that fits in 32 bits")),
+    }
+}
+
+/// The `config.json` of a model like `spec` whose parameters are written in `precision`.
+pub fn model_config(spec: &ModelSpec, special: &SpecialTokens, precision: Precision) -> Value {
+    let mut config = json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": spec.vocab,
+        "hidden_size": spec.d_model,
+        "intermediate_size": spec.d_ff,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.d_model / spec.heads,
+        "max_position_embeddings": spec.context,
+        "hidden_act": "silu",
+        "rms_norm_eps": decimal(spec.norm_eps),
+        // Version 4 of transformers reads the first, version 5 the second.
+        "rope_theta": decimal(spec.rope_theta),
+        "rope_parameters": { "rope_type": "default", "rope_theta": decimal(spec.rope_theta) },
+        "attention_bias": false,
+        "mlp_bias": false,
+        "tie_word_embeddings": true,
+        "use_cache": true,
+        "dtype": precision.torch_name(),
+        "torch_dtype": precision.torch_name(),
+    });
+    for (key, id) in special.ids() {
+        config[key] = id;
+    }
+    config
+}
+
+/// The `generation_config.json`. Where no token ends a text, a length does.
+pub fn generation_config(spec: &ModelSpec, special: &SpecialTokens) -> Value {
+    let mut config =
+        json!({ "do_sample": true, "temperature": 0.8, "max_new_tokens": spec.context.div_ceil(2) });
+    for (key, id) in special.ids().into_iter().filter(|(_, id)| !id.is_null()) {
+        config[key] = id;
+    }
+    config
+}
+
+/// The `tokenizer_config.json` beside `tokenizer`, a `tokenizer.json`. The length is the context's, so that a tokenizer
+/// warns of texts that are too long for the model.
+pub fn tokenizer_config(spec: &ModelSpec, special: &SpecialTokens, tokenizer: &str) -> Value {
+    let mut config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": spec.context,
+        "clean_up_tokenization_spaces": false,
+    });
+    for (key, text) in special.texts(tokenizer) {
+        config[key] = text;
+    }
+    config
+}
+
+/// The shortest decimal that is the same `f32`: 1e-5, not 9.999999747378752e-6.
+fn decimal(value: f32) -> Value {
+    let shortest: f64 = value.to_string().parse().expect("a number prints as one");
+    json!(shortest)
+}

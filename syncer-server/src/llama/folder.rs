@@ -1,0 +1,147 @@
+//! The files of a folder that a run begins from.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use archipelago::model::{self, ModelSpec};
+use serde_json::Value;
+
+use super::config::Shape;
+use super::reader::open;
+use super::{LlamaError, SpecialTokens, Tensors};
+
+/// Bytes of a `config.json` or of an index of files at most.
+const JSON_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes of a `tokenizer.json` at most; those of the largest vocabularies have some tens of millions.
+const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
+
+/// Files that the parameters are in, at most.
+const FILES_MAX: usize = 1_000;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// A folder whose model a run can have, as far as that shows without reading the parameters.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    shape: Shape,
+    tensors: Tensors,
+}
+
+impl Folder {
+    /// Looks at the folder at `path`, for a run whose windows have `context` tokens, or as many as the model was made
+    /// for.
+    ///
+    /// # Errors
+    /// - `Read`, `Long`, `Form`, `NoTensors`: a file is missing, too long or not what it should be.
+    /// - `Absent`, `Key`, `Model`: the model is none that can be trained here.
+    /// - `Tensor`, `Missing`: its tensors are not those of its `config.json`.
+    pub fn open(path: &Path, context: Option<u32>) -> Result<Self, LlamaError> {
+        let shape = Shape::read(&bytes(path, "config.json", JSON_BYTES_MAX)?, context)?;
+        let tokenizer_bytes = open(path, TOKENIZER)?.metadata().map(|metadata| metadata.len());
+        let failed = |source| LlamaError::Read { file: TOKENIZER.to_owned(), source };
+        check_len(TOKENIZER, tokenizer_bytes.map_err(failed)?, TOKENIZER_BYTES_MAX)?;
+        let tensors = Tensors::open(path, files(path)?)?;
+        tensors.check(&model::layout(&shape.model)?, shape.is_tied)?;
+        Ok(Self { path: path.to_owned(), shape, tensors })
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let whole = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        whole.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The sizes of its model.
+    #[must_use]
+    pub fn model(&self) -> &ModelSpec {
+        &self.shape.model
+    }
+
+    /// Its tokens with a meaning of their own.
+    #[must_use]
+    pub fn special(&self) -> &SpecialTokens {
+        &self.shape.special
+    }
+
+    /// Its `tokenizer.json`.
+    #[must_use]
+    pub fn tokenizer(&self) -> PathBuf {
+        self.path.join(TOKENIZER)
+    }
+
+    /// Its parameters, flat.
+    ///
+    /// # Errors
+    /// Those of [`Tensors::read`].
+    pub fn params(&self) -> Result<Vec<f32>, LlamaError> {
+        self.tensors.read(&model::layout(&self.shape.model)?, self.shape.is_tied)
+    }
+
+    /// Refuses a tokenizer with `tokens` tokens if the model has fewer.
+    ///
+    /// # Errors
+    /// `Key`: it has fewer.
+    pub fn check_vocab(&self, tokens: u32) -> Result<(), LlamaError> {
+        let vocab = self.shape.model.vocab;
+        match tokens <= vocab {
+            true => Ok(()),
+            false => {
+                let why = format!("tokenizer.json has {tokens} tokens: they do not belong together");
+                Err(LlamaError::key("vocab_size", vocab, why))
+            }
+        }
+    }
+}
+
+/// The names of the files that the parameters are in.
+fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
+    if path.join(SINGLE).exists() {
+        return Ok(vec![SINGLE.to_owned()]);
+    }
+    if !path.join(INDEX).exists() {
+        return Err(LlamaError::NoTensors);
+    }
+    let index: Value = serde_json::from_slice(&bytes(path, INDEX, JSON_BYTES_MAX)?)
+        .map_err(|error| LlamaError::form(INDEX, error))?;
+    let map =
+        index["weight_map"].as_object().ok_or_else(|| LlamaError::form(INDEX, "it has no weight_map"))?;
+    let mut names = BTreeSet::new();
+    for name in map.values() {
+        // Nothing outside the folder is read.
+        let plain = |name: &&str| Path::new(name).file_name().is_some_and(|last| last == *name);
+        let Some(name) = name.as_str().filter(plain) else {
+            let why = format!("{} is no name of a file beside it", super::error::short(&name.to_string()));
+            return Err(LlamaError::form(INDEX, why));
+        };
+        names.insert(name.to_owned());
+    }
+    match names.len() {
+        1..=FILES_MAX => Ok(names.into_iter().collect()),
+        count => {
+            Err(LlamaError::form(INDEX, format!("it names {count} files, from 1 to {FILES_MAX} are read")))
+        }
+    }
+}
+
+/// All of a small file.
+fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
+    let file = open(path, name)?;
+    let mut bytes = Vec::new();
+    let read = file.take(bytes_max + 1).read_to_end(&mut bytes);
+    let read = read.map_err(|source| LlamaError::Read { file: name.to_owned(), source })?;
+    check_len(name, read as u64, bytes_max)?;
+    Ok(bytes)
+}
+
+fn check_len(name: &str, bytes: u64, bytes_max: u64) -> Result<(), LlamaError> {
+    match bytes <= bytes_max {
+        true => Ok(()),
+        false => Err(LlamaError::Long { file: name.to_owned(), bytes, bytes_max }),
+    }
+}

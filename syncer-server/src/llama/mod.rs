@@ -1,0 +1,24 @@
+//! A Hugging Face folder of a Llama: what it says of its model, its parameters, and the same once more when it is
+//! written.
+//!
+//! Folders come from strangers. Whatever is in one, reading it ends with a model that this program can train or with
+//! one sentence; no more memory is taken than the model has parameters, and a few megabytes.
+
+mod card;
+mod config;
+mod error;
+mod folder;
+mod reader;
+mod special;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use card::{Card, Course, licence};
+pub use config::{generation_config, model_config, tokenizer_config};
+pub use error::LlamaError;
+pub use folder::Folder;
+pub use reader::Tensors;
+pub use special::SpecialTokens;
+pub use writer::{Precision, write_tensors};

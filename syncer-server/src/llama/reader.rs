@@ -1,0 +1,221 @@
+//! Parameters from safetensors files that nobody vouches for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use archipelago::bytes::copy_f32s;
+use archipelago::diloco::{Layout, halves};
+use safetensors::tensor::{Dtype, Metadata};
+
+use super::LlamaError;
+use super::error::short;
+use super::writer::shape;
+
+/// Bytes of a file's header at most: some hundred for each tensor.
+const HEADER_BYTES_MAX: u64 = 8 << 20;
+
+/// Values that are read at once.
+const PIECE: usize = 1 << 18;
+
+/// The output matrix, which transformers writes beside an embedding that is not tied to it.
+const HEAD: &str = "lm_head.weight";
+
+/// What old folders hold beside parameters, and what follows from their settings.
+const DERIVED: &str = ".rotary_emb.inv_freq";
+
+/// The tensors of some files: where they are, and of what form.
+#[derive(Debug)]
+pub struct Tensors {
+    folder: PathBuf,
+    files: Vec<String>,
+    places: BTreeMap<String, Place>,
+}
+
+/// A tensor in a file.
+#[derive(Debug)]
+struct Place {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// Its first byte in the file.
+    start: u64,
+}
+
+impl Tensors {
+    /// Reads the headers of `files` in `folder`.
+    ///
+    /// # Errors
+    /// - `Read`: a file cannot be read.
+    /// - `Form`: one is no safetensors file, or its tensors overlap, leave holes or reach beyond its end.
+    /// - `Tensor`: two of them have a tensor of the same name.
+    pub fn open(folder: &Path, files: Vec<String>) -> Result<Self, LlamaError> {
+        let mut places = BTreeMap::new();
+        for (index, name) in files.iter().enumerate() {
+            let (first, header) = header(&open(folder, name)?, name)?;
+            for (tensor, info) in header.tensors() {
+                let place = Place {
+                    file: index,
+                    dtype: info.dtype,
+                    shape: info.shape.clone(),
+                    start: first + info.data_offsets.0 as u64,
+                };
+                if places.insert(tensor.clone(), place).is_some() {
+                    return Err(LlamaError::tensor(&tensor, name, "is in another file too"));
+                }
+            }
+        }
+        Ok(Self { folder: folder.to_owned(), files, places })
+    }
+
+    /// Checks that these are the parameters of `layout` and nothing else, each of its shape and in f32, f16 or bf16.
+    /// `is_tied` is what the folder says of its embedding: where that is not tied, there must be an output matrix, so
+    /// that [`Self::read`] can see that both are the same.
+    ///
+    /// # Errors
+    /// - `Missing`: a tensor is missing.
+    /// - `Tensor`: one is of another form, or none of such a model.
+    pub fn check(&self, layout: &Layout, is_tied: bool) -> Result<(), LlamaError> {
+        let mut wanted: BTreeMap<&str, Vec<usize>> =
+            layout.tensors().iter().map(|tensor| (&*tensor.name, shape(tensor))).collect();
+        for (name, place) in &self.places {
+            let file = &self.files[place.file];
+            let expected = match wanted.remove(&**name) {
+                Some(expected) => expected,
+                None if name == HEAD => layout.tensors().first().map(shape).unwrap_or_default(),
+                None if name.ends_with(DERIVED) => continue,
+                None => return Err(LlamaError::tensor(name, file, "is none that such a model has here")),
+            };
+            if place.shape != expected {
+                let why = format!("has the shape {:?}, config.json asks for {expected:?}", place.shape);
+                return Err(LlamaError::tensor(name, file, why));
+            }
+            if !matches!(place.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+                let why = format!("is of the type {}: save the model in F32, F16 or BF16", place.dtype);
+                return Err(LlamaError::tensor(name, file, why));
+            }
+        }
+        if !is_tied && !self.places.contains_key(HEAD) {
+            return Err(LlamaError::Missing { name: HEAD.to_owned() });
+        }
+        match wanted.into_keys().next() {
+            Some(name) => Err(LlamaError::Missing { name: name.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The parameters, flat, `[layout.len()]`; beside them about a megabyte is held.
+    ///
+    /// # Errors
+    /// - Those of [`Self::check`].
+    /// - `Read`: a file cannot be read any more.
+    /// - `Value`: a value is not finite, or larger than learners can hold.
+    /// - `Key`: the output matrix is not the embedding.
+    pub fn read(&self, layout: &Layout, is_tied: bool) -> Result<Vec<f32>, LlamaError> {
+        self.check(layout, is_tied)?;
+        let mut theta = vec![0.0; layout.len()];
+        for (start, tensor) in layout.offsets() {
+            let into = &mut theta[start as usize..][..tensor.len() as usize];
+            self.pieces(&tensor.name, |place, values| {
+                into[place..][..values.len()].copy_from_slice(values);
+                Ok(())
+            })?;
+        }
+        if self.places.contains_key(HEAD) {
+            // The embedding is the first tensor.
+            self.pieces(HEAD, |place, values| match theta.get(place..place + values.len()) {
+                Some(same) if same == values => Ok(()),
+                _ => Err(untied(is_tied)),
+            })?;
+        }
+        Ok(theta)
+    }
+
+    /// Hands the values of the tensor `name` to `take` piece by piece, each with the place of its first value.
+    fn pieces(
+        &self,
+        name: &str,
+        mut take: impl FnMut(usize, &[f32]) -> Result<(), LlamaError>,
+    ) -> Result<(), LlamaError> {
+        let place = self.places.get(name).ok_or_else(|| LlamaError::Missing { name: short(name) })?;
+        let file_name = &self.files[place.file];
+        let mut file = open(&self.folder, file_name)?;
+        let failed = |source| LlamaError::Read { file: short(file_name), source };
+        file.seek(SeekFrom::Start(place.start)).map_err(failed)?;
+        let count = place.shape.iter().product::<usize>();
+        let width = place.dtype.bitsize() / 8;
+        let (mut bytes, mut values) = (vec![0; width * PIECE.min(count)], vec![0.0; PIECE.min(count)]);
+        let mut done = 0;
+        while done < count {
+            let now = PIECE.min(count - done);
+            let (bytes, values) = (&mut bytes[..width * now], &mut values[..now]);
+            file.read_exact(bytes).map_err(failed)?;
+            decode(place.dtype, bytes, values);
+            let bad = |value: &f32| !(value.is_finite() && value.abs() <= halves::ABS_MAX);
+            if let Some(at) = values.iter().position(bad) {
+                let (name, file) = (short(name), short(file_name));
+                return Err(LlamaError::Value { name, file, value: values[at], place: (done + at) as u64 });
+            }
+            take(done, values)?;
+            done += now;
+        }
+        Ok(())
+    }
+}
+
+/// `bytes` as numbers; a type that [`Tensors::check`] refuses gives what is no number.
+fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => copy_f32s(bytes, values),
+        Dtype::F16 => values.copy_from_slice(&halves::from_bytes(bytes)),
+        Dtype::BF16 => {
+            for (value, word) in values.iter_mut().zip(bytes.as_chunks().0) {
+                *value = half::bf16::from_le_bytes(*word).to_f32();
+            }
+        }
+        _ => values.fill(f32::NAN),
+    }
+}
+
+fn untied(is_tied: bool) -> LlamaError {
+    let why = "lm_head.weight is not the embedding, and here one matrix is both: begin with a model that has them tied";
+    LlamaError::key("tie_word_embeddings", is_tied, why)
+}
+
+/// A file of the folder, and not a pipe or a folder that goes by its name.
+pub(super) fn open(folder: &Path, name: &str) -> Result<File, LlamaError> {
+    let failed = |source| LlamaError::Read { file: short(name), source };
+    let path = folder.join(name);
+    if !path.metadata().map_err(failed)?.is_file() {
+        return Err(LlamaError::form(name, "it is no file"));
+    }
+    File::open(&path).map_err(failed)
+}
+
+/// The header of a safetensors file, and where in it the tensors' bytes begin.
+fn header(mut file: &File, name: &str) -> Result<(u64, Metadata), LlamaError> {
+    let failed = |source| LlamaError::Read { file: short(name), source };
+    let bytes = file.metadata().map_err(failed)?.len();
+    let mut first = [0; 8];
+    file.read_exact(&mut first).map_err(|_| LlamaError::form(name, "it is too short for safetensors"))?;
+    let header_bytes = u64::from_le_bytes(first);
+    let rest = bytes.saturating_sub(first.len() as u64);
+    if header_bytes > rest.min(HEADER_BYTES_MAX) {
+        let why = format!(
+            "its header is to have {header_bytes} bytes, of a file of {bytes} and at most {HEADER_BYTES_MAX}"
+        );
+        return Err(LlamaError::form(name, why));
+    }
+    let mut header = vec![0; header_bytes as usize];
+    file.read_exact(&mut header).map_err(failed)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&header).map_err(|error| LlamaError::form(name, short(&error.to_string())))?;
+    // That its tensors lie one behind another, as long as their shapes say, was checked while it was read.
+    let (end, there) = (metadata.data_len() as u64, rest - header_bytes);
+    if end != there {
+        let why = format!("its tensors are to have {end} bytes, and {there} are there: is it whole?");
+        return Err(LlamaError::form(name, why));
+    }
+    Ok((first.len() as u64 + header_bytes, metadata))
+}

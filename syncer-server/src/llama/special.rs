@@ -1,0 +1,65 @@
+//! The tokens that begin, end and fill texts, where a folder names some.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// Tokens that end a text, at most so many are kept.
+const ENDS_MAX: usize = 16;
+
+/// Bytes of a token's text at most; longer ones are left out.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// What `config.json` names: a run trains without knowing them, and its export names them again, so that texts end
+/// where they did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpecialTokens {
+    /// Begins a text.
+    pub bos: Option<u32>,
+    /// End a text.
+    pub eos: Vec<u32>,
+    /// Fills up batches.
+    pub pad: Option<u32>,
+}
+
+impl SpecialTokens {
+    /// Those of `config`, for a vocabulary of `vocab` tokens. What is no token of it says nothing, as the -1 of old
+    /// folders.
+    pub(super) fn of(config: &Map<String, Value>, vocab: u32) -> Self {
+        let token =
+            |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| id < vocab);
+        let one = |key: &str| config.get(key).and_then(token);
+        let eos = match config.get("eos_token_id") {
+            Some(Value::Array(ids)) => ids.iter().filter_map(token).take(ENDS_MAX).collect(),
+            Some(id) => token(id).into_iter().collect(),
+            None => Vec::new(),
+        };
+        Self { bos: one("bos_token_id"), eos, pad: one("pad_token_id") }
+    }
+
+    /// The ids as Hugging Face's configurations have them, by key.
+    pub(super) fn ids(&self) -> [(&'static str, Value); 3] {
+        let eos = match &self.eos[..] {
+            [] => Value::Null,
+            [one] => json!(one),
+            several => json!(several),
+        };
+        [("bos_token_id", json!(self.bos)), ("eos_token_id", eos), ("pad_token_id", json!(self.pad))]
+    }
+
+    /// Their texts in `tokenizer`, a `tokenizer.json`, by the keys of a `tokenizer_config.json`.
+    pub(super) fn texts(&self, tokenizer: &str) -> Vec<(&'static str, Value)> {
+        if *self == Self::default() {
+            return Vec::new();
+        }
+        let tokenizer: Value = serde_json::from_str(tokenizer).unwrap_or_default();
+        let added = tokenizer["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let text = |id: u32| {
+            let token = added.iter().find(|token| token["id"] == id)?;
+            token["content"].as_str().filter(|text| text.len() <= TEXT_BYTES_MAX).map(|text| json!(text))
+        };
+        let ids =
+            [("bos_token", self.bos), ("eos_token", self.eos.first().copied()), ("pad_token", self.pad)];
+        ids.into_iter().filter_map(|(key, id)| Some((key, text(id?)?))).collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! Parameters as a safetensors file.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use archipelago::bytes::from_f32s;
+use archipelago::diloco::Layout;
+use half::bf16;
+use safetensors::tensor::{Dtype, View};
+
+/// What each parameter is written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Precision {
+    /// 32 bits, as it is trained.
+    #[default]
+    F32,
+    /// 16 bits, rounded to the nearest: half the bytes.
+    Bf16,
+}
+
+impl Precision {
+    /// What PyTorch calls it.
+    pub(super) fn torch_name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+        }
+    }
+}
+
+/// Writes `theta`, `[layout.len()]`, to `path` under the names and shapes that `transformers` knows, unsynced.
+///
+/// # Errors
+/// What the system says.
+pub fn write_tensors(
+    path: &Path,
+    layout: &Layout,
+    theta: &[f32],
+    precision: Precision,
+) -> std::io::Result<()> {
+    let tensors = layout.offsets().map(|(start, tensor)| {
+        let values = &theta[start as usize..][..tensor.len() as usize];
+        (tensor.name.clone(), Shaped { shape: shape(tensor), values, precision })
+    });
+    let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+    safetensors::serialize_to_file(tensors, Some(metadata), path).map_err(std::io::Error::other)
+}
+
+/// The shape of `tensor` in a file: vectors have one dimension.
+pub(super) fn shape(tensor: &archipelago::diloco::Tensor) -> Vec<usize> {
+    match tensor.rows {
+        1 => vec![tensor.cols as usize],
+        rows => vec![rows as usize, tensor.cols as usize],
+    }
+}
+
+struct Shaped<'a> {
+    shape: Vec<usize>,
+    values: &'a [f32],
+    precision: Precision,
+}
+
+impl View for Shaped<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.precision {
+            Precision::F32 => Dtype::F32,
+            Precision::Bf16 => Dtype::BF16,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self.precision {
+            Precision::F32 => from_f32s(self.values).into(),
+            Precision::Bf16 => {
+                let words = self.values.iter().map(|value| bf16::from_f32(*value).to_le_bytes());
+                words.collect::<Vec<_>>().into_flattened().into()
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        self.values.len() * self.dtype().bitsize() / 8
+    }
+}
