@@ -7,8 +7,9 @@ use archipelago_cli::{CliError, Program};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use super::{ServeConfig, classroom};
+use super::{EventsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
 use crate::errors::Exit;
+use crate::llama::Precision;
 
 /// The syncer of one Archipelago run: it leads the learners' rounds, merges what they send and keeps the
 /// model.
@@ -29,8 +30,24 @@ impl Program for Cli {
 pub enum Verb {
     /// Start a run, or go on with the one in --dir
     Serve(Box<ServeConfig>),
+    /// Say how a run stands, by its syncer's word or by its folder
+    Status(StatusArgs),
+    /// Say how a run went: losses, speed, participation and learners over its time
+    History(TableArgs),
+    /// List all who ever took part in a run, and what each one gave
+    Learners(TableArgs),
+    /// List what happened in a run: who came and went, what was refused, what the owner did, what went wrong
+    Events(EventsArgs),
     /// Write the newest snapshot as a Hugging Face folder
     Export(ExportArgs),
+    /// Copy a run's folder while the run goes on
+    Backup(BackupArgs),
+    /// Let the model of the newest snapshot go on with a text
+    Sample(SampleArgs),
+    /// Compute every merge of a run again, from its tape, and compare the bits
+    Replay(ReplayArgs),
+    /// Begin a new run where another one was after some decision
+    Fork(ForkArgs),
     /// Check settings, data and the run's folder, and start nothing
     Validate(Box<ServeConfig>),
     /// Say what works on this machine: cores, memory, address, data, disk
@@ -46,7 +63,104 @@ pub struct ExportArgs {
     /// Folder to write, made if it is not there
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
+    /// What each parameter is written as
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
+    pub dtype: Precision,
+    /// Licence of the model, for its card README.md, as apache-2.0 or cc-by-4.0
+    #[arg(long, value_name = "NAME")]
+    pub licence: Option<String>,
+    /// Folder to write an event file for TensorBoard to, made if it is not there
+    #[arg(long, value_name = "FOLDER")]
+    pub tensorboard: Option<PathBuf>,
+    /// Call learners by numbers in report.html, and leave out their devices
+    #[arg(long)]
+    pub hide_names: bool,
     /// One JSON line on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of `backup`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BackupArgs {
+    /// Folder of the run
+    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    pub dir: PathBuf,
+    /// Folder for the copy, which must not be there
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
+    /// One JSON line on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of `replay`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// Folder of the run
+    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    pub dir: PathBuf,
+    /// Stop after this decision; by default the last one
+    #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
+    pub until: u64,
+    /// Tell of each merge: its round, fragment, learners, tokens, norm and, where it was measured, the loss
+    #[arg(long)]
+    pub merges: bool,
+    /// Measure the held-out loss along the way, and find the merge that raised it most
+    #[arg(long)]
+    pub losses: bool,
+    /// Measurements in each pass over the tape, about
+    #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "losses")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub points: u32,
+    /// Write a page with curves of loss, learners and norms, by merge
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Write the model as it was then, as `export` does
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// JSON lines on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of `fork`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ForkArgs {
+    /// Folder of the run
+    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    pub dir: PathBuf,
+    /// The last decision that is to be in the new run; by default the last one
+    #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
+    pub at: u64,
+    /// Folder of the new run, made if it is not there
+    #[arg(long, value_name = "FOLDER")]
+    pub to: PathBuf,
+    /// One JSON line on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of `sample`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SampleArgs {
+    /// Folder of the run
+    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    pub dir: PathBuf,
+    /// Text to go on with
+    #[arg(long, value_name = "TEXT", default_value = "The ")]
+    pub prompt: String,
+    /// Tokens to write
+    #[arg(long, value_name = "COUNT", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tokens: u32,
+    /// How daring it is: 0 takes the likeliest token each time, 1 draws as the model says
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.8)]
+    pub temperature: f32,
+    /// The same seed gives the same text
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// One JSON line on standard output, when all is written
     #[arg(long)]
     pub json: bool,
 }
@@ -103,6 +217,14 @@ mod tests {
         assert_eq!((config.vocab, config.tokenizer), (Some(300), None), "a flag hides what it excludes");
     }
 
+    /// The file for a service that `docs/deploy.md` names.
+    #[test]
+    fn the_file_for_a_service_is_read() {
+        let config = with_file(include_str!("../../deploy/syncer.toml"), &[]).unwrap();
+        assert_eq!((&*config.listen, config.preset.as_str()), ("127.0.0.1:7700", "medium"));
+        assert_eq!(config.dir, PathBuf::from("/var/lib/archipelago/run"));
+    }
+
     #[test]
     fn a_classroom_implies_what_is_given_nowhere() {
         let check = |config: ServeConfig, listen: &str, preset: &str, invite: Option<&str>| {
@@ -138,13 +260,15 @@ mod tests {
         check("vocab = 300\ntokenizer = 'x'", "cannot be used with");
     }
 
-    /// Every setting has a flag, since its key and its variable are named like that.
+    /// Every setting has a flag, since its key and its variable are named like that. What a verb cannot do without is
+    /// no setting.
     #[test]
     fn every_setting_has_a_flag() {
         let mut command = archipelago_cli::command::<Cli>();
         command.build();
         for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            let nameless = verb.get_arguments().find(|arg| arg.get_long().is_none());
+            let mut settings = verb.get_arguments().filter(|arg| !arg.is_required_set());
+            let nameless = settings.find(|arg| arg.get_long().is_none());
             assert!(nameless.is_none(), "{}: {nameless:?}", verb.get_name());
         }
     }

@@ -1,7 +1,9 @@
 //! The settings of a run: one struct, from flags, environment, file and defaults, in that order.
 
+mod alerts;
 mod classroom;
 mod cli;
+mod glance;
 mod run;
 
 use std::num::NonZeroU32;
@@ -10,8 +12,10 @@ use std::path::PathBuf;
 use archipelago_cli::{Bytes, MethodArgs, Span};
 use serde::Serialize;
 
-pub use cli::{Cli, ExportArgs, Verb, moved, parse};
-pub use run::{INVITE_AUTO, INVITE_SHORT, invite, preset, run_spec, syncer_config};
+pub use alerts::AlertArgs;
+pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
+pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+pub use run::{INVITE_AUTO, INVITE_SHORT, invite, licence, preset, run_spec, syncer_config};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.
@@ -29,10 +33,10 @@ pub struct ServeConfig {
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
     /// Train byte-level BPE with this many tokens on the data; without it a token is a byte
-    #[arg(long, value_name = "TOKENS", help_heading = "Data", conflicts_with = "tokenizer")]
+    #[arg(long, value_name = "TOKENS", help_heading = "Data", conflicts_with_all = ["tokenizer", "init"])]
     pub vocab: Option<u32>,
     /// Use this tokenizer.json of Hugging Face's tokenizers
-    #[arg(long, value_name = "FILE", help_heading = "Data")]
+    #[arg(long, value_name = "FILE", help_heading = "Data", conflicts_with = "init")]
     pub tokenizer: Option<PathBuf>,
     /// Share of the text, at its end, that is kept for measuring the loss (0 to below 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
@@ -41,6 +45,13 @@ pub struct ServeConfig {
     /// Model preset: tiny (0.1 M), small (0.9 M), medium (10 M) or base (124 M)
     #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,
+    /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama; of the preset, batch and rates
+    /// are taken
+    #[arg(long, value_name = "FOLDER", help_heading = "Training")]
+    pub init: Option<PathBuf>,
+    /// Length of a training window; by default the preset's, or what the model of --init was made for
+    #[arg(long, value_name = "TOKENS", help_heading = "Training")]
+    pub context: Option<NonZeroU32>,
     /// Seed of the initial parameters, of the order of the data and of the built-in corpus
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
     pub seed: u64,
@@ -93,6 +104,9 @@ pub struct ServeConfig {
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7700", help_heading = "Server")]
     pub listen: String,
+    /// Licence of the model, for its card in /v1/export.zip, as apache-2.0 or cc-by-4.0
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub licence: Option<String>,
     /// Web origin allowed beside the server's own, as https://host or https://host:port; may be given several times
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = "Server")]
     pub allow_origin: Vec<String>,
@@ -100,6 +114,9 @@ pub struct ServeConfig {
     #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub admin_token: Option<String>,
+    /// Tell nobody the learners' names and devices: pages show numbers in their place, and no board of names
+    #[arg(long, help_heading = "Server")]
+    pub hide_names: bool,
     /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's
     /// folder, short one that is easy to type
     #[arg(long, value_name = "TOKEN|auto|short", hide_env_values = true, help_heading = "Server")]
@@ -108,12 +125,29 @@ pub struct ServeConfig {
     /// Time between two snapshots (e.g. 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Server")]
     pub snapshot_every: Span,
+    /// Updates kept on the disk beyond those needed to go on, to replay the run (e.g. 1GiB, 0)
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", help_heading = "Server")]
+    pub keep: Bytes,
     /// Shortest time between two measurements of the held-out loss
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Server")]
     pub eval_every: Span,
     /// Do not measure the held-out loss
     #[arg(long, help_heading = "Server")]
     pub no_eval: bool,
+    /// Exit with 0 once the run is complete; without it the pages, the figures and the model of a complete run go on
+    /// being served
+    #[arg(long, help_heading = "Server")]
+    pub exit_when_finished: bool,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    // For `cargo xtask bench tape`: a new run keeps no tape, and nobody can go on with it.
+    #[arg(long, hide = true, help_heading = "Server")]
+    #[serde(skip)]
+    pub without_tape_for_benchmarks: bool,
+
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub alerts: AlertArgs,
 
     /// JSON lines on standard output: the address first, the final status last
     #[arg(long, help_heading = "Output")]

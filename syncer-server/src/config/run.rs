@@ -2,19 +2,20 @@
 
 use archipelago::diloco::QuorumPolicy;
 use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::model::Preset;
+use archipelago::model::{CONTEXT_MAX, ModelSpec, Preset};
 use archipelago::wire::{DataSpec, INVITE_BYTES_MAX, RunSpec};
 use archipelago_cli::range;
 
 use super::ServeConfig;
 use crate::errors::ServerError;
+use crate::llama;
 
-/// What learners are told of the run, for a vocabulary of `vocab` tokens and these shards.
+/// What learners are told of the run, for this model and these shards.
 ///
 /// # Errors
 /// - `Preset`: there is none of that name.
 /// - `Setting`: a setting is out of range.
-pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunSpec, ServerError> {
+pub fn run_spec(config: &ServeConfig, model: ModelSpec, data: DataSpec) -> Result<RunSpec, ServerError> {
     let preset = preset(config)?;
     let mut inner = preset.inner();
     inner.batch = config.batch.map_or(inner.batch, Into::into);
@@ -26,13 +27,9 @@ pub fn run_spec(config: &ServeConfig, vocab: u32, data: DataSpec) -> Result<RunS
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
     }
     range("lr", inner.lr_max.into(), inner.lr_max.is_finite() && inner.lr_max > 0.0, "a number above 0")?;
-    Ok(RunSpec {
-        model: preset.model(vocab),
-        inner,
-        exchange: config.method.exchange()?,
-        data,
-        seed: config.seed,
-    })
+    let fits = model.context <= CONTEXT_MAX;
+    range("context", model.context.into(), fits, &format!("1 to {CONTEXT_MAX} tokens"))?;
+    Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed })
 }
 
 /// The syncer's own knobs.
@@ -88,6 +85,22 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
     }
 }
 
+/// Checks the licence for the model's card, if one is chosen.
+///
+/// # Errors
+/// `Config`: it is no name of one.
+pub fn licence(chosen: Option<&str>) -> Result<(), ServerError> {
+    match chosen.filter(|chosen| !llama::licence(chosen)) {
+        None => Ok(()),
+        Some(bad) => {
+            let why = format!(
+                "--licence {bad:?} is no name of a licence: give one as apache-2.0, cc-by-4.0 or other"
+            );
+            Err(ServerError::Config { why })
+        }
+    }
+}
+
 /// The preset asked for.
 ///
 /// # Errors
@@ -99,14 +112,19 @@ pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     fn spec(change: impl FnOnce(&mut ServeConfig)) -> Result<RunSpec, ServerError> {
         let mut config = ServeConfig::default();
         change(&mut config);
         syncer_config(&config)?;
+        licence(config.licence.as_deref())?;
         invite(&config)?;
-        run_spec(&config, 256, DataSpec { token_bytes: 2, shards: vec![] })
+        let mut model = preset(&config)?.model(256);
+        model.context = config.context.map_or(model.context, Into::into);
+        run_spec(&config, model, DataSpec { token_bytes: 2, shards: vec![] })
     }
 
     #[test]
@@ -123,6 +141,8 @@ mod tests {
         check(3, |config| config.method.grace_ratio = -0.1);
         check(3, |config| config.method.sync_every = 0);
         check(3, |config| config.cohort_max = 0);
+        check(3, |config| config.context = NonZeroU32::new(1 << 17));
+        check(3, |config| config.licence = Some("mit\nlicense: none".into()));
         check(3, |config| config.invite = Some("brief".into()));
         check(3, |config| config.invite = Some("with space".into()));
         assert!(spec(|config| config.invite = Some(INVITE_AUTO.into())).is_ok());

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use archipelago::diloco::Millis;
 use archipelago::diloco::syncer::{Event, Syncer};
 
-use super::learners::{foremost, page_of};
+use super::learners::{foremost, hidden_name, page_of};
 use super::rate::Speeds;
 use super::{
-    Carried, Evaluation, Facts, History, LearnersPage, LearnersQuery, Point, PointEvent, Rate, Rounds,
-    RoundsView, Series, SeriesView, ServerStatus, view,
+    AlertChange, AlertTerms, Alerts, Carried, Disk, Evaluation, EventLog, Facts, History, LearnerView,
+    LearnersPage, LearnersQuery, LogEntry, LogQuery, LogView, Point, PointEvent, Rate, Rounds, RoundsView,
+    Series, ServerStatus, Sight, Sort, series_of, view,
 };
 use crate::meters::Traffic;
 
@@ -18,6 +19,8 @@ pub struct Board {
     facts: Facts,
     /// Time that earlier starts were up, in seconds.
     run_s_before: f64,
+    /// What the clock of a complete run shows for good, in seconds.
+    ended_s: Option<f64>,
     history: History,
     series: Series,
     /// The series as JSON, as long as it is current.
@@ -25,33 +28,87 @@ pub struct Board {
     rounds: Rounds,
     rate: Rate,
     speeds: Speeds,
+    disk: Disk,
+    log: EventLog,
+    alerts: Alerts,
+    /// When the newest merge was.
+    merged_at: Option<Millis>,
 }
 
 impl Board {
-    /// A board that goes on from `carried`.
+    /// A board that goes on from `carried` and from the lines of the log that were kept, oldest first.
     #[must_use]
-    pub fn new(facts: Facts, carried: Carried) -> Self {
+    pub fn new(facts: Facts, carried: Carried, log: Vec<LogEntry>, terms: AlertTerms) -> Self {
         Self {
             facts,
             run_s_before: carried.run_s,
+            ended_s: None,
             history: carried.history,
             series: carried.series,
             series_json: None,
             rounds: Rounds::default(),
             rate: Rate::default(),
             speeds: Speeds::default(),
+            disk: Disk::default(),
+            log: EventLog::new(log),
+            alerts: Alerts::new(terms),
+            merged_at: None,
         }
+    }
+
+    /// What is kept on the disk.
+    pub fn disk(&mut self) -> &mut Disk {
+        &mut self.disk
+    }
+
+    /// Looks whether something needs looking after; gives the alerts that came on or went off.
+    pub fn look(&mut self, now: Millis, syncer: &Syncer) -> Vec<AlertChange> {
+        let core = syncer.status();
+        let sight = Sight {
+            live: core.live,
+            losses: self.history.last().zip(self.history.best()),
+            snapshot_age_ms: self.disk.snapshot_age_ms(now),
+            disk_fault: self.disk.fault(),
+            is_held: core.paused,
+            is_over: core.finished,
+        };
+        self.alerts.look(now, &sight)
+    }
+
+    /// The run's log.
+    pub fn log(&mut self) -> &mut EventLog {
+        &mut self.log
+    }
+
+    /// The lines of the run's log that `query` asks for at `now_ms`, in milliseconds since 1970.
+    #[must_use]
+    pub fn log_view(&self, now_ms: u64, query: &LogQuery) -> LogView {
+        self.log.view(now_ms, query, self.facts.names_hidden)
     }
 
     /// What of this a snapshot keeps.
     #[must_use]
     pub fn carried(&self, now: Millis, traffic: Traffic) -> Carried {
         let (history, series) = (self.history.clone(), self.series.clone());
-        Carried { traffic, history, series, run_s: self.run_s(now) }
+        Carried { traffic, history, series, run_s: self.run_s(now), corpus: self.facts.corpus.clone() }
+    }
+
+    /// Whether nobody is to see the learners' names and devices.
+    #[must_use]
+    pub fn names_hidden(&self) -> bool {
+        self.facts.names_hidden
+    }
+
+    /// The run is complete: its clock stands still, and its course gets no more points.
+    pub fn end(&mut self, now: Millis) {
+        self.ended_s = Some(self.run_s(now));
     }
 
     /// Takes in an event of the core.
     pub fn note(&mut self, now: Millis, event: &Event) {
+        if matches!(event, Event::Merged { .. }) {
+            self.merged_at = Some(now);
+        }
         self.rounds.note(now, event);
     }
 
@@ -68,6 +125,12 @@ impl Board {
         evaluation.into()
     }
 
+    /// The first held-out loss and the newest, in nats per token.
+    #[must_use]
+    pub fn losses(&self) -> [Option<f32>; 2] {
+        [self.history.first(), self.history.last()]
+    }
+
     /// The newest text.
     #[must_use]
     pub fn newest_sample(&self) -> Option<view::TextSample> {
@@ -79,6 +142,9 @@ impl Board {
         let core = syncer.status();
         self.rate.sample(now, core.tokens_trained);
         self.speeds.sample(now, syncer);
+        if self.ended_s.is_some() {
+            return None;
+        }
         self.series_json = None;
         let point = self.series.push(Point {
             time_s: self.run_s(now),
@@ -97,7 +163,8 @@ impl Board {
     /// How the run stands.
     #[must_use]
     pub fn status(&self, now: Millis, syncer: &Syncer, traffic: Traffic, sockets: u32) -> ServerStatus {
-        let (learners, learners_by_state) = foremost(syncer, &self.speeds, now);
+        let (mut learners, learners_by_state) = foremost(syncer, &self.speeds, now);
+        self.hide(&mut learners);
         ServerStatus {
             core: syncer.status().into(),
             facts: self.facts.clone(),
@@ -105,6 +172,9 @@ impl Board {
             bits_per_param_up: traffic.bits_per_param_up(),
             bits_per_param_down: traffic.bits_per_param_down(),
             tokens_per_s: self.rate.per_s(),
+            disk: self.disk.view(now),
+            alerts: self.alerts.view(now),
+            last_merge_age_s: self.merged_at.map(|at| now.since(at) as f64 / 1e3),
             val_loss_first: self.history.first(),
             val_loss_last: self.history.last(),
             sample: self.history.sample.clone(),
@@ -119,7 +189,30 @@ impl Board {
     /// Some learners of all.
     #[must_use]
     pub fn learners(&self, now: Millis, syncer: &Syncer, query: LearnersQuery) -> LearnersPage {
-        page_of(syncer, &self.speeds, now, query)
+        // An order by names would tell of them.
+        let by_name = query.sort == Sort::Name && self.facts.names_hidden;
+        let sort = if by_name { Sort::Merged } else { query.sort };
+        let mut page = page_of(syncer, &self.speeds, now, LearnersQuery { sort, ..query });
+        self.hide(&mut page.learners);
+        page
+    }
+
+    /// `event` as others may hear it: without name and device, if the owner wants that.
+    #[must_use]
+    pub fn told(&self, event: Event) -> Event {
+        match event {
+            Event::Joined { learner, returning, .. } if self.facts.names_hidden => {
+                Event::Joined { learner, name: hidden_name(learner), device: String::new(), returning }
+            }
+            event => event,
+        }
+    }
+
+    /// Takes names and devices away, if the owner wants that.
+    fn hide(&self, learners: &mut [LearnerView]) {
+        if self.facts.names_hidden {
+            learners.iter_mut().for_each(LearnerView::hide);
+        }
     }
 
     /// The last rounds.
@@ -137,16 +230,13 @@ impl Board {
     pub fn series_json(&mut self) -> Arc<str> {
         let (series, history) = (&self.series, &self.history);
         let json = self.series_json.get_or_insert_with(|| {
-            let evaluations = history.evaluations.iter().map(|&evaluation| evaluation.into()).collect();
-            let samples = history.samples.kept().iter().map(Into::into).collect();
-            let view = SeriesView { evaluations, samples, ..SeriesView::new(series) };
-            serde_json::to_string(&view).expect("plain data").into()
+            serde_json::to_string(&series_of(series, history)).expect("plain data").into()
         });
         Arc::clone(json)
     }
 
     fn run_s(&self, now: Millis) -> f64 {
-        self.run_s_before + now.0 as f64 / 1e3
+        self.ended_s.unwrap_or(self.run_s_before + now.0 as f64 / 1e3)
     }
 }
 
@@ -156,12 +246,13 @@ mod tests {
 
     use archipelago::diloco::syncer::{Input, SyncerConfig};
     use archipelago::diloco::{ConnId, RunId};
+    use archipelago::model::Preset;
     use archipelago::wire::{DataSpec, Hello, Identity, LearnerState, Message, Progress, ShardSpec};
 
     use super::*;
     use crate::config::{ServeConfig, run_spec};
     use crate::prepare::layout;
-    use crate::status::{FOREMOST_MAX, PAGE_MAX, POINTS_MAX, SAMPLES_MAX, Sort};
+    use crate::status::{AlertTerms, FOREMOST_MAX, PAGE_MAX, POINTS_MAX, SAMPLES_MAX};
 
     const RUN: RunId = RunId(7);
 
@@ -169,7 +260,7 @@ mod tests {
     fn crowd(count: u32) -> Syncer {
         let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
         let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
-        let spec = run_spec(&config, 256, DataSpec { token_bytes: 2, shards }).unwrap();
+        let spec = run_spec(&config, Preset::Tiny.model(256), DataSpec { token_bytes: 2, shards }).unwrap();
         let layout = layout(&spec).unwrap();
         let theta = vec![0.0; layout.len()];
         let mut syncer = Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap();
@@ -210,17 +301,20 @@ mod tests {
 
     fn board() -> Board {
         let facts = Facts {
+            init: None,
             preset: "tiny".into(),
             corpus: "text".into(),
             corpus_tokens: 1,
             bytes_per_token: 1.0,
+            token_is_byte: true,
             entropy_floor: None,
             total_tokens: 1,
             invite_required: false,
             classroom: false,
+            names_hidden: false,
             links: vec![],
         };
-        Board::new(facts, Carried::default())
+        Board::new(facts, Carried::default(), Vec::new(), AlertTerms::default())
     }
 
     #[test]

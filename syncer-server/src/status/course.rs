@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::history::History;
 use super::series::Series;
 use super::view;
 
@@ -54,6 +55,14 @@ impl SeriesView {
         }
         view
     }
+}
+
+/// The columns of `series`, and what `history` has beside them.
+#[must_use]
+pub fn series_of(series: &Series, history: &History) -> SeriesView {
+    let evaluations = history.evaluations.iter().map(|&evaluation| evaluation.into()).collect();
+    let samples = history.samples.kept().iter().map(Into::into).collect();
+    SeriesView { evaluations, samples, ..SeriesView::new(series) }
 }
 
 /// The event `point`: one more row of [`SeriesView`].

@@ -27,6 +27,9 @@ pub struct History {
     pub evaluations: Vec<Evaluation>,
     /// Text that the newest parameters wrote.
     pub sample: String,
+    /// The lowest finite loss so far, in nats per token.
+    #[serde(default)]
+    best: Option<f32>,
     /// Texts written on the way.
     #[serde(default)]
     pub samples: Samples,
@@ -45,6 +48,9 @@ impl History {
                 index % 2 == 1
             });
         }
+        if evaluation.loss.is_finite() {
+            self.best = Some(self.best().map_or(evaluation.loss, |best| best.min(evaluation.loss)));
+        }
         self.evaluations.push(evaluation);
         let Some(text) = sample else { return };
         self.sample.clone_from(&text);
@@ -56,6 +62,20 @@ impl History {
     #[must_use]
     pub fn first(&self) -> Option<f32> {
         self.evaluations.first().map(|evaluation| evaluation.loss)
+    }
+
+    /// The lowest finite loss so far, in nats per token. Snapshots of former versions know only of the measurements
+    /// that were kept.
+    #[must_use]
+    pub fn best(&self) -> Option<f32> {
+        let kept = self.evaluations.iter().map(|evaluation| evaluation.loss).filter(|loss| loss.is_finite());
+        self.best.or_else(|| kept.reduce(f32::min))
+    }
+
+    /// Tokens merged into the parameters that wrote the newest text.
+    #[must_use]
+    pub fn written(&self) -> Option<u64> {
+        self.samples.kept().last().map(|sample| sample.tokens_merged)
     }
 
     /// The newest loss, in nats per token.
@@ -77,6 +97,13 @@ mod tests {
         }
         assert!(history.evaluations.len() <= HISTORY_MAX);
         assert_eq!((history.first(), history.last()), (Some(0.0), Some(2_999.0)));
+        assert_eq!(history.best(), Some(0.0));
+        let evaluation = Evaluation { tokens_merged: 0, rounds: 3_000, loss: f32::NAN, time_s: 0.0 };
+        history.push(evaluation, None);
+        assert_eq!(
+            (history.best(), History { best: None, ..history.clone() }.best()),
+            (Some(0.0), Some(0.0))
+        );
         assert!(history.evaluations.is_sorted_by_key(|evaluation| evaluation.rounds));
     }
 }

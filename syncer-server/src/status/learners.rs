@@ -63,6 +63,26 @@ pub struct LearnerView {
     pub returns_s: Option<f64>,
 }
 
+impl LearnerView {
+    /// Says nothing of whose it is: its number in place of its name, and the kind of its device only.
+    pub(super) fn hide(&mut self) {
+        self.name = hidden_name(self.learner);
+        self.device = match self.kind {
+            DeviceKind::Browser => "browser",
+            DeviceKind::Gpu => "gpu",
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Other => "other",
+        }
+        .into();
+    }
+}
+
+/// What a learner is called where names are hidden.
+#[must_use]
+pub fn hidden_name(learner: LearnerId) -> String {
+    format!("islet {learner}")
+}
+
 /// What a learner computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -182,6 +202,12 @@ pub struct LearnersPage {
     pub sort: Sort,
     /// These.
     pub learners: Vec<LearnerView>,
+}
+
+/// The learners of a run that nobody measures, as `query` asks for them.
+#[must_use]
+pub fn learners_of(syncer: &Syncer, now: Millis, query: LearnersQuery) -> LearnersPage {
+    page_of(syncer, &Speeds::default(), now, query)
 }
 
 /// The learners that `query` asks for.

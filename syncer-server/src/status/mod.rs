@@ -1,9 +1,12 @@
 //! What the server shows of a run: the core's status and what only the shell knows.
 
+mod alerts;
 mod board;
 mod course;
+mod disk;
 mod history;
 mod learners;
+mod log;
 mod rate;
 mod rounds;
 mod samples;
@@ -16,12 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::meters::Traffic;
 
+pub use alerts::{AlertChange, AlertKind, AlertTerms, AlertView, Alerts, Sight};
 pub use board::Board;
-pub use course::{PointEvent, SeriesView};
+pub use course::{PointEvent, SeriesView, series_of};
+pub use disk::{Disk, DiskView, Taped};
 pub use history::{Evaluation, History};
 pub use learners::{
     DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
+    hidden_name, learners_of,
 };
+pub use log::{EventLog, Happening, LOG_MAX, LogEntry, LogEntryView, LogKind, LogQuery, LogView, log_of};
 pub use rate::{RATE_WINDOW_MS, Rate};
 pub use rounds::{Answer, AnswerFate, MergedReport, RoundReport, Rounds, RoundsView};
 pub use samples::{SAMPLES_MAX, Samples, TextSample};
@@ -41,6 +48,9 @@ pub struct Carried {
     /// Time that the run's syncers were up, in seconds.
     #[serde(default)]
     pub run_s: f64,
+    /// Where the text is from, as the status says it; empty if no snapshot has said so yet.
+    #[serde(default)]
+    pub corpus: String,
 }
 
 /// What never changes while the server runs.
@@ -50,12 +60,16 @@ pub struct Carried {
 pub struct Facts {
     /// The preset's name.
     pub preset: String,
+    /// The name of the folder whose model the run began with, if it began with one: its size is that model's.
+    pub init: Option<String>,
     /// Where the text is from.
     pub corpus: String,
     /// Tokens to train on.
     pub corpus_tokens: u64,
     /// Bytes of text behind one token, on average.
     pub bytes_per_token: f64,
+    /// Whether a token is a byte, so that a page need ask nobody what it means.
+    pub token_is_byte: bool,
     /// Loss in nats per token that no model can beat, where the text's source is known.
     pub entropy_floor: Option<f64>,
     /// Tokens at which the learning rate has come down.
@@ -64,6 +78,8 @@ pub struct Facts {
     pub invite_required: bool,
     /// Whether the run is for a class: pages show how to join, and the owner steers single learners.
     pub classroom: bool,
+    /// Whether the owner lets nobody see the learners' names and devices.
+    pub names_hidden: bool,
     /// Pages to lend a machine, best first, without the invite.
     pub links: Vec<String>,
 }
@@ -88,6 +104,8 @@ pub struct ServerStatus {
     pub bits_per_param_down: Option<f64>,
     /// Tokens that all learners trained on in a second, over the last 10 seconds.
     pub tokens_per_s: f64,
+    /// Time since the newest merge of this process, in seconds.
+    pub last_merge_age_s: Option<f64>,
     /// Held-out loss before training, in nats per token.
     pub val_loss_first: Option<f32>,
     /// Newest held-out loss, in nats per token.
@@ -100,6 +118,10 @@ pub struct ServerStatus {
     pub learners_by_state: LearnersByState,
     /// Open sockets, with a learner behind them or not.
     pub sockets: u32,
+    /// What is kept on the disk, and what is wrong with that.
+    pub disk: DiskView,
+    /// What the owner should look after.
+    pub alerts: Vec<AlertView>,
     /// Time since the server started, in seconds.
     pub uptime_s: f64,
     /// Time that the run's syncers were up, in seconds; [`SeriesView::time_s`] is on this clock.

@@ -14,6 +14,7 @@ GET /v1/status               ServerStatus
 GET /v1/learners?offset=&limit=&sort=   LearnersPage
 GET /v1/series               SeriesView
 GET /v1/rounds               RoundsView
+GET /v1/log?name=&limit=     LogView
 GET /v1/events               EventSource with the events of ServerEvents; their data is JSON";
 
 const EVENTS: &str = "\
@@ -27,6 +28,8 @@ export type ServerEvents = {
   point: PointEvent,
   evaluation: Evaluation,
   sample: TextSample,
+  /** Lines of the run's log that are new, the newest first. */
+  log: LogView,
   /** The number of events that were missed, because they were read too slowly. */
   lagged: number,
 };
@@ -36,15 +39,16 @@ export type ServerEvents = {
 fn types_of_the_routes_are_current() {
     // The names of the protocol are declared where learners tell of them too.
     let module = Module::new("web-demo/pages/shared/api.ts", "syncer-server", HEADING)
-        .import::<LearnerId>("archipelago")
-        .import::<FragmentId>("archipelago")
-        .import::<Round>("archipelago")
-        .import::<Version>("archipelago")
-        .import::<LateReason>("archipelago")
-        .import::<Refusal>("archipelago");
+        .import::<LearnerId>("@archipelago-train/learner")
+        .import::<FragmentId>("@archipelago-train/learner")
+        .import::<Round>("@archipelago-train/learner")
+        .import::<Version>("@archipelago-train/learner")
+        .import::<LateReason>("@archipelago-train/learner")
+        .import::<Refusal>("@archipelago-train/learner");
     // Types that are flattened into others are not named.
     let module = module
         .declare::<ServerStatus>()
+        .declare::<DiskView>()
         .declare::<LearnerView>()
         .declare::<DeviceKind>()
         .declare::<LearnerState>()
@@ -65,6 +69,11 @@ fn types_of_the_routes_are_current() {
         .declare::<MergeCause>()
         .declare::<AbandonCause>()
         .declare::<MergedReport>()
-        .declare::<Millis>();
+        .declare::<Millis>()
+        .declare::<LogView>()
+        .declare::<LogEntryView>()
+        .declare::<LogKind>()
+        .declare::<AlertView>()
+        .declare::<AlertKind>();
     module.text(EVENTS).check();
 }

@@ -61,6 +61,8 @@ pub struct Run {
     pub paused: bool,
     /// Whether the last collection has begun.
     pub finishing: bool,
+    /// Whether the run is complete: nobody trains any more, and what is shown stays as it is.
+    pub finished: bool,
 }
 
 impl From<Status> for Run {
@@ -89,6 +91,7 @@ impl From<Status> for Run {
             fragments: status.fragments,
             paused: status.paused,
             finishing: status.finishing,
+            finished: status.finished,
         }
     }
 }

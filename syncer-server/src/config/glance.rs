@@ -1,0 +1,57 @@
+//! Settings of the verbs that look at a run.
+
+use std::path::PathBuf;
+
+/// Where a run is looked at.
+#[derive(clap::Args, Clone, Debug)]
+pub struct PlaceArgs {
+    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700", conflicts_with = "dir")]
+    pub url: String,
+    /// Folder of the run, to be looked at without asking a syncer
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
+}
+
+/// Settings of `status`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct StatusArgs {
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// One JSON object on standard output, with the names of /v1/status
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of `history` and `learners`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TableArgs {
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// JSON on standard output, with the names of the syncer's routes: one object, or one on each line
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Comma-separated values on standard output, with a line of headings
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// Settings of `events`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct EventsArgs {
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Show what is about learners whose name has this in it
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub name: String,
+    /// Newest events to show, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub limit: u16,
+    /// JSON lines on standard output, newest first
+    #[arg(long)]
+    pub json: bool,
+}

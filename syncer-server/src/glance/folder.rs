@@ -1,0 +1,127 @@
+//! Looking into the folder of a run, whether or not a syncer works there.
+
+use std::path::Path;
+
+use archipelago::diloco::Millis;
+use archipelago::diloco::syncer::{Syncer, SyncerConfig};
+use archipelago::model;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::clock::{unix_ms, unix_s};
+use crate::errors::ServerError;
+use crate::status::{
+    LearnersPage, LearnersQuery, LogEntry, PAGE_MAX, SeriesView, Sort, learners_of, series_of, view,
+};
+use crate::store::{Manifest, Snapshot, Store};
+use crate::tape::{Rows, recover, rows_error};
+
+/// A run in a folder.
+pub struct Folder {
+    store: Store,
+    manifest: Manifest,
+    snapshot: Option<Snapshot>,
+}
+
+/// As much of `/v1/status` as a folder tells, under the same names.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FolderStatus {
+    #[serde(flatten)]
+    core: view::Run,
+    val_loss_first: Option<f32>,
+    val_loss_last: Option<f32>,
+    last_merge_age_s: Option<f64>,
+    run_s: f64,
+}
+
+impl Folder {
+    /// Opens the folder `dir` to look at it.
+    ///
+    /// # Errors
+    /// - `NoSnapshot`: no run is there.
+    /// - `Disk`, `DirCorrupt`: it cannot be read.
+    pub fn open(dir: &Path) -> Result<Self, ServerError> {
+        let store = Store::look(dir);
+        let manifest = store.manifest()?.ok_or_else(|| ServerError::NoSnapshot { dir: dir.to_owned() })?;
+        let snapshot = store.latest(manifest.run)?;
+        Ok(Self { store, manifest, snapshot })
+    }
+
+    /// How the run stands, by its newest snapshot and what its tape has after it, as in `/v1/status`.
+    ///
+    /// # Errors
+    /// - `Disk`, `DirCorrupt`: tape or snapshot cannot be read.
+    /// - `Internal`: they do not fit together.
+    pub fn status(&self) -> Result<Value, ServerError> {
+        let carried = self.snapshot.as_ref().map(|snapshot| snapshot.carried.clone()).unwrap_or_default();
+        let merged_ms = self.rows()?.map(|rows| rows.last_merge_ms()).transpose();
+        let merged_ms = merged_ms.map_err(|error| rows_error(&self.store.tape_path(), error))?.flatten();
+        let status = FolderStatus {
+            core: self.syncer()?.status().into(),
+            val_loss_first: carried.history.first(),
+            val_loss_last: carried.history.last(),
+            last_merge_age_s: merged_ms.map(|at_ms| unix_ms().saturating_sub(at_ms) as f64 / 1e3),
+            run_s: carried.run_s,
+        };
+        Ok(serde_json::to_value(status).expect("plain data"))
+    }
+
+    /// How the run went up to its newest snapshot.
+    ///
+    /// # Errors
+    /// `NoSnapshot`: there is none.
+    pub fn series(&self) -> Result<SeriesView, ServerError> {
+        let none = || ServerError::NoSnapshot { dir: self.store.dir().to_owned() };
+        let carried = &self.snapshot.as_ref().ok_or_else(none)?.carried;
+        Ok(series_of(&carried.series, &carried.history))
+    }
+
+    /// All learners ever seen, those with most merged tokens first.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub fn learners(&self) -> Result<Vec<LearnersPage>, ServerError> {
+        let syncer = self.syncer()?;
+        let total = syncer.ledger().len();
+        let page = |offset| LearnersQuery { offset, limit: PAGE_MAX, sort: Sort::Merged };
+        let pages = (0..total).step_by(PAGE_MAX).map(|offset| learners_of(&syncer, Millis(0), page(offset)));
+        Ok(pages.collect())
+    }
+
+    /// The run's log, oldest line first.
+    ///
+    /// # Errors
+    /// - `Disk`, `DirCorrupt`: the tape cannot be read.
+    pub fn log(&self) -> Result<Vec<LogEntry>, ServerError> {
+        let Some(rows) = self.rows()? else { return Ok(Vec::new()) };
+        rows.log().map_err(|error| rows_error(&self.store.tape_path(), error))
+    }
+
+    fn rows(&self) -> Result<Option<Rows>, ServerError> {
+        let path = self.store.tape_path();
+        if !self.store.has_tape() {
+            return Ok(None);
+        }
+        Rows::look(&path, self.manifest.run).map(Some).map_err(|error| rows_error(&path, error))
+    }
+
+    /// The core as it stands after the last decision.
+    fn syncer(&self) -> Result<Syncer, ServerError> {
+        let internal = |error: &dyn std::fmt::Display| ServerError::Internal {
+            what: format!("the run in its folder cannot be put together: {error}"),
+        };
+        let layout = model::layout(&self.manifest.spec.model).map_err(|error| internal(&error))?;
+        let config = SyncerConfig::default();
+        let syncer = match &self.snapshot {
+            Some(Snapshot { record, states, .. }) if !self.store.has_tape() => {
+                Syncer::restore(record.clone(), &layout, config, states.clone(), unix_s())
+            }
+            snapshot => {
+                let (recovered, _) = recover(&self.store, &self.manifest, snapshot.as_ref())?;
+                Syncer::go_on(recovered, &layout, config, unix_s())
+            }
+        };
+        syncer.map_err(|error| internal(&error))
+    }
+}

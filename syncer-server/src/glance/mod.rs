@@ -1,0 +1,122 @@
+//! The verbs `status`, `history`, `learners` and `events`: a run looked at from a terminal, by asking its syncer or in
+//! its folder. Each gives what is to be printed.
+
+mod fetch;
+mod folder;
+mod show;
+mod text;
+
+use archipelago::wire::http as path;
+use serde_json::Value;
+
+use crate::clock::unix_ms;
+use crate::config::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+use crate::errors::ServerError;
+use crate::status::{LogQuery, PAGE_MAX, log_of};
+use folder::Folder;
+
+/// Pages of learners that are asked for, at most.
+const PAGES_MAX: usize = 1_000;
+
+/// How a run stands.
+///
+/// # Errors
+/// - `NoSyncer`: no syncer answers.
+/// - `NoSnapshot`, `Disk`, `DirCorrupt`, `Internal`: the folder has no run, or cannot be read.
+pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
+    let status = match &args.place.dir {
+        Some(dir) => Folder::open(dir)?.status()?,
+        None => fetch::get(&args.place.url, path::STATUS)?,
+    };
+    if args.json { Ok(status.to_string()) } else { shown(&args.place, show::status(&status)) }
+}
+
+/// How a run went.
+///
+/// # Errors
+/// As [`status`].
+pub fn history(args: &TableArgs) -> Result<String, ServerError> {
+    let series: Value = match &args.place.dir {
+        Some(dir) => plain(&Folder::open(dir)?.series()?),
+        None => fetch::get(&args.place.url, path::SERIES)?,
+    };
+    match (args.json, args.csv) {
+        (true, _) => Ok(series.to_string()),
+        (_, true) => shown(&args.place, show::history_csv(&series)),
+        _ => shown(&args.place, show::history(&series)),
+    }
+}
+
+/// Everybody who ever took part in a run, with what each one gave.
+///
+/// # Errors
+/// As [`status`].
+pub fn learners(args: &TableArgs) -> Result<String, ServerError> {
+    let pages: Vec<Value> = match &args.place.dir {
+        Some(dir) => Folder::open(dir)?.learners()?.iter().map(plain).collect(),
+        None => asked(&args.place.url)?,
+    };
+    let mut learners = Vec::new();
+    for page in pages {
+        learners.extend(page["learners"].as_array().cloned().unwrap_or_default());
+    }
+    match (args.json, args.csv) {
+        (true, _) => Ok(lines(&learners)),
+        (_, true) => shown(&args.place, show::learners_csv(&learners)),
+        _ => shown(&args.place, show::learners(&learners)),
+    }
+}
+
+/// What happened in a run, newest first.
+///
+/// # Errors
+/// As [`status`].
+pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
+    let query = LogQuery { name: args.name.clone(), limit: args.limit.into() };
+    let log: Value = match &args.place.dir {
+        Some(dir) => {
+            let entries = Folder::open(dir)?.log()?;
+            plain(&log_of(entries.iter().rev(), unix_ms(), &query, false))
+        }
+        None => {
+            let name: String = query.name.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            fetch::get(&args.place.url, &format!("{}?limit={}&name={name}", path::LOG, query.limit))?
+        }
+    };
+    if args.json {
+        let entries = log["entries"].as_array().cloned().unwrap_or_default();
+        return Ok(lines(&entries));
+    }
+    shown(&args.place, show::events(&log))
+}
+
+/// All pages of learners.
+fn asked(url: &str) -> Result<Vec<Value>, ServerError> {
+    let mut pages = Vec::new();
+    for number in 0..PAGES_MAX {
+        let offset = number * PAGE_MAX;
+        let page: Value = fetch::get(url, &format!("{}?offset={offset}&limit={PAGE_MAX}", path::LEARNERS))?;
+        let is_last = page["total"].as_u64().is_none_or(|total| total <= (offset + PAGE_MAX) as u64);
+        pages.push(page);
+        if is_last {
+            break;
+        }
+    }
+    Ok(pages)
+}
+
+fn plain(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).expect("plain data")
+}
+
+fn lines(values: &[Value]) -> String {
+    values.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// What is to be printed, unless the answer lacks something that a syncer of this version says.
+fn shown(place: &PlaceArgs, text: Result<String, serde_json::Error>) -> Result<String, ServerError> {
+    text.map_err(|error| ServerError::NoSyncer {
+        url: place.url.clone(),
+        why: format!("the answer is of another version ({error})"),
+    })
+}

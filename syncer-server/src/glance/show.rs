@@ -1,0 +1,364 @@
+//! What the routes answer, as tables.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::text::{Side, UNKNOWN, ago, count, csv, duration, nats, percent, plain, table};
+
+/// Rows of a history that is shown to people.
+const HISTORY_ROWS: usize = 20;
+
+/// As much of `/v1/status` as is shown. What a folder does not tell is optional.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    run: String,
+    params: u64,
+    connected: u32,
+    live: u32,
+    learners_total: u32,
+    tokens_trained: u64,
+    tokens_merged: u64,
+    participation: f64,
+    rounds: u64,
+    train_loss: Option<f64>,
+    val_loss_first: Option<f64>,
+    val_loss_last: Option<f64>,
+    paused: bool,
+    finishing: bool,
+    finished: bool,
+    run_s: f64,
+    last_merge_age_s: Option<f64>,
+    tokens_per_s: Option<f64>,
+    preset: Option<String>,
+    corpus: Option<String>,
+    disk: Option<Disk>,
+    alerts: Option<Vec<Alert>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Alert {
+    text: String,
+    for_s: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Disk {
+    tape_fault: Option<String>,
+    snapshot_fault: Option<String>,
+    snapshot_age_s: Option<f64>,
+}
+
+/// A run at one moment.
+pub fn status(json: &Value) -> Result<String, serde_json::Error> {
+    let status = Status::deserialize(json)?;
+    let model = match (&status.preset, &status.corpus) {
+        (Some(preset), Some(corpus)) => format!(" ({preset}) on {}", plain(corpus)),
+        _ => String::new(),
+    };
+    let is_asked = status.disk.is_some();
+    let learners = match is_asked {
+        true => format!(
+            "{} in rounds, {} connected, {} ever seen",
+            status.live, status.connected, status.learners_total
+        ),
+        false => {
+            format!("{} ever seen; who is there now, only a running syncer knows", status.learners_total)
+        }
+    };
+    let speed = status.tokens_per_s.map(|speed| format!(", {} a second", count(speed.round() as u64)));
+    let mut rows = vec![
+        ("run", format!("{}, for {}", status.run, duration(status.run_s))),
+        ("model", format!("{} parameters{model}", count(status.params))),
+        ("state", state(&status, is_asked).to_owned()),
+        ("learners", learners),
+        ("participation", format!("{} of what was trained is in the model", percent(status.participation))),
+        (
+            "tokens",
+            format!(
+                "{} trained, {} merged in {} rounds{}",
+                count(status.tokens_trained),
+                count(status.tokens_merged),
+                count(status.rounds),
+                speed.unwrap_or_default()
+            ),
+        ),
+        (
+            "loss",
+            format!(
+                "{} held out (first {}), {} in training; nats per token, lower is better",
+                nats(status.val_loss_last),
+                nats(status.val_loss_first),
+                nats(status.train_loss)
+            ),
+        ),
+        ("last merge", status.last_merge_age_s.map_or_else(|| UNKNOWN.into(), ago)),
+    ];
+    if let Some(disk) = &status.disk {
+        rows.push(("disk", disk_words(disk)));
+    }
+    for Alert { text, for_s } in status.alerts.iter().flatten() {
+        rows.push(("ALERT", format!("{} On for {}.", plain(text), duration(*for_s))));
+    }
+    rows.push(("finished", if status.finished { "yes" } else { "no" }.to_owned()));
+    Ok(rows.iter().map(|(name, value)| format!("{name:<13}  {value}")).collect::<Vec<_>>().join("\n"))
+}
+
+fn state(status: &Status, is_asked: bool) -> &'static str {
+    match status {
+        Status { finished: true, .. } => "complete",
+        Status { finishing: true, .. } => "finishing: the last progress is being collected",
+        Status { paused: true, .. } => "paused by its owner",
+        _ if !is_asked => "as of the newest decision in its folder",
+        Status { live: 0, .. } => "waiting for learners",
+        _ => "training",
+    }
+}
+
+fn disk_words(disk: &Disk) -> String {
+    let snapshot = disk.snapshot_age_s.map(|age_s| format!("last snapshot {}", ago(age_s)));
+    let snapshot = snapshot.unwrap_or_else(|| "no snapshot since the syncer started".into());
+    match (&disk.tape_fault, &disk.snapshot_fault) {
+        (Some(why), _) => format!("FAULT, the run stands still: {}", plain(why)),
+        (None, Some(why)) => format!("FAULT, no snapshot was written: {}", plain(why)),
+        (None, None) => format!("fine; {snapshot}"),
+    }
+}
+
+/// `/v1/series`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Series {
+    time_s: Vec<f64>,
+    tokens_merged: Vec<u64>,
+    rounds: Vec<u64>,
+    train_loss: Vec<Option<f64>>,
+    tokens_per_s: Vec<f64>,
+    participation: Vec<f64>,
+    live: Vec<f64>,
+    bytes_up: Vec<u64>,
+    bytes_down: Vec<u64>,
+    evaluations: Vec<Evaluation>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Evaluation {
+    time_s: f64,
+    tokens_merged: u64,
+    rounds: u64,
+    loss: f64,
+}
+
+/// How a run went, in so many moments as one takes in; the first and the last are among them.
+pub fn history(json: &Value) -> Result<String, serde_json::Error> {
+    let series = Series::deserialize(json)?;
+    let points = series.time_s.len();
+    let shown = points.min(HISTORY_ROWS);
+    let mut rows = Vec::new();
+    for at in (0..shown).map(|row| row * points.saturating_sub(1) / shown.saturating_sub(1).max(1)) {
+        let Some(&time_s) = series.time_s.get(at) else { continue };
+        let measured = series.evaluations.iter().rev().find(|one| one.time_s <= time_s);
+        let figure = |column: &[f64]| column.get(at).copied().unwrap_or_default();
+        rows.push(vec![
+            duration(time_s),
+            count(series.tokens_merged.get(at).copied().unwrap_or_default()),
+            nats(series.train_loss.get(at).copied().flatten()),
+            nats(measured.map(|one| one.loss)),
+            count(figure(&series.tokens_per_s).round() as u64),
+            percent(figure(&series.participation)),
+            format!("{:.1}", figure(&series.live)),
+        ]);
+    }
+    if rows.is_empty() {
+        return Ok("Nothing has been measured yet.".into());
+    }
+    let heads = [
+        ("time", Side::Right),
+        ("tokens merged", Side::Right),
+        ("training loss", Side::Right),
+        ("held-out loss", Side::Right),
+        ("tokens/s", Side::Right),
+        ("participation", Side::Right),
+        ("learners", Side::Right),
+    ];
+    Ok(table(&heads, &rows))
+}
+
+/// The heads of the dashboard's file, so that what one saves the other reads.
+const HISTORY_HEADS: [&str; 10] = [
+    "time (s)",
+    "tokens merged",
+    "rounds merged",
+    "training loss (nats per token)",
+    "speed (tokens per s)",
+    "participation (0 to 1)",
+    "learners in rounds",
+    "from learners (bytes)",
+    "to learners (bytes)",
+    "held-out loss (nats per token)",
+];
+
+/// All of a history: a row for each point and for each measurement, by time.
+pub fn history_csv(json: &Value) -> Result<String, serde_json::Error> {
+    let series = Series::deserialize(json)?;
+    let mut rows: Vec<(f64, Vec<String>)> = series
+        .evaluations
+        .iter()
+        .map(|one| {
+            let mut cells = vec![String::new(); HISTORY_HEADS.len()];
+            cells[0] = one.time_s.to_string();
+            cells[1] = one.tokens_merged.to_string();
+            cells[2] = one.rounds.to_string();
+            cells[9] = one.loss.to_string();
+            (one.time_s, cells)
+        })
+        .collect();
+    for (at, time_s) in series.time_s.iter().enumerate() {
+        let total = |column: &[u64]| column.get(at).map(u64::to_string).unwrap_or_default();
+        let figure = |column: &[f64]| column.get(at).map(f64::to_string).unwrap_or_default();
+        let loss = series.train_loss.get(at).copied().flatten();
+        let cells = vec![
+            time_s.to_string(),
+            total(&series.tokens_merged),
+            total(&series.rounds),
+            loss.map(|loss| loss.to_string()).unwrap_or_default(),
+            figure(&series.tokens_per_s),
+            figure(&series.participation),
+            figure(&series.live),
+            total(&series.bytes_up),
+            total(&series.bytes_down),
+            String::new(),
+        ];
+        rows.push((*time_s, cells));
+    }
+    rows.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(_, cells)| cells).collect();
+    Ok(csv(&HISTORY_HEADS, &rows).trim_end().to_owned())
+}
+
+/// One of `/v1/learners`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Learner {
+    learner: u32,
+    name: String,
+    kind: String,
+    device: String,
+    state: Option<String>,
+    tokens_trained: u64,
+    tokens_merged: u64,
+    merged_share: f64,
+    updates: u64,
+    fates: Fates,
+}
+
+#[derive(Deserialize)]
+struct Fates {
+    merged: u64,
+    late: BTreeMap<String, u64>,
+    refused: BTreeMap<String, u64>,
+}
+
+/// Who took part, and what each one gave over all its sessions.
+pub fn learners(json: &[Value]) -> Result<String, serde_json::Error> {
+    let heads = [
+        ("no.", Side::Right),
+        ("name", Side::Left),
+        ("kind", Side::Left),
+        ("state", Side::Left),
+        ("tokens merged", Side::Right),
+        ("share", Side::Right),
+        ("tokens trained", Side::Right),
+        ("updates merged", Side::Right),
+        ("late", Side::Right),
+        ("refused", Side::Right),
+    ];
+    let mut rows = Vec::new();
+    for one in json {
+        let one = Learner::deserialize(one)?;
+        rows.push(vec![
+            one.learner.to_string(),
+            plain(&one.name),
+            one.kind,
+            one.state.unwrap_or_else(|| "away".into()),
+            count(one.tokens_merged),
+            percent(one.merged_share),
+            count(one.tokens_trained),
+            count(one.fates.merged),
+            count(one.fates.late.values().sum()),
+            count(one.fates.refused.values().sum()),
+        ]);
+    }
+    if rows.is_empty() { Ok("Nobody has taken part yet.".into()) } else { Ok(table(&heads, &rows)) }
+}
+
+/// The same as [`learners`] for programs.
+pub fn learners_csv(json: &[Value]) -> Result<String, serde_json::Error> {
+    let heads = [
+        "learner",
+        "name",
+        "kind",
+        "device",
+        "state",
+        "tokens merged",
+        "share of merged tokens (0 to 1)",
+        "tokens trained",
+        "updates",
+        "updates merged",
+        "updates late",
+        "updates refused",
+    ];
+    let mut rows = Vec::new();
+    for one in json {
+        let one = Learner::deserialize(one)?;
+        rows.push(vec![
+            one.learner.to_string(),
+            plain(&one.name),
+            one.kind,
+            plain(&one.device),
+            one.state.unwrap_or_else(|| "away".into()),
+            one.tokens_merged.to_string(),
+            one.merged_share.to_string(),
+            one.tokens_trained.to_string(),
+            one.updates.to_string(),
+            one.fates.merged.to_string(),
+            one.fates.late.values().sum::<u64>().to_string(),
+            one.fates.refused.values().sum::<u64>().to_string(),
+        ]);
+    }
+    Ok(csv(&heads, &rows).trim_end().to_owned())
+}
+
+/// `/v1/log`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Log {
+    now_ms: u64,
+    entries: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    at_ms: u64,
+    text: String,
+}
+
+/// What happened, newest first.
+pub fn events(json: &Value) -> Result<String, serde_json::Error> {
+    let log = Log::deserialize(json)?;
+    let rows: Vec<Vec<String>> = log
+        .entries
+        .iter()
+        .map(|entry| vec![ago(log.now_ms.saturating_sub(entry.at_ms) as f64 / 1e3), plain(&entry.text)])
+        .collect();
+    if rows.is_empty() {
+        return Ok("Nothing of that kind has happened.".into());
+    }
+    Ok(table(&[("when", Side::Right), ("what happened", Side::Left)], &rows))
+}

@@ -1,0 +1,128 @@
+//! Figures for people, and tables that line up.
+
+/// What stands where nothing is known.
+pub const UNKNOWN: &str = "–";
+
+/// 1234567 as "1,234,567".
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// 0.9512 as "95.1 %".
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A loss in nats per token.
+pub fn nats(loss: Option<f64>) -> String {
+    loss.map_or_else(|| UNKNOWN.into(), |loss| format!("{loss:.3}"))
+}
+
+/// 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
+pub fn duration(seconds: f64) -> String {
+    // The cast saturates.
+    let whole = seconds.max(0.0).round() as u64;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let first = units.iter().position(|(size, _)| whole >= *size).unwrap_or(units.len() - 1);
+    let mut rest = whole;
+    let mut parts = Vec::new();
+    for (size, unit) in units.iter().skip(first).take(2) {
+        let number = rest / size;
+        rest %= size;
+        if number > 0 || parts.is_empty() {
+            parts.push(format!("{number} {unit}"));
+        }
+    }
+    parts.join(" ")
+}
+
+/// How long ago something was.
+pub fn ago(seconds: f64) -> String {
+    format!("{} ago", duration(seconds))
+}
+
+/// What may come from strangers, on one line: control characters must not reach a terminal.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '·' } else { c }).collect()
+}
+
+/// A column of a table.
+#[derive(Clone, Copy)]
+pub enum Side {
+    /// Texts begin below each other.
+    Left,
+    /// Numbers end below each other.
+    Right,
+}
+
+/// Rows below their heads, in columns that line up.
+pub fn table(heads: &[(&str, Side)], rows: &[Vec<String>]) -> String {
+    let width = |at: usize, head: &str| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+        cells.chain([head.chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = heads.iter().enumerate().map(|(at, (head, _))| width(at, head)).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(heads).zip(&widths).map(|((cell, (_, side)), width)| match side {
+            Side::Left => format!("{cell:<width$}"),
+            Side::Right => format!("{cell:>width$}"),
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let head = line(heads.iter().map(|(head, _)| *head).collect());
+    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+    std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+/// Lines of comma-separated values, as the dashboard saves them and reads them again.
+pub fn csv(heads: &[&str], rows: &[Vec<String>]) -> String {
+    let line =
+        |cells: Vec<&str>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
+    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+    std::iter::once(line(heads.to_vec())).chain(rows).collect()
+}
+
+/// A cell; quotes are doubled, and what a spreadsheet would take for a formula is a text.
+fn quoted(cell: &str) -> String {
+    let is_formula =
+        cell.starts_with(['=', '@', '+', '\t']) || (cell.starts_with('-') && cell.parse::<f64>().is_err());
+    let cell = if is_formula { format!("'{cell}") } else { cell.to_owned() };
+    match cell.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_for_people() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        let times = [0.0, 59.4, 200.0, 3_600.0, 7_500.0, 273_600.0];
+        assert_eq!(times.map(duration), ["0 s", "59 s", "3 min 20 s", "1 h", "2 h 5 min", "3 d 4 h"]);
+        assert_eq!(plain("a\u{1b}[2Jb\nc"), "a·[2Jb·c");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["anna".into(), "7".into()], vec!["Ångström".into(), "1,000".into()]];
+        let table = table(&[("name", Side::Left), ("merged", Side::Right)], &rows);
+        assert_eq!(table, "name      merged\nanna           7\nÅngström   1,000");
+    }
+
+    #[test]
+    fn cells_stay_cells() {
+        let rows = [vec!["a,b".into(), "say \"x\"".into(), "=1+1".into(), "-1.5".into()]];
+        assert_eq!(csv(&["w", "x", "y", "z"], &rows), "w,x,y,z\r\n\"a,b\",\"say \"\"x\"\"\",'=1+1,-1.5\r\n");
+    }
+}

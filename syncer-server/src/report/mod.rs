@@ -1,0 +1,58 @@
+//! What a run was, to be kept: its curves as lines of JSON and as event files of TensorBoard, and a page that needs
+//! nothing but itself.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `story` | what there is to tell, from a snapshot or from a run that goes on |
+//! | `lines` | `history.jsonl` |
+//! | `page`, `marks` | `report.html`, and HTML in which nobody's text is more than text |
+//! | `tensorboard` | event files of TensorBoard |
+
+mod lines;
+mod marks;
+mod page;
+mod story;
+mod tensorboard;
+
+use std::path::Path;
+
+use crate::errors::ServerError;
+use crate::store::{Store, write_file};
+
+pub use lines::lines;
+pub(crate) use marks::{Html, count, span};
+pub use page::page;
+pub(crate) use page::{HEAD, curve};
+pub use story::Story;
+pub use tensorboard::tensorboard;
+
+/// Where reports of a run go, and what is in them.
+#[derive(Clone, Copy, Debug)]
+pub struct Reports<'a> {
+    /// For `history.jsonl` and `report.html`, a folder that is there.
+    pub out: &'a Path,
+    /// For an event file of TensorBoard, if one is asked for; the folder is made.
+    pub tensorboard: Option<&'a Path>,
+    /// Whether learners are numbers.
+    pub hides_names: bool,
+}
+
+/// Reports on the newest snapshot in `dir`.
+///
+/// # Errors
+/// - `NoSnapshot`: there is none.
+/// - `DirCorrupt`: there is no whole one.
+/// - `Disk`: something cannot be read or written.
+pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
+    let store = Store::look(dir);
+    let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
+    let manifest = store.manifest()?.ok_or_else(none)?;
+    let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
+    let story = Story::new(&snapshot.record, snapshot.carried, reports.hides_names);
+    write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;
+    write_file(&reports.out.join("report.html"), page(&story).as_bytes())?;
+    reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&story, folder).map(drop))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! `report.html`: a run on one page that needs nothing but itself, to keep, to print and to pass on.
+
+use archipelago_cli::plot::{Axis, Mark, Plot, Scale, Series, figure};
+use serde_json::Value;
+
+use super::Story;
+use super::marks::{Html, count, span};
+
+/// Learners in the table; the others are added up.
+const PEOPLE_MAX: usize = 200;
+/// Texts of the model, spread over the run.
+const TEXTS_MAX: usize = 8;
+
+/// How such a page begins, up to its title. What a browser may load for it: nothing.
+pub(crate) const HEAD: &str = concat!(
+    "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>\n",
+    include_str!("page.css"),
+    "</style>\n"
+);
+
+/// The page.
+#[must_use]
+pub fn page(story: &Story) -> String {
+    let mut html = Html::default();
+    let title = format!("Run {}", story.run);
+    html.raw(HEAD).element("title", &format!("{title} of Archipelago")).raw("</head>\n<body>\n<header>\n");
+    html.element("h1", &title).element("p", &sentence(story)).raw("</header>\n<main>\n");
+    figures(&mut html, story);
+    curves(&mut html, story);
+    people(&mut html, story);
+    texts(&mut html, story);
+    model(&mut html, story);
+    settings(&mut html, story);
+    html.raw("</main>\n</body>\n</html>\n");
+    html.into_text()
+}
+
+/// What was trained, on what, by how many.
+fn sentence(story: &Story) -> String {
+    let learners = match story.people.len() {
+        1 => "one learner".to_owned(),
+        many => format!("{} learners, none of which waited for another", count(many as u64)),
+    };
+    let text = match &*story.carried.corpus {
+        "" => String::new(),
+        name => format!(" Its text: {name}."),
+    };
+    let rest =
+        if story.is_over { "The run is complete." } else { "The run was going on when this was written." };
+    format!("A language model with {} parameters, trained by {learners}.{text} {rest}", count(story.params))
+}
+
+fn figures(html: &mut Html, story: &Story) {
+    let history = &story.carried.history;
+    let loss = |loss: Option<f32>| loss.map_or_else(|| "not measured".to_owned(), |loss| figure(loss.into()));
+    let tokens = story.spec.data.shards.iter().map(|shard| shard.tokens).sum();
+    let all = [
+        ("Held-out loss at first, nats per token", loss(history.first())),
+        ("Held-out loss at last, nats per token", loss(history.last())),
+        ("Tokens merged", count(story.tokens_merged)),
+        ("Tokens in the text", count(tokens)),
+        ("Rounds", count(story.rounds)),
+        ("Participation", figure(story.participation)),
+        ("Time that the syncer was up", span(story.carried.run_s)),
+    ];
+    html.raw("<dl>\n");
+    for (name, value) in all {
+        html.raw("<div>").element("dt", name).element("dd", &value).raw("</div>\n");
+    }
+    html.raw("</dl>\n");
+}
+
+fn curves(html: &mut Html, story: &Story) {
+    let carried = &story.carried;
+    let measured = carried.history.evaluations.iter();
+    let held_out = measured.map(|found| (found.tokens_merged as f64, found.loss.into())).collect();
+    let points = || carried.series.points();
+    let trained =
+        points().filter_map(|point| Some((point.tokens_merged as f64, point.train_loss?.into()))).collect();
+    let live = points().map(|point| (point.time_s, point.live.into())).collect();
+    html.raw("<section>\n").element("h2", "The course of the run");
+    let losses = [("training loss", 1, trained), ("held-out loss", 0, held_out)];
+    curve(html, "How the loss fell", ["tokens merged", "nats per token"], losses);
+    let axes = ["time that the syncer was up, seconds", "learners"];
+    curve(html, "How many took part", axes, [("learners", 2, live)]);
+    html.raw("</section>\n");
+}
+
+/// A curve: its name, its colour and its points.
+type Curve<'a> = (&'a str, u8, Vec<(f64, f64)>);
+
+/// A picture of curves. `axes` names what lies along x, and along y.
+pub(crate) fn curve<const N: usize>(html: &mut Html, title: &str, axes: [&str; 2], curves: [Curve<'_>; N]) {
+    let [x, y] = axes.map(|label| Axis { label: label.into(), scale: Scale::Linear });
+    let line =
+        |(name, colour, points): Curve<'_>| Series { name: name.into(), colour, mark: Mark::Line, points };
+    let plot = Plot { name: title.into(), title: title.into(), x, y, series: curves.map(line).into() };
+    html.raw("<div class=\"wide plot\">\n").raw(&plot.svg()).raw("</div>\n");
+}
+
+fn people(html: &mut Html, story: &Story) {
+    html.raw("<section>\n").element("h2", "Who took part");
+    if story.people.is_empty() {
+        html.element("p", "Nobody yet.").raw("</section>\n");
+        return;
+    }
+    let (shown, others) = story.people.split_at(story.people.len().min(PEOPLE_MAX));
+    let share = |tokens: u64| match story.tokens_merged {
+        0 => "–".to_owned(),
+        all => format!("{:.1} %", 100.0 * tokens as f64 / all as f64),
+    };
+    let row = |name: String, device: String, tokens, updates| {
+        vec![name, device, count(tokens), share(tokens), count(updates)]
+    };
+    let mut rows: Vec<Vec<String>> = shown
+        .iter()
+        .map(|person| row(person.name.clone(), person.device.clone(), person.tokens_merged, person.updates))
+        .collect();
+    if !others.is_empty() {
+        let (tokens, updates) = others.iter().fold((0, 0), |(tokens, updates), person| {
+            (tokens + person.tokens_merged, updates + person.updates)
+        });
+        rows.push(row(format!("{} more", count(others.len() as u64)), String::new(), tokens, updates));
+    }
+    html.table(&["Learner", "Device", "Tokens merged", "Share", "Updates"], 2, &rows).raw("</section>\n");
+}
+
+fn texts(html: &mut Html, story: &Story) {
+    let kept = story.carried.history.samples.kept();
+    if kept.is_empty() {
+        return;
+    }
+    html.raw("<section>\n").element("h2", "What it wrote along the way");
+    // The first, the newest, and as many between them as fit, evenly.
+    let last = kept.len() - 1;
+    let shown = TEXTS_MAX.min(kept.len());
+    let mut places: Vec<usize> = (0..shown).map(|i| i * last / (shown - 1).max(1)).collect();
+    places.dedup();
+    for sample in places.iter().filter_map(|place| kept.get(*place)) {
+        let (tokens, loss) = (count(sample.tokens_merged), figure(sample.loss.into()));
+        html.element("h3", &format!("After {tokens} tokens, at a held-out loss of {loss}"));
+        html.element("pre", &sample.text);
+    }
+    html.raw("</section>\n");
+}
+
+fn model(html: &mut Html, story: &Story) {
+    html.raw("<section>\n").element("h2", "The model");
+    html.element(
+        "p",
+        "The model is in the folder that “syncer-server export” writes, and in the archive that the dashboard gives. \
+         The transformers of Hugging Face load it as a Llama:",
+    );
+    let load = "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n\
+                tokenizer = AutoTokenizer.from_pretrained(\"my-model\")\n\
+                model = AutoModelForCausalLM.from_pretrained(\"my-model\")\n\
+                tokens = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n\
+                print(tokenizer.decode(model.generate(**tokens, max_new_tokens=100, do_sample=True)[0]))";
+    html.element("pre", load);
+    let sha = story.spec.data.shards.iter().map(|shard| archipelago::bytes::hex(&shard.sha256));
+    let sums: Vec<Vec<String>> = sha.enumerate().map(|(i, sum)| vec![format!("Shard {i}"), sum]).collect();
+    html.raw("<details>\n").element("summary", "SHA-256 of the text's shards, as tokens");
+    html.table(&[], usize::MAX, &sums).raw("</details>\n</section>\n");
+}
+
+/// All settings that learners were told, by their names in the run's description.
+fn settings(html: &mut Html, story: &Story) {
+    html.raw("<section>\n").element("h2", "Settings");
+    // By way of the text, in which numbers of 32 bits are as short as people wrote them.
+    let spec = serde_json::to_string(&story.spec).unwrap_or_default();
+    let mut spec: Value = serde_json::from_str(&spec).unwrap_or_default();
+    if let Some(data) = spec.get_mut("data").and_then(Value::as_object_mut) {
+        data.remove("shards");
+    }
+    let mut rows = Vec::new();
+    leaves("", &spec, &mut rows);
+    html.table(&["Setting", "Value"], 1, &rows).raw("</section>\n");
+}
+
+/// What is in `value`, each with the path to it.
+fn leaves(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                leaves(&name, value, rows);
+            }
+        }
+        Value::String(text) => rows.push(vec![name.to_owned(), text.clone()]),
+        other => rows.push(vec![name.to_owned(), other.to_string()]),
+    }
+}

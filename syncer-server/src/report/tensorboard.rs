@@ -1,0 +1,187 @@
+//! The curves and texts of a run as an event file of TensorBoard: records of `TFRecord`, each an `Event` of its
+//! protobuf.
+//!
+//! A record is its length (64 bits), the masked CRC-32C of that, the event, and the masked CRC-32C of the event; all
+//! numbers are little endian. Of `Event` and `Summary` only the few fields that curves and texts need are written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Story;
+use crate::errors::ServerError;
+use crate::store::{disk, write_file};
+
+/// Writes `events.out.tfevents.0.RUN` to `folder`, which is made if it is not there, over an older one; gives its path.
+/// Steps are merged tokens. Wall times begin in 1970, for a run does not know when it began, only how long it was up.
+///
+/// # Errors
+/// `Disk`: it cannot be written.
+pub fn tensorboard(story: &Story, folder: &Path) -> Result<PathBuf, ServerError> {
+    fs::create_dir_all(folder).map_err(disk("make", folder))?;
+    let path = folder.join(format!("events.out.tfevents.0.{}", story.run));
+    write_file(&path, &events(story))?;
+    Ok(path)
+}
+
+/// The whole file.
+fn events(story: &Story) -> Vec<u8> {
+    let carried = &story.carried;
+    let mut file = Vec::new();
+    let mut version = Fields::default();
+    version.double(1, 0.0).bytes(3, b"brain.Event:2");
+    record(&mut file, &version.0);
+    for point in carried.series.points() {
+        let loss = point.train_loss.map(|loss| ("loss/training", loss));
+        let curves = [
+            ("participation", point.participation),
+            ("learners", point.live),
+            ("tokens_per_second", point.tokens_per_s),
+            ("bytes/up", point.bytes_up as f32),
+            ("bytes/down", point.bytes_down as f32),
+        ];
+        let values = loss.into_iter().chain(curves).map(|(tag, value)| scalar(tag, value)).collect();
+        event(&mut file, point.time_s, point.tokens_merged, values);
+    }
+    for found in &carried.history.evaluations {
+        event(&mut file, found.time_s, found.tokens_merged, vec![scalar("loss/held_out", found.loss)]);
+    }
+    for sample in carried.history.samples.kept() {
+        event(&mut file, sample.time_s, sample.tokens_merged, vec![text("sample", &sample.text)]);
+    }
+    file
+}
+
+/// Appends an `Event` with these values of its `Summary`.
+fn event(file: &mut Vec<u8>, time_s: f64, tokens: u64, values: Vec<Fields>) {
+    let mut summary = Fields::default();
+    for value in values {
+        summary.bytes(1, &value.0);
+    }
+    let mut event = Fields::default();
+    event.double(1, time_s).varint(2, tokens).bytes(5, &summary.0);
+    record(file, &event.0);
+}
+
+/// A `Summary.Value` with a number.
+fn scalar(tag: &str, value: f32) -> Fields {
+    let mut fields = Fields::default();
+    fields.bytes(1, tag.as_bytes()).float(2, value);
+    fields
+}
+
+/// A `Summary.Value` with a text: a tensor with one string, for the plug-in that shows texts. It takes them as
+/// Markdown, where what is set in by four spaces stays as it is.
+fn text(tag: &str, text: &str) -> Fields {
+    /// `DataType::DT_STRING`.
+    const STRING: u64 = 7;
+    let set_in: Vec<String> = text.lines().map(|line| format!("    {line}")).collect();
+    let (mut plugin, mut metadata) = (Fields::default(), Fields::default());
+    plugin.bytes(1, b"text");
+    metadata.bytes(1, &plugin.0);
+    let (mut size, mut shape, mut tensor) = (Fields::default(), Fields::default(), Fields::default());
+    size.varint(1, 1);
+    shape.bytes(2, &size.0);
+    tensor.varint(1, STRING).bytes(2, &shape.0).bytes(8, set_in.join("\n").as_bytes());
+    let mut fields = Fields::default();
+    fields.bytes(1, tag.as_bytes()).bytes(8, &tensor.0).bytes(9, &metadata.0);
+    fields
+}
+
+/// The fields of a protobuf message, each after its number and the kind of its value.
+#[derive(Default)]
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn varint(&mut self, number: u8, value: u64) -> &mut Self {
+        self.0.push(number << 3);
+        self.raw_varint(value);
+        self
+    }
+
+    fn double(&mut self, number: u8, value: f64) -> &mut Self {
+        self.0.push(number << 3 | 1);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn bytes(&mut self, number: u8, value: &[u8]) -> &mut Self {
+        self.0.push(number << 3 | 2);
+        self.raw_varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    fn float(&mut self, number: u8, value: f32) -> &mut Self {
+        self.0.push(number << 3 | 5);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// Seven bits a byte, the lowest first; all bytes but the last have their highest bit set.
+    fn raw_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+}
+
+/// Appends a record of `TFRecord`.
+fn record(file: &mut Vec<u8>, data: &[u8]) {
+    let len = (data.len() as u64).to_le_bytes();
+    file.extend(len);
+    file.extend(masked_crc(&len).to_le_bytes());
+    file.extend_from_slice(data);
+    file.extend(masked_crc(data).to_le_bytes());
+}
+
+/// A CRC-32C that may itself be part of what a CRC is taken of.
+fn masked_crc(data: &[u8]) -> u32 {
+    crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// CRC-32C: Castagnoli's polynomial, bits reflected. Files have kilobytes, so a bit at a time is fast enough.
+fn crc32c(data: &[u8]) -> u32 {
+    !data.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago::bytes::hex;
+
+    use super::*;
+    use crate::report::tests::story;
+    use crate::status::{Carried, Evaluation, Point};
+
+    #[test]
+    fn sums_are_those_of_the_standard() {
+        // RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    /// `tests/golden/tensorboard/read.py` has TensorBoard itself read the same bytes.
+    #[test]
+    fn files_are_those_that_tensorboard_reads() {
+        let mut carried = Carried::default();
+        for step in 0..3_u16 {
+            let (time_s, live) = (f64::from(step) + 0.5, f32::from(step));
+            let (train_loss, tokens_merged) = ((step > 0).then_some(4.25), 300 * u64::from(step));
+            let point =
+                Point { time_s, train_loss, live, tokens_merged, bytes_up: 1 << 20, ..Point::default() };
+            carried.series.push(point);
+        }
+        let evaluation = Evaluation { tokens_merged: 600, rounds: 2, loss: 3.5, time_s: 2.75 };
+        carried.history.push(evaluation, Some("Once *upon*\na time é".into()));
+        let golden = include_str!("../../../tests/golden/tensorboard/events.txt");
+        let lines: Vec<String> = hex(&events(&story(carried)))
+            .as_bytes()
+            .chunks(100)
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .collect();
+        assert_eq!(lines.join("\n"), golden.trim_end());
+    }
+}

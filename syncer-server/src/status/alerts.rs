@@ -1,0 +1,256 @@
+//! What the owner should look after: no learner, a loss that rises, an old snapshot, a disk that takes nothing.
+
+use std::collections::BTreeMap;
+
+use archipelago::diloco::Millis;
+use serde::{Deserialize, Serialize};
+
+/// When there is an alert. 0 is never.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AlertTerms {
+    /// Time without a learner in rounds, in milliseconds.
+    pub no_learner_ms: u64,
+    /// The held-out loss over its best, above 1.
+    pub loss_ratio: f64,
+    /// Age of the newest snapshot, in milliseconds.
+    pub snapshot_age_ms: u64,
+}
+
+/// A run, as far as alerts depend on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sight {
+    /// Learners in rounds.
+    pub live: u32,
+    /// The newest held-out loss and the best so far, in nats per token.
+    pub losses: Option<(f32, f32)>,
+    /// Age of the newest snapshot, or time since the start if there is none yet, in milliseconds.
+    pub snapshot_age_ms: u64,
+    /// What is wrong with the disk, as a sentence.
+    pub disk_fault: Option<String>,
+    /// Whether the owner holds the run.
+    pub is_held: bool,
+    /// Whether the run is complete.
+    pub is_over: bool,
+}
+
+/// What there is an alert for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum AlertKind {
+    /// Nobody has trained for a while.
+    NoLearner,
+    /// The held-out loss is far above its best.
+    LossRose,
+    /// No snapshot was written for a while.
+    SnapshotOld,
+    /// The disk takes nothing more.
+    DiskFault,
+}
+
+impl AlertKind {
+    /// What is said when it is over.
+    fn relief(self) -> &'static str {
+        match self {
+            Self::NoLearner => "A learner takes part again.",
+            Self::LossRose => "The held-out loss came down again.",
+            Self::SnapshotOld => "The run has been saved again.",
+            Self::DiskFault => "The syncer's disk takes writes again.",
+        }
+    }
+}
+
+/// An alert that is on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct AlertView {
+    /// What for.
+    pub kind: AlertKind,
+    /// What is wrong, as a sentence for people.
+    pub text: String,
+    /// How long it has been on, in seconds.
+    pub for_s: f64,
+}
+
+/// An alert that came on or went off.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlertChange {
+    /// What for.
+    pub kind: AlertKind,
+    /// Whether it came on.
+    pub is_raised: bool,
+    /// What is wrong, or that it is not any more, as a sentence for people.
+    pub text: String,
+}
+
+/// The alerts of a run.
+#[derive(Clone, Debug)]
+pub struct Alerts {
+    terms: AlertTerms,
+    /// Since when, and what is wrong.
+    raised: BTreeMap<AlertKind, (Millis, String)>,
+    /// When a learner was seen last, or could not be expected.
+    accompanied: Millis,
+}
+
+impl Alerts {
+    /// No alert yet, at the time 0.
+    #[must_use]
+    pub fn new(terms: AlertTerms) -> Self {
+        Self { terms, raised: BTreeMap::new(), accompanied: Millis(0) }
+    }
+
+    /// Looks at the run at `now`; gives what changed.
+    pub fn look(&mut self, now: Millis, sight: &Sight) -> Vec<AlertChange> {
+        if sight.live > 0 || sight.is_held || sight.is_over {
+            self.accompanied = now;
+        }
+        let is_on = |kind| self.raised.contains_key(&kind);
+        let wrong = judge(&self.terms, now.since(self.accompanied), is_on(AlertKind::LossRose), sight);
+        let mut changes = Vec::new();
+        self.raised.retain(|kind, _| {
+            let stays = wrong.contains_key(kind);
+            if !stays {
+                changes.push(AlertChange { kind: *kind, is_raised: false, text: kind.relief().into() });
+            }
+            stays
+        });
+        for (kind, text) in wrong {
+            self.raised.entry(kind).or_insert_with(|| {
+                changes.push(AlertChange { kind, is_raised: true, text: text.clone() });
+                (now, text)
+            });
+        }
+        changes
+    }
+
+    /// Those that are on.
+    #[must_use]
+    pub fn view(&self, now: Millis) -> Vec<AlertView> {
+        let shown = |(kind, (since, text)): (&AlertKind, &(Millis, String))| AlertView {
+            kind: *kind,
+            text: text.clone(),
+            for_s: now.since(*since) as f64 / 1e3,
+        };
+        self.raised.iter().map(shown).collect()
+    }
+}
+
+/// What is wrong with a run that has been without learners for `alone_ms`. A loss that `was_high` has to come halfway
+/// back: else an alert would come and go with each measurement.
+fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BTreeMap<AlertKind, String> {
+    let mut wrong = BTreeMap::new();
+    if let Some(why) = &sight.disk_fault {
+        wrong.insert(AlertKind::DiskFault, why.clone());
+    }
+    if sight.is_over {
+        return wrong;
+    }
+    let AlertTerms { no_learner_ms, loss_ratio, snapshot_age_ms } = *terms;
+    if no_learner_ms > 0 && alone_ms >= no_learner_ms {
+        let text = format!("No learner has taken part for {}.", words(no_learner_ms));
+        wrong.insert(AlertKind::NoLearner, text);
+    }
+    if snapshot_age_ms > 0 && sight.snapshot_age_ms >= snapshot_age_ms {
+        let text = format!("The run has not been saved for {}.", words(snapshot_age_ms));
+        wrong.insert(AlertKind::SnapshotOld, text);
+    }
+    if let Some((last, best)) = sight.losses.filter(|_| loss_ratio > 0.0) {
+        let bearable = f64::from(best) * if was_high { f64::midpoint(1.0, loss_ratio) } else { loss_ratio };
+        // A loss that is no number is not bearable either.
+        if last.is_nan() || f64::from(last) > bearable {
+            let text = format!(
+                "The model got worse: its held-out loss is {last:.3}, more than {loss_ratio} times its best, {best:.3}."
+            );
+            wrong.insert(AlertKind::LossRose, text);
+        }
+    }
+    wrong
+}
+
+/// A time in words, to the next unit that it fills.
+fn words(ms: u64) -> String {
+    match ms {
+        0..60_000 => format!("{} s", ms as f64 / 1e3),
+        60_000..7_200_000 => format!("{} min", (ms as f64 / 60e3 * 10.0).round() / 10.0),
+        _ => format!("{} h", (ms as f64 / 3_600e3 * 10.0).round() / 10.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: AlertTerms =
+        AlertTerms { no_learner_ms: 600_000, loss_ratio: 1.2, snapshot_age_ms: 900_000 };
+
+    fn fine() -> Sight {
+        Sight { live: 1, losses: Some((2.0, 2.0)), ..Sight::default() }
+    }
+
+    /// What is raised (true) and cleared (false) by these sights, each a minute after the one before.
+    fn check(terms: AlertTerms, sights: &[Sight], expected: &[(u64, AlertKind, bool)]) {
+        let mut alerts = Alerts::new(terms);
+        let mut found = Vec::new();
+        for (minute, sight) in (0..).zip(sights) {
+            for change in alerts.look(Millis(minute * 60_000), sight) {
+                assert!(change.text.ends_with('.'), "{change:?}");
+                found.push((minute, change.kind, change.is_raised));
+            }
+        }
+        assert_eq!(found, expected);
+    }
+
+    fn times(sight: &Sight, count: usize) -> Vec<Sight> {
+        vec![sight.clone(); count]
+    }
+
+    #[test]
+    fn nobody_is_missed_after_a_while_and_not_while_the_run_is_held_or_over() {
+        let nobody = Sight { live: 0, ..fine() };
+        let sights = [times(&nobody, 12), times(&fine(), 1), times(&nobody, 11)].concat();
+        let kind = AlertKind::NoLearner;
+        check(TERMS, &sights, &[(10, kind, true), (12, kind, false), (22, kind, true)]);
+        let held = Sight { is_held: true, ..nobody.clone() };
+        check(TERMS, &[times(&nobody, 9), times(&held, 5), times(&nobody, 9)].concat(), &[]);
+        let over = Sight { is_over: true, ..nobody.clone() };
+        check(
+            TERMS,
+            &[times(&nobody, 11), times(&over, 20)].concat(),
+            &[(10, kind, true), (11, kind, false)],
+        );
+        check(AlertTerms { no_learner_ms: 0, ..TERMS }, &times(&nobody, 60), &[]);
+    }
+
+    #[test]
+    fn a_loss_that_rose_has_to_come_halfway_back() {
+        let losses = [2.0, 2.39, 2.41, 2.3, 2.21, 2.19, 2.39, f32::NAN];
+        let sights = losses.map(|last| Sight { losses: Some((last, 2.0)), ..fine() });
+        let kind = AlertKind::LossRose;
+        check(TERMS, &sights, &[(2, kind, true), (5, kind, false), (7, kind, true)]);
+        check(AlertTerms { loss_ratio: 0.0, ..TERMS }, &sights, &[]);
+        check(TERMS, &[Sight { losses: None, ..fine() }], &[]);
+    }
+
+    #[test]
+    fn old_snapshots_and_faults_of_the_disk_are_told() {
+        let old = |minutes: u64| Sight { snapshot_age_ms: minutes * 60_000, ..fine() };
+        let kind = AlertKind::SnapshotOld;
+        check(TERMS, &[old(14), old(15), old(16), old(0)], &[(1, kind, true), (3, kind, false)]);
+        check(AlertTerms { snapshot_age_ms: 0, ..TERMS }, &[old(99)], &[]);
+        let faulty = Sight { disk_fault: Some("No space left.".into()), is_over: true, ..fine() };
+        let kind = AlertKind::DiskFault;
+        check(AlertTerms::default(), &[fine(), faulty, fine()], &[(1, kind, true), (2, kind, false)]);
+    }
+
+    #[test]
+    fn says_since_when_in_words() {
+        let mut alerts = Alerts::new(TERMS);
+        assert_eq!(alerts.look(Millis(600_000), &Sight::default()).len(), 1);
+        let view = alerts.view(Millis(660_000));
+        let text = "No learner has taken part for 10 min.".into();
+        assert_eq!(view, [AlertView { kind: AlertKind::NoLearner, text, for_s: 60.0 }]);
+        assert_eq!([900, 90_000, 5_400_000, 9_000_000].map(words), ["0.9 s", "1.5 min", "90 min", "2.5 h"]);
+    }
+}

@@ -1,0 +1,107 @@
+//! How what is kept of the run stands.
+
+use std::sync::Arc;
+
+use archipelago::diloco::Millis;
+use serde::Serialize;
+
+use super::Happening;
+use super::log::sentence;
+
+/// What the board knows of tape and snapshots.
+#[derive(Debug, Default)]
+pub struct Disk {
+    tape: Taped,
+    /// When the newest snapshot of this process was written.
+    saved: Option<Millis>,
+    snapshot_fault: Option<Arc<str>>,
+}
+
+/// How the tape stands.
+#[derive(Clone, Debug, Default)]
+pub struct Taped {
+    /// Decisions on the disk.
+    pub decisions: u64,
+    /// Bodies on the disk, in bytes.
+    pub update_bytes: u64,
+    /// Why nothing can be written, while that is so.
+    pub fault: Option<Arc<str>>,
+}
+
+/// What is kept of the run on the disk, and what is wrong with that.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct DiskView {
+    /// Why the run stands still: its decisions cannot be kept. It goes on by itself once they can.
+    pub tape_fault: Option<String>,
+    /// Why the newest snapshot was not written; decisions are kept all the same.
+    pub snapshot_fault: Option<String>,
+    /// Decisions kept since the run began.
+    pub decisions: u64,
+    /// Updates on the disk, in bytes.
+    pub update_bytes: u64,
+    /// Age of the newest snapshot of this process, in seconds.
+    pub snapshot_age_s: Option<f64>,
+}
+
+impl Disk {
+    /// Takes in how the tape stands; gives that it cannot be written any more, or can again, as far as that is news.
+    pub fn taped(&mut self, tape: Taped) -> Option<Happening> {
+        let news = news(self.tape.fault.as_ref(), tape.fault.as_ref(), true);
+        self.tape = tape;
+        news
+    }
+
+    /// Takes in that a snapshot was written, or why not; gives that as far as it is news.
+    pub fn saved(&mut self, now: Millis, fault: Option<Arc<str>>) -> Option<Happening> {
+        if fault.is_none() {
+            self.saved = Some(now);
+        }
+        let news = news(self.snapshot_fault.as_ref(), fault.as_ref(), false);
+        self.snapshot_fault = fault;
+        news
+    }
+
+    /// What is wrong, as a sentence.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let of = |fault: &Option<Arc<str>>, is_tape| news(None, fault.as_ref(), is_tape);
+        let fault = of(&self.tape.fault, true).or_else(|| of(&self.snapshot_fault, false));
+        fault.map(|fault| sentence(&fault, "", false))
+    }
+
+    /// Age of the newest snapshot, or time since the start if there is none yet, in milliseconds.
+    #[must_use]
+    pub fn snapshot_age_ms(&self, now: Millis) -> u64 {
+        now.since(self.saved.unwrap_or(Millis(0)))
+    }
+
+    /// Whether the tape cannot be written.
+    #[must_use]
+    pub fn is_faulty(&self) -> bool {
+        self.tape.fault.is_some()
+    }
+
+    /// As it is shown.
+    #[must_use]
+    pub fn view(&self, now: Millis) -> DiskView {
+        let text = |fault: &Option<Arc<str>>| fault.as_deref().map(str::to_owned);
+        DiskView {
+            tape_fault: text(&self.tape.fault),
+            snapshot_fault: text(&self.snapshot_fault),
+            decisions: self.tape.decisions,
+            update_bytes: self.tape.update_bytes,
+            snapshot_age_s: self.saved.map(|saved| now.since(saved) as f64 / 1e3),
+        }
+    }
+}
+
+/// What there is to tell if the fault was `before` and is `now`.
+fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Option<Happening> {
+    match (before, now) {
+        (None, Some(why)) => Some(Happening::DiskFault { why: why.to_string(), is_tape }),
+        (Some(_), None) => Some(Happening::DiskMended { is_tape }),
+        _ => None,
+    }
+}

@@ -1,0 +1,254 @@
+//! The log in plain words.
+
+use archipelago::diloco::LearnerId;
+use archipelago::diloco::syncer::LeaveCause;
+use archipelago::wire::Refusal;
+use serde::{Deserialize, Serialize};
+
+use super::super::learners::hidden_name;
+use super::{EventLog, Happening, LOG_MAX, LogEntry};
+
+/// `/v1/log` and the event `log`: lines of the run's log.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct LogView {
+    /// The syncer's clock, in milliseconds since 1970: ages are counted from it.
+    pub now_ms: u64,
+    /// Newest first.
+    pub entries: Vec<LogEntryView>,
+}
+
+/// One line of the log.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct LogEntryView {
+    /// 1, 2, 3 …, over all starts of the syncer.
+    pub seq: u64,
+    /// When it was, in milliseconds since 1970, by the syncer's clock.
+    pub at_ms: u64,
+    /// What kind of thing it was.
+    pub kind: LogKind,
+    /// The learner that it is about.
+    pub learner: Option<LearnerId>,
+    /// What that learner was called.
+    pub name: Option<String>,
+    /// All of it, as a sentence for people.
+    pub text: String,
+}
+
+/// What kind of thing a line of the log tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum LogKind {
+    /// The syncer started or was stopped.
+    Syncer,
+    /// A learner came.
+    Joined,
+    /// A learner went.
+    Left,
+    /// Somebody could not join, or an update was not taken.
+    Refused,
+    /// The owner did something.
+    Owner,
+    /// The run came to its end.
+    Finished,
+    /// Something is wrong.
+    Trouble,
+    /// It is not any more.
+    Mended,
+}
+
+/// What `/v1/log` is asked for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogQuery {
+    /// Lines about learners whose name has this in it, whatever its case; without it all lines.
+    #[serde(default)]
+    pub name: String,
+    /// Lines wanted, from the newest back, 1 to [`LOG_MAX`].
+    #[serde(default = "all")]
+    pub limit: usize,
+}
+
+fn all() -> usize {
+    LOG_MAX
+}
+
+impl EventLog {
+    /// The lines that `query` asks for at `now_ms`, in milliseconds since 1970; without names if `names_hidden`.
+    #[must_use]
+    pub fn view(&self, now_ms: u64, query: &LogQuery, names_hidden: bool) -> LogView {
+        view(self.told(), now_ms, query, names_hidden)
+    }
+}
+
+/// The `entries`, newest first, that `query` asks for.
+#[must_use]
+pub fn view<'a>(
+    entries: impl Iterator<Item = &'a LogEntry>,
+    now_ms: u64,
+    query: &LogQuery,
+    names_hidden: bool,
+) -> LogView {
+    let wanted = query.name.to_lowercase();
+    let shown = entries.map(|entry| LogEntryView::new(entry, names_hidden)).filter(|entry| {
+        wanted.is_empty() || entry.name.as_ref().is_some_and(|name| name.to_lowercase().contains(&wanted))
+    });
+    LogView { now_ms, entries: shown.take(query.limit).collect() }
+}
+
+impl LogEntryView {
+    fn new(entry: &LogEntry, names_hidden: bool) -> Self {
+        let LogEntry { seq, at_ms, what } = entry;
+        let learner = what.learner();
+        let name = learner.map(|learner| match what.name() {
+            Some(name) if !names_hidden && !name.is_empty() => name.to_owned(),
+            _ if names_hidden => hidden_name(learner),
+            _ => format!("learner {learner}"),
+        });
+        let text = sentence(what, name.as_deref().unwrap_or_default(), names_hidden);
+        Self { seq: *seq, at_ms: *at_ms, kind: kind(what), learner, name, text }
+    }
+}
+
+fn kind(what: &Happening) -> LogKind {
+    match what {
+        Happening::Started { .. } | Happening::Stopped => LogKind::Syncer,
+        Happening::Joined { .. } => LogKind::Joined,
+        Happening::Left { .. } => LogKind::Left,
+        Happening::Refused { .. } | Happening::TurnedAway { .. } => LogKind::Refused,
+        Happening::Dropped { .. } | Happening::Paced { .. } | Happening::Held { .. } => LogKind::Owner,
+        Happening::Finishing | Happening::Finished => LogKind::Finished,
+        Happening::DiskFault { .. } | Happening::Alert { raised: true, .. } => LogKind::Trouble,
+        Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
+    }
+}
+
+/// `what` in plain words, about the learner called `name`.
+pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
+    match what {
+        Happening::Started { resumed: false } => "The run began.".into(),
+        Happening::Started { resumed: true } => "The syncer was started again, and the run goes on.".into(),
+        Happening::Stopped => "The syncer was told to stop, and saved the run.".into(),
+        Happening::Joined { device, returning, .. } => {
+            let came = if *returning { "came back" } else { "joined" };
+            let device =
+                if names_hidden || device.is_empty() { String::new() } else { format!(" ({device})") };
+            format!("{name} {came}{device}.")
+        }
+        Happening::Left { why: LeaveCause::Polite, .. } => format!("{name} left."),
+        Happening::Left { why: LeaveCause::Lost, .. } => format!("The connection to {name} broke."),
+        Happening::Left { why: LeaveCause::Closed { reason, .. }, .. } => {
+            format!("{name} was disconnected: {reason}.")
+        }
+        Happening::Dropped { wait_ms: 0, .. } => format!("The owner lets {name} come back."),
+        Happening::Dropped { wait_ms, .. } => {
+            format!("The owner sent {name} away for {} s.", f64::from(*wait_ms) / 1e3)
+        }
+        Happening::Paced { share, .. } if share.ratio() >= 1.0 => {
+            format!("The owner lets {name} train all the time.")
+        }
+        Happening::Paced { share, .. } => {
+            let percent = share.ratio() * 100.0;
+            format!("The owner has {name} train for {percent} % of its time.")
+        }
+        Happening::Refused { why, times, .. } => {
+            format!("An update of {name} was refused: {}{}.", because(*why), often(*times))
+        }
+        Happening::TurnedAway { reason, times } => {
+            format!("Somebody could not join, and was told: {reason}{}.", often(*times))
+        }
+        Happening::Held { held: true } => "The owner paused the run.".into(),
+        Happening::Held { held: false } => "The owner let the run go on.".into(),
+        Happening::Finishing => "The run comes to its end: the last progress is collected.".into(),
+        Happening::Finished => "The run is complete, and all learners were sent home.".into(),
+        Happening::DiskFault { why, is_tape: true } => {
+            format!("The run stands still, because the syncer's disk takes nothing more: {why}.")
+        }
+        Happening::DiskFault { why, is_tape: false } => format!("A snapshot could not be written: {why}."),
+        Happening::DiskMended { is_tape: true } => {
+            "The syncer's disk takes writes again, and the run goes on.".into()
+        }
+        Happening::Alert { text, .. } => text.clone(),
+        Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+    }
+}
+
+fn often(times: u32) -> String {
+    if times > 1 { format!(" ({times} times since this was told last)") } else { String::new() }
+}
+
+/// Why an update was refused.
+fn because(why: Refusal) -> &'static str {
+    match why {
+        Refusal::NotInvited => "nobody had asked for it",
+        Refusal::Unsettled => "the one before it had not been dealt with yet",
+        Refusal::Empty => "there was no progress in it",
+        Refusal::Shape => "it has the wrong size",
+        Refusal::Checksum => "it was damaged on its way",
+        Refusal::NotFinite => "it holds values that are no numbers",
+        Refusal::Norm => "it is far larger than usual",
+        Refusal::Unleased => "it claims more text than the learner was given",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(seq: u64, what: Happening) -> LogEntry {
+        LogEntry { seq, at_ms: 1_000 * seq, what }
+    }
+
+    fn joined(number: u64, name: &str) -> Happening {
+        let (learner, name, device) = (LearnerId(number as u32), name.to_owned(), "cpu, 1 thread".to_owned());
+        Happening::Joined { learner, name, device, returning: number > 1 }
+    }
+
+    fn texts(query: &LogQuery, names_hidden: bool) -> Vec<String> {
+        let entries = [
+            entry(4, Happening::Held { held: true }),
+            entry(3, joined(3, "")),
+            entry(2, joined(2, "Anna")),
+            entry(1, joined(1, "bob")),
+        ];
+        let shown = view(entries.iter(), 9_000, query, names_hidden);
+        shown.entries.into_iter().map(|entry| entry.text).collect()
+    }
+
+    #[test]
+    fn tells_in_plain_words_of_whom_one_asks_for() {
+        let query = |name: &str, limit| LogQuery { name: name.into(), limit };
+        assert_eq!(
+            texts(&query("", 9), false),
+            [
+                "The owner paused the run.",
+                "learner 3 came back (cpu, 1 thread).",
+                "Anna came back (cpu, 1 thread).",
+                "bob joined (cpu, 1 thread)."
+            ]
+        );
+        assert_eq!(texts(&query("", 1), false), ["The owner paused the run."]);
+        assert_eq!(texts(&query("NN", 9), false), ["Anna came back (cpu, 1 thread)."]);
+    }
+
+    #[test]
+    fn hidden_names_are_neither_told_nor_found() {
+        let query = |name: &str| LogQuery { name: name.into(), limit: 9 };
+        assert_eq!(texts(&query("islet 1"), true), ["islet 1 joined."]);
+        assert_eq!(texts(&query("bob"), true), Vec::<String>::new());
+    }
+
+    #[test]
+    fn says_why_and_how_often() {
+        let why = Refusal::Norm;
+        let refused = Happening::Refused { learner: LearnerId(1), name: "bob".into(), why, times: 3 };
+        let text = LogEntryView::new(&entry(1, refused), false).text;
+        let said =
+            "An update of bob was refused: it is far larger than usual (3 times since this was told last).";
+        assert_eq!(text, said);
+    }
+}

@@ -1,0 +1,273 @@
+//! Alerts told to an address of the owner's: `--webhook`.
+//!
+//! A thread of its own posts them, so that nobody waits for it. What cannot be told for a while is tried again, and
+//! then given up; the log says once that it fails.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use ureq::Agent;
+
+use crate::errors::ServerError;
+use crate::status::AlertKind;
+
+/// Notices that wait to be posted, at most.
+const NOTICES_MAX: usize = 64;
+
+/// Longest time of one try.
+const TRY_WITHIN: Duration = Duration::from_secs(10);
+
+/// Waits before the second try and those after it.
+const WAITS: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(15),
+    Duration::from_secs(60),
+    Duration::from_secs(240),
+];
+
+/// What is posted, as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    /// All of it, as a sentence: chat rooms show this field.
+    pub text: String,
+    /// The run, as 16 hex digits.
+    pub run: String,
+    /// What it is about.
+    pub alert: AlertKind,
+    /// Whether the alert came on; else it went off.
+    pub raised: bool,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// The way to the thread that posts.
+#[derive(Debug)]
+pub struct Webhook {
+    queue: SyncSender<Notice>,
+}
+
+impl Webhook {
+    /// Begins to post to `url`.
+    ///
+    /// # Errors
+    /// - `Config`: `url` is no address that can be posted to.
+    /// - `System`: there is no thread.
+    pub fn start(url: &str) -> Result<Self, ServerError> {
+        Self::with(url, &WAITS)
+    }
+
+    fn with(url: &str, waits: &'static [Duration]) -> Result<Self, ServerError> {
+        check(url)?;
+        let (queue, notices) = sync_channel(NOTICES_MAX);
+        let agent: Agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(TRY_WITHIN))
+            .build()
+            .into();
+        let poster = Poster { agent, url: url.to_owned(), waits, is_failing: false };
+        let spawned = thread::Builder::new().name("webhook".to_owned()).spawn(move || poster.work(&notices));
+        spawned.map_err(|source| ServerError::System { what: "cannot start a thread".into(), source })?;
+        Ok(Self { queue })
+    }
+
+    /// Has `notice` posted. Nobody waits: if too many are on their way, this one is not posted.
+    pub fn tell(&self, notice: Notice) {
+        if let Err(TrySendError::Full(notice)) = self.queue.try_send(notice) {
+            tracing::warn!(
+                text = notice.text,
+                "too many alerts wait for the webhook: this one is not posted"
+            );
+        }
+    }
+}
+
+/// Checks that `url` can be posted to.
+///
+/// # Errors
+/// `Config`: it cannot.
+pub fn check(url: &str) -> Result<(), ServerError> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace)) {
+        true => Ok(()),
+        // What was given is not repeated: it may hold a secret.
+        false => Err(ServerError::Config {
+            why: "--webhook is no address: give one that begins with http:// or https://".into(),
+        }),
+    }
+}
+
+struct Poster {
+    agent: Agent,
+    url: String,
+    waits: &'static [Duration],
+    /// Whether the log says already that it fails.
+    is_failing: bool,
+}
+
+/// What became of a try.
+enum Tried {
+    Told,
+    /// It may be told later.
+    Later(String),
+    /// It never will be.
+    Never(String),
+}
+
+impl Poster {
+    /// Posts what comes until nobody is left who tells.
+    fn work(mut self, notices: &Receiver<Notice>) {
+        let mut waiting: VecDeque<Notice> = VecDeque::new();
+        let mut failed = 0;
+        loop {
+            let came = match (waiting.is_empty(), failed) {
+                (true, _) => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                (false, 0) => Err(RecvTimeoutError::Timeout),
+                // Others may come meanwhile; that the syncer ends is noticed at once.
+                (false, failed) => match self.waits.get(failed - 1) {
+                    Some(wait) => notices.recv_timeout(*wait),
+                    None => Err(RecvTimeoutError::Timeout),
+                },
+            };
+            match came {
+                Ok(notice) => {
+                    waiting.push_back(notice);
+                    if waiting.len() > NOTICES_MAX {
+                        waiting.pop_front();
+                        failed = 0;
+                    }
+                    if failed > 0 {
+                        continue;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let Some(notice) = waiting.front() else { continue };
+            let is_last = failed >= self.waits.len();
+            match self.post(notice) {
+                Tried::Later(why) if !is_last => {
+                    self.fails(&why);
+                    failed += 1;
+                }
+                Tried::Later(why) | Tried::Never(why) => {
+                    self.fails(&why);
+                    waiting.pop_front();
+                    failed = 0;
+                }
+                Tried::Told => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("the webhook takes alerts again");
+                    }
+                    waiting.pop_front();
+                    failed = 0;
+                }
+            }
+        }
+    }
+
+    fn post(&self, notice: &Notice) -> Tried {
+        let body = serde_json::to_string(notice).expect("plain data");
+        let answer = self.agent.post(&self.url).header("content-type", "application/json").send(body);
+        match answer.map(|answer| answer.status()) {
+            Ok(status) if status.is_success() => Tried::Told,
+            Ok(status) if status.is_server_error() || [408, 429].contains(&status.as_u16()) => {
+                Tried::Later(format!("it answers {status}"))
+            }
+            Ok(status) => Tried::Never(format!("it answers {status}")),
+            Err(error) => Tried::Later(error.to_string()),
+        }
+    }
+
+    /// The address is not told: it may hold a secret.
+    fn fails(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            tracing::warn!(
+                why,
+                "alerts cannot be posted to the webhook; this is not said again until they can"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const AT_ONCE: &[Duration] = &[Duration::from_millis(1); 2];
+
+    fn notice(number: u64) -> Notice {
+        let text = "No learner has taken part for 10 min.".to_owned();
+        Notice { text, run: "ab".into(), alert: AlertKind::NoLearner, raised: true, at_ms: number }
+    }
+
+    /// The next connection, which comes within a minute or never.
+    fn accepted(listener: &TcpListener) -> TcpStream {
+        listener.set_nonblocking(true).unwrap();
+        for _ in 0..6_000 {
+            if let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                return stream;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("nothing more was posted");
+    }
+
+    /// What comes in, `atMs` by `atMs`, if the posts are answered like that.
+    fn check_posts(answers: &'static [&'static str], told: u64) -> Vec<u64> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/hook?secret", listener.local_addr().unwrap());
+        let webhook = Webhook::with(&url, AT_ONCE).unwrap();
+        (1..=told).for_each(|number| webhook.tell(notice(number)));
+        let mut came = Vec::new();
+        for answer in answers {
+            let mut stream = accepted(&listener);
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut len = 0;
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+            }
+            assert!(head.starts_with("POST /hook?secret HTTP/1.1\r\n"), "{head}");
+            for line in head.to_lowercase().lines() {
+                if let Some(value) = line.strip_prefix("content-length: ") {
+                    len = value.parse().unwrap();
+                }
+            }
+            let mut body = vec![0; len];
+            reader.read_exact(&mut body).unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!((&body["alert"], &body["raised"]), (&"noLearner".into(), &true.into()));
+            came.push(body["atMs"].as_u64().unwrap());
+            write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+        }
+        came
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_and_then_given_up() {
+        assert_eq!(check_posts(&["204 No Content", "200 OK"], 2), [1, 2]);
+        assert_eq!(check_posts(&["503 Busy", "200 OK", "200 OK"], 2), [1, 1, 2]);
+        assert_eq!(check_posts(&["503 Busy", "429 Slow", "500 Oh", "200 OK"], 2), [1, 1, 1, 2]);
+        assert_eq!(check_posts(&["404 Gone", "200 OK"], 2), [1, 2], "what is refused is not tried again");
+    }
+
+    #[test]
+    fn addresses_are_checked_and_never_repeated() {
+        assert!(check("https://chat.example/hooks/secret").is_ok());
+        for bad in ["", "chat.example/secret", "ftp://secret", "http://", "http://a secret"] {
+            let error = check(bad).unwrap_err();
+            assert!(error.exit_code() == 3 && !error.to_string().contains("secret"), "{bad}: {error}");
+        }
+    }
+}
