@@ -74,6 +74,14 @@ impl Announcement {
             format!("{}{SOCKET}{invite}", links.best().trim_end_matches('/').replacen("http", "ws", 1));
         Self { event: "listening", address, url, join, classroom }
     }
+
+    /// The dashboard from this machine, with what makes it the owner's. It is for the owner's eyes alone, and the part
+    /// behind `#` goes to no server.
+    #[must_use]
+    pub fn owner_link(&self, token: &str) -> String {
+        let invite = self.url.split_once('#').map_or_else(String::new, |(_, invite)| format!("{invite}&"));
+        format!("http://{}/dashboard#{invite}token={token}", from_here(self.address))
+    }
 }
 
 /// How a class joins, in words.
@@ -128,6 +136,14 @@ mod tests {
         let mut config = ServeConfig { dir: "run".into(), ..ServeConfig::default() };
         change(&mut config);
         Announcement::new(&config, listen.parse().unwrap(), Some(&Invite::new("open-sesame")), false)
+    }
+
+    #[test]
+    fn an_owners_link_brings_invite_and_token() {
+        let said = announce("0.0.0.0:7700", |_| {});
+        assert_eq!(said.owner_link("abc"), "http://127.0.0.1:7700/dashboard#invite=open-sesame&token=abc");
+        let open = Announcement::new(&ServeConfig::default(), "127.0.0.1:80".parse().unwrap(), None, false);
+        assert_eq!(open.owner_link("abc"), "http://127.0.0.1:80/dashboard#token=abc");
     }
 
     #[test]

@@ -39,6 +39,14 @@ impl Clock {
     }
 }
 
+/// Milliseconds since 1970, as far as this machine knows: 0 if it thinks that it is before.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "people read in the tape when something was decided")]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Seconds since 1970, as far as this machine knows: 0 if it thinks that it is before, and the most there are from
 /// 2106 on.
 #[must_use]

@@ -92,7 +92,8 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
         tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
         // Before the actor hears of it: it drops its end of the queues then, and a writer whose queues have
         // ended leaves without a word. Full means that the actor said goodbye first.
-        let _ = bye.try_send(fault);
+        let _ = bye.try_send(fault.clone());
+        context.actor.tell(Command::TurnedAway(fault)).await;
     }
     context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
     if !writing.is_finished() {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use archipelago_cli::{Bytes, FileError, SettingError, exit_codes};
 
+use crate::llama::LlamaError;
+
 exit_codes! {
     /// How the program ends.
     pub enum Exit {
@@ -19,13 +21,15 @@ exit_codes! {
         Tokenizer = 9, "the tokenizer cannot be used";
         AddressInUse = 10, "the address is in use";
         Address = 11, "the address cannot be listened on";
-        OtherRun = 12, "the run directory holds another run";
+        OtherRun = 12, "the folder holds another run, or something else";
         DirInUse = 13, "the run directory is in use";
         DirCorrupt = 14, "the run directory is corrupt";
         Disk = 15, "the disk cannot be written or read";
-        NoSnapshot = 16, "there is no snapshot to export";
+        NoSnapshot = 16, "there is no snapshot";
         Unhealthy = 17, "doctor found a failure";
         Memory = 18, "not enough memory";
+        Init = 19, "a run cannot begin with the model of the folder that was given";
+        NoSyncer = 20, "no syncer answers";
         // As shells count it: 128 + SIGINT.
         Stopped = 130, "stopped at once by a second signal";
     }
@@ -101,6 +105,14 @@ pub enum ServerError {
         /// Which one was asked for and which there are.
         why: String,
     },
+    /// A run cannot begin with the model of a folder.
+    #[error("cannot begin with {}: {why}", .dir.display())]
+    Init {
+        /// The folder.
+        dir: PathBuf,
+        /// What is wrong and what to do.
+        why: LlamaError,
+    },
     /// The tokenizer cannot be used.
     #[error("tokenizer: {why}")]
     Tokenizer {
@@ -138,6 +150,12 @@ pub enum ServerError {
     #[error("{} is in use by another syncer-server: stop that one, or give --dir another folder", .dir.display())]
     DirInUse {
         /// The run directory.
+        dir: PathBuf,
+    },
+    /// A folder that is to be new holds something.
+    #[error("{} is not empty: give a folder that is, or that is not there yet", .dir.display())]
+    DirTaken {
+        /// The folder.
         dir: PathBuf,
     },
     /// The run directory cannot be made sense of.
@@ -182,6 +200,16 @@ pub enum ServerError {
         /// Bytes free.
         available: Bytes,
     },
+    /// Nobody to ask about a run.
+    #[error(
+        "no syncer answers at {url} ({why}): start one, give --url its address, or --dir the run's folder"
+    )]
+    NoSyncer {
+        /// Where it was asked.
+        url: String,
+        /// What went wrong.
+        why: String,
+    },
 }
 
 impl ServerError {
@@ -196,16 +224,18 @@ impl ServerError {
             Self::DataBinary { .. } => Exit::DataBinary,
             Self::DataTooSmall { .. } => Exit::DataTooSmall,
             Self::Preset { .. } => Exit::Preset,
+            Self::Init { .. } => Exit::Init,
             Self::Tokenizer { .. } => Exit::Tokenizer,
             Self::AddressInUse { .. } => Exit::AddressInUse,
             Self::Address { .. } => Exit::Address,
-            Self::OtherRun { .. } => Exit::OtherRun,
+            Self::OtherRun { .. } | Self::DirTaken { .. } => Exit::OtherRun,
             Self::DirInUse { .. } => Exit::DirInUse,
             Self::DirCorrupt { .. } => Exit::DirCorrupt,
             Self::Disk { .. } => Exit::Disk,
             Self::NoSnapshot { .. } => Exit::NoSnapshot,
             Self::Unhealthy { .. } => Exit::Unhealthy,
             Self::Memory { .. } => Exit::Memory,
+            Self::NoSyncer { .. } => Exit::NoSyncer,
         };
         exit.into()
     }

@@ -4,18 +4,20 @@ use std::fs::{self, File};
 use std::io::Seek;
 use std::path::{Path, PathBuf};
 
-use archipelago::bytes::from_f32s;
-use archipelago::diloco::{Fragments, Layout, RunId};
-use archipelago::wire::{ModelSpec, RunSpec};
-use safetensors::tensor::{Dtype, View};
+use archipelago::diloco::syncer::SyncerRecord;
+use archipelago::diloco::{FragmentState, Fragments, Layout, RunId};
+use archipelago::wire::RunSpec;
 use serde::Serialize;
-use serde_json::json;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
+use crate::config;
 use crate::errors::ServerError;
+use crate::llama::{
+    Card, Course, Precision, SpecialTokens, generation_config, model_config, tokenizer_config, write_tensors,
+};
 use crate::prepare::layout;
-use crate::store::{Snapshot, Store, disk, write_file};
+use crate::store::{Manifest, Snapshot, Store, disk, write_file};
 
 /// What was exported.
 #[derive(Clone, Debug, Serialize)]
@@ -32,91 +34,143 @@ pub struct Exported {
     pub val_loss: Option<f32>,
 }
 
-/// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`,
-/// `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`.
+/// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors` in `precision`,
+/// `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`, and `README.md`, which names `licence`.
 ///
 /// # Errors
+/// - `Config`: `licence` is no name of one.
 /// - `NoSnapshot`: there is none.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`: something cannot be read or written.
-pub fn export(dir: &Path, out: &Path) -> Result<Exported, ServerError> {
+pub fn export(
+    dir: &Path,
+    out: &Path,
+    precision: Precision,
+    licence: Option<&str>,
+) -> Result<Exported, ServerError> {
+    config::licence(licence)?;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.manifest()?.ok_or_else(none)?;
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
+    let Snapshot { record, states, carried, .. } = &snapshot;
+    let losses = [carried.history.first(), carried.history.last()];
+    write(record, states, losses, &store, out, Form { precision, licence })
+}
+
+/// How a model is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Form<'a> {
+    /// What the parameters are written as.
+    pub(crate) precision: Precision,
+    /// The licence that the owner chose.
+    pub(crate) licence: Option<&'a str>,
+}
+
+/// Writes the model of `states`, a moment of the run in `store`, to `out`, as [`export`] does; `losses` are the first
+/// held-out loss and that of the moment.
+///
+/// # Errors
+/// - `NoSnapshot`: there is no run.
+/// - `Internal`: the states do not fit the run's model.
+/// - `Disk`: something cannot be read or written.
+pub(crate) fn write(
+    record: &SyncerRecord,
+    states: &[FragmentState],
+    losses: [Option<f32>; 2],
+    store: &Store,
+    out: &Path,
+    form: Form<'_>,
+) -> Result<Exported, ServerError> {
+    let manifest =
+        store.manifest()?.ok_or_else(|| ServerError::NoSnapshot { dir: store.dir().to_owned() })?;
     let path = store.tokenizer_path();
     let tokenizer = fs::read_to_string(&path).map_err(disk("read", &path))?;
-    write(&snapshot, &tokenizer, out)?;
+    let layout = layout(&manifest.spec)?;
+    let theta = flat(states, &manifest.spec, &layout)?;
+    let course = Course::of(&record.ledger, losses);
+    Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(&layout, out)?;
     Ok(Exported {
         out: out.to_owned(),
-        run: RunId::to_string(&manifest.run),
-        params: snapshot.states.iter().map(|state| state.theta.len() as u64).sum(),
-        tokens_merged: snapshot.record.ledger.clock_tokens(),
-        val_loss: snapshot.carried.history.last(),
+        run: RunId::to_string(&record.run),
+        params: theta.len() as u64,
+        tokens_merged: course.tokens_merged,
+        val_loss: course.loss_last,
     })
 }
 
-fn write(snapshot: &Snapshot, tokenizer: &str, out: &Path) -> Result<(), ServerError> {
-    let spec = &snapshot.record.spec;
-    let layout = layout(spec)?;
-    write_folder(&flat(snapshot, spec, &layout)?, &spec.model, &layout, tokenizer, out)
+/// A model and what is told of it.
+pub(crate) struct Model<'a> {
+    /// The parameters, flat, `[layout.len()]`.
+    pub(crate) theta: &'a [f32],
+    /// What the run is.
+    pub(crate) manifest: &'a Manifest,
+    /// Its `tokenizer.json`.
+    pub(crate) tokenizer: &'a str,
+    /// How far it has come.
+    pub(crate) course: Course,
+    /// How it is written.
+    pub(crate) form: Form<'a>,
 }
 
-fn write_folder(
-    theta: &[f32],
-    spec: &ModelSpec,
-    layout: &Layout,
-    tokenizer: &str,
-    out: &Path,
-) -> Result<(), ServerError> {
-    fs::create_dir_all(out).map_err(disk("make", out))?;
-    let tensors = layout.offsets().map(|(start, tensor)| {
-        let values = &theta[start as usize..][..tensor.len() as usize];
-        let shape = match tensor.rows {
-            1 => vec![tensor.cols as usize],
-            rows => vec![rows as usize, tensor.cols as usize],
+impl Model<'_> {
+    /// Writes the folder `out`, and makes it if it is not there.
+    fn write(&self, layout: &Layout, out: &Path) -> Result<(), ServerError> {
+        fs::create_dir_all(out).map_err(disk("make", out))?;
+        let path = out.join("model.safetensors");
+        write_tensors(&path, layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
+
+        let json = |name: &str, value: serde_json::Value| {
+            write_file(&out.join(name), format!("{value:#}\n").as_bytes())
         };
-        (tensor.name.clone(), Shaped { shape, values })
-    });
-    let path = out.join("model.safetensors");
-    let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
-    safetensors::serialize_to_file(tensors, Some(metadata), &path)
-        .map_err(|error| disk("write", &path)(std::io::Error::other(error)))?;
-
-    let json =
-        |name: &str, value: serde_json::Value| write_file(&out.join(name), format!("{value:#}\n").as_bytes());
-    json("config.json", model_config(spec))?;
-    // safetensors makes files for their owner only; a model is for whom the folder is for.
-    let config = out.join("config.json");
-    let permissions = fs::metadata(&config).map_err(disk("read", &config))?.permissions();
-    fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
-    json("generation_config.json", generation_config(spec))?;
-    json("tokenizer_config.json", tokenizer_config(spec))?;
-    write_file(&out.join("tokenizer.json"), tokenizer.as_bytes())
-}
-
-/// The same folder as one file, `name/…` in a ZIP archive that nothing is compressed in: parameters hardly
-/// get smaller. Made in `dir`, gone when it is closed; only `theta`, `[layout.len()]`, is held in memory.
-///
-/// # Errors
-/// - `Internal`: `theta` is not a model like `spec`.
-/// - `Disk`: something cannot be written.
-pub fn archive(
-    theta: &[f32],
-    spec: &RunSpec,
-    tokenizer: &str,
-    dir: &Path,
-    name: &str,
-) -> Result<File, ServerError> {
-    let layout = layout(spec)?;
-    if theta.len() != layout.len() {
-        let what = "the parameters do not fit the run's model".into();
-        return Err(ServerError::Internal { what });
+        let (spec, special) = (&self.manifest.spec.model, self.special());
+        json("config.json", model_config(spec, &special, self.form.precision))?;
+        // safetensors makes files for their owner only; a model is for whom the folder is for.
+        let config = out.join("config.json");
+        let permissions = fs::metadata(&config).map_err(disk("read", &config))?.permissions();
+        fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
+        json("generation_config.json", generation_config(spec, &special))?;
+        json("tokenizer_config.json", tokenizer_config(spec, &special, self.tokenizer))?;
+        write_file(&out.join("README.md"), self.card().as_bytes())?;
+        write_file(&out.join("tokenizer.json"), self.tokenizer.as_bytes())
     }
-    let folder = tempfile::tempdir_in(dir).map_err(disk("make a folder in", dir))?;
-    write_folder(theta, &spec.model, &layout, tokenizer, folder.path())?;
-    zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name)
-        .map_err(disk("write an archive in", dir))
+
+    fn special(&self) -> SpecialTokens {
+        self.manifest.init.as_ref().map(|initial| initial.special.clone()).unwrap_or_default()
+    }
+
+    fn card(&self) -> String {
+        let manifest = self.manifest;
+        let card = Card {
+            run: &manifest.run.to_string(),
+            model: &manifest.spec.model,
+            params: self.theta.len() as u64,
+            text: manifest.text.as_deref(),
+            text_tokens: manifest.spec.data.shards.iter().map(|shard| shard.tokens).sum(),
+            init: manifest.init.as_ref().map(|initial| &*initial.folder),
+            course: self.course,
+            licence: self.form.licence,
+        };
+        card.to_markdown()
+    }
+
+    /// The same folder as one file, `name/…` in a ZIP archive that nothing is compressed in: parameters hardly
+    /// get smaller. Made in `dir`, gone when it is closed; only the parameters are held in memory.
+    ///
+    /// # Errors
+    /// - `Internal`: the parameters are not those of such a model.
+    /// - `Disk`: something cannot be written.
+    pub(crate) fn archive(&self, dir: &Path, name: &str) -> Result<File, ServerError> {
+        let layout = layout(&self.manifest.spec)?;
+        if self.theta.len() != layout.len() {
+            let what = "the parameters do not fit the run's model".into();
+            return Err(ServerError::Internal { what });
+        }
+        let folder = tempfile::tempdir_in(dir).map_err(disk("make a folder in", dir))?;
+        self.write(&layout, folder.path())?;
+        zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name)
+            .map_err(disk("write an archive in", dir))
+    }
 }
 
 fn zip(folder: &Path, archive: File, name: &str) -> std::io::Result<File> {
@@ -139,90 +193,25 @@ fn zip(folder: &Path, archive: File, name: &str) -> std::io::Result<File> {
     Ok(archive)
 }
 
-fn flat(snapshot: &Snapshot, spec: &RunSpec, layout: &Layout) -> Result<Vec<f32>, ServerError> {
+/// The parameters of `states`, `[layout.len()]`.
+///
+/// # Errors
+/// `Internal`: they are of another model than `layout`.
+pub(crate) fn flat(
+    states: &[FragmentState],
+    spec: &RunSpec,
+    layout: &Layout,
+) -> Result<Vec<f32>, ServerError> {
     let count = spec.exchange.fragments.try_into().unwrap_or(std::num::NonZeroU16::MIN);
     let fragments = Fragments::plan(layout, count);
-    let fits = |(p, state): (_, &archipelago::diloco::FragmentState)| fragments.len(p) == state.theta.len();
-    if usize::from(fragments.count()) != snapshot.states.len()
-        || !fragments.ids().zip(&snapshot.states).all(fits)
-    {
-        let what = "the snapshot's fragments do not fit its model".into();
+    let fits = |(p, state): (_, &FragmentState)| fragments.len(p) == state.theta.len();
+    if usize::from(fragments.count()) != states.len() || !fragments.ids().zip(states).all(fits) {
+        let what = "the fragments do not fit the run's model".into();
         return Err(ServerError::Internal { what });
     }
     let mut theta = vec![0.0; layout.len()];
-    for (p, state) in fragments.ids().zip(&snapshot.states) {
+    for (p, state) in fragments.ids().zip(states) {
         fragments.scatter(p, &state.theta, &mut theta);
     }
     Ok(theta)
-}
-
-fn model_config(spec: &ModelSpec) -> serde_json::Value {
-    json!({
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": spec.vocab,
-        "hidden_size": spec.d_model,
-        "intermediate_size": spec.d_ff,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "head_dim": spec.d_model / spec.heads,
-        "max_position_embeddings": spec.context,
-        "hidden_act": "silu",
-        "rms_norm_eps": decimal(spec.norm_eps),
-        // Version 4 of transformers reads the first, version 5 the second.
-        "rope_theta": decimal(spec.rope_theta),
-        "rope_parameters": { "rope_type": "default", "rope_theta": decimal(spec.rope_theta) },
-        "attention_bias": false,
-        "mlp_bias": false,
-        "tie_word_embeddings": true,
-        "use_cache": true,
-        "dtype": "float32",
-        "torch_dtype": "float32",
-        "bos_token_id": null,
-        "eos_token_id": null,
-        "pad_token_id": null,
-    })
-}
-
-fn generation_config(spec: &ModelSpec) -> serde_json::Value {
-    // The model has no token that ends a text, so a length does.
-    json!({ "do_sample": true, "temperature": 0.8, "max_new_tokens": spec.context / 2 })
-}
-
-fn tokenizer_config(spec: &ModelSpec) -> serde_json::Value {
-    json!({
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": spec.context,
-        "clean_up_tokenization_spaces": false,
-    })
-}
-
-/// The shortest decimal that is the same `f32`: 1e-5, not 9.999999747378752e-6.
-fn decimal(value: f32) -> serde_json::Value {
-    let shortest: f64 = value.to_string().parse().expect("a number prints as one");
-    json!(shortest)
-}
-
-struct Shaped<'a> {
-    shape: Vec<usize>,
-    values: &'a [f32],
-}
-
-impl View for Shaped<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
-        from_f32s(self.values).into()
-    }
-
-    fn data_len(&self) -> usize {
-        size_of_val(self.values)
-    }
 }

@@ -15,24 +15,33 @@
 //! # }
 //! ```
 //!
-//! The verbs of the program `syncer-server` stand beside them: [`validate`], [`export`], [`examine`]. What the server
-//! tells as JSON is in [`status`]. All else is private:
+//! The verbs of the program `syncer-server` stand beside them: [`validate`], [`backup`], [`export`], [`report`],
+//! [`sample`], [`replayed`], [`fork`], [`examine`], [`glance`]. What the server tells as JSON is in [`status`]. The
+//! rest is private:
 //!
 //! | file | concept |
 //! |---|---|
 //! | `config/` | settings: flag over environment over file over default |
 //! | `corpus/` | the text: read, tokenised, cut into shards |
-//! | `prepare` | a run begun or gone on with |
+//! | `prepare`, `origin` | a run begun or gone on with, from a preset or the model of a folder |
+//! | `llama/` | a Hugging Face folder of a Llama, read with care and written |
 //! | `actor/` | the one task that owns the core |
 //! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
 //! | `http/` | parameters, shards, status, events, the page |
 //! | `links`, `announce` | where people reach the server, and how they are told |
-//! | `evaluate` | held-out loss and a text sample in the background |
+//! | `evaluate/` | held-out loss and a text sample in the background |
+//! | `webhook` | alerts told to an address of the owner's |
 //! | `status/` | the run as JSON: now, over time, round by round |
-//! | `store/`, `export` | snapshots, and the model as a Hugging Face folder |
+//! | `tape/` | every decision of the core, on the disk before anybody is told |
+//! | `glance/` | a run looked at from a terminal |
+//! | `store/`, `export`, `sample` | snapshots; the model as a folder, its texts |
+//! | `replay/`, `fork` | a run's merges once more; a new run from the middle of another |
+//! | `backup` | the run's folder once more, while the run goes on |
+//! | `report/` | what a run was, to be kept: curves and a page |
 
 mod actor;
 mod announce;
+mod backup;
 mod clock;
 mod config;
 mod connection;
@@ -41,25 +50,44 @@ mod doctor;
 mod errors;
 mod evaluate;
 mod export;
+mod fork;
+pub mod glance;
 mod http;
 mod links;
+mod llama;
 mod memory;
 mod meters;
+mod origin;
 mod outbox;
 mod prepare;
+mod replay;
+mod report;
+mod sample;
 mod secret;
 pub mod status;
 mod store;
+mod tape;
+mod webhook;
 
 pub use announce::Announcement;
-pub use config::{Cli, ExportArgs, ServeConfig, Verb, moved, parse};
+pub use backup::{BackedUp, backup};
+pub use config::{
+    AlertArgs, BackupArgs, Cli, EventsArgs, ExportArgs, ForkArgs, PlaceArgs, ReplayArgs, SampleArgs,
+    ServeConfig, StatusArgs, TableArgs, Verb, moved, parse,
+};
 pub use doctor::{Finding, examine, judge};
 pub use errors::{Exit, ServerError};
 pub use export::{Exported, export};
+pub use fork::{Forked, fork};
 pub use http::WATCHERS_MAX;
-pub use prepare::{PlanFacts, invite, validate};
+pub use llama::Precision;
+pub use prepare::{PlanFacts, invite, owner_token, validate};
+pub use replay::{Losses, Replay, Rise, replayed};
+pub use report::{Reports, report};
+pub use sample::{Written, sample};
 pub use status::ServerStatus;
 pub use store::Store;
+pub use tape::{Member, ReplayedMerge};
 
 use std::future::Future;
 use std::sync::Arc;
@@ -69,14 +97,16 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
-use actor::{Actor, ActorHandle, Ended};
+use actor::{Actor, ActorHandle};
 use clock::Clock;
 use connection::Context;
 use links::Links;
 use meters::Meters;
 use prepare::{Plan, Prepared};
 use status::Board;
+use webhook::Webhook;
 
 /// Sockets at once beside the learners: those that have yet to introduce themselves.
 const STRANGERS_MAX: u32 = 256;
@@ -96,8 +126,9 @@ pub async fn bind(config: &ServeConfig) -> Result<TcpListener, ServerError> {
     })
 }
 
-/// Serves the run of `config` on `listener` until it is complete or `shutdown` resolves, and gives its
-/// last status. Learners are told, and the run is saved, before this returns.
+/// Serves the run of `config` on `listener` until `shutdown` resolves, and gives its last status. A run that is
+/// complete goes on being served to be looked at, unless `config` has the server exit then. Learners are told, and the
+/// run is saved, before this returns.
 ///
 /// # Errors
 /// Those of [`validate`]; `Disk` if the folder or the last snapshot cannot be written; `Internal` or `System` if the
@@ -108,13 +139,12 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
     let clock = Clock::start();
-    let for_preparing = config.clone();
-    let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
-    if let Ok(address) = listener.local_addr() {
-        prepared.facts.links = Links::of(address, config.public_url.as_deref()).pages;
-    }
+    let prepared = prepared(&listener, &config).await?;
+    let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
+    let terms = prepare::alert_terms(&config)?;
     let run = prepared.syncer.run();
-    tracing::info!(%run, resumed = prepared.resumed, dir = %config.dir.display(), "run is ready");
+    let complete = prepared.syncer.is_over();
+    tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.dir.display(), "run is ready");
 
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
@@ -125,7 +155,8 @@ pub async fn serve(
     let (open, mut all_closed) = mpsc::channel(1);
     let meters = Arc::new(Meters::from(prepared.carried.traffic));
     let context = context(&prepared, handle.clone(), &meters);
-    let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, .. } = prepared;
+    let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, mut tape, resumed, .. } =
+        prepared;
     let app = Arc::new(http::App {
         context,
         corpus: Arc::clone(&corpus),
@@ -136,41 +167,83 @@ pub async fn serve(
         sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
         sockets: 0.into(),
         watchers: 0.into(),
+        foreign: 0.into(),
+        spelling: http::Spelling::default(),
         hats: http::Hats::new(syncer.fragments().count().into(), http::Terms::default()),
-        exports: http::Exports::new(syncer.spec().clone(), Arc::clone(&store)),
+        exports: http::Exports::new(syncer.spec().clone(), Arc::clone(&store), config.licence.clone()),
         next_conn: AtomicU64::new(1),
         stopping: stopping.clone(),
         open,
     });
     let web = tokio::spawn(answer(listener, app, stopping));
 
-    let model = syncer.spec().model;
-    let measure =
-        |evaluator| evaluate::run(evaluator, handle.clone(), Arc::clone(&corpus), config.eval_every.0, clock);
-    let measuring = evaluator.map(measure).map(tokio::spawn);
+    let measure = |evaluator| {
+        let (actor, corpus, written) = (handle.clone(), Arc::clone(&corpus), carried.history.written());
+        evaluate::run(evaluator, actor, corpus, config.eval_every.0, clock, written)
+    };
+    let mut measuring = evaluator.map(measure).map(tokio::spawn);
+    let over = handle.over_watch();
     drop(handle);
     let actor = Actor {
         syncer,
         clock,
         meters,
-        board: Board::new(facts, carried),
+        board: Board::new(facts, carried, tape.take_log(), terms),
         store: Arc::clone(&store),
         snapshot_every: config.snapshot_every.0,
         mailbox,
+        tape,
+        resumed,
+        webhook,
     };
-    let ended = actor.run(shutdown).await;
+    let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
     stop.send_replace(true);
     // Every connection holds a sender; once none is left, all have said goodbye.
     drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
     web.abort();
-    if let Some(measuring) = measuring {
+    if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
         drop(measuring.await);
     }
-    let (ended, last) = ended?;
-    let finished = ended == Ended::Finished && !config.no_eval;
-    let last = blocking(move || wind_up(last, &store, &corpus, finished.then_some(&model))).await??;
-    tracing::info!(?ended, tokens_merged = last.core.tokens_merged, "saved and stopped");
-    Ok(last)
+    let actor::Final { snapshot, status } = ended?;
+    blocking(move || store.save(&snapshot)).await??;
+    let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
+    tracing::info!(finished, tokens_merged, "saved and stopped");
+    Ok(status)
+}
+
+/// The run of `config`, to be served on `listener`.
+async fn prepared(listener: &TcpListener, config: &ServeConfig) -> Result<Prepared, ServerError> {
+    let for_preparing = config.clone();
+    let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
+    if let Ok(address) = listener.local_addr() {
+        prepared.facts.links = Links::of(address, config.public_url.as_deref()).pages;
+    }
+    Ok(prepared)
+}
+
+/// Resolves when the server is to stop: at `shutdown`, or once the run is `over` if that is a reason. The last
+/// measurement of a complete run is waited for either way: it is part of what is kept.
+async fn until(
+    shutdown: impl Future<Output = ()>,
+    over: watch::Receiver<bool>,
+    measuring: &mut Option<JoinHandle<()>>,
+    is_over_enough: bool,
+) {
+    let measured = async {
+        // It never ends with an error: the actor, which tells of it, waits for this.
+        drop(over.clone().wait_for(|over| *over).await);
+        if let Some(measuring) = measuring {
+            drop(measuring.await);
+        }
+    };
+    let mut measured = std::pin::pin!(measured);
+    tokio::select! {
+        () = shutdown => {}
+        () = &mut measured, if is_over_enough => return,
+    }
+    if *over.borrow() {
+        measured.await;
+    }
 }
 
 /// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
@@ -206,30 +279,6 @@ fn without_delay(stream: &mut TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection stays slow");
     }
-}
-
-/// Measures the finished parameters, and saves the run.
-fn wind_up(
-    last: actor::Final,
-    store: &Store,
-    corpus: &corpus::Corpus,
-    measure: Option<&archipelago::wire::ModelSpec>,
-) -> Result<ServerStatus, ServerError> {
-    let actor::Final { subject, mut snapshot, mut status } = last;
-    if let Some(model) = measure
-        && let Some(mut evaluator) =
-            evaluate::Evaluator::new(model, subject.params() as u64, corpus, snapshot.record.spec.seed)?
-    {
-        let (evaluation, sample) = evaluate::measure(&mut evaluator, &subject, true)?;
-        let evaluation = status::Evaluation { time_s: snapshot.carried.run_s, ..evaluation };
-        let history = &mut snapshot.carried.history;
-        history.push(evaluation, sample.map(|tokens| corpus.vocabulary.decode(&tokens)));
-        status.val_loss_first = history.first();
-        status.val_loss_last = history.last();
-        status.sample.clone_from(&history.sample);
-    }
-    store.save(&snapshot)?;
-    Ok(status)
 }
 
 /// Runs `work` where it may take its time.

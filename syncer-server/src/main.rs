@@ -1,18 +1,19 @@
 //! The syncer-server binary: reads settings, runs a verb, gives its exit code.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago_cli::{CliError, fail};
+use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
 use signal_hook::{consts::TERM_SIGNALS, flag};
 use syncer_server::{
-    Announcement, Cli, Exit, ExportArgs, ServeConfig, ServerError, Verb, bind, examine, export, invite,
-    judge, moved, parse, serve,
+    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
+    ServerError, Verb, backup, bind, examine, export, fork, glance, invite, judge, moved, owner_token, parse,
+    replayed, report, sample, serve,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -38,7 +39,15 @@ async fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<(), ServerError> {
     match cli.verb {
         Verb::Serve(config) => start(*config).await,
+        Verb::Status(args) => glance::status(&args).map(|text| say(&text)),
+        Verb::History(args) => glance::history(&args).map(|text| say(&text)),
+        Verb::Learners(args) => glance::learners(&args).map(|text| say(&text)),
+        Verb::Events(args) => glance::events(&args).map(|text| say(&text)),
         Verb::Export(args) => take_home(&args),
+        Verb::Backup(args) => copy(&args),
+        Verb::Sample(args) => write(&args),
+        Verb::Replay(args) => look_back(&args),
+        Verb::Fork(args) => begin_again(&args),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
     }
@@ -61,6 +70,10 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
         true => say(&serde_json::to_string(&said).expect("plain data")),
         false => say(&said),
     }
+    // A terminal is the owner's; what is kept of a pipe is read by others.
+    if !json && std::io::stdout().is_terminal() {
+        say(&format!("for the owner alone: {}", said.owner_link(&owner_token(&config)?)));
+    }
     let status = serve(listener, config, signalled()?).await?;
     match json {
         true => say(&serde_json::to_string(&status).expect("plain data")),
@@ -76,10 +89,76 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
 }
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
-    let exported = export(&args.dir, &args.out)?;
+    let exported = export(&args.dir, &args.out, args.dtype, args.licence.as_deref())?;
+    let (out, tensorboard, hides_names) = (&*args.out, args.tensorboard.as_deref(), args.hide_names);
+    report(&args.dir, Reports { out, tensorboard, hides_names })?;
     match args.json {
         true => say(&serde_json::to_string(&exported).expect("plain data")),
         false => say(&format!("wrote {} parameters to {}", exported.params, exported.out.display())),
+    }
+    Ok(())
+}
+
+fn copy(args: &BackupArgs) -> Result<(), ServerError> {
+    let copied = backup(&args.dir, &args.to)?;
+    match args.json {
+        true => say(&serde_json::to_string(&copied).expect("plain data")),
+        false => say(&format!(
+            "copied run {} up to decision {} to {}: {}",
+            copied.run,
+            copied.decision,
+            copied.to.display(),
+            Bytes(copied.bytes),
+        )),
+    }
+    Ok(())
+}
+
+fn write(args: &SampleArgs) -> Result<(), ServerError> {
+    let show = |piece: &str| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(piece.as_bytes()).and_then(|()| out.flush())
+    };
+    if args.json {
+        let written = sample(args, |_| Ok(()))?;
+        say(&serde_json::to_string(&written).expect("plain data"));
+        return Ok(());
+    }
+    // Whoever closes the pipe has read enough: no error, and nothing more is written.
+    if show(&args.prompt).is_ok() {
+        sample(args, show)?;
+        show("\n").ok();
+    }
+    Ok(())
+}
+
+fn look_back(args: &ReplayArgs) -> Result<(), ServerError> {
+    let found = replayed(args, |merge| match (args.merges, args.json) {
+        (false, _) => {}
+        (true, true) => say(&serde_json::to_string(merge).expect("plain data")),
+        (true, false) => say(merge),
+    })?;
+    match args.json {
+        true => say(&serde_json::to_string(&found).expect("plain data")),
+        false => say(&found),
+    }
+    Ok(())
+}
+
+fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
+    let forked = fork(args)?;
+    match args.json {
+        true => say(&serde_json::to_string(&forked).expect("plain data")),
+        false => say(&format!(
+            "run {} begins in {} after decision {} of run {}, with {} merged tokens: go on with \
+             `syncer-server serve --dir {}` and the settings of that run",
+            forked.run,
+            forked.to.display(),
+            forked.at,
+            forked.of,
+            forked.tokens_merged,
+            forked.to.display(),
+        )),
     }
     Ok(())
 }
@@ -147,7 +226,7 @@ fn shows_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-#[expect(clippy::print_stdout, reason = "the one place that answers on standard output")]
+/// Answers on standard output. Whoever closes the pipe, as `head` does, has read enough: that is no error.
 fn say(line: &impl std::fmt::Display) {
-    println!("{line}");
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

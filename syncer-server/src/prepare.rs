@@ -6,19 +6,22 @@ use std::sync::Arc;
 
 use archipelago::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago::diloco::{Codec, Fragments, Layout, RunId};
-use archipelago::model::{self, Preset};
+use archipelago::model;
 use archipelago::wire::{Invite, RunSpec};
-use archipelago_cli::Bytes;
+use archipelago_cli::{Bytes, range};
 
 use crate::clock::unix_s;
 use crate::config::{self, ServeConfig, preset, run_spec, syncer_config};
-use crate::corpus::Corpus;
+use crate::corpus::{Corpus, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
 use crate::links::origin;
 use crate::memory::available_bytes;
-use crate::status::{Carried, Facts};
-use crate::store::{FORMAT, Manifest, Snapshot, Store, random_u64};
+use crate::origin::{Beginning, Origin};
+use crate::status::{AlertTerms, Carried, Facts};
+use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, random_u64};
+use crate::tape::{Writer, recover};
+use crate::webhook;
 
 /// Everything that a server needs before it answers.
 pub(crate) struct Prepared {
@@ -42,6 +45,8 @@ pub(crate) struct Prepared {
     pub(crate) body_bytes_max: u32,
     /// Whether an earlier start is gone on with.
     pub(crate) resumed: bool,
+    /// What the core decides goes there.
+    pub(crate) tape: Writer,
 }
 
 /// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
@@ -54,7 +59,9 @@ const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
 /// What a run with some settings would be: the settings checked, the data read, and what its folder holds already.
 pub(crate) struct Plan<'a> {
     config: &'a ServeConfig,
-    preset: Preset,
+    origin: Origin,
+    /// What is known of the first parameters by now; they may be many.
+    beginning: Option<Beginning>,
     syncer_config: SyncerConfig,
     store: Store,
     corpus: Corpus,
@@ -70,6 +77,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// - Those of `open`, [`Corpus::load`], [`Store::latest`] and [`run_spec`].
+    /// - `Init`: the run cannot begin with the folder that is asked for.
     /// - `Preset`, `Setting`, `Config`: a setting is wrong.
     /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
     /// - `OtherRun`: the folder holds a run with other settings or another corpus.
@@ -78,20 +86,53 @@ impl<'a> Plan<'a> {
         open: impl FnOnce(&Path) -> Result<Store, ServerError>,
     ) -> Result<Self, ServerError> {
         // What costs nothing is checked first.
-        let preset = preset(config)?;
+        preset(config)?;
+        config::licence(config.licence.as_deref())?;
         let syncer_config = syncer_config(config)?;
         config::invite(config)?;
         public_origin(config)?;
+        alert_terms(config)?;
+        config.alerts.webhook.as_deref().map_or(Ok(()), webhook::check)?;
         let store = open(&config.dir)?;
+        let there = store.manifest()?;
+        let origin = Origin::of(config, there.as_ref())?;
         let kept = store.tokenizer_path();
-        let corpus = Corpus::load(config, kept.exists().then_some(kept.as_path()))?;
-        let spec = run_spec(config, corpus.vocabulary.size(), corpus.spec.clone())?;
+        let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
+        let corpus = Corpus::load(config, given.as_deref(), kept.exists().then_some(kept.as_path()))?;
+        let model = origin.model(config, corpus.vocabulary.size())?;
+        let spec = run_spec(config, model, corpus.spec.clone())?;
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
         let body_bytes_max = body_bytes_max(&spec, &layout)?;
         check_memory(&layout)?;
-        let found = find(&store, &spec, &corpus, &config.dir)?;
-        Ok(Self { config, preset, syncer_config, store, corpus, spec, layout, body_bytes_max, found })
+        // A folder's parameters tell whether it is the one that the run began with.
+        let beginning = match origin {
+            Origin::Folder(_) => Some(origin.beginning(config, &store, &spec)?),
+            Origin::Seed | Origin::Kept(_) => None,
+        };
+        let found = match there {
+            Some(there) => {
+                let init = match (&beginning, &origin) {
+                    (Some(beginning), _) => beginning.initial.clone(),
+                    (None, Origin::Kept(_)) => there.init.clone(),
+                    (None, _) => None,
+                };
+                find(&store, &there, init, &spec, &corpus)?
+            }
+            None => None,
+        };
+        Ok(Self {
+            config,
+            origin,
+            beginning,
+            syncer_config,
+            store,
+            corpus,
+            spec,
+            layout,
+            body_bytes_max,
+            found,
+        })
     }
 
     /// What `validate` tells of it.
@@ -106,34 +147,70 @@ impl<'a> Plan<'a> {
 
     /// Begins the run in its folder, or goes on with it.
     ///
-    /// A snapshot is written before this returns: what learners are told from now on must never be told
-    /// again with another meaning.
-    ///
     /// # Errors
-    /// - `Disk`: the folder cannot be written.
+    /// - `Disk`: the folder cannot be written or read.
+    /// - `DirCorrupt`: the tape or the snapshots are missing or damaged.
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
-        let Self { config, preset, syncer_config, store, corpus, spec, layout, body_bytes_max, found } = self;
-        let resumed = found.is_some();
-        let (syncer, carried) = match found {
-            Some(Snapshot { record, states, carried }) => {
-                let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
-                (syncer.map_err(internal)?, carried)
+        let Self { config, origin, beginning, syncer_config, store, corpus, spec, layout, .. } = self;
+        let (body_bytes_max, found) = (self.body_bytes_max, self.found);
+        let has_tape = store.has_tape();
+        let resumed = found.is_some() || has_tape;
+        let (syncer, carried, tape) = match (store.manifest()?, found) {
+            (there, found) if config.without_tape_for_benchmarks && (there.is_some() || found.is_some()) => {
+                let why = "a run without a tape is for benchmarks, and for an empty --dir".to_owned();
+                return Err(ServerError::Config { why });
             }
-            None => (begin(&store, &corpus, &spec, &layout, syncer_config)?, Carried::default()),
+            (Some(manifest), found) if has_tape => {
+                // From here on no other program writes there.
+                let tape = Writer::start(&store, manifest.run, random_u64()?, false, config.keep.0)?;
+                let (recovered, _) = recover(&store, &manifest, found.as_ref())?;
+                let syncer = Syncer::go_on(recovered, &layout, syncer_config, unix_s()).map_err(internal)?;
+                (syncer, found.map(|found| found.carried).unwrap_or_default(), tape)
+            }
+            (_, Some(Snapshot { seq: 1.., .. })) => {
+                let why = "it is missing, and with it what was decided after the last snapshot: put it back";
+                return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
+            }
+            (_, Some(Snapshot { record, states, carried, .. })) => {
+                // The folder is of before there was a tape.
+                let tape = Writer::start(&store, record.run, random_u64()?, false, config.keep.0)?;
+                let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
+                (syncer.map_err(internal)?, carried, tape)
+            }
+            (_, None) => {
+                let beginning = match beginning {
+                    Some(beginning) => beginning,
+                    None => origin.beginning(config, &store, &spec)?,
+                };
+                let text = Some(text_name(config));
+                let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, text)?;
+                let tape = if config.without_tape_for_benchmarks {
+                    tracing::warn!(
+                        "nothing is kept: this run is for benchmarks, and nobody can go on with it"
+                    );
+                    Writer::none()
+                } else {
+                    Writer::start(&store, syncer.run(), random_u64()?, true, config.keep.0)?
+                };
+                (syncer, Carried::default(), tape)
+            }
         };
-        let record = syncer.record().expect("nothing is being merged yet");
-        let states = syncer.states().cloned().collect();
-        store.save(&Snapshot { record, states, carried: carried.clone() })?;
 
-        let evaluator = match config.no_eval {
-            true => None,
-            false => Evaluator::new(&spec.model, layout.len() as u64, &corpus, spec.seed)?,
+        let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
+        if let Some(held_out) = &held_out {
+            store.keep_held_out(held_out)?;
+        }
+        let evaluator = match held_out.filter(|_| !config.no_eval) {
+            None => None,
+            Some(held_out) => {
+                Some(Evaluator::new(&spec.model, layout.len() as u64, held_out, &corpus, spec.seed)?)
+            }
         };
         Ok(Prepared {
             body_bytes_max,
-            facts: facts(config, preset.name(), &corpus, &spec),
+            facts: facts(config, &origin, &corpus, &spec),
             admin_token: store.admin_token(config.admin_token.as_deref())?,
             invite: store.invite(config.invite.as_deref())?,
             syncer,
@@ -142,6 +219,7 @@ impl<'a> Plan<'a> {
             carried,
             evaluator,
             resumed,
+            tape,
         })
     }
 }
@@ -163,6 +241,7 @@ pub struct PlanFacts {
 ///
 /// # Errors
 /// - `Preset`, `Setting`, `Config`: a setting is wrong.
+/// - `Init`: the run cannot begin with the folder that is asked for.
 /// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `Tokenizer`: the data or the tokenizer cannot be used.
 /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
@@ -180,6 +259,14 @@ pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
     Store::look(&config.dir).invite(config.invite.as_deref())
 }
 
+/// What the owner of the run shows; it is made now if there is none.
+///
+/// # Errors
+/// `Disk`, `System`: it cannot be made or kept.
+pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
+    Store::look(&config.dir).admin_token(config.admin_token.as_deref())
+}
+
 /// A new run in the folder of `store`.
 fn begin(
     store: &Store,
@@ -187,22 +274,33 @@ fn begin(
     spec: &RunSpec,
     layout: &Layout,
     config: SyncerConfig,
+    beginning: Beginning,
+    text: Option<String>,
 ) -> Result<Syncer, ServerError> {
     let run = RunId(random_u64()?);
-    let manifest = Manifest { format: FORMAT, run, corpus: corpus.hash.clone(), spec: spec.clone() };
-    let theta = model::init(&spec.model, spec.seed).map_err(internal)?;
+    let Beginning { theta, initial: init } = beginning;
+    let manifest =
+        Manifest { format: FORMAT, run, corpus: corpus.hash.clone(), spec: spec.clone(), init, text };
     let syncer = Syncer::new(run, spec.clone(), config, layout, &theta);
     let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
-    store.begin(&manifest, &corpus.vocabulary.to_json())?;
+    store.begin(&manifest, &corpus.tokenizer, &theta)?;
+    let (record, states) = (syncer.record_amid(), syncer.states().cloned().collect());
+    store.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
     Ok(syncer)
 }
 
-/// The snapshot to go on from, if the folder holds this run.
-fn find(store: &Store, spec: &RunSpec, corpus: &Corpus, dir: &Path) -> Result<Option<Snapshot>, ServerError> {
-    let Some(there) = store.manifest()? else { return Ok(None) };
-    let here = Manifest { format: FORMAT, run: there.run, corpus: corpus.hash.clone(), spec: spec.clone() };
+/// The snapshot to go on from, if the run `there` in the folder is this.
+fn find(
+    store: &Store,
+    there: &Manifest,
+    init: Option<Initial>,
+    spec: &RunSpec,
+    corpus: &Corpus,
+) -> Result<Option<Snapshot>, ServerError> {
+    let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
+    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, text };
     if let Some(difference) = there.difference(&here) {
-        return Err(ServerError::OtherRun { dir: dir.to_owned(), difference });
+        return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }
     store.latest(there.run)
 }
@@ -241,17 +339,41 @@ fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
     config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
 }
 
-fn facts(config: &ServeConfig, preset: &str, corpus: &Corpus, spec: &RunSpec) -> Facts {
+/// When there is an alert. A snapshot that is no older than snapshots are meant to get is none.
+///
+/// # Errors
+/// `Setting`: a setting is out of range.
+pub(crate) fn alert_terms(config: &ServeConfig) -> Result<AlertTerms, ServerError> {
+    let alerts = &config.alerts;
+    let ratio = alerts.alert_loss;
+    let holds = ratio == 0.0 || (ratio.is_finite() && ratio > 1.0);
+    range("alert-loss", ratio, holds, "a number above 1, or 0 for never")?;
+    let snapshot_age_ms = match alerts.alert_snapshot.ms() {
+        0 => 0,
+        age_ms => age_ms.max(config.snapshot_every.ms().saturating_mul(2)),
+    };
+    Ok(AlertTerms { no_learner_ms: alerts.alert_no_learner.ms(), loss_ratio: ratio, snapshot_age_ms })
+}
+
+/// The name of the text, for people.
+fn text_name(config: &ServeConfig) -> String {
     let source = config.data.as_deref().and_then(Path::file_name);
+    source.map_or_else(|| "built-in grammar".into(), |name| name.to_string_lossy().into_owned())
+}
+
+fn facts(config: &ServeConfig, origin: &Origin, corpus: &Corpus, spec: &RunSpec) -> Facts {
     Facts {
-        preset: preset.to_owned(),
-        corpus: source.map_or_else(|| "built-in grammar".into(), |name| name.to_string_lossy().into_owned()),
+        preset: config.preset.clone(),
+        init: origin.folder(),
+        corpus: text_name(config),
         corpus_tokens: corpus.tokens(),
         bytes_per_token: corpus.bytes_per_token,
+        token_is_byte: matches!(corpus.vocabulary, Vocabulary::Bytes),
         entropy_floor: corpus.entropy_floor.map(|floor| floor * corpus.bytes_per_token),
         total_tokens: spec.inner.total_tokens,
         invite_required: config.invite.is_some(),
         classroom: config.classroom,
+        names_hidden: config.hide_names,
         links: Vec::new(),
     }
 }

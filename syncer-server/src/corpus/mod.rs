@@ -27,6 +27,8 @@ const SHARDS_FEW: u64 = 256;
 pub struct Corpus {
     /// Text ⇄ tokens.
     pub vocabulary: Vocabulary,
+    /// The same as a `tokenizer.json`; one that was given is kept as it is.
+    pub tokenizer: String,
     /// What learners are told of the shards.
     pub spec: DataSpec,
     /// The shards' bytes, in order; [`DataSpec`] describes them.
@@ -42,18 +44,22 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Reads and prepares the text that `config` names. `kept` is the tokenizer of an earlier start of
-    /// the same run, taken instead of training one again.
+    /// Reads and prepares the text that `config` names. `given` is the `tokenizer.json` to use, if there is one; `kept`
+    /// is the tokenizer of an earlier start of the same run, taken instead of training one again.
     ///
     /// # Errors
     /// - `DataUnreadable`, `DataEmpty`, `DataBinary`: the text cannot be used.
     /// - `Tokenizer`: the tokenizer cannot be read, trained or used.
     /// - `Config`: the held-out share is out of range.
-    pub fn load(config: &ServeConfig, kept: Option<&Path>) -> Result<Self, ServerError> {
+    pub fn load(
+        config: &ServeConfig,
+        given: Option<&Path>,
+        kept: Option<&Path>,
+    ) -> Result<Self, ServerError> {
         let text = read(config)?;
-        let hash = hash(config, &text)?;
+        let hash = hash(config, &text, given)?;
         let (train, held_out) = split_text(&text.text, config.held_out)?;
-        let vocabulary = Vocabulary::load(config, train, kept)?;
+        let (vocabulary, tokenizer) = Vocabulary::load(config, train, given, kept)?;
 
         let tokens = vocabulary.encode(train)?;
         let token_bytes = data::token_bytes(vocabulary.size());
@@ -71,6 +77,7 @@ impl Corpus {
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
         Ok(Self {
             vocabulary,
+            tokenizer,
             spec,
             shards,
             held_out,
@@ -127,11 +134,11 @@ fn split_text(text: &str, held_out_ratio: f64) -> Result<(&str, &str), ServerErr
     Ok(text.split_at(text.floor_char_boundary(at)))
 }
 
-fn hash(config: &ServeConfig, text: &Text) -> Result<String, ServerError> {
+fn hash(config: &ServeConfig, text: &Text, tokenizer: Option<&Path>) -> Result<String, ServerError> {
     let mut sha = Sha256::new();
     sha.update(Sha256::digest(text.text.as_bytes()));
     sha.update(format!("held-out {} vocab {:?}\n", config.held_out, config.vocab));
-    if let Some(path) = &config.tokenizer {
+    if let Some(path) = tokenizer {
         sha.update(vocabulary::read_tokenizer(path)?);
     }
     Ok(hex(&sha.finalize()))

@@ -27,15 +27,33 @@ const PIECE_BYTES: usize = 1 << 20;
 const VOCAB_MIN: u32 = BYTE_VOCAB;
 
 impl Vocabulary {
-    /// The vocabulary that `config` names: a given tokenizer, the `kept` one of an earlier start, one
-    /// trained on `train`, or bytes.
+    /// The vocabulary that `config` names, and its `tokenizer.json`: the `given` one, the `kept` one of an earlier
+    /// start, one trained on `train`, or bytes.
     ///
     /// # Errors
     /// `Tokenizer`: the file is no tokenizer, or `--vocab` is out of range.
-    pub fn load(config: &ServeConfig, train: &str, kept: Option<&Path>) -> Result<Self, ServerError> {
-        if let Some(path) = config.tokenizer.as_deref().or(kept.filter(|_| config.vocab.is_some())) {
-            return Self::from_json(&read_tokenizer(path)?);
+    pub fn load(
+        config: &ServeConfig,
+        train: &str,
+        given: Option<&Path>,
+        kept: Option<&Path>,
+    ) -> Result<(Self, String), ServerError> {
+        if let Some(path) = given.or(kept.filter(|_| config.vocab.is_some())) {
+            let json = String::from_utf8(read_tokenizer(path)?).map_err(|error| unusable(error.into()))?;
+            // That of a run on bytes comes back as what it was: faster, and pages need ask nobody what a token means.
+            let vocabulary = match json == byte_tokenizer() {
+                true => Self::Bytes,
+                false => Self::from_json(json.as_bytes())?,
+            };
+            return Ok((vocabulary, json));
         }
+        let vocabulary = Self::made(config, train)?;
+        let json = vocabulary.to_json();
+        Ok((vocabulary, json))
+    }
+
+    /// The vocabulary that `config` asks for where no file has one.
+    fn made(config: &ServeConfig, train: &str) -> Result<Self, ServerError> {
         match config.vocab {
             None | Some(0) => Ok(Self::Bytes),
             Some(size) if size < VOCAB_MIN => {
@@ -53,7 +71,11 @@ impl Vocabulary {
     /// # Errors
     /// `Tokenizer`: it is none.
     pub fn from_json(json: &[u8]) -> Result<Self, ServerError> {
-        Tokenizer::from_bytes(json).map(|tokenizer| Self::Tokenizer(Box::new(tokenizer))).map_err(unusable)
+        let mut tokenizer = Tokenizer::from_bytes(json).map_err(unusable)?;
+        // A text is tokenised whole, whatever the file says of the texts that it was made for.
+        tokenizer.with_truncation(None).map_err(unusable)?;
+        tokenizer.with_padding(None);
+        Ok(Self::Tokenizer(Box::new(tokenizer)))
     }
 
     /// Number of tokens.
@@ -83,6 +105,20 @@ impl Vocabulary {
             }
         }
         Ok(tokens)
+    }
+
+    /// As [`Self::encode`], for a short text of a stranger's. What the tokenizer remembers of it is forgotten with the
+    /// thread that this starts, so that nobody fills this program's memory with words.
+    ///
+    /// # Errors
+    /// `Tokenizer`: the tokenizer does not take the text.
+    pub fn encode_short(&self, text: &str) -> Result<Vec<u32>, ServerError> {
+        let Self::Tokenizer(tokenizer) = self else { return Ok(bytes_to_tokens(text.as_bytes())) };
+        let encode = || tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec());
+        let encoded = std::thread::scope(|scope| scope.spawn(encode).join());
+        encoded
+            .map_err(|_| ServerError::Tokenizer { why: "the tokenizer fails on this text".into() })?
+            .map_err(unusable)
     }
 
     /// The text of `tokens`; what is no text shows as U+FFFD.
@@ -211,15 +247,34 @@ mod tests {
     fn bpe_learns_merges_and_comes_back() {
         let text = format!("{}{TEXT}", "the cat sat on the mat. ".repeat(50));
         let config = ServeConfig { vocab: Some(300), ..ServeConfig::default() };
-        let vocabulary = Vocabulary::load(&config, &text, None).unwrap();
+        let (vocabulary, json) = Vocabulary::load(&config, &text, None, None).unwrap();
         let tokens = vocabulary.encode(&text).unwrap();
         assert!(tokens.len() < text.len() / 2, "{} tokens of {} bytes", tokens.len(), text.len());
         assert!(vocabulary.size() > 256 && vocabulary.size() <= 300);
         assert_eq!(vocabulary.decode(&tokens), text);
 
-        let again = Vocabulary::from_json(vocabulary.to_json().as_bytes()).unwrap();
+        let again = Vocabulary::from_json(json.as_bytes()).unwrap();
         assert_eq!(again.encode(&text).unwrap(), tokens);
         assert_eq!(again.size(), vocabulary.size());
+    }
+
+    #[test]
+    fn a_given_file_stays_as_it_is_and_cuts_no_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let given = |json: &str| {
+            std::fs::write(&path, json).unwrap();
+            let (vocabulary, kept) =
+                Vocabulary::load(&ServeConfig::default(), "", Some(&path), None).unwrap();
+            assert_eq!(kept, json);
+            vocabulary
+        };
+        assert!(matches!(given(&byte_tokenizer()), Vocabulary::Bytes));
+        let cut = r#"{"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}"#;
+        let cutting = byte_tokenizer().replace(r#""truncation": null"#, &format!(r#""truncation": {cut}"#));
+        let vocabulary = given(&cutting);
+        assert!(matches!(vocabulary, Vocabulary::Tokenizer(_)));
+        assert_eq!(vocabulary.encode(TEXT).unwrap(), bytes_to_tokens(TEXT.as_bytes()));
     }
 
     #[test]

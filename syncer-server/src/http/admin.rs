@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::App;
-use crate::actor::Command;
+use crate::actor::Obeyed;
 use crate::secret::is_same;
 
 /// `/v1/admin/finish`: collect everyone's last progress, then end the run.
@@ -104,11 +104,21 @@ async fn rein<F: FnOnce(LearnerId) -> Input>(
         Ok(order) => order(learner),
         Err(why) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
     };
-    match app.context.actor.rein(learner, order).await {
-        Some(true) => (StatusCode::ACCEPTED, "the learner is told\n").into_response(),
-        Some(false) => {
-            let why = format!("there has been no learner {learner} in this run: /v1/learners lists them\n");
+    give(app, Some(learner), order, "the learner is told\n").await
+}
+
+/// Has the actor carry out an order; the answer to it, which is `done` if it is.
+async fn give(app: &App, learner: Option<LearnerId>, order: Input, done: &'static str) -> Response {
+    match app.context.actor.order(learner, order).await {
+        Some(Obeyed::Taken) => (StatusCode::ACCEPTED, done).into_response(),
+        Some(Obeyed::NoSuchLearner) => {
+            let id = learner.unwrap_or_default();
+            let why = format!("there has been no learner {id} in this run: /v1/learners lists them\n");
             (StatusCode::NOT_FOUND, why).into_response()
+        }
+        Some(Obeyed::RunOver) => {
+            let why = "the run is complete: its model and its figures stay, and nothing is left to steer\n";
+            (StatusCode::CONFLICT, why).into_response()
         }
         None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops: nobody is told\n").into_response(),
     }
@@ -118,8 +128,7 @@ async fn tell(app: &App, headers: &HeaderMap, input: Input, done: &'static str) 
     if let Err(refused) = check_owner(app, headers) {
         return refused;
     }
-    app.context.actor.tell(Command::Input(input)).await;
-    (StatusCode::ACCEPTED, done).into_response()
+    give(app, None, input, done).await
 }
 
 /// Whether the request shows the owner's token; if not, the answer to it.

@@ -36,8 +36,8 @@ pub struct EventsQuery {
 }
 
 /// `/v1/events`: `status` each second; `rounds` that changed, at most four times a second; `point`, `evaluation`
-/// and `sample` when there is one; with `?raw=1` every event of the core as `run`. Who reads too slowly is
-/// told `lagged` and the number of events it missed; a status follows.
+/// and `sample` when there is one; `log` with lines of the run's log; with `?raw=1` every event of the core as
+/// `run`. Who reads too slowly is told `lagged` and the number of events it missed; a status follows.
 pub async fn events(
     State(app): State<Arc<App>>,
     query: Result<Query<EventsQuery>, QueryRejection>,

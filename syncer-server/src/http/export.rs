@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::App;
 use crate::actor::Subject;
 use crate::errors::ServerError;
-use crate::export::archive;
+use crate::export::{Form, Model};
 use crate::store::{Store, disk};
 
 /// Bytes sent at once.
@@ -35,20 +35,36 @@ const RETRY_S: &str = "30";
 pub struct Exports {
     spec: RunSpec,
     store: Arc<Store>,
+    licence: Option<String>,
     turn: Arc<Semaphore>,
 }
 
 impl Exports {
-    /// Archives of a run like `spec` in the folder of `store`.
+    /// Archives of a run like `spec` in the folder of `store`, under the licence that its owner chose.
     #[must_use]
-    pub fn new(spec: RunSpec, store: Arc<Store>) -> Self {
-        Self { spec, store, turn: Arc::new(Semaphore::new(1)) }
+    pub fn new(spec: RunSpec, store: Arc<Store>, licence: Option<String>) -> Self {
+        Self { spec, store, licence, turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// What the run is.
+    #[must_use]
+    pub fn spec(&self) -> &RunSpec {
+        &self.spec
     }
 
     fn make(&self, subject: &Subject, name: &str) -> Result<(File, u64), ServerError> {
         let path = self.store.tokenizer_path();
         let tokenizer = std::fs::read_to_string(&path).map_err(disk("read", &path))?;
-        let file = archive(&subject.theta(), &self.spec, &tokenizer, self.store.dir(), name)?;
+        let missing = || ServerError::NoSnapshot { dir: self.store.dir().to_owned() };
+        let manifest = self.store.manifest()?.ok_or_else(missing)?;
+        let model = Model {
+            theta: &subject.theta(),
+            manifest: &manifest,
+            tokenizer: &tokenizer,
+            course: subject.course,
+            form: Form { licence: self.licence.as_deref(), ..Form::default() },
+        };
+        let file = model.archive(self.store.dir(), name)?;
         let len = file.metadata().map_err(disk("read", self.store.dir()))?.len();
         Ok((file, len))
     }

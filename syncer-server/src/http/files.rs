@@ -90,7 +90,7 @@ pub async fn shard(
 }
 
 /// The refusal of a request that shows no invite to this run, or that is for another run.
-fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
+pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     if !app.context.is_invited(headers.get(INVITE_HEADER).map(HeaderValue::as_bytes)) {
         let why = format!("this run is for the invited: show the invite in {INVITE_HEADER}\n");
         return Some((StatusCode::FORBIDDEN, why).into_response());

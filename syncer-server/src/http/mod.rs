@@ -5,9 +5,12 @@ mod events;
 mod export;
 mod files;
 mod hats;
+mod metrics;
 mod page;
+mod report;
 mod socket;
 mod stats;
+mod words;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,8 +32,9 @@ pub use events::WATCHERS_MAX;
 pub use export::Exports;
 pub use hats::{Hats, Terms};
 pub use page::remark;
+pub use words::Spelling;
 
-/// Largest body of a request, in bytes. Only the owner's orders have one.
+/// Largest body of a request, in bytes: the owner's orders, and texts to be made tokens.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// What the routes need.
@@ -57,6 +61,10 @@ pub struct App {
     pub hats: Hats,
     /// Streams of events open.
     pub watchers: AtomicU32,
+    /// Turns of those who ask what their texts are in tokens.
+    pub spelling: Spelling,
+    /// Pages of other origins that were refused.
+    pub foreign: AtomicU32,
     /// The number of the next connection.
     pub next_conn: AtomicU64,
     /// True once the server stops.
@@ -77,16 +85,22 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/assets/{name}", get(page::asset))
         .route(path::HEALTH, get(|| async { "ok\n" }))
         .route(path::READY, get(stats::ready))
-        .route(path::METRICS, get(stats::metrics))
+        .route(path::METRICS, get(metrics::metrics))
         .route(path::STATUS, get(stats::status))
         .route(path::LEARNERS, get(stats::learners))
         .route(path::SERIES, get(stats::series))
         .route(path::ROUNDS, get(stats::rounds))
+        .route(path::LOG, get(stats::log))
         .route(path::EVENTS, get(events::events))
         .route(path::EXPORT, get(export::export))
+        .route(path::HISTORY, get(report::history))
+        .route(path::REPORT, get(report::report))
         .route(path::SOCKET, get(socket::upgrade))
         .route(path::FRAGMENT, get(files::fragment))
         .route(path::SHARD, get(files::shard))
+        .route(path::MODEL, get(words::model))
+        .route(path::TOKENS, post(words::tokens))
+        .route(path::TEXT, post(words::text))
         .route(path::ADMIN_FINISH, post(admin::finish))
         .route(path::ADMIN_PAUSE, post(admin::pause))
         .route(path::ADMIN_RESUME, post(admin::resume))

@@ -57,10 +57,18 @@ impl Drop for Seat {
     }
 }
 
+/// Pages of other origins that are told of in the log.
+const FOREIGN_TOLD_MAX: u32 = 10;
+
 /// Programs send no origin; browsers do, and only our own page or a listed one may join.
 fn is_allowed(app: &App, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    is_listed(app, origin) || is_own(origin, headers.get(header::HOST))
+    let allowed = is_listed(app, origin) || is_own(origin, headers.get(header::HOST));
+    // Browsers do not tell the page why; whoever reads the log is told, and nobody can fill it.
+    if !allowed && app.foreign.fetch_add(1, Ordering::Relaxed) < FOREIGN_TOLD_MAX {
+        tracing::warn!(?origin, "refused a page of another origin: give --allow-origin if that is meant");
+    }
+    allowed
 }
 
 /// Whether `origin` was given with `--allow-origin`.

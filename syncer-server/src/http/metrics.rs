@@ -1,0 +1,110 @@
+//! `/metrics` for Prometheus, by its conventions: base units, totals that only grow, and times as seconds since 1970
+//! instead of ages. No label names a learner: they come and go without end.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::App;
+use crate::clock::unix_ms;
+use crate::status::ServerStatus;
+
+/// The text format of Prometheus.
+const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// `/metrics`.
+pub async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match app.context.actor.status().await {
+        Some(status) => ([(header::CONTENT_TYPE, KIND)], render(&status, unix_ms())).into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
+    }
+}
+
+/// Metrics as text.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn metric(&mut self, kind: &str, name: &str, labels: &str, help: &str, value: f64) {
+        let name = format!("archipelago_{name}");
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.metric("counter", name, "", help, value as f64);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.metric("gauge", name, "", help, value);
+    }
+
+    fn flag(&mut self, name: &str, help: &str, is_set: bool) {
+        self.gauge(name, help, f64::from(u8::from(is_set)));
+    }
+}
+
+/// All metrics of a run that stands like this `now_ms` milliseconds after 1970.
+fn render(status: &ServerStatus, now_ms: u64) -> String {
+    let mut text = Text::default();
+    let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+    text.metric("gauge", "build_info", &version, "1, with the version of the program.", 1.0);
+    training(&mut text, status);
+    server(&mut text, status, now_ms);
+    text.0
+}
+
+/// How the run goes.
+fn training(text: &mut Text, status: &ServerStatus) {
+    let core = &status.core;
+    text.counter("trained_tokens_total", "Tokens trained on by all learners.", core.tokens_trained);
+    text.counter("merged_tokens_total", "Tokens merged.", core.tokens_merged);
+    text.counter("rounds_merged_total", "Rounds that led to a version.", core.rounds);
+    text.counter("rounds_abandoned_total", "Rounds that led to nothing.", core.rounds_abandoned);
+    text.counter("updates_total", "Updates taken in.", core.updates);
+    text.counter("updates_merged_total", "Updates merged.", core.fates.merged);
+    text.counter("updates_late_total", "Updates that came late.", core.fates.late.values().sum());
+    text.counter("updates_refused_total", "Updates refused.", core.fates.refused.values().sum());
+    // Those that came to nothing are forgotten to make room, so this is no total.
+    text.gauge("learners_known", "Learners that the run remembers.", core.learners_total.into());
+    text.gauge("learners_connected", "Connections with a learner behind them.", core.connected.into());
+    text.gauge("learners_live", "Learners that take part in rounds.", core.live.into());
+    text.gauge("participation_ratio", "Tokens merged of tokens trained.", core.participation);
+    text.gauge("step_seconds", "Inner step of the median live learner.", core.timing.step_ms / 1e3);
+    text.gauge("quorum_seconds", "From the start of a round to its quorum.", core.timing.quorum_ms / 1e3);
+    text.gauge("sync_seconds", "From the end of collecting to sending.", core.timing.sync_ms / 1e3);
+    text.flag("paused", "1 while the owner holds the run.", core.paused);
+    text.flag("finished", "1 once the run is complete.", core.finished);
+    if let Some(loss) = status.val_loss_last {
+        text.gauge("held_out_loss_nats", "Held-out loss per token.", loss.into());
+    }
+    if let Some(loss) = core.train_loss {
+        text.gauge("train_loss_nats", "Training loss per token, mean of connected learners.", loss.into());
+    }
+}
+
+/// How the program stands.
+fn server(text: &mut Text, status: &ServerStatus, now_ms: u64) {
+    let (traffic, disk) = (&status.traffic, &status.disk);
+    let ago = |seconds: f64| (now_ms as f64 / 1e3 - seconds).round();
+    text.counter("up_bytes_total", "WebSocket bytes from learners while training.", traffic.bytes_up);
+    text.counter("down_bytes_total", "WebSocket bytes to learners while training.", traffic.bytes_down);
+    text.counter("join_bytes_total", "Bytes of greetings and fetched parameters.", traffic.join_bytes);
+    text.counter("data_bytes_total", "Bytes of fetched shards.", traffic.data_bytes);
+    text.counter("tape_decisions_total", "Decisions on the disk.", disk.decisions);
+    text.gauge("tape_update_bytes", "Updates of learners on the disk.", disk.update_bytes as f64);
+    text.flag(
+        "tape_fault",
+        "1 while the disk takes nothing and the run stands still.",
+        disk.tape_fault.is_some(),
+    );
+    text.flag("snapshot_fault", "1 while the newest snapshot is not written.", disk.snapshot_fault.is_some());
+    if let Some(age_s) = disk.snapshot_age_s {
+        let help = "When this process wrote its newest snapshot, since 1970.";
+        text.gauge("snapshot_timestamp_seconds", help, ago(age_s));
+    }
+    text.gauge("sockets_open", "Open sockets.", status.sockets.into());
+    text.gauge("start_time_seconds", "When the server started, since 1970.", ago(status.uptime_s));
+}

@@ -1,0 +1,91 @@
+//! A text that the newest snapshot of a run goes on with.
+
+use std::path::Path;
+use std::time::Duration;
+
+use archipelago::engine::cpu::Writer;
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::config::SampleArgs;
+use crate::corpus::Vocabulary;
+use crate::errors::ServerError;
+use crate::export::flat;
+use crate::prepare::layout;
+use crate::store::{Store, disk};
+
+/// What was written, and how fast.
+#[derive(Clone, Debug, Serialize)]
+pub struct Written {
+    /// The prompt.
+    pub prompt: String,
+    /// What follows it.
+    pub text: String,
+    /// Tokens of the text.
+    pub tokens: u32,
+    /// Tokens written in a second, the reading of the prompt included.
+    pub tokens_per_s: f64,
+    /// Tokens merged into the model.
+    pub tokens_merged: u64,
+}
+
+/// Tokens after which those before them are not made text once more.
+const SPELT_MAX: usize = 256;
+
+/// Lets the model of the newest snapshot in `args.dir` go on with `args.prompt`. `show` gets the text piece by piece,
+/// as soon as it is whole letters, and ends it with an error.
+///
+/// # Errors
+/// - `NoSnapshot`: there is none.
+/// - `DirCorrupt`: there is no whole one.
+/// - `Disk`, `Tokenizer`: something of it cannot be read.
+/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not.
+/// - `Internal`: what was read is no model.
+pub fn sample(
+    args: &SampleArgs,
+    mut show: impl FnMut(&str) -> std::io::Result<()>,
+) -> Result<Written, ServerError> {
+    let dir: &Path = &args.dir;
+    let store = Store::look(dir);
+    let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
+    let manifest = store.manifest()?.ok_or_else(none)?;
+    let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
+    let path = store.tokenizer_path();
+    let vocabulary = Vocabulary::from_json(&std::fs::read(&path).map_err(disk("read", &path))?)?;
+    let spec = &snapshot.record.spec;
+    let theta = flat(&snapshot.states, spec, &layout(spec)?)?;
+
+    let no_model = |error| ServerError::Internal { what: format!("the snapshot holds no model: {error}") };
+    let mut writer = Writer::new(&spec.model, theta).map_err(no_model)?;
+    let clock = Clock::start();
+    let prompt = vocabulary.encode(&args.prompt)?;
+    let unread = |error| ServerError::Config { why: format!("--prompt: {error}") };
+    writer.begin(&prompt, args.temperature, args.seed).map_err(unread)?;
+    let (mut text, mut tokens, mut pending, mut told) = (String::new(), 0, Vec::new(), 0);
+    for token in writer.take(args.tokens as usize) {
+        tokens += 1;
+        pending.push(token);
+        let spelt = vocabulary.decode(&pending);
+        // A letter of several bytes may not be whole yet.
+        let last = tokens == args.tokens;
+        if spelt.ends_with(char::REPLACEMENT_CHARACTER) && pending.len() < SPELT_MAX && !last {
+            continue;
+        }
+        let more = spelt.get(told..).unwrap_or_default();
+        text.push_str(more);
+        if show(more).is_err() {
+            break;
+        }
+        told = spelt.len();
+        if pending.len() >= SPELT_MAX {
+            (pending, told) = (Vec::new(), 0);
+        }
+    }
+    Ok(Written {
+        prompt: args.prompt.clone(),
+        text,
+        tokens,
+        tokens_per_s: f64::from(tokens) / clock.elapsed().max(Duration::from_micros(1)).as_secs_f64(),
+        tokens_merged: snapshot.record.ledger.clock_tokens(),
+    })
+}
