@@ -39,6 +39,8 @@ fn bad_input_has_a_sentence_and_a_code() {
     };
     check(3, &["--config", &settings], "unknown key `sinc-every`");
     check(3, &["--block", "12"], "--block 12");
+    check(3, &["--alert-loss", "0.9"], "--alert-loss 0.9 is out of range");
+    check(3, &["--webhook", "chat.example"], "--webhook is no address");
     check(3, &["--public-url", "class.example"], "--public-url class.example is no link");
     check(4, &["--data", none.to_str().unwrap()], "none.txt");
     check(5, &["--data", &empty], "is empty");
@@ -46,12 +48,44 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(7, &["--data", &short], "needs at least");
     check(8, &["--preset", "huge"], "choose tiny, small, medium or base");
     check(9, &["--tokenizer", &empty], "tokenizer");
+    check(3, &["--licence", "two words"], "--licence \"two words\" is no name of a licence");
+    check(3, &["--context", "100000"], "--context 100000");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/init/model");
+    check(
+        19,
+        &["--init", model, "--context", "25"],
+        "max_position_embeddings = 24: give --context 24 or less",
+    );
+    check(19, &["--init", none.to_str().unwrap()], "cannot read config.json");
+    assert_eq!(run(&["serve", "--init", model, "--vocab", "300"]).0, 2);
     check(11, &["--listen", "256.0.0.1:1"], "256.0.0.1:1");
     let (code, _, said) = run(&["serve", "--quiet", "--dir", runs, "--listen", &taken]);
     assert_eq!(code, 10, "{said}");
+    let (code, _, said) = run(&["export", "--dir", runs, "--out", runs, "--licence", "a: x"]);
+    assert_eq!(code, 3, "{said}");
+    assert_eq!(run(&["export", "--dir", runs, "--out", runs, "--dtype", "f64"]).0, 2);
+    let (code, _, said) = run(&["status", "--dir", runs]);
+    assert_eq!(code, 16, "{said}");
     let (code, _, said) = run(&["export", "--dir", runs, "--out", runs]);
     assert_eq!(code, 16, "{said}");
+    for verb in ["status", "history", "learners", "events"] {
+        let (code, out, said) = run(&[verb, "--url", "http://127.0.0.1:1"]);
+        assert_eq!((code, &*out), (20, ""), "{said}");
+        assert!(said.contains("no syncer answers at http://127.0.0.1:1"), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
+    }
+    assert_eq!(run(&["status", "--url", "http://127.0.0.1:1", "--dir", runs]).0, 2);
     assert_eq!(run(&["serve", "--no-such-flag"]).0, 2);
+}
+
+#[test]
+fn whoever_reads_no_more_has_read_enough() {
+    let (reader, answers) = std::io::pipe().unwrap();
+    drop(reader);
+    let dir = tempfile::tempdir().unwrap();
+    let mut validate = Command::new(env!("CARGO_BIN_EXE_syncer-server"));
+    validate.args(["validate", "--preset", "tiny", "--corpus-bytes", "60kB", "--dir"]).arg(dir.path());
+    assert!(validate.env_clear().stdout(answers).status().unwrap().success());
 }
 
 #[test]

@@ -1,25 +1,26 @@
 //! What pages are told of a run.
 
 use serde_json::Value;
+use syncer_server::ServeConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::{Learner, PATIENCE, Server, config, header};
 
-async fn json(server: &Server, path: &str) -> Value {
+pub async fn json(server: &Server, path: &str) -> Value {
     let (code, head, body) = server.http(&format!("GET {path}")).await;
     assert_eq!((code, header(&head, "cache-control")), (200, "no-store"), "{path}");
     serde_json::from_slice(&body).unwrap()
 }
 
 /// A stream of events that is read as far as it is wanted.
-struct Watch {
+pub struct Watch {
     stream: TcpStream,
-    text: String,
+    pub text: String,
 }
 
 impl Watch {
-    async fn open(server: &Server, path: &str) -> Self {
+    pub async fn open(server: &Server, path: &str) -> Self {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -27,7 +28,7 @@ impl Watch {
     }
 
     /// Reads until the event `name` has come `count` times in all.
-    async fn until(&mut self, name: &str, count: usize) {
+    pub async fn until(&mut self, name: &str, count: usize) {
         let line = format!("event: {name}\n");
         while self.text.matches(&line).count() < count {
             let mut bytes = [0; 4_096];
@@ -147,7 +148,7 @@ async fn the_course_of_a_run_survives_a_restart() {
     server.stop().await;
 }
 
-/// Pages that missed the last status would take the end of the run for a lost connection.
+/// The stream goes on after the end: pages that are open need not take it for a lost connection.
 #[tokio::test]
 async fn all_who_watch_hear_that_the_run_is_complete() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,10 +160,37 @@ async fn all_who_watch_hear_that_the_run_is_complete() {
         watches.push(watch);
     }
     assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    for watch in &mut watches {
+        while !watch.text.contains(r#""finished":true"#) {
+            let heard = watch.text.matches("event: status\n").count();
+            assert!(heard < 100, "{}", watch.text);
+            watch.until("status", heard + 1).await;
+        }
+    }
+    // And a server that stops ends it.
+    server.stop().await;
     for mut watch in watches {
         let mut rest = String::new();
         tokio::time::timeout(PATIENCE, watch.stream.read_to_string(&mut rest)).await.unwrap().unwrap();
-        assert!(rest.contains(r#""finishing":true"#), "{rest}");
     }
-    server.ended().await;
+}
+
+#[tokio::test]
+async fn an_owner_may_hide_names_and_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { hide_names: true, ..config(dir.path()) }).await;
+    let mut watch = Watch::open(&server, "/v1/events?raw=1").await;
+    watch.until("status", 1).await;
+    let _learner = Learner::join(&server, 7).await;
+    watch.until("status", 3).await;
+    assert!(watch.text.contains("islet 1") && !watch.text.contains("learner 7"), "{}", watch.text);
+    let status = server.status().await;
+    assert_eq!(status["namesHidden"], true);
+    assert_eq!(status["learners"][0]["name"], "islet 1");
+    for path in ["/v1/status", "/v1/learners?sort=name", "/v1/rounds", "/metrics"] {
+        let (code, _, body) = server.http(&format!("GET {path}")).await;
+        let text = String::from_utf8(body).unwrap();
+        assert!(code == 200 && !text.contains("learner 7") && !text.contains("\"test\""), "{path}: {text}");
+    }
+    server.stop().await;
 }

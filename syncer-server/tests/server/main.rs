@@ -2,11 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod alerts;
 mod crowd;
 mod dashboard;
 mod durability;
 mod files;
+mod finished;
+mod glance;
+mod init;
+mod log;
+mod monitoring;
 mod owner;
+mod replay;
 mod socket;
 mod support;
 mod take_home;
+mod words;

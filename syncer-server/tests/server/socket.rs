@@ -169,8 +169,8 @@ async fn stopping_and_finishing_say_goodbye() {
     assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secreT").await.0, 401);
     assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
     assert_eq!(client.end().await.close, u16::from(CloseCode::Done));
-    let status = server.ended().await;
-    assert_eq!(status.core.updates_pending, 0);
+    let status = server.stop().await;
+    assert_eq!((status.core.updates_pending, status.core.finished), (0, true));
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn the_goodbye_does_not_overtake_the_last_receipts() {
     told.sort();
     assert!(!sent.is_empty());
     assert_eq!((bye.code, told), (CloseCode::Done, sent));
-    server.ended().await;
+    server.stop().await;
 }
 
 #[tokio::test]

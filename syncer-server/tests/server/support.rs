@@ -1,5 +1,6 @@
 //! A server to talk to, a learner that says what it is told, and HTTP by hand.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +32,6 @@ pub fn config(dir: &Path) -> ServeConfig {
         dir: dir.to_owned(),
         preset: "tiny".into(),
         corpus_bytes: "60kB".parse().unwrap(),
-        // One invitation at a time, so that none is missed while another's receipt is awaited.
         method: MethodArgs { sync_every: 1, rounds_in_flight: 1, ..defaults.method },
         no_eval: true,
         admin_token: Some("secret".into()),
@@ -219,6 +219,8 @@ pub struct Learner {
     pub fragments: Fragments,
     pub steps: u64,
     serial: u64,
+    /// Rounds that it was asked about and has not answered.
+    asked: VecDeque<(FragmentId, Version)>,
 }
 
 impl Learner {
@@ -233,7 +235,7 @@ impl Learner {
                 batch: welcome.spec.inner.batch,
             })
             .await;
-        let mut learner = Self { client, welcome, fragments, steps: 1, serial: 0 };
+        let mut learner = Self { client, welcome, fragments, steps: 1, serial: 0, asked: VecDeque::new() };
         learner.report().await;
         learner
     }
@@ -259,7 +261,11 @@ impl Learner {
     /// The next message that `pick` takes.
     pub async fn until<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
         loop {
-            if let Some(picked) = pick(self.client.next().await) {
+            let message = self.client.next().await;
+            if let Message::Collect { fragment, base, .. } = message {
+                self.asked.push_back((fragment, base));
+            }
+            if let Some(picked) = pick(message) {
                 return picked;
             }
         }
@@ -293,13 +299,14 @@ impl Learner {
         panic!("it is always too late");
     }
 
-    /// Waits for a round.
+    /// Waits for a round. A question about one may come before the fate of what was sent for the one before.
     pub async fn collect(&mut self) -> (FragmentId, Version) {
-        self.until(|message| match message {
-            Message::Collect { fragment, base, .. } => Some((fragment, base)),
-            _ => None,
-        })
-        .await
+        loop {
+            if let Some(asked) = self.asked.pop_front() {
+                return asked;
+            }
+            self.until(|message| matches!(message, Message::Collect { .. }).then_some(())).await;
+        }
     }
 
     /// An update of one step in which every value of the fragment fell by `delta`.

@@ -5,24 +5,24 @@ use std::io::{Cursor, Read};
 use archipelago::diloco::Fragments;
 use archipelago::model;
 use safetensors::SafeTensors;
-use syncer_server::{ServeConfig, ServerError, Store, export};
+use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, export, report};
 use tokenizers::Tokenizer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zip::ZipArchive;
 
-use crate::support::{PATIENCE, Server, config, header};
+use crate::support::{Learner, PATIENCE, Server, config, header};
 
 #[tokio::test]
 async fn a_folder_holds_the_model_whole() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let out = out.path().join("model");
-    assert!(matches!(export(dir.path(), &out), Err(ServerError::NoSnapshot { .. })));
+    assert!(matches!(export(dir.path(), &out, Precision::F32, None), Err(ServerError::NoSnapshot { .. })));
 
     let server = Server::start(config(dir.path())).await;
     let run = server.status().await["run"].as_str().unwrap().to_owned();
     // A snapshot is there before the first learner, and may be taken while the server runs.
-    let exported = export(dir.path(), &out).unwrap();
+    let exported = export(dir.path(), &out, Precision::F32, None).unwrap();
     assert_eq!(exported.run, run);
     server.stop().await;
 
@@ -69,7 +69,7 @@ async fn an_archive_holds_the_same_files() {
     assert_eq!(header(&head, "content-disposition"), format!("attachment; filename=\"{name}.zip\""));
     server.stop().await;
 
-    export(dir.path(), out.path()).unwrap();
+    export(dir.path(), out.path(), Precision::F32, None).unwrap();
     let mut archive = ZipArchive::new(Cursor::new(body)).unwrap();
     let mut count = 0;
     for entry in std::fs::read_dir(out.path()).unwrap() {
@@ -83,7 +83,7 @@ async fn an_archive_holds_the_same_files() {
         }
         count += 1;
     }
-    assert_eq!((archive.len(), count), (5, 5));
+    assert_eq!((archive.len(), count), (6, 6));
     let left: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".tmp")), "{left:?}");
@@ -108,4 +108,46 @@ async fn one_archive_at_a_time() {
     let room = async { while server.http("GET /v1/export.zip").await.0 != 200 {} };
     tokio::time::timeout(PATIENCE, room).await.unwrap();
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_report_and_its_curves_are_for_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let hidden = ServeConfig { hide_names: true, invite: Some("open-sesame".into()), ..config(dir.path()) };
+    for (config, shown, not_shown) in
+        [(config(dir.path()), "learner 1", "islet 1"), (hidden, "islet 1", "learner 1")]
+    {
+        let is_open = config.invite.is_none();
+        let server = Server::start(config).await;
+        if is_open {
+            Learner::join(&server, 1).await.merge().await;
+        }
+        let run = server.status().await["run"].as_str().unwrap().to_owned();
+        let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/report.html")).await;
+        assert_eq!((code, header(&head, "content-type")), (200, "text/html; charset=utf-8"));
+        assert!(header(&head, "content-security-policy").contains("sandbox"));
+        let name = format!("attachment; filename=\"archipelago-{run}-report.html\"");
+        assert_eq!(header(&head, "content-disposition"), name);
+        let page = String::from_utf8(body).unwrap();
+        assert!(page.contains(shown) && !page.contains(not_shown), "{page}");
+        assert!(page.contains("built-in grammar"), "{page}");
+        let (code, _, body) = server.http(&format!("GET /v1/runs/{run}/history.jsonl")).await;
+        assert_eq!(code, 200);
+        for line in String::from_utf8(body).unwrap().lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(line["timeS"].is_number() && line["tokensMerged"].is_number(), "{line}");
+        }
+        assert_eq!(server.http("GET /v1/runs/0000000000000000/report.html").await.0, 404);
+        server.stop().await;
+    }
+
+    // The folder tells the same.
+    let (out, events) = (dir.path().join("model"), dir.path().join("events"));
+    export(dir.path(), &out, Precision::F32, None).unwrap();
+    let reports = Reports { out: &out, tensorboard: Some(&events), hides_names: false };
+    report(dir.path(), reports).unwrap();
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("learner 1") && page.contains("built-in grammar"), "{page}");
+    assert!(out.join("history.jsonl").exists());
+    assert_eq!(std::fs::read_dir(&events).unwrap().count(), 1);
 }

@@ -1,0 +1,256 @@
+//! Runs that begin with the model of a folder: `tests/golden/init`, which transformers made.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use archipelago::wire::Version;
+use safetensors::SafeTensors;
+use safetensors::tensor::Dtype;
+use serde_json::Value;
+use syncer_server::{
+    ForkArgs, Precision, Replay, ReplayArgs, ServeConfig, ServerError, Store, export, fork, replayed,
+};
+
+use crate::support::{Client, Learner, PATIENCE, Server, config};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init")
+}
+
+fn from_folder(dir: &Path) -> ServeConfig {
+    ServeConfig {
+        init: Some(golden().join("model")),
+        data: Some(golden().join("text.txt")),
+        held_out: 0.3,
+        batch: std::num::NonZeroU32::new(2),
+        ..config(dir)
+    }
+}
+
+/// The same run where its folder is not named any more.
+fn goes_on(dir: &Path) -> ServeConfig {
+    ServeConfig { init: None, ..from_folder(dir) }
+}
+
+fn replay(dir: &Path) -> Result<Replay, ServerError> {
+    let (dir, until) = (dir.to_owned(), u64::MAX);
+    replayed(
+        &ReplayArgs {
+            dir,
+            until,
+            merges: false,
+            losses: false,
+            points: 1,
+            plot: None,
+            out: None,
+            json: false,
+        },
+        |_| {},
+    )
+}
+
+fn expected() -> Value {
+    serde_json::from_slice(&fs::read(golden().join("expected.json")).unwrap()).unwrap()
+}
+
+async fn first_loss(server: &Server) -> f64 {
+    let measured = async {
+        loop {
+            if let Some(loss) = server.status().await["valLossFirst"].as_f64() {
+                return loss;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, measured).await.unwrap()
+}
+
+/// The tensors of a file as numbers, by name.
+fn tensors(folder: &Path) -> Vec<(String, Dtype, Vec<f32>)> {
+    let bytes = fs::read(folder.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let values = |name: &str| {
+        let tensor = file.tensor(name).unwrap();
+        let values = match tensor.dtype() {
+            Dtype::BF16 => {
+                tensor.data().as_chunks().0.iter().map(|[a, b]| f32::from_le_bytes([0, 0, *a, *b])).collect()
+            }
+            _ => tensor.data().as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
+        };
+        (name.to_owned(), tensor.dtype(), values)
+    };
+    let mut names = file.names();
+    names.sort_unstable();
+    names.into_iter().map(values).collect()
+}
+
+#[tokio::test]
+async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchanged() {
+    let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(ServeConfig { no_eval: false, ..from_folder(dir.path()) }).await;
+    let expected = expected();
+    let loss = first_loss(&server).await;
+    assert!(
+        (loss - expected["loss"].as_f64().unwrap()).abs() < 1e-3,
+        "{loss} instead of {}",
+        expected["loss"]
+    );
+    assert_eq!(server.status().await["init"], "model");
+    server.stop().await;
+
+    let (single, half) = (out.path().join("single"), out.path().join("half"));
+    export(dir.path(), &single, Precision::F32, Some("mit")).unwrap();
+    export(dir.path(), &half, Precision::Bf16, None).unwrap();
+    // Its parameters were bfloat16, so rounding to that takes nothing.
+    let (single_tensors, half_tensors) = (tensors(&single), tensors(&half));
+    assert_eq!(single_tensors.len(), 20);
+    for ((name, single, values), (_, half, rounded)) in single_tensors.iter().zip(&half_tensors) {
+        assert_eq!((single, half), (&Dtype::F32, &Dtype::BF16), "{name}");
+        assert!(values == rounded, "{name}");
+    }
+    let read = |folder: &Path, name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let json = |folder: &Path, name: &str| serde_json::from_str::<Value>(&read(folder, name)).unwrap();
+    assert_eq!(json(&half, "config.json")["dtype"], "bfloat16");
+    let found = json(&single, "config.json");
+    let given = json(&golden().join("model"), "config.json");
+    for key in [
+        "vocab_size",
+        "hidden_size",
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "eos_token_id",
+        "rope_parameters",
+    ] {
+        assert_eq!(found[key], given[key], "{key}");
+    }
+    assert_eq!(json(&single, "generation_config.json")["eos_token_id"], 0);
+    let tokenizer = json(&single, "tokenizer_config.json");
+    assert_eq!((&tokenizer["model_max_length"], &tokenizer["eos_token"]), (&24.into(), &"<|end|>".into()));
+    assert!(read(&single, "tokenizer.json") == read(&golden().join("model"), "tokenizer.json"));
+    let card = read(&single, "README.md");
+    assert!(card.contains("license: mit") && card.contains("the model in the folder `model`"), "{card}");
+    assert!(card.contains("`text.txt`") && card.contains(&format!("first {loss:.4}")), "{card}");
+
+    // What was exported begins a run too, with the same parameters.
+    let again = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { init: Some(half), ..from_folder(again.path()) }).await;
+    server.status().await;
+    server.stop().await;
+    let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap().sha256;
+    assert_eq!(initial(again.path()), initial(dir.path()));
+}
+
+#[tokio::test]
+async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(from_folder(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    for _ in 0..4 {
+        learner.merge().await;
+    }
+    let run = learner.welcome.run;
+    server.stop().await;
+    let found = replay(dir.path()).unwrap();
+    assert!(found.first == 1 && found.merges >= 4, "{found:?}");
+
+    // Without a snapshot everything follows from the first parameters, which the run's folder keeps.
+    let states = Store::look(dir.path()).latest(run).unwrap().unwrap().states;
+    let versions: Vec<Version> = states.iter().map(|state| state.version).collect();
+    fs::remove_dir_all(dir.path().join("snapshots")).unwrap();
+    let server = Server::start(goes_on(dir.path())).await;
+    let (_client, welcome) = Client::greet(&server, 2).await;
+    assert_eq!((welcome.run, &welcome.versions), (run, &versions));
+    server.stop().await;
+    assert!(Store::look(dir.path()).latest(run).unwrap().unwrap().states == states);
+    // The folder may be named again, if it is the same.
+    let server = Server::start(from_folder(dir.path())).await;
+    assert_eq!(server.status().await["run"], run.to_string());
+    server.stop().await;
+
+    // A fork has what the run began with, and goes on with or without the folder.
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("fork");
+    fork(&ForkArgs { dir: dir.path().to_owned(), at: u64::MAX, to: to.clone(), json: false }).unwrap();
+    for config in [goes_on(&to), from_folder(&to)] {
+        let server = Server::start(config).await;
+        assert_ne!(server.status().await["run"], run.to_string());
+        server.stop().await;
+    }
+
+    let path = dir.path().join("initial.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let error = replay(dir.path()).unwrap_err();
+    assert_eq!(error.exit_code(), 14, "{error}");
+    assert!(error.to_string().contains("initial.safetensors: these are not the parameters"), "{error}");
+}
+
+#[tokio::test]
+async fn a_crash_amid_the_start_loses_nothing() {
+    let whole = tempfile::tempdir().unwrap();
+    let server = Server::start(from_folder(whole.path())).await;
+    server.status().await;
+    server.stop().await;
+    let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap();
+    let parameters = |dir: &Path| {
+        let out = tempfile::tempdir().unwrap();
+        export(dir, out.path(), Precision::F32, None).unwrap();
+        tensors(out.path())
+    };
+    // In the order in which a start writes them; the tape comes last.
+    let written = ["tokenizer.json", "initial.safetensors", "run.json", "snapshots"];
+    for count in 1..=written.len() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in &written[..count] {
+            let (from, to) = (whole.path().join(name), dir.path().join(name));
+            if from.is_dir() {
+                fs::create_dir(&to).unwrap();
+                fs::copy(from.join("00000001.safetensors"), to.join("00000001.safetensors")).unwrap();
+            } else {
+                fs::copy(from, to).unwrap();
+            }
+        }
+        // Before `run.json` is there, nothing but the settings knows of the folder.
+        let is_known = dir.path().join("run.json").exists();
+        let server =
+            Server::start(if is_known { goes_on(dir.path()) } else { from_folder(dir.path()) }).await;
+        server.status().await;
+        assert!(parameters(dir.path()) == parameters(whole.path()), "{count}: it begins with the folder's");
+        Learner::join(&server, 1).await.merge().await;
+        server.stop().await;
+        assert_eq!(initial(dir.path()), initial(whole.path()), "{count}");
+        let found = replay(dir.path()).unwrap();
+        assert!(found.merges > 0, "{count}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn another_beginning_is_another_run() {
+    let (dir, plain, other) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(from_folder(dir.path())).await;
+    server.status().await;
+    server.stop().await;
+    // The same shape with other parameters.
+    export(dir.path(), other.path(), Precision::F32, None).unwrap();
+    let path = other.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let changed = ServeConfig { init: Some(other.path().to_owned()), ..from_folder(dir.path()) };
+    let error = Server::refused(changed).await;
+    assert_eq!(error.exit_code(), 12, "{error}");
+    assert!(error.to_string().contains("it began with the model of model"), "{error}");
+    let context = ServeConfig { context: std::num::NonZeroU32::new(12), ..goes_on(dir.path()) };
+    let error = Server::refused(context).await;
+    assert!(error.to_string().contains("model.context is 24 there, 12 here"), "{error}");
+
+    let server = Server::start(config(plain.path())).await;
+    server.status().await;
+    server.stop().await;
+    assert_eq!(Server::refused(from_folder(plain.path())).await.exit_code(), 12);
+    let missing = ServeConfig { init: Some(plain.path().join("none")), ..from_folder(plain.path()) };
+    let error = Server::refused(missing).await;
+    assert_eq!(error.exit_code(), 19, "{error}");
+    assert!(error.to_string().contains("cannot read config.json"), "{error}");
+}
