@@ -55,6 +55,11 @@ impl Args {
         self.learners.unwrap_or(if self.classroom { 0 } else { 2 })
     }
 
+    /// Whether somebody looks at the pages for as long as they like, also after the end of the run.
+    pub fn stays(&self) -> bool {
+        !self.headless && self.span.is_none() && self.until_loss.is_none()
+    }
+
     /// Size of the model: one that phones can train, for a class.
     pub fn preset(&self) -> &str {
         self.preset.as_deref().unwrap_or(if self.classroom { "tiny" } else { "small" })

@@ -38,7 +38,7 @@ Exit codes:
     0  the run did what was asked
     1  the system, the build or a program failed
     2  a flag is unknown or malformed
- 3-18  the syncer's own: `syncer-server serve --help` lists them
+ 3-19  the syncer's own: `syncer-server serve --help` lists them
    20  a program stopped answering
    21  the held-out loss did not fall
    22  --until-loss was not reached

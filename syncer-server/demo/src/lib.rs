@@ -47,7 +47,7 @@ use fall::Since;
 use pages::Pages;
 use process::interrupt::Interrupt;
 use programs::Programs;
-use report::Report;
+use report::{Report, Stop};
 use session::Session;
 use view::View;
 
@@ -110,7 +110,15 @@ fn demo(
     let stop = session.train(&mut view, &mut pages, since)?;
     let built = pages.verdict();
     drop(pages);
-    view.say("finishing: the last updates are collected and merged");
+    if stop == Stop::Finished {
+        view.say(&format!("the run is complete, and its model lies in {}", programs.dir.display()));
+        if args.stays() {
+            view.say("the pages stay, with the last text and the model to download; Ctrl+C ends them");
+            session.linger();
+        }
+    } else {
+        view.say("finishing: the last updates are collected and merged");
+    }
     let report = session.finish(args)?;
     let verdict = report.verdict(args, stop).and_then(|()| match &args.export {
         Some(folder) => programs.export(folder),
@@ -143,9 +151,11 @@ fn introduce(
         );
     }
     if !args.headless {
+        let dashboard =
+            session.classroom().map_or_else(|| format!("{page}dashboard"), |class| class.dashboard.clone());
         view.say(&format!(
-            "the owner's token, to pause, finish and steer it there: {}",
-            programs.admin_token()?
+            "to pause, finish and steer it, for the owner alone: {}",
+            owner_link(&dashboard, &programs.admin_token()?)
         ));
     }
     if args.open && !open(&page) {
@@ -161,6 +171,12 @@ fn introduce(
     Ok(())
 }
 
+/// The `dashboard` with the owner's token behind its `#`, which goes to no server.
+fn owner_link(dashboard: &str, token: &str) -> String {
+    let joint = if dashboard.contains('#') { '&' } else { '#' };
+    format!("{dashboard}{joint}token={token}")
+}
+
 /// Asks the system to show `page`; false if it would not.
 fn open(page: &str) -> bool {
     let opener = match env::consts::OS {
@@ -169,4 +185,15 @@ fn open(page: &str) -> bool {
         _ => "xdg-open",
     };
     Command::new(opener).arg(page).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owners_link_keeps_the_invite() {
+        assert_eq!(owner_link("http://a/dashboard", "t"), "http://a/dashboard#token=t");
+        assert_eq!(owner_link("http://a/dashboard#invite=i", "t"), "http://a/dashboard#invite=i&token=t");
+    }
 }

@@ -7,8 +7,10 @@ use crate::{args::Args, error::DemoError, fall::Fall, status::Status};
 /// Why training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Somebody asked for it.
+    /// Somebody asked for it here.
     Asked,
+    /// The run is complete: its owner finished it on the page.
+    Finished,
     /// The time is over.
     Time,
     /// The held-out loss is low enough.
@@ -160,6 +162,8 @@ mod tests {
     fn each_thing_asked_for_has_its_code() {
         check(&["--for", "60s"], Stop::Time, |_| {}, 0);
         check(&[], Stop::Asked, |_| {}, 0);
+        check(&[], Stop::Finished, |_| {}, 0);
+        check(&["--for", "60s"], Stop::Finished, |_| {}, 0);
         check(&["--for", "60s"], Stop::Asked, |_| {}, 130);
         check(&["--until-loss", "2.5"], Stop::Loss, |_| {}, 0);
         check(&["--until-loss", "1.5"], Stop::Time, |_| {}, 22);

@@ -133,7 +133,13 @@ impl<'a> Session<'a> {
                 Err(why) if heard.elapsed() > SILENT => return Err(DemoError::Silent(why)),
                 Err(_) => {}
             }
-            self.look_after_processes()?;
+            if let Err(ended) = self.look_after_processes() {
+                // Learners go home from a complete run.
+                self.status.finished = self.fetch().is_ok_and(|status| status.finished);
+                if !self.status.finished {
+                    return Err(ended);
+                }
+            }
             if self.began.is_none() && self.status.tokens_trained > 0 {
                 self.began = Some(Instant::now());
             }
@@ -164,14 +170,18 @@ impl<'a> Session<'a> {
     /// - [`DemoError::Silent`]: the syncer did not come to an end.
     /// - [`DemoError::Ended`]: it ended with an error.
     pub fn finish(mut self, args: &Args) -> Result<Report, DemoError> {
-        self.ask_to_finish()?;
+        if !self.status.finished {
+            self.ask_to_finish()?;
+        }
+        // It measures and saves the complete run before it ends.
+        self.syncer.ask_to_end();
         let Some(code) = self.syncer.wait(FINISH_WAIT) else {
             return Err(DemoError::Silent(format!(
                 "the syncer did not finish in {} s",
                 FINISH_WAIT.as_secs()
             )));
         };
-        if code != 0 {
+        if code != 0 && cfg!(unix) {
             return Err(DemoError::Ended {
                 name: "syncer".to_owned(),
                 code,
@@ -212,6 +222,13 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Keeps the pages of a complete run up until Ctrl+C.
+    pub fn linger(&mut self) {
+        while !self.interrupt.asked() && self.syncer.exit_code().is_none() {
+            thread::sleep(TICK);
+        }
+    }
+
     /// Asks again for as long as a syncer that still runs may be silent: a busy machine is no reason to lose a run.
     fn ask_to_finish(&mut self) -> Result<(), DemoError> {
         let (token, asked) = (self.programs.admin_token()?, Instant::now());
@@ -224,7 +241,14 @@ impl<'a> Session<'a> {
             }
             thread::sleep(TICK);
         }
-        Ok(())
+        let asked = Instant::now();
+        while asked.elapsed() < FINISH_WAIT && self.syncer.exit_code().is_none() {
+            if self.fetch().is_ok_and(|status| status.finished) {
+                return Ok(());
+            }
+            thread::sleep(TICK);
+        }
+        Err(DemoError::Silent(format!("the run did not come to its end in {} s", FINISH_WAIT.as_secs())))
     }
 
     fn fetch(&self) -> Result<Status, String> {
@@ -273,7 +297,9 @@ impl<'a> Session<'a> {
 
     fn stop(&self, now: f64) -> Option<Stop> {
         let low = |asked: f64| self.status.val_loss.is_some_and(|loss| loss <= asked);
-        if self.interrupt.asked() {
+        if self.status.finished {
+            Some(Stop::Finished)
+        } else if self.interrupt.asked() {
             Some(Stop::Asked)
         } else if self.until_loss.is_some_and(low) {
             Some(Stop::Loss)

@@ -7,6 +7,8 @@ use serde_json::Value;
 pub struct Status {
     pub params: u64,
     pub rounds: u64,
+    /// Nobody trains any more.
+    pub finished: bool,
     pub tokens_trained: u64,
     pub tokens_merged: u64,
     pub participation: f64,
@@ -46,6 +48,7 @@ impl Status {
         Ok(Self {
             params: count(json, "/params")?,
             rounds: count(json, "/rounds")?,
+            finished: field(json, "/finished")?.as_bool().unwrap_or_default(),
             tokens_trained: count(json, "/tokensTrained")?,
             tokens_merged: count(json, "/tokensMerged")?,
             participation: number(json, "/participation")?,

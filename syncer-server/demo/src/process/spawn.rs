@@ -86,10 +86,28 @@ impl Process {
         self.guard.try_wait().ok().flatten().map(|status| status.code().unwrap_or(1))
     }
 
+    /// Asks it to end, as a system that shuts down does; where systems know no such thing, it is killed.
+    pub fn ask_to_end(&mut self) {
+        let pid = self.pid.to_string();
+        let is_asked =
+            Command::new("kill").args(["-TERM", &pid]).status().is_ok_and(|status| status.success());
+        if !is_asked {
+            self.kill();
+        }
+    }
+
     /// Kills it at once, as `kill -9` does, and waits until it is gone.
     pub fn kill(&mut self) {
         self.leash = None;
         let _ = self.guard.wait();
+    }
+
+    /// Time that processors spent on it so far, in milliseconds, by tens; 0 where the system does not tell.
+    pub fn cpu_ms(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The name in brackets may hold anything; user and system time are the 12th and 13th field after it.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).map(|ticks| 10 * ticks).sum()
     }
 
     /// Its largest resident memory so far, in bytes; 0 where the system does not tell.
