@@ -3,11 +3,14 @@ import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { duration, percent, plural } from "../shared/format.js";
 import { type PlotLine, plot } from "../shared/plot.js";
 import { lineOf, type Result } from "./explorer.js";
-import { CHIPS, TABLE } from "./paper.js";
+import { FaultsView } from "./faults.js";
+import { CHIPS, ROWS } from "./paper.js";
 import { SET_LINE } from "./questions.js";
+import { Reader } from "./reader.js";
 import { chips, type Settings } from "./settings.js";
 
-const HEIGHT_PX = 340;
+/** Higher where it is wide. */
+const HEIGHT_PX = { wide: 340, narrow: 250 } as const;
 const YEAR_S = 365 * 86_400;
 const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
   { tone: "quiet", dash: "2 4" },
@@ -16,11 +19,22 @@ const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
   { tone: "1" },
   { tone: "1" },
   { tone: "1" },
+  { tone: "1" },
 ];
+
+const whole = (share: number) => `${Math.round(share * 100)} %`;
+
+/** Seconds between two failures: the chip's mean time between interruptions over the number of chips. */
+export function everySOf({ mtbiYears, chips }: Pick<Settings, "mtbiYears" | "chips">): number {
+  return (mtbiYears * YEAR_S) / chips;
+}
 
 export class GoodputView {
   readonly #host = find("goodput-chart", HTMLElement);
   readonly #svg = find("goodput-plot", SVGSVGElement);
+  readonly #reader = new Reader("goodput-reader");
+  readonly #faults = new FaultsView();
+  #pictured = "";
   #last: readonly [Settings, readonly Result[]] | undefined;
 
   constructor() {
@@ -30,27 +44,36 @@ export class GoodputView {
   show(settings: Settings, results: readonly Result[]): void {
     this.#last = [settings, results];
     const asPaper = settings.mtbiYears === 1;
-    const lines = TABLE.map(
+    const lines = ROWS.map(
       (row, line): PlotLine => ({
         label: row.label,
         ...TONES[line]!,
         points: lineOf(results, "goodput", line),
-        marks: asPaper ? CHIPS.map((at, column) => [at, row.goodput[column]!] as const) : [],
+        marks: asPaper ? row.goodput.map((theirs, column) => [CHIPS[column]!, theirs] as const) : [],
+        strong: row.elastic && row.learners === settings.learners,
       }),
     );
     const width = this.#host.clientWidth;
     if (width > 0) {
       const ticks =
         width < 560 ? [10_000, 100_000, 1_000_000] : [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000];
-      plot(this.#svg, {
+      const plotted = plot(this.#svg, {
         width,
-        height: HEIGHT_PX,
-        right: 136,
-        lines,
+        height: width < 560 ? HEIGHT_PX.narrow : HEIGHT_PX.wide,
+        // Where it is narrow, a name is a number.
+        right: width < 560 ? 92 : 136,
+        lines: width < 560 ? lines.map((line) => ({ ...line, label: line.label.replace("M = ", "") })) : lines,
         at: settings.chips,
-        x: { min: 10_000, max: 5_000_000, log: true, ticks, say: chips },
-        y: { min: 0, max: 1, ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], say: (value) => `${Math.round(value * 100)} %` },
+        x: { min: 10_000, max: 5_000_000, log: true, ticks, say: chips, title: "chips" },
+        y: {
+          min: 0,
+          max: 1,
+          ticks: [0, 0.2, 0.4, 0.6, 0.8, 1],
+          say: whole,
+          title: "goodput: share of the time that trains",
+        },
       });
+      this.#reader.show({ lines, plotted, sayX: (at) => `${chips(at)} chips`, sayY: percent });
     }
     setText(
       find("goodput-note", HTMLElement),
@@ -65,16 +88,25 @@ export class GoodputView {
       results.find(({ question }) => question.of === "goodput" && question.line === line)?.view;
     const [set, one] = [of(SET_LINE), of(SET_LINE + 1)];
     if (!set || !one) return;
-    // The cluster's mean time between interruptions is the chip's over the number of chips.
-    const everyS = (settings.mtbiYears * YEAR_S) / settings.chips;
+    const everyS = everySOf(settings);
     const every = everyS < 10 ? `${everyS.toFixed(1)} s` : duration(everyS);
     const many =
       settings.learners === 1
         ? ""
         : ` Cut into ${plural(settings.learners, "learner")} that do not wait for each other, ${percent(set.goodput)}; somebody makes progress ${percent(set.uptime)} of the time.`;
+    this.#show(settings, everyS);
     const text = `At ${chips(settings.chips)} chips something breaks every ${every}. One elastic run does useful work ${percent(one.goodput)} of the time.${many}`;
     setText(find("reading", HTMLElement), text);
     setAttribute(this.#svg, "aria-label", `Goodput against the number of chips. ${text}`);
+  }
+
+  /** Has failures come at the pace that is set, once for each setting. */
+  #show(settings: Settings, everyS: number): void {
+    const { chips, learners } = settings;
+    const state = [chips, learners, everyS].join();
+    if (state === this.#pictured) return;
+    this.#pictured = state;
+    this.#faults.show(settings, everyS);
   }
 
   /** The paper's cells beside ours. */

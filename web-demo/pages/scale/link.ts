@@ -1,14 +1,16 @@
 /** The link that each method needs, against how busy compute is to be. */
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
-import { milliseconds, percent, plural } from "../shared/format.js";
+import { count, milliseconds, percent, plural } from "../shared/format.js";
 import { DATA_CENTRE_LATENCY_MS } from "../shared/lesson.js";
 import { type PlotLine, plot } from "../shared/plot.js";
 import { lineOf, type Result } from "./explorer.js";
 import { LINK } from "./paper.js";
 import { bitsOf, METHODS, UTILISATIONS } from "./questions.js";
+import { Reader } from "./reader.js";
 import { isAsPaper, type Settings } from "./settings.js";
 
-const HEIGHT_PX = 340;
+/** Higher where it is wide. */
+const HEIGHT_PX = { wide: 340, narrow: 250 } as const;
 const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
   { tone: "2", dash: "7 4" },
   { tone: "3", dash: "2 3" },
@@ -25,6 +27,7 @@ function gbit(value: number): string {
 export class LinkView {
   readonly #host = find("link-chart", HTMLElement);
   readonly #svg = find("link-plot", SVGSVGElement);
+  readonly #reader = new Reader("link-reader");
   #last: readonly [Settings, readonly Result[]] | undefined;
 
   constructor() {
@@ -49,10 +52,10 @@ export class LinkView {
         Math.floor(Math.log10(Math.min(...rates))),
         Math.ceil(Math.log10(Math.max(...rates)) + 1e-9),
       ];
-      plot(this.#svg, {
+      const plotted = plot(this.#svg, {
         width,
-        height: HEIGHT_PX,
-        right: 136,
+        height: width < 560 ? HEIGHT_PX.narrow : HEIGHT_PX.wide,
+        right: width < 560 ? 118 : 136,
         lines,
         at: settings.utilisation,
         x: {
@@ -60,14 +63,22 @@ export class LinkView {
           max: 0.99,
           ticks: width < 560 ? [0.5, 0.7, 0.9] : [0.5, 0.6, 0.7, 0.8, 0.9],
           say: (value) => percent(value).replace(".0", ""),
+          title: "share of the time that compute is to be busy",
         },
         y: {
           min: 10 ** low,
           max: 10 ** Math.max(high, low + 1),
           log: true,
           ticks: Array.from({ length: Math.max(1, high - low) + 1 }, (_, at) => 10 ** (low + at)),
-          say: (rate) => String(Number(rate.toPrecision(1))),
+          say: (rate) => (rate < 1 ? String(Number(rate.toPrecision(1))) : count(rate)),
+          title: "Gbit/s between data centres",
         },
+      });
+      this.#reader.show({
+        lines,
+        plotted,
+        sayX: (value) => `compute busy ${percent(value)}`,
+        sayY: (rate) => `${gbit(rate)} Gbit/s`,
       });
     }
     this.#say(settings, results);

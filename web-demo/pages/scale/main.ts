@@ -2,11 +2,13 @@
 import "./scale.css";
 import { find, make, say, setText } from "../shared/dom.js";
 import { copyFrom, isPart } from "../shared/link.js";
+import { showRunLinks } from "../shared/nav.js";
 import { Explorer } from "./explorer.js";
 import { GoodputView } from "./goodput.js";
 import { LinkView } from "./link.js";
 import { FAILURES, type Knob, LINKS, read, type Settings, write } from "./settings.js";
 
+showRunLinks();
 const notice = find("notice", HTMLElement);
 const goodput = new GoodputView();
 const link = new LinkView();

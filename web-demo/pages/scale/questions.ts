@@ -1,7 +1,7 @@
 /** Which figures a setting asks for. */
 import type { LinkNeed } from "../shared/lesson.js";
 import type { Question } from "./messages.js";
-import { TABLE } from "./paper.js";
+import { ROWS } from "./paper.js";
 import type { Settings } from "./settings.js";
 
 const SEED = 1;
@@ -33,8 +33,8 @@ export function bitsOf(method: Method, settings: Settings): number {
   return method.bits ?? settings.bits;
 }
 
-/** The lines of goodput: the paper's six. The one that is set stands at the end, by itself. */
-export const SET_LINE = TABLE.length;
+/** The lines of goodput come first. The one that is set stands at the end, by itself. */
+export const SET_LINE = ROWS.length;
 
 /** Everything to be worked out; what is read first comes first. */
 export function questionsOf(settings: Settings): Question[] {
@@ -68,7 +68,7 @@ export function questionsOf(settings: Settings): Question[] {
     goodput(SET_LINE, settings.learners, true, settings.chips),
     goodput(SET_LINE + 1, 1, true, settings.chips),
   ];
-  const lines = TABLE.flatMap(({ learners, elastic }, line) =>
+  const lines = ROWS.flatMap(({ learners, elastic }, line) =>
     CHIPS.map((chips) => goodput(line, learners, elastic, chips)),
   );
   const linesOfLinks = METHODS.flatMap((_, line) =>

@@ -1,5 +1,5 @@
 /** What can be set on this page: ranges, words, and how links name it. */
-import { duration, percent } from "../shared/format.js";
+import { duration, percent, plural } from "../shared/format.js";
 
 /** Everything that is set. */
 export interface Settings {
@@ -49,7 +49,7 @@ export function chips(value: number): string {
 }
 
 function years(value: number): string {
-  return value < 1 ? `${Math.round(value * 12)} months` : value === 1 ? "1 year" : `${value} years`;
+  return value < 1 ? plural(Math.round(value * 12), "month") : plural(value, "year");
 }
 
 export const FAILURES: readonly Knob[] = [

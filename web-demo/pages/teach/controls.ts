@@ -15,11 +15,13 @@ export class Controls {
   readonly #speed = find("speed", HTMLSelectElement);
   readonly #time = find("time", HTMLElement);
   readonly #pace = find("pace", HTMLElement);
+  readonly #restart: () => void;
   readonly #changed: () => void;
 
   /** `changed` hears whenever somebody played, paused or chose a speed. */
   constructor(stage: Stage, restart: () => void, changed: () => void) {
     this.#stage = stage;
+    this.#restart = restart;
     this.#changed = changed;
     this.#speed.append(...SPEEDS.map((speed) => make("option", { value: String(speed) }, nameOf(speed))));
     this.#play.addEventListener("click", () => this.toggle());
@@ -29,6 +31,7 @@ export class Controls {
   }
 
   toggle(): void {
+    if (this.#stage.clock.isOver) return this.#restart();
     this.#stage.clock.playing = !this.#stage.clock.playing;
     this.#changed();
     this.show();

@@ -1,26 +1,65 @@
-/** The timeline: what it remembers, what it shows, and the parcel that somebody looks at. */
+/** The picture: the sea or the lanes, what it remembers, and the parcel that somebody looks at. */
+import { find, setAttribute } from "../shared/dom.js";
 import type { Action, Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
+import type { Act } from "./islands/cards.js";
+import type { Live } from "./live.js";
+import type { View } from "./run/address.js";
 import type { Clock } from "./run/clock.js";
+import { SeaView } from "./sea/view.js";
 import { History } from "./timeline/history.js";
 import { ParcelView } from "./timeline/parcel.js";
 import { TimelineView } from "./timeline/view.js";
 
+/** Who hears what. */
+export interface Onlooker {
+  /** Another fragment is followed, or the picture is another one. */
+  changed(): void;
+  act: Act;
+}
+
 export class Drawing {
   readonly #history = new History();
   readonly #timeline: TimelineView;
+  readonly #sea: SeaView;
   readonly #parcels: ParcelView;
+  readonly #stage = find("stage", HTMLElement);
+  readonly #buttons: Readonly<Record<View, HTMLButtonElement>> = {
+    map: find("view-map", HTMLButtonElement),
+    lanes: find("view-lanes", HTMLButtonElement),
+  };
+  #view: View = "map";
 
-  /** `code` is the run's code of values; `followed` hears that another fragment is followed. */
-  constructor(code: () => LessonSpec["code"], followed: () => void) {
+  /** `code` is the run's code of values. */
+  constructor(code: () => LessonSpec["code"], onlooker: Onlooker) {
     this.#parcels = new ParcelView((fragment) => {
       this.#timeline.followed = fragment;
       this.#timeline.chosen = null;
-      followed();
+      onlooker.changed();
     });
     this.#timeline = new TimelineView(this.#history, (parcel) => {
       this.#timeline.chosen = parcel;
       this.#parcels.show(parcel, code());
     });
+    this.#sea = new SeaView(this.#history, onlooker.act);
+    for (const view of ["map", "lanes"] as const) {
+      this.#buttons[view].addEventListener("click", () => {
+        this.view = view;
+        onlooker.changed();
+      });
+    }
+    this.view = "map";
+  }
+
+  /** Which picture is shown. */
+  get view(): View {
+    return this.#view;
+  }
+
+  set view(view: View) {
+    this.#view = view;
+    setAttribute(this.#stage, "data-view", view);
+    for (const [name, button] of Object.entries(this.#buttons))
+      setAttribute(button, "aria-pressed", String(name === view));
   }
 
   /** The fragment whose parcels are followed, or `null`. */
@@ -38,6 +77,7 @@ export class Drawing {
     this.#history.reset(islands);
     this.#parcels.reset(fragments);
     this.#timeline.reset();
+    this.#sea.reset(islands);
     if (this.followed !== null && this.followed >= fragments) this.#timeline.followed = null;
   }
 
@@ -51,9 +91,15 @@ export class Drawing {
     this.#history.takeTwin(frame);
   }
 
+  /** Says in words what the picture's buttons do. */
+  say(shown: Frame, spec: LessonSpec): void {
+    this.#sea.show(shown.islands, spec);
+  }
+
   /** Draws the moment that the clock shows, `wallMs` after the last drawing. */
-  draw(shown: Frame, clock: Clock, spec: LessonSpec, wallMs: number): void {
+  draw(live: Live, shown: Frame, clock: Clock, spec: LessonSpec, wallMs: number): void {
     const speed = Math.min(clock.speed, Math.max(0.25, clock.pace));
-    this.#timeline.draw(shown.islands, clock.shownMs, speed, spec.stepMs, spec.roundsInFlight, wallMs);
+    if (this.#view === "map") this.#sea.draw(live, shown.islands, clock.shownMs, speed, this.followed);
+    else this.#timeline.draw(shown.islands, clock.shownMs, speed, spec.stepMs, spec.roundsInFlight, wallMs);
   }
 }

@@ -32,12 +32,16 @@ export function listen(actions: Actions, isPresenting: () => boolean): void {
     b: () => actions.chapter(-1),
     "?": () => help.showModal(),
   };
+  // A button that was clicked has the focus as well, but nobody thinks of it: Space is for the run until Tab is pressed.
+  let isTouched = false;
+  document.addEventListener("pointerdown", () => (isTouched = true));
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Tab") isTouched = false;
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || help.open || off.checked) return;
     const target = event.target instanceof Element ? event.target : document.body;
     // Space presses a button, arrows move a slider: what has the focus comes first.
     const typing = target.closest("input, select, textarea, summary, [role=slider]") !== null;
-    const pressing = target.closest("button, a") !== null && event.key === " ";
+    const pressing = !isTouched && target.closest("button, a") !== null && event.key === " ";
     if (typing || pressing) return;
     const arrows = isPresenting() ? { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 }[event.key] : undefined;
     const act =
@@ -48,6 +52,7 @@ export function listen(actions: Actions, isPresenting: () => boolean): void {
           : keys[event.key];
     if (!act) return;
     event.preventDefault();
+    if (event.key === " " && target instanceof HTMLElement) target.blur();
     // A key that is held down does its deed once.
     if (!event.repeat) act();
   });

@@ -1,6 +1,7 @@
 /** What is known of the run at the moment, and its course so far. */
 import type { Action, Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
 import { Course, type HeldOut } from "./course.js";
+import { Goodput } from "./goodput.js";
 import { Standstill } from "./standstill.js";
 
 export type { HeldOut } from "./course.js";
@@ -16,9 +17,11 @@ export class Live {
   readonly #course = new Course();
   readonly #twinCourse = new Course();
   readonly #idle = new Standstill();
+  readonly #goodput: Goodput;
 
   constructor(spec: LessonSpec) {
     this.spec = spec;
+    this.#goodput = new Goodput(spec);
   }
 
   /** `actions` are what was done to the run. */
@@ -26,6 +29,7 @@ export class Live {
     this.frame = frame;
     for (const mark of frame.marks) if (mark.kind === "heldOut") this.#course.push(mark);
     this.#idle.take(frame, actions);
+    this.#goodput.take(frame);
   }
 
   takeTwin(twin: TwinFrame): void {
@@ -38,6 +42,7 @@ export class Live {
       else this.stalledMs += mark.untilMs - mark.fromMs;
     }
     this.stalledSinceMs = sinceMs;
+    this.#goodput.takeTwin(twin);
     this.twin = twin;
   }
 
@@ -49,6 +54,16 @@ export class Live {
   /** Held-out losses of its twin. */
   get twinHeldOut(): readonly HeldOut[] {
     return this.#twinCourse.all;
+  }
+
+  /** Goodput of the decoupled run, 0 to 1. */
+  get goodput(): number | null {
+    return this.#goodput.ours;
+  }
+
+  /** Goodput of its twin, 0 to 1. */
+  get twinGoodput(): number | null {
+    return this.twin && this.#goodput.of(this.twin);
   }
 
   /** How long the twin has stood still, this time. */

@@ -1,5 +1,9 @@
-/** The page on which decoupled training is broken on purpose. It draws; two Workers run. */
+/** The page on which decoupled training is broken on purpose. It draws; two Workers run. With `?sheet` it is the teacher's. */
 import "./teach.css";
+import { showRunLinks } from "../shared/nav.js";
 import { TeachPage } from "./page.js";
+import { showSheet } from "./sheet/sheet.js";
 
-await new TeachPage().start();
+showRunLinks();
+if (new URLSearchParams(location.search).has("sheet")) showSheet();
+else await new TeachPage().start();

@@ -1,15 +1,19 @@
 /** The page as a whole: the run on stage, what shows it, and what its visitor does. */
 import { find, setAttribute, setText } from "../shared/dom.js";
-import type { Action, LessonSpec } from "../shared/lesson.js";
+import { type Action, LESSON_MS_MAX, type LessonSpec } from "../shared/lesson.js";
 import { isPart } from "../shared/link.js";
 import { whileSeen } from "../shared/paint.js";
 import type { Tone } from "../shared/sentence.js";
 import { AddressBar } from "./address-bar.js";
+import { actionsOf, readBoard, writeBoard } from "./challenge/board.js";
+import { CHALLENGE, END_MS, FREE } from "./challenge/challenge.js";
+import { ChallengeView } from "./challenge/view.js";
 import { Controls } from "./controls.js";
 import { Drawing } from "./drawing.js";
 import type { Chapter } from "./guide/chapter.js";
 import { CHAPTERS } from "./guide/chapters/index.js";
 import { Guide } from "./guide/guide.js";
+import type { Plan } from "./guide/own.js";
 import { invitedOf } from "./invitation.js";
 import { isAway } from "./islands/words.js";
 import { listen } from "./keys.js";
@@ -27,6 +31,9 @@ const WORDS_MS = 125;
 /** A text that is looked at is written anew so often, in milliseconds. */
 const SAMPLE_MS = 5_000;
 
+/** What a chapter and the challenge have in common. */
+type Setting = Pick<Chapter, "stage" | "speed" | "actions" | "follow">;
+
 export class TeachPage {
   readonly #stage = new Stage({
     began: () => this.#began(),
@@ -35,7 +42,9 @@ export class TeachPage {
       this.#drawing.take(frame, actions, spec.code);
       this.#live?.take(frame, actions);
       this.#readings.take(frame, !clock.playing && frame.nowMs > clock.targetMs);
-      if (this.#live) this.#guide.take(frame, this.#live);
+      if (!this.#live) return;
+      this.#guide.take(frame, this.#live);
+      this.#challenge.take(frame, this.#live);
     },
     twin: (frame) => {
       this.#drawing.takeTwin(frame);
@@ -54,13 +63,20 @@ export class TeachPage {
     },
   });
   readonly #readings = new Readings(this.#stage, () => this.#islandOrBack(this.#invited));
-  readonly #drawing = new Drawing(
-    () => this.#stage.spec.code,
-    () => this.#address.later(),
-  );
+  readonly #drawing = new Drawing(() => this.#stage.spec.code, {
+    changed: () => this.#address.later(),
+    act: (island, deed, factor) => this.#stage.act(island, deed, factor),
+  });
   readonly #settings = new Settings((spec) => (this.#guide.asksFor(spec) ? this.#rebuild(spec) : this.#begin(spec)));
   readonly #presenter = new Presenter();
   readonly #guide = new Guide({ open: (id) => this.#openChapter(id), break: (chapter) => this.#break(chapter) });
+  readonly #challenge = new ChallengeView({
+    again: () => this.#restart(),
+    changed: () => this.#address.later(),
+    stage: () => this.#stageOf(CHALLENGE.id)!.spec,
+    linkTo: (entry) => this.#write({ ...this.#challengePlace(), spec: entry.spec, actions: actionsOf(entry) }),
+    linkToBoard: () => this.#write(this.#challengePlace()),
+  });
   readonly #controls = new Controls(
     this.#stage,
     () => this.#restart(),
@@ -68,12 +84,12 @@ export class TeachPage {
   );
   readonly #share = new Share(this.#stage, () => {
     const place = this.#place();
-    return { hash: write(place, this.#stageOf), leftOut: leftOut(place) };
+    return { hash: this.#write(place), leftOut: leftOut(place) };
   });
   readonly #address = new AddressBar(() => {
     const place = this.#place();
     // A run that plays has no moment in its address: loaded anew, it is to play.
-    return write(this.#stage.clock.playing ? { ...place, atMs: 0 } : place, this.#stageOf);
+    return this.#write(this.#stage.clock.playing ? { ...place, atMs: 0 } : place);
   });
   /** The run on stage, once it has begun. */
   #live: Live | null = null;
@@ -104,7 +120,7 @@ export class TeachPage {
     whileSeen(find("texts", HTMLElement), SAMPLE_MS, () => this.#stage.clock.playing && this.#stage.sample());
     onClick("renew", () => this.#stage.sample());
     onClick("presenter", () => this.#present(!this.#presenter.isOn));
-    onClick("defaults", () => this.#begin(this.#stageOf(this.#chapterId)?.spec ?? this.#stage.defaults));
+    onClick("defaults", () => this.#begin(this.#stageOf(this.#guide.id)?.spec ?? this.#stage.defaults));
     listen(
       {
         toggle: () => this.#controls.toggle(),
@@ -123,23 +139,19 @@ export class TeachPage {
     );
   }
 
-  get #chapterId(): string | null {
-    return this.#guide.chapter?.id ?? null;
-  }
-
   get #invited(): number {
     return this.#live?.frame ? invitedOf(this.#live.frame) : -1;
   }
 
-  /** The stage of a chapter, or the open one. */
+  /** The stage of a chapter or of the challenge, or the open one. */
   readonly #stageOf: StageOf = (id) => {
-    const chapter = chapterOf(id);
-    if (id !== null && !chapter) return undefined;
+    const set: Setting | undefined = id === CHALLENGE.id ? CHALLENGE : CHAPTERS.find((one) => one.id === id);
+    if (id !== null && !set) return undefined;
     return {
-      spec: settled({ ...this.#stage.defaults, ...chapter?.stage }),
-      speed: chapter?.speed ?? 1,
-      actions: chapter?.actions ?? [],
-      followed: chapter?.follow ?? null,
+      spec: settled({ ...this.#stage.defaults, ...set?.stage }),
+      speed: set?.speed ?? 1,
+      actions: set?.actions ?? [],
+      followed: set?.follow ?? null,
     };
   };
 
@@ -151,10 +163,22 @@ export class TeachPage {
       actions,
       atMs: clock.playing ? Math.round(clock.shownMs) : clock.targetMs,
       speed: clock.speed,
-      chapter: this.#chapterId,
+      chapter: this.#guide.id,
       followed: this.#drawing.followed,
+      view: this.#drawing.view,
       presenter: this.#presenter.isOn,
     };
+  }
+
+  /** The challenge, as it begins. */
+  #challengePlace(): Place {
+    const set = this.#stageOf(CHALLENGE.id)!;
+    return { ...set, atMs: 0, chapter: CHALLENGE.id, view: this.#drawing.view, presenter: this.#presenter.isOn };
+  }
+
+  /** The fragment for a place; the board goes along wherever somebody is. */
+  #write(place: Place): string {
+    return write(place, this.#stageOf) + writeBoard(this.#challenge.scores.entries);
   }
 
   /** A run is on stage: what was shown of the one before goes. */
@@ -165,6 +189,7 @@ export class TeachPage {
     this.#readings.reset(spec.islands);
     this.#settings.show(spec);
     this.#guide.began(this.#stage);
+    this.#challenge.began(this.#stage);
     this.#share.clear();
     this.#settledAtMs = -1;
     this.#address.later();
@@ -179,16 +204,33 @@ export class TeachPage {
 
   /** What the chapter itself does to a run, as far as the run has such islands. */
   #ownActions(spec: LessonSpec): readonly Action[] {
-    return this.#stageOf(this.#chapterId)!.actions.filter(({ island }) => island < spec.islands);
+    return this.#stageOf(this.#guide.id)!.actions.filter(({ island }) => island < spec.islands);
+  }
+
+  /** Shows what belongs to a chapter, to the challenge or to neither. */
+  #show(id: string | null, stage: Plan): void {
+    this.#guide.show(id, stage);
+    const isChallenge = id === CHALLENGE.id;
+    this.#settings.allow(isChallenge ? FREE : null);
+    this.#stage.clock.endMs = isChallenge ? END_MS : LESSON_MS_MAX;
   }
 
   #openChapter(id: string | null): void {
+    if (!this.#live) return this.#openLater(id);
     const set = this.#stageOf(id);
     if (!set) return;
-    this.#guide.show(chapterOf(id), set);
+    this.#show(id, set);
     this.#controls.choose(set.speed);
     this.#begin(set.spec);
     this.#drawing.follow(set.followed);
+  }
+
+  /** Before the Workers are ready there is no run; the one to come begins where the address says. */
+  #openLater(id: string | null): void {
+    const fields = new URLSearchParams(location.hash.slice(1));
+    for (const name of ["a", "t", "chapter"]) fields.delete(name);
+    if (id !== null) fields.set("chapter", id);
+    window.history.replaceState(null, "", `#${fields}`);
   }
 
   #break(chapter: Chapter): void {
@@ -228,9 +270,12 @@ export class TeachPage {
 
   /** Goes to the place that the address names. */
   #open(): void {
-    const { place, notices } = read(this.#address.read(), this.#stageOf);
-    notice("held", notices.join(" "));
-    this.#guide.show(chapterOf(place.chapter), this.#stageOf(place.chapter)!);
+    const hash = this.#address.read();
+    const { place, notices } = read(hash, this.#stageOf);
+    const board = readBoard(hash, this.#stageOf(CHALLENGE.id)!.spec);
+    this.#challenge.scores.claim(board.entries);
+    notice("held", [...notices, ...board.notices].join(" "));
+    this.#show(place.chapter, this.#stageOf(place.chapter)!);
     this.#readings.loss.before = null;
     this.#stage.clock.speed = place.speed;
     // A moment that somebody pointed to is shown as it was; everything else plays at once.
@@ -238,6 +283,7 @@ export class TeachPage {
     const actions = place.actions.length > 0 || place.atMs > 0 ? place.actions : this.#ownActions(place.spec);
     this.#stage.begin(place.spec, actions, place.atMs);
     this.#drawing.follow(place.followed);
+    this.#drawing.view = place.view;
     this.#present(place.presenter);
   }
 
@@ -248,12 +294,14 @@ export class TeachPage {
     this.#stage.tick(wallMs);
     const shown = this.#live?.frame;
     if (!this.#live || !shown) return;
-    this.#drawing.draw(shown, this.#stage.clock, this.#stage.spec, wallMs);
+    this.#drawing.draw(this.#live, shown, this.#stage.clock, this.#stage.spec, wallMs);
     this.#shareWhenSettled();
     if (now - this.#wordedAtMs < WORDS_MS) return;
     this.#wordedAtMs = now;
     this.#readings.show(this.#live, shown);
+    this.#drawing.say(shown, this.#stage.spec);
     this.#controls.show();
+    this.#challenge.show();
   }
 
   /** A run that stands still at a moment has a link to it. */
@@ -269,10 +317,6 @@ export class TeachPage {
       this.#share.clear();
     }
   }
-}
-
-function chapterOf(id: string | null): Chapter | null {
-  return CHAPTERS.find((one) => one.id === id) ?? null;
 }
 
 function onClick(id: string, what: () => void): void {

@@ -55,7 +55,7 @@ export class Readings {
   }
 
   show(live: Live, frame: Frame): void {
-    this.#cards.show(frame);
+    this.#cards.show(frame, live.spec.latencyMs);
     this.#figures.show(live);
     this.loss.show(live);
     this.#sentence.show(sentenceOf(live));

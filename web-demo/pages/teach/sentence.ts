@@ -1,10 +1,11 @@
 /** What goes on, in a sentence or two. */
-import { duration, plural } from "../shared/format.js";
+import { duration, milliseconds, plural } from "../shared/format.js";
 import type { Island } from "../shared/lesson.js";
 import type { Sentence } from "../shared/sentence.js";
+import { extraOf } from "./islands/words.js";
 import type { Live } from "./live.js";
 
-/** "Island 3 is gone. 4 others train on; the synchronous twin has stood still for 6 s." */
+/** "Island 3 is gone. 4 others train on; the run in lock-step has stood still for 6 s." */
 export function sentenceOf(live: Live | null): Sentence {
   const frame = live?.frame;
   if (!live || !frame) return { tone: "waiting", text: "Setting the stage…" };
@@ -19,6 +20,7 @@ export function sentenceOf(live: Live | null): Sentence {
   const alone = by((island) => isHere(island) && island.partitioned && island.state === "training");
   const idle = by((island) => isHere(island) && island.partitioned && island.state !== "training");
   const slow = by((island) => isHere(island) && island.slow > 1);
+  const far = by((island) => isHere(island) && extraOf(island, live.spec.latencyMs) > 0);
   const poisoned = by((island) => isHere(island) && island.poisoned);
   const training = by(({ state }) => state === "training").length;
   const arriving = joining.length + lost.length + expected.length === frame.islands.length;
@@ -35,30 +37,44 @@ export function sentenceOf(live: Live | null): Sentence {
       `${named(idle)} ${are(idle)} cut off, and ${idle.length === 1 ? "has" : "have"} nothing to train on.`,
     joining.length > 0 && `${named(joining)} ${are(joining)} fetching the model.`,
     slow.length > 0 && `${named(slow)} ${are(slow)} slowed down.`,
+    far.length > 0 &&
+      `${named(far)} ${are(far)} far away: a round trip takes ${milliseconds(tripMsOf(frame.islands, far))}.`,
     poisoned.length > 0 &&
       `${named(poisoned)} ${poisoned.length === 1 ? "sends" : "send"} poison: ${frame.run.refused} refused so far.`,
   ].filter((part) => part !== false);
   if (training === 0)
-    return { tone: "trouble", text: `${parts.join(" ")} Nobody trains${gone.length > 0 ? ": start one again" : ""}.` };
+    return {
+      tone: "trouble",
+      text: `${parts.join(" ")} Nobody trains${gone.length > 0 && joining.length + lost.length === 0 ? ": start one again" : ""}.`,
+    };
   if (parts.length === 0)
     return {
       tone: "going",
-      text: `${plural(training, "island trains", "islands train")} one model, each at its own pace. The synchronous twin keeps step.`,
+      text: `${plural(training, "island trains", "islands train")} one model, each at its own pace; ${ofTwin(live, false)}.`,
     };
   const away = gone.length + sentAway.length > 0;
-  const others = away
-    ? `${plural(training, "other trains", "others train")} on`
-    : `${plural(training, "island trains", "islands train")}`;
+  // Those that train alone have been named.
+  const rest = training - alone.length;
+  const others =
+    away || alone.length > 0
+      ? `${rest === 0 ? "no other trains" : plural(rest, "other trains", "others train")}${rest > 0 ? " on" : ""}`
+      : plural(training, "island trains", "islands train");
   return {
     tone: away || poisoned.length > 0 ? "held" : "going",
-    text: `${parts.join(" ")} ${others}; ${ofTwin(live)}.`,
+    text: `${parts.join(" ")} ${others[0]?.toUpperCase()}${others.slice(1)}; ${ofTwin(live, far.length > 0)}.`,
   };
 }
 
-function ofTwin(live: Live): string {
+function ofTwin(live: Live, isFar: boolean): string {
+  const pace = isFar ? "waits for the farthest at each step" : "goes at the pace of the slowest";
   return live.stalledSinceMs === null
-    ? "the synchronous twin goes at the pace of the slowest"
-    : `the synchronous twin has stood still for ${duration(live.standstillMs / 1_000)}`;
+    ? `the run in lock-step ${pace}`
+    : `the run in lock-step has stood still for ${duration(live.standstillMs / 1_000)}`;
+}
+
+/** The longest round trip of these islands, in milliseconds. */
+function tripMsOf(islands: readonly Island[], which: readonly number[]): number {
+  return Math.max(...which.map((at) => 2 * (islands[at]?.latencyMs ?? 0)));
 }
 
 function are(islands: readonly number[]): string {

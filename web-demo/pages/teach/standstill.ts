@@ -1,4 +1,4 @@
-/** How long nobody trained: from when steps began and were to end, so that the same run always has the same time. */
+/** How long nobody trained since the first step of all: from when steps began and were to end, so that the same run always has the same time. */
 import type { Action, Frame } from "../shared/lesson.js";
 
 interface Step {
@@ -10,21 +10,24 @@ interface Step {
 export class Standstill {
   /** In all, until the last frame. */
   ms = 0;
-  #nowMs = 0;
+  /** Until when this is known; nothing before the first step. */
+  #nowMs: number | null = null;
   /** Steps that go on. */
   #open: Step[] = [];
 
   /** `actions` tell when exactly an island died, and its step with it. */
   take(frame: Frame, actions: readonly Action[]): void {
-    const kills = actions.filter(({ deed, atMs }) => deed === "kill" && atMs > this.#nowMs && atMs <= frame.nowMs);
     const begun = frame.marks.filter((mark) => mark.kind === "step");
+    if (this.#nowMs === null && begun.length === 0) return;
+    const sinceMs = this.#nowMs ?? Math.min(...begun.map(({ fromMs }) => fromMs));
+    const kills = actions.filter(({ deed, atMs }) => deed === "kill" && atMs > sinceMs && atMs <= frame.nowMs);
     const steps = [...this.#open, ...begun].map((step): Step => {
       const kill = kills.find(
         ({ island, atMs }) => island === step.island && atMs >= step.fromMs && atMs < step.untilMs,
       );
       return { island: step.island, fromMs: step.fromMs, untilMs: kill?.atMs ?? step.untilMs };
     });
-    let trainedMs = this.#nowMs;
+    let trainedMs = sinceMs;
     for (const { fromMs, untilMs } of steps.toSorted((a, b) => a.fromMs - b.fromMs)) {
       this.ms += Math.max(0, fromMs - trainedMs);
       trainedMs = Math.max(trainedMs, untilMs);

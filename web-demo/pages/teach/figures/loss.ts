@@ -1,5 +1,5 @@
 /** Held-out loss of both over virtual time, above the floor that no model goes below. */
-import { find, setAttribute } from "../../shared/dom.js";
+import { find, setAttribute, setText } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
 import { painter } from "../../shared/paint.js";
 import { type PlotLine, plot, steps } from "../../shared/plot.js";
@@ -13,10 +13,30 @@ export interface Before {
   readonly heldOut: readonly HeldOut[];
 }
 
+/** Ahead by less than this, in nats, nobody is ahead. */
+const AHEAD = 0.02;
+
+const MEANING =
+  "Loss: how badly the model guesses text it has never seen. Goodput: what was trained, of what the islands could have trained.";
+
+/** What the figures mean; where the run in lock-step has the lower loss, why it may have. */
+export function noteOf({
+  heldOut,
+  twinHeldOut,
+  stalledSinceMs,
+}: Pick<Live, "heldOut" | "twinHeldOut" | "stalledSinceMs">): string {
+  const [ours, twin] = [heldOut.at(-1)?.loss, twinHeldOut.at(-1)?.loss];
+  if (ours === undefined || twin === undefined || ours - twin < AHEAD) return MEANING;
+  return stalledSinceMs === null
+    ? "Lock-step is ahead for now: it shares what was learnt at every step, and a young model gains most from that. A fault would stop it."
+    : "Lock-step was ahead when it stopped, for it shares at every step. It learns nothing while it stands still; the islands go on.";
+}
+
 export class LossChart {
   before: Before | null = null;
   readonly #host = find("loss-chart", HTMLElement);
   readonly #svg = find("loss-plot", SVGSVGElement);
+  readonly #note = find("loss-note", HTMLElement);
   readonly #ask: () => void;
   #live: Live | null = null;
   #drawn: string | null = null;
@@ -41,7 +61,13 @@ export class LossChart {
     if (!live || floor === undefined || width === 0) return;
     const endMs = Math.max(10_000, live.heldOut.at(-1)?.atMs ?? 0, live.twinHeldOut.at(-1)?.atMs ?? 0);
     // A curve changes with its measurements only.
-    const state = [live.heldOut.length, live.twinHeldOut.length, endMs, this.before?.label].join();
+    const state = [
+      live.heldOut.length,
+      live.twinHeldOut.length,
+      endMs,
+      this.before?.label,
+      live.stalledSinceMs === null,
+    ].join();
     if (state === this.#drawn) return;
     this.#drawn = state;
     const points = (all: readonly HeldOut[]) =>
@@ -52,7 +78,7 @@ export class LossChart {
     const [min, max] = [Math.min(floor, ...losses) - 0.1, Math.max(floor + 1, ...losses) + 0.1];
     const lines: PlotLine[] = [
       { label: "decoupled", tone: "1", points: ours },
-      { label: "synchronous", tone: "2", dash: "7 4", points: twin },
+      { label: "lock-step", tone: "2", dash: "7 4", points: twin },
       {
         label: "floor",
         tone: "quiet",
@@ -69,14 +95,15 @@ export class LossChart {
       height: HEIGHT_PX,
       right: 92,
       lines,
-      x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s` },
-      y: { min, max, ticks: steps(min, max), say: (loss) => loss.toFixed(1) },
+      x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s`, title: "time of the run" },
+      y: { min, max, ticks: steps(min, max), say: (loss) => loss.toFixed(1), title: "held-out loss, nats per token" },
     });
+    setText(this.#note, noteOf(live));
     const last = (all: readonly (readonly [number, number])[]) => nats(all.at(-1)?.[1] ?? null);
     setAttribute(
       this.#svg,
       "aria-label",
-      `Held-out loss in nats per token: decoupled ${last(ours)}, synchronous ${last(twin)}, floor ${nats(floor)}.`,
+      `Held-out loss in nats per token: decoupled ${last(ours)}, lock-step ${last(twin)}, floor ${nats(floor)}.`,
     );
   }
 }

@@ -1,4 +1,4 @@
-/** Decoupled and synchronous, figure beside figure. */
+/** Decoupled and in lock-step, figure beside figure. */
 import { find, setText } from "../../shared/dom.js";
 import { bytes, count, duration, nats, percent } from "../../shared/format.js";
 import type { Live } from "../live.js";
@@ -12,7 +12,7 @@ export function rowsOf(live: Live): readonly Row[] {
   const { run } = frame;
   return [
     ["held-out", nats(run.heldOut), nats(twin.heldOut)],
-    ["goodput", percent(run.goodput), percent(twin.goodput)],
+    ["goodput", percent(live.goodput), percent(live.twinGoodput)],
     ["trained", count(run.tokensTrained), count(twin.tokens)],
     ["participation", percent(run.participation), twin.tokens > 0 ? "all" : "–"],
     ["bytes", bytes(run.bytesUp + run.bytesDown), bytes(twin.bytes)],

@@ -28,12 +28,18 @@ export interface Evidence {
 export interface Finding {
   readonly answer: number;
   readonly text: string;
+  /** Lengths that are seen better than said, 1 for the longest that there is room for. */
+  readonly arrows?: readonly { readonly label: string; readonly length: number }[];
 }
 
 export interface Chapter {
   /** Its name in links. */
   readonly id: string;
   readonly title: string;
+  /** What somebody can do who was through it: "Say why …". */
+  readonly goal: string;
+  /** Time that a class takes for it, talk included. */
+  readonly minutes: number;
   readonly stage: Partial<LessonSpec>;
   /** What happens by itself. */
   readonly actions?: readonly Action[];
@@ -43,10 +49,14 @@ export interface Chapter {
   readonly text: readonly string[];
   readonly question: string;
   readonly answers: readonly string[];
+  /** Which of them its runs give, with hardly an exception; the page itself reads it off the run. */
+  readonly usual: number;
   readonly break: Break;
   /** Virtual time that is watched before the break, and after it, in milliseconds. */
   readonly beforeMs: number;
   readonly afterMs: number;
+  /** Virtual time after the last deed that is not measured, in milliseconds: what it leads to takes so long to come about. */
+  readonly skipMs?: number;
   /** Reads the finding off the run; nothing in it is known beforehand. */
   readonly find: (evidence: Evidence) => Finding;
   /** What to take along. */
@@ -61,7 +71,7 @@ export function bin(value: number, ...bounds: readonly number[]): number {
   return at === -1 ? bounds.length : at;
 }
 
-/** The last loss of a course at a moment. */
-export function lossAt(course: readonly HeldOut[], atMs: number): number | null {
-  return course.findLast((one) => one.atMs <= atMs)?.loss ?? null;
+/** The last measurement of a course at a moment. */
+export function measuredBy(course: readonly HeldOut[], atMs: number): HeldOut | null {
+  return course.findLast((one) => one.atMs <= atMs) ?? null;
 }

@@ -1,130 +1,148 @@
 /** Leads through the chapters: predict, break, see. What is said at the end is read off the run. */
 
-import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
+import { percent } from "../../shared/format.js";
 import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
+import { CHALLENGE } from "../challenge/challenge.js";
 import type { HeldOut, Live } from "../live.js";
 import { named } from "../sentence.js";
-import type { Chapter, Finding, ToDo } from "./chapter.js";
+import type { Chapter } from "./chapter.js";
 import { CHAPTERS } from "./chapters/index.js";
-import { type Measure, Watch } from "./measure.js";
-import { isDone, isOwn, isSet, type Plan } from "./own.js";
+import { Ending } from "./ending.js";
+import { Inquiry } from "./inquiry.js";
+import type { Plan } from "./own.js";
 
 /** What the guide asks of the page. */
 export interface Stagehand {
-  /** Sets the stage of a chapter, or of none. */
-  open(chapter: string | null): void;
+  /** Sets the stage of a chapter, of the challenge, or of neither. */
+  open(id: string | null): void;
   /** Breaks what a chapter says is to break. */
   break(chapter: Chapter): void;
 }
 
-/** A run is measured once this many rounds are merged, or so much time is over: before, islands fetch the model. */
-const SETTLED = { merges: 3, ms: 4_000 } as const;
-
-type Phase =
-  | { readonly phase: "before" }
-  /** It is not the chapter's run, or not any more: nothing is measured. */
-  | { readonly phase: "changed" }
-  /** It is being broken, by deeds of these moments; `left` is still to do. */
-  | {
-      readonly phase: "breaking";
-      readonly fromMs: number;
-      readonly untilMs: number;
-      readonly left: readonly ToDo[];
-      readonly before: Measure | null;
-    }
-  | { readonly phase: "after"; readonly before: Measure; readonly heldOutBefore: readonly HeldOut[] }
-  | { readonly phase: "found"; readonly finding: Finding };
+/** What comes before the first chapter and after the last one, in the order of the buttons. */
+const OPENING = -1;
+const ENDING = CHAPTERS.length;
+const CHALLENGED = CHAPTERS.length + 1;
 
 export class Guide {
-  chapter: Chapter | null = null;
   readonly #hand: Stagehand;
   readonly #dots = find("dots", HTMLElement);
   readonly #opening = find("opening", HTMLElement);
   readonly #lesson = find("chapter", HTMLElement);
   readonly #answers = find("answers", HTMLElement);
   readonly #break = find("break", HTMLButtonElement);
+  readonly #toBreak = find("to-break", HTMLElement);
   readonly #breakHint = find("break-hint", HTMLElement);
   readonly #anew = find("anew", HTMLButtonElement);
   readonly #title = document.title;
   readonly #finding = find("finding", HTMLElement);
   readonly #foundText = find("found-text", HTMLElement);
-  #watch = new Watch(0);
-  #phase: Phase = { phase: "before" };
-  /** What the chapter's own run is. */
-  #stage: Plan | null = null;
+  readonly #ending = new Ending(CHAPTERS, (id) => this.#open(id));
+  /** Where somebody is: before the first chapter, in one, at what was predicted, or in the challenge. */
+  #at = OPENING;
+  /** What is asked of the run; nothing before the first chapter and after the last. */
+  #inquiry: Inquiry | null = null;
   #guess: number | null = null;
-  /** The run has settled in, and is measured since. */
-  #settled = false;
-  /** The run that begins next is this chapter's, broken: its stage was not set anew. */
-  #breaking = false;
 
   constructor(hand: Stagehand) {
     this.#hand = hand;
-    CHAPTERS.forEach((chapter, at) => {
-      const dot = make(
-        "button",
-        {
-          type: "button",
-          class: "dot",
-          "data-chapter": chapter.id,
-          title: chapter.title,
-          "aria-label": `${at + 1}: ${chapter.title}`,
-        },
-        String(at + 1),
-      );
-      dot.addEventListener("click", () => this.#open(chapter.id));
-      this.#dots.append(make("li", {}, dot));
-    });
+    CHAPTERS.forEach(({ id, title }, at) => this.#dot(id, String(at + 1), title, `${at + 1}: ${title}`));
+    this.#dot(CHALLENGE.id, "★", CHALLENGE.title, CHALLENGE.title);
     find("chapter-before", HTMLButtonElement).addEventListener("click", () => this.go(-1));
     find("chapter-after", HTMLButtonElement).addEventListener("click", () => this.go(1));
     find("begin-chapters", HTMLButtonElement).addEventListener("click", () => this.go(1));
+    for (const button of document.querySelectorAll(".to-challenge"))
+      button.addEventListener("click", () => this.#open(CHALLENGE.id));
     // It keeps the focus while there is nothing to break, so it is never disabled outright.
     this.#break.addEventListener("click", () => this.chapter && this.#canBreak && hand.break(this.chapter));
     this.#anew.addEventListener("click", () => this.chapter && this.#open(this.chapter.id));
   }
 
-  /** To the next chapter, or the one before; before the first is the open stage. */
+  #dot(id: string, text: string, title: string, label: string): void {
+    const attributes = { type: "button", class: "dot", "data-chapter": id, title, "aria-label": label };
+    const dot = make("button", attributes, text);
+    dot.addEventListener("click", () => this.#open(id));
+    this.#dots.append(make("li", {}, dot));
+  }
+
+  /** What is open, as links name it: a chapter, the challenge, or `null`. */
+  get id(): string | null {
+    return this.#at === CHALLENGED ? CHALLENGE.id : (this.chapter?.id ?? null);
+  }
+
+  /** The chapter that is open. */
+  get chapter(): Chapter | null {
+    return this.#inquiry?.chapter ?? null;
+  }
+
+  /** To what comes next, or before. */
   go(by: number): void {
-    const at = (this.chapter ? CHAPTERS.indexOf(this.chapter) : -1) + by;
-    if (at >= CHAPTERS.length || at < -1) return;
-    this.#open(CHAPTERS[at]?.id ?? null);
+    const at = this.#at + by;
+    if (at < OPENING || at > CHALLENGED) return;
+    if (at === ENDING) return this.#end();
+    this.#open(at === CHALLENGED ? CHALLENGE.id : (CHAPTERS[at]?.id ?? null));
   }
 
-  /** Somebody goes to a chapter, or back to the open stage: so does the focus, for those who do not see the page change. */
-  #open(chapter: string | null): void {
-    this.#hand.open(chapter);
-    (this.chapter ? find("chapter-title", HTMLElement) : find("invite", HTMLButtonElement)).focus();
+  /** Somebody goes to a chapter, or elsewhere: so does the focus, for those who do not see the page change. */
+  #open(id: string | null): void {
+    this.#hand.open(id);
+    const title = this.chapter ? "chapter-title" : this.#at === CHALLENGED ? "challenge-title" : "invite";
+    find(title, HTMLElement).focus();
   }
 
-  /** Shows a chapter from its beginning; `stage` is what its own run is. */
-  show(chapter: Chapter | null, stage: Plan): void {
-    this.chapter = chapter;
-    this.#stage = stage;
-    document.title = chapter ? `${chapter.title} · ${this.#title}` : this.#title;
-    this.#phase = { phase: "before" };
-    this.#guess = null;
-    this.#opening.hidden = chapter !== null;
-    find("chapters", HTMLElement).hidden = chapter === null;
-    this.#lesson.hidden = chapter === null;
+  /** After the last chapter: the open stage, and what was predicted. */
+  #end(): void {
+    this.#hand.open(null);
+    this.#set(ENDING);
+    this.#ending.show();
+  }
+
+  /** Shows what belongs to where somebody is. */
+  #set(at: number): void {
+    this.#at = at;
+    const chapter = CHAPTERS[at];
+    this.#opening.hidden = at !== OPENING;
+    this.#lesson.hidden = chapter === undefined;
+    find("challenge", HTMLElement).hidden = at !== CHALLENGED;
+    this.#ending.hide();
+    find("chapters", HTMLElement).hidden = at === OPENING;
     for (const dot of this.#dots.querySelectorAll("button"))
-      setAttribute(dot, "aria-current", dot.dataset["chapter"] === chapter?.id ? "step" : null);
+      setAttribute(dot, "aria-current", dot.dataset["chapter"] === this.id ? "step" : null);
+    const title = chapter?.title ?? (at === CHALLENGED ? CHALLENGE.title : null);
+    document.title = title === null ? this.#title : `${title} · ${this.#title}`;
+    const number = chapter ? `Chapter ${at + 1} of ${CHAPTERS.length}` : "";
+    setText(find("chapter-number", HTMLElement), number);
+    const after = find("chapter-after", HTMLButtonElement);
+    after.hidden = at === CHALLENGED;
+    setText(after, at === ENDING ? "The challenge" : at === ENDING - 1 ? "How you did" : "Next chapter");
+  }
+
+  /** Shows a chapter from its beginning, the challenge, or the opening; `stage` is what its own run is. */
+  show(id: string | null, stage: Plan): void {
+    const at = CHAPTERS.findIndex((one) => one.id === id);
+    const chapter = CHAPTERS[at] ?? null;
+    this.#inquiry = chapter && new Inquiry(chapter, stage);
+    this.#guess = null;
+    this.#set(chapter ? at : id === CHALLENGE.id ? CHALLENGED : OPENING);
     if (!chapter) return;
-    setText(find("chapter-number", HTMLElement), `Chapter ${CHAPTERS.indexOf(chapter) + 1} of ${CHAPTERS.length}`);
     setText(find("chapter-title", HTMLElement), chapter.title);
-    find("chapter-text", HTMLElement).replaceChildren(...chapter.text.map((text) => make("p", {}, text)));
+    for (const id of ["chapter-text", "text-again"])
+      find(id, HTMLElement).replaceChildren(...chapter.text.map((text) => make("p", {}, text)));
+    find("again", HTMLDetailsElement).open = false;
     setText(find("question", HTMLElement), chapter.question);
     this.#answers.replaceChildren(...chapter.answers.map((answer, at) => this.#answer(answer, at)));
     setText(this.#break, chapter.break.label);
     const more = chapter.more ? [" ", make("a", { href: chapter.more.href }, chapter.more.label)] : [];
     find("moral", HTMLElement).replaceChildren(chapter.moral, ...more);
-    find("chapter-after", HTMLButtonElement).disabled = CHAPTERS.at(-1) === chapter;
     this.#refresh();
   }
 
   #answer(text: string, at: number): HTMLElement {
     const button = make("button", { type: "button", class: "answer", "aria-pressed": "false" }, text);
     button.addEventListener("click", () => {
-      if (this.#phase.phase === "found") return;
+      // Whoever has seen what comes of it predicts nothing.
+      if (this.#isDecided) return;
       this.#guess = at;
       this.#refresh();
     });
@@ -133,128 +151,109 @@ export class Guide {
 
   /** A run begins. */
   began(run: Plan): void {
-    this.#watch = new Watch(run.spec.islands);
-    this.#settled = false;
-    if (!this.#breaking) this.#phase = { phase: this.#stage && isOwn(run, this.#stage) ? "before" : "changed" };
-    this.#breaking = false;
+    this.#inquiry?.began(run);
     this.#refresh();
   }
 
   take(frame: Frame, live: Live): void {
-    this.#watch.take(frame);
-    const { chapter } = this;
-    if (!chapter) return;
-    const begun = this.#watch.now;
-    if (!this.#settled && (begun.merges >= SETTLED.merges || begun.untilMs >= SETTLED.ms)) {
-      this.#settled = true;
-      this.#watch.cut();
-    }
-    this.#follow(frame.nowMs);
-    const { now } = this.#watch;
-    if (this.#phase.phase === "after" && this.#settled && now.untilMs - now.fromMs >= chapter.afterMs) {
-      const { before, heldOutBefore } = this.#phase;
-      this.#phase = { phase: "found", finding: chapter.find({ before, after: now, live, heldOutBefore }) };
-    }
+    const inquiry = this.#inquiry;
+    if (!inquiry) return;
+    const wasFound = inquiry.phase.phase === "found";
+    inquiry.take(frame, live);
+    const { phase } = inquiry;
+    if (phase.phase === "found" && !wasFound && this.#guess !== null)
+      this.#ending.saw(inquiry.chapter.id, this.#guess === phase.finding.answer);
     this.#refresh();
   }
 
   takeTwin(frame: TwinFrame): void {
-    this.#watch.takeTwin(frame);
+    this.#inquiry?.takeTwin(frame);
   }
 
-  /** Somebody did something to the run; perhaps it was what the chapter asks for. Anything else makes it another run. */
+  /** Somebody did something to the run. */
   acted(action: Action): void {
-    const phase = this.#phase;
-    if (!this.chapter || phase.phase === "found") return;
-    const todo = this.chapter.break.kind === "deeds" ? this.chapter.break.deeds : [];
-    const due =
-      phase.phase === "breaking" ? phase.left : phase.phase === "before" && this.#isWarm(this.chapter) ? todo : [];
-    const left = due.filter((one) => !isDone(action, one));
-    if (left.length === due.length) this.#phase = { phase: "changed" };
-    else if (phase.phase === "breaking") this.#phase = { ...phase, untilMs: action.atMs, left };
-    else this.#phase = { phase: "breaking", fromMs: action.atMs, untilMs: action.atMs, left, before: null };
+    this.#inquiry?.acted(action);
     this.#refresh();
-  }
-
-  /** The run goes on while it is being broken: what was measured ends with the first deed, and begins anew with the last. */
-  #follow(nowMs: number): void {
-    const phase = this.#phase;
-    if (phase.phase !== "breaking" || nowMs < phase.fromMs) return;
-    const isOver = phase.left.length === 0 && nowMs >= phase.untilMs;
-    const before = phase.before ?? this.#watch.cut();
-    if (isOver && phase.before) this.#watch.cut();
-    this.#phase = isOver ? { phase: "after", before, heldOutBefore: [] } : { ...phase, before };
   }
 
   /** The setting that the chapter asks for is about to be changed. */
   changing(heldOutBefore: readonly HeldOut[]): void {
-    this.#breaking = true;
-    this.#phase = { phase: "after", before: this.#watch.cut(), heldOutBefore };
+    this.#inquiry?.changing(heldOutBefore);
     this.#refresh();
   }
 
   /** Whether the chapter's stage is not what it was: a setting was changed, as it asked for. */
   get isRebuilt(): boolean {
-    return this.chapter?.break.kind === "setting" && (this.#phase.phase === "after" || this.#phase.phase === "found");
+    return this.#inquiry?.isRebuilt ?? false;
   }
 
   /** Whether these settings are the ones that the chapter asks for next. */
   asksFor(spec: LessonSpec): boolean {
-    const { chapter } = this;
-    if (chapter?.break.kind !== "setting" || !this.#stage || this.#phase.phase !== "before") return false;
-    return this.#isWarm(chapter) && isSet(spec, this.#stage.spec, chapter.break.change);
+    return this.#inquiry?.asksFor(spec) ?? false;
   }
 
-  /** Whether enough was measured of the undisturbed run. */
-  #isWarm(chapter: Chapter): boolean {
-    const { now } = this.#watch;
-    return this.#settled && now.untilMs - now.fromMs >= chapter.beforeMs;
+  /** Whether the run is broken already. */
+  get #isDecided(): boolean {
+    const phase = this.#inquiry?.phase.phase;
+    return phase === "breaking" || phase === "after" || phase === "found";
   }
 
   get #canBreak(): boolean {
-    return (
-      this.chapter !== null && this.#phase.phase === "before" && this.#guess !== null && this.#isWarm(this.chapter)
-    );
+    const inquiry = this.#inquiry;
+    return inquiry?.phase.phase === "before" && this.#guess !== null && inquiry.isWarm;
   }
 
   #refresh(): void {
-    const { chapter } = this;
-    if (!chapter) return;
-    const found = this.#phase.phase === "found" ? this.#phase.finding : null;
+    const inquiry = this.#inquiry;
+    if (!inquiry) return;
+    const found = inquiry.phase.phase === "found" ? inquiry.phase.finding : null;
     const buttons = [...this.#answers.querySelectorAll("button")];
     buttons.forEach((button, at) => {
       setAttribute(button, "aria-pressed", String(this.#guess === at));
       setAttribute(button, "data-found", found?.answer === at ? "" : null);
-      setAttribute(button, "aria-disabled", found ? "true" : null);
+      setAttribute(button, "aria-disabled", this.#isDecided ? "true" : null);
+      // Then the answers that nobody gave make room for what was seen.
+      button.parentElement!.hidden = found !== null && found.answer !== at && this.#guess !== at;
     });
     setAttribute(this.#break, "aria-disabled", this.#canBreak ? null : "true");
     setAttribute(this.#break, "data-due", this.#canBreak ? "" : null);
-    setText(this.#breakHint, this.#hint(chapter));
-    this.#anew.hidden = this.#phase.phase !== "changed";
+    setText(this.#breakHint, this.#hint(inquiry));
+    this.#anew.hidden = inquiry.phase.phase !== "changed";
     this.#finding.hidden = found === null;
+    // A finding takes the place of what led to it; the focus goes along.
+    const isLeft = found !== null && this.#toBreak.contains(document.activeElement);
+    for (const part of [this.#toBreak, find("chapter-text", HTMLElement), find("predict-title", HTMLElement)])
+      part.hidden = found !== null;
+    if (isLeft) find("found-title", HTMLElement).focus({ preventScroll: true });
     const verdict =
       this.#guess === null ? "" : this.#guess === found?.answer ? "As you predicted. " : "Not as you predicted. ";
     setText(this.#foundText, found ? verdict + found.text : "");
+    fillRows(find("arrows", HTMLElement), found?.arrows ?? [], blankArrow, (row, { label, length }) => {
+      setText(row.children[1]!, `${label}, ${percent(length)}`);
+      row.style.setProperty("--length", Math.min(1, length).toFixed(3));
+    });
   }
 
-  #hint(chapter: Chapter): string {
-    const { now } = this.#watch;
-    const passedMs = this.#settled && this.#phase.phase !== "breaking" ? now.untilMs - now.fromMs : 0;
-    const left = (ms: number) => `${Math.max(0, Math.ceil((ms - passedMs) / 1_000))} s of the run`;
-    switch (this.#phase.phase) {
+  #hint({ chapter, phase, isWarm, measuredMs }: Inquiry): string {
+    const left = (ms: number) => `${Math.max(0, Math.ceil((ms - measuredMs) / 1_000))} s of the run`;
+    switch (phase.phase) {
       case "before":
         if (this.#guess === null) return "Choose an answer first.";
-        if (!this.#isWarm(chapter)) return `First the undisturbed run is measured: ${left(chapter.beforeMs)} more.`;
+        if (!isWarm) return `First the undisturbed run is measured: ${left(chapter.beforeMs)} more.`;
         return chapter.break.kind === "setting" ? "The run begins anew with it." : "Now.";
       case "changed":
         return "This run has been changed: it cannot answer the question.";
       case "breaking":
-        if (this.#phase.left.length > 0) return `Go on: ${named(this.#phase.left.map(({ island }) => island))} too.`;
-        return `Watch: ${left(chapter.afterMs)} more.`;
+        if (phase.left.length > 0) return `Go on: ${named(phase.left.map(({ island }) => island))} too.`;
+        return `Watch: ${left((chapter.skipMs ?? 0) + chapter.afterMs)} more.`;
       case "after":
         return `Watch: ${left(chapter.afterMs)} more.`;
       case "found":
         return "Done.";
     }
   }
+}
+
+function blankArrow(): HTMLElement {
+  return make("li", {}, make("span", { class: "arrow", "aria-hidden": "true" }), make("span", { class: "small" }));
 }

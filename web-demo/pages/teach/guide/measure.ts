@@ -8,6 +8,9 @@ export interface Measure {
   /** Rounds that were merged, answers in them, and the time from their launches to their merges in all. */
   readonly merges: number;
   readonly answers: number;
+  /** Merges of several answers, and the lengths of what came of them beside the mean length of what was in them, added up. */
+  readonly joint: number;
+  readonly lengths: number;
   readonly collectMs: number;
   /** Share of each island in all merges together: as many in all as there were merges. */
   readonly shares: readonly number[];
@@ -104,6 +107,10 @@ export class Watch {
       case "merged":
         sums.merges += 1;
         sums.answers += mark.shares.length;
+        if (mark.shares.length > 1) {
+          sums.joint += 1;
+          sums.lengths += mark.length;
+        }
         sums.collectMs += mark.atMs - (this.#launchedMs.get(mark.round) ?? mark.atMs);
         this.#launchedMs.delete(mark.round);
         for (const { island, share } of mark.shares) {
@@ -141,6 +148,8 @@ function blank(islands: number, fromMs: number): Sums {
     untilMs: fromMs,
     merges: 0,
     answers: 0,
+    joint: 0,
+    lengths: 0,
     collectMs: 0,
     shares: zeros(),
     early: 0,
@@ -173,6 +182,11 @@ export function perSecond(measure: Measure, value: number): number {
 /** Answers in a merge, on average. */
 export function answersPerMerge(measure: Measure): number {
   return measure.merges > 0 ? measure.answers / measure.merges : 0;
+}
+
+/** Length of what came of merges of several answers, beside the mean length of what was in them; `null` without any. */
+export function lengthOfMerged(measure: Measure): number | null {
+  return measure.joint > 0 ? measure.lengths / measure.joint : null;
 }
 
 /** Bytes of an update, on average. */

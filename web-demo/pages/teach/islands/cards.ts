@@ -3,13 +3,15 @@
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import type { Deed, Frame, Island } from "../../shared/lesson.js";
 import { Spark } from "../../shared/spark.js";
-import { badgeOf, figuresOf, isAway } from "./words.js";
+import { badgeOf, extraOf, farFactor, figuresOf, isAway } from "./words.js";
 
 /** Does `deed` to an island. */
 export type Act = (island: number, deed: Deed, factor?: number) => void;
 
 /** Steps of a slowed island take so many times as long. */
 export const SLOW_FACTOR = 4;
+/** An island that is sent far away is so much farther, one way, in milliseconds. */
+const FAR_AWAY_MS = 490;
 
 /** A point of the line a step at most, and no more of them than can be seen, in milliseconds of the wall clock. */
 const SPARK_MS = 250;
@@ -21,11 +23,12 @@ class Card {
   readonly #figures = make("span", { class: "quiet small number" });
   readonly #spark: Spark;
   readonly #canvas: HTMLCanvasElement;
-  readonly #buttons: Readonly<Record<"kill" | "slow" | "partition" | "poison", HTMLButtonElement>>;
+  readonly #buttons: Readonly<Record<"kill" | "slow" | "far" | "partition" | "poison", HTMLButtonElement>>;
   readonly #name: string;
   #steps = -1;
   #drawn = 0;
   #seen: Island | undefined;
+  #isFar = false;
 
   constructor(index: number, act: Act) {
     const name = `Island ${index + 1}`;
@@ -43,6 +46,7 @@ class Card {
     this.#buttons = {
       kill: button((now) => act(index, isAway(now) ? "restart" : "kill")),
       slow: button((now) => act(index, "slow", now.slow > 1 ? 1 : SLOW_FACTOR)),
+      far: button(() => act(index, "far", this.#isFar ? 1 : farFactor(FAR_AWAY_MS))),
       partition: button((now) => act(index, now.partitioned ? "heal" : "partition")),
       poison: button((now) => act(index, now.poisoned ? "cure" : "poison")),
     };
@@ -69,21 +73,24 @@ class Card {
     [this.#steps, this.#drawn] = [-1, 0];
   }
 
-  show(island: Island): void {
-    const { kill, slow, partition, poison } = this.#buttons;
+  /** `usualMs` is one way of an island that is nowhere in particular. */
+  show(island: Island, usualMs: number): void {
+    const { kill, slow, far, partition, poison } = this.#buttons;
+    this.#isFar = extraOf(island, usualMs) > 0;
     const [state, tone] = badgeOf(island);
     const [away, expected] = [isAway(island), island.state === "expected"];
     setText(this.#state, state);
     setAttribute(this.#state, "data-tone", tone);
     setText(this.#figures, away || expected ? "" : figuresOf(island));
     this.#call(kill, away ? "Start again" : "Kill");
-    this.#call(slow, island.slow > 1 ? "Full speed" : "Slow");
+    this.#call(slow, island.slow > 1 ? "Speed up" : "Slow");
+    this.#call(far, this.#isFar ? "Near" : "Far");
     this.#call(partition, island.partitioned ? "Heal" : "Cut off");
     this.#call(poison, island.poisoned ? "Cure" : "Poison");
     kill.classList.toggle("danger", !away);
     kill.classList.toggle("primary", away);
     kill.disabled = expected;
-    for (const other of [slow, partition, poison]) other.disabled = away || expected;
+    for (const other of [slow, far, partition, poison]) other.disabled = away || expected;
     setAttribute(this.root, "data-state", island.state);
     setAttribute(this.root, "data-stopped", island.stopped === null ? null : "");
     this.#seen = island;
@@ -122,7 +129,7 @@ export class Cards {
       this.#list.replaceChildren(...this.#cards.slice(0, islands).map((card) => card.root));
   }
 
-  show(frame: Frame): void {
-    frame.islands.forEach((island, index) => this.#cards[index]?.show(island));
+  show(frame: Frame, usualMs: number): void {
+    frame.islands.forEach((island, index) => this.#cards[index]?.show(island, usualMs));
   }
 }

@@ -2,6 +2,9 @@
 import { count, UNKNOWN } from "../../shared/format.js";
 import type { Island } from "../../shared/lesson.js";
 
+/** A way takes so much longer for each unit of a far island's factor above 1, in milliseconds. */
+const FAR_MS = 10;
+
 /** A word for each state, and its tone. */
 const STATES: Readonly<Record<Island["state"], readonly [string, string]>> = {
   expected: ["comes later", "waiting"],
@@ -33,4 +36,14 @@ export function figuresOf(island: Island): string {
 /** Whether it came, and no process runs there any more. */
 export function isAway(island: Island): boolean {
   return island.state === "dead";
+}
+
+/** The factor that makes the way of an island longer by `extraMs`, one way. */
+export function farFactor(extraMs: number): number {
+  return 1 + Math.round(extraMs / FAR_MS);
+}
+
+/** How much longer the way of an island is than `usualMs`, one way, in milliseconds. */
+export function extraOf({ latencyMs }: Island, usualMs: number): number {
+  return Math.max(0, latencyMs - usualMs);
 }

@@ -7,6 +7,9 @@
 import { type Action, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
 import { isAllowed, KNOBS, settled } from "./knobs.js";
 
+/** The pictures: the sea, and a lane for each island. */
+export type View = "map" | "lanes";
+
 /** Everything that a link tells. */
 export interface Place {
   readonly spec: LessonSpec;
@@ -17,6 +20,8 @@ export interface Place {
   readonly chapter: string | null;
   /** The fragment that is followed, from 0; `null` for all. */
   readonly followed: number | null;
+  /** Which picture is shown. */
+  readonly view: View;
   /** Whether it is for a projector. */
   readonly presenter: boolean;
 }
@@ -41,6 +46,7 @@ const LETTERS: Readonly<Record<Deed, string>> = {
   heal: "h",
   poison: "v",
   cure: "c",
+  far: "d",
 };
 const DEEDS = new Map(Object.entries(LETTERS).map(([deed, letter]) => [letter, deed as Deed]));
 
@@ -56,8 +62,14 @@ export function write(place: Place, stageOf: StageOf): string {
   if (place.speed !== base.speed) parts.push(`x=${place.speed}`);
   if (place.chapter !== null) parts.push(`chapter=${place.chapter}`);
   if (place.followed !== base.followed) parts.push(`follow=${place.followed === null ? ALL : place.followed + 1}`);
+  if (place.view !== "map") parts.push(`view=${place.view}`);
   if (place.presenter) parts.push("presenter=1");
   return `#${parts.join("&")}`;
+}
+
+/** The fragment that opens a chapter, at its question, or the challenge. */
+export function linkOf(chapter: string): string {
+  return `#v=${VERSION}&chapter=${chapter}`;
 }
 
 /** What of a place does not fit into its link, in words; `null` if all does. */
@@ -74,8 +86,13 @@ function isLinkable({ atMs }: Action): boolean {
   return atMs <= LESSON_MS_MAX;
 }
 
-function writeAction({ atMs, island, deed, factor }: Action): string {
-  return `${LETTERS[deed]}${island + 1}${deed === "slow" ? `x${Number(factor.toFixed(3))}` : ""}@${Math.round(atMs)}`;
+function hasFactor(deed: Deed): boolean {
+  return deed === "slow" || deed === "far";
+}
+
+/** A deed as links write it: `k2@3400`. */
+export function writeAction({ atMs, island, deed, factor }: Action): string {
+  return `${LETTERS[deed]}${island + 1}${hasFactor(deed) ? `x${Number(factor.toFixed(3))}` : ""}@${Math.round(atMs)}`;
 }
 
 /** Reads a fragment; `notices` are what was wrong with it, in words. */
@@ -106,6 +123,8 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
   const speed = SPEEDS.find((one) => one === number(fields.get("x") ?? String(base.speed)));
   if (speed === undefined)
     notices.push(`"${clip(fields.get("x") ?? "")}" is no speed of this page; it is ${base.speed}.`);
+  const view = fields.get("view") ?? "map";
+  if (view !== "map" && view !== "lanes") notices.push(`There is no picture "${clip(view)}"; it is the map.`);
   const presenter = fields.get("presenter") ?? "0";
   if (!["0", "1"].includes(presenter)) notices.push(`"${clip(presenter)}" is nothing for presenter mode; it is off.`);
   return {
@@ -114,6 +133,7 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
       actions,
       chapter,
       followed: readFollowed(fields.get("follow"), base.followed, spec.fragments, notices),
+      view: view === "lanes" ? "lanes" : "map",
       presenter: presenter === "1",
       atMs: atMs >= 0 && atMs <= LESSON_MS_MAX ? Math.round(atMs) : 0,
       speed: speed ?? base.speed,
@@ -130,7 +150,8 @@ function readFollowed(text: string | null, usual: number | null, fragments: numb
   return usual !== null && usual < fragments ? usual : null;
 }
 
-function readActions(text: string, islands: number, notices: string[]): Action[] {
+/** The deeds of a link, by time; `notices` hears what cannot be done to so many islands. */
+export function readActions(text: string, islands: number, notices: string[]): Action[] {
   const actions: Action[] = [];
   const parts = text.split("~").filter(Boolean);
   if (parts.length > ACTIONS_MAX) notices.push(`This link has more than ${ACTIONS_MAX} deeds; the rest is left out.`);

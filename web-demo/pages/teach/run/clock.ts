@@ -16,6 +16,8 @@ export class Clock {
   /** Virtual over wall time, as wished. */
   speed = 1;
   playing = false;
+  /** The moment at which this run is over. */
+  endMs = LESSON_MS_MAX;
   /** Virtual over wall time, as it was lately. */
   pace = 1;
   #replayMs = 0;
@@ -23,7 +25,7 @@ export class Clock {
   /** Begins anew at 0, with this much to catch up before it goes on by itself. */
   reset(targetMs: number): void {
     this.shownMs = 0;
-    this.targetMs = this.#replayMs = targetMs;
+    this.targetMs = this.#replayMs = Math.min(targetMs, this.endMs);
     this.pace = this.speed;
   }
 
@@ -33,7 +35,7 @@ export class Clock {
     const before = this.shownMs;
     if (this.playing) {
       const wanted = Math.min(this.shownMs + this.speed * (LEAD_MS + gap), reachedMs + this.speed * (LEAD_MS + GAP_MS));
-      this.targetMs = Math.max(this.targetMs, Math.min(LESSON_MS_MAX, Math.ceil(wanted)));
+      this.targetMs = Math.max(this.targetMs, Math.min(this.endMs, Math.ceil(wanted)));
     }
     const onward = this.isReplaying ? reachedMs : this.shownMs + this.speed * gap;
     // What lies far behind is not watched in full.
@@ -43,6 +45,12 @@ export class Clock {
       const weight = Math.min(1, gap / PACE_MS);
       this.pace += weight * ((this.shownMs - before) / gap - this.pace);
     }
+    if (this.isOver) this.playing = false;
+  }
+
+  /** Whether nothing is left to play. */
+  get isOver(): boolean {
+    return this.shownMs >= this.endMs;
   }
 
   /** Whether it is on its way to the moment that it was to begin at. */

@@ -5,7 +5,7 @@ import type { LessonSpec } from "../../shared/lesson.js";
 
 type Of<T> = { [K in keyof LessonSpec]: LessonSpec[K] extends T ? K : never }[keyof LessonSpec];
 export type NumberKey = Exclude<Of<number>, undefined>;
-export type ChoiceKey = "code" | "merge" | "apply";
+export type ChoiceKey = "code" | "merge" | "apply" | "lockstep";
 
 /** A number between two others. */
 export interface Slider {
@@ -214,6 +214,17 @@ export const GROUPS: readonly Group[] = [
         max: 60_000,
         step: 500,
         say: milliseconds,
+      },
+      {
+        kind: "choice",
+        key: "lockstep",
+        short: "ls",
+        label: "Lock-step, beside it",
+        hint: "What it does when an island is gone.",
+        options: [
+          ["waits", "waits for it"],
+          ["elastic", "goes on without it after 3 s"],
+        ],
       },
     ],
   },

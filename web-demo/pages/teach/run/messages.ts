@@ -1,4 +1,4 @@
-/** What the page and its Workers say to each other. One Worker runs the lesson, one its synchronous twin. */
+/** What the page and its Workers say to each other. One Worker runs the lesson, one its twin in lock-step. */
 import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
 
 /** Which of the two a Worker runs. */
@@ -18,8 +18,8 @@ export type Ask =
   | Start
   | { readonly ask: "advance"; readonly toMs: number }
   | { readonly ask: "act"; readonly action: Action }
-  /** To the next event that is more than a step. */
-  | { readonly ask: "step" }
+  /** To the next event that is more than a step, but not beyond `untilMs`. */
+  | { readonly ask: "step"; readonly untilMs: number }
   | { readonly ask: "sample"; readonly bytes: number }
   | { readonly ask: "digest" };
 

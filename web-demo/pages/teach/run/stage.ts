@@ -1,12 +1,5 @@
 /** The run on stage: both Workers, the clock, and everything that was done to the run. */
-import {
-  type Action,
-  type Deed,
-  type Frame,
-  LESSON_MS_MAX,
-  type LessonSpec,
-  type TwinFrame,
-} from "../../shared/lesson.js";
+import type { Action, Deed, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
 import { Clock } from "./clock.js";
 import type { Ask, Kind, Tell } from "./messages.js";
 
@@ -132,7 +125,7 @@ export class Stage {
     } else if (this.#stepWanted && this.#reachedMs.lesson >= this.#askedMs) {
       this.#stepWanted = false;
       this.#stepping = true;
-      this.#ask(this.#lesson, { ask: "step" });
+      this.#ask(this.#lesson, { ask: "step", untilMs: this.clock.endMs });
     }
   }
 
@@ -147,7 +140,7 @@ export class Stage {
     if (last && last.atMs > this.#reachedMs.lesson && last.deed === deed && last.factor === factor) return;
     const action: Action = { atMs: Math.max(this.clock.targetMs, this.#askedMs) + 1, island, deed, factor };
     // A lesson that is over stays as it is.
-    if (action.atMs > LESSON_MS_MAX) return;
+    if (action.atMs > this.clock.endMs) return;
     this.actions.push(action);
     this.clock.targetMs = action.atMs;
     this.#askBoth({ ask: "act", action });

@@ -1,6 +1,6 @@
 /** Runs the lesson, or its twin, in slices towards the page's target, and posts frames of it. */
 import init, { Lesson, lessonDefaults, Twin } from "../../../lesson/dist/lesson.js";
-import { type Frame, LESSON_MS_MAX, type Mark, type TwinFrame, type TwinMark } from "../../shared/lesson.js";
+import type { Frame, Mark, TwinFrame, TwinMark } from "../../shared/lesson.js";
 import type { Ask, Kind, Start, Tell } from "./messages.js";
 
 /** A slice of work between two looks at the page's messages, in milliseconds of the wall clock. */
@@ -46,7 +46,7 @@ class Runner {
         this.#targetMs = Math.max(this.#targetMs, ask.toMs);
         return this.#wake();
       case "step":
-        return this.#step(sim);
+        return this.#step(sim, ask.untilMs);
       case "sample":
         return scope.postMessage({ tell: "sample", run: this.#run, atMs: this.#nowMs, text: sim.sample(ask.bytes) });
       case "digest":
@@ -85,8 +85,8 @@ class Runner {
   }
 
   /** Advances by whole milliseconds until something happened that is more than a training step. */
-  #step(sim: Lesson | Twin): void {
-    const giveUpMs = Math.min(LESSON_MS_MAX, this.#nowMs + STEP_SEARCH * GRAINS * this.#grainMs);
+  #step(sim: Lesson | Twin, untilMs: number): void {
+    const giveUpMs = Math.min(untilMs, this.#nowMs + STEP_SEARCH * GRAINS * this.#grainMs);
     this.#post();
     this.#nowMs = Math.floor(this.#nowMs);
     while (this.#nowMs < giveUpMs) {

@@ -6,6 +6,8 @@ import { GROUPS, type Knob, settled } from "../run/knobs.js";
 
 export class Settings {
   readonly #shows: ((spec: LessonSpec) => void)[] = [];
+  readonly #fields = new Map<keyof LessonSpec, HTMLInputElement | HTMLSelectElement>();
+  readonly #said = find("settings-said", HTMLElement);
   #spec: LessonSpec | undefined;
 
   /** `change` hears of each new setting. */
@@ -35,6 +37,7 @@ export class Settings {
       );
       select.addEventListener("change", () => changed({ [knob.key]: select.value }));
       this.#shows.push((spec) => (select.value = spec[knob.key]));
+      this.#fields.set(knob.key, select);
       return make("div", { class: "field" }, label, select, hint);
     }
     const input = make("input", {
@@ -45,6 +48,7 @@ export class Settings {
       step: String(knob.step),
       "aria-describedby": hint.id,
     });
+    this.#fields.set(knob.key, input);
     const output = make("output", { class: "number", for: id });
     const say = () => {
       setText(output, knob.say(Number(input.value)));
@@ -58,6 +62,13 @@ export class Settings {
       say();
     });
     return make("div", { class: "field" }, make("div", { class: "actions spread" }, label, output), input, hint);
+  }
+
+  /** Lets these be changed alone; all, without a list. */
+  allow(keys: readonly (keyof LessonSpec)[] | null): void {
+    for (const [key, field] of this.#fields) field.disabled = keys !== null && !keys.includes(key);
+    const held = keys === null ? "" : " In the challenge, what makes it hard is the same for all.";
+    setText(this.#said, `A change begins the run anew from its seed, without what was done to it.${held}`);
   }
 
   show(spec: LessonSpec): void {

@@ -1,21 +1,12 @@
 /** Draws parcels on their way between islands and syncer: a line for the way, codes for what is in flight. */
 
-import { type ColorName, color } from "../../shared/palette.js";
+import { color } from "../../shared/palette.js";
+import { COLORS, drawCells } from "./cells.js";
 import type { Parcel } from "./history.js";
 import { glowOf, headOf, LEFT_PX, type Scene, type Way, wayOf, xOf } from "./scene.js";
 
-/** A cell of a code, and codes in a row, of the block that stands for a parcel. */
-const CELL_PX = 3.5;
-const CELLS = 8;
 /** A parcel is still seen where it came in for so long, in milliseconds of the wall clock. */
 const GLOW_MS = 350;
-
-const COLORS: Readonly<Record<Parcel["what"], ColorName>> = {
-  collect: "line-quiet",
-  update: "line-1",
-  merged: "line-2",
-  whole: "line-3",
-};
 
 /** More ways than these, the newest, could not be told apart. */
 const WAYS_MAX = 500;
@@ -76,26 +67,7 @@ function drawHead(context: CanvasRenderingContext2D, scene: Scene, parcel: Parce
     context.arc(x, head.y, 2.5, 0, 2 * Math.PI);
     return context.fill();
   }
-  const rows = Math.max(2, Math.ceil(parcel.glimpse.length / CELLS));
-  const [width, height] = [CELLS * CELL_PX, rows * CELL_PX];
-  const [left, top] = [x - width / 2, head.y - height / 2];
-  context.fillStyle = color("card");
-  context.strokeStyle = color(COLORS[parcel.what]);
-  context.lineWidth = parcel.up ? 1.5 : 2.5;
-  context.fillRect(left - 2, top - 2, width + 4, height + 4);
-  context.strokeRect(left - 2, top - 2, width + 4, height + 4);
-  const solid = context.globalAlpha;
-  parcel.glimpse.forEach((code, at) => {
-    if (code === 0) return;
-    context.fillStyle = color(code > 0 ? "line-2" : "line-1");
-    context.globalAlpha = solid * Math.min(1, 0.2 + (0.8 * Math.abs(code)) / 7);
-    context.fillRect(
-      left + (at % CELLS) * CELL_PX,
-      top + Math.floor(at / CELLS) * CELL_PX,
-      CELL_PX - 0.5,
-      CELL_PX - 0.5,
-    );
-  });
+  drawCells(context, parcel, x, head.y, context.globalAlpha);
 }
 
 function ring(context: CanvasRenderingContext2D, scene: Scene, parcel: Parcel, way: Way): void {

@@ -1,4 +1,4 @@
-/** Draws the lanes: steps of the islands, rounds of the syncer, the synchronous twin. */
+/** Draws the lanes: steps of the islands, rounds of the syncer, the run in lock-step. */
 
 import { milliseconds } from "../../shared/format.js";
 import type { Island } from "../../shared/lesson.js";
@@ -16,7 +16,8 @@ const STEP_PX_LEAST = 4;
 const FLASH_MS = 450;
 
 /** Draws everything. */
-export function draw(context: CanvasRenderingContext2D, scene: Scene, height: number): void {
+export function draw(context: CanvasRenderingContext2D, scene: Scene): void {
+  const { height } = scene;
   context.clearRect(0, 0, scene.width, height);
   context.font = FONT;
   context.textBaseline = "middle";

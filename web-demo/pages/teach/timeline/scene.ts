@@ -11,6 +11,7 @@ export interface Scene {
   /** Virtual over wall time: what flashes does so for a moment of the onlooker's. */
   readonly speed: number;
   readonly width: number;
+  readonly height: number;
   readonly rows: number;
   /** Only this fragment is drawn in full. */
   readonly followed: number | null;
@@ -21,7 +22,7 @@ export interface Scene {
 
 const AXIS_PX = 22;
 /** Height of an island's lane: the fewer there are, the more room each has. */
-const LANE_PX = { least: 30, most: 46, all: 220 } as const;
+const LANE_PX = { least: 14, most: 60 } as const;
 const ROW_PX = 20;
 const TWIN_GAP_PX = 12;
 const TWIN_PX = 36;
@@ -35,8 +36,12 @@ export interface Lane {
   readonly height: number;
 }
 
-function laneHeight(islands: number): number {
-  return Math.round(Math.min(LANE_PX.most, Math.max(LANE_PX.least, LANE_PX.all / islands)));
+/** What decides where lanes are. */
+type Lanes = Pick<Scene, "islands" | "rows" | "height">;
+
+function laneHeight({ islands, rows, height }: Lanes): number {
+  const room = height - AXIS_PX - syncerHeight(rows) - TWIN_GAP_PX - TWIN_PX - 4;
+  return Math.floor(Math.min(LANE_PX.most, Math.max(LANE_PX.least, room / islands.length)));
 }
 
 /** How many islands lie above the syncer. */
@@ -44,34 +49,34 @@ function above(islands: number): number {
   return Math.ceil(islands / 2);
 }
 
-export function syncerHeight(rows: number): number {
+function syncerHeight(rows: number): number {
   return rows * ROW_PX + 16;
 }
 
-export function islandLane(scene: Pick<Scene, "islands" | "rows">, island: number): Lane {
-  const height = laneHeight(scene.islands.length);
+export function islandLane(scene: Lanes, island: number): Lane {
+  const height = laneHeight(scene);
   const below = island >= above(scene.islands.length) ? syncerHeight(scene.rows) : 0;
   return { top: AXIS_PX + island * height + below, height };
 }
 
-export function syncerLane(scene: Pick<Scene, "islands" | "rows">): Lane {
+export function syncerLane(scene: Lanes): Lane {
   return {
-    top: AXIS_PX + above(scene.islands.length) * laneHeight(scene.islands.length),
+    top: AXIS_PX + above(scene.islands.length) * laneHeight(scene),
     height: syncerHeight(scene.rows),
   };
 }
 
-export function twinLane(scene: Pick<Scene, "islands" | "rows">): Lane {
-  return { top: heightOf(scene.islands.length, scene.rows) - TWIN_PX - 4, height: TWIN_PX };
+export function twinLane(scene: Lanes): Lane {
+  return { top: heightOf(scene) - TWIN_PX - 4, height: TWIN_PX };
 }
 
-/** Height of everything, in CSS pixels. */
-export function heightOf(islands: number, rows: number): number {
-  return AXIS_PX + islands * laneHeight(islands) + syncerHeight(rows) + TWIN_GAP_PX + TWIN_PX + 4;
+/** Height of all lanes, in CSS pixels. */
+function heightOf(scene: Lanes): number {
+  return AXIS_PX + scene.islands.length * laneHeight(scene) + syncerHeight(scene.rows) + TWIN_GAP_PX + TWIN_PX + 4;
 }
 
 /** The middle of a row of the syncer's lane. */
-export function rowY(scene: Pick<Scene, "islands" | "rows">, row: number): number {
+export function rowY(scene: Lanes, row: number): number {
   return syncerLane(scene).top + 8 + (Math.min(row, scene.rows - 1) + 0.5) * ROW_PX;
 }
 

@@ -5,6 +5,8 @@ import { perSecond } from "../measure.js";
 export const fragments: Chapter = {
   id: "fragments",
   title: "Fragments",
+  goal: "Tell what a link has to carry on average from what it has to carry at its peak.",
+  minutes: 6,
   stage: { islands: 4, fragments: 8 },
   speed: 2,
   text: [
@@ -12,6 +14,7 @@ export const fragments: Chapter = {
   ],
   question: "The whole model is merged at once instead, P = 1. What becomes of what is sent?",
   answers: ["As much in all, in pieces eight times as large", "Eight times as much in all", "An eighth in all"],
+  usual: 0,
   break: { kind: "setting", label: "Merge the whole model at once", change: { fragments: 1 } },
   beforeMs: 8_000,
   afterMs: 16_000,

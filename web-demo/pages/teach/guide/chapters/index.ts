@@ -1,5 +1,6 @@
 /** The chapters, in their order. */
 import type { Chapter } from "../chapter.js";
+import { far } from "./far.js";
 import { fragments } from "./fragments.js";
 import { grace } from "./grace.js";
 import { int4 } from "./int4.js";
@@ -19,5 +20,6 @@ export const CHAPTERS: readonly Chapter[] = [
   fragments,
   int4,
   rejoin,
+  far,
   scavenging,
 ];

@@ -5,13 +5,16 @@ import { perSecond, seconds } from "../measure.js";
 export const lockstep: Chapter = {
   id: "lockstep",
   title: "Why lock-step fails",
+  goal: "Say why a barrier at every step makes each machine a condition for all others.",
+  minutes: 6,
   stage: {},
   speed: 1,
   text: [
-    "Five islands train one model, twice. Decoupled, each takes its own steps and sends what it learnt now and then. In lock-step, the bottom lane, all five add up their gradients at every single step.",
+    "Five islands train one model, twice. Decoupled, each takes its own steps and sends what it learnt now and then. In lock-step, as the convoy at the lower edge does, all five add up their gradients at every single step.",
   ],
   question: "Island 3 dies. What does the lock-step run do?",
   answers: ["It goes on at four fifths of its pace", "It goes on, somewhat slower than that", "It stands still"],
+  usual: 2,
   break: { kind: "deeds", label: "Kill island 3", deeds: [{ island: 2, deed: "kill" }] },
   beforeMs: 3_000,
   afterMs: 8_000,
@@ -24,6 +27,6 @@ export const lockstep: Chapter = {
     };
   },
   moral:
-    "A barrier at each step makes every island a condition for all others, and with a million chips something breaks every half minute. This is the plain kind, which waits. An elastic one would start again with four, and lose the time of each restart.",
+    "A barrier at each step makes every island a condition for all others, and with a million chips something breaks every half minute. This is the plain kind, which waits. An elastic one starts again with four, and loses the time of each restart: choose it in the settings, under Islands.",
   more: { label: "Both, on a million chips", href: "./scale.html" },
 };

@@ -5,6 +5,8 @@ import { perSecond, seconds } from "../measure.js";
 export const quorum: Chapter = {
   id: "quorum",
   title: "Quorum",
+  goal: "Say what a quorum is, and what one slow island costs if the quorum is everybody.",
+  minutes: 6,
   stage: { islands: 5, quorum: 5, grace: 0, spread: 0.1 },
   speed: 2,
   text: [
@@ -13,6 +15,7 @@ export const quorum: Chapter = {
   ],
   question: "Island 5 becomes twenty times slower. What becomes of the merges?",
   answers: ["They come as often as before", "They come less often", "There are none any more"],
+  usual: 1,
   break: { kind: "deeds", label: "Slow island 5 to a twentieth", deeds: [{ island: 4, deed: "slow", factor: 20 }] },
   beforeMs: 5_000,
   afterMs: 16_000,

@@ -6,6 +6,8 @@ const FIRST = [0, 1, 2, 3];
 export const scavenging: Chapter = {
   id: "scavenging",
   title: "Scavenging",
+  goal: "Judge what machines are worth that may leave at any time.",
+  minutes: 6,
   stage: { islands: 8, late: 4, lateMs: 3_000, spread: 0.1 },
   speed: 2,
   text: [
@@ -17,6 +19,7 @@ export const scavenging: Chapter = {
     "They fall back to where they were before the guests came",
     "Nothing",
   ],
+  usual: 2,
   break: {
     kind: "deeds",
     label: "Take islands 5 to 8 away",

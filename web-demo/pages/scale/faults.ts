@@ -1,0 +1,112 @@
+/** A picture of the machine: squares of chips in blocks, one for each learner. Where a chip fails, its block stops for a moment. */
+import { find, setAttribute, setText } from "../shared/dom.js";
+import { count, plural } from "../shared/format.js";
+import { whileSeen } from "../shared/paint.js";
+import { color, onThemeChange } from "../shared/palette.js";
+import { Surface } from "../shared/surface.js";
+import { type Pace, paceOf } from "./pace.js";
+import type { Settings } from "./settings.js";
+
+/** Squares in all: as many as every number of learners divides. */
+const SQUARES = 384;
+/** Looked at so often, in milliseconds. */
+const TICK_MS = 100;
+/** A block stands still for so long in the picture, and the chip that failed is seen. */
+const STOP_MS = 1_200;
+const GAP_PX = 6;
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** A chip that failed, and when. */
+interface Fault {
+  readonly square: number;
+  readonly atMs: number;
+}
+
+/** Columns of `parts` that fill a picture so much wider than high best. */
+export function columnsOf(parts: number, aspect: number): number {
+  const fitting = Array.from({ length: parts }, (_, at) => at + 1).filter((one) => parts % one === 0);
+  const off = (columns: number) => Math.abs(Math.log((columns * columns) / parts / aspect));
+  return fitting.reduce((best, one) => (off(one) < off(best) ? one : best));
+}
+
+export class FaultsView {
+  readonly #surface = new Surface(find("faults", HTMLCanvasElement));
+  readonly #said = find("faults-said", HTMLElement);
+  readonly #pause = find("faults-pause", HTMLButtonElement);
+  #settings: Settings | null = null;
+  #pace: Pace = paceOf(1);
+  #faults: Fault[] = [];
+  #nowMs = 0;
+  #isPaused = still.matches;
+
+  constructor() {
+    const host = find("faults-host", HTMLElement);
+    whileSeen(host, TICK_MS, () => this.#tick());
+    new ResizeObserver(() => this.#draw()).observe(host);
+    onThemeChange(() => this.#draw());
+    this.#pause.addEventListener("click", () => {
+      this.#isPaused = !this.#isPaused;
+      this.#say();
+    });
+  }
+
+  /** `everyS` is the mean time between two failures. */
+  show(settings: Settings, everyS: number): void {
+    this.#settings = settings;
+    this.#pace = paceOf(everyS);
+    // One that is seen from the beginning says what the picture is about, and all there is without motion.
+    this.#faults = [{ square: SQUARES / 3 + 5, atMs: this.#nowMs }];
+    this.#say();
+    this.#draw();
+  }
+
+  #say(): void {
+    if (!this.#settings) return;
+    const { chips, learners } = this.#settings;
+    const rest =
+      learners === 1
+        ? "There is one learner, so all of it stops."
+        : `The learner that has it stops; ${plural(learners - 1, "other goes", "others go")} on.`;
+    const how = this.#isPaused ? "Shown at one moment" : `Shown ${this.#pace.said}`;
+    setText(
+      this.#said,
+      `Each square is ${count(chips / SQUARES)} chips; a red one has just failed. ${rest} ${how}; how long a stop takes is not to scale.`,
+    );
+    setText(this.#pause, this.#isPaused ? "Play" : "Pause");
+    setAttribute(this.#pause, "aria-label", `${this.#isPaused ? "Play" : "Pause"} the picture of failures`);
+  }
+
+  #tick(): void {
+    if (!this.#settings || this.#isPaused) return;
+    this.#nowMs += TICK_MS;
+    this.#faults = this.#faults.filter(({ atMs }) => atMs > this.#nowMs - STOP_MS);
+    // Failures do not know of each other: in each moment one is as likely as in any other.
+    if (Math.random() < TICK_MS / 1_000 / this.#pace.shownS) {
+      this.#faults.push({ square: Math.floor(Math.random() * SQUARES), atMs: this.#nowMs });
+    }
+    this.#draw();
+  }
+
+  #draw(): void {
+    const [{ width, height }, context] = [this.#surface, this.#surface.context()];
+    if (!context || !this.#settings || width === 0) return;
+    const { learners } = this.#settings;
+    const each = SQUARES / learners;
+    const blocks = columnsOf(learners, width / height);
+    const rows = learners / blocks;
+    const block = { width: (width - GAP_PX * (blocks - 1)) / blocks, height: (height - GAP_PX * (rows - 1)) / rows };
+    const across = columnsOf(each, block.width / block.height);
+    const [wide, high] = [block.width / across, block.height / (each / across)];
+    context.clearRect(0, 0, width, height);
+    for (let learner = 0; learner < learners; learner += 1) {
+      const isStopped = this.#faults.some(({ square }) => Math.floor(square / each) === learner);
+      const left = (learner % blocks) * (block.width + GAP_PX);
+      const top = Math.floor(learner / blocks) * (block.height + GAP_PX);
+      for (let at = 0; at < each; at += 1) {
+        const isBroken = this.#faults.some(({ square }) => square === learner * each + at);
+        context.fillStyle = color(isBroken ? "danger" : isStopped ? "line" : "line-1");
+        context.fillRect(left + (at % across) * wide, top + Math.floor(at / across) * high, wide - 1.5, high - 1.5);
+      }
+    }
+  }
+}

@@ -1,0 +1,164 @@
+/** The list of scores: those that links claim, those that ran in this page, and those that were replayed to be sure. */
+
+import { fillRows, find, make, say, setAttribute, setText } from "../../shared/dom.js";
+import { nats, percent } from "../../shared/format.js";
+import { copyFrom } from "../../shared/link.js";
+import { actionsOf, best, ENTRIES_MAX, type Entry, isSame, isSameRun, wayInWords } from "./board.js";
+import { counts, END_MS, type Result } from "./challenge.js";
+import { replay } from "./replay.js";
+import type { Host } from "./view.js";
+
+/** What is known of a score. */
+type Proof = "claimed" | "checking" | "seen" | "refuted" | "failed";
+
+interface Scored extends Entry {
+  readonly proof: Proof;
+  /** More than the proof says, in words. */
+  readonly note: string;
+}
+
+const WORDS: Readonly<Record<Proof, string>> = {
+  claimed: "claimed by the link",
+  checking: "being replayed",
+  seen: "✓ seen in this page",
+  refuted: "✗ not as claimed",
+  failed: "could not be replayed",
+};
+
+export class Scores {
+  readonly #host: Host;
+  readonly #list = find("board", HTMLElement);
+  readonly #none = find("board-none", HTMLElement);
+  readonly #said = find("challenge-said", HTMLElement);
+  readonly #copy = find("board-copy", HTMLButtonElement);
+  #all: Scored[] = [];
+
+  constructor(host: Host) {
+    this.#host = host;
+    this.#copy.addEventListener("click", () => void this.#share());
+    this.#show();
+  }
+
+  /** What links carry on: a score that was found to be wrong is not passed on. */
+  get entries(): readonly Entry[] {
+    return this.#all.filter(({ proof, result }) => proof !== "refuted" || counts(result));
+  }
+
+  /** A link was opened: its scores join those that are known. */
+  claim(entries: readonly Entry[]): void {
+    const news = entries.filter((entry) => !this.#all.some((known) => isSame(known, entry)));
+    if (news.length === 0) return;
+    const claimed = news.map((entry): Scored => ({ ...entry, proof: "claimed", note: "" }));
+    // What was seen here has its place first: a link with invented scores takes it from nobody.
+    const seen = this.#all.filter(({ proof }) => proof === "seen");
+    const others = best([...this.#all.filter(({ proof }) => proof !== "seen"), ...claimed]);
+    this.#all = best([...seen, ...others.slice(0, ENTRIES_MAX - seen.length)]);
+    this.#show();
+  }
+
+  /** Adds a run that was seen on the stage; false if enough others are better. */
+  enter(entry: Entry): boolean {
+    const rest = this.#all.filter((known) => !isSame(known, entry));
+    this.#all = best([...rest, { ...entry, proof: "seen", note: "" }]);
+    this.#show();
+    this.#host.changed();
+    return this.#all.some((known) => isSame(known, entry));
+  }
+
+  /** A run was seen to its end on the stage: the name of whose it is, if it is on the board. */
+  saw(run: Entry): string | null {
+    const known = this.#all.find((one) => isSameRun(one, run));
+    if (known) this.#proved(known, run.result);
+    return known?.name ?? null;
+  }
+
+  /** This is what an entry's run comes to. */
+  #proved(entry: Entry, result: Result): void {
+    const holds = result.loss === entry.result.loss && result.goodput === entry.result.goodput;
+    const came = `its run comes to loss ${nats(result.loss)}, goodput ${percent(result.goodput)}${counts(result) ? "" : ", which does not count"}`;
+    this.#mark(entry, holds ? { proof: "seen", note: "" } : { proof: "refuted", note: came, result });
+    say(
+      this.#said,
+      holds ? `Checked: ${entry.name}'s score holds.` : `Checked: ${entry.name}'s score is wrong, ${came}.`,
+    );
+    this.#host.changed();
+  }
+
+  async #check(entry: Entry): Promise<void> {
+    const seconds = (ms: number) => `${Math.floor(ms / 1_000)} of ${END_MS / 1_000} s`;
+    this.#mark(entry, { proof: "checking", note: seconds(0) });
+    try {
+      const plan = { spec: entry.spec, actions: actionsOf(entry) };
+      const result = await replay(plan, (nowMs) => this.#mark(entry, { note: seconds(nowMs) }));
+      this.#proved(entry, result);
+    } catch (error) {
+      this.#mark(entry, { proof: "failed", note: error instanceof Error ? error.message : String(error) });
+    }
+  }
+
+  #mark(entry: Entry, more: Partial<Scored>): void {
+    this.#all = best(this.#all.map((known) => (isSame(known, entry) ? { ...known, ...more } : known)));
+    this.#show();
+  }
+
+  #show(): void {
+    this.#none.hidden = this.#all.length > 0;
+    this.#copy.hidden = this.#all.length === 0;
+    fillRows(
+      this.#list,
+      this.#all,
+      () => this.#row(),
+      (row, entry) => this.#fill(row, entry),
+    );
+  }
+
+  #row(): HTMLElement {
+    const row = make(
+      "li",
+      {},
+      // A name of somebody else's may run the other way; the rest of the line does not.
+      make("bdi", { class: "board-name" }),
+      make("span", { class: "number board-result" }),
+      make("span", { class: "small quiet board-way" }),
+      make("span", { class: "small board-proof" }),
+      make("button", { type: "button", class: "board-check" }, "Check it"),
+      make("a", { class: "small board-watch" }, "Watch it"),
+    );
+    row.querySelector("button")?.addEventListener("click", () => {
+      const entry = this.#all[[...this.#list.children].indexOf(row)];
+      if (entry && entry.proof !== "checking") void this.#check(entry);
+    });
+    return row;
+  }
+
+  #fill(row: HTMLElement, entry: Scored): void {
+    const { name, result, proof, note } = entry;
+    const [named, came, way, proven, check, watch] = [...row.children] as HTMLElement[];
+    if (!named || !came || !way || !proven || !check || !watch) return;
+    setText(named, name);
+    setText(came, `loss ${nats(result.loss)}, goodput ${percent(result.goodput)}`);
+    setText(way, wayInWords(entry));
+    setText(proven, note === "" ? WORDS[proof] : `${WORDS[proof]}: ${note}`);
+    setAttribute(proven, "data-proof", proof);
+    check.hidden = proof === "seen" || proof === "refuted";
+    setAttribute(check, "aria-disabled", proof === "checking" ? "true" : null);
+    setAttribute(check, "aria-label", `Check it: replay ${name}'s run`);
+    setAttribute(watch, "href", this.#host.linkTo(entry));
+    setAttribute(watch, "aria-label", `Watch it: ${name}'s run`);
+  }
+
+  async #share(): Promise<void> {
+    const link = find("board-link", HTMLInputElement);
+    const url = new URL(location.href);
+    url.hash = this.#host.linkToBoard();
+    link.value = url.href;
+    link.hidden = false;
+    const copied = await copyFrom(link);
+    say(
+      this.#said,
+      copied
+        ? "Copied: whoever opens the link finds the challenge and this board."
+        : "Selected: press Ctrl+C to copy it.",
+    );
+  }
+}

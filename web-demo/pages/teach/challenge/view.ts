@@ -1,0 +1,122 @@
+/** The challenge's part of the guide: what is asked for, how it stands, and how it ended. */
+import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import { nats, percent } from "../../shared/format.js";
+import type { Frame, LessonSpec } from "../../shared/lesson.js";
+import type { Plan } from "../guide/own.js";
+import type { Live } from "../live.js";
+import { type Entry, entryOf, NAME_MAX } from "./board.js";
+import {
+  counts,
+  END_MS,
+  faultsInWords,
+  GOAL,
+  GOODPUT_MIN,
+  GOODPUT_MIN_SAID,
+  isAttempt,
+  type Result,
+  resultOf,
+} from "./challenge.js";
+import { Scores } from "./scores.js";
+
+/** What the challenge asks of the page. */
+export interface Host {
+  /** Begins the run anew, with the settings as they are. */
+  again(): void;
+  /** The list of scores is another one. */
+  changed(): void;
+  /** The challenge's own settings. */
+  stage(): LessonSpec;
+  /** A fragment that shows this run from its beginning. */
+  linkTo(entry: Entry): string;
+  /** A fragment that opens the challenge with its board. */
+  linkToBoard(): string;
+}
+
+export class ChallengeView {
+  readonly scores: Scores;
+  readonly #host: Host;
+  readonly #root = find("challenge", HTMLElement);
+  readonly #stands = find("challenge-stands", HTMLElement);
+  readonly #ended = find("challenge-ended", HTMLElement);
+  readonly #said = find("challenge-said", HTMLElement);
+  readonly #form = find("challenge-form", HTMLFormElement);
+  readonly #name = find("challenge-name", HTMLInputElement);
+  #run: Plan | null = null;
+  #frame: Frame | null = null;
+  #live: Live | null = null;
+  #result: Result | null = null;
+
+  constructor(host: Host) {
+    this.#host = host;
+    this.scores = new Scores(host);
+    setText(find("challenge-goal", HTMLElement), GOAL);
+    find("challenge-faults", HTMLElement).append(...faultsInWords().map((fault) => make("li", {}, fault)));
+    this.#name.maxLength = NAME_MAX;
+    find("challenge-again", HTMLButtonElement).addEventListener("click", () => host.again());
+    this.#form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#enter();
+    });
+  }
+
+  /** Whether the guide is at the challenge. */
+  get isOpen(): boolean {
+    return !this.#root.hidden;
+  }
+
+  /** A run begins; what is done to it later is in it too. */
+  began(run: Plan): void {
+    [this.#run, this.#frame, this.#result] = [run, null, null];
+    this.#form.hidden = true;
+    setText(this.#ended, "");
+  }
+
+  take(frame: Frame, live: Live): void {
+    [this.#frame, this.#live] = [frame, live];
+    if (!this.isOpen || this.#result) return;
+    this.#result = resultOf(frame, live.goodput);
+    if (this.#result) this.#end(this.#result);
+  }
+
+  #end(result: Result): void {
+    const run = this.#run;
+    if (!run) return;
+    const isOurs = isAttempt(run, this.#host.stage());
+    const whose = isOurs ? this.scores.saw(entryOf("", result, run.spec, run.actions)) : null;
+    const canEnter = isOurs && counts(result) && whose === null;
+    const verdict = !isOurs
+      ? "But this run is not the challenge's: it has other islands, links, faults or chance, so it does not count."
+      : whose !== null
+        ? `This is ${whose}'s run.`
+        : canEnter
+          ? "That counts. Put your name to it:"
+          : `Goodput is below ${GOODPUT_MIN_SAID}, so this run does not count. Help the islands as soon as something breaks.`;
+    setText(this.#ended, `Loss ${nats(result.loss)}, goodput ${percent(result.goodput)}. ${verdict}`);
+    this.#form.hidden = !canEnter;
+  }
+
+  #enter(): void {
+    if (!this.#run || !this.#result) return;
+    const entry = entryOf(this.#name.value, this.#result, this.#run.spec, this.#run.actions);
+    const isIn = this.scores.enter(entry);
+    this.#form.hidden = isIn;
+    setText(
+      this.#said,
+      isIn ? "You are on the board. Copy the link: the board goes with it." : "Eight runs here are better: try again.",
+    );
+    find("board-title", HTMLElement).focus();
+  }
+
+  /** Says how it stands. */
+  show(): void {
+    if (!this.isOpen || !this.#frame) return;
+    const { nowMs, run } = this.#frame;
+    const goodput = this.#live?.goodput ?? null;
+    const left = Math.max(0, Math.ceil((END_MS - nowMs) / 1_000));
+    setText(
+      this.#stands,
+      `${left > 0 ? `${left} s to go` : "Over"}: loss ${nats(run.heldOut)}, goodput ${percent(goodput)}`,
+    );
+    setAttribute(this.#stands, "data-tone", goodput !== null && goodput < GOODPUT_MIN ? "trouble" : "going");
+  }
+}

@@ -1,0 +1,68 @@
+/**
+ * Goodput: tokens trained, of what the islands could at full speed and without a pause. It counts each island from its first
+ * step: what everybody has to fetch at the beginning is no fault of the run's.
+ */
+import type { Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
+
+export class Goodput {
+  readonly #spec: LessonSpec;
+  /** When each island began its first step. */
+  readonly #begunMs: (number | undefined)[] = [];
+  #twinBegunMs: number | undefined;
+  #frame: Frame | undefined;
+
+  constructor(spec: LessonSpec) {
+    this.#spec = spec;
+  }
+
+  take(frame: Frame): void {
+    this.#frame = frame;
+    for (const mark of frame.marks) if (mark.kind === "step") this.#begunMs[mark.island] ??= mark.fromMs;
+  }
+
+  /** The run in lock-step has the same islands, and steps of its own. */
+  takeTwin(twin: TwinFrame): void {
+    for (const mark of twin.marks) if (mark.kind === "step") this.#twinBegunMs ??= mark.fromMs;
+  }
+
+  /** Of the decoupled run, 0 to 1; `null` before anybody's first step. */
+  get ours(): number | null {
+    const frame = this.#frame;
+    if (!frame) return null;
+    const possible = this.#possible(frame.nowMs, (at) => {
+      const { state, stopped } = frame.islands[at]!;
+      // Whoever is gone for good before the first step is missing all the same.
+      const isGone = state === "dead" || stopped !== null;
+      return this.#begunMs[at] ?? (isGone ? 0 : frame.nowMs);
+    });
+    return share(frame.run.tokensTrained, possible);
+  }
+
+  /** Of the run in lock-step, 0 to 1; `null` before its first step. */
+  of(twin: TwinFrame): number | null {
+    const begunMs = this.#twinBegunMs;
+    return begunMs === undefined
+      ? null
+      : share(
+          twin.tokens,
+          this.#possible(twin.nowMs, () => begunMs),
+        );
+  }
+
+  /** Tokens that all islands could have trained until now, each from when `sinceMs` says. */
+  #possible(nowMs: number, sinceMs: (at: number) => number): number {
+    const islands = this.#frame?.islands ?? [];
+    const trained = islands.find(({ steps }) => steps > 0);
+    if (!trained) return 0;
+    const { islands: count, late, lateMs } = this.#spec;
+    const steps = islands.map(({ stepMs }, at) => {
+      const comesMs = at >= count - late ? lateMs : 0;
+      return Math.max(0, nowMs - Math.max(comesMs, sinceMs(at))) / stepMs;
+    });
+    return (trained.tokens / trained.steps) * steps.reduce((sum, one) => sum + one, 0);
+  }
+}
+
+function share(tokens: number, possible: number): number | null {
+  return possible > 0 ? Math.min(1, tokens / possible) : null;
+}

@@ -1,0 +1,67 @@
+/** After the last chapter: what was predicted, and where to go from here. */
+import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
+import type { Chapter } from "./chapter.js";
+
+/** Whether each chapter that was seen to its end came as predicted. */
+export type Score = ReadonlyMap<string, boolean>;
+
+/** "Of the 3 chapters that you tried, 2 came as you predicted; 6 are left." */
+export function scoreOf(score: Score, chapters: number): string {
+  const right = [...score.values()].filter(Boolean).length;
+  const came = `${right === 0 ? "none" : right} came as you predicted`;
+  if (score.size === 0) return `You have not tried any of the ${chapters} chapters yet.`;
+  if (score.size === chapters) return `Of ${chapters} chapters, ${came}.`;
+  const tried = score.size === 1 ? "Of the one chapter" : `Of the ${score.size} chapters`;
+  const left = chapters - score.size;
+  return `${tried} that you tried, ${came}; ${left === 1 ? "one is" : `${left} are`} left.`;
+}
+
+export class Ending {
+  readonly #root = find("ending", HTMLElement);
+  readonly #score = new Map<string, boolean>();
+  readonly #chapters: readonly Chapter[];
+  readonly #open: (chapter: string) => void;
+
+  /** `open` hears which chapter somebody goes back to. */
+  constructor(chapters: readonly Chapter[], open: (chapter: string) => void) {
+    this.#chapters = chapters;
+    this.#open = open;
+  }
+
+  /** A chapter was seen to its end. The first prediction counts: whoever knows the answer predicts nothing. */
+  saw(chapter: string, asPredicted: boolean): void {
+    if (!this.#score.has(chapter)) this.#score.set(chapter, asPredicted);
+  }
+
+  hide(): void {
+    this.#root.hidden = true;
+  }
+
+  show(): void {
+    this.#root.hidden = false;
+    setText(find("score", HTMLElement), scoreOf(this.#score, this.#chapters.length));
+    fillRows(
+      find("scores", HTMLElement),
+      this.#chapters,
+      () => this.#row(),
+      (row, chapter) => this.#fill(row, chapter),
+    );
+    find("ending-title", HTMLElement).focus();
+  }
+
+  #row(): HTMLElement {
+    const button = make("button", { type: "button", class: "link" });
+    button.addEventListener("click", () => this.#open(button.dataset["chapter"] ?? ""));
+    return make("li", {}, button, " ", make("span", { class: "small" }));
+  }
+
+  #fill(row: HTMLElement, { id, title }: Chapter): void {
+    const [button, said] = [row.querySelector("button"), row.querySelector("span")];
+    if (!button || !said) return;
+    button.dataset["chapter"] = id;
+    setText(button, title);
+    const came = this.#score.get(id);
+    setText(said, came === undefined ? "not tried" : came ? "as you predicted" : "not as you predicted");
+    setAttribute(said, "data-came", came === undefined ? null : String(came));
+  }
+}

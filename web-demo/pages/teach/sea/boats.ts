@@ -1,0 +1,79 @@
+/** Parcels between islands and lighthouse: progress to the lighthouse on one side of the cable, changes back on the other. */
+import { color } from "../../shared/palette.js";
+import { drawCells } from "../timeline/cells.js";
+import type { Parcel } from "../timeline/history.js";
+import { along, islandAt, isSmall, lighthouseOf, type Point, radiusOf } from "./chart.js";
+import { extraMsOf, type SeaScene } from "./scene.js";
+import { legOf } from "./tempo.js";
+
+/** More boats than these each way, the newest, could not be told apart. */
+const BOATS_MAX = 70;
+/** Longest trip that a look back is made for, in milliseconds. */
+const TRIP_MS_MAX = 15_000;
+/** Pixels beside the cable. */
+const BESIDE_PX = 9;
+/** Bits that a number travels in. */
+const BITS: Readonly<Record<SeaScene["code"], string>> = {
+  f32: "32 bits",
+  int4: "4 bits",
+  e3m0: "4 bits",
+  int2: "2 bits",
+  int1: "1 bit",
+};
+/** Boats put out from the rock, so many pixels from its middle. */
+const ROCK_PX = 30;
+
+export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): void {
+  const { parcels } = scene.history;
+  const tower = lighthouseOf(scene.sea);
+  // On a small sea boats are small.
+  const size = isSmall(scene.sea) ? 0.7 : 1;
+  const drawn = { up: 0, down: 0 };
+  const labelled = new Set<Parcel["what"]>();
+  for (let at = parcels.length - 1; at >= 0; at -= 1) {
+    const parcel = parcels[at]!;
+    if (parcel.fromMs < scene.nowMs - TRIP_MS_MAX - 2 * scene.hopMs) break;
+    // Requests say nothing that answers do not.
+    if (parcel.what === "collect") continue;
+    // While one round is told, nothing else distracts but what joiners fetch.
+    if (scene.told !== null && parcel.round !== scene.told && parcel.what !== "whole") continue;
+    const way = parcel.up ? "up" : "down";
+    if (drawn[way] >= BOATS_MAX) continue;
+    const { fromMs, untilMs } = legOf(parcel, scene.hopMs);
+    if (fromMs > scene.nowMs || untilMs < scene.nowMs) continue;
+    drawn[way] += 1;
+    const shore = islandAt(scene.sea, parcel.island, extraMsOf(scene, parcel.island));
+    const length = Math.hypot(shore.x - tower.x, shore.y - tower.y) || 1;
+    const [quay, beach] = [ROCK_PX / length, 1 - radiusOf(scene.sea) / length];
+    // Without motion it lies where everybody sees it, for as long as it takes.
+    const share = scene.still ? 0.5 : (scene.nowMs - fromMs) / (untilMs - fromMs);
+    const place = parcel.up ? beach + share * (quay - beach) : quay + share * (beach - quay);
+    const boat = along(tower, shore, place, parcel.up ? -BESIDE_PX : BESIDE_PX);
+    const isTold = scene.told !== null && parcel.round === scene.told;
+    const isDim = scene.followed !== null && parcel.fragment !== scene.followed && parcel.what !== "whole";
+    drawCells(context, parcel, boat.x, boat.y, isDim ? 0.2 : 1, (isTold ? 1.7 : 1) * size);
+    if (scene.told !== null && !isSmall(scene.sea) && !labelled.has(parcel.what)) {
+      labelled.add(parcel.what);
+      drawLabel(context, scene, boat, parcel);
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+/** What a boat of the first round carries, in words beside it. */
+function drawLabel(context: CanvasRenderingContext2D, scene: SeaScene, boat: Point, parcel: Parcel): void {
+  const down = parcel.what === "whole" ? "the model, for a newcomer" : "what all learnt, merged";
+  const text = parcel.up ? `what it learnt, ${BITS[scene.code]} a number` : down;
+  const width = context.measureText(text).width + 12;
+  const left = Math.min(scene.sea.width - width - 4, Math.max(4, boat.x - width / 2));
+  const top = boat.y - 40;
+  context.globalAlpha = 1;
+  context.fillStyle = color("card");
+  context.fillRect(left, top, width, 20);
+  context.strokeStyle = color("edge");
+  context.lineWidth = 1;
+  context.strokeRect(left, top, width, 20);
+  context.textAlign = "start";
+  context.fillStyle = color("ink");
+  context.fillText(text, left + 6, top + 10.5);
+}

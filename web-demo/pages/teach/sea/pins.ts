@@ -1,0 +1,219 @@
+/**
+ * What can be touched on the sea: an island is clicked and dies, is dragged and lies farther out, its cable is clicked and
+ * cut. Each is a button, so that keys do the same.
+ */
+import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import { milliseconds } from "../../shared/format.js";
+import type { Island } from "../../shared/lesson.js";
+import type { Act } from "../islands/cards.js";
+import { badgeOf, extraOf, farFactor, isAway } from "../islands/words.js";
+import { cutAt, EXTRA_MS_MAX, extraMsAt, islandAt, isSmall, radiusOf, type Sea } from "./chart.js";
+
+/** Moved by less than this, in pixels, an island was clicked and not dragged. */
+const DRAG_PX = 6;
+/** A key moves an island by so much, in milliseconds one way. */
+const KEY_MS = 90;
+
+/** An island that is being dragged, and what its way would take longer where it is held, in milliseconds. */
+export interface Held {
+  readonly island: number;
+  readonly extraMs: number;
+}
+
+/** The buttons of one island. */
+class Pin {
+  readonly root: HTMLElement;
+  readonly #island = make("button", { type: "button", class: "pin" });
+  readonly #cable = make("button", { type: "button", class: "cable" });
+  readonly #name = make("span", { class: "pin-name" });
+  readonly #state = make("span", { class: "badge" });
+  readonly #at: number;
+  #seen: Island | undefined;
+  /** Where keys put it, until that shows. */
+  #wantedMs: number | null = null;
+
+  constructor(at: number, act: Act, drag: Drag) {
+    this.#at = at;
+    this.#island.append(this.#name, " ", this.#state);
+    this.#island.dataset["pin"] = this.#cable.dataset["cable"] = String(at);
+    this.root = make("li", {}, this.#island, this.#cable);
+    this.#island.addEventListener("click", (event) => {
+      // A key clicks too, and ends no drag.
+      const isDrag = event.detail > 0 && drag.wasDragged;
+      if (this.#seen && !isDrag) act(at, isAway(this.#seen) ? "restart" : "kill");
+    });
+    this.#cable.addEventListener("click", () => this.#seen && act(at, this.#seen.partitioned ? "heal" : "partition"));
+    this.#island.addEventListener("pointerdown", (event) => {
+      if (!event.isPrimary || event.button !== 0 || event.ctrlKey) return;
+      drag.wasDragged = false;
+      if (this.#canMove) drag.begin(at, event);
+    });
+    this.#island.addEventListener("keydown", (event) => {
+      const by = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 }[event.key];
+      if (by === undefined || !this.#canMove || !this.#seen) return;
+      event.preventDefault();
+      const extraMs = (this.#wantedMs ?? drag.extraMsOf(this.#seen)) + by * KEY_MS;
+      const wantedMs = Math.min(EXTRA_MS_MAX, Math.max(0, extraMs));
+      // At an end of its way nothing is done to it.
+      if (wantedMs === (this.#wantedMs ?? drag.extraMsOf(this.#seen))) return;
+      this.#wantedMs = wantedMs;
+      act(at, "far", farFactor(wantedMs));
+    });
+  }
+
+  /** A run begins. */
+  reset(): void {
+    [this.#seen, this.#wantedMs] = [undefined, null];
+  }
+
+  get #canMove(): boolean {
+    return this.#seen !== undefined && this.#seen.state !== "expected" && !isAway(this.#seen);
+  }
+
+  show(island: Island, baseMs: number, isShort: boolean): void {
+    this.#seen = island;
+    const [state, tone] = badgeOf(island);
+    const extraMs = extraOf(island, baseMs);
+    if (extraMs === this.#wantedMs) this.#wantedMs = null;
+    const name = `Island ${this.#at + 1}`;
+    const words = [
+      island.slow > 1 && !isAway(island) && `${Number(island.slow.toFixed(1))}× slower`,
+      extraMs > 0 && !isAway(island) && `${milliseconds(2 * extraMs)} farther`,
+    ].filter((word) => word !== false);
+    const isUsual = island.state === "training" && tone === "going";
+    setText(this.#name, isShort ? String(this.#at + 1) : name);
+    const shown = isUsual ? words.join(", ") : state;
+    setText(this.#state, shown);
+    // Where there is little room, the broken cable and what is to do about it say enough.
+    this.#state.hidden = shown === "" || (isShort && island.partitioned && !isAway(island));
+    setAttribute(this.#state, "data-tone", isUsual ? "waiting" : tone);
+    const does = isAway(island) ? "start it again" : "kill it";
+    const told = [state, ...words].join(", ");
+    setAttribute(this.#island, "aria-label", `${name}, ${told}: ${does}`);
+    setAttribute(this.#island, "title", `Click: ${does}. Drag or arrow keys: farther out.`);
+    this.#island.disabled = island.state === "expected";
+    this.#cable.hidden = island.state === "expected" || isAway(island);
+    const cable = island.partitioned ? "Mend" : "Cut";
+    setText(this.#cable, island.partitioned ? "mend" : "✂");
+    setAttribute(this.#cable, "aria-label", `${cable} the cable of island ${this.#at + 1}`);
+    setAttribute(this.#cable, "title", `${cable} the cable`);
+    setAttribute(this.root, "data-cut", island.partitioned ? "" : null);
+  }
+
+  place(sea: Sea, extraMs: number, unit: number): void {
+    const [shore, radius] = [islandAt(sea, this.#at, extraMs), radiusOf(sea)];
+    const cut = cutAt(sea, this.#at, extraMs);
+    const size = Math.max(44, 2.6 * radius);
+    const css = {
+      "--x": `${shore.x * unit}px`,
+      "--y": `${shore.y * unit}px`,
+      "--size": `${size * unit}px`,
+      "--cut-x": `${cut.x * unit}px`,
+      "--cut-y": `${cut.y * unit}px`,
+      "--cut-size": `${cut.size * unit}px`,
+    };
+    for (const [name, value] of Object.entries(css)) {
+      if (this.root.style.getPropertyValue(name) !== value) this.root.style.setProperty(name, value);
+    }
+  }
+}
+
+/** An island in somebody's hand. */
+class Drag {
+  held: Held | null = null;
+  #from: { readonly x: number; readonly y: number; readonly pointer: number; readonly island: number } | null = null;
+  /** Whether what began with the last press was a drag: the click at its end is none. */
+  wasDragged = false;
+  readonly #extraMsAt: (island: number, event: PointerEvent) => number;
+  readonly extraMsOf: (island: Island) => number;
+
+  constructor(
+    extraMsAt: (island: number, event: PointerEvent) => number,
+    extraMsOf: (island: Island) => number,
+    dropped: (held: Held) => void,
+  ) {
+    this.#extraMsAt = extraMsAt;
+    this.extraMsOf = extraMsOf;
+    window.addEventListener("pointermove", (event) => this.#move(event));
+    window.addEventListener("pointerup", (event) => {
+      if (event.pointerId !== this.#from?.pointer) return;
+      const { held } = this;
+      this.let();
+      if (held) dropped(held);
+    });
+    window.addEventListener("pointercancel", () => this.let());
+  }
+
+  begin(island: number, event: PointerEvent): void {
+    this.#from = { x: event.clientX, y: event.clientY, pointer: event.pointerId, island };
+  }
+
+  #move(event: PointerEvent): void {
+    const from = this.#from;
+    if (event.pointerId !== from?.pointer) return;
+    // It was let go where nobody heard of it.
+    if (event.buttons === 0) return this.let();
+    if (!this.held && Math.hypot(event.clientX - from.x, event.clientY - from.y) < DRAG_PX) return;
+    this.wasDragged = true;
+    this.held = { island: from.island, extraMs: this.#extraMsAt(from.island, event) };
+  }
+
+  /** Nobody holds anything any more. */
+  let(): void {
+    [this.held, this.#from] = [null, null];
+  }
+}
+
+export class Pins {
+  readonly #list = find("pins", HTMLElement);
+  readonly #act: Act;
+  readonly #drag: Drag;
+  #pins: Pin[] = [];
+  #sea: Sea | null = null;
+  #unit = 1;
+  #baseMs = 0;
+  /** What the way of each island takes longer, as the run has it. */
+  #extraMs: readonly number[] = [];
+
+  constructor(act: Act) {
+    this.#act = act;
+    this.#drag = new Drag(
+      (island, event) => {
+        const box = this.#list.getBoundingClientRect();
+        const point = { x: (event.clientX - box.left) / this.#unit, y: (event.clientY - box.top) / this.#unit };
+        return this.#sea ? extraMsAt(this.#sea, island, point) : 0;
+      },
+      (island) => extraOf(island, this.#baseMs),
+      ({ island, extraMs }) => {
+        // Put back where it was, nothing has been done to it.
+        if (farFactor(extraMs) !== farFactor(this.#extraMs[island] ?? 0)) act(island, "far", farFactor(extraMs));
+      },
+    );
+  }
+
+  /** The island in somebody's hand, if there is one. */
+  get held(): Held | null {
+    return this.#drag.held;
+  }
+
+  reset(islands: number): void {
+    this.#drag.let();
+    for (const pin of this.#pins) pin.reset();
+    while (this.#pins.length < islands) this.#pins.push(new Pin(this.#pins.length, this.#act, this.#drag));
+    if (this.#list.childElementCount !== islands)
+      this.#list.replaceChildren(...this.#pins.slice(0, islands).map(({ root }) => root));
+  }
+
+  /** Puts each where it is; `extraMs` is what each island's way takes longer, `unit` pixels of the page in one of the sea. */
+  place(sea: Sea, extraMs: readonly number[], unit: number): void {
+    [this.#sea, this.#unit] = [sea, unit];
+    extraMs.forEach((extra, at) => this.#pins[at]?.place(sea, extra, unit));
+  }
+
+  show(islands: readonly Island[], baseMs: number): void {
+    this.#baseMs = baseMs;
+    this.#extraMs = islands.map((island) => extraOf(island, baseMs));
+    const isShort = this.#sea === null || isSmall(this.#sea);
+    islands.forEach((island, at) => this.#pins[at]?.show(island, baseMs, isShort));
+  }
+}
