@@ -1,85 +1,59 @@
-/** One chart: lines over the run's time, their values in words, and the same as a table. */
+/** One chart: lines over the run's course, their values in words, and the same as a table. */
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { fillRows, make, setText } from "../shared/dom.js";
-import { duration, UNKNOWN } from "../shared/format.js";
+import { count, duration, UNKNOWN } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
-import { type ColorName, color, onThemeChange } from "../shared/palette.js";
+import { color, onThemeChange } from "../shared/palette.js";
+import { type Choice, SMOOTHING } from "./choice.js";
+import { type Axis, curveOf, moved, type Range, type Run, rangeOf, smoothed, wholeOf } from "./columns.js";
+import { type Picture, pictureOf } from "./picture.js";
+import { type ChartSpec, HEIGHT_PX, type Line, optionsOf, type Stroke, X_TITLES } from "./plot-options.js";
 
-/** One line. */
-export interface Line {
-  readonly label: string;
-  readonly color: ColorName;
-  /** The value in words. */
-  readonly format: (value: number) => string;
-  /** The same beside a scale, where steps are round. */
-  readonly tick: (value: number) => string;
-  /** The scale to its right instead of that to its left. */
-  readonly right?: boolean;
-  readonly dashed?: boolean;
-  /** Marks each value while there are few. */
-  readonly dots?: boolean;
-  /** Not named while it has no value. */
-  readonly optional?: boolean;
+/** What all charts show alike. */
+export interface Scene {
+  readonly run: Run;
+  readonly other: { readonly name: string; readonly run: Run } | null;
+  readonly choice: Choice;
+  /** Shows a part of the x axis, or all of it, in all charts. */
+  readonly zoom: (range: Range | null) => void;
 }
 
-/** What a chart shows. */
-export interface ChartSpec {
-  readonly title: string;
-  readonly lines: readonly Line[];
-  /** Limits of the left scale and of the right one, of what its values span. */
-  readonly range: (min: number, max: number) => [number, number];
-  readonly rangeRight?: (min: number, max: number) => [number, number];
-  /** Time in seconds, then a column for each line. `undefined` is no value of this line, `null` a gap. */
-  readonly columns: () => readonly [number[], ...(number | null | undefined)[][]];
-  /** What it shows, in a sentence or two. */
-  readonly summary: () => string;
-}
-
-const HEIGHT_PX = 210;
 const TABLE_ROWS_MAX = 24;
-const DOTS_MAX = 60;
-const FONT = "12px system-ui, sans-serif";
-/** Steps of a scale that counts things. */
-const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [step, step * 10, step * 100, step * 1_000]).sort((a, b) => a - b);
-/** Steps of the time axis, in seconds. */
-const TIME_STEPS = [
-  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
-];
+const ZOOM_STEP = 2;
+
+/** A place on the x axis in words. */
+export function placeOf(axis: Axis, x: number): string {
+  return axis === "time" ? duration(x) : `${count(x)} tokens`;
+}
 
 /** A chart within a `<figure>`. */
 export class Chart {
-  /** Asks for the chart to be drawn with what `columns` gives then. */
+  /** Asks for the chart to be drawn anew. */
   readonly refresh: () => void;
   readonly #spec: ChartSpec;
+  readonly #scene: () => Scene;
   readonly #summary = make("p", { class: "quiet small" });
+  readonly #keys = make("p", { class: "keys small number" });
   readonly #when = make("span", { class: "quiet" });
-  readonly #values: HTMLElement[] = [];
   // Named anew with each drawing; what is never drawn has a name too.
   readonly #plotHost = make("div", { class: "plot", tabindex: "0", role: "img", "aria-label": "Chart" });
   readonly #table = make("details");
+  readonly #heads = make("tr");
   readonly #rows = make("tbody");
-  readonly #keys: HTMLElement[] = [];
-  /** Made with the first picture: a chart that is never seen costs nothing. */
+  /** What is drawn, in the order of uPlot's series, the x axis apart. */
+  #strokes: readonly Stroke[] = [];
+  /** The key of each of them that has one, and the value in it. */
+  #named: { readonly at: number; readonly key: HTMLElement; readonly value: HTMLElement }[] = [];
+  /** Made with the first picture: a chart that is never seen costs nothing. Made anew for other lines or scales. */
   #plot: uPlot | undefined;
+  #shape = "";
 
-  constructor(figure: HTMLElement, spec: ChartSpec) {
+  constructor(figure: HTMLElement, spec: ChartSpec, scene: () => Scene) {
     this.#spec = spec;
-    const keys = make("p", { class: "keys small number" });
-    for (const line of spec.lines) {
-      const value = make("b", {}, UNKNOWN);
-      const key = make("span", { class: line.dashed ? "key dashed" : "key" }, `${line.label} `, value);
-      key.style.setProperty("--swatch", `var(--${line.color})`);
-      this.#values.push(value);
-      this.#keys.push(key);
-    }
-    keys.append(...this.#keys, this.#when);
-    figure.append(
-      make("figcaption", {}, make("h3", {}, spec.title), this.#summary),
-      keys,
-      this.#plotHost,
-      this.#tableOf(spec),
-    );
+    this.#scene = scene;
+    const caption = make("figcaption", {}, make("h3", {}, spec.title), this.#summary);
+    figure.append(caption, this.#keys, this.#plotHost, this.#tableOf(spec));
     this.refresh = painter(figure, () => this.#paint());
     new ResizeObserver(() => this.#resize()).observe(this.#plotHost);
     this.#plotHost.addEventListener("keydown", (event) => this.#key(event));
@@ -87,69 +61,27 @@ export class Chart {
     onThemeChange(() => this.#plot?.redraw(false, true));
   }
 
-  #options(): uPlot.Options {
-    const axis = (more: uPlot.Axis): uPlot.Axis => ({
-      font: FONT,
-      stroke: () => color("ink-soft"),
-      grid: { stroke: () => color("line"), width: 1 },
-      ticks: { show: false },
-      ...more,
+  get spec(): ChartSpec {
+    return this.#spec;
+  }
+
+  /** The chart as it is now, to be saved; `about` says whose it is. */
+  picture(about: string): HTMLCanvasElement {
+    this.#paint();
+    const keys = this.#named.map(({ at }): Picture["keys"][number] => {
+      const { line, label, kind } = this.#strokes[at]!;
+      return { label, color: color(line.color), dash: kind === "other" ? [2, 4] : line.dashed ? [6, 5] : [] };
     });
-    const side = (right: boolean) => this.#spec.lines.find((line) => (line.right ?? false) === right);
-    const values = (right: boolean) => (_: uPlot, splits: number[]) =>
-      splits.map((split) => side(right)?.tick(split) ?? "");
-    const axes = [
-      axis({ incrs: TIME_STEPS, space: 56, size: 30, values: (_, splits) => splits.map((split) => duration(split)) }),
-      axis({ scale: "y", size: 58, space: 24, values: values(false) }),
-    ];
-    if (side(true))
-      axes.push(
-        axis({ scale: "right", side: 1, size: 44, incrs: WHOLE_STEPS, grid: { show: false }, values: values(true) }),
-      );
-    const range =
-      (limits: ChartSpec["range"]): uPlot.Range.Function =>
-      (_, min, max) =>
-        limits(min ?? 0, max ?? 1);
-    return {
-      width: this.#width(),
-      height: HEIGHT_PX,
-      legend: { show: false },
-      cursor: { drag: { x: false, y: false }, sync: { key: "run", scales: ["x", null] }, y: false },
-      scales: {
-        x: { time: false },
-        y: { range: range(this.#spec.range) },
-        right: { range: range(this.#spec.rangeRight ?? this.#spec.range) },
-      },
-      axes,
-      series: [
-        {},
-        ...this.#spec.lines.map(
-          (line): uPlot.Series => ({
-            label: line.label,
-            scale: line.right ? "right" : "y",
-            stroke: () => color(line.color),
-            width: 1.75,
-            spanGaps: false,
-            points: {
-              show: (plot, index) => (line.dots ?? false) && isSparse(plot.data[index] ?? []),
-              size: 4,
-              fill: () => color(line.color),
-            },
-            ...(line.dashed ? { dash: [6, 5] } : {}),
-          }),
-        ),
-      ],
-      hooks: { setCursor: [() => this.#readOut()] },
-    };
+    const { title, unit, unitRight } = this.#spec;
+    return pictureOf(this.#plot!.ctx.canvas, { title, about, keys, unit, unitRight: unitRight ?? "" });
   }
 
   #tableOf(spec: ChartSpec): HTMLElement {
-    const heads = ["Time", ...spec.lines.map((line) => line.label)].map((head) => make("th", { scope: "col" }, head));
     const table = make(
       "table",
       {},
       make("caption", { class: "hidden-text" }, spec.title),
-      make("thead", {}, make("tr", {}, ...heads)),
+      make("thead", {}, this.#heads),
       this.#rows,
     );
     const scroll = make(
@@ -170,84 +102,175 @@ export class Chart {
       this.#plot.setSize({ width: this.#width(), height: HEIGHT_PX });
   }
 
+  /** Takes up other lines: their keys, the heads of the table; the plot is made anew. */
+  #reshape({ other, choice }: Scene): void {
+    const smooth = choice.smoothing !== "none";
+    const { lines } = this.#spec;
+    const name = (line: Line) => (smooth && line.noisy ? `${line.label}, smoothed` : line.label);
+    const raw = lines.filter((line) => smooth && line.noisy);
+    const others = other ? lines.filter((line) => !line.alone) : [];
+    // What is drawn last lies on top.
+    this.#strokes = [
+      ...raw.map((line): Stroke => ({ line, label: line.label, kind: "raw" })),
+      ...others.map((line): Stroke => ({ line, label: `${name(line)}, ${other?.name}`, kind: "other" })),
+      ...lines.map((line): Stroke => ({ line, label: name(line), kind: "own" })),
+    ];
+    const of = (kind: Stroke["kind"]) => this.#strokes.flatMap((stroke, at) => (stroke.kind === kind ? [at] : []));
+    this.#named = [...of("own"), ...of("other")].map((at) => {
+      const { line, label, kind } = this.#strokes[at]!;
+      const value = make("b", {}, UNKNOWN);
+      const style = kind === "other" ? "key dotted" : line.dashed ? "key dashed" : "key";
+      const key = make("span", { class: style }, `${label} `, value);
+      key.style.setProperty("--swatch", `var(--${line.color})`);
+      return { at, key, value };
+    });
+    this.#keys.replaceChildren(...this.#named.map(({ key }) => key), this.#when);
+    const heads = [X_TITLES[choice.axis], ...this.#named.map(({ at }) => this.#strokes[at]!.label)];
+    this.#heads.replaceChildren(...heads.map((head) => make("th", { scope: "col" }, head)));
+    this.#rows.replaceChildren();
+    this.#plot?.destroy();
+    this.#plot = undefined;
+  }
+
   #paint(): void {
+    const scene = this.#scene();
+    const { run, other, choice } = scene;
+    const shape = JSON.stringify([choice.axis, choice.log, choice.smoothing === "none", other?.name]);
+    if (shape !== this.#shape) this.#reshape(scene);
+    this.#shape = shape;
+    const whole = wholeOf(run, choice.axis);
+    const reach = SMOOTHING[choice.smoothing] * (whole.to - whole.from);
+    const curves = this.#strokes.map(({ line, kind }) => {
+      const curve = curveOf(kind === "other" && other ? other.run : run, line, choice.axis);
+      return kind !== "raw" && line.noisy ? smoothed(curve, reach) : curve;
+    });
     // uPlot's type allows no `undefined` within a column that may have `null`; its join makes just those.
-    const columns = this.#spec.columns() as unknown as uPlot.AlignedData;
-    if (this.#plot) this.#plot.setData(columns);
-    else this.#plot = new uPlot(this.#options(), columns, this.#plotHost);
+    const data = uPlot.join(curves.map(({ x, y }) => [x, y]) as uPlot.AlignedData[]);
+    const range = rangeOf(choice.shown, run, choice.axis);
+    this.#plot ??= new uPlot(
+      optionsOf(this.#spec, this.#strokes, choice, {
+        width: this.#width(),
+        moved: () => this.#readOut(),
+        selected: (plot) => this.#select(plot),
+        whole: () => this.#whole(),
+      }),
+      data,
+      this.#plotHost,
+    );
+    const plot = this.#plot;
+    plot.batch(() => {
+      plot.setData(data);
+      if (range) plot.setScale("x", { min: range.from, max: range.to });
+    });
     const summary = this.#spec.summary();
     setText(this.#summary, summary);
-    this.#plotHost.setAttribute("aria-label", `Chart: ${this.#spec.title}. ${summary} Arrow keys read single moments.`);
+    const keys = "Arrow keys read single moments, plus and minus zoom, Escape shows the whole run.";
+    this.#plotHost.setAttribute("aria-label", `Chart: ${this.#spec.title}. ${summary} ${keys}`);
     this.#readOut();
     this.#fillTable();
   }
 
-  /** The values under the cursor, or the newest. */
+  /** The values under the cursor, or the newest that are shown. */
   #readOut(): void {
-    const times = this.#times();
     const index = this.#plot?.cursor.idx ?? null;
-    const time = index === null ? undefined : times[index];
-    setText(this.#when, time === undefined ? "" : `after ${duration(time)}`);
-    this.#values.forEach((node, line) => {
-      const value = this.#at(line, index ?? times.length - 1);
-      setText(node, value);
-      this.#keys[line]!.hidden = (this.#spec.lines[line]?.optional ?? false) && value === UNKNOWN;
-    });
+    const place = index === null ? undefined : this.#places()[index];
+    const { axis } = this.#scene().choice;
+    const when = place === undefined ? "" : `${axis === "time" ? "after" : "at"} ${placeOf(axis, place)}`;
+    setText(this.#when, when);
+    for (const { at, key, value } of this.#named) {
+      const text = this.#at(at, index ?? this.#ends()[1]);
+      setText(value, text);
+      key.hidden = (this.#strokes[at]?.line.optional ?? false) && text === UNKNOWN;
+    }
   }
 
-  #times(): ArrayLike<number> {
+  #places(): ArrayLike<number> {
     return this.#plot?.data[0] ?? [];
   }
 
-  /** The value of a line at a row, or the last one before. */
-  #at(line: number, row: number): string {
-    const column = this.#plot?.data[line + 1] ?? [];
+  /** The first row and the last one that are shown. */
+  #ends(): [number, number] {
+    const places = this.#places();
+    const { min, max } = this.#plot?.scales["x"] ?? {};
+    let [first, last] = [0, places.length - 1];
+    while (first < last && (places[first] ?? 0) < (min ?? 0)) first += 1;
+    while (last > first && (places[last] ?? 0) > (max ?? Number.POSITIVE_INFINITY)) last -= 1;
+    return [first, last];
+  }
+
+  /** The value of a stroke at a row, or the last one before. */
+  #at(stroke: number, row: number): string {
+    const column = this.#plot?.data[stroke + 1] ?? [];
     let at = row;
     while (at >= 0 && column[at] === undefined) at -= 1;
     const value = column[at];
-    return typeof value === "number" ? (this.#spec.lines[line]?.format(value) ?? "") : UNKNOWN;
+    return typeof value === "number" ? (this.#strokes[stroke]?.line.format(value) ?? "") : UNKNOWN;
   }
 
   #fillTable(): void {
     if (!this.#table.open) return;
-    const times = this.#times();
-    const step = Math.max(1, Math.ceil(times.length / TABLE_ROWS_MAX));
+    const places = this.#places();
+    const [first, last] = this.#ends();
+    const step = Math.max(1, Math.ceil((last - first + 1) / TABLE_ROWS_MAX));
     const rows: number[] = [];
-    for (let row = times.length - 1; row >= 0; row -= step) rows.push(row);
-    const blank = () => make("tr", {}, make("th", { scope: "row" }), ...this.#spec.lines.map(() => make("td")));
+    for (let row = last; row >= first; row -= step) rows.push(row);
+    const { axis } = this.#scene().choice;
+    const blank = () => make("tr", {}, make("th", { scope: "row" }), ...this.#named.map(() => make("td")));
     fillRows(this.#rows, rows, blank, (element, row) => {
-      setText(element.cells[0]!, duration(times[row] ?? 0));
-      this.#spec.lines.forEach((_, line) => setText(element.cells[line + 1]!, this.#at(line, row)));
+      setText(element.cells[0]!, placeOf(axis, places[row] ?? 0));
+      this.#named.forEach(({ at }, cell) => setText(element.cells[cell + 1]!, this.#at(at, row)));
     });
+  }
+
+  #whole(): void {
+    this.#scene().zoom(null);
+  }
+
+  /** Shows what was chosen by a drag. */
+  #select(plot: uPlot): void {
+    const { left, width } = plot.select;
+    if (width === 0) return;
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    // uPlot has the others follow; the one that somebody drags over is enough.
+    if (!plot.cursor.event) return;
+    this.#plotHost.focus({ preventScroll: true });
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    this.#scene().zoom({ from: Math.max(0, from), to });
   }
 
   #key(event: KeyboardEvent): void {
     const plot = this.#plot;
-    const times = this.#times();
-    const last = times.length - 1;
+    const places = this.#places();
+    const [first, last] = this.#ends();
     if (!plot || last < 0) return;
     const now = plot.cursor.idx ?? last + 1;
-    const page = Math.max(1, Math.round(last / 10));
+    const page = Math.max(1, Math.round((last - first) / 10));
     const goals: Readonly<Record<string, number>> = {
       ArrowLeft: now - 1,
       ArrowRight: now + 1,
       PageUp: now - page,
       PageDown: now + page,
-      Home: 0,
+      Home: first,
       End: last,
     };
     const goal = goals[event.key];
-    if (event.key === "Escape") plot.setCursor({ left: -10, top: -10 });
+    const zooms: Readonly<Record<string, number>> = { "+": 1 / ZOOM_STEP, "=": 1 / ZOOM_STEP, "-": ZOOM_STEP };
+    const factor = zooms[event.key];
+    if (factor !== undefined && !event.ctrlKey && !event.metaKey) {
+      const whole = { from: places[0] ?? 0, to: places[places.length - 1] ?? 0 };
+      const { min, max } = plot.scales["x"] ?? {};
+      const shown = { from: min ?? whole.from, to: max ?? whole.to };
+      const about = places[Math.min(last, now)] ?? shown.to;
+      event.preventDefault();
+      return this.#scene().zoom(moved(shown, whole, { factor, about }));
+    }
+    if (event.key === "Escape") {
+      plot.setCursor({ left: -10, top: -10 });
+      this.#whole();
+    }
     if (goal === undefined) return;
     event.preventDefault();
-    const time = times[Math.min(last, Math.max(0, goal))] ?? 0;
-    plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 });
+    const place = places[Math.min(last, Math.max(first, goal))] ?? 0;
+    plot.setCursor({ left: plot.valToPos(place, "x"), top: 0 });
   }
-}
-
-function isSparse(column: ArrayLike<unknown>): boolean {
-  let values = 0;
-  for (let row = 0; row < column.length && values <= DOTS_MAX; row += 1)
-    values += typeof column[row] === "number" ? 1 : 0;
-  return values <= DOTS_MAX;
 }

@@ -1,8 +1,18 @@
 /** What the charts show. */
-import uPlot from "uplot";
+import { find } from "../shared/dom.js";
 import { bytes, count, duration, nats, percent } from "../shared/format.js";
-import { Chart, type ChartSpec } from "./chart.js";
-import { type Course, perSecond } from "./course.js";
+import { Chart, type Scene } from "./chart.js";
+import { type Choice, readChoice, writeChoice } from "./choice.js";
+import { perSecond, startOf } from "./columns.js";
+import { Controls } from "./controls.js";
+import type { Course } from "./course.js";
+import type { ChartSpec } from "./plot-options.js";
+
+/** What charts must know of the run beside its course. */
+export interface Facts {
+  readonly run: string;
+  readonly entropyFloor: number | null;
+}
 
 const fromZero = (_: number, max: number): [number, number] => [0, max > 0 ? max * 1.1 : 1];
 const plain = (value: number): string => String(Number(value.toPrecision(4)));
@@ -10,40 +20,68 @@ const plain = (value: number): string => String(Number(value.toPrecision(4)));
 const tidy = (text: string): string => text.replace(/(\.\d*?)0+(?= )/, "$1").replace(/\.(?= )/, "");
 const wholePercent = (share: number): string => `${Math.round(share * 100)} %`;
 
-/** Charts in `grid`; the function asks for all of them to be drawn anew. */
-export function makeCharts(grid: HTMLElement, course: Course, floor: () => number | null): () => void {
+/** Charts in `grid`, and what rules them above it; the function asks for all of them to be drawn anew. */
+export function makeCharts(grid: HTMLElement, course: Course, facts: () => Facts | null): () => void {
+  let choice = readChoice(location.search);
+  let other: Scene["other"] = null;
+  const scene = (): Scene => ({ run: course.view, other, choice, zoom: (shown) => choose({ ...choice, shown }) });
+  const floor = () => facts()?.entropyFloor ?? null;
   const charts = [loss(course, floor), speed(course), learners(course), network(course)].map((spec) => {
     const figure = grid.appendChild(document.createElement("figure"));
     figure.className = "card chart";
-    return new Chart(figure, spec);
+    return new Chart(figure, spec, scene);
   });
-  return () => charts.forEach((chart) => chart.refresh());
+  const refresh = () => {
+    controls.show(scene());
+    charts.forEach((chart) => chart.refresh());
+  };
+  const choose = (chosen: Choice) => {
+    choice = chosen;
+    history.replaceState(history.state, "", location.pathname + writeChoice(choice, location.search) + location.hash);
+    refresh();
+  };
+  const controls = new Controls(find("charts-controls", HTMLElement), charts, {
+    run: () => facts()?.run ?? "",
+    choose,
+    compare: (found) => {
+      other = found;
+      refresh();
+    },
+  });
+  return refresh;
 }
 
 function loss(course: Course, floor: () => number | null): ChartSpec {
+  const line = { format: nats, tick: plain };
   return {
     title: "Loss, in nats per token",
+    name: "Loss",
+    unit: "nats per token",
     lines: [
-      { label: "held-out", color: "line-1", format: nats, tick: plain, dots: true },
-      { label: "training", color: "line-2", format: nats, tick: plain },
-      { label: "no model can go below", color: "line-quiet", format: nats, tick: plain, dashed: true, optional: true },
+      {
+        ...line,
+        label: "held-out",
+        color: "line-1",
+        dots: true,
+        rows: "evaluations",
+        values: ({ evaluations }) => evaluations.map(({ loss }) => loss),
+      },
+      { ...line, label: "training", color: "line-2", noisy: true, values: ({ trainLoss }) => trainLoss },
+      {
+        ...line,
+        label: "no model can go below",
+        color: "line-quiet",
+        dashed: true,
+        optional: true,
+        alone: true,
+        values: ({ timeS }) => timeS.map(() => floor()),
+      },
     ],
     range: (min, max) => {
       const pad = Math.max(0.05, (max - min) * 0.08);
       return [Math.max(0, min - pad), max + pad];
     },
-    columns: () => {
-      const { timeS, trainLoss, evaluations } = course.view;
-      const held = [evaluations.map((one) => one.timeS), evaluations.map((one) => one.loss)];
-      if (timeS.length === 0) return [[], [], [], []];
-      const [time = [], trained = [], tested = []] = uPlot.join([[timeS, trainLoss], held] as uPlot.AlignedData[]) as (
-        | number
-        | null
-        | undefined
-      )[][];
-      const least = floor();
-      return [time as number[], tested, trained, time.map(() => least)];
-    },
+    mayBeLog: true,
     summary: () => {
       const { evaluations } = course.view;
       const first = evaluations[0];
@@ -51,7 +89,8 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       if (!first || !last) return "Nothing measured yet.";
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
-      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} in ${duration(last.timeS)}.${below}`;
+      const after = duration(last.timeS - startOf(course.view));
+      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} in ${after}.${below}`;
     },
   };
 }
@@ -59,9 +98,19 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
 function speed(course: Course): ChartSpec {
   return {
     title: "Speed",
-    lines: [{ label: "tokens a second", color: "line-1", format: count, tick: (value) => tidy(count(value)) }],
+    name: "Speed",
+    unit: "tokens a second",
+    lines: [
+      {
+        label: "tokens a second",
+        color: "line-1",
+        format: count,
+        tick: (value) => tidy(count(value)),
+        noisy: true,
+        values: ({ tokensPerS }) => tokensPerS,
+      },
+    ],
     range: fromZero,
-    columns: () => [course.view.timeS, course.view.tokensPerS],
     summary: () => {
       const { tokensPerS } = course.view;
       const last = tokensPerS.at(-1);
@@ -74,13 +123,28 @@ function speed(course: Course): ChartSpec {
 function learners(course: Course): ChartSpec {
   return {
     title: "Participation and learners",
+    name: "Participation",
+    unit: "tokens merged of those trained",
+    unitRight: "learners in rounds",
     lines: [
-      { label: "tokens merged of those trained", color: "line-1", format: percent, tick: wholePercent },
-      { label: "learners in rounds", color: "line-2", format: count, tick: (value) => tidy(count(value)), right: true },
+      {
+        label: "tokens merged of those trained",
+        color: "line-1",
+        format: percent,
+        tick: wholePercent,
+        values: ({ participation }) => participation,
+      },
+      {
+        label: "learners in rounds",
+        color: "line-2",
+        format: count,
+        tick: (value) => tidy(count(value)),
+        right: true,
+        values: ({ live }) => live,
+      },
     ],
     range: () => [0, 1],
     rangeRight: fromZero,
-    columns: () => [course.view.timeS, course.view.participation, course.view.live],
     summary: () => {
       const { participation, live } = course.view;
       const share = participation.at(-1);
@@ -92,18 +156,27 @@ function learners(course: Course): ChartSpec {
 
 function network(course: Course): ChartSpec {
   const format = (value: number) => `${bytes(value)}/s`;
-  const tick = (value: number) => tidy(format(value));
+  const line = { format, tick: (value: number) => tidy(format(value)), noisy: true };
   return {
     title: "Network",
+    name: "Network",
+    unit: "bytes a second",
     lines: [
-      { label: "from learners", color: "line-1", format, tick },
-      { label: "to learners", color: "line-2", format, tick, dashed: true },
+      {
+        ...line,
+        label: "from learners",
+        color: "line-1",
+        values: ({ timeS, bytesUp }) => perSecond(timeS, bytesUp),
+      },
+      {
+        ...line,
+        label: "to learners",
+        color: "line-2",
+        dashed: true,
+        values: ({ timeS, bytesDown }) => perSecond(timeS, bytesDown),
+      },
     ],
     range: fromZero,
-    columns: () => {
-      const { timeS, bytesUp, bytesDown } = course.view;
-      return [timeS, perSecond(timeS, bytesUp), perSecond(timeS, bytesDown)];
-    },
     summary: () => {
       const { bytesUp, bytesDown } = course.view;
       return `${bytes(bytesUp.at(-1) ?? 0)} came from learners so far, ${bytes(bytesDown.at(-1) ?? 0)} went to them; joining and data not counted.`;

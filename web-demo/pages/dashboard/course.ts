@@ -67,12 +67,3 @@ export class Course {
 function isNewer(one: { readonly timeS: number }, others: readonly { readonly timeS: number }[]): boolean {
   return one.timeS > (others.at(-1)?.timeS ?? -1);
 }
-
-/** Growth per second of a column that only counts up, `[points]`; `null` for the first. */
-export function perSecond(timeS: readonly number[], total: readonly number[]): (number | null)[] {
-  return total.map((value, index) => {
-    const before = total[index - 1];
-    const seconds = (timeS[index] ?? 0) - (timeS[index - 1] ?? 0);
-    return before === undefined || seconds <= 0 ? null : Math.max(0, value - before) / seconds;
-  });
-}

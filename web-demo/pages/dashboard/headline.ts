@@ -9,20 +9,15 @@ export function makeHeadline(): (status: ServerStatus) => void {
     const node = find(id, HTMLElement);
     return (text: string) => setText(node, text);
   };
-  const [about, participation, participationBar] = [
-    put("about"),
-    put("participation"),
-    find("participation-bar", HTMLElement),
-  ];
+  const [about, participation] = [put("about"), put("participation")];
   const [loss, lossStart, speed, speedMore] = [put("loss"), put("loss-start"), put("speed"), put("speed-more")];
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
   return (status) => {
     about(
-      `A model of ${count(status.params)} parameters (“${status.preset}”) on ${status.corpus}, for ${duration(status.runS)}.`,
+      `A model of ${count(status.params)} parameters (“${status.init ?? status.preset}”) on ${status.corpus}, for ${duration(status.runS)}.`,
     );
     participation(percent(status.participation));
-    participationBar.style.width = `${(status.participation * 100).toFixed(1)}%`;
     loss(nats(status.valLossLast));
     lossStart(
       status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start${perByte(status)}`,
@@ -32,14 +27,21 @@ export function makeHeadline(): (status: ServerStatus) => void {
     live(count(status.live));
     liveMore(`${count(status.connected)} connected, ${count(status.learnersTotal)} ever seen`);
     merged(count(status.tokensMerged));
-    mergedMore(
-      `in ${plural(status.rounds, "round")}; ${percent(status.tokensMerged / status.totalTokens)} of the schedule`,
-    );
+    mergedMore(`in ${plural(status.rounds, "round")}; ${scheduleOf(status)}`);
     up(bytes(status.bytesUp));
     upMore(perParameter(status.bitsPerParamUp));
     down(bytes(status.bytesDown));
     downMore(perParameter(status.bitsPerParamDown));
   };
+}
+
+/** How much of the schedule of the learning rate is over, and how long the rest takes at the present speed. */
+function scheduleOf(status: ServerStatus): string {
+  const share = `${percent(status.tokensMerged / status.totalTokens)} of the schedule`;
+  const left = status.totalTokens - status.tokensMerged;
+  const perS = status.tokensPerS * status.participation;
+  const goesOn = !(status.paused || status.finished) && left > 0 && perS > 0;
+  return goesOn ? `${share}, ${duration(left / perS)} to its end` : share;
 }
 
 function perByte(status: ServerStatus): string {

@@ -1,140 +1,205 @@
-/** A class: the code to join with, who is there, and the owner's hand on each. */
-import type { LearnerView, ServerStatus } from "../shared/api.js";
-import { find, make, setAttribute, setText } from "../shared/dom.js";
-import { count } from "../shared/format.js";
-import { invite, linkFor } from "../shared/link.js";
-import { reinOf } from "../shared/rein.js";
-import { nameOf, toneOf } from "./learners.js";
+/** A class as a sea: an island for each learner as it comes, merges as pulses, and what holds one back. */
+import type { LearnerView, RoundsView } from "../shared/api.js";
+import { find, make, play, setAttribute, setText } from "../shared/dom.js";
+import { count, percent } from "../shared/format.js";
+import { placeIn, roomFor } from "../shared/places.js";
+import { reinOf, slowed } from "../shared/rein.js";
+import { nameOf, toneOf } from "./learner-words.js";
 import type { Owner } from "./owner.js";
+import { Reins } from "./reins.js";
 
-/** By how much an island can be slowed down. */
-const PACES = [1, 2, 4, 8] as const;
+const SVG = "http://www.w3.org/2000/svg";
+/** An island whose learner left by itself stays in sight for so long, in milliseconds. */
+const LEFT_MS = 120_000;
+/** How far from the middle islands lie, of a half of the sea each way. */
+const [REACH_X, REACH_Y] = [0.88, 0.82];
 
-/** The part of the page for a class. */
 export class Islands {
-  readonly #section = find("classroom", HTMLElement);
   readonly #list = find("islands", HTMLUListElement);
-  readonly #said = find("islands-said", HTMLElement);
-  readonly #seconds = find("drop-seconds", HTMLInputElement);
-  readonly #rows = new Map<number, Row>();
-  readonly #owner: Owner;
-  #link = "";
+  readonly #ways = find("ways", SVGSVGElement);
+  readonly #light = find("lighthouse", SVGSVGElement);
+  readonly #islands = new Map<number, Island>();
+  readonly #card: Card;
+  /** The newest merged round whose islands have pulsed. */
+  #pulsed = 0n;
 
   constructor(owner: Owner) {
-    this.#owner = owner;
-    owner.onToken((has) => this.#offer(has));
-    find("islands-token", HTMLButtonElement).addEventListener("click", () => owner.ask());
+    this.#card = new Card(owner);
+    this.#list.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.#card.close();
+    });
   }
 
-  /** Shows a run that is for a class; others have none of this. */
-  show(status: ServerStatus): void {
-    this.#section.hidden = !status.classroom;
-    if (!status.classroom) return;
-    this.#showLink(linkFor(status.links));
-    const lacks = status.inviteRequired && invite() === "";
-    const note = find("classroom-note", HTMLElement);
-    note.hidden = !lacks;
-    setText(note, lacks ? "The invite is missing here: open this page by the link that the syncer printed." : "");
-    // Who left on its own is no island any more; who was sent away is.
-    const islands = status.learners.filter((learner) => learner.state !== null || learner.returnsS !== null);
-    const here = islands.filter((learner) => learner.state !== null).length;
-    setText(find("islands-count", HTMLElement), islands.length > 0 ? count(here) : "");
-    find("islands-none", HTMLElement).hidden = islands.length > 0;
-    this.#showIslands(islands);
-  }
-
-  #showLink(link: string): void {
-    if (link === this.#link) return;
-    this.#link = link;
-    // May break before the invite, not within it.
-    const [place = link, fragment] = link.split(/(?=#)/);
-    find("classroom-link", HTMLElement).replaceChildren(place, ...(fragment ? [make("wbr"), fragment] : []));
-    // Apart, so that runs without a class load none of it.
-    void import("../shared/qr.js").then(({ drawCode }) => drawCode(find("classroom-code", HTMLCanvasElement), link));
-  }
-
-  /** Rows stay with their islands, so that a button never moves under a finger or loses the keyboard. */
-  #showIslands(islands: readonly LearnerView[]): void {
-    for (const [learner, row] of this.#rows) {
-      if (islands.some((view) => view.learner === learner)) continue;
-      row.item.remove();
-      this.#rows.delete(learner);
+  /** Shows these learners; the number of islands whose learner is here. */
+  show(learners: readonly LearnerView[], nowMs: number): number {
+    const here = learners.filter((view) => view.state !== null || view.returnsS !== null);
+    for (const view of here) {
+      const island = this.#islands.get(view.learner) ?? this.#add(view.learner);
+      island.seenMs = nowMs;
+      island.show(view);
     }
-    for (const view of islands) {
-      let row = this.#rows.get(view.learner);
-      if (!row) {
-        row = new Row(view.learner, this);
-        this.#rows.set(view.learner, row);
-        const next = [...this.#rows].filter(([learner]) => learner > view.learner).sort(([a], [b]) => a - b)[0];
-        this.#list.insertBefore(row.item, next?.[1].item ?? null);
-      }
-      row.show(view);
+    for (const [learner, island] of this.#islands) {
+      if (island.seenMs === nowMs) continue;
+      const gone = learners.find((view) => view.learner === learner);
+      if (nowMs - island.seenMs > LEFT_MS) this.#remove(learner, island);
+      else if (gone) island.show(gone);
     }
+    this.#settle();
+    this.#card.renew();
+    return here.filter((view) => view.state !== null).length;
   }
 
-  #offer(hasToken: boolean): void {
-    this.#section.classList.toggle("steered", hasToken);
-    find("islands-owner", HTMLElement).hidden = !hasToken;
-    find("islands-hint", HTMLElement).hidden = hasToken;
+  /** Whether any island is in sight. */
+  get any(): boolean {
+    return this.#islands.size > 0;
   }
 
-  /** Has an island train for `1 / by` of its time. */
-  slow(learner: number, by: number): Promise<void> {
-    return this.#order(learner, "pace", { share: 1 / by });
+  /** Who is in a round that was merged just now pulses. */
+  merged(view: RoundsView): void {
+    const fresh = view.rounds.filter((report) => report.merged !== null && BigInt(report.round) > this.#pulsed);
+    for (const report of fresh) {
+      const round = BigInt(report.round);
+      if (round > this.#pulsed) this.#pulsed = round;
+    }
+    const learners = fresh.flatMap((report) => report.answers.filter((answer) => answer.fate === "merged"));
+    for (const { learner } of learners) this.#islands.get(learner)?.pulse();
+    if (learners.length > 0) play(this.#light);
   }
 
-  /** Sends an island away for the time that the field says, or with `back` lets it come back. */
-  drop(learner: number, back: boolean): Promise<void> {
-    if (!back && !this.#seconds.reportValidity()) return Promise.resolve();
-    return this.#order(learner, "drop", { seconds: back ? 0 : this.#seconds.valueAsNumber || 20 });
+  #add(learner: number): Island {
+    const taken = new Set([...this.#islands.values()].map((island) => island.place));
+    let place = 0;
+    while (taken.has(place)) place += 1;
+    const island = new Island(place, (asked) => this.#card.toggle(asked));
+    this.#islands.set(learner, island);
+    // In the order of numbers for the keyboard, wherever they lie.
+    const next = [...this.#islands].filter(([other]) => other > learner).sort(([a], [b]) => a - b)[0];
+    this.#list.insertBefore(island.item, next?.[1].item ?? null);
+    this.#ways.append(island.way);
+    return island;
   }
 
-  async #order(learner: number, what: string, order: object): Promise<void> {
-    const answer = await this.#owner.order(`learners/${learner}/${what}`, order);
-    this.#said.hidden = answer.ok;
-    if (answer.ok) return;
-    this.#said.dataset["tone"] = answer.tone;
-    setText(this.#said, answer.text);
+  #remove(learner: number, island: Island): void {
+    this.#card.leave(island);
+    island.item.remove();
+    island.way.remove();
+    this.#islands.delete(learner);
+  }
+
+  #settle(): void {
+    const islands = [...this.#islands.values()];
+    const room = roomFor(Math.max(1, ...islands.map(({ place }) => place + 1)));
+    setAttribute(this.#list, "data-room", String(room));
+    for (const island of islands) island.lie(placeIn(room, island.place));
   }
 }
 
-/** One island. */
-class Row {
+/** One island, and its way to the lighthouse. */
+class Island {
   readonly item: HTMLLIElement;
-  readonly #name = make("strong", { class: "name" });
-  readonly #what = make("span", { class: "quiet small number" });
+  readonly way = document.createElementNS(SVG, "line");
+  readonly spot = make("button", { type: "button", class: "spot", "aria-expanded": "false" });
+  readonly place: number;
+  seenMs = 0;
+  view: LearnerView | undefined;
+  readonly #ring = make("span", { class: "ring", "aria-hidden": "true" });
+  readonly #name = make("span", { class: "name" });
   readonly #badge = make("span", { class: "badge" });
-  readonly #paces: HTMLButtonElement[];
-  readonly #drop = make("button", { type: "button", class: "danger" });
-  #away = false;
 
-  constructor(learner: number, islands: Islands) {
-    this.#paces = PACES.map((by) => {
-      const button = make(
-        "button",
-        { type: "button", "aria-pressed": "false" },
-        by === 1 ? "Full speed" : `×${by} slower`,
-      );
-      button.addEventListener("click", () => void islands.slow(learner, by));
-      return button;
-    });
-    this.#drop.addEventListener("click", () => void islands.drop(learner, this.#away));
-    const controls = make("div", { class: "controls", role: "group" }, ...this.#paces, this.#drop);
-    this.item = make("li", {}, make("div", { class: "who" }, this.#name, this.#what, this.#badge), controls);
+  constructor(place: number, asked: (island: Island) => void) {
+    this.place = place;
+    this.spot.append(this.#ring, make("span", { class: "land", "aria-hidden": "true" }), this.#name, " ", this.#badge);
+    this.spot.addEventListener("click", () => asked(this));
+    this.item = make("li", {}, this.spot);
   }
 
   show(view: LearnerView): void {
-    const name = `${nameOf(view)} #${view.learner}`;
-    setText(this.#name, name);
-    setText(this.#what, view.state === null ? "" : `${count(view.tokensPerS)} tokens/s`);
-    setText(this.#badge, reinOf(view) || (view.state ?? "away"));
+    this.view = view;
+    setText(this.#name, titleOf(view));
+    setText(this.#badge, shortState(view));
     setAttribute(this.#badge, "data-tone", reinOf(view) ? "held" : toneOf(view));
-    setAttribute(this.item.lastElementChild!, "aria-label", `What ${name} may do`);
-    this.#away = view.returnsS !== null;
-    setText(this.#drop, this.#away ? "Let it back" : "Drop");
-    this.#paces.forEach((button, index) => {
-      const by = PACES[index] ?? 1;
-      setAttribute(button, "aria-pressed", String(Math.abs(view.share * by - 1) < 0.01));
-    });
+    for (const node of [this.item, this.way]) setAttribute(node, "data-state", stateOf(view));
   }
+
+  lie({ x, y }: { readonly x: number; readonly y: number }): void {
+    const [left, top] = [50 + 50 * REACH_X * x, 50 + 50 * REACH_Y * y];
+    this.item.style.setProperty("--x", `${left.toFixed(2)}%`);
+    this.item.style.setProperty("--y", `${top.toFixed(2)}%`);
+    setAttribute(this.item, "data-side", top > 50 ? "below" : "above");
+    for (const [name, value] of Object.entries({ x1: left, y1: top, x2: 50, y2: 50 }))
+      setAttribute(this.way, name, value.toFixed(2));
+  }
+
+  /** Something that it learnt is in the model now. */
+  pulse(): void {
+    play(this.#ring);
+    play(this.way);
+  }
+}
+
+/** What is known of the island that was clicked, and the owner's hand on it. */
+class Card {
+  readonly #what = make("p", { class: "small number" });
+  readonly #reins: Reins;
+  readonly #item: HTMLElement;
+  #of: Island | undefined;
+
+  constructor(owner: Owner) {
+    this.#reins = new Reins(owner);
+    const close = make("button", { type: "button", class: "close" }, "Close");
+    close.addEventListener("click", () => this.close());
+    this.#item = make("div", { class: "island-card stack" }, this.#what, this.#reins.item, close);
+  }
+
+  toggle(island: Island): void {
+    if (this.#of === island) return this.close();
+    this.#of?.spot.setAttribute("aria-expanded", "false");
+    this.#of = island;
+    island.spot.setAttribute("aria-expanded", "true");
+    island.item.append(this.#item);
+    this.renew();
+  }
+
+  close(): void {
+    const island = this.#of;
+    if (!island) return;
+    this.leave(island);
+    island.spot.focus();
+  }
+
+  /** Goes with its island. */
+  leave(island: Island): void {
+    if (this.#of !== island) return;
+    this.#of = undefined;
+    island.spot.setAttribute("aria-expanded", "false");
+    this.#item.remove();
+  }
+
+  renew(): void {
+    const view = this.#of?.view;
+    if (!view) return;
+    const state = reinOf(view) || (view.state ?? "away");
+    const speed = view.state === null ? "" : ` ${count(view.tokensPerS)} tokens a second.`;
+    setText(this.#what, `${titleOf(view)}: ${state}.${speed} ${percent(view.mergedShare)} of the model is its work.`);
+    this.#reins.show(view, titleOf(view));
+  }
+}
+
+/** Its name and its number: two of a class may have the same name. */
+function titleOf(view: LearnerView): string {
+  return `${nameOf(view)} #${view.learner}`;
+}
+
+/** What it looks like. */
+function stateOf(view: LearnerView): "going" | "slowed" | "dropped" | "away" | "waiting" {
+  if (view.returnsS !== null) return "dropped";
+  if (view.state === null) return "away";
+  if (view.share < 1) return "slowed";
+  return view.state === "training" ? "going" : "waiting";
+}
+
+/** What it does, in a word or three. */
+function shortState(view: LearnerView): string {
+  if (view.returnsS !== null) return `dropped, ${Math.ceil(view.returnsS)} s`;
+  return view.state === null ? "away" : slowed(view.share) || view.state;
 }

@@ -1,12 +1,17 @@
 /** The table of learners: a page at a time, sorted by the syncer, renewed while it is looked at. */
-import type { Fates, LearnersPage, LearnerView, Sort } from "../shared/api.js";
+import type { LearnersPage, LearnerView, Sort } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
-import { count, milliseconds, nats, percent, plural } from "../shared/format.js";
+import { count, nats, percent, plural } from "../shared/format.js";
 import { whileSeen } from "../shared/paint.js";
 import { reinOf } from "../shared/rein.js";
+import { LearnerCard } from "./learner-card.js";
+import { aboutOf, lostUpdates, nameOf, toneOf } from "./learner-words.js";
+import type { Owner } from "./owner.js";
 
 const PAGE = 50;
 const RENEW_MS = 3_000;
+/** Rows of a page for learners that are away, unless somebody wants all. */
+const AWAY_ROWS = 8;
 const KINDS = { browser: "browser", gpu: "GPU", cpu: "CPU", other: "other" } as const;
 
 /** The section with the learners. */
@@ -16,13 +21,23 @@ export class Learners {
   readonly #range = find("learners-range", HTMLElement);
   readonly #before = find("learners-before", HTMLButtonElement);
   readonly #after = find("learners-after", HTMLButtonElement);
+  readonly #away = find("learners-away", HTMLButtonElement);
   readonly #heads = [...this.#section.querySelectorAll<HTMLElement>("th[data-sort]")];
+  readonly #card: LearnerCard;
   readonly #names = new Map<number, string>();
   #sort: Sort = "merged";
   #offset = 0;
+  #all = false;
+  #page: LearnersPage | undefined;
   #asking: AbortController | undefined;
 
-  constructor() {
+  constructor(owner: Owner) {
+    this.#card = new LearnerCard(owner);
+    this.#rows.addEventListener("click", (event) => {
+      const button = event.target instanceof Element ? event.target.closest("button") : null;
+      const view = this.#page?.learners.find(({ learner }) => String(learner) === button?.dataset["learner"]);
+      if (button && view) this.#card.open(view, button);
+    });
     for (const head of this.#heads) {
       head.querySelector("button")?.addEventListener("click", () => {
         this.#sort = (head.dataset["sort"] ?? "merged") as Sort;
@@ -31,6 +46,10 @@ export class Learners {
     }
     this.#before.addEventListener("click", () => this.#turn(this.#offset - PAGE));
     this.#after.addEventListener("click", () => this.#turn(this.#offset + PAGE));
+    this.#away.addEventListener("click", () => {
+      this.#all = !this.#all;
+      if (this.#page) this.#show(this.#page);
+    });
     whileSeen(this.#section, RENEW_MS, () => void this.#renew());
   }
 
@@ -63,7 +82,9 @@ export class Learners {
   }
 
   #show(page: LearnersPage): void {
+    this.#page = page;
     this.meet(page.learners);
+    this.#card.renew(page.learners);
     for (const head of this.#heads) {
       const sorted = head.dataset["sort"] === page.sort;
       setAttribute(
@@ -73,21 +94,30 @@ export class Learners {
       );
     }
     const most = Math.max(...page.learners.map((learner) => learner.mergedShare), Number.MIN_VALUE);
-    fillRows(this.#rows, page.learners, blankRow, (row, view) => fillRow(row, view, view.mergedShare / most));
+    const here = this.#all ? page.learners : withoutMostAway(page.learners);
+    const hidden = page.learners.length - here.length;
+    fillRows(this.#rows, here, blankRow, (row, view) => fillRow(row, view, view.mergedShare / most));
     const last = page.offset + page.learners.length;
     setText(
       this.#range,
       page.total === 0 ? "Nobody yet." : `${page.offset + 1}–${last} of ${plural(page.total, "learner")}`,
     );
+    this.#away.hidden = hidden === 0 && !this.#all;
+    setAttribute(this.#away, "aria-pressed", String(this.#all));
+    setText(this.#away, hidden > 0 ? `Show all: ${hidden} more are away` : "Show all");
     this.#before.disabled = page.offset === 0;
     this.#after.disabled = last >= page.total;
     if (page.learners.length === 0 && page.offset > 0) this.#turn(Math.floor((page.total - 1) / PAGE) * PAGE);
   }
 }
 
-/** What people call a learner. */
-export function nameOf(view: LearnerView): string {
-  return view.name || `Learner ${view.learner}`;
+/** These learners, of those that are away only the first. */
+function withoutMostAway(learners: readonly LearnerView[]): readonly LearnerView[] {
+  let away = 0;
+  return learners.filter((view) => {
+    if (view.state === null && view.returnsS === null) away += 1;
+    return away <= AWAY_ROWS || view.state !== null || view.returnsS !== null;
+  });
 }
 
 function blankRow(): HTMLTableRowElement {
@@ -98,7 +128,12 @@ function blankRow(): HTMLTableRowElement {
     make("span", { class: "share" }),
   );
   const right = () => make("td", { class: "right" });
-  const head = make("th", { scope: "row" }, make("span", { class: "name" }), make("span", { class: "device" }));
+  const head = make(
+    "th",
+    { scope: "row" },
+    make("button", { type: "button", class: "name" }),
+    make("span", { class: "device" }),
+  );
   return make(
     "tr",
     {},
@@ -117,7 +152,9 @@ function blankRow(): HTMLTableRowElement {
 function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void {
   const [head, kind, state, speed, loss, share, merged, lost] = [...row.cells] as HTMLElement[];
   if (!head || !kind || !state || !speed || !loss || !share || !merged || !lost) return;
-  setText(head.children[0]!, nameOf(view));
+  const name = head.children[0] as HTMLElement;
+  setText(name, nameOf(view));
+  name.dataset["learner"] = String(view.learner);
   setText(head.children[1]!, aboutOf(view));
   setText(kind, KINDS[view.kind]);
   const badge = state.children[0]!;
@@ -130,44 +167,4 @@ function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void
   setText(share.children[1]!, percent(view.mergedShare));
   setText(merged, count(view.tokensMerged));
   setText(lost, lostUpdates(view.fates));
-}
-
-/** "cpu, 1 thread; batch 8; answers within 1.31 s; its link is thin": what is known of it. */
-export function aboutOf(view: LearnerView): string {
-  const parts = [view.device];
-  if (view.batch > 0) parts.push(`batch ${view.batch}`);
-  if (view.state !== null && view.answerMs > 0) parts.push(`answers within ${milliseconds(view.answerMs)}`);
-  if (view.thin) parts.push("its link is thin");
-  return parts.filter(Boolean).join("; ");
-}
-
-/** The tone of its state. */
-export function toneOf(view: LearnerView): string | null {
-  switch (view.state) {
-    case "training":
-      return "going";
-    case "joining":
-      return "waiting";
-    case "paused":
-    case "held":
-    case "starved":
-      return "held";
-    default:
-      return null;
-  }
-}
-
-/** "2 late, 1 refused (norm)", or nothing. */
-function lostUpdates(fates: Fates): string {
-  const late = sum(fates.late);
-  const refused = sum(fates.refused);
-  const reasons = Object.keys(fates.refused).map((reason) => reason.replaceAll("_", " "));
-  const parts = [];
-  if (late > 0) parts.push(`${count(late)} late`);
-  if (refused > 0) parts.push(`${count(refused)} refused (${reasons.join(", ")})`);
-  return parts.join(", ");
-}
-
-function sum(counts: Readonly<Partial<Record<string, number>>>): number {
-  return Object.values(counts).reduce<number>((total, value) => total + (value ?? 0), 0);
 }

@@ -1,15 +1,20 @@
 /** The dashboard: what the run is doing, for its owner and for whoever has the link. */
 import "./dashboard.css";
-import type { RoundsView, SeriesView, ServerStatus } from "../shared/api.js";
+import "./class.css";
+import type { LogView, RoundsView, SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { EventLink, type LinkState } from "../shared/events.js";
 import { carryInvite, copyFrom, invite, linkFor, shareLink } from "../shared/link.js";
 import { painter } from "../shared/paint.js";
 import { SentenceView } from "../shared/sentence.js";
+import { Talk } from "../shared/talk.js";
+import { AlertBanner } from "./alerts.js";
+import { ClassView } from "./class.js";
 import { Course } from "./course.js";
 import { makeHeadline } from "./headline.js";
-import { Islands } from "./islands.js";
 import { Learners } from "./learners.js";
+import { LogList } from "./log.js";
+import { showNewsOf } from "./news.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
 import { countdownOf, sentenceOf } from "./sentence.js";
@@ -21,10 +26,13 @@ let link: LinkState = { link: "opening" };
 
 /** Readers of screens are told at once that something else goes on; that more or fewer train can wait. */
 const sentence = new SentenceView({ quietMs: 30_000, tonesAtOnce: true });
-const learners = new Learners();
+const talk = new Talk(find("talk", HTMLElement), shareLink());
 const timeline = new Timeline((learner) => learners.nameOf(learner));
 const owner = new Owner();
-const islands = new Islands(owner);
+const learners = new Learners(owner);
+const log = new LogList();
+const alerts = new AlertBanner();
+const classView = new ClassView(owner, course);
 const shared = find("share-link", HTMLInputElement);
 let refreshCharts = (): void => {};
 const refreshSamples = makeSamples(course);
@@ -36,8 +44,19 @@ const refreshHeadline = painter(find("headline", HTMLElement), () => {
 const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
   owner.show(status);
+  const [look, lend] = [
+    "Whoever opens this link sees what the run came to",
+    "Whoever opens this link can lend a machine",
+  ];
+  setText(find("share-label", HTMLElement), status.finished ? look : lend);
   shared.value = linkFor(status.links);
-  find("invite-needed", HTMLElement).hidden = !status.inviteRequired || invite() !== "";
+  for (const [id, file] of [
+    ["report-page", "report.html"],
+    ["report-lines", "history.jsonl"],
+  ] as const) {
+    find(id, HTMLAnchorElement).href = `./v1/runs/${encodeURIComponent(status.run)}/${file}`;
+  }
+  find("invite-needed", HTMLElement).hidden = status.finished || !status.inviteRequired || invite() !== "";
 });
 
 function showSentence(): void {
@@ -48,6 +67,7 @@ function refreshAll(): void {
   refreshCharts();
   refreshSamples();
   refreshHeadline();
+  classView.refresh();
 }
 
 async function get<T>(path: string): Promise<T | null> {
@@ -78,7 +98,12 @@ async function loadRounds(): Promise<void> {
   if (view) timeline.take(view, true);
 }
 
-new EventLink(
+async function loadLog(): Promise<void> {
+  const view = await get<LogView>("./v1/log");
+  if (view) log.take(view, true);
+}
+
+const events = new EventLink(
   "./v1/events",
   {
     status: (news) => {
@@ -86,12 +111,18 @@ new EventLink(
       status = news;
       learners.meet(news.learners);
       showSentence();
-      islands.show(status);
+      alerts.show(status.alerts);
+      find("complete", HTMLElement).hidden = !status.finished;
+      classView.show(status);
       refreshHeadline();
+      talk.look(status);
       refreshOwner();
       if (floorCame) refreshCharts();
     },
-    rounds: (news) => timeline.take(news, false),
+    rounds: (news) => {
+      timeline.take(news, false);
+      classView.merged(news);
+    },
     point: (point) => {
       if (course.append(point)) refreshCharts();
       else void loadSeries();
@@ -99,28 +130,36 @@ new EventLink(
     evaluation: (evaluation) => {
       course.evaluated(evaluation);
       refreshCharts();
+      classView.refresh();
     },
     sample: (sample) => {
       course.wrote(sample);
       refreshSamples();
+      classView.refresh();
     },
+    log: (news) => log.take(news, false),
     lagged: () => {
       void loadSeries();
       void loadRounds();
+      void loadLog();
     },
   },
   (state) => {
-    link = state;
+    // A try is no connection yet: until it stands nothing else is said than that it is lost.
+    link = state.link === "opening" && link.link === "lost" ? { link: "lost", retryS: 0 } : state;
     showSentence();
     if (state.link !== "open") return;
     void loadSeries();
     void loadRounds();
+    void loadLog();
   },
 );
 
+showNewsOf(events, () => status?.finished ?? false);
+
 // Apart, so that what draws charts is no part of the page's first task.
 void import("./charts.js").then(({ makeCharts }) => {
-  refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status?.entropyFloor ?? null);
+  refreshCharts = makeCharts(find("charts", HTMLElement), course, () => status);
   refreshCharts();
 });
 

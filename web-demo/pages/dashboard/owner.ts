@@ -1,13 +1,20 @@
-/** What the run's owner can do here. The token stays in this tab: in its session storage, and in one header. */
+/** What the run's owner can do here. */
 import type { ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
-
-const KEPT = "archipelago.admin";
+import { keepToken, recallToken, takeToken } from "./token.js";
 
 type Order = "pause" | "resume" | "finish";
 
 /** Whether an order was taken, and if not, why. */
-export type Answer = { readonly ok: true } | { readonly ok: false; readonly text: string; readonly tone: "trouble" };
+export type Answer = { readonly ok: true } | Refusal;
+
+interface Refusal {
+  readonly ok: false;
+  readonly text: string;
+  readonly tone: "trouble";
+  /** Whether the token is not the run's. */
+  readonly denied?: true;
+}
 
 /** The owner's controls. */
 export class Owner {
@@ -20,8 +27,11 @@ export class Owner {
   #paused = false;
 
   constructor() {
-    this.#token.value = recall();
-    this.#token.addEventListener("input", () => keep(this.#token.value));
+    this.#token.value = recallToken();
+    this.#token.addEventListener("input", () => keepToken(this.#token.value));
+    this.#take();
+    // An owner's link that is opened over this page changes its fragment and loads nothing.
+    window.addEventListener("hashchange", () => this.#take());
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       void this.#tell(this.#paused ? "resume" : "pause");
@@ -49,11 +59,10 @@ export class Owner {
     tell();
   }
 
-  /** Leads to the field for the token. */
-  ask(): void {
-    const folded = this.#form.closest("details");
-    if (folded) folded.open = true;
-    this.#token.focus();
+  /** Takes over a token that was typed elsewhere on the page. */
+  give(token: string): void {
+    this.#token.value = token;
+    this.#token.dispatchEvent(new Event("input"));
   }
 
   /** Gives the syncer an order; what to say if it was not taken. */
@@ -68,7 +77,8 @@ export class Owner {
       });
       if (answer.ok) return { ok: true };
       if (answer.status === 401) {
-        return trouble("That is not the token of this run. It is in the file admin.token in the run's folder.");
+        const text = "That is not the token of this run. It is in the file admin.token in the run's folder.";
+        return { ...trouble(text), denied: true };
       }
       return trouble(`The syncer answered ${answer.status}: ${(await answer.text()).trim().slice(0, 300)}`);
     } catch (error) {
@@ -77,6 +87,11 @@ export class Owner {
         unsendable ? "A token has plain letters and digits only." : "The syncer could not be reached; try again.",
       );
     }
+  }
+
+  #take(): void {
+    const token = takeToken();
+    if (token !== "") this.give(token);
   }
 
   #hasToken(): boolean {
@@ -105,22 +120,6 @@ export class Owner {
   }
 }
 
-function trouble(text: string): Answer {
+function trouble(text: string): Refusal {
   return { ok: false, text, tone: "trouble" };
-}
-
-function recall(): string {
-  try {
-    return sessionStorage.getItem(KEPT) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function keep(token: string): void {
-  try {
-    sessionStorage.setItem(KEPT, token);
-  } catch {
-    // Storage may be switched off; then the token is typed again after a reload.
-  }
 }

@@ -1,6 +1,6 @@
 /** What the model wrote as it learned. It is shown as text only: what a model writes is nobody's markup. */
 import type { TextSample } from "../shared/api.js";
-import { find, setText } from "../shared/dom.js";
+import { find, make, setText } from "../shared/dom.js";
 import { count, duration, legible, nats } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import type { Course } from "./course.js";
@@ -16,7 +16,7 @@ export function makeSamples(course: Course): () => void {
     const chosen = samples[Math.min(Number(slider.value), samples.length - 1)];
     setText(moment, chosen ? momentOf(chosen) : "");
     slider.setAttribute("aria-valuetext", chosen ? momentOf(chosen) : "nothing written yet");
-    setText(text, chosen ? legible(chosen.text) : "Nothing written yet.");
+    writeText(text, chosen?.text ?? "", promptOf(course.view.samples));
   };
   const refresh = painter(find("samples", HTMLElement), () => {
     const { samples } = course.view;
@@ -27,11 +27,36 @@ export function makeSamples(course: Course): () => void {
     if (atEnd) slider.value = slider.max;
     field.hidden = samples.length < 2;
     setText(firstMoment, first ? momentOf(first) : "");
-    setText(firstText, first ? legible(first.text) : "Nothing written yet.");
+    writeText(firstText, first?.text ?? "", promptOf(course.view.samples));
     show();
   });
   slider.addEventListener("input", show);
   return refresh;
+}
+
+/** What all texts begin with, which is what the model was given; nothing as long as all are the same. */
+export function promptOf(samples: readonly TextSample[]): string {
+  const [first = "", ...others] = samples.map(({ text }) => text);
+  if (others.every((text) => text === first)) return "";
+  let prompt = first;
+  for (const text of others) {
+    let same = 0;
+    while (same < prompt.length && prompt[same] === text[same]) same += 1;
+    prompt = prompt.slice(0, same);
+  }
+  // No half of a letter that takes two.
+  return prompt.replace(/[\uD800-\uDBFF]$/, "");
+}
+
+/** Shows a text, and apart from what the model wrote the `prompt` that it went on from. */
+export function writeText(node: Element, text: string, prompt: string): void {
+  if (text === "") return setText(node, "Nothing written yet.");
+  const given = text.startsWith(prompt) ? prompt : "";
+  const [before, written] = [legible(given), legible(text.slice(given.length))];
+  // Who selects a text to copy it keeps the selection.
+  if (node.textContent === before + written && (node.firstElementChild !== null) === (before !== "")) return;
+  const mark = before === "" ? [] : [make("span", { class: "prompt", title: "Given to the model" }, before)];
+  node.replaceChildren(...mark, written);
 }
 
 function momentOf(sample: TextSample): string {

@@ -10,12 +10,14 @@ export function sentenceOf(status: ServerStatus | null, link: LinkState): Senten
     if (status?.finishing) return { tone: "done", text: "The run is complete, and its syncer has stopped." };
     return { tone: "trouble", text: "Connection to the syncer lost, trying again" };
   }
+  if (link.link === "silent") return { tone: "trouble", text: "No news from the syncer" };
   if (!status) return { tone: "waiting", text: "Asking the syncer how the run goes…" };
-  if (status.finishing) {
-    return status.roundsOpen > 0 || status.connected > 0
-      ? { tone: "going", text: "Finishing: the last progress is being collected." }
-      : { tone: "done", text: "The run is complete." };
+  if (status.finished) return { tone: "done", text: "The run is complete: this is what it came to." };
+  if (status.disk.tapeFault !== null) {
+    const why = "The run stands still: the disk of its syncer takes nothing more";
+    return { tone: "trouble", text: `${why} (${status.disk.tapeFault}). It goes on by itself once the disk does.` };
   }
+  if (status.finishing) return { tone: "going", text: "Finishing: the last progress is being collected." };
   if (status.paused) {
     const waiting = status.connected > 0 ? `: ${plural(status.connected, "learner waits", "learners wait")}` : "";
     return { tone: "held", text: `Paused by its owner${waiting}.` };
@@ -46,7 +48,9 @@ function others(by: LearnersByState): string[] {
   return words.filter(([some]) => some > 0).map(([some, what]) => `${some} ${what}`);
 }
 
-/** What of the sentence changes each second: when the connection is tried again. */
+/** What of the sentence changes each second: when the connection is tried again, or how old the last news are. */
 export function countdownOf(status: ServerStatus | null, link: LinkState): string {
-  return link.link === "lost" && !status?.finishing ? ` in ${link.retryS} s.` : "";
+  if (link.link === "silent") return ` for ${link.forS} s: it hangs, or the network between does.`;
+  if (link.link !== "lost" || status?.finishing) return "";
+  return link.retryS > 0 ? ` in ${link.retryS} s.` : " now.";
 }

@@ -1,0 +1,73 @@
+/** A class on one screen: the islands, the loss, the newest text, and the code to join with. */
+import type { RoundsView, ServerStatus } from "../shared/api.js";
+import { find, setAttribute, setText } from "../shared/dom.js";
+import { count, nats } from "../shared/format.js";
+import { linkFor } from "../shared/link.js";
+import { painter } from "../shared/paint.js";
+import { Spark } from "../shared/spark.js";
+import type { Course } from "./course.js";
+import { Islands } from "./islands.js";
+import { Join } from "./join.js";
+import type { Owner } from "./owner.js";
+import { promptOf, writeText } from "./samples.js";
+
+/** The part of the page for a class. */
+export class ClassView {
+  readonly #section = find("classroom", HTMLElement);
+  readonly #join = new Join();
+  readonly #islands: Islands;
+  readonly #canvas = find("class-spark", HTMLCanvasElement);
+  readonly #spark = new Spark(this.#canvas);
+  readonly #course: Course;
+  readonly #refresh: () => void;
+  /** The evaluations that the line shows, by their time. */
+  #drawn = -1;
+  #status: ServerStatus | null = null;
+
+  constructor(owner: Owner, course: Course) {
+    this.#course = course;
+    this.#islands = new Islands(owner);
+    this.#refresh = painter(this.#section, () => this.#paint());
+  }
+
+  /** Shows a run that is for a class; others have none of this. */
+  show(status: ServerStatus): void {
+    this.#section.hidden = !status.classroom;
+    document.body.classList.toggle("for-class", status.classroom);
+    if (!status.classroom) return;
+    this.#status = status;
+    const here = this.#islands.show(status.learners, performance.now());
+    setText(find("islands-count", HTMLElement), this.#islands.any ? count(here) : "");
+    this.#section.classList.toggle("joined", this.#islands.any && !status.finished);
+    // Nobody can join a run that is complete: its text takes that room.
+    this.#section.classList.toggle("complete", status.finished);
+    this.#join.show(linkFor(status.links), status, this.#islands.any);
+    this.#refresh();
+  }
+
+  /** Rounds changed. */
+  merged(view: RoundsView): void {
+    if (!this.#section.hidden) this.#islands.merged(view);
+  }
+
+  /** The course of the run went on. */
+  refresh(): void {
+    this.#refresh();
+  }
+
+  #paint(): void {
+    const status = this.#status;
+    if (!status) return;
+    setText(find("class-loss", HTMLElement), nats(status.valLossLast));
+    const start = status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start`;
+    setText(find("class-loss-start", HTMLElement), start);
+    const { evaluations, samples } = this.#course.view;
+    for (const { timeS, loss } of evaluations) {
+      if (timeS <= this.#drawn) continue;
+      this.#drawn = timeS;
+      this.#spark.push(loss);
+    }
+    setAttribute(this.#canvas, "aria-label", `Held-out loss: ${nats(status.valLossLast)} now, ${start}.`);
+    writeText(find("class-text", HTMLElement), samples.at(-1)?.text ?? status.sample, promptOf(samples));
+  }
+}

@@ -1,0 +1,65 @@
+/** What is known of one learner, and the owner's hand on it, below the table. */
+import type { LearnerView } from "../shared/api.js";
+import { find, setText } from "../shared/dom.js";
+import { count, duration, percent, plural } from "../shared/format.js";
+import { aboutOf, lostUpdates, nameOf } from "./learner-words.js";
+import type { Owner } from "./owner.js";
+import { Reins } from "./reins.js";
+
+/** One learner at a time; closed until somebody chooses one. */
+export class LearnerCard {
+  readonly #card = find("learner-card", HTMLElement);
+  readonly #name = find("learner-name", HTMLElement);
+  readonly #told = find("learner-told", HTMLElement);
+  readonly #reins: Reins;
+  #chosen: number | null = null;
+  #from: HTMLElement | null = null;
+
+  constructor(owner: Owner) {
+    this.#reins = new Reins(owner);
+    this.#card.append(this.#reins.item);
+    find("learner-close", HTMLElement).addEventListener("click", () => this.#close());
+    this.#card.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.#close();
+    });
+  }
+
+  /** Opens it for this learner; `from` has the keyboard again when it is closed. */
+  open(view: LearnerView, from: HTMLElement): void {
+    [this.#chosen, this.#from] = [view.learner, from];
+    this.#card.hidden = false;
+    this.#show(view);
+    this.#name.focus();
+  }
+
+  /** Writes anew what has changed of the one that it shows. */
+  renew(learners: readonly LearnerView[]): void {
+    const view = learners.find(({ learner }) => learner === this.#chosen);
+    if (view) this.#show(view);
+  }
+
+  #show(view: LearnerView): void {
+    setText(this.#name, nameOf(view));
+    setText(this.#told, historyOf(view));
+    this.#reins.show(view, nameOf(view));
+  }
+
+  #close(): void {
+    this.#card.hidden = true;
+    this.#chosen = null;
+    this.#from?.focus();
+  }
+}
+
+/** What became of all that a learner did. */
+export function historyOf(view: LearnerView): string {
+  const part = view.tokensTrained > 0 ? ` (${percent(view.tokensMerged / view.tokensTrained)})` : "";
+  const here = view.connectedS === null ? "It is away." : `It has been here for ${duration(view.connectedS)}.`;
+  const lost = lostUpdates(view.fates);
+  return [
+    here,
+    `It trained on ${count(view.tokensTrained)} tokens; ${count(view.tokensMerged)} of them are merged${part}.`,
+    `It sent ${plural(view.updates, "update")}, of which ${count(view.fates.merged)} were merged${lost ? `; ${lost}` : ""}.`,
+    `${aboutOf(view)}.`,
+  ].join(" ");
+}
