@@ -1,10 +1,10 @@
 /** What is said before the start: what runs, what it costs, what this browser has, what fits. */
 
-import type { Capabilities, LearnerError, Measured } from "archipelago";
-import { capabilities, measure } from "archipelago";
+import type { Capabilities, LearnerError, Measured } from "@archipelago-train/learner";
+import { capabilities, measure } from "@archipelago-train/learner";
 import type { ServerStatus } from "../shared/api.js";
 import { find, make } from "../shared/dom.js";
-import { bytes, count } from "../shared/format.js";
+import { bytes, count, legible, plural } from "../shared/format.js";
 import { say } from "./say.js";
 
 /** Bits on the socket per parameter and round, each way, until the run has measured its own. */
@@ -23,18 +23,24 @@ export function showRun(status: ServerStatus): void {
   const others = status.live === 1 ? "1 machine takes" : `${status.live} machines take`;
   const text = status.corpus ? ` on ${status.corpus}` : "";
   const loss = status.valLossLast === null ? "" : ` It has learned from ${count(status.tokensMerged)} tokens so far.`;
+  const model = `a model with ${count(status.params)} parameters (“${status.init ?? status.preset}”)${text}`;
+  const tokens = `It has learned from ${count(status.tokensMerged)} tokens of ${plural(status.learnersTotal, "machine")}.`;
   say(
     "about",
-    `This run trains a model with ${count(status.params)} parameters (“${status.preset}”)${text}. ${others} part now.${loss}`,
+    status.finished
+      ? `This run has trained ${model}. ${tokens}`
+      : `This run trains ${model}. ${others} part now.${loss}`,
   );
   showCosts(status);
   say(
     "model-state",
     status.valLossLast === null
-      ? "Not measured yet."
-      : `After ${count(status.tokensMerged)} tokens; held-out loss ${status.valLossLast.toFixed(3)} nats per token.`,
+      ? "It has written nothing yet."
+      : status.finished
+        ? "The last text that it wrote:"
+        : "It writes anew now and then, so that what stands below may be a little older than the figures above.",
   );
-  say("sample", status.sample || "Nothing yet.");
+  say("sample", legible(status.sample) || "Nothing yet.");
 }
 
 function showCosts(status: ServerStatus): void {
@@ -49,12 +55,18 @@ function showCosts(status: ServerStatus): void {
   const shard = status.corpusTokens * 2 || 0;
   const lines = [
     "Nothing computes before you press the button, and Stop ends it at once.",
-    `Data: ${bytes(status.params * 4)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,
+    `Data: ${bytes(status.params * 2)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,
     `Memory: about ${bytes(status.params * 4 * COPIES)} for the model and as much again to compute.`,
     "Power: a processor or GPU that works hard; choose how hard below the sentence above.",
     "Nothing of yours is read: the text comes from the run, and what goes back are changes of the model.",
-    "The run's owner and its learners see a name, what you compute with, and how much you did.",
+    status.namesHidden
+      ? "The run's owner shows nobody names or devices: others see a number, and how much you did."
+      : "Whoever reaches this page sees the name that you choose, what you compute with, and how much you did.",
   ];
+  say(
+    "cost-line",
+    `Costs ${bytes(status.params * 2)} of data to begin with, then ${hourly}, and power. Nothing of yours is read. Stop ends it at once.`,
+  );
   const list = find("costs", HTMLElement);
   const shown = Array.from(list.children, (item) => item.textContent);
   if (shown.join() !== lines.join()) list.replaceChildren(...lines.map((line) => make("li", {}, line)));
@@ -71,10 +83,10 @@ export async function showBrowser(): Promise<Capabilities> {
         ? `WebGPU${adapter.name ? `, ${adapter.name}` : ""}${adapter.software ? " (a program on the processor: slow)" : ""}`
         : `none to use: ${found.reason}`,
     ],
-    ["Largest binding", adapter ? bytes(adapter.bindingBytesMax) : "–"],
+    ["Largest piece of a model", adapter ? bytes(adapter.bindingBytesMax) : "–"],
     [
       "Processor",
-      `${found.processors} threads, ${found.relaxedSimd ? "fused vectors" : found.simd ? "vectors" : "no vectors: too old to train"}`,
+      `${found.processors} threads, ${found.relaxedSimd ? "fast arithmetic" : found.simd ? "plain arithmetic" : "too old to train"}`,
     ],
     ["Memory", found.memoryBytes ? `about ${bytes(found.memoryBytes)} or more` : "not told"],
     ["Would train with", found.engine === "gpu" ? "WebGPU" : "the processor"],

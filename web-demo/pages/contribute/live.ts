@@ -1,5 +1,5 @@
 /** What this machine does, while it does it. */
-import type { LearnerEventMap, Report } from "archipelago";
+import type { LearnerEventMap, Report } from "@archipelago-train/learner";
 import { find, make } from "../shared/dom.js";
 import { bytes, count } from "../shared/format.js";
 import { Spark } from "../shared/spark.js";
@@ -37,15 +37,21 @@ export class Live {
   }
 
   progress(report: Report): void {
-    say("speed", count(report.tokensPerS));
+    say("speed", report.doing === "training" ? count(report.tokensPerS) : "–");
     if (report.loss !== null) {
       say("loss", report.loss.toFixed(3));
       this.#spark.push(report.loss);
       say("spark-text", this.#spark.describe());
     }
     this.#showMerged(report.tokensMerged);
-    say("bytes", bytes(report.sentBytes + report.receivedBytes));
-    say("exchange", `${bytes(report.sentBytes)} up, ${bytes(report.receivedBytes)} down`);
+    const down = report.receivedBytes + report.fetchedBytes;
+    say("bytes", bytes(report.sentBytes + down));
+    say("exchange", `${bytes(report.sentBytes)} up, ${bytes(down)} down`);
+  }
+
+  /** Nothing computes: no speed stays beside that. */
+  rest(): void {
+    say("speed", "–");
   }
 
   receipt({ fragment, fate }: LearnerEventMap["receipt"]): void {
@@ -70,10 +76,10 @@ export class Live {
 
 function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "late" | "refused"; text: string } {
   if ("merged" in fate) {
-    const { tokens, weight, version } = fate.merged;
+    const { tokens, weight } = fate.merged;
     return {
       kind: "merged",
-      text: `merged into version ${version}, ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of it`,
+      text: `merged: ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of that merge`,
     };
   }
   if ("late" in fate) return { kind: "late", text: `too late to use (${fate.late.replaceAll("_", " ")})` };

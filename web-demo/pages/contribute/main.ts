@@ -1,14 +1,19 @@
 /** The page on which a visitor lends a machine. */
-import { measure } from "archipelago";
+import { measure, Writer } from "@archipelago-train/learner";
 import type { ServerStatus } from "../shared/api.js";
 import { find, setAttribute } from "../shared/dom.js";
 import { carryInvite, linkFor, shareLink } from "../shared/link.js";
 import type { Sentence } from "../shared/sentence.js";
+import { Talk } from "../shared/talk.js";
 import { showBrowser, showFits, showRun } from "./before.js";
+import { showBoard } from "./board.js";
 import { showClassroom, showInsecure } from "./classroom.js";
+import { COMPLETE, showComplete } from "./complete.js";
 import { Machine, ScreenLock } from "./conditions.js";
 import { bindForms } from "./form.js";
+import { addTraffic } from "./given.js";
 import { Live } from "./live.js";
+import { Reward } from "./reward.js";
 import { say } from "./say.js";
 import { Session } from "./session.js";
 import { keepSettings, noteRunning, readSettings, wasRunning } from "./settings.js";
@@ -16,17 +21,30 @@ import { bindCopy, showLink } from "./share.js";
 
 /** Time between two looks at the run, in milliseconds; none while the page is hidden. */
 const STATUS_MS = 5_000;
+/** And while this machine trains, so that it is soon known that nobody hears it. */
+const TRAINING_MS = 2_000;
+/** Without a word for so long, in milliseconds, the syncer is silent. */
+const SILENT_MS = 4_000;
+/** A syncer that does not answer within this, in milliseconds, does not answer. */
+const ANSWER_MS = 2_000;
 /** How long a trouble is shown at least, in milliseconds. */
 const TROUBLE_MS = 20_000;
 
 // What follows # is an invite: it goes to the syncer when joining, and into the link.
 const syncer = shareLink();
 const live = new Live();
+const reward = new Reward(() => settings.name);
+const talk = new Talk(find("talk", HTMLElement), syncer, (bytes) => addTraffic(new Date(), bytes));
 const lock = new ScreenLock();
 const machine = new Machine(() => session?.apply());
 let settings = readSettings();
 let session: Session | undefined;
 let preset = "tiny";
+/** When the syncer was heard last: by an answer, a welcome or a receipt. */
+let newsMs = performance.now();
+let looking = false;
+let lookedMs = -STATUS_MS;
+const title = document.title;
 /** When something went wrong last. */
 let troubleMs = 0;
 
@@ -34,16 +52,26 @@ function start(): void {
   problem("");
   performance.mark("start");
   live.begin();
+  reward.begin();
   noteRunning(true);
   lock.want(settings.wakeLock);
   show("running");
   session = new Session(syncer, settings, machine, {
     sentence: tell,
     engine: (notice) => live.engine(notice),
-    welcomed: (event) => live.welcomed(event),
-    progress: (report) => live.progress(report),
+    welcomed: (event) => {
+      live.welcomed(event);
+      reward.welcomed(event);
+      heard();
+    },
+    progress: (report) => {
+      live.progress(report);
+      reward.progress(report);
+    },
     receipt: (event) => {
       live.receipt(event);
+      if ("merged" in event.fate) reward.merged();
+      heard();
       // What was wrong is over, and was there to be read.
       if (performance.now() - troubleMs > TROUBLE_MS) problem("");
     },
@@ -56,6 +84,8 @@ function ended(sentence: Sentence): void {
   session = undefined;
   noteRunning(false);
   lock.want(false);
+  live.rest();
+  reward.ended();
   show("idle");
   tell(sentence);
 }
@@ -71,6 +101,8 @@ function show(state: "running" | "idle"): void {
 function tell({ tone, text }: Sentence): void {
   say("sentence", text);
   setAttribute(find("sentence", HTMLElement), "data-tone", tone);
+  // Whoever looks at another tab sees it too.
+  document.title = session ? `${text.split(/[,.:;(]/, 1)[0]} · ${title}` : title;
 }
 
 function problem(text: string): void {
@@ -79,24 +111,48 @@ function problem(text: string): void {
   find("error", HTMLElement).hidden = text === "";
 }
 
+/** The syncer gave a sign of life. */
+function heard(): void {
+  newsMs = performance.now();
+  session?.hear(0);
+}
+
+/** Looks at the run if it is time to. */
+function lookInTime(): void {
+  if (performance.now() - lookedMs >= (session ? TRAINING_MS : STATUS_MS)) void look();
+}
+
 async function look(): Promise<void> {
-  if (document.hidden) return;
+  if (document.hidden || looking) return;
+  looking = true;
+  lookedMs = performance.now();
   try {
-    const answer = await fetch("./v1/status");
+    const answer = await fetch("./v1/status", { signal: AbortSignal.timeout(ANSWER_MS) });
     if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
     const status: ServerStatus = await answer.json();
     preset = status.preset;
     showRun(status);
+    showComplete(status);
+    // One that trains hears it from its own learner.
+    if (status.finished && !session) tell(COMPLETE);
+    talk.look(status);
+    void showBoard(status, session?.id ?? null).catch(() => undefined);
     showLink(linkFor(status.links));
     showClassroom(status.classroom);
     session?.look(status.learners);
+    reward.look(status, session !== undefined);
+    heard();
   } catch (error) {
-    // A learner that runs says itself that the syncer is away.
+    // A learner that runs says itself what it does.
+    const silentMs = performance.now() - newsMs;
+    session?.hear(silentMs < SILENT_MS ? 0 : silentMs);
     if (!session)
       say(
         "about",
         `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`,
       );
+  } finally {
+    looking = false;
   }
 }
 
@@ -119,11 +175,13 @@ bindCopy();
 carryInvite();
 showInsecure();
 void look();
-setInterval(() => void look(), STATUS_MS);
+setInterval(lookInTime, 1_000);
+// While it was hidden nobody looked: that is no silence of the syncer's.
+document.addEventListener("visibilitychange", heard);
 void showBrowser().then((found) =>
   find("check", HTMLElement).addEventListener("click", () => void showFits(found, preset)),
 );
 if (wasRunning() && settings.resume) start();
 
-/** For the console: measures, and breaks things on purpose. */
-Object.assign(window, { archipelago: { measure, loseDevice: () => session?.loseDevice() } });
+/** For the console: measures, writes, and breaks things on purpose. */
+Object.assign(window, { archipelago: { measure, Writer, loseDevice: () => session?.loseDevice() } });

@@ -7,7 +7,7 @@ export interface Conditions {
   /** Whether it runs on its battery; undefined if the browser does not say. */
   readonly onBattery: boolean | undefined;
   readonly hidden: boolean;
-  /** Bytes sent and received since the start. */
+  /** Bytes sent, received and fetched today. */
   readonly bytes: number;
   /** Local time in hours, 0 to 24. */
   readonly hour: number;

@@ -1,11 +1,13 @@
 /** One learner under the visitor's rules: from Start to Stop. */
 
-import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "archipelago";
-import { capabilities, join } from "archipelago";
+import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "@archipelago-train/learner";
+import { capabilities, join } from "@archipelago-train/learner";
 import type { LearnerView } from "../shared/api.js";
 import { DROPPED, slowed } from "../shared/rein.js";
 import type { Sentence, Tone } from "../shared/sentence.js";
+import { COMPLETE } from "./complete.js";
 import type { Machine } from "./conditions.js";
+import { addTraffic, readTraffic } from "./given.js";
 import type { Verdict } from "./rules.js";
 import { judge } from "./rules.js";
 import type { Settings } from "./settings.js";
@@ -40,7 +42,10 @@ export class Session {
   #ended = false;
   /** What the learner itself says that it does. */
   #doing: Sentence = { tone: "waiting", text: "Starting: loading the engine…" };
+  /** Bytes of this learner that are booked. */
   #bytes = 0;
+  /** The syncer has not answered the page for so long, in milliseconds. */
+  #silentMs = 0;
   /** Its number in the run. */
   #id: number | undefined;
   /** The owner of the run dropped it. */
@@ -68,13 +73,31 @@ export class Session {
       if (this.#resting) this.#learner.pause();
       else this.#learner.resume();
     }
-    this.#view.sentence(verdict.do === "rest" ? verdict.why : this.#doing);
+    this.#view.sentence(verdict.do === "rest" ? verdict.why : this.#told());
   }
 
   /** Hears what the syncer shows of learners: who was dropped, and may come back before its time, does. */
   look(learners: readonly LearnerView[]): void {
     const shown = learners.find(({ learner }) => learner === this.#id);
     if (this.#dropped && shown && shown.returnsS === null) this.#learner?.reconnect();
+  }
+
+  /** The page has had no answer of the syncer for so long, in milliseconds; 0 when one came. */
+  hear(silentMs: number): void {
+    if (silentMs > 0 === this.#silentMs > 0) return;
+    this.#silentMs = silentMs;
+    this.apply();
+  }
+
+  /** What the learner says; or that nobody hears it, which it finds out much later. */
+  #told(): Sentence {
+    if (this.#silentMs === 0 || this.#doing.tone !== "going") return this.#doing;
+    return { tone: "held", text: "Training alone: no news from the syncer. What is learnt counts once it is back." };
+  }
+
+  /** The learner's number in the run, once it is taken in. */
+  get id(): number | undefined {
+    return this.#id;
   }
 
   /** Takes the GPU away on purpose. */
@@ -90,7 +113,13 @@ export class Session {
 
   #judge(): Verdict {
     const { onBattery, hidden, hour } = this.#machine;
-    return judge(this.#settings, { onBattery, hidden, hour, bytes: this.#bytes, paused: this.paused });
+    return judge(this.#settings, {
+      onBattery,
+      hidden,
+      hour,
+      bytes: readTraffic(new Date()),
+      paused: this.paused,
+    });
   }
 
   async #begin(syncer: string): Promise<void> {
@@ -126,13 +155,15 @@ export class Session {
     learner.on("trouble", ({ reason }) => this.#view.trouble(reason));
     learner.on("afresh", ({ reason }) => this.#view.trouble(`Begun afresh: ${reason}.`));
     learner.on("progress", (report) => {
-      this.#bytes = report.sentBytes + report.receivedBytes;
+      const bytes = report.sentBytes + report.receivedBytes + report.fetchedBytes;
+      addTraffic(new Date(), Math.max(0, bytes - this.#bytes));
+      this.#bytes = bytes;
       this.#dropped = report.offline?.code === DROPPED;
       doing(sentence(report, MODES[this.#settings.mode].label));
       this.#view.progress(report);
     });
     learner.done.then(
-      () => this.#end({ tone: "done", text: "The run is complete. Thank you." }),
+      () => this.#end(COMPLETE),
       (error: LearnerError) =>
         this.#end(error.code === "replaced" ? TWIN : { tone: "trouble", text: `Not training: ${error.message}.` }),
     );

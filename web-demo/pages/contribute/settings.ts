@@ -23,7 +23,7 @@ export interface Settings {
   readonly restOnBattery: boolean;
   /** Rests while the page is hidden. */
   readonly restHidden: boolean;
-  /** Most bytes to send and receive, 0 for any number. */
+  /** Most bytes to send, receive and fetch in a day, 0 for any number. */
   readonly bytesMax: number;
   /** Trains only then. */
   readonly hours: Hours | null;

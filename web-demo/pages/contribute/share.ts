@@ -1,15 +1,20 @@
 /** The link that invites others, as text and as a code to point a phone at. */
-import { find } from "../shared/dom.js";
-import { copyFrom } from "../shared/link.js";
+import { find, setText } from "../shared/dom.js";
+import { copyFrom, isLocal, LISTEN } from "../shared/link.js";
 import { drawCode } from "../shared/qr.js";
 import { say } from "./say.js";
 
-/** Shows the link to this run. */
+/** Shows the link to this run, with a code for phones unless they could not open it. */
 export function showLink(link: string): void {
   const field = find("link", HTMLInputElement);
   if (field.value === link) return;
   field.value = link;
-  drawCode(find("qr", HTMLCanvasElement), link);
+  const local = isLocal(link);
+  const [code, note] = [find("qr", HTMLCanvasElement), find("link-local", HTMLElement)];
+  code.hidden = local;
+  note.hidden = !local;
+  setText(note, local ? LISTEN : "");
+  if (!local) drawCode(code, link);
 }
 
 /** Lets the button copy it. */

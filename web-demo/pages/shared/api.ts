@@ -4,11 +4,12 @@
 // GET /v1/learners?offset=&limit=&sort=   LearnersPage
 // GET /v1/series               SeriesView
 // GET /v1/rounds               RoundsView
+// GET /v1/log?name=&limit=     LogView
 // GET /v1/events               EventSource with the events of ServerEvents; their data is JSON
 //
 // Generated from Rust types. Do not edit: change those, then run
 // RENEW_TYPES=1 cargo test -p syncer-server types
-import type { LearnerId, FragmentId, Round, Version, LateReason, Refusal } from "archipelago";
+import type { LearnerId, FragmentId, Round, Version, LateReason, Refusal } from "@archipelago-train/learner";
 
 /** A run at one moment, as `/v1/status`, the event `status` and the last line of `--json` give it. */
 export type ServerStatus = {
@@ -18,6 +19,8 @@ export type ServerStatus = {
   bitsPerParamDown: number | null,
   /** Tokens that all learners trained on in a second, over the last 10 seconds. */
   tokensPerS: number,
+  /** Time since the newest merge of this process, in seconds. */
+  lastMergeAgeS: number | null,
   /** Held-out loss before training, in nats per token. */
   valLossFirst: number | null,
   /** Newest held-out loss, in nats per token. */
@@ -30,6 +33,10 @@ export type ServerStatus = {
   learnersByState: LearnersByState,
   /** Open sockets, with a learner behind them or not. */
   sockets: number,
+  /** What is kept on the disk, and what is wrong with that. */
+  disk: DiskView,
+  /** What the owner should look after. */
+  alerts: Array<AlertView>,
   /** Time since the server started, in seconds. */
   uptimeS: number,
   /** Time that the run's syncers were up, in seconds; [`SeriesView::time_s`] is on this clock. */
@@ -80,14 +87,20 @@ export type ServerStatus = {
   paused: boolean,
   /** Whether the last collection has begun. */
   finishing: boolean,
+  /** Whether the run is complete: nobody trains any more, and what is shown stays as it is. */
+  finished: boolean,
   /** The preset's name. */
   preset: string,
+  /** The name of the folder whose model the run began with, if it began with one: its size is that model's. */
+  init: string | null,
   /** Where the text is from. */
   corpus: string,
   /** Tokens to train on. */
   corpusTokens: number,
   /** Bytes of text behind one token, on average. */
   bytesPerToken: number,
+  /** Whether a token is a byte, so that a page need ask nobody what it means. */
+  tokenIsByte: boolean,
   /** Loss in nats per token that no model can beat, where the text's source is known. */
   entropyFloor: number | null,
   /** Tokens at which the learning rate has come down. */
@@ -96,6 +109,8 @@ export type ServerStatus = {
   inviteRequired: boolean,
   /** Whether the run is for a class: pages show how to join, and the owner steers single learners. */
   classroom: boolean,
+  /** Whether the owner lets nobody see the learners' names and devices. */
+  namesHidden: boolean,
   /** Pages to lend a machine, best first, without the invite. */
   links: Array<string>,
   /** WebSocket bytes from learners while training, headers of frames and pings included. */
@@ -110,6 +125,20 @@ export type ServerStatus = {
   joinBytes: number,
   /** Fetched shards. */
   dataBytes: number,
+};
+
+/** What is kept of the run on the disk, and what is wrong with that. */
+export type DiskView = {
+  /** Why the run stands still: its decisions cannot be kept. It goes on by itself once they can. */
+  tapeFault: string | null,
+  /** Why the newest snapshot was not written; decisions are kept all the same. */
+  snapshotFault: string | null,
+  /** Decisions kept since the run began. */
+  decisions: number,
+  /** Updates on the disk, in bytes. */
+  updateBytes: number,
+  /** Age of the newest snapshot of this process, in seconds. */
+  snapshotAgeS: number | null,
 };
 
 /** One learner. */
@@ -398,6 +427,46 @@ export type MergedReport = {
 /** Milliseconds on the shell's monotonic clock; the origin is arbitrary. */
 export type Millis = number;
 
+/** `/v1/log` and the event `log`: lines of the run's log. */
+export type LogView = {
+  /** The syncer's clock, in milliseconds since 1970: ages are counted from it. */
+  nowMs: number,
+  /** Newest first. */
+  entries: Array<LogEntryView>,
+};
+
+/** One line of the log. */
+export type LogEntryView = {
+  /** 1, 2, 3 …, over all starts of the syncer. */
+  seq: number,
+  /** When it was, in milliseconds since 1970, by the syncer's clock. */
+  atMs: number,
+  /** What kind of thing it was. */
+  kind: LogKind,
+  /** The learner that it is about. */
+  learner: LearnerId | null,
+  /** What that learner was called. */
+  name: string | null,
+  /** All of it, as a sentence for people. */
+  text: string,
+};
+
+/** What kind of thing a line of the log tells of. */
+export type LogKind = "syncer" | "joined" | "left" | "refused" | "owner" | "finished" | "trouble" | "mended";
+
+/** An alert that is on. */
+export type AlertView = {
+  /** What for. */
+  kind: AlertKind,
+  /** What is wrong, as a sentence for people. */
+  text: string,
+  /** How long it has been on, in seconds. */
+  forS: number,
+};
+
+/** What there is an alert for. */
+export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault";
+
 /** The events of /v1/events by name, and what their data is. */
 export type ServerEvents = {
   /** Each second. */
@@ -408,6 +477,8 @@ export type ServerEvents = {
   point: PointEvent,
   evaluation: Evaluation,
   sample: TextSample,
+  /** Lines of the run's log that are new, the newest first. */
+  log: LogView,
   /** The number of events that were missed, because they were read too slowly. */
   lagged: number,
 };

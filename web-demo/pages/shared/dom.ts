@@ -29,6 +29,14 @@ export function setAttribute(node: Element, name: string, value: string | null):
   else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
+/** Begins an element's animation, which its class `now` has, from its beginning. */
+export function play(element: Element): void {
+  element.classList.remove("now");
+  // Asking for the box makes the browser see the class go.
+  element.getBoundingClientRect();
+  element.classList.add("now");
+}
+
 /** A new element with attributes and children; strings become text. */
 export function make<K extends keyof HTMLElementTagNameMap>(
   tag: K,

@@ -53,6 +53,13 @@ export function duration(seconds: number | null): string {
   return parts.filter(Boolean).join(" ");
 }
 
+/** How long ago something was: just now, 12 s ago, 3 min ago, 2 h ago, 4 d ago. */
+export function ago(seconds: number): string {
+  if (seconds < 5) return "just now";
+  const [first, second] = duration(seconds).split(" ");
+  return `${first} ${second} ago`;
+}
+
 /** 0.4 ms, 340 ms, 1.24 s, 2 min 5 s. */
 export function milliseconds(value: number | null): string {
   if (value === null) return UNKNOWN;

@@ -2,7 +2,7 @@
 //
 // Generated from Rust types. Do not edit: change those, then run
 // RENEW_TYPES=1 cargo test -p lesson types
-import type { LateReason, Refusal } from "archipelago";
+import type { LateReason, Refusal } from "@archipelago-train/learner";
 
 /** The code of one value within its block. */
 export type Code = "int4" | "e3m0" | "int2" | "int1" | "f32";
@@ -12,6 +12,9 @@ export type MergeRule = "radial" | "mean";
 
 /** [`archipelago::wire::ApplyPolicy`] by name; a blend keeps half. */
 export type Apply = "keep" | "keepResidue" | "overwrite" | "blend";
+
+/** The two kinds of training in lock-step. */
+export type Lockstep = "waits" | "elastic";
 
 /** Everything that decides a lesson but what is done to its islands: see [`Action`].  *
  The text lies on every island already: what a link carries is the model and its changes, decoupled and in lock-step alike. */
@@ -36,6 +39,8 @@ export type LessonSpec = {
   merge: MergeRule,
   /** What an island does with a merged fragment. */
   apply: Apply,
+  /** What the twin in lock-step does when an island is gone. */
+  lockstep: Lockstep,
   /** Time of a step of the fastest island, in milliseconds: 10 to 10,000. */
   stepMs: number,
   /** The slowest island's steps take `1 + spread` times as long, the others' evenly between: 0 to 10. */
@@ -55,7 +60,7 @@ export type LessonSpec = {
 };
 
 /** What can be done to an island. */
-export type Deed = "kill" | "restart" | "slow" | "partition" | "heal" | "poison" | "cure";
+export type Deed = "kill" | "restart" | "slow" | "far" | "partition" | "heal" | "poison" | "cure";
 
 /** Something done to an island. */
 export type Action = {
@@ -65,7 +70,7 @@ export type Action = {
   island: number,
   /** What. */
   deed: Deed,
-  /** For [`Deed::Slow`]: steps take so many times as long, 1 to 100; 1 is full speed. Otherwise unused. */
+  /** For [`Deed::Slow`]: steps take so many times as long, 1 to 100; 1 is full speed. For [`Deed::Far`]: one way takes 10 ms longer for each unit above 1, up to 100; 1 is where the island was. Otherwise unused. */
   factor: number,
 };
 
@@ -82,6 +87,8 @@ export type Island = {
   poisoned: boolean,
   /** Its steps take so many times as long as usual. */
   slow: number,
+  /** One way of its link, in milliseconds. */
+  latencyMs: number,
   /** Why it stays away for good, if it does. */
   stopped: string | null,
   /** Steps so far. */
@@ -203,6 +210,8 @@ export type Mark = { "kind": "step",
   atMs: number,
   /** Who is in it, and with which weight. */
   shares: Array<Share>,
+  /** L2 length of the merged change over the mean length of the updates in it, weighted as they are: 1 if it is as long as they are, and 1/√M under a plain mean of M updates that have nothing in common. */
+  length: number,
 } | { "kind": "abandoned",
   /** Which round. */
   round: number,

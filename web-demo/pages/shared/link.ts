@@ -15,6 +15,17 @@ export function linkFor(links: readonly string[]): string {
   return (best === undefined || links.includes(own) ? own : best) + invite();
 }
 
+/** Whether only this machine can open a link. */
+export function isLocal(link: string): boolean {
+  const { hostname } = new URL(link);
+  return hostname === "localhost" || hostname === "[::1]" || /^127(\.\d+){3}$/.test(hostname);
+}
+
+/** What to do about a link that nobody else can open. */
+export const LISTEN =
+  "Only this machine can open this link. To let others in, start the syncer again with --listen 0.0.0.0:7700, " +
+  "or name its address with --public-url.";
+
 /** Whether a link's fragment names a part of this page, as the one to its content does, and nothing that is set. */
 export function isPart(hash: string): boolean {
   return document.getElementById(hash.slice(1)) !== null;
@@ -22,9 +33,10 @@ export function isPart(hash: string): boolean {
 
 let invited = "";
 
-/** `#invite=…`, or nothing; a link within the page does not take it away. */
+/** `#invite=…`, or nothing; a link within the page does not take it away. An owner's token is no part of it, ever. */
 export function invite(): string {
-  if (location.hash.startsWith("#invite=")) invited = location.hash;
+  const { hash } = location;
+  if (hash.startsWith("#invite=")) invited = hash.replace(/&token=[^&]*/g, "");
   return invited;
 }
 

@@ -17,7 +17,15 @@ export type ColorName =
   | "line-quiet"
   | "good"
   | "danger-wash"
-  | "warn-wash";
+  | "warn-wash"
+  | "edge"
+  | "deep"
+  | "shallow"
+  | "sand"
+  | "land"
+  | "lamp"
+  | "beam"
+  | "beam-end";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const cache = new Map<ColorName, string>();

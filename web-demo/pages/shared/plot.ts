@@ -8,6 +8,8 @@ export interface PlotLine {
   readonly dash?: string;
   /** Points `[x, y]`, by x. */
   readonly points: readonly (readonly [number, number])[];
+  /** Whether it is drawn before all others. */
+  readonly strong?: boolean;
   /** Marks apart from the line, such as somebody else's figures. */
   readonly marks?: readonly (readonly [number, number])[];
 }
@@ -19,6 +21,8 @@ export interface Axis {
   readonly log?: boolean;
   readonly ticks: readonly number[];
   readonly say: (value: number) => string;
+  /** What it measures, and in which unit. */
+  readonly title?: string;
 }
 
 export interface PlotSpec {
@@ -35,6 +39,8 @@ export interface PlotSpec {
 
 const SVG = "http://www.w3.org/2000/svg";
 const [LEFT, TOP, BOTTOM] = [48, 10, 26];
+/** Room for a title above the y axis, and for one below the x axis. */
+const TITLE_PX = 18;
 /** Least distance between two names, in pixels. */
 const NAME_PX = 15;
 
@@ -55,12 +61,20 @@ function share(axis: Axis, value: number): number {
   return Math.log(value / axis.min) / Math.log(axis.max / axis.min);
 }
 
+/** Where things are in a plot that was drawn. */
+export interface Plotted {
+  /** Pixels from the left of a value of the x axis. */
+  readonly px: (value: number) => number;
+}
+
 /** Draws `spec` into `svg`, in place of what was there. */
-export function plot(svg: SVGSVGElement, spec: PlotSpec): void {
+export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
   const { x, y, width, height, right } = spec;
+  const top = TOP + (y.title === undefined ? 0 : TITLE_PX);
+  const bottom = BOTTOM + (x.title === undefined ? 0 : TITLE_PX);
   const px = (value: number) => LEFT + share(x, value) * (width - LEFT - right);
   const py = (value: number) =>
-    height - BOTTOM - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - TOP - BOTTOM);
+    height - bottom - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - top - bottom);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
   for (const tick of y.ticks) {
@@ -68,9 +82,19 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): void {
     add(svg, "text", { class: "plot-tick", x: LEFT - 6, y: py(tick) + 4, "text-anchor": "end" }, y.say(tick));
   }
   for (const tick of x.ticks)
-    add(svg, "text", { class: "plot-tick", x: px(tick), y: height - 8, "text-anchor": "middle" }, x.say(tick));
+    add(
+      svg,
+      "text",
+      { class: "plot-tick", x: px(tick), y: height - bottom + 18, "text-anchor": "middle" },
+      x.say(tick),
+    );
   if (spec.at !== undefined)
-    add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: TOP, y2: height - BOTTOM });
+    add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: top, y2: height - bottom });
+  if (y.title !== undefined) add(svg, "text", { class: "plot-title", x: 2, y: 13 }, y.title);
+  if (x.title !== undefined) {
+    const middle = { class: "plot-title", x: (LEFT + width - right) / 2, y: height - 7, "text-anchor": "middle" };
+    add(svg, "text", middle, x.title);
+  }
   for (const line of spec.lines) {
     const way = line.points
       .map(([at, value], index) => `${index === 0 ? "M" : "L"}${px(at).toFixed(1)} ${py(value).toFixed(1)}`)
@@ -79,6 +103,7 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): void {
       class: "plot-line",
       "data-tone": line.tone,
       d: way,
+      ...(line.strong ? { "data-strong": "" } : {}),
       ...(line.dash ? { "stroke-dasharray": line.dash } : {}),
     });
     for (const [at, value] of line.marks ?? []) {
@@ -94,8 +119,12 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): void {
     const end = line.points.at(-1);
     return end ? [{ line, y: py(end[1]) }] : [];
   });
-  spreadNames(ends, TOP + 6, height - BOTTOM);
-  for (const { line, y } of ends) add(svg, "text", { class: "plot-name", x: width - right + 6, y: y + 4 }, line.label);
+  spreadNames(ends, top + 6, height - bottom);
+  for (const { line, y } of ends) {
+    const name = { class: "plot-name", x: width - right + 6, y: y + 4, ...(line.strong ? { "data-strong": "" } : {}) };
+    add(svg, "text", name, line.label);
+  }
+  return { px };
 }
 
 /** Moves names that would lie upon each other apart, down first, and back up where they would leave the plot. */

@@ -1,0 +1,148 @@
+/** What a visitor gets: their part in the model, where their island lies, and a card to keep when they stop. */
+import type { LearnerEventMap, Report } from "@archipelago-train/learner";
+import type { ServerStatus } from "../shared/api.js";
+import { find } from "../shared/dom.js";
+import { count, duration, legible } from "../shared/format.js";
+import { linkFor } from "../shared/link.js";
+import { dayOf, savePicture } from "../shared/save.js";
+import { type Given, keepGiven, readGiven } from "./given.js";
+import { Islands } from "./islands.js";
+import { say } from "./say.js";
+
+/** "12 % of what this model has learnt came from this machine." */
+export function partOf(tokens: number, all: number): string {
+  if (tokens <= 0 || all <= 0) return "";
+  const percent = Math.min(100, (100 * tokens) / all);
+  const part = percent < 0.1 ? "Less than 0.1 %" : `${percent < 10 ? percent.toFixed(1) : percent.toFixed(0)} %`;
+  return `${part} of what this model has learnt came from this machine.`;
+}
+
+/** "This machine has trained for 12 min in all, and 885 k tokens of that are in the model. 12 % of …" */
+export function thanksOf({ tokens, trainMs }: Given, all: number): string {
+  const read = `This machine has trained for ${duration(trainMs / 1_000)} in all, and ${count(tokens)} tokens of that are in the model`;
+  const part = partOf(tokens, all);
+  return part === "" ? `${read}.` : `${read}. ${part}`;
+}
+
+export class Reward {
+  readonly #islands = new Islands(find("islands", SVGSVGElement));
+  readonly #card = find("thanks", HTMLElement);
+  readonly #picture = find("picture", HTMLCanvasElement);
+  #run = "";
+  /** What was given to the run, with that of this learner. */
+  #given: Given = { tokens: 0, trainMs: 0 };
+  /** What was given before this learner; nothing is known of it before it is welcomed. */
+  #before: Given | null = null;
+  /** Tokens that reports of this learner tell of, but that were merged into another run. */
+  #elsewhere = 0;
+  #reported = 0;
+  /** Its number in the run, once it is welcomed. */
+  #learner: number | null = null;
+  #all = 0;
+  #text = "";
+  /** Where the run is found; an invite is no part of it. */
+  #place = "";
+  readonly #name: () => string;
+
+  /** `name` gives what the visitor is called, or nothing. */
+  constructor(name: () => string) {
+    this.#name = name;
+    find("save-picture", HTMLElement).addEventListener("click", () => this.#save());
+  }
+
+  /** The run as it is. */
+  look(status: ServerStatus, isTraining: boolean): void {
+    if (this.#run !== status.run && !isTraining) {
+      this.#run = status.run;
+      this.#given = readGiven(status.run);
+      this.#card.hidden = this.#given.tokens === 0;
+    }
+    this.#all = status.tokensMerged;
+    [this.#place = ""] = linkFor(status.links).split("#");
+    this.#credit(status);
+    if (!this.#card.hidden) this.#thank();
+    this.#islands.show(status.live, isTraining);
+    if (status.sample === "") return;
+    if (this.#text === "") say("sample-before", legible(status.sample));
+    this.#text = legible(status.sample);
+  }
+
+  /** What was merged after the last report of a learner, which has ended since, is known to the syncer alone. */
+  #credit(status: ServerStatus): void {
+    const mine = status.learners.find(({ learner }) => learner === this.#learner);
+    if (status.run !== this.#run || !mine || mine.tokensMerged <= this.#given.tokens) return;
+    this.#given = { ...this.#given, tokens: mine.tokensMerged };
+    keepGiven(this.#run, this.#given);
+    say("part", partOf(this.#given.tokens, this.#all));
+  }
+
+  /** A learner begins. */
+  begin(): void {
+    this.#card.hidden = true;
+    [this.#before, this.#learner] = [null, null];
+    [this.#elsewhere, this.#reported] = [0, 0];
+    this.#islands.show(Math.max(1, this.#islands.count), true);
+    say("sample-before", this.#text === "" ? "Nothing yet." : this.#text);
+    say("sample-before-title", "When you came");
+  }
+
+  /** The syncer knows the learner, and how much of its earlier work is in the model. */
+  welcomed({ run, learner, tokensMerged }: LearnerEventMap["welcomed"]): void {
+    this.#learner = learner;
+    const isAnother = this.#before !== null && this.#run !== run;
+    const trainMs = this.#before === null || isAnother ? readGiven(run).trainMs : this.#before.trainMs;
+    if (isAnother) this.#elsewhere = this.#reported;
+    this.#run = run;
+    this.#before = { tokens: tokensMerged, trainMs };
+  }
+
+  progress(report: Report): void {
+    this.#reported = report.tokensMerged;
+    if (this.#before === null) return;
+    const tokens = this.#before.tokens + Math.max(0, report.tokensMerged - this.#elsewhere);
+    this.#given = { tokens, trainMs: this.#before.trainMs + report.trainMs };
+    this.#all = Math.max(this.#all, report.clockTokens);
+    keepGiven(this.#run, this.#given);
+    say("part", partOf(tokens, this.#all));
+  }
+
+  /** One of its updates is in the model. */
+  merged(): void {
+    this.#islands.pulse();
+  }
+
+  /** Nothing computes any more. */
+  ended(): void {
+    this.#islands.show(this.#islands.count, false);
+    this.#card.hidden = this.#given.tokens === 0;
+    if (!this.#card.hidden) this.#thank();
+  }
+
+  #thank(): void {
+    say("thanks-text", thanksOf(this.#given, this.#all));
+  }
+
+  /** A picture to keep or to show around. */
+  #save(): void {
+    const context = this.#picture.getContext("2d");
+    if (!context) return;
+    const { width, height } = this.#picture;
+    context.fillStyle = "#0d3b4c";
+    context.fillRect(0, 0, width, height);
+    context.save();
+    context.translate(0, 125);
+    this.#islands.paint(context, width, height - 255);
+    context.restore();
+    context.fillStyle = "#ffffff";
+    context.textBaseline = "top";
+    context.font = "600 44px system-ui, sans-serif";
+    const name = legible(this.#name().trim());
+    const title = name === "" ? "My island in the archipelago" : `The island of ${name} in the archipelago`;
+    context.fillText(title, 48, 32, width - 96);
+    context.font = "26px system-ui, sans-serif";
+    context.fillText(`${dayOf(new Date())} · ${this.#place}`, 48, 90, width - 96);
+    const lines = thanksOf(this.#given, this.#all).match(/.{1,80}(?:\s|$)/g) ?? [];
+    lines.forEach((line, at) => context.fillText(line.trim(), 48, height - 110 + 36 * at));
+    savePicture(this.#picture, "my-island.png");
+  }
+}

@@ -1,0 +1,177 @@
+/** Talking to the model: it goes on with what a visitor writes, computed in this page. */
+import type { Writer } from "@archipelago-train/learner";
+import { make, setText } from "./dom.js";
+import { bytes, duration, legible } from "./format.js";
+
+/** What the section must know of the run. */
+export interface Talked {
+  readonly params: number;
+  readonly tokensMerged: number;
+  readonly tokenIsByte: boolean;
+}
+
+/** Letters of a text at most: the newest are what one reads. */
+const SHOWN_MAX = 4_000;
+/** Tokens that are asked for at once; whoever wants more presses again. */
+const TOKENS = 400;
+
+/** The section in which one talks to the model of the run at `syncer`. */
+export class Talk {
+  readonly #syncer: string;
+  readonly #fetched: (bytes: number) => void;
+  readonly #prompt = make("input", { id: "talk-prompt", type: "text", maxlength: "400", autocomplete: "off" });
+  readonly #daring = make("input", { id: "talk-daring", type: "range", min: "0", max: "1.5", step: "0.1" });
+  readonly #daringText = make("output", { for: "talk-daring", class: "quiet small" });
+  readonly #go = make("button", { id: "talk-go", class: "primary", type: "submit" }, "Go on with it");
+  readonly #anew = make("button", { id: "talk-anew", type: "button" }, "Fetch what it has learnt since");
+  readonly #text = make("pre", {
+    id: "talk-text",
+    class: "sample",
+    tabindex: "0",
+    "aria-label": "What the model writes",
+  });
+  readonly #state = make("p", { id: "talk-state", class: "quiet small", role: "status" });
+  #writer: Writer | undefined;
+  #working: AbortController | undefined;
+  #params = 0;
+  /** Whether nothing was merged yet. */
+  #green = false;
+  #tokenIsByte = true;
+
+  /** Fills `section`; `fetched` hears of the bytes that the model took. */
+  constructor(section: HTMLElement, syncer: string, fetched: (bytes: number) => void = () => {}) {
+    this.#syncer = syncer;
+    this.#fetched = fetched;
+    this.#prompt.value = "Once upon a time";
+    this.#daring.value = "0.8";
+    const form = make(
+      "form",
+      { class: "stack" },
+      make(
+        "div",
+        { class: "field" },
+        make("label", { for: "talk-prompt" }, "Begin a text"),
+        this.#prompt,
+        make(
+          "p",
+          { class: "hint" },
+          "The model goes on with it, letter by letter. It has read the run's text and no other.",
+        ),
+      ),
+      make(
+        "div",
+        { class: "field" },
+        make("label", { for: "talk-daring" }, "How daring it writes"),
+        this.#daring,
+        this.#daringText,
+      ),
+      make("div", { class: "actions" }, this.#go, this.#anew),
+    );
+    this.#anew.hidden = true;
+    this.#text.hidden = true;
+    section.append(make("h2", { id: "talk-title" }, "Talk to the model"), form, this.#text, this.#state);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.#working) this.#working.abort();
+      else void this.#write();
+    });
+    this.#anew.addEventListener("click", () => void this.#refresh());
+    this.#daring.addEventListener("input", () => this.#showDaring());
+    this.#showDaring();
+  }
+
+  /** What is known of the run. */
+  look({ params, tokensMerged, tokenIsByte }: Talked): void {
+    [this.#params, this.#tokenIsByte] = [params, tokenIsByte];
+    this.#green = tokensMerged === 0;
+    if (!this.#writer && !this.#working) this.#sayCost();
+  }
+
+  #sayCost(): void {
+    if (this.#params === 0) return;
+    const noise = this.#green ? "It has learnt nothing yet and writes noise. " : "";
+    const spelt = this.#tokenIsByte ? "" : "What you write goes to the run's syncer, which cuts it into tokens. ";
+    const size = bytes(2 * this.#params);
+    const cost = `Computed in this page. The first text fetches the model, ${size}; nothing is fetched before.`;
+    setText(this.#state, `${noise}${spelt}${cost}`);
+  }
+
+  #showDaring(): void {
+    const value = Number(this.#daring.value);
+    const words =
+      value === 0 ? "always the likeliest letter" : value < 0.6 ? "careful" : value <= 1 ? "as it has learnt" : "wild";
+    setText(this.#daringText, `${value.toFixed(1)}: ${words}`);
+    this.#daring.setAttribute("aria-valuetext", words);
+  }
+
+  async #open(): Promise<Writer> {
+    // What writes is no part of the page until somebody wants to talk.
+    const { Writer } = await import("@archipelago-train/learner");
+    this.#writer ??= new Writer(this.#syncer);
+    return this.#writer;
+  }
+
+  /** Does `work` until it ends or is stopped, with the button to stop it; what it fetches is counted however it ends. */
+  async #busy(work: (writer: Writer, signal: AbortSignal) => Promise<string>): Promise<void> {
+    const working = new AbortController();
+    this.#working = working;
+    setText(this.#go, "Stop");
+    this.#anew.disabled = true;
+    let before = 0;
+    try {
+      const writer = await this.#open();
+      before = writer.fetchedBytes;
+      const said = await work(writer, working.signal);
+      setText(this.#state, working.signal.aborted ? `Stopped. ${said}` : said);
+    } catch (error) {
+      setText(this.#state, working.signal.aborted ? "Stopped." : `That did not work: ${messageOf(error)}.`);
+    } finally {
+      this.#working = undefined;
+      this.#fetched((this.#writer?.fetchedBytes ?? 0) - before);
+      setText(this.#go, "Go on with it");
+      this.#anew.disabled = false;
+      this.#anew.hidden = !this.#writer?.facts;
+    }
+  }
+
+  #refresh(): Promise<void> {
+    return this.#busy(async (writer, signal) => {
+      setText(this.#state, "Fetching the model…");
+      const { params } = await writer.refresh({ signal });
+      return `The model as of now is here: ${bytes(2 * params)} fetched.`;
+    });
+  }
+
+  async #write(): Promise<void> {
+    const prompt = this.#prompt.value;
+    if (prompt === "") {
+      setText(this.#state, "Begin the text with a letter at least.");
+      return this.#prompt.focus();
+    }
+    const written = document.createTextNode("");
+    this.#text.replaceChildren(make("b", {}, legible(prompt)), written);
+    this.#text.hidden = false;
+    await this.#busy(async (writer, signal) => {
+      if (!writer.facts) {
+        setText(this.#state, "Fetching the model…");
+        await writer.refresh({ signal });
+      }
+      setText(this.#state, "It writes…");
+      const [began, age] = [performance.now(), (performance.now() - (writer.facts?.fetchedMs ?? 0)) / 1_000];
+      let [text, letters] = ["", 0];
+      const options = { temperature: Number(this.#daring.value), tokens: TOKENS, signal };
+      for await (const piece of writer.write(prompt, options)) {
+        letters += piece.length;
+        text = (text + piece).slice(-SHOWN_MAX);
+        written.data = legible(text);
+        this.#text.scrollTop = this.#text.scrollHeight;
+      }
+      const rate = Math.round((letters / Math.max(1, performance.now() - began)) * 1_000);
+      return `${letters} letters, ${rate} a second, by the model as of ${duration(age)} ago.`;
+    });
+  }
+}
+
+function messageOf(error: unknown): string {
+  return (error instanceof Error ? error.message : String(error)).replace(/\.$/, "");
+}
