@@ -1,7 +1,7 @@
 //! Errors as JavaScript sees them: an `Error` with a stable `code`.
 
-use archipelago::engine::EngineError;
 use archipelago::engine::gpu::GpuError;
+use archipelago::engine::{EngineError, Fallback};
 use archipelago::run::{AddressError, DutyError, RunError};
 use archipelago::wire::CloseCode;
 use js_sys::{Error, Reflect};
@@ -16,9 +16,12 @@ pub enum Failure {
     /// There is no engine that can train the model here.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// There is no GPU, or it cannot be used.
+    /// This browser offers no GPU at all. (What helps natively, a driver, is nothing that a page can ask for.)
+    #[error("this browser offers no GPU: turn WebGPU on in its settings, or train with the processor")]
+    NoGpu,
+    /// There is a GPU, and it cannot be used.
     #[error(transparent)]
-    Gpu(#[from] GpuError),
+    Gpu(GpuError),
     /// The run ended otherwise than by the owner's wish or its own end.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -30,13 +33,27 @@ impl Failure {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Options(_) => "options",
-            Self::Gpu(_) => "gpu",
+            Self::NoGpu | Self::Gpu(_) => "gpu",
             Self::Engine(_) | Self::Run(RunError::Build(_) | RunError::Engine(_)) => "engine",
             Self::Run(RunError::Unreachable { .. }) => "unreachable",
             Self::Run(RunError::Refused { code: CloseCode::Replaced, .. }) => "replaced",
             Self::Run(RunError::Refused { .. }) => "refused",
             Self::Run(RunError::Random(_)) => "random",
         }
+    }
+}
+
+impl From<GpuError> for Failure {
+    fn from(error: GpuError) -> Self {
+        if matches!(error, GpuError::NoAdapter) { Self::NoGpu } else { Self::Gpu(error) }
+    }
+}
+
+/// Why it trains on the processor, in the browser's words.
+pub(crate) fn told(fallback: &Fallback) -> String {
+    match fallback {
+        Fallback::Gpu(error) => format!("training on the processor: {}", Failure::from(error.clone())),
+        fallback => fallback.to_string(),
     }
 }
 

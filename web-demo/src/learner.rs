@@ -18,6 +18,7 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 
 use crate::convert::{read, to_js};
+use crate::failure::told;
 use crate::helper::{Team, helpers};
 use crate::saving::Saving;
 use crate::{Failure, JoinOptions, Notice, options};
@@ -146,7 +147,7 @@ impl Learner {
             hooks.event(to_js(&Notice::Engine {
                 engine: engine.kind().name(),
                 device: builder.gpu().map_or_else(|| engine.describe(), describe),
-                fallback: builder.fallback().map(ToString::to_string),
+                fallback: builder.fallback().map(told),
                 restored,
             }));
             let hooks = Rc::clone(&hooks);

@@ -15,6 +15,7 @@ mod parity;
 mod saving;
 #[cfg(test)]
 mod types;
+mod writer;
 
 use wasm_bindgen::prelude::wasm_bindgen;
 
@@ -26,6 +27,7 @@ pub use notice::Notice;
 pub use options::{JoinOptions, MeasureOptions, Measured, PresetFacts};
 #[cfg(feature = "parity")]
 pub use parity::Parity;
+pub use writer::Writer;
 
 /// Called when the module is loaded: a panic, which is a fault of ours, ends the Worker with its message rather than
 /// with a bare trap.

@@ -1,6 +1,7 @@
 //! TypeScript's view of what crosses to pages: `web-demo/package/src/generated.ts`.
 
 use archipelago::run::{Doing, Event, Offline, Report};
+use archipelago::wire::http::ModelView;
 use archipelago::wire::{Fate, FragmentId, LateReason, LearnerId, Refusal, Round, Version};
 use archipelago_ts::Module;
 
@@ -19,5 +20,6 @@ fn types_of_the_package_are_current() {
         .declare::<Fate>();
     let module = module.declare::<Doing>().declare::<Offline>().declare::<Report>().declare::<Event>();
     let module = module.declare::<JoinOptions>().declare::<MeasureOptions>();
+    let module = module.declare::<ModelView>();
     module.declare::<PresetFacts>().declare::<Measured>().declare::<Notice>().check();
 }

@@ -88,6 +88,8 @@ export type Report = {
   sentBytes: number,
   /** Payload bytes received on sockets. */
   receivedBytes: number,
+  /** Bytes of parameters and text fetched over HTTP. */
+  fetchedBytes: number,
 };
 
 /** Something that a watcher may want to show. As JSON each has its name under `event`. */
@@ -170,6 +172,16 @@ export type RawMeasure = {
   preset: string,
   /** How long to train after the first step, in milliseconds. */
   trainMs: number,
+};
+
+/** What [`MODEL`] answers: the model as whoever writes with it must know it. */
+export type ModelView = {
+  /** The shape, for an engine; a page need not look into it. */
+  model: unknown,
+  /** Fragments that the parameters are fetched in. */
+  fragments: number,
+  /** Whether a token is a byte, so that nobody need be asked what it means. */
+  tokenIsByte: boolean,
 };
 
 /** What a preset asks of this browser. */

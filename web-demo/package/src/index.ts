@@ -2,16 +2,17 @@
  * A learner in a browser. Nothing happens on import; {@link join} starts a Worker that trains.
  *
  * ```js
- * import { join } from "archipelago";
+ * import { join } from "@archipelago-train/learner";
  * const learner = join("https://host:7700/", { share: 0.5 });
  * const off = learner.on("progress", (report) => console.log(report.loss));
  * await learner.stop();
  * ```
  */
 
+import type { FromWorker, ToWorker } from "./messages.js";
+import { start, wasmUrl } from "./sources.js";
 import type {
   ErrorCode,
-  FromWorker,
   JoinOptions,
   LearnerEvent,
   LearnerEventMap,
@@ -19,13 +20,16 @@ import type {
   MeasureOptions,
   Report,
   Sources,
-  ToWorker,
 } from "./types.js";
 import { LearnerError } from "./types.js";
+import type { WriteOptions } from "./writer.js";
+import { Writer } from "./writer.js";
 
 export type { AdapterFacts, Capabilities } from "./check.js";
 export { capabilities } from "./check.js";
 export * from "./types.js";
+export type { ModelFacts, WriteOptions } from "./writer.js";
+export { Writer } from "./writer.js";
 
 /** A learner that is told to stop has this long to say farewell, in milliseconds; then its Worker ends. */
 const FAREWELL_MS = 400;
@@ -38,6 +42,9 @@ export class Learner {
   /** Resolves with the last report when the learner has ended, by whatever way but an error. */
   readonly done: Promise<Report | undefined>;
   readonly #worker: Worker;
+  readonly #syncer: string;
+  readonly #sources: Sources;
+  #writer: Writer | undefined;
   readonly #listeners = new Map<string, Set<(event: never) => void>>();
   readonly #unplug: (() => void)[] = [];
   #ended = false;
@@ -51,6 +58,8 @@ export class Learner {
     });
     // Whoever does not ask how it ended is not to hear of it as an unhandled rejection.
     this.done.catch(() => {});
+    this.#syncer = syncer;
+    this.#sources = options;
     this.#worker = start(
       options,
       (message) => this.#hear(message),
@@ -107,6 +116,16 @@ export class Learner {
     this.#tell({ do: "loseDevice" });
   }
 
+  /**
+   * Goes on with `prompt`, with what all learners have merged so far; see {@link Writer.write}. The parameters are
+   * fetched once, two bytes each; training goes on meanwhile. When the learner ends it fails as `aborted`.
+   */
+  generate(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {
+    if (this.#ended) throw new LearnerError("options", "the learner has ended: open a Writer of your own");
+    this.#writer ??= new Writer(this.#syncer, this.#sources);
+    return this.#writer.write(prompt, options);
+  }
+
   /** Stops now: says farewell if that takes no time, else just ends. Resolves when nothing computes any more. */
   async stop(): Promise<Report | undefined> {
     if (!this.#ended) {
@@ -145,6 +164,7 @@ export class Learner {
     if (this.#ended) return;
     this.#ended = true;
     this.#worker.terminate();
+    this.#writer?.close();
     for (const unplug of this.#unplug) unplug();
     this.#settle(outcome);
   }
@@ -194,27 +214,6 @@ export function measure(options: MeasureOptions): Promise<Measured> {
       options: { engine, helpers: helpers(options), preset, trainMs },
     } satisfies ToWorker);
   });
-}
-
-function start(sources: Sources, hear: (message: FromWorker) => void, fail: (error: LearnerError) => void): Worker {
-  // Written out, because bundlers look for exactly this.
-  const worker = sources.workerUrl
-    ? new Worker(sources.workerUrl, { type: "module" })
-    : new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  worker.onmessage = (message: MessageEvent<FromWorker>) => hear(message.data);
-  worker.onerror = (event) => {
-    event.preventDefault();
-    // Without a message the script itself did not come.
-    const loaded = Boolean(event.message);
-    fail(
-      new LearnerError(loaded ? "worker" : "load", loaded ? event.message : "the learner's Worker could not be loaded"),
-    );
-  };
-  return worker;
-}
-
-function wasmUrl(sources: Sources): string {
-  return sources.wasmUrl === undefined ? "" : new URL(sources.wasmUrl, document.baseURI).href;
 }
 
 /** Workers that help a CPU engine. Where there are more than two cores, one stays free for the page. */

@@ -1,5 +1,5 @@
 /** What a page asks of a learner, and what it hears. */
-import type { Event, Measured, Notice, RawMeasure, Report } from "./generated.js";
+import type { Event, Notice } from "./generated.js";
 
 export type * from "./generated.js";
 
@@ -98,30 +98,3 @@ export class LearnerError extends Error {
     super(message);
   }
 }
-
-/** Page to Worker. */
-export type ToWorker =
-  | { readonly do: "join"; readonly wasmUrl: string; readonly options: WorkerJoin }
-  | { readonly do: "measure"; readonly wasmUrl: string; readonly options: RawMeasure }
-  | { readonly do: "pause" | "resume" | "stop" | "reconnect" | "loseDevice" }
-  | { readonly do: "setShare"; readonly share: number }
-  | { readonly do: "setHidden"; readonly hidden: boolean };
-
-/** What a Worker needs to join. */
-export interface WorkerJoin {
-  readonly syncer: string;
-  readonly name: string;
-  readonly engine: EngineKind;
-  readonly helpers: number;
-  readonly share: number;
-  readonly batch: number | null;
-  readonly contactMsMax: number;
-  readonly remember: boolean;
-}
-
-/** Worker to page. */
-export type FromWorker =
-  | { readonly is: "event"; readonly event: LearnerEvent }
-  | { readonly is: "ended"; readonly report: Report }
-  | { readonly is: "measured"; readonly measured: Measured }
-  | { readonly is: "failed"; readonly code: ErrorCode; readonly message: string };

@@ -7,7 +7,9 @@ import type { FromHelper, ToHelper } from "./helper.js";
 import { answer, Helper } from "./helper.js";
 import type { OptimiserState } from "./kept.js";
 import { Keeper } from "./kept.js";
-import type { ErrorCode, FromWorker, LearnerEvent, RawJoin, RawMeasure, ToWorker, WorkerJoin } from "./types.js";
+import type { FromWorker, ToWorker, WorkerJoin } from "./messages.js";
+import type { ErrorCode, LearnerEvent, RawJoin, RawMeasure } from "./types.js";
+import { Desk } from "./writing.js";
 
 type Engine = typeof import("../dist/wasm/plain/archipelago.js");
 
@@ -20,6 +22,9 @@ const scope = self as unknown as {
   postMessage(message: FromHelper, transfer?: Transferable[]): void;
 };
 
+/** Where this Worker writes, if it does. */
+const desk = new Desk();
+
 /** What came before there was a learner is done when there is one. */
 let learner: Learner | undefined;
 const waiting: ToWorker[] = [];
@@ -28,6 +33,9 @@ scope.onmessage = ({ data }) => {
   if (data.do === "join") void tellFailure(join(data.wasmUrl, data.options));
   else if (data.do === "measure") void tellFailure(measure(data.wasmUrl, data.options));
   else if (data.do === "help") help(data);
+  else if (data.do === "read") void tellFailure(read(data.wasmUrl, data.syncer, data.id), data.id);
+  else if (data.do === "write") void tellFailure(desk.write(data, tellPage), data.id);
+  else if (data.do === "hush") desk.hush(data.id);
   else if (data.do === "part")
     return; // A helper listens otherwise.
   else if (learner) act(learner, data);
@@ -113,6 +121,14 @@ async function measure(wasmUrl: string, options: RawMeasure): Promise<void> {
   scope.postMessage({ is: "measured", measured: await engine.measure(options, team(wasmUrl)) });
 }
 
+async function read(wasmUrl: string, syncer: string, id: number): Promise<void> {
+  await desk.read(await load(wasmUrl), syncer, id, tellPage);
+}
+
+function tellPage(message: FromWorker): void {
+  scope.postMessage(message);
+}
+
 /** The engine for this browser, from `wasmUrl` if that is given. */
 async function load(wasmUrl: string): Promise<Engine> {
   try {
@@ -133,11 +149,17 @@ function tell(event: LearnerEvent): void {
   scope.postMessage({ is: "event", event });
 }
 
-async function tellFailure(work: Promise<void>): Promise<void> {
+/** Codes are texts; those of the browser's own errors are numbers, and nobody's business. */
+function codeOf(error: unknown): ErrorCode {
+  const { code } = (error ?? {}) as { code?: unknown };
+  return typeof code === "string" ? (code as ErrorCode) : "worker";
+}
+
+async function tellFailure(work: Promise<void>, id?: number): Promise<void> {
   try {
     await work;
   } catch (error) {
-    const code: ErrorCode = (error as { code?: ErrorCode }).code ?? "worker";
-    scope.postMessage({ is: "failed", code, message: error instanceof Error ? error.message : String(error) });
+    const failed = { code: codeOf(error), message: error instanceof Error ? error.message : String(error) };
+    scope.postMessage({ is: "failed", ...failed, ...(id === undefined ? {} : { id }) });
   }
 }

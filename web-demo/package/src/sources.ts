@@ -1,0 +1,41 @@
+/** The package's Worker, and where its code is. */
+import type { FromWorker } from "./messages.js";
+import type { Sources } from "./types.js";
+import { LearnerError } from "./types.js";
+
+/** Starts a Worker; `fail` hears of it when it breaks down or never comes. Throws a {@link LearnerError} where none may start. */
+export function start(
+  sources: Sources,
+  hear: (message: FromWorker) => void,
+  fail: (error: LearnerError) => void,
+): Worker {
+  const worker = open(sources);
+  worker.onmessage = (message: MessageEvent<FromWorker>) => hear(message.data);
+  worker.onerror = (event) => {
+    event.preventDefault();
+    // Without a message the script itself did not come.
+    const loaded = Boolean(event.message);
+    fail(
+      new LearnerError(loaded ? "worker" : "load", loaded ? event.message : "the learner's Worker could not be loaded"),
+    );
+  };
+  return worker;
+}
+
+/** Browsers refuse at once what is not of the page's own origin. */
+function open({ workerUrl }: Sources): Worker {
+  try {
+    // Written out, because bundlers look for exactly this.
+    return workerUrl
+      ? new Worker(workerUrl, { type: "module" })
+      : new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new LearnerError("load", `the browser starts no Worker (${why}): worker.js must be of the page's own origin`);
+  }
+}
+
+/** The folder of the engines as an address that a Worker can use; empty for that of the package. */
+export function wasmUrl(sources: Sources): string {
+  return sources.wasmUrl === undefined ? "" : new URL(sources.wasmUrl, document.baseURI).href;
+}

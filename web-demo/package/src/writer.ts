@@ -1,0 +1,192 @@
+/** Goes on with texts with a run's parameters, in a Worker of its own; whoever looks on need not train. */
+import type { FromWorker, ToWorker } from "./messages.js";
+import { start, wasmUrl } from "./sources.js";
+import type { Sources } from "./types.js";
+import { LearnerError } from "./types.js";
+
+/** How to go on with a text. */
+export interface WriteOptions {
+  /** 0 takes the likeliest token each time, 1 draws as the model says; 0.8 if not given. */
+  readonly temperature?: number;
+  /** Tokens to write, 1 to 100,000; 200 if not given. */
+  readonly tokens?: number;
+  /** The same seed and the same parameters give the same text; by chance if not given. */
+  readonly seed?: number;
+  /** Ends it at once when it fires; the text so far stays. */
+  readonly signal?: AbortSignal;
+}
+
+/** The parameters that are there. */
+export interface ModelFacts {
+  /** How many. */
+  readonly params: number;
+  /** When they had been fetched, as `performance.now()` tells it. */
+  readonly fetchedMs: number;
+}
+
+/** Most tokens that one call writes. */
+const TOKENS_MAX = 100_000;
+
+/** Who waits for replies under an id. */
+interface Waiting {
+  hear(message: FromWorker): void;
+  fail(error: LearnerError): void;
+}
+
+/** A model that writes. Nothing is fetched before it is asked for. */
+export class Writer {
+  /** The parameters that are there; nothing before any were fetched. */
+  facts: ModelFacts | undefined;
+  /** Bytes fetched for parameters so far, those in vain included. */
+  fetchedBytes = 0;
+  readonly #syncer: string;
+  readonly #sources: Sources;
+  readonly #waiting = new Map<number, Waiting>();
+  #worker: Worker | undefined;
+  #reading: Promise<ModelFacts> | undefined;
+  #ids = 0;
+  /** The id of the newest text. */
+  #text = 0;
+
+  /** `syncer`: a link to it, as people share it, the invite after `#` included. */
+  constructor(syncer: string | URL, sources: Sources = {}) {
+    this.#syncer = String(syncer);
+    this.#sources = sources;
+  }
+
+  /**
+   * Fetches the newest parameters, two bytes each; a text under way ends. Whoever asks while they are on their way gets
+   * the same ones. Rejects with a {@link LearnerError}.
+   */
+  refresh({ signal }: { readonly signal?: AbortSignal } = {}): Promise<ModelFacts> {
+    this.#reading ??= this.#read(signal).finally(() => {
+      this.#reading = undefined;
+    });
+    return this.#reading;
+  }
+
+  #read(signal: AbortSignal | undefined): Promise<ModelFacts> {
+    return new Promise((resolve, reject) => {
+      const id = this.#begin({
+        hear: (message) => {
+          if (message.is === "fetched") this.fetchedBytes += message.bytes;
+          if (message.is !== "read") return;
+          end();
+          this.facts = { params: message.params, fetchedMs: performance.now() };
+          resolve(this.facts);
+        },
+        fail: (error) => {
+          end();
+          reject(error);
+        },
+      });
+      const abort = () => {
+        this.#worker?.postMessage({ do: "hush", id } satisfies ToWorker);
+        end();
+        reject(new LearnerError("aborted", "given up"));
+      };
+      const end = () => {
+        this.#waiting.delete(id);
+        signal?.removeEventListener("abort", abort);
+      };
+      if (signal?.aborted) return abort();
+      signal?.addEventListener("abort", abort);
+      this.#tell({ do: "read", id, wasmUrl: wasmUrl(this.#sources), syncer: this.#syncer });
+    });
+  }
+
+  /**
+   * Goes on with `prompt`: gives the text piece by piece as it is written, and fetches the parameters first if there are
+   * none. A second text ends the first. Throws a {@link LearnerError}.
+   */
+  async *write(prompt: string, options: WriteOptions = {}): AsyncGenerator<string, void> {
+    const { temperature = 0.8, tokens = 200, seed = Math.floor(Math.random() * 2 ** 32), signal } = options;
+    if (!(tokens >= 1 && tokens <= TOKENS_MAX)) {
+      throw new LearnerError("options", `${tokens} tokens make no sense: give 1 to ${TOKENS_MAX}`);
+    }
+    if (prompt === "") throw new LearnerError("options", "the prompt is empty: give a letter at least");
+    if (signal?.aborted) return;
+    if (!this.facts) {
+      try {
+        await this.refresh(signal ? { signal } : {});
+      } catch (error) {
+        if (signal?.aborted) return;
+        throw error;
+      }
+    }
+    const pieces: string[] = [];
+    let [ended, wake] = [false, () => {}];
+    let error: LearnerError | undefined;
+    const end = (failed?: LearnerError) => {
+      [ended, error] = [true, failed];
+      wake();
+    };
+    const id = this.#begin({
+      hear: (message) => {
+        if (message.is === "wrote") pieces.push(message.text);
+        if (message.is === "written") end();
+        wake();
+      },
+      fail: end,
+    });
+    // The Worker writes one text at a time.
+    this.#waiting.get(this.#text)?.hear({ is: "written", id: this.#text });
+    this.#text = id;
+    const abort = () => end();
+    signal?.addEventListener("abort", abort);
+    try {
+      this.#tell({ do: "write", id, prompt, temperature, tokens, seed });
+      for (;;) {
+        while (pieces.length > 0 && !signal?.aborted) yield pieces.shift() ?? "";
+        if (error) throw error;
+        if (ended) return;
+        await new Promise<void>((resolve) => {
+          wake = resolve;
+        });
+      }
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      this.#waiting.delete(id);
+      this.#worker?.postMessage({ do: "hush", id } satisfies ToWorker);
+    }
+  }
+
+  /** Ends the Worker and forgets the parameters. A text under way fails as `aborted`; the next one begins afresh. */
+  close(): void {
+    this.#forget(new LearnerError("aborted", "the writer was closed"));
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  #begin(waiting: Waiting): number {
+    const id = ++this.#ids;
+    this.#waiting.set(id, waiting);
+    return id;
+  }
+
+  #tell(message: ToWorker): void {
+    this.#worker ??= start(
+      this.#sources,
+      (heard) => this.#hear(heard),
+      (error) => this.#forget(error),
+    );
+    this.#worker.postMessage(message);
+  }
+
+  #hear(message: FromWorker): void {
+    const waiting = "id" in message && message.id !== undefined ? this.#waiting.get(message.id) : undefined;
+    if (message.is === "failed") waiting?.fail(new LearnerError(message.code, message.message));
+    else waiting?.hear(message);
+  }
+
+  /** The Worker is gone, and with it the parameters. */
+  #forget(error: LearnerError): void {
+    this.#worker?.terminate();
+    this.#worker = undefined;
+    this.facts = undefined;
+    for (const waiting of [...this.#waiting.values()]) waiting.fail(error);
+    this.#waiting.clear();
+  }
+}

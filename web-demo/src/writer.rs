@@ -1,0 +1,88 @@
+//! A text that the run's model goes on with, in a Worker.
+
+use archipelago::diloco::{FragmentId, Fragments, halves};
+use archipelago::engine::cpu;
+use archipelago::model::{ModelSpec, layout};
+use archipelago::run::Address;
+use serde::Serialize;
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+
+use crate::Failure;
+use crate::convert::{read, to_js};
+
+/// Where a syncer is, for whoever fetches from it.
+#[derive(Serialize)]
+struct Place {
+    /// The address of its routes, a slash at the end included.
+    base: String,
+    /// The invite that the link brought.
+    invite: Option<String>,
+}
+
+/// Where the syncer behind `link` is, read as learners read it, and the invite that the link brings.
+///
+/// # Errors
+/// [`Failure::Options`]: `link` is no address of a syncer.
+#[wasm_bindgen(js_name = placeOf, unchecked_return_type = "{ base: string; invite: string | null }")]
+pub fn place_of(link: &str) -> Result<JsValue, JsValue> {
+    let address: Address = link.parse().map_err(Failure::from)?;
+    let invite = address.invite().map(|invite| invite.expose().to_owned());
+    Ok(to_js(&Place { base: address.http_url("/"), invite }))
+}
+
+/// Goes on with texts, with the parameters that it was given.
+#[wasm_bindgen]
+pub struct Writer {
+    fragments: Fragments,
+    inner: cpu::Writer<Vec<f32>>,
+}
+
+#[wasm_bindgen]
+impl Writer {
+    /// For a run whose `model` is exchanged in so many fragments, as the syncer says. The parameters are 0 until each
+    /// fragment was loaded.
+    ///
+    /// # Errors
+    /// [`Failure::Options`]: there are no fragments; [`Failure::Engine`]: it is no model.
+    #[wasm_bindgen(constructor)]
+    pub fn new(model: JsValue, fragments: u16) -> Result<Self, JsValue> {
+        let model: ModelSpec = read(model)?;
+        let count = fragments.try_into();
+        let count = count.map_err(|_| Failure::Options("a run has at least one fragment".into()))?;
+        let layout = layout(&model).map_err(|error| Failure::Engine(error.into()))?;
+        let inner = cpu::Writer::new(&model, vec![0.0; layout.len()]).map_err(Failure::Engine)?;
+        Ok(Self { fragments: Fragments::plan(&layout, count), inner })
+    }
+
+    /// Takes in the parameters of a fragment as they are fetched: 16-bit floats, little-endian. A text
+    /// that was begun is forgotten.
+    ///
+    /// # Errors
+    /// [`Failure::Options`]: there is no such fragment, or it has another length.
+    pub fn load(&mut self, fragment: u16, body: &[u8]) -> Result<(), JsValue> {
+        let id = FragmentId(fragment);
+        let expected = self.fragments.segments(id).map(|_| self.fragments.len(id) * halves::BYTES);
+        if expected != Some(body.len()) {
+            let found = body.len();
+            let why = format!("fragment {fragment} has {found} bytes: fetch it anew, and whole");
+            return Err(Failure::Options(why).into());
+        }
+        self.fragments.scatter(id, &halves::from_bytes(body), self.inner.params_mut());
+        Ok(())
+    }
+
+    /// Begins a text with `prompt`, of which the model sees as many tokens at the end as its context takes.
+    ///
+    /// # Errors
+    /// [`Failure::Engine`]: the prompt is empty or holds a token that the model does not know.
+    pub fn begin(&mut self, prompt: &[u32], temperature: f32, seed: u32) -> Result<(), JsValue> {
+        Ok(self.inner.begin(prompt, temperature, seed.into()).map_err(Failure::Engine)?)
+    }
+
+    /// The next token; none if no text was begun.
+    #[wasm_bindgen(js_name = next)]
+    pub fn write(&mut self) -> Option<u32> {
+        self.inner.next()
+    }
+}
