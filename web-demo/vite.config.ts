@@ -1,19 +1,30 @@
+import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
+import { PAGES, staticSite } from "./static-site.js";
 
 /** Pages at the root of a syncer; everything beside them has a hash in its name and may be cached for ever. */
-export default defineConfig({
-  root: "pages",
-  base: "./",
-  publicDir: false,
-  // `npm run dev` beside a syncer: pages from here, the run from there.
-  server: { proxy: { "/v1": { target: "http://127.0.0.1:7700", ws: true } } },
-  worker: { format: "es" },
-  build: {
-    outDir: "../dist",
-    emptyOutDir: true,
-    target: "es2022",
-    assetsInlineLimit: 0,
-    modulePreload: { polyfill: false },
-    rollupOptions: { input: ["pages/index.html", "pages/dashboard.html", "pages/teach.html", "pages/scale.html"] },
-  },
+const OF_SYNCER = ["pages/index.html", "pages/dashboard.html", "pages/teach.html", "pages/scale.html"];
+
+const whole = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
+
+export default defineConfig(({ mode }) => {
+  const isStatic = mode === "static";
+  return {
+    root: "pages",
+    base: "./",
+    publicDir: false,
+    // `npm run dev` beside a syncer: pages from here, the run from there.
+    server: { proxy: { "/v1": { target: "http://127.0.0.1:7700", ws: true } } },
+    plugins: isStatic ? [staticSite(process.env["SITE"])] : [],
+    worker: { format: "es" },
+    build: {
+      outDir: isStatic ? "../dist-static" : "../dist",
+      emptyOutDir: true,
+      target: "es2022",
+      assetsInlineLimit: 0,
+      modulePreload: { polyfill: false },
+      // Whole paths: whoever builds may stand anywhere.
+      rollupOptions: { input: (isStatic ? PAGES : OF_SYNCER).map(whole) },
+    },
+  };
 });

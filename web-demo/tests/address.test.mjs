@@ -30,7 +30,7 @@ const stageOf = (chapter) => {
 /** The longest lesson. */
 const DAY_MS = 24 * 3_600_000;
 /** The open stage, as it begins. */
-const OPEN = { spec, actions: [], atMs: 0, speed: 1, chapter: null, followed: null, presenter: false };
+const OPEN = { spec, actions: [], atMs: 0, speed: 1, chapter: null, followed: null, view: "map", presenter: false };
 let read, write, leftOut;
 
 before(async () => ({ read, write, leftOut } = await load("teach/run/address.ts")));
@@ -46,6 +46,7 @@ test("what is written is read back", () => {
     { atMs: 9_400, island: 1, deed: "heal", factor: 1 },
     { atMs: 9_500, island: 3, deed: "poison", factor: 1 },
     { atMs: 9_600, island: 3, deed: "cure", factor: 1 },
+    { atMs: 9_700, island: 4, deed: "far", factor: 50 },
   ];
   const place = {
     spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 },
@@ -54,6 +55,7 @@ test("what is written is read back", () => {
     speed: 0.25,
     chapter: null,
     followed: 7,
+    view: "lanes",
     presenter: true,
   };
   assert.deepEqual(read(write(place, stageOf), stageOf), { place, notices: [] });
@@ -104,6 +106,7 @@ test("what cannot be is left out, and said", () => {
   check("#v=1&follow=9", /no fragment "9" to follow/, ({ followed }) => followed === null);
   check("#v=1&p=2&follow=3", /no fragment "3" to follow/, ({ followed }) => followed === null);
   check("#v=1&chapter=grace&follow=one", /no fragment "one"/, ({ followed }) => followed === 0);
+  check("#v=1&view=globe", /no picture "globe"; it is the map/, ({ view }) => view === "map");
   check("#v=1&presenter=yes", /"yes" is nothing for presenter mode; it is off/, ({ presenter }) => !presenter);
   check("#v=7&m=4", /another version/, ({ spec }) => spec.islands === 4);
   check(`#v=1&c=${"x".repeat(5_000)}`, /^.{0,120}$/, ({ spec }) => spec.code === "int4");

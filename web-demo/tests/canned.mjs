@@ -68,6 +68,9 @@ const status = {
   learners: [],
   learnersByState: { joining: 0, training: 3, paused: 1, hidden: 0, starved: 0, held: 0, away: 0 },
   sockets: 4,
+  disk: { tapeFault: null, snapshotFault: null, decisions: 90, updateBytes: 9_000, snapshotAgeS: 3 },
+  alerts: [],
+  lastMergeAgeS: 2,
   uptimeS: 60,
   runS: 60,
   run: "00",
@@ -93,7 +96,9 @@ const status = {
   fragments: [],
   paused: false,
   finishing: false,
+  finished: false,
   preset: "tiny",
+  init: null,
   corpus: "a text",
   corpusTokens: 10_000,
   bytesPerToken: 1,
@@ -109,6 +114,14 @@ const status = {
   joinBytes: 0,
   dataBytes: 0,
 };
+
+/** A line of the run's log as `/v1/log` gives it, so many seconds old. */
+export function line(seq, ageS, more = {}) {
+  return { seq, atMs: NOW_MS - 1_000 * ageS, kind: "joined", learner: 1, name: "anna", text: "anna joined.", ...more };
+}
+
+/** The canned syncer's clock. */
+const NOW_MS = 1_800_000_000_000;
 
 const series = {
   spanS: 1,
@@ -132,10 +145,12 @@ export async function startCanned() {
     series,
     learners: [learner(1)],
     rounds: [round(11), round(12)],
+    log: [line(1, 3)],
     token: "the token",
     asked: [],
     orders: [],
     refusing: false,
+    logView: (entries) => ({ nowMs: NOW_MS, entries }),
     say: (name, data) => streams.forEach((stream) => stream.write(event(name, data))),
     hangUp: () => streams.forEach((stream) => stream.destroy()),
     streams: () => streams.size,
@@ -150,6 +165,7 @@ export async function startCanned() {
     const json = (value) => response.setHeader("content-type", "application/json").end(JSON.stringify(value));
     canned.asked.push(`${request.method} ${url.pathname}${url.search}`);
     if (url.pathname === "/v1/series") return json(canned.series);
+    if (url.pathname === "/v1/log") return json(canned.logView(canned.log));
     if (url.pathname === "/v1/rounds") return json({ nowMs: 13_000, rounds: canned.rounds });
     if (url.pathname === "/v1/learners") {
       const [offset, limit] = ["offset", "limit"].map((name) => Number(url.searchParams.get(name)));

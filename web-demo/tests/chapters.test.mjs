@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { access } from "node:fs/promises";
 import { join } from "node:path";
 import { before, test } from "node:test";
+import { ISLAND } from "./island.mjs";
 import { load, root } from "./support.mjs";
 
 let CHAPTERS, Watch, History, sentenceOf, isOwn, isSet, badgeOf, figuresOf, saidOf;
@@ -24,6 +25,8 @@ function measure(more = {}) {
     untilMs: 10_000,
     merges: 10,
     answers: 50,
+    joint: 10,
+    lengths: 9,
     collectMs: 1_000,
     shares: [2, 2, 2, 2, 2],
     early: 0,
@@ -44,10 +47,10 @@ function measure(more = {}) {
   };
 }
 
-/** Falls to `loss` in half a minute, before any chapter compares two runs. */
+/** Falls to `loss` in ten seconds, before any chapter compares two runs. */
 const course = (loss) => [
   { atMs: 0, loss: 5, tokens: 0 },
-  { atMs: 30_000, loss, tokens: 1 },
+  { atMs: 10_000, loss, tokens: 1 },
 ];
 
 /** For each chapter, what leads to each of its answers. */
@@ -56,10 +59,11 @@ const OUTCOMES = {
   quorum: [{ merges: 10 }, { merges: 3 }, { merges: 0 }],
   grace: [{ answers: 50 }, { answers: 30 }, { answers: 11 }],
   weights: [{}, { shares: [2.3, 2.3, 2.3, 2.3, 0.8] }, { shares: [2.5, 2.5, 2.5, 2.5, 0] }],
-  rda: [{ mean: 2.5 }, { mean: 3 }, { mean: 3.1 }],
+  rda: [{ lengths: 12 }, { lengths: 9 }, { lengths: 5 }],
   fragments: [{}, { updateBytes: 400_000 }, { updateBytes: 6_000 }],
-  int4: [{ updateBytes: 100_000 }, { updateBytes: 200_000 }, { updateBytes: 400_000 }],
+  int4: [{ mean: 4 }, {}, { mean: 5 }],
   rejoin: [{ steps: [10, 40, 10, 10, 10] }, {}, { lossUntil: 4 }],
+  far: [{ shares: [2.4, 2.4, 2.4, 2.4, 0.4] }, {}, { merges: 3, shares: [0.6, 0.6, 0.6, 0.6, 0.6] }],
   scavenging: [{ steps: [10, 10, 10, 10, 0, 0, 0, 0] }, { lossUntil: 4 }, { steps: [40, 40, 40, 40, 0, 0, 0, 0] }],
 };
 
@@ -86,6 +90,8 @@ test("each answer of each chapter is what some run shows", () => {
       untilMs: 0,
       merges: 0,
       answers: 0,
+      joint: 0,
+      lengths: 0,
       shares: [],
       updates: 0,
       updateBytes: 0,
@@ -108,19 +114,7 @@ test("a chapter that has more to tell says where, and there is such a page", asy
   for (const href of pages) await access(join(root, "pages", href));
 });
 
-const island = (more = {}) => ({
-  state: "training",
-  partitioned: false,
-  poisoned: false,
-  slow: 1,
-  stopped: null,
-  steps: 10,
-  tokens: 100,
-  merged: 50,
-  loss: 3,
-  stepMs: 250,
-  ...more,
-});
+const island = (more = {}) => ({ ...ISLAND, ...more });
 const frame = (nowMs, marks, islands = [island(), island()]) => ({
   nowMs,
   marks,
@@ -289,7 +283,7 @@ test("an island is away from when it died until it is started again", () => {
 test("the sentence", () => {
   const check = (islands, stalledS, expected) => {
     const live = {
-      spec: { islands: islands.length, late: 0, lateMs: 0 },
+      spec: { islands: islands.length, late: 0, lateMs: 0, latencyMs: 30 },
       frame: frame(10_000, [], islands),
       stalledSinceMs: stalledS === null ? null : 10_000 - 1_000 * stalledS,
       standstillMs: 1_000 * (stalledS ?? 0),
@@ -297,43 +291,63 @@ test("the sentence", () => {
     assert.equal(sentenceOf(live).text, expected);
   };
   const [on, dead] = [island(), island({ state: "dead" })];
-  check([on, on], null, "2 islands train one model, each at its own pace. The synchronous twin keeps step.");
+  check(
+    [on, on],
+    null,
+    "2 islands train one model, each at its own pace; the run in lock-step goes at the pace of the slowest.",
+  );
   check(
     [on, on, dead, on, on],
     6,
-    "Island 3 is gone. 4 others train on; the synchronous twin has stood still for 6 s.",
+    "Island 3 is gone. 4 others train on; the run in lock-step has stood still for 6 s.",
   );
   check(
     [on, dead, dead],
     6,
-    "Islands 2 and 3 are gone. 1 other trains on; the synchronous twin has stood still for 6 s.",
+    "Islands 2 and 3 are gone. 1 other trains on; the run in lock-step has stood still for 6 s.",
   );
   check([dead, dead], 6, "Islands 1 and 2 are gone. Nobody trains: start one again.");
   check(
     [on, island({ slow: 4 })],
     null,
-    "Island 2 is slowed down. 2 islands train; the synchronous twin goes at the pace of the slowest.",
+    "Island 2 is slowed down. 2 islands train; the run in lock-step goes at the pace of the slowest.",
   );
   check(
     [on, island({ partitioned: true })],
     1,
-    "Island 2 is cut off, and trains alone. 2 islands train; the synchronous twin has stood still for 1 s.",
+    "Island 2 is cut off, and trains alone. 1 other trains on; the run in lock-step has stood still for 1 s.",
   );
+  check(
+    [on, island({ latencyMs: 520 })],
+    null,
+    "Island 2 is far away: a round trip takes 1.04 s. 2 islands train; the run in lock-step waits for the farthest at each step.",
+  );
+  check(
+    [on, on, on, dead, island({ partitioned: true })],
+    1,
+    "Island 4 is gone. Island 5 is cut off, and trains alone. 3 others train on; the run in lock-step has stood still for 1 s.",
+  );
+  check(
+    [island({ partitioned: true })],
+    1,
+    "Island 1 is cut off, and trains alone. No other trains; the run in lock-step has stood still for 1 s.",
+  );
+  check([dead, island({ state: "joining" })], 6, "Island 1 is gone. Island 2 is fetching the model. Nobody trains.");
   const poisoner = { poisoned: true, state: "offline" };
   check(
     [on, island({ partitioned: true, state: "offline" })],
     1,
-    "Island 2 is cut off, and has nothing to train on. 1 island trains; the synchronous twin has stood still for 1 s.",
+    "Island 2 is cut off, and has nothing to train on. 1 island trains; the run in lock-step has stood still for 1 s.",
   );
   check(
     [on, island({ ...poisoner, stopped: "refused" })],
     null,
-    "Island 2 was sent away: 2 forged updates were refused. 1 other trains on; the synchronous twin goes at the pace of the slowest.",
+    "Island 2 was sent away: 2 forged updates were refused. 1 other trains on; the run in lock-step goes at the pace of the slowest.",
   );
   check(
     [on, on, island({ state: "expected" })],
     null,
-    "Island 3 comes later. 2 islands train; the synchronous twin goes at the pace of the slowest.",
+    "Island 3 comes later. 2 islands train; the run in lock-step goes at the pace of the slowest.",
   );
   check(
     [island({ partitioned: true, state: "offline" })],
@@ -343,7 +357,7 @@ test("the sentence", () => {
   check(
     [on, island({ poisoned: true })],
     null,
-    "Island 2 sends poison: 2 refused so far. 2 islands train; the synchronous twin goes at the pace of the slowest.",
+    "Island 2 sends poison: 2 refused so far. 2 islands train; the run in lock-step goes at the pace of the slowest.",
   );
   assert.equal(sentenceOf(null).tone, "waiting");
 });
@@ -399,4 +413,13 @@ test("what a joining island gets is a fragment as it is", () => {
     saidOf({ ...parcel, what: "merged", round: 7 }, "int4"),
     /^Fragment 3, round 7: merged change .* 4 bits a parameter/,
   );
+});
+
+test("the score tells what was tried, what came as predicted and what is left", async () => {
+  const { scoreOf } = await load("teach/guide/ending.ts");
+  const score = (...came) => scoreOf(new Map(came.map((one, at) => [String(at), one])), 4);
+  assert.equal(score(), "You have not tried any of the 4 chapters yet.");
+  assert.equal(score(false), "Of the one chapter that you tried, none came as you predicted; 3 are left.");
+  assert.equal(score(true, false, true), "Of the 3 chapters that you tried, 2 came as you predicted; one is left.");
+  assert.equal(score(true, true, true, false), "Of 4 chapters, 3 came as you predicted.");
 });

@@ -66,6 +66,15 @@ test("it stops where the longest lesson ends", () => {
   assert.deepEqual([clock.targetMs, clock.shownMs], [end, end]);
 });
 
+test("it stops where this run ends, and so does whoever asks for more", () => {
+  clock.endMs = 2_000;
+  clock.reset(1_000);
+  play(250, (target) => target);
+  assert.deepEqual([clock.targetMs, clock.shownMs, clock.playing, clock.isOver], [2_000, 2_000, false, true]);
+  clock.reset(9_000);
+  assert.equal(clock.targetMs, 2_000);
+});
+
 test("a replay is shown as fast as it is there", () => {
   clock.playing = false;
   clock.reset(60_000);

@@ -1,6 +1,7 @@
 // Goal: what is told of a long run is as even as of a short one, takes no more room, and is the same in each replay.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
+import { ISLAND } from "./island.mjs";
 import { load } from "./support.mjs";
 
 let Live, Means;
@@ -82,7 +83,39 @@ test("decoupled training stands still when no island trains, whenever it is look
         actions.filter(({ atMs }) => atMs <= until),
       );
     }
-    // Until the first step, and from the second death until a step is begun anew.
-    assert.equal(told.idleMs, 60 + 200, `looked at each ${grain} ms`);
+    // From the second death until a step is begun anew; before the first step there is no model to train.
+    assert.equal(told.idleMs, 200, `looked at each ${grain} ms`);
   }
+});
+
+test("it is said why the run in lock-step may be ahead, where it is", async () => {
+  const { noteOf } = await load("teach/figures/loss.ts");
+  const note = (ours, twin, stalledSinceMs = null) => noteOf({ heldOut: ours, twinHeldOut: twin, stalledSinceMs });
+  const at = (loss) => [{ atMs: 1_000, loss, tokens: 1 }];
+  for (const plain of [note([], []), note(at(3), at(3)), note(at(2.5), at(3))])
+    assert.match(plain, /^Loss: how badly the model guesses/);
+  assert.match(note(at(3.3), at(2.9)), /^Lock-step is ahead for now: it shares what was learnt at every step/);
+  assert.match(note(at(3.3), at(2.9), 5_000), /^Lock-step was ahead when it stopped/);
+});
+
+test("goodput counts each island from its first step, and whoever died before it from the beginning", () => {
+  const island = (more) => ({ ...ISLAND, stepMs: 100, ...more });
+  const spec = { islands: 3, late: 1, lateMs: 5_000 };
+  const goodput = (islands, { marks = [step(0, 1_000, 1_100), step(1, 2_000, 2_100)], trained = 0 } = {}) => {
+    const told = new Live(spec);
+    told.take({ nowMs: 1_000, marks: [], islands, run: { tokensTrained: 0 } }, []);
+    told.take({ nowMs: 6_000, marks, islands, run: { tokensTrained: trained } }, []);
+    return told;
+  };
+  const [on, joining] = [island({ steps: 40, tokens: 400 }), island({ steps: 0, tokens: 0, state: "joining" })];
+  assert.equal(goodput([joining, joining, joining], { marks: [] }).goodput, null);
+  // Islands 1 and 2 could have taken 50 and 40 steps of 10 tokens; island 3 is on its way.
+  assert.equal(goodput([on, on, joining], { trained: 450 }).goodput, 0.5);
+  // Island 3 was to come after 5 s, and could have taken 10.
+  assert.equal(goodput([on, on, { ...joining, state: "dead" }], { trained: 450 }).goodput, 0.45);
+  const both = goodput([on, on, joining], { trained: 450 });
+  both.takeTwin({ nowMs: 6_000, tokens: 0, stalledBy: [], marks: [] });
+  assert.equal(both.twinGoodput, null);
+  both.takeTwin({ nowMs: 6_000, tokens: 450, stalledBy: [], marks: [step(0, 2_000, 3_000)] });
+  assert.equal(both.twinGoodput, 0.5);
 });

@@ -1,36 +1,9 @@
 // Goal: the dashboard says what the syncer says, goes on when the syncer comes back, and trusts nobody's text.
 import assert from "node:assert/strict";
-import { after, before, beforeEach, test } from "node:test";
-import { learner, round, startCanned } from "./canned.mjs";
-import { chromiumFlagsWithoutGpu, launch, until } from "./support.mjs";
-
-let browser, syncer, page;
-
-before(async () => {
-  browser = await launch(chromiumFlagsWithoutGpu);
-});
-after(() => browser?.close());
-beforeEach(async (context) => {
-  syncer = await startCanned();
-  page = await browser.newPage({ viewport: { width: 1280, height: 4_000 } });
-  const trouble = [];
-  page.on("pageerror", (error) => trouble.push(String(error)));
-  context.after(async () => {
-    await page.close();
-    await syncer.stop();
-    assert.deepEqual(trouble, []);
-  });
-});
-
-async function open() {
-  await page.goto(new URL("dashboard", syncer.url).href);
-  await says("#participation", /90.0 %/);
-}
-
-/** Waits until the element's text matches. */
-function says(selector, pattern) {
-  return until(`${selector} to say ${pattern}`, async () => pattern.test(await page.textContent(selector)));
-}
+import { test } from "node:test";
+import { learner, round } from "./canned.mjs";
+import { until } from "./support.mjs";
+import { open, page, says, syncer } from "./watched.mjs";
 
 test("figures and the sentence follow the status", async () => {
   await open();
@@ -40,6 +13,11 @@ test("figures and the sentence follow the status", async () => {
   await says("#sentence", /^Paused by its owner: 4 learners wait\.$/);
   await says("#sentence-told", /^Paused/);
   await says("#loss", /^3.125$/);
+  await says("#merged-more", /; 0\.90 % of the schedule$/);
+  syncer.say("status", { ...status, tokensMerged: 28_000, totalTokens: 100_000, tokensPerS: 20, participation: 0.5 });
+  await says("#merged-more", /; 28\.0 % of the schedule, 2 h to its end$/);
+  syncer.say("status", { ...status, disk: { ...status.disk, tapeFault: "no space left" } });
+  await says("#sentence", /^The run stands still: .*\(no space left\)\. It goes on by itself once the disk does\.$/);
   syncer.say("status", { ...status, connected: 0, live: 0, learnersTotal: 0 });
   await says("#sentence", /^Waiting for the first learner: share the link\.$/);
   syncer.say("status", { ...status, finishing: true });
@@ -62,6 +40,16 @@ test("a lost connection is said, and made good with what was missed", async () =
   syncer.hangUp();
   await says("#sentence", /^Connection to the syncer lost, trying again in \d+ s\.$/);
   assert.equal(await page.textContent("#sentence-told"), "Connection to the syncer lost, trying again");
+  // The seconds go on, and no reader of screens is told of each.
+  const shown = await page.textContent("#sentence");
+  await page.evaluate(() => {
+    const changed = () => (window.toldAnew = true);
+    const options = { childList: true, characterData: true, subtree: true };
+    new MutationObserver(changed).observe(document.querySelector("#sentence-told"), options);
+  });
+  await until("another second", async () => (await page.textContent("#sentence")) !== shown);
+  await says("#sentence", /in 2 s\.$/);
+  assert.ok(!(await page.evaluate(() => window.toldAnew)));
   syncer.asked.length = 0;
   syncer.refusing = false;
   await says("#sentence", /^Training/);
@@ -104,6 +92,17 @@ test("names and texts are shown as they are", async () => {
   assert.equal(await page.locator("main img").count(), 0);
 });
 
+test("what the model was given is set apart from what it wrote", async () => {
+  const wrote = (timeS, text) => ({ timeS, tokensMerged: 100 * timeS, loss: 5, text });
+  syncer.series = { ...syncer.series, samples: [wrote(0, "Once upon zq")] };
+  await open();
+  await says("#sample-text", /^Once upon zq$/);
+  assert.equal(await page.locator(".prompt").count(), 0, "one text alone does not tell");
+  syncer.say("sample", wrote(30, "Once upon a time"));
+  await says("#sample-text", /^Once upon a time$/);
+  assert.deepEqual(await page.locator("#samples .prompt").allTextContents(), ["Once upon ", "Once upon "]);
+});
+
 test("how far a learner is and how thin its link stands beside its device", async () => {
   syncer.learners = [learner(1, { answerMs: 1_312.4, thin: true }), learner(2, { batch: 0, answerMs: 0 })];
   await open();
@@ -128,6 +127,53 @@ test("learners come in pages, in the order asked for", async () => {
   await says("#learners-range", /^101–120 of 120/);
   assert.equal(await page.locator("#learners-rows tr").count(), 20);
   assert.ok(await page.isDisabled("#learners-after"));
+});
+
+test("a click on a learner tells its history, and its owner has a hand on it in any run", async () => {
+  const fates = { merged: 7, late: { round_over: 1 }, refused: { norm: 2 } };
+  syncer.learners = [
+    learner(1),
+    learner(2, { name: "<i>Ada</i>", tokensTrained: 2_000, tokensMerged: 1_500, updates: 10, fates }),
+  ];
+  await open();
+  await page.locator("#learners-rows .name >> nth=1").click();
+  await says("#learner-name", /^<i>Ada<\/i>$/);
+  await says("#learner-told", /It trained on [\d.,]+( k)? tokens; [\d.,]+( k)? of them are merged \(75\.0 %\)\./);
+  await says("#learner-told", /10 updates, of which 7 were merged; 1 late, 2 refused \(norm\)/);
+  await page.fill("#learner-card .ask input", syncer.token);
+  await page.press("#learner-card .ask input", "Enter");
+  await page.getByRole("button", { name: "×4 slower" }).click();
+  await until("the order", () => syncer.orders.length === 1);
+  assert.deepEqual(syncer.orders, [["/v1/admin/learners/2/pace", { share: 0.25 }]]);
+  await page.keyboard.press("Escape");
+  assert.ok(await page.isHidden("#learner-card"));
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "<i>Ada</i>");
+});
+
+test("of learners that are away few are shown until somebody wants all", async () => {
+  const away = { state: null, live: false };
+  syncer.learners = Array.from({ length: 30 }, (_, index) => learner(index + 1, index < 28 ? away : {}));
+  await open();
+  const rows = () => page.locator("#learners-rows tr").count();
+  await says("#learners-away", /^Show all: 20 more are away$/);
+  assert.equal(await rows(), 10);
+  await says("#learners-range", /^1–30 of 30 learners$/);
+  await page.click("#learners-away");
+  await until("all", async () => (await rows()) === 30);
+  await page.click("#learners-away");
+  await until("few", async () => (await rows()) === 10);
+});
+
+test("a table beneath one chart leaves its neighbour's plot where it is", async () => {
+  await open();
+  const top = async () => (await page.locator("#charts figure:nth-child(2) .plot").boundingBox()).y;
+  const plots = "#charts figure:nth-child(-n+2) .plot canvas";
+  await until("both plots", async () => (await page.locator(plots).count()) === 2);
+  const before = await top();
+  assert.equal((await page.locator("#charts figure:nth-child(1) .plot").boundingBox()).y, before);
+  await page.click("#charts figure:nth-child(1) summary");
+  await page.waitForSelector("#charts figure:nth-child(1) tbody tr");
+  assert.equal(await top(), before);
 });
 
 test("rounds are read by keyboard and as a table", async () => {
@@ -182,88 +228,6 @@ test("the invite in a link goes along, and is sent to nobody", async () => {
   assert.ok(!syncer.asked.join().includes("abc"));
 });
 
-/** A run for a class of three: one at full speed, one slowed down, one sent away. */
-function classOf(syncer) {
-  const learners = [
-    learner(1),
-    learner(2, { share: 0.25 }),
-    learner(3, { state: null, live: false, share: 0.5, returnsS: 11.2 }),
-    learner(4, { state: null, live: false }),
-  ];
-  return { ...syncer.status, classroom: true, links: ["http://192.168.7.5:7700/"], inviteRequired: true, learners };
-}
-
-test("a class sees the code, who is there, and what the owner did to whom", async () => {
-  syncer.learners = classOf(syncer).learners;
-  await page.goto(new URL("dashboard#invite=abc", syncer.url).href);
-  await says("#participation", /90.0 %/);
-  assert.ok(await page.isHidden("#classroom"));
-  syncer.say("status", classOf(syncer));
-  // A link that others can open, not this machine's own name for itself.
-  await says("#classroom-link", /^http:\/\/192\.168\.7\.5:7700\/#invite=abc$/);
-  // Parts of the page are drawn each in its own time.
-  await until(
-    "the same link to share",
-    async () => (await page.inputValue("#share-link")) === "http://192.168.7.5:7700/#invite=abc",
-  );
-  await until("the code", () => page.evaluate(() => document.querySelector("#classroom-code").width > 21));
-  const badges = await page.locator("#islands .badge").allTextContents();
-  assert.deepEqual(badges, [
-    "training",
-    "slowed ×4 by the owner",
-    "dropped by the owner, may return in 12 s; slowed ×2",
-  ]);
-  await says("#islands-count", /^2$/);
-  await until("the table too", async () =>
-    /^training, slowed ×4 by the owner$/.test(await page.locator("#learners-rows .badge").nth(1).textContent()),
-  );
-  assert.ok(await page.isHidden("#islands .controls >> nth=0"));
-});
-
-test("who has the token slows islands down, sends them away and lets them back", async () => {
-  await open();
-  syncer.say("status", classOf(syncer));
-  await says("#classroom-note", /invite is missing/);
-  await page.click("#islands-token");
-  await page.keyboard.type("a wrong one");
-  const row = (number) => page.locator("#islands li").nth(number);
-  const press = (number, name) => row(number).getByRole("button", { name, exact: true }).click();
-  await press(0, "×8 slower");
-  await says("#islands-said", /^That is not the token/);
-  await page.fill("#owner-token", syncer.token);
-  syncer.orders.length = 0;
-  // One after the other: each goes over a connection of its own, and they may overtake each other.
-  const order = async (number, name) => {
-    const count = syncer.orders.length + 1;
-    await press(number, name);
-    await until(`order ${count}`, () => syncer.orders.length === count);
-  };
-  await order(0, "×8 slower");
-  await until("no complaint", () => page.isHidden("#islands-said"));
-  await order(1, "Full speed");
-  await page.fill("#drop-seconds", "7");
-  await order(1, "Drop");
-  await order(2, "Let it back");
-  const learners = "/v1/admin/learners";
-  assert.deepEqual(syncer.orders, [
-    [`${learners}/1/pace`, { share: 0.125 }],
-    [`${learners}/2/pace`, { share: 1 }],
-    [`${learners}/2/drop`, { seconds: 7 }],
-    [`${learners}/3/drop`, { seconds: 0 }],
-  ]);
-  await page.fill("#drop-seconds", "0");
-  await press(0, "Drop");
-  assert.equal(syncer.orders.length, 4, "no time at all is none");
-  const pressed = await row(1).locator("[aria-pressed=true]").allTextContents();
-  assert.deepEqual(pressed, ["×4 slower"]);
-  // Rows stay: a button that has the keyboard keeps it when somebody comes or goes.
-  await row(1).getByRole("button", { name: "×2 slower" }).focus();
-  const status = classOf(syncer);
-  syncer.say("status", { ...status, learners: status.learners.slice(1) });
-  await until("one row less", async () => (await page.locator("#islands li").count()) === 2);
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "×2 slower");
-});
-
 test("a page that nobody looks at gives its stream back", async () => {
   await page.clock.install();
   await open();
@@ -275,9 +239,42 @@ test("a page that nobody looks at gives its stream back", async () => {
   await until("the stream", () => syncer.streams() === 1);
   await hide(true);
   await page.clock.fastForward(50_000);
-  assert.equal(syncer.streams(), 1);
-  await page.clock.fastForward(20_000);
+  assert.equal(syncer.streams(), 1, "not before a minute, and a syncer that says nothing meanwhile is left alone");
+  // A connection that is lost in the meantime does not put the rest off.
+  syncer.hangUp();
   await until("the end of the stream", () => syncer.streams() === 0);
+  await page.clock.fastForward(2_000);
+  await until("the next stream", () => syncer.streams() === 1);
+  await page.clock.fastForward(9_000);
+  await until("the end of the stream at its minute", () => syncer.streams() === 0);
   await hide(false);
   await until("the stream again", () => syncer.streams() === 1);
+});
+
+test("a complete run is shown as such, now and after a reload, and nobody is asked to join", async () => {
+  await open();
+  for (const classroom of [false, true]) {
+    const complete = { ...syncer.status, classroom, finishing: true, finished: true, connected: 0, live: 0 };
+    syncer.status = complete;
+    syncer.say("status", complete);
+    for (const again of [false, true]) {
+      if (again) await page.reload();
+      await says("#sentence", /^The run is complete/);
+      await until("the model to take home", () => page.isVisible("#complete a[href='./v1/export.zip']"));
+      assert.ok(!(await page.isVisible("#join")), "there is nothing to join");
+      // A reload comes back to where one had scrolled to, and what is out of view is not painted.
+      await page.locator("#share").scrollIntoViewIfNeeded();
+      await says("#share-label", /sees what the run came to/);
+      for (const [id, file] of [
+        ["#report-page", "report.html"],
+        ["#report-lines", "history.jsonl"],
+      ]) {
+        assert.equal(await page.getAttribute(id, "href"), `./v1/runs/${complete.run}/${file}`);
+      }
+      await page.locator("#samples").scrollIntoViewIfNeeded();
+      await says("#first-text", /once/);
+      assert.ok(await page.isDisabled("#owner-finish"));
+      assert.equal(await page.isVisible("#class-text"), classroom);
+    }
+  }
 });

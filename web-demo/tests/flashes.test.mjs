@@ -1,6 +1,7 @@
 // Goal: whoever wants no motion sees what came in, and nothing on the timeline that flares up and fades.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
+import { ISLAND, pretendPage } from "./island.mjs";
 import { load } from "./support.mjs";
 
 let draw, History;
@@ -17,11 +18,7 @@ class Path {
 }
 
 before(async () => {
-  // What modules of canvases ask of a page.
-  globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
-  globalThis.document = { createElement: () => ({ style: {}, remove() {} }), body: { appendChild: (probe) => probe } };
-  globalThis.getComputedStyle = ({ style }) => style;
-  globalThis.Path2D = Path;
+  pretendPage(Path);
   ({ draw } = await load("teach/timeline/draw.ts"));
   ({ History } = await load("teach/timeline/history.ts"));
 });
@@ -44,18 +41,6 @@ function recording() {
   return { context, seen };
 }
 
-const island = {
-  state: "training",
-  partitioned: false,
-  poisoned: false,
-  slow: 1,
-  stopped: null,
-  steps: 10,
-  tokens: 100,
-  merged: 50,
-  loss: 3,
-  stepMs: 250,
-};
 const parcel = (more) => ({
   kind: "parcel",
   island: 0,
@@ -77,29 +62,26 @@ function drawn(still, of) {
   history.take(
     {
       nowMs: 10_000,
-      islands: [island, island],
+      islands: [ISLAND, ISLAND],
       marks: [{ kind: "applied", island: 1, fragment: 0, atMs: 9_900 }, parcel(of)],
       run: {},
     },
     [],
   );
   const { context, seen } = recording();
-  draw(
-    context,
-    {
-      history,
-      islands: [island, island],
-      nowMs: 10_000,
-      spanMs: 8_000,
-      speed: 1,
-      width: 800,
-      rows: 2,
-      followed: null,
-      chosen: null,
-      still,
-    },
-    300,
-  );
+  draw(context, {
+    history,
+    islands: [ISLAND, ISLAND],
+    nowMs: 10_000,
+    spanMs: 8_000,
+    speed: 1,
+    width: 800,
+    height: 300,
+    rows: 2,
+    followed: null,
+    chosen: null,
+    still,
+  });
   return seen;
 }
 

@@ -58,6 +58,8 @@ for (const [kind, path] of [
     await merged(kind);
     const heard = () => page.evaluate(() => window.heard.length);
     assert.ok((await heard()) > 0);
+    const text = await page.evaluate(async () => (await Array.fromAsync(window.learner.generate("The "))).join(""));
+    assert.ok(text.length > 50, `the learner's model writes: ${text}`);
     await page.evaluate(() => window.off());
     const then = await heard();
     await page.waitForTimeout(1_200);
@@ -114,7 +116,16 @@ test("errors have codes", async () => {
   await check("http://127.0.0.1:9/", { contactMsMax: 300 }, "unreachable", /did not take this learner in/);
   await check(syncer.url, { wasmUrl: new URL("nowhere/", site.url).href }, "load", /could not be loaded/);
   await check(syncer.url, { workerUrl: new URL("nowhere.js", site.url).href }, "load", /could not be loaded/);
-  await check(syncer.url, { engine: "gpu" }, "gpu", /no GPU was found/);
+  await check(syncer.url, { engine: "gpu" }, "gpu", /offers no GPU: turn WebGPU on/);
+  const elsewhere = await page.evaluate((url) => {
+    try {
+      return join(url, { workerUrl: "http://127.0.0.2:1/worker.js" });
+    } catch (error) {
+      return [error instanceof LearnerError, error.code, error.message];
+    }
+  }, syncer.url);
+  assert.deepEqual(elsewhere.slice(0, 2), [true, "load"]);
+  assert.match(elsewhere[2], /must be of the page's own origin/);
   await page.close();
 });
 

@@ -50,6 +50,18 @@ for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
   }
 }
 
+test("each page leads to the others, and a page on a static host to none that is not there", async () => {
+  for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
+    const { context, page } = await open(path, "light", 1280);
+    await until("four ways", async () => (await page.locator("header nav a:visible").count()) === 4);
+    await context.close();
+  }
+  // As a static host names it.
+  const { context, page } = await open("./teach.html", "light", 1280);
+  assert.equal(await page.locator("header nav a:visible").count(), 2);
+  await context.close();
+});
+
 test("the whole of a run can be done with the keyboard", async () => {
   const { context, page } = await open("./", "light", 1280);
   const reach = async (id) => {

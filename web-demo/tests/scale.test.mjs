@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before, beforeEach, test } from "node:test";
-import { chromiumFlagsWithoutGpu, launch, root, serve, until } from "./support.mjs";
+import { chromiumFlagsWithoutGpu, launch, load, root, serve, until } from "./support.mjs";
 
 let browser, site, page;
 
@@ -43,8 +43,8 @@ test("it says what breaks how often, and what is left of the machines' time", as
   assert.match(await page.textContent("#reading"), /^At 1\.2 M chips something breaks every 26 s\. One elastic run/);
   const [one, eight] = await goodputs();
   assert.ok(one < eight && eight < 100, `${one} ${eight}`);
-  // Six lines, and the paper's thirty figures.
-  assert.equal(await page.locator("#goodput-plot .plot-line").count(), 6);
+  // Seven lines, and the paper's thirty figures.
+  assert.equal(await page.locator("#goodput-plot .plot-line").count(), 7);
   assert.equal(await page.locator("#goodput-plot .plot-mark").count(), 30);
 });
 
@@ -52,8 +52,13 @@ test("ours is near the paper's in every cell", async () => {
   await open();
   await page.click("summary");
   const cells = await page.locator("#goodput-rows td").allTextContents();
-  assert.equal(cells.length, 30);
-  for (const cell of cells) {
+  assert.equal(cells.length, 35);
+  // The paper has nothing for 32 learners.
+  assert.ok(
+    cells.slice(30).every((cell) => /^\d+$/.test(cell)),
+    String(cells.slice(30)),
+  );
+  for (const cell of cells.slice(0, 30)) {
     const [, ours, paper] = /^(\d+) \((\d+)\)$/.exec(cell) ?? assert.fail(cell);
     assert.ok(Math.abs(ours - paper) <= 3, cell);
   }
@@ -178,4 +183,103 @@ test("what a link cannot mean is said, and the rest counts", async () => {
   await open("#v=1&chips=3&learners=16");
   assert.match(await page.textContent("#notice"), /Chips/);
   assert.match(await page.textContent("#reading"), /^At 1\.2 M chips.*16 learners/);
+});
+
+test("what is set is drawn before all others, and said as people say it", async () => {
+  await open("#v=1&learners=32&mtbiYears=0.0833");
+  const strong = () => page.locator("#goodput-plot .plot-name[data-strong]").allTextContents();
+  assert.deepEqual(await strong(), ["M = 32"]);
+  assert.equal(await page.textContent("output[for=knob-mtbiYears]"), "1 month");
+  await page.focus("#knob-learners");
+  await page.keyboard.press("Home");
+  await worked();
+  await until("the other line", async () => (await strong()).join() === "M = 1, elastic");
+});
+
+test("axes have titles, and no tick is cut off", async () => {
+  await open("#v=1&paramsBillion=1000&stepS=0.1");
+  for (const plot of ["#goodput-plot", "#link-plot"]) {
+    assert.equal(await page.locator(`${plot} .plot-title`).count(), 2);
+    const left = await page.locator(`${plot} text`).evaluateAll((all) => {
+      const edge = all[0].ownerSVGElement.getBoundingClientRect().left;
+      return Math.min(...all.map((text) => text.getBoundingClientRect().left - edge));
+    });
+    assert.ok(left >= 0, `${plot}: ${left}`);
+  }
+  assert.ok((await page.locator("#link-plot .plot-tick").allTextContents()).includes("100 k"));
+});
+
+test("a chart's values are read with the pointer and with keys", async () => {
+  await open();
+  const panel = page.locator("#goodput-reader .reader-panel");
+  const { x, y, width, height } = await page.locator("#goodput-reader").boundingBox();
+  await page.mouse.move(x + width / 2, y + height / 2);
+  assert.match(await panel.textContent(), /chips.*M = 8\d/);
+  await page.mouse.move(x - 50, y);
+  assert.ok(await panel.isHidden());
+  await page.focus("#goodput-reader");
+  await page.keyboard.press("Home");
+  const spoken = () => page.getAttribute("#goodput-reader", "aria-valuetext");
+  assert.match(await spoken(), /^10 k chips: M = 1, not elastic \d/);
+  await page.keyboard.press("ArrowRight");
+  assert.match(await spoken(), /^20 k chips/);
+  await page.keyboard.press("End");
+  assert.match(await spoken(), /^5 M chips/);
+  await page.keyboard.press("Escape");
+  assert.ok(await panel.isHidden());
+  await page.focus("#link-reader");
+  assert.match(await page.getAttribute("#link-reader", "aria-valuetext"), /^compute busy 50\.0 %: .*Gbit\/s/);
+});
+
+/** What the picture of failures shows, as one text. */
+const pictured = () => page.evaluate(() => document.getElementById("faults").toDataURL());
+
+test("failures come at the pace that is set, rest when asked to, and stand still for those who want no motion", async () => {
+  await open();
+  await page.locator("#faults").scrollIntoViewIfNeeded();
+  assert.match(
+    await page.textContent("#faults-said"),
+    /^Each square is 3,125 chips.*7 others go on\. Shown 10 times as fast/,
+  );
+  const first = await pictured();
+  await until("another failure", async () => (await pictured()) !== first);
+  await page.click("#faults-pause");
+  const paused = await pictured();
+  await page.waitForTimeout(2_000);
+  assert.equal(await pictured(), paused);
+  await page.emulateMedia({ reducedMotion: "reduce" });
+  await page.reload();
+  await worked();
+  const still = await pictured();
+  await page.waitForTimeout(2_000);
+  assert.equal(await pictured(), still);
+  assert.match(await page.textContent("#faults-said"), /Shown at one moment/);
+});
+
+test("the picture's pace is that of the machine, faster or slower by a round number", async () => {
+  const { paceOf } = await load("scale/pace.ts");
+  const check = (everyS, shownS, said) => {
+    const pace = paceOf(everyS);
+    assert.deepEqual([Number(pace.shownS.toFixed(3)), pace.said], [shownS, said]);
+  };
+  check(26, 2.6, "10 times as fast");
+  check(2.2, 2.2, "in real time");
+  check(0.5, 0.5, "in real time");
+  check(3_153.6, 3.154, "1,000 times as fast");
+  check(31_536, 3.154, "10.0 k times as fast");
+});
+
+test("on a phone the chart stays in view above what moves it", async () => {
+  await page.setViewportSize({ width: 360, height: 740 });
+  await open();
+  for (const [knob, plot] of [
+    ["#knob-learners", "#goodput-plot"],
+    ["#knob-roundsInFlight", "#link-plot"],
+  ]) {
+    await page.locator(knob).scrollIntoViewIfNeeded();
+    await page.locator(knob).evaluate((element) => element.scrollIntoView({ block: "end" }));
+    const boxes = await Promise.all([plot, knob].map((one) => page.locator(one).boundingBox()));
+    assert.ok(boxes[0].y >= -1 && boxes[0].y + boxes[0].height <= boxes[1].y, JSON.stringify(boxes));
+    assert.ok(boxes[1].y + boxes[1].height <= 741, JSON.stringify(boxes));
+  }
 });

@@ -71,7 +71,10 @@ export async function startSyncer(...args) {
     /** What the owner shows. */
     token: async () => (await readFile(join(folder, "run/admin.token"), "utf8")).trim(),
     status,
+    /** Stands still, with its sockets open, or goes on. */
+    freeze: (frozen) => child.kill(frozen ? "SIGSTOP" : "SIGCONT"),
     async stop() {
+      child.kill("SIGCONT");
       await end(child);
       await rm(folder, { recursive: true, force: true });
     },

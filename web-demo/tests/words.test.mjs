@@ -68,11 +68,20 @@ test("what the owner did is said in the same words everywhere", async () => {
   assert.equal(reinOf({ share: 1, returnsS: 11.2 }), "dropped by the owner, may return in 12 s");
 });
 
-test("the package's README lists every code of an error", async () => {
+test("the package's README lists every code of an error, and every event", async () => {
   const read = (name) => readFile(join(root, "package", name), "utf8");
-  const [types, readme] = await Promise.all([read("src/types.ts"), read("README.md")]);
-  const declared = /export type ErrorCode =([^;]+);/.exec(types)[1].matchAll(/\| "(\w+)"/g);
-  const listed = /whose `code` is ([^|]+)\|/.exec(readme)[1].matchAll(/`(\w+)`/g);
-  const codes = (found) => [...found].map(([, code]) => code);
-  assert.deepEqual(codes(listed), codes(declared));
+  const [types, generated, readme] = await Promise.all(["src/types.ts", "src/generated.ts", "README.md"].map(read));
+  const names = (found) => [...found].map(([, name]) => name).sort();
+  /** What the first column of the tables below a heading names. */
+  const listed = (heading) => {
+    const rows = readme
+      .split(`\n## ${heading}\n`)[1]
+      .split("\n## ")[0]
+      .matchAll(/^\| (`[^|]+) \|/gm);
+    return [...rows].flatMap(([, cell]) => names(cell.matchAll(/`(\w+)`/g))).sort();
+  };
+  const codes = /export type ErrorCode =([^;]+);/.exec(types)[1].matchAll(/\| "(\w+)"/g);
+  assert.deepEqual(listed("Errors"), names(codes));
+  const events = [types, generated].flatMap((text) => [...text.matchAll(/[{ ]"?event"?: "(\w+)"/g)]);
+  assert.deepEqual(listed("Events"), names(events));
 });

@@ -3,8 +3,8 @@
 use archipelago::diloco::MergeRule;
 use archipelago::wire::{Code, LateReason, Refusal};
 use archipelago_sim::lesson::{
-    Action, Apply, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Mark, ParcelKind, Share,
-    Totals, TwinFrame, TwinMark,
+    Action, Apply, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep, Mark, ParcelKind,
+    Share, Totals, TwinFrame, TwinMark,
 };
 use archipelago_sim::paper::bandwidth::LATENCY_S;
 use archipelago_ts::Module;
@@ -15,9 +15,14 @@ use crate::{ClusterSpec, LinkNeed, Way, Yield};
 fn types_of_lessons_are_current() {
     let heading = "What lessons are asked and what they show, and the figures of the paper's models.";
     let module = Module::new("web-demo/pages/shared/lesson.ts", "lesson", heading)
-        .import::<LateReason>("archipelago")
-        .import::<Refusal>("archipelago");
-    let module = module.declare::<Code>().declare::<MergeRule>().declare::<Apply>().declare::<LessonSpec>();
+        .import::<LateReason>("@archipelago-train/learner")
+        .import::<Refusal>("@archipelago-train/learner");
+    let module = module
+        .declare::<Code>()
+        .declare::<MergeRule>()
+        .declare::<Apply>()
+        .declare::<Lockstep>()
+        .declare::<LessonSpec>();
     let module = module.declare::<Deed>().declare::<Action>().declare::<IslandState>().declare::<Island>();
     let module = module.declare::<Totals>().declare::<ParcelKind>().declare::<Share>().declare::<Mark>();
     let module = module.declare::<Frame>().declare::<TwinMark>().declare::<TwinFrame>();

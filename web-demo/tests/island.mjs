@@ -1,0 +1,22 @@
+/** An island of a lesson that trains, with nothing wrong. */
+export const ISLAND = {
+  state: "training",
+  partitioned: false,
+  poisoned: false,
+  slow: 1,
+  latencyMs: 30,
+  stopped: null,
+  steps: 10,
+  tokens: 100,
+  merged: 50,
+  loss: 3,
+  stepMs: 250,
+};
+
+/** Gives modules that draw what they ask of a page; ways are kept as a `Path`. */
+export function pretendPage(Path) {
+  globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
+  globalThis.document = { createElement: () => ({ style: {}, remove() {} }), body: { appendChild: (probe) => probe } };
+  globalThis.getComputedStyle = ({ style }) => style;
+  globalThis.Path2D = Path;
+}

@@ -1,0 +1,195 @@
+// Goal: the sea shows what is: islands have room, the far are far, what follows from something is drawn after it, and what broke
+// is seen to be broken.
+import assert from "node:assert/strict";
+import { before, test } from "node:test";
+import { ISLAND, pretendPage } from "./island.mjs";
+import { load } from "./support.mjs";
+
+let chart, tempo, drawSea, History;
+
+class Path {}
+
+before(async () => {
+  pretendPage(Path);
+  chart = await load("teach/sea/chart.ts");
+  tempo = await load("teach/sea/tempo.ts");
+  ({ drawSea } = await load("teach/sea/draw.ts"));
+  ({ History } = await load("teach/timeline/history.ts"));
+});
+
+const SEAS = [
+  { width: 860, height: 330 },
+  { width: 1_200, height: 640 },
+  { width: 344, height: 250 },
+  { width: 740, height: 210 },
+  { width: 606, height: 170 },
+];
+
+test("islands have room on every sea, near and far", () => {
+  for (const size of SEAS) {
+    for (let islands = 1; islands <= 8; islands += 1) {
+      const sea = { ...size, islands };
+      const tower = chart.lighthouseOf(sea);
+      for (const extraMs of [0, 490, 990]) {
+        const all = Array.from({ length: islands }, (_, at) => chart.islandAt(sea, at, extraMs));
+        all.forEach(({ x, y }, at) => {
+          const said = `island ${at + 1} of ${islands} at ${x.toFixed()}, ${y.toFixed()} of ${size.width} × ${size.height}`;
+          assert.ok(x > 20 && x < size.width - 20 && y > 20 && y < size.height - 20, said);
+          assert.ok(Math.hypot(x - tower.x, y - tower.y) > 50, `${said} stands at the lighthouse`);
+          for (const other of all.slice(at + 1))
+            assert.ok(Math.hypot(x - other.x, y - other.y) > 2 * chart.radiusOf(sea), `${said} touches another`);
+        });
+      }
+    }
+  }
+});
+
+test("cables are cut where no other one is touched", () => {
+  for (const size of SEAS) {
+    for (let islands = 1; islands <= 8; islands += 1) {
+      const sea = { ...size, islands };
+      const all = Array.from({ length: islands }, (_, at) => chart.cutAt(sea, at, 0));
+      all.forEach((cut, at) => {
+        for (const other of all.slice(at + 1)) {
+          const apart = Math.hypot(cut.x - other.x, cut.y - other.y);
+          assert.ok(
+            apart >= (cut.size + other.size) / 2 - 1,
+            `${at + 1} of ${islands} on ${size.width} × ${size.height}`,
+          );
+        }
+      });
+    }
+  }
+});
+
+test("where an island is put says how long its way is", () => {
+  for (const size of SEAS) {
+    const sea = { ...size, islands: 5 };
+    for (let at = 0; at < 5; at += 1) {
+      for (const extraMs of [0, 90, 490, 990])
+        assert.equal(chart.extraMsAt(sea, at, chart.islandAt(sea, at, extraMs)), extraMs);
+      assert.equal(chart.extraMsAt(sea, at, chart.lighthouseOf(sea)), 0);
+      const { x, y } = chart.lighthouseOf(sea);
+      const out = chart.islandAt(sea, at, 990);
+      assert.equal(chart.extraMsAt(sea, at, { x: 3 * out.x - 2 * x, y: 3 * out.y - 2 * y }), 990);
+    }
+  }
+});
+
+test("what follows is drawn after what it follows from", () => {
+  for (const tripMs of [10, 400, 3_000]) {
+    const hopMs = tempo.hopMsOf(1, false);
+    const up = tempo.legOf({ up: true, fromMs: 1_000, untilMs: 1_000 + tripMs }, hopMs);
+    const mergedMs = tempo.syncerMs(1_000 + tripMs, hopMs);
+    const down = tempo.legOf({ up: false, fromMs: 1_000 + tripMs, untilMs: 1_000 + 2 * tripMs }, hopMs);
+    const appliedMs = tempo.appliedMs(1_000 + 2 * tripMs, hopMs);
+    assert.ok(up.untilMs <= mergedMs && mergedMs <= down.fromMs && down.untilMs <= appliedMs);
+    assert.ok(up.untilMs - up.fromMs >= hopMs && down.untilMs - down.fromMs >= hopMs);
+  }
+});
+
+/** A context that keeps the words and the strokes that can be seen. */
+function recording() {
+  const seen = { words: [], blocks: 0, strokes: [] };
+  const state = {
+    globalAlpha: 1,
+    strokeStyle: "",
+    measureText: (text) => ({ width: 6 * text.length }),
+    createRadialGradient: () => ({ addColorStop() {} }),
+    fillText: (text) => seen.words.push(text),
+    strokeRect: () => (seen.blocks += 1),
+    stroke: () => state.globalAlpha > 0 && seen.strokes.push(state.strokeStyle),
+  };
+  const context = new Proxy(state, { get: (_, name) => (name in state ? state[name] : () => {}) });
+  return { context, seen };
+}
+
+const update = {
+  kind: "parcel",
+  island: 0,
+  up: true,
+  what: "update",
+  round: 1,
+  fragment: 0,
+  bytes: 9,
+  glimpse: [7, -7],
+};
+const AT_SEA = { ...update, fromMs: 9_800, untilMs: 9_830 };
+
+/** What is drawn at 10 s. */
+function drawn({ islands = [ISLAND, ISLAND], marks = [], ...more }) {
+  const history = new History();
+  history.reset(islands.length);
+  history.take({ nowMs: 10_000, islands, marks, run: {} }, []);
+  const { context, seen } = recording();
+  drawSea(context, {
+    sea: { width: 860, height: 330, islands: islands.length },
+    history,
+    islands,
+    nowMs: 10_000,
+    speed: 1,
+    hopMs: tempo.hopMsOf(1, false),
+    latencyMs: 30,
+    code: "int4",
+    followed: null,
+    told: null,
+    held: null,
+    knowledge: 0.5,
+    harbour: { steps: 12, waitsFor: null, standstillS: 0 },
+    still: false,
+    ...more,
+  });
+  return seen;
+}
+
+test("those who want no motion see boats lie still for as long as others see them sail", () => {
+  const whole = { marks: [AT_SEA], still: true };
+  for (const nowMs of [9_810, 10_000, 10_300]) assert.equal(boats(drawn({ ...whole, nowMs })), 1, `${nowMs}`);
+  assert.equal(boats(drawn({ ...whole, nowMs: 10_400 })), 0);
+});
+
+/** Blocks beside those that are always there. */
+const boats = (seen) => seen.blocks - drawn({}).blocks;
+const red = (seen) => seen.strokes.filter((style) => style === "var(--danger)").length;
+
+test("a boat is seen for longer than the parcel takes, and no longer than a moment", () => {
+  assert.equal(boats(drawn({ marks: [AT_SEA] })), 1);
+  assert.equal(boats(drawn({ marks: [AT_SEA], nowMs: 9_700 })), 0);
+  assert.equal(boats(drawn({ marks: [AT_SEA], nowMs: 11_000 })), 0);
+  // Requests are none.
+  assert.equal(boats(drawn({ marks: [{ ...AT_SEA, what: "collect", glimpse: [] }] })), 0);
+});
+
+test("the first round has words", () => {
+  const launched = { kind: "launched", round: 1, fragment: 0, atMs: 9_700 };
+  assert.deepEqual(drawn({ marks: [launched, AT_SEA] }).words.length, 1);
+  const told = drawn({ marks: [launched, AT_SEA], told: 1 });
+  assert.ok(told.words.includes("what it learnt, 4 bits a number"), String(told.words));
+});
+
+test("a small or crowded sea has no words", () => {
+  const launched = { kind: "launched", round: 1, fragment: 0, atMs: 9_700 };
+  const told = (width, height) =>
+    drawn({ marks: [launched, AT_SEA], told: 1, sea: { width, height, islands: 2 } }).words;
+  assert.ok(told(860, 330).includes("what it learnt, 4 bits a number"));
+  for (const size of [
+    [344, 250],
+    [606, 170],
+  ])
+    assert.ok(!told(...size).includes("what it learnt, 4 bits a number"), String(size));
+  const check = (width, height, islands, isSmall) =>
+    assert.equal(chart.isSmall({ width, height, islands }), isSmall, `${width} × ${height}, ${islands}`);
+  check(860, 330, 8, false);
+  check(600, 330, 5, false);
+  check(600, 330, 8, true);
+  check(606, 170, 2, true);
+  check(344, 250, 2, true);
+});
+
+test("a cut cable is red, and the convoy that waits says for whom", () => {
+  assert.equal(red(drawn({})), 0);
+  assert.ok(red(drawn({ islands: [ISLAND, { ...ISLAND, partitioned: true }] })) > 0);
+  assert.match(drawn({}).words.at(-1), /^In lock-step: 12 steps$/);
+  const waits = drawn({ harbour: { steps: 12, waitsFor: 1, standstillS: 8 } });
+  assert.ok(waits.words.includes("In lock-step: still for 8 s, waits for island 2"), String(waits.words));
+});
