@@ -1,6 +1,9 @@
 //! Helpers shared by the suites that are wider than one file.
 
+pub mod http;
 pub mod processes;
+mod programs;
 pub mod socket;
 pub mod swarm;
 pub mod toys;
+pub mod verbs;

@@ -1,24 +1,25 @@
 //! Real processes: a syncer and learners, watched through `/v1/status` and killed when dropped.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use archipelago::wire::http;
+use archipelago::wire::http::STATUS;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::http::get;
+use crate::programs::program;
+use crate::verbs;
 
 /// Longest wait for anything that must come; shared machines can be slow.
 pub const WAIT: Duration = Duration::from_secs(180);
 /// Time between two looks.
 const POLL: Duration = Duration::from_millis(50);
-/// Longest wait for one HTTP answer.
-const ANSWER: Duration = Duration::from_secs(20);
 
 /// One test at a time has the machine's cores.
 ///
@@ -51,14 +52,45 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start(flags: &[&str]) -> Self {
+        Self::start_with(None, flags)
+    }
+
+    /// As [`Self::start`], where no file may be longer than so many bytes, as if the disk were full then.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_with_files_up_to(file_bytes_max: u64, flags: &[&str]) -> Self {
+        Self::start_with(Some(file_bytes_max), flags)
+    }
+
+    fn start_with(file_bytes_max: Option<u64>, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.expect("a free port");
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let child = serve(&dir, address, &flags);
+        let child = serve(&dir, address, &flags, file_bytes_max);
         let mut syncer = Self { child, dir, address, flags };
         syncer.await_answer();
         syncer
+    }
+
+    /// Lets files grow as long as they like from now on.
+    ///
+    /// # Panics
+    /// If the system does not let us.
+    pub fn lift_file_limit(&self) {
+        let pid = self.child.id().to_string();
+        let lifted = Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:unlimited"]).status();
+        assert!(lifted.is_ok_and(|status| status.success()), "the limit cannot be lifted");
+    }
+
+    /// The body of an answer with 200 to `GET path`.
+    ///
+    /// # Errors
+    /// As [`get`].
+    pub fn get(&self, path: &str) -> std::io::Result<String> {
+        get(self.address, path)
     }
 
     /// Kills it without warning.
@@ -71,8 +103,17 @@ impl SyncerProcess {
     /// # Panics
     /// If it does not come up.
     pub fn restart(&mut self) {
-        self.child = serve(&self.dir, self.address, &self.flags);
+        self.child = serve(&self.dir, self.address, &self.flags, None);
         self.await_answer();
+    }
+
+    /// As [`Self::restart`], with other settings.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn restart_with(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.restart();
     }
 
     /// Asks it to stop politely and waits; the last line of its output.
@@ -88,10 +129,37 @@ impl SyncerProcess {
         out.lines().last().and_then(|line| serde_json::from_str(line).ok()).expect("a last line of JSON")
     }
 
+    /// Computes its tape again, while it is not there; what that finds.
+    ///
+    /// # Panics
+    /// If the tape does not lead where it did.
+    #[must_use]
+    pub fn replay(&self) -> Value {
+        verbs::replay(&self.folder())
+    }
+
+    /// Starts it on the same folder, where it is to refuse that; what it says.
+    ///
+    /// # Panics
+    /// If it does not refuse.
+    #[must_use]
+    pub fn refused(&self) -> String {
+        let mut child = serve(&self.dir, self.address, &self.flags, None);
+        let status = ended(&mut child, "syncer", "");
+        assert_eq!(status.code(), Some(14), "{}", self.log());
+        self.log()
+    }
+
+    /// Its run's folder.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
     /// Its `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
-        let body = get(self.address, http::STATUS).ok()?;
+        let body = get(self.address, STATUS).ok()?;
         serde_json::from_str(&body).ok()
     }
 
@@ -167,6 +235,15 @@ impl SyncerProcess {
         LearnerProcess { child, log }
     }
 
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn wait(&mut self) -> ExitStatus {
+        let log = self.log();
+        ended(&mut self.child, "syncer", &log)
+    }
+
     fn await_answer(&mut self) {
         self.wait_until("the syncer answers", |_| true);
     }
@@ -239,11 +316,22 @@ pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
     found.and_then(|learner| learner[key].as_f64()).unwrap_or(0.0)
 }
 
-fn serve(dir: &TempDir, address: SocketAddr, flags: &[String]) -> Child {
+fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], file_bytes_max: Option<u64>) -> Child {
     let file = |name: &str| {
         File::options().append(true).create(true).open(dir.path().join(name)).expect("a file for its output")
     };
-    Command::new(program("syncer-server"))
+    let program = program("syncer-server");
+    let mut command = match file_bytes_max {
+        None => Command::new(program),
+        Some(bytes) => {
+            // The shell counts in blocks of 512 bytes. A write beyond the limit is an error then, and no signal.
+            let limited = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" \"$@\"", bytes / 512);
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &limited]).arg(program);
+            shell
+        }
+    };
+    command
         .args(["serve", "--json", "--listen", &address.to_string(), "--dir"])
         .arg(dir.path().join("run"))
         .args(flags)
@@ -252,28 +340,6 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String]) -> Child {
         .stderr(file("log"))
         .spawn()
         .expect("syncer-server can be started")
-}
-
-/// The path of one of our programs, which lies beside this test's own; built if it is not there.
-fn program(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
-        let test = std::env::current_exe().expect("this test has a path");
-        let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test").to_owned();
-        let exe = |name: &str| folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-        if !["syncer-server", "native-learner"].iter().all(|name| exe(name).exists()) {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-            cargo.args(["build", "--quiet", "--bins", "-p", "syncer-server", "-p", "native-learner"]);
-            if folder.ends_with("release") {
-                cargo.arg("--release");
-            }
-            let built = cargo.status().expect("cargo can be started");
-            assert!(built.success(), "the programs cannot be built");
-        }
-        folder
-    });
-    folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
 }
 
 fn kill(child: &mut Child) {
@@ -302,23 +368,4 @@ fn tail(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
-}
-
-/// `GET path`, the body of an answer with 200.
-///
-/// # Errors
-/// What went wrong on the way, or the first line of another answer.
-pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    // HTTP/1.0: the answer ends with the connection, uncut.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    if head.split(' ').nth(1) == Some("200") {
-        Ok(body.to_owned())
-    } else {
-        Err(std::io::Error::other(head.lines().next().unwrap_or("no answer").to_owned()))
-    }
 }

@@ -7,7 +7,7 @@ use archipelago::diloco::{MergeRule, QuorumPolicy};
 use archipelago::member::{Doubling, Waits};
 use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
 use archipelago_sim::world::{
-    Fault, LinkSpec, MachineSpec, Rng, ShellSpec, Storm, SyncerPace, Toy, World, WorldSpec,
+    Fault, LinkSpec, Loss, MachineSpec, Rng, ShellSpec, Storm, SyncerPace, Toy, World, WorldSpec,
 };
 
 use crate::toys::Toys;
@@ -166,7 +166,8 @@ impl Swarm {
 fn crashes(rng: &mut Rng, begin: Millis) -> Vec<(Millis, Fault)> {
     let (mut at, mut plan) = (begin, Vec::new());
     for _ in 0..2 {
-        plan.push((at, Fault::CrashSyncer));
+        let loss = Loss::ALL[rng.below(Loss::ALL.len() as u64) as usize];
+        plan.push((at, if rng.chance(0.5) { Fault::CrashSyncer } else { Fault::LosePower(loss) }));
         if rng.chance(0.5) {
             plan.push((at, Fault::TearSnapshot));
             at = at.after(1_000);
@@ -211,6 +212,8 @@ fn shell(rng: &mut Rng) -> ShellSpec {
         waits: Waits { backoff: Doubling { first_ms: 100, longest_ms: 2_000 }, patience, ..Waits::default() },
         snapshot_ms: rng.between(500, 5_000),
         save_ms: rng.between(0, 500),
+        sync_ms: rng.between(0, 30),
+        start_ms: rng.between(0, 200),
         ..ShellSpec::default()
     }
 }

@@ -31,7 +31,7 @@ impl Toys {
         Self {
             machines: vec![MachineSpec::default(); count],
             syncer: SyncerConfig::default(),
-            shell: ShellSpec::default(),
+            shell: ShellSpec { sync_ms: 2, ..ShellSpec::default() },
             data: (4, 4_000),
         }
     }
@@ -88,6 +88,7 @@ pub fn crowd(seed: u64) -> Toys {
     toys.syncer.lease_ms = rng.between(2_000, 10_000);
     toys.syncer.lease_idle_ms_max = rng.between(5_000, 20_000);
     let snapshot_ms = rng.between(500, 5_000);
+    let (sync_ms, start_ms) = (rng.between(0, 20), rng.between(0, 100));
     toys.shell = ShellSpec {
         merge_ms: rng.between(0, 150),
         ping_ms: 500,
@@ -97,6 +98,8 @@ pub fn crowd(seed: u64) -> Toys {
             ..Waits::default()
         },
         snapshot_ms,
+        sync_ms,
+        start_ms,
         ..ShellSpec::default()
     };
     toys

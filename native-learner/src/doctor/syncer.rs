@@ -1,6 +1,6 @@
 //! Whether a syncer is within reach.
 
-use archipelago::platform::{FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
+use archipelago::platform::{ByteCount, FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
 use archipelago::run::Address;
 use archipelago::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
 
@@ -24,6 +24,7 @@ pub(super) async fn http(address: &Address) -> Finding {
         body_bytes_max: 1 << 20,
         headers: Vec::new(),
         header: "server",
+        count: ByteCount::default(),
     };
     match fetch(request).await {
         Ok(reply) if reply.status == 200 => {

@@ -1,0 +1,124 @@
+//! Copies of a run's folder that are made while the run goes on, and what becomes of learners that go on with one.
+#![cfg(unix)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
+use archipelago_tests::verbs::{backup, replay, run};
+
+/// A small run that writes a snapshot five times a second, and keeps nothing that it does not need to go on.
+const FLAGS: [&str; 17] = [
+    "--preset",
+    "tiny",
+    "--corpus-bytes",
+    "512KiB",
+    "--total-tokens",
+    "4000000",
+    "--sync-every",
+    "4",
+    "--fragments",
+    "4",
+    "--snapshot-every",
+    "200ms",
+    "--keep",
+    "0B",
+    "--invite",
+    "auto",
+    "--no-eval",
+];
+const LEARNERS: [&str; 2] = ["anne", "bert"];
+
+/// Goal: whenever it is made, a copy is whole: its tape is replayed to the bit, and a syncer goes on from it.
+#[test]
+fn copies_under_load_are_whole() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&FLAGS[..14]);
+    let _learners = LEARNERS.map(|name| syncer.learner(name));
+    let copies = tempfile::tempdir().unwrap();
+    let mut last = 0.0;
+    for number_of_copy in 0..12 {
+        // A process begins a segment of bodies of its own, so there are some to be removed, too.
+        if number_of_copy % 4 == 0 {
+            let rounds = number(&syncer.try_status().unwrap(), "rounds");
+            syncer.wait_until("it merges", |status| number(status, "rounds") > rounds + 10.0);
+            syncer.kill();
+            syncer.restart();
+        }
+        let rounds = number(&syncer.try_status().unwrap(), "rounds");
+        syncer.wait_until("it goes on", |status| number(status, "rounds") > rounds + 3.0);
+        let to = copies.path().join(number_of_copy.to_string());
+        let copied = backup(&syncer.folder(), &to);
+        assert!(number(&copied, "decision") > last, "{copied:#}");
+        last = number(&copied, "decision");
+        let replayed = replay(&to);
+        assert!((number(&replayed, "last") - last).abs() < 0.5, "{replayed:#} {copied:#}");
+    }
+    let left = fs::read_dir(copies.path()).unwrap().count();
+    assert_eq!(left, 12, "nothing is left beside the copies");
+}
+
+/// Goal: a copy is never written over, and its secrets stay their owner's.
+#[test]
+fn a_copy_keeps_secrets_and_is_not_written_over() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&FLAGS);
+    syncer.wait_for_snapshot();
+    let copies = tempfile::tempdir().unwrap();
+    let (to, dir) = (copies.path().join("some/where"), syncer.folder());
+    let copied = backup(&dir, &to);
+    assert_eq!(copied["to"], to.to_str().unwrap());
+    for name in ["admin.token", "invite.token", "run.json", "tokenizer.json"] {
+        let (theirs, ours) = (dir.join(name), to.join(name));
+        assert_eq!(fs::read(&theirs).unwrap(), fs::read(&ours).unwrap(), "{name}");
+        let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&theirs), mode(&ours), "{name}");
+        assert!(!name.ends_with("token") || mode(&ours) & 0o077 == 0, "{name}");
+    }
+    let refused = |from: &std::path::Path, code: i32, part: &str| {
+        let output = run(&["backup".as_ref(), "--dir".as_ref(), from.as_ref(), to.as_ref()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(part), "{said}");
+    };
+    refused(&dir, 12, "is not empty");
+    refused(copies.path(), 16, "no snapshot yet");
+}
+
+/// Goal: a run that goes back to an older copy goes on from there. Learners that were told more than the copy knows
+/// fetch the parameters anew, train on, and are merged again.
+#[test]
+fn learners_that_were_told_more_go_on_with_an_older_copy() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&FLAGS[..14]);
+    let mut learners = LEARNERS.map(|name| syncer.learner(name));
+    syncer.wait_until("both are merged", |status| {
+        LEARNERS.iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0)
+    });
+    let copies = tempfile::tempdir().unwrap();
+    let (to, aside, dir) = (copies.path().join("copy"), copies.path().join("aside"), syncer.folder());
+    // Rows are forgotten with the updates that they name, and not before.
+    for _ in 0..3 {
+        syncer.wait_for_snapshot();
+    }
+    let _ = backup(&dir, &to);
+    let copied = replay(&to);
+    assert!(number(&copied, "first") < 1.5, "{copied:#}");
+    let rounds = number(&syncer.try_status().unwrap(), "rounds");
+    let told = syncer.wait_until("they are told more", |status| number(status, "rounds") > rounds + 20.0);
+    assert!(number(&told, "tokensMerged") > number(&copied, "tokens_merged"));
+
+    syncer.kill();
+    fs::rename(&dir, &aside).unwrap();
+    fs::rename(&to, &dir).unwrap();
+    syncer.restart();
+    let merged = LEARNERS.map(|name| of_learner(&syncer.try_status().unwrap(), name, "tokensMerged"));
+    let back = syncer.wait_until("both are merged again", |status| {
+        let now = LEARNERS.map(|name| of_learner(status, name, "tokensMerged"));
+        now.iter().zip(&merged).all(|(now, before)| *now > before + 10_000.0)
+    });
+    assert_eq!(back["run"], told["run"]);
+    assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
+    syncer.kill();
+    assert!(number(&replay(&dir), "tokens_merged") > number(&copied, "tokens_merged"));
+}

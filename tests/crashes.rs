@@ -1,0 +1,152 @@
+//! Crashes of the syncer at any moment, and what the disk makes of what was not synced: a learner loses nothing that it
+//! was told, nothing is merged twice, and what is damaged is named.
+//!
+//! `CRASH_POINTS=10000 cargo test --release -p archipelago-tests --test crashes -- --nocapture` has so many crashes
+//! instead of the few that a test run has time for, and says what they came to.
+
+use std::env;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use archipelago::wire::Millis;
+use archipelago_sim::world::{Damage, Fault, Loss, Rng, World};
+use archipelago_tests::toys::{brief, check, crowd, for_seeds, status, watch};
+
+/// Crashes of one world, each of which may be two.
+const CRASHES: u64 = 12;
+
+/// Worlds for the crashes asked for, or for about `points`.
+fn worlds(points: u64) -> u64 {
+    let asked = env::var("CRASH_POINTS").ok().map(|asked| asked.parse().expect("CRASH_POINTS is a number"));
+    asked.unwrap_or(points).div_ceil(CRASHES)
+}
+
+/// A crowd under a syncer whose disk takes its time.
+fn world(seed: u64, rng: &mut Rng) -> World {
+    let mut toys = crowd(seed);
+    (toys.shell.sync_ms, toys.shell.start_ms) = (rng.between(1, 60), rng.between(0, 60));
+    toys.shell.snapshot_ms = rng.between(300, 4_000);
+    toys.shell.save_ms = rng.between(0, 400);
+    toys.world(seed)
+}
+
+/// The end of a process, by chance: killed, or without power.
+fn crash(rng: &mut Rng) -> Fault {
+    let losses = Loss::ALL.len() as u64;
+    let chosen = rng.below(losses + 1);
+    if chosen == losses { Fault::CrashSyncer } else { Fault::LosePower(Loss::ALL[chosen as usize]) }
+}
+
+/// Goal: at whatever moment a syncer dies, and once more while it starts, and whatever becomes of what it had not
+/// synced, the next one knows of all that learners were told; nothing is merged twice, the ledger is exact, and Θ, Θ̂
+/// and the momentum are those that the tape leads to, to the bit.
+#[test]
+fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
+    let (points, doubles, recoveries, told) =
+        (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    for_seeds(worlds(240), |seed| {
+        let mut rng = Rng::stream(seed, 0xc4a5);
+        let mut world = world(seed, &mut rng);
+        world.run_for(rng.between(1, 4_000));
+        for _ in 0..CRASHES {
+            world.run_for(rng.between(1, 2_500));
+            world.inject(crash(&mut rng));
+            points.fetch_add(1, Ordering::Relaxed);
+            if rng.chance(0.3) {
+                world.inject(Fault::TearSnapshot);
+            }
+            world.run_for(rng.between(0, 400));
+            world.inject(Fault::RestartSyncer);
+            if rng.chance(0.4) {
+                // While it reads its tape, or before its first row is on the disk.
+                world.run_for(rng.between(0, 100));
+                world.inject(crash(&mut rng));
+                points.fetch_add(1, Ordering::Relaxed);
+                doubles.fetch_add(1, Ordering::Relaxed);
+                world.run_for(rng.between(0, 100));
+                world.inject(Fault::RestartSyncer);
+            }
+            world.run_for(100);
+            check(&world, seed);
+        }
+        assert_eq!(world.refusals(), [""; 0], "seed {seed}: nothing that was synced is damaged");
+        watch(&mut world, seed, 5_000);
+        let rounds = status(&world).rounds;
+        let goes_on = world.run_until(60_000, 500, |world| status(world).rounds > rounds + 3);
+        check(&world, seed);
+        assert!(goes_on, "seed {seed}: {}", brief(&world));
+        recoveries.fetch_add(world.recoveries(), Ordering::Relaxed);
+        told.fetch_add(world.merges_told(), Ordering::Relaxed);
+    });
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    println!(
+        "{} crashes, {} of them soon after a start; {} recoveries; {} updates were told merged, 0 lost, 0 merged twice",
+        read(&points),
+        read(&doubles),
+        read(&recoveries),
+        read(&told)
+    );
+    assert!(read(&told) > read(&points), "learners were told of too little to lose");
+}
+
+/// Goal: damage to what was synced is named, or is in what is not needed to go on; then all is as if there was none.
+#[test]
+fn damage_is_named_or_does_not_matter() {
+    let (named, harmless) = (AtomicU64::new(0), AtomicU64::new(0));
+    for_seeds(worlds(120), |seed| {
+        let mut rng = Rng::stream(seed, 0xda4a);
+        let mut world = world(seed, &mut rng);
+        world.run_for(rng.between(2_000, 6_000));
+        for turn in 0..CRASHES {
+            world.run_for(rng.between(500, 2_500));
+            world.inject(crash(&mut rng));
+            let damage = Damage::ALL[(turn % Damage::ALL.len() as u64) as usize];
+            world.inject(Fault::Damage(damage));
+            if rng.chance(0.5) {
+                world.inject(Fault::TearSnapshot);
+                world.inject(Fault::TearSnapshot);
+            }
+            let refused = world.refusals().len();
+            world.inject(Fault::RestartSyncer);
+            world.run_for(100);
+            check(&world, seed);
+            if world.refusals().len() > refused {
+                let why = &world.refusals()[refused];
+                assert!(world.status().is_none(), "seed {seed}: it serves all the same");
+                let names = ["damaged", "row ", "segment"].iter().any(|name| why.contains(name));
+                assert!(names, "seed {seed}, {damage:?}: {why}");
+                named.fetch_add(1, Ordering::Relaxed);
+                world.inject(Fault::Mend);
+                let up = world.run_until(3_000, 10, |world| world.status().is_some());
+                assert!(up, "seed {seed}: {:?}", world.refusals());
+            } else {
+                let at = world.now().after(0);
+                assert!(world.status().is_some(), "seed {seed} at {at:?}");
+                harmless.fetch_add(1, Ordering::Relaxed);
+            }
+            check(&world, seed);
+        }
+    });
+    let (named, harmless) = (named.into_inner(), harmless.into_inner());
+    println!(
+        "{named} damages were named, {harmless} were in what was not needed, or there was nothing to damage"
+    );
+    assert!(named > harmless / 4, "{named} of {}", named + harmless);
+}
+
+/// Goal: whatever crashes and however often, one seed is one history.
+#[test]
+fn one_seed_is_one_history() {
+    let digest = |seed| {
+        let mut rng = Rng::stream(seed, 0xc4a6);
+        let mut world = world(seed, &mut rng);
+        for _ in 0..4 {
+            let at = Millis(world.now().0 + rng.between(1, 2_000));
+            world.plan(at, crash(&mut rng));
+            world.plan(at.after(rng.between(0, 200)), Fault::RestartSyncer);
+            world.run_for(2_500);
+        }
+        world.digest()
+    };
+    let all: Vec<_> = (0..6).map(digest).collect();
+    assert_eq!((0..6).map(digest).collect::<Vec<_>>(), all);
+}

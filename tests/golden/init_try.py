@@ -1,0 +1,185 @@
+"""Begins runs with folders that transformers made, trains them, takes the models home, and loads them again.
+
+    pip install torch transformers tokenizers
+    cargo build -p syncer-server -p native-learner
+    python tests/golden/init_try.py [FOLDER OF PROGRAMS, target/debug unless given]
+
+It fails unless, for each shape: the first held-out loss is what transformers finds on the same tokens, within 1e-3; the
+loss falls; the exports in f32 and in bf16 load, write the text's tokens as before and have the loss that the run
+measured last; the tokenizer warns of texts that are longer than the context; the export begins a run too; and what
+cannot be represented is refused.
+"""
+import contextlib
+import io
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from init_fixture import END, held_out, loss, model, text, tokenizer
+
+PROGRAMS = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2] / "target/debug")
+SHARE, CONTEXT, WAIT_S = 0.2, 48, 240
+BASE = dict(
+    hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+    max_position_embeddings=CONTEXT, tie_word_embeddings=True,
+)
+ROPE = lambda theta: dict(rope_parameters=dict(rope_type="default", rope_theta=theta))
+# Name, changes of the shape, type of the parameters, tokens of the vocabulary, settings of save_pretrained.
+SHAPES = [
+    ("plain", {}, torch.float32, 300, {}),
+    ("grouped", dict(num_key_value_heads=2, rms_norm_eps=1e-6, **ROPE(500.0)), torch.bfloat16, 400, {}),
+    ("one-key-head", dict(num_key_value_heads=1, hidden_size=48, intermediate_size=40), torch.float16, 350, {}),
+    ("many-files", dict(num_hidden_layers=4, **ROPE(1e6)), torch.bfloat16, 300, dict(max_shard_size="20KB")),
+    ("longer", dict(max_position_embeddings=4096, vocab_size=512), torch.float32, 300, {}),
+    ("same-head", dict(tie_word_embeddings=False), torch.float32, 300, {}),
+]
+REFUSED = [
+    ("tie_word_embeddings", dict(tie_word_embeddings=False)),
+    ("attention_bias", dict(attention_bias=True)),
+    ("head_dim", dict(head_dim=16)),
+    ("rope_parameters.rope_type", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))),
+]
+
+
+@contextlib.contextmanager
+def serving(dir, init, words, *settings):
+    """A syncer on a free port; gives its address."""
+    command = [
+        PROGRAMS / "syncer-server", "serve", "--init", init, "--data", words, "--dir", dir, "--json", "--quiet",
+        "--held-out", str(SHARE), "--context", str(CONTEXT), "--batch", "4", "--sync-every", "4", "--lr", "0.003",
+        "--total-tokens", "2000000", "--eval-every", "1s", "--listen", "127.0.0.1:0", *settings,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        first = process.stdout.readline()
+        assert first, "the syncer does not start"
+        yield json.loads(first)
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+
+
+def status(address):
+    with urllib.request.urlopen(f"http://{address}/v1/status", timeout=20) as answer:
+        return json.load(answer)
+
+
+def until(address, what, holds):
+    ends = time.monotonic() + WAIT_S
+    while time.monotonic() < ends:
+        found = status(address)
+        if holds(found):
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{what} took longer than {WAIT_S} s")
+
+
+def near(what, found, wanted, tolerance):
+    print(f"    {what}: {found:.6f}, transformers {wanted:.6f}")
+    assert abs(found - wanted) <= tolerance, what
+
+
+def warns(spelling, words):
+    """Whether the tokenizer warns of `words`."""
+    heard = io.StringIO()
+    handler = logging.StreamHandler(heard)
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    spelling(words)
+    logger.removeHandler(handler)
+    return "longer than the specified maximum sequence length" in heard.getvalue()
+
+
+def save(folder, spelling, shape, dtype, settings, is_same_head):
+    made = model(3, **{**BASE, "vocab_size": len(spelling), **shape})
+    if is_same_head:
+        made.lm_head.weight.data = made.model.embed_tokens.weight.data.clone()
+    made.to(dtype).save_pretrained(folder, **settings)
+    spelling.save_pretrained(folder)
+
+
+def loaded(folder):
+    made = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    return made.eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def attempt(room, words, name, shape, dtype, size, settings):
+    print(f"{name}: {dtype}, {shape}")
+    folder, run, file = room / name, room / f"{name}-run", room / "text.txt"
+    save(folder, tokenizer(words, size), shape, dtype, settings, name == "same-head")
+    made, spelling = loaded(folder)
+    tokens = spelling(held_out(words, SHARE), add_special_tokens=False)["input_ids"]
+    with serving(run, folder, file) as first:
+        address = first["address"]
+        found = until(address, "the first loss", lambda found: found["valLossFirst"] is not None)
+        near("first held-out loss", found["valLossFirst"], loss(made, tokens, CONTEXT), 1e-3)
+        learner = subprocess.Popen(
+            [PROGRAMS / "native-learner", "join", f"ws://{address}", "--engine", "cpu", "--identity", room / f"{name}.id"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        try:
+            less = lambda found: found["valLossLast"] < found["valLossFirst"] - 0.3
+            until(address, "training", less)
+        finally:
+            learner.terminate()
+            learner.wait(60)
+        rounds = -1
+        while rounds != (rounds := status(address)["rounds"]):
+            time.sleep(3)
+        trained = status(address)
+    for dtype_name, stored, tolerance in [("f32", torch.float32, 1e-3), ("bf16", torch.bfloat16, 2e-2)]:
+        out = room / f"{name}-{dtype_name}"
+        export = ["export", "--dir", run, "--out", out, "--dtype", dtype_name, "--licence", "mit"]
+        subprocess.run([PROGRAMS / "syncer-server", *export], check=True, stdout=subprocess.DEVNULL)
+        assert AutoModelForCausalLM.from_pretrained(out).dtype == stored, "the type that the folder names"
+        again, again_spelling = loaded(out)
+        # Only the first long text is warned of.
+        assert again_spelling.model_max_length == CONTEXT and warns(again_spelling, words[:4000])
+        assert again_spelling.eos_token == END, again_spelling.eos_token
+        assert again.generation_config.eos_token_id == 0
+        assert again_spelling(words[:2000], add_special_tokens=False)["input_ids"] == tokens_of(spelling, words[:2000])
+        near(f"exported {dtype_name}", trained["valLossLast"], loss(again, tokens, CONTEXT), tolerance)
+        card = (out / "README.md").read_text()
+        assert "license: mit" in card and str(trained["tokensMerged"]) in card, card
+        with torch.no_grad():
+            again.generate(torch.tensor([tokens[:4]]), max_new_tokens=8, do_sample=False)
+    with serving(room / f"{name}-next", room / f"{name}-f32", file) as first:
+        found = until(first["address"], "the first loss", lambda found: found["valLossFirst"] is not None)
+        near("a run from the export begins at", found["valLossFirst"], trained["valLossLast"], 1e-3)
+
+
+def tokens_of(spelling, words):
+    return spelling(words, add_special_tokens=False)["input_ids"]
+
+
+def refused(room, words, key, shape):
+    folder = room / key
+    save(folder, tokenizer(words, 300), shape, torch.float32, {}, False)
+    command = [PROGRAMS / "syncer-server", "validate", "--init", folder, "--data", room / "text.txt", "--dir", room / "none"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    print(f"refused: {ended.stderr.strip()}")
+    assert ended.returncode == 19 and f"config.json has {key} = " in ended.stderr, ended
+
+
+def main():
+    words = text(4000)
+    with tempfile.TemporaryDirectory() as room:
+        room = Path(room)
+        (room / "text.txt").write_text(words)
+        for shape in SHAPES:
+            attempt(room, words, *shape)
+        for shape in REFUSED:
+            refused(room, words, *shape)
+    print("all of it holds")
+
+
+main()

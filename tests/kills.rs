@@ -1,0 +1,233 @@
+//! What a syncer that is killed knows when it is back, and what its tape says.
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use archipelago::diloco::{Codec, Fragments, checksum};
+use archipelago::model::layout;
+use archipelago::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
+use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::socket::{RawSocket, Received};
+
+/// A small run without any snapshot but its first.
+const FLAGS: [&str; 13] = [
+    "--preset",
+    "tiny",
+    "--corpus-bytes",
+    "512KiB",
+    "--total-tokens",
+    "400000",
+    "--sync-every",
+    "8",
+    "--fragments",
+    "4",
+    "--snapshot-every",
+    "1h",
+    "--no-eval",
+];
+const WITNESS: u8 = 9;
+
+/// The last update of each fragment that a witness was told was merged.
+type Told = BTreeMap<FragmentId, Serial>;
+
+/// A learner that writes down what it is told, until its connection ends.
+fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) -> JoinHandle<(Told, u64)> {
+    std::thread::spawn(move || {
+        let (mut socket, welcome) = RawSocket::greet(address, WITNESS);
+        let Welcome { run, layout: hash, spec, .. } = *welcome;
+        let fragments = NonZeroU16::new(spec.exchange.fragments).expect("a run has fragments");
+        let fragments = Fragments::plan(&layout(&spec.model).expect("a run has a model"), fragments);
+        let codec = Codec::new(&spec.exchange).expect("a run has a code");
+        let step_tokens = u64::from(spec.inner.batch * spec.model.context);
+        socket.send(&Message::Ready { run, layout: hash, batch: spec.inner.batch });
+        let report = |steps: u64| {
+            let (step_ms, loss, state) = (5.0, 5.0, LearnerState::Training);
+            let tokens = steps * step_tokens;
+            Message::Progress(Progress { run, leases: vec![], steps, tokens, step_ms, loss, state })
+        };
+        socket.send(&report(1));
+        let (mut told, mut serial) = (Told::new(), serial_first);
+        loop {
+            let message = match socket.receive() {
+                Received::Message(message) => *message,
+                Received::Close(_) | Received::End => return (told, serial),
+            };
+            match message {
+                Message::Collect { fragment, base, .. } => {
+                    serial += 1;
+                    let values = vec![1e-3; fragments.len(fragment)];
+                    let segments = fragments.segments(fragment).expect("it was asked about");
+                    let body = codec.encode(segments, &values);
+                    let checksum = checksum(&body);
+                    let (serial, steps, tokens) = (Serial(serial), 1, step_tokens);
+                    let update = Update { run, fragment, serial, base, steps, tokens, body, checksum };
+                    socket.send(&Message::Update(update));
+                    socket.send(&report(serial.0 - serial_first + 1));
+                }
+                Message::Receipt { fragment, serial, fate: Fate::Merged { .. }, .. } => {
+                    told.insert(fragment, serial);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+        }
+    })
+}
+
+/// Goal: whatever moment it is killed at, a syncer that comes back knows of every update that a learner was told was
+/// merged; and its tape leads to where it was, to the bit.
+#[test]
+fn kills_lose_nothing_that_a_learner_was_told() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&FLAGS);
+    let mut others = [syncer.learner("anne"), syncer.learner("bert")];
+    let (mut told, mut serial) = (Told::new(), 0);
+    for kill in 0..6 {
+        let count = Arc::new(AtomicU64::new(0));
+        let watching = witness(syncer.address, serial, Arc::clone(&count));
+        syncer.wait_until("the witness is merged", |_| count.load(Ordering::Relaxed) > 8 + 3 * kill);
+        syncer.kill();
+        let (newly_told, last) = watching.join().unwrap();
+        told.extend(newly_told);
+        serial = last;
+        let replayed = syncer.replay();
+        assert!(number(&replayed, "merges") >= 8.0, "{replayed:#}");
+
+        syncer.restart();
+        let status = syncer.try_status().unwrap();
+        assert!(number(&status, "rounds") >= number(&replayed, "merges"), "{replayed:#} {status:#}");
+        let (_socket, welcome) = RawSocket::greet(syncer.address, WITNESS);
+        for (fragment, serial) in &told {
+            let known = welcome.merged[usize::from(fragment.0)];
+            assert!(
+                known >= Some(*serial),
+                "kill {kill}, fragment {fragment}: told {serial}, it knows {known:?}"
+            );
+        }
+    }
+    assert!(others.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
+}
+
+/// Goal: a run that began with the model of a folder, killed as soon as it answers, goes on without that folder; and
+/// its tape leads from the folder's parameters to where it was, to the bit.
+#[test]
+fn a_run_from_a_folder_needs_only_its_own_after_a_kill() {
+    let _machine = whole_machine();
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/init");
+    let copy = tempfile::tempdir().unwrap();
+    let model = copy.path().join("model");
+    fs::create_dir(&model).unwrap();
+    for entry in fs::read_dir(format!("{golden}/model")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+    }
+    let text = format!("{golden}/text.txt");
+    let from_folder = ["--init", model.to_str().unwrap()];
+    let settings =
+        ["--data", &text, "--held-out", "0.3", "--batch", "2", "--snapshot-every", "1h", "--no-eval"];
+    let mut syncer = SyncerProcess::start(&[&from_folder[..], &settings].concat());
+    let run = syncer.try_status().unwrap()["run"].clone();
+    syncer.kill();
+    fs::remove_dir_all(&model).unwrap();
+    syncer.restart_with(&settings);
+    let mut serial = 0;
+    for is_without_snapshots in [false, true] {
+        assert_eq!(syncer.try_status().unwrap()["run"], run);
+        let count = Arc::new(AtomicU64::new(0));
+        let watching = witness(syncer.address, serial, Arc::clone(&count));
+        syncer.wait_until("the witness is merged", |_| count.load(Ordering::Relaxed) > 8);
+        syncer.kill();
+        serial = watching.join().unwrap().1;
+        let replayed = syncer.replay();
+        assert!(number(&replayed, "merges") > 8.0 && number(&replayed, "first") <= 1.0, "{replayed:#}");
+        if !is_without_snapshots {
+            fs::remove_dir_all(syncer.folder().join("snapshots")).unwrap();
+        }
+        syncer.restart_with(&settings);
+    }
+}
+
+/// Goal: a run whose files are missing or damaged does not begin anew over what is left, and says which file it is.
+#[test]
+fn what_is_missing_or_damaged_is_named() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start(&FLAGS);
+    let _learner = syncer.learner("anne");
+    syncer.wait_until("something is merged", |status| number(status, "rounds") > 20.0);
+    syncer.interrupt();
+    let folder = syncer.folder();
+    let refused = |file: &str| {
+        let said = syncer.refused();
+        assert!(said.contains(file), "{said}");
+    };
+    let without = |file: &str, named: &str| {
+        let (path, aside) = (folder.join(file), folder.join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        refused(named);
+        fs::rename(&aside, &path).unwrap();
+    };
+    without("run.json", "run.json");
+    without("tape.sqlite", "tape.sqlite");
+    let newest = |ending: &str, sub: &str| {
+        let paths = fs::read_dir(folder.join(sub)).unwrap().map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|found| found == ending)).max().unwrap()
+    };
+
+    // Without any snapshot the tape is enough; a flipped bit in what a learner sent is found then.
+    for _ in 0..2 {
+        fs::remove_file(newest("safetensors", "snapshots")).unwrap();
+    }
+    let bodies = newest("bodies", "bodies");
+    let good = fs::read(&bodies).unwrap();
+    let mut bad = good.clone();
+    bad[good.len() / 2] ^= 1;
+    fs::write(&bodies, bad).unwrap();
+    refused("(merged): the update of learner 1");
+    fs::write(&bodies, good).unwrap();
+    syncer.restart();
+    assert!(number(&syncer.try_status().unwrap(), "rounds") > 20.0);
+}
+
+/// Goal: where the disk takes nothing more, that is said at once, nothing is merged that could not be kept, and the run
+/// goes on by itself once there is room.
+#[test]
+fn a_disk_that_is_full_halts_the_run_and_room_lets_it_go_on() {
+    let _machine = whole_machine();
+    // No file may be longer than this, in bytes: room for a snapshot, and for some seconds of updates.
+    let mut syncer = SyncerProcess::start_with_files_up_to(3 << 20, &FLAGS);
+    let mut learner = syncer.learner("anne");
+    let full = syncer.wait_until("the disk is full", |status| !status["disk"]["tapeFault"].is_null());
+    assert!(syncer.get("/readyz").is_err(), "it takes no learners");
+    // What was under way ends, and then nothing moves.
+    let settled = |syncer: &mut SyncerProcess| {
+        let mut last = full.clone();
+        syncer.wait_until("nothing is under way", |status| {
+            let is_same =
+                number(status, "rounds") <= number(&last, "rounds") && number(status, "roundsOpen") < 0.5;
+            last = status.clone();
+            is_same
+        })
+    };
+    let still = settled(&mut syncer);
+    syncer.wait_until("some seconds pass", |status| {
+        number(status, "uptimeS") > number(&still, "uptimeS") + 3.0
+    });
+    let later = syncer.try_status().unwrap();
+    assert!(number(&later, "rounds") <= number(&still, "rounds"), "{still:#} {later:#}");
+
+    syncer.lift_file_limit();
+    let rounds = number(&later, "rounds");
+    syncer.wait_until("it goes on", |status| {
+        status["disk"]["tapeFault"].is_null() && number(status, "rounds") > rounds + 20.0
+    });
+    assert!(learner.is_running());
+    assert!(syncer.get("/readyz").is_ok());
+    syncer.kill();
+    assert!(number(&syncer.replay(), "merges") > rounds, "all that was merged is on the tape");
+}

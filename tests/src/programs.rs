@@ -1,0 +1,27 @@
+//! Our programs, as they lie beside the tests.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The path of one of our programs, which lies beside this test's own; built if it is not there.
+pub(crate) fn program(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test has a path");
+        let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test").to_owned();
+        let exe = |name: &str| folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+        if !["syncer-server", "native-learner"].iter().all(|name| exe(name).exists()) {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+            cargo.args(["build", "--quiet", "--bins", "-p", "syncer-server", "-p", "native-learner"]);
+            if folder.ends_with("release") {
+                cargo.arg("--release");
+            }
+            let built = cargo.status().expect("cargo can be started");
+            assert!(built.success(), "the programs cannot be built");
+        }
+        folder
+    });
+    folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}

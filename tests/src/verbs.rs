@@ -1,0 +1,41 @@
+//! Verbs of the syncer's program on a run's folder, whether a syncer works in it or not.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::programs::program;
+
+/// Computes the tape in `dir` again; what that finds.
+///
+/// # Panics
+/// If the tape does not lead where it did.
+#[must_use]
+pub fn replay(dir: &Path) -> Value {
+    told(&run(&["replay".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref()]))
+}
+
+/// Copies the run in `dir` to `to`; what the program says.
+///
+/// # Panics
+/// If it cannot.
+#[must_use]
+pub fn backup(dir: &Path, to: &Path) -> Value {
+    told(&run(&["backup".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref(), to.as_ref()]))
+}
+
+/// Runs the syncer's program with these arguments to its end.
+///
+/// # Panics
+/// If it cannot be started.
+#[must_use]
+pub fn run(arguments: &[&OsStr]) -> Output {
+    Command::new(program("syncer-server")).args(arguments).output().expect("syncer-server can be started")
+}
+
+fn told(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("a line of JSON")
+}
