@@ -1,10 +1,11 @@
 //! `cargo xtask bench`: the figures of this machine. Never a test: shared machines are noisy.
 
-mod crashes;
+mod crash;
 mod links;
 mod processes;
 mod runs;
 mod table;
+mod tape;
 
 pub use table::render;
 
@@ -18,11 +19,13 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 /// What to measure.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One of them; without a name, all but `links`, which takes more than half an hour, and `crashes`.
+    /// One of them; without a name, all but `links`, which takes more than half an hour, `crash` and `tape`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
     links: links::Args,
+    #[command(flatten)]
+    crash: crash::Args,
     /// Prints one JSON object as the last line.
     #[arg(long)]
     json: bool,
@@ -45,8 +48,11 @@ enum Name {
     Browser,
     /// A learner over far and thin links, beside a near one.
     Links,
-    /// How learners fare whose syncer is killed twenty times in a row; takes about five minutes.
-    Crashes,
+    /// What is lost, and how learners fare, when their syncer is killed again and again: twenty times in about two
+    /// minutes, unless `--points` says how often.
+    Crash,
+    /// What the tape costs a run, in time and merges; takes about four minutes.
+    Tape,
 }
 
 /// Measures; exit code 1 if something could not be measured.
@@ -55,9 +61,13 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: what was given is for `cargo xtask bench links` alone");
         return ExitCode::FAILURE;
     }
-    let long = [Name::Links, Name::Crashes];
+    if args.crash.any() && args.name != Some(Name::Crash) {
+        eprintln!("error: `--points` and `--seed` are for `cargo xtask bench crash` alone");
+        return ExitCode::FAILURE;
+    }
+    let long = [Name::Links, Name::Crash, Name::Tape];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
-        eprintln!("error: `--prebuilt` is for `cargo xtask bench links` and `crashes` alone");
+        eprintln!("error: `--prebuilt` is for `cargo xtask bench links`, `crash` and `tape` alone");
         return ExitCode::FAILURE;
     }
     let all = || Name::value_variants().iter().copied().filter(|name| !long.contains(name)).collect();
@@ -92,7 +102,8 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         Name::Memory => runs::memory(),
         Name::Browser => browser(),
         Name::Links => links::run(&args.links),
-        Name::Crashes => args.links.programs().and_then(|programs| crashes::run(&programs)),
+        Name::Crash => args.links.programs().and_then(|programs| crash::run(&args.crash, &programs)),
+        Name::Tape => args.links.programs().and_then(|programs| tape::run(&programs)),
     }
 }
 

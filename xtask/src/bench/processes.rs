@@ -1,8 +1,9 @@
-//! The real programs that `links` and `crashes` start, and how they are started.
+//! The real programs that `links`, `crash` and `tape` start, and how they are started.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -13,6 +14,8 @@ use crate::cargo::{RELEASE_PROGRAMS, build, program, target_folder};
 
 /// Longest wait until the syncer answers.
 const START_WAIT: Duration = Duration::from_secs(120);
+/// Longest wait for learners to take part.
+const LIVE_WAIT: Duration = Duration::from_secs(120);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -75,6 +78,25 @@ impl Programs {
         Err(format!("the syncer does not answer after {} s", START_WAIT.as_secs()))
     }
 
+    /// The JSON lines that `syncer-server replay` prints of the run in `folder`: a merge each, and last the whole.
+    ///
+    /// # Errors
+    /// A sentence: the tape is damaged, or leads elsewhere than it did.
+    pub fn replay(&self, folder: &Path) -> Result<Vec<Value>, String> {
+        let mut command = Command::new(&self.syncer);
+        command.args(["replay", "--merges", "--json", "--dir"]).arg(folder.join("store"));
+        let output = command.output().map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("the tape cannot be followed ({}): {why}", output.status));
+        }
+        let lines = String::from_utf8_lossy(&output.stdout);
+        lines
+            .lines()
+            .map(|line| serde_json::from_str(line).map_err(|error| format!("{error}: {line}")))
+            .collect()
+    }
+
     /// A learner on one thread, so that several leave each other a core. Its files in `folder` are called `name`.
     ///
     /// # Errors
@@ -101,6 +123,35 @@ pub fn still_runs(syncer: &mut Process) -> Result<(), String> {
         Some(code) => Err(format!("the syncer ended with {code}: {}", syncer.last_words())),
         None => Ok(()),
     }
+}
+
+/// Waits until so many learners take part in rounds.
+///
+/// # Errors
+/// A sentence: they do not, or the syncer has ended.
+pub fn all_live(address: SocketAddr, syncer: &mut Process, learners: usize) -> Result<(), String> {
+    let start = Instant::now();
+    while start.elapsed() < LIVE_WAIT {
+        if number(&status(address)?, "/live") == learners as u64 {
+            return Ok(());
+        }
+        still_runs(syncer)?;
+        thread::sleep(LOOK);
+    }
+    Err(format!("not all learners are live after {} s", LIVE_WAIT.as_secs()))
+}
+
+/// What the syncer says of the run.
+///
+/// # Errors
+/// A sentence: it does not answer.
+pub fn status(address: SocketAddr) -> Result<Value, String> {
+    http::get(address, "/v1/status")
+}
+
+/// A whole number in it; 0 if there is none.
+pub fn number(status: &Value, path: &str) -> u64 {
+    status.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// An empty folder `name` for the files of a run; those of the last stay until the next, to be looked into.

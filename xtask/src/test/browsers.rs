@@ -1,6 +1,7 @@
 //! Chromium and Firefox for the tests of the pages.
 
-use std::{env, fs, path::Path};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use super::apt;
 use crate::cargo::root;
@@ -17,6 +18,10 @@ struct Browser {
 
 /// A test that takes longer hangs; far more than a busy machine needs.
 const TEST_TIMEOUT: &str = "--test-timeout=900000";
+
+/// The longest two: one computes and the other waits, so they run side by side. Of others, two at once would fight for
+/// the processor.
+const SIDE_BY_SIDE: [&str; 2] = ["parity.test.mjs", "patience.test.mjs"];
 
 /// The folder of the linter.
 const LINT: &str = "web-demo/lint";
@@ -95,11 +100,20 @@ pub fn test(programs: &Path) -> Result<String, String> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".test.mjs"));
     files.sort();
-    let mut command = program("node");
-    // One file after the other: two of them at once would fight for the processor.
-    command.args(["--test", "--test-concurrency=1", "--test-reporter=spec", TEST_TIMEOUT]).args(files);
-    command.env("ARCHIPELAGO_BIN", programs);
-    call(&mut command).map(|()| String::new())
+    let is_long = |file: &PathBuf| SIDE_BY_SIDE.iter().any(|name| file.ends_with(name));
+    let (long, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_long);
+    for (at_once, files) in [("2", long), ("1", others)] {
+        let mut command = program("node");
+        command.args([
+            "--test",
+            &format!("--test-concurrency={at_once}"),
+            "--test-reporter=spec",
+            TEST_TIMEOUT,
+        ]);
+        command.args(files).env("ARCHIPELAGO_BIN", programs);
+        call(&mut command)?;
+    }
+    Ok(String::new())
 }
 
 /// Whether tests of pages are switched off.

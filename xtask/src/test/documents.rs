@@ -1,7 +1,17 @@
 //! What pages say about the code: the files that they name are there, and so are the items in them.
 
 /// The folders that hold what a page can name.
-const FOLDERS: &[&str] = &["sdk/", "syncer-server/", "native-learner/", "web-demo/", "tests/", "xtask/"];
+const FOLDERS: &[&str] = &[
+    "docs/",
+    "sdk/",
+    "syncer-server/",
+    "native-learner/",
+    "web-demo/",
+    "tests/",
+    "xtask/",
+    ".ci/",
+    ".github/",
+];
 
 /// What comes out of a build, and what a run leaves.
 const BUILT: &[&str] = &["web-demo/dist"];
@@ -60,16 +70,10 @@ fn dangling(
         return None;
     }
     let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
-    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let path = if file.is_empty() {
-        page.to_owned()
-    } else {
-        [folder, file].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("/")
-    };
-    let there = load(&path).is_some() || names.iter().any(|name| name.starts_with(&format!("{path}/")));
-    if path.contains("..") {
-        return None;
-    }
+    let path = if file.is_empty() { page.to_owned() } else { seen_from(page, file)? };
+    // A picture is there without being text.
+    let is_it = |name: &String| *name == path || name.starts_with(&format!("{path}/"));
+    let there = load(&path).is_some() || names.iter().any(is_it);
     if !there {
         return Some(format!("the link to `{target}` leads nowhere"));
     }
@@ -78,6 +82,22 @@ fn dangling(
         text.lines().filter(|line| line.starts_with('#')).any(|heading| slug(heading) == anchor)
     });
     (!found).then(|| format!("`{path}` has no heading `{}`", anchor.unwrap_or_default()))
+}
+
+/// The path that `file` means in a link of `page`; `None` if it leads out of the repository.
+fn seen_from(page: &str, file: &str) -> Option<String> {
+    let mut folders: Vec<&str> = page.split('/').collect();
+    folders.pop();
+    for part in file.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                folders.pop()?;
+            }
+            name => folders.push(name),
+        }
+    }
+    Some(folders.join("/"))
 }
 
 /// The anchor that a page gives to a heading.
@@ -99,7 +119,7 @@ mod tests {
 
     /// A page with `line` in it breaks `count` rules.
     fn check(line: &str, count: usize) {
-        let names = ["A.md", "sdk/src/b.rs"].map(str::to_owned);
+        let names = ["A.md", "docs/e.md", "sdk/src/b.rs", "d.gif"].map(str::to_owned);
         let load = |name: &str| match name {
             "A.md" => Some(format!("# One, two\n{line}\n")),
             "sdk/src/b.rs" => Some("struct Long;\nfn there() {}\n".to_owned()),
@@ -107,6 +127,16 @@ mod tests {
         };
         let broken = judge(&names, &load);
         assert_eq!(broken.len(), count, "{line}: {broken:?}");
+    }
+
+    #[test]
+    fn links_are_seen_from_their_page() {
+        let to = |page, file| seen_from(page, file);
+        assert_eq!(to("A.md", "docs/e.md").as_deref(), Some("docs/e.md"));
+        assert_eq!(to("docs/e.md", "../A.md").as_deref(), Some("A.md"));
+        assert_eq!(to("docs/e.md", "f.md").as_deref(), Some("docs/f.md"));
+        assert_eq!(to("web-demo/package/README.md", "../../docs/e.md").as_deref(), Some("docs/e.md"));
+        assert_eq!(to("A.md", "../elsewhere.md"), None);
     }
 
     #[test]
@@ -125,5 +155,9 @@ mod tests {
         check("[a](#one-two)", 0);
         check("[a](A.md#three)", 1);
         check("[a](C.md)", 1);
+        check("[a](docs/e.md), [b](./docs/../A.md#one-two)", 0);
+        check("[a](docs/../C.md)", 1);
+        check("![a picture is no text](d.gif)", 0);
+        check("![a](e.gif)", 1);
     }
 }

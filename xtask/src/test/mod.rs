@@ -1,11 +1,14 @@
 //! `cargo xtask test`: every check of the repository, in order of cost.
 
+mod api;
 mod apt;
 mod arrows;
 mod bare;
 mod browsers;
+mod commands;
 mod documents;
 mod newcomer;
+mod package;
 mod stages;
 mod tidy;
 mod vulkan;

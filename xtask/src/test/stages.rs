@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{browsers, newcomer, tidy, vulkan};
+use super::{api, browsers, newcomer, package, tidy, vulkan};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
@@ -68,6 +68,12 @@ pub const STAGES: &[Stage] = &[
         what: "the code is formatted",
         run: || call(cargo(&["fmt", "--all", "--check"])),
     },
+    Stage {
+        name: "crates",
+        when: When::Both,
+        what: "the SDK's crates are whole packages",
+        run: package::crates,
+    },
     Stage { name: "tree", when: When::Both, what: "the syncer does not depend on wgpu", run: tree },
     Stage {
         name: "floor",
@@ -102,6 +108,7 @@ pub const STAGES: &[Stage] = &[
         what: "the engine for browsers, its npm package and the pages build",
         run: browsers::build,
     },
+    Stage { name: "npm", when: When::All, what: "the npm package is whole", run: package::npm },
     Stage { name: "build", when: When::All, what: "the programs the tests start", run: programs },
     Stage { name: "test", when: When::All, what: "every test", run: test },
     Stage {
@@ -117,6 +124,7 @@ pub const STAGES: &[Stage] = &[
         run: demo,
     },
     Stage { name: "doc", when: When::All, what: "the documentation builds without warnings", run: doc },
+    Stage { name: "api", when: When::All, what: "what the SDK shows is what its lists say", run: api },
 ];
 
 fn floor(target: Option<&str>) -> Command {
@@ -190,6 +198,12 @@ fn doc() -> Result<String, String> {
     let mut command = cargo(&["doc", "--locked", "--workspace", "--no-deps", "--keep-going", "--quiet"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     call(command)
+}
+
+/// Of what is there now: the documentation may be an older one.
+fn api() -> Result<String, String> {
+    doc()?;
+    api::check()
 }
 
 fn tree() -> Result<String, String> {

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{arrows, documents, words};
+use super::{arrows, commands, documents, words};
 
 /// Lines a Rust file may have.
 const LINES_MAX: usize = 400;
@@ -64,7 +64,9 @@ pub fn check(root: &Path) -> Result<String, String> {
         names.push(name);
     }
     broken.extend(arrows::judge(root, &names));
-    broken.extend(documents::judge(&names, &|name| fs::read_to_string(root.join(name)).ok()));
+    let load = |name: &str| fs::read_to_string(root.join(name)).ok();
+    broken.extend(documents::judge(&names, &load));
+    broken.extend(commands::judge(&names, &load));
     if broken.is_empty() { Ok(format!("{} files", files.len())) } else { Err(broken.join("\n  ")) }
 }
 

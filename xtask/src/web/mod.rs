@@ -133,6 +133,7 @@ pub fn package() -> Result<PathBuf, String> {
         builds.into_iter().try_for_each(|build| build.join().expect("a build that fails says so"))
     })?;
     call(node("tsc").args(["-p", "package"]))?;
+    licences(&folder.join("dist"))?;
     Ok(folder)
 }
 
@@ -192,6 +193,14 @@ fn compile(module: &Module) -> Result<PathBuf, String> {
 fn bind(bindgen: &Path, module: &Module, compiled: &Path, out: &Path) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     call(Command::new(bindgen).arg(compiled).arg(module.name).arg(out))
+}
+
+/// Copies the licences into the package: npm takes no links.
+fn licences(dist: &Path) -> Result<(), String> {
+    ["LICENSE-MIT", "LICENSE-APACHE"].into_iter().try_for_each(|name| {
+        let copied = fs::copy(root().join(name), dist.join(name));
+        copied.map(drop).map_err(|error| format!("{name}: {error}"))
+    })
 }
 
 /// Copies the plain build of the engine to where browsers with more features look for theirs.

@@ -8,7 +8,7 @@ use super::Arrow;
 const BEFORE: &[&str] = &["from \"", "import \"", "import(\"", "new URL(\""];
 
 /// The npm package's name, and the file that it means here.
-const PACKAGE: &str = "archipelago";
+const PACKAGE: &str = "@archipelago-train/learner";
 const PACKAGE_FILE: &str = "web-demo/package/src/index.ts";
 
 /// The arrows between the files `names` that are written in TypeScript or JavaScript.

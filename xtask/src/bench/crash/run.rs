@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use archipelago_demo::{Process, http};
 use serde_json::Value;
 
+use super::LEARNERS;
+use super::chance::Chance;
 use super::figures::{History, Kill, Said};
-use super::{KILLS, LEARNERS};
-use crate::bench::processes::{Programs, empty_folder, still_runs};
+use super::proof::{Proof, prove, receipts};
+use crate::bench::processes::{Programs, all_live, empty_folder, status};
 
-/// Longest wait for learners to be back.
-const WAIT: Duration = Duration::from_secs(120);
-/// Time between two looks.
-const LOOK: Duration = Duration::from_millis(20);
 /// From then on, after all have joined, tokens count: what happens first is not typical.
 const WARM: Duration = Duration::from_secs(10);
 /// Then the syncer is first killed: it has saved a snapshot that knows of leases under way.
 const STEADY: Duration = Duration::from_secs(35);
-/// The time between the return of all learners and the next kill is so much, and 0 to 10 s more. It is less than the
-/// time between two snapshots, so that leases come from older and older ones: what is worst for learners.
-const GAP: Duration = Duration::from_secs(6);
+/// The time between the return of all learners and the next kill is up to so many milliseconds. It is less than the
+/// time between two snapshots, so that more and more of the tape is followed, until one falls into it.
+const GAP_MS: u64 = 3_000;
+/// And so many more: learners that are merged in between come back at once, others later and later.
+const GAP_MS_MIN: u64 = 1_000;
 
 /// Files of the run, and what is needed to start the syncer again.
 struct Stage<'a> {
@@ -30,48 +30,69 @@ struct Stage<'a> {
     folder: PathBuf,
 }
 
-/// Kills the syncer again and again; what was seen.
+/// Kills the syncer `points` times, when `seed` says; what was seen, and what the last of them left.
 ///
 /// # Errors
 /// A sentence: a program could not be started, a syncer did not come back, or a learner ended.
-pub fn run(programs: &Programs) -> Result<History, String> {
-    let stage = Stage { programs, folder: empty_folder("crashes")? };
+pub fn run(programs: &Programs, points: u32, seed: u64) -> Result<(History, Proof), String> {
+    let stage = Stage { programs, folder: empty_folder("crash")? };
     let (mut syncer, address) = stage.start_syncer("127.0.0.1:0")?;
     let mut learners = Vec::new();
     for number in 1..=LEARNERS {
         learners.push(stage.start_learner(address, number)?);
     }
-    all_live(address, &mut syncer)?;
+    all_live(address, &mut syncer, LEARNERS)?;
     thread::sleep(WARM);
     let warm: Vec<f64> = learners.iter().map(trained).collect();
     thread::sleep(STEADY);
     let before =
         warm.into_iter().zip(learners.iter().map(trained)).map(|(warm, first)| [warm, first]).collect();
-    let (mut kills, mut born) = (Vec::new(), Instant::now());
-    for number in 0..KILLS {
-        let known = status(address)?;
+    let (mut kills, mut born, mut chance) = (Vec::<Kill>::new(), Instant::now(), Chance::new(seed));
+    for number in 1..=points {
+        thread::sleep(Duration::from_millis(GAP_MS_MIN + chance.below(GAP_MS)));
         let (killed, lived_s) = (Instant::now(), born.elapsed().as_secs_f64());
+        let starved = longest_starved(&learners);
         syncer.kill();
+        let dead = Instant::now();
         (syncer, _) = stage.start_syncer(&address.to_string())?;
         born = Instant::now();
-        let first = all_live(address, &mut syncer)?;
+        let recovery_s = dead.elapsed().as_secs_f64();
+        all_live(address, &mut syncer, LEARNERS)?;
         let live_s = killed.elapsed().as_secs_f64();
-        let lost = |path: &str| count(&known, path).saturating_sub(count(&first, path));
-        let (rounds_lost, updates_lost) = (lost("/rounds"), lost("/fates/merged"));
+        if let Some(last) = kills.last_mut() {
+            last.starved_s = (starved - last.starved_s).max(0.0);
+        }
         println!(
-            "   kill {} of {KILLS}: all live after {live_s:.2} s, {rounds_lost} rounds lost",
-            number + 1
+            "   kill {number} of {points}: it answers after {recovery_s:.2} s, all live after {live_s:.2} s"
         );
-        kills.push(Kill { lived_s, live_s, rounds_lost, updates_lost });
+        kills.push(Kill { lived_s, recovery_s, live_s, starved_s: starved });
         if let Some(ended) =
             learners.iter_mut().find_map(|learner| learner.exit_code().map(|_| learner.last_words()))
         {
             return Err(format!("a learner ended: {ended}"));
         }
-        // Steps of 7 s in a circle of 11 s.
-        thread::sleep(GAP + Duration::from_secs(7 * number as u64 % 11));
     }
-    Ok(History { kills, said: learners.iter().map(said).collect(), before })
+    // What was seen of the last kill ends a little later.
+    thread::sleep(Duration::from_millis(GAP_MS));
+    if let Some(last) = kills.last_mut() {
+        last.starved_s = (longest_starved(&learners) - last.starved_s).max(0.0);
+    }
+    // The last kill, under load as all others; then nobody changes anything any more.
+    syncer.kill();
+    let history = History { kills, said: learners.iter().map(said).collect(), before };
+    learners.iter_mut().for_each(Process::kill);
+    let told: Vec<_> = learners.iter().flat_map(|learner| receipts(&learner.stdout())).collect();
+    let replay = programs.replay(&stage.folder)?;
+    let (_syncer, address) = stage.start_syncer("127.0.0.1:0")?;
+    let all = http::get(address, "/v1/learners")?;
+    let rows = all["learners"].as_array().cloned().unwrap_or_default();
+    Ok((history, prove(&told, &replay, &status(address)?, &rows)))
+}
+
+/// The longest time that any learner stood still for want of data so far, in seconds.
+fn longest_starved(learners: &[Process]) -> f64 {
+    let starved = learners.iter().filter_map(|learner| said(learner).last().map(|said| said.starved_ms));
+    starved.fold(0.0, f64::max) / 1e3
 }
 
 impl Stage<'_> {
@@ -87,27 +108,6 @@ impl Stage<'_> {
     fn start_learner(&self, address: SocketAddr, number: usize) -> Result<Process, String> {
         self.programs.join(address, &self.folder, &format!("learner-{number}"), &[])
     }
-}
-
-/// Waits until all learners take part in rounds; the first status that was seen.
-fn all_live(address: SocketAddr, syncer: &mut Process) -> Result<Value, String> {
-    let (start, first) = (Instant::now(), status(address)?);
-    while start.elapsed() < WAIT {
-        if count(&status(address)?, "/live") == LEARNERS as u64 {
-            return Ok(first);
-        }
-        still_runs(syncer)?;
-        thread::sleep(LOOK);
-    }
-    Err(format!("not all learners are live after {} s", WAIT.as_secs()))
-}
-
-fn status(address: SocketAddr) -> Result<Value, String> {
-    http::get(address, "/v1/status")
-}
-
-fn count(status: &Value, path: &str) -> u64 {
-    status.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// What `learner` has said so far.

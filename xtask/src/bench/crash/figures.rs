@@ -1,11 +1,15 @@
-//! What twenty kills come to.
+//! What many kills come to.
 
 use serde_json::{Value, json};
+
+use super::proof::Proof;
 
 /// Bar: all learners take part again within so many seconds, in half of the cases.
 const LIVE_S_MAX: f64 = 5.0;
 /// Bar: nobody stands still for longer at a time, in seconds.
 const STARVED_S_MAX: f64 = 2.0;
+/// Bar: a syncer answers again within so many seconds, always.
+const RECOVERY_S_MAX: f64 = 5.0;
 /// Bar: so far apart may a learner's shares of all tokens be, before the first kill and after it. Learners that share
 /// two cores with other programs differ by a few hundredths anyway.
 const SHARE_APART_MAX: f64 = 0.05;
@@ -16,10 +20,10 @@ pub struct Kill {
     pub lived_s: f64,
     /// From the kill until all learners took part in rounds again, in seconds.
     pub live_s: f64,
-    /// Rounds that the next one knew nothing of.
-    pub rounds_lost: u64,
-    /// Updates merged in them.
-    pub updates_lost: u64,
+    /// From its end until the next one answered, in seconds.
+    pub recovery_s: f64,
+    /// Time that the learner worst off stood still for want of data until the next kill, in seconds.
+    pub starved_s: f64,
 }
 
 /// What one learner said about once a second.
@@ -42,8 +46,9 @@ pub struct History {
 }
 
 /// The figures, against the bars.
-pub fn figures(history: &History) -> Value {
+pub fn figures(history: &History, proof: &Proof) -> Value {
     let History { kills, said, before } = history;
+    let recovery: Vec<f64> = kills.iter().map(|kill| kill.recovery_s).collect();
     let live: Vec<f64> = kills.iter().map(|kill| kill.live_s).collect();
     let last = |said: &[Said]| said.last().map_or(0.0, |said| said.tokens);
     let shares_before = shares(before.iter().map(|[warm, first]| first - warm).collect());
@@ -64,20 +69,32 @@ pub fn figures(history: &History) -> Value {
         json!({
             "lived_s": kill.lived_s,
             "live_again_s": kill.live_s,
-            "rounds_lost": kill.rounds_lost,
-            "updates_lost": kill.updates_lost,
+            "recovery_s": kill.recovery_s,
+            "starved_s": kill.starved_s,
         })
     };
+    let highest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let spread = highest(&shares_after) - shares_after.iter().copied().fold(1.0, f64::min);
+    let is_exact = proof.acked_lost == 0 && proof.merged_twice == 0 && proof.ledger_exact && proof.told > 0;
+    let is_soon = highest(&recovery) < RECOVERY_S_MAX && median(&live) <= LIVE_S_MAX;
     json!({
+        "points": kills.len(),
+        "acked": proof.told,
+        "acked_lost": proof.acked_lost,
+        "merges": proof.merges,
+        "updates": proof.updates,
+        "merged_twice": proof.merged_twice,
+        "ledger_exact": proof.ledger_exact,
+        "recovery_s_p50": median(&recovery),
+        "recovery_s_max": highest(&recovery),
         "kills": kills.iter().map(kill).collect::<Vec<_>>(),
         "learners": (0..said.len()).map(learner).collect::<Vec<_>>(),
         "live_again_s_p50": median(&live),
-        "live_again_s_max": live.iter().copied().fold(0.0, f64::max),
+        "live_again_s_max": highest(&live),
+        "share_spread": spread,
         "starved_s_max": starved_max,
         "share_apart_max": apart_max,
-        "rounds_lost": kills.iter().map(|kill| kill.rounds_lost).sum::<u64>(),
-        "updates_lost": kills.iter().map(|kill| kill.updates_lost).sum::<u64>(),
-        "within": median(&live) <= LIVE_S_MAX && starved_max <= STARVED_S_MAX && apart_max <= SHARE_APART_MAX,
+        "within": is_exact && is_soon && starved_max <= STARVED_S_MAX && apart_max <= SHARE_APART_MAX,
     })
 }
 
@@ -114,8 +131,11 @@ mod tests {
         Said { tokens, starved_ms }
     }
 
+    const PROOF: Proof =
+        Proof { told: 9, acked_lost: 0, merges: 3, updates: 9, merged_twice: 0, ledger_exact: true };
+
     fn kill(live_s: f64) -> Kill {
-        Kill { lived_s: 9.0, live_s, rounds_lost: 7, updates_lost: 20 }
+        Kill { lived_s: 9.0, recovery_s: 0.5 * live_s, live_s, starved_s: 0.1 }
     }
 
     #[test]
@@ -128,20 +148,26 @@ mod tests {
     #[test]
     fn each_bar_binds() {
         let fair = || History {
-            kills: [1.0, 2.0, 30.0].map(kill).into(),
+            kills: [1.0, 2.0, 9.0].map(kill).into(),
             said: vec![vec![said(0.0, 0.0), said(300.0, 1_500.0)], vec![said(310.0, 0.0)]],
             before: vec![[100.0, 200.0], [110.0, 210.0]],
         };
         let within = |change: fn(&mut History)| {
             let mut history = fair();
             change(&mut history);
-            figures(&history)["within"].as_bool().unwrap()
+            figures(&history, &PROOF)["within"].as_bool().unwrap()
         };
+        let unproved = |proof: Proof| !figures(&fair(), &proof)["within"].as_bool().unwrap();
+        assert!(unproved(Proof { acked_lost: 1, ..PROOF }));
+        assert!(unproved(Proof { merged_twice: 1, ..PROOF }));
+        assert!(unproved(Proof { ledger_exact: false, ..PROOF }));
+        assert!(unproved(Proof { told: 0, ..PROOF }));
+        assert!(!within(|history| history.kills[2].recovery_s = 5.0));
         assert!(within(|_| {}));
         assert!(!within(|history| history.kills[1].live_s = 6.0));
         assert!(!within(|history| history.said[0][1].starved_ms = 2_100.0));
         assert!(!within(|history| history.said[1][0].tokens = 340.0));
-        let figures = figures(&fair());
-        assert_eq!((&figures["live_again_s_p50"], &figures["rounds_lost"]), (&json!(2.0), &json!(21)));
+        let figures = figures(&fair(), &PROOF);
+        assert_eq!((&figures["live_again_s_p50"], &figures["recovery_s_max"]), (&json!(2.0), &json!(4.5)));
     }
 }

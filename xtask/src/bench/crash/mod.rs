@@ -1,0 +1,46 @@
+//! A syncer that is killed again and again, under learners that train on: whether it knows afterwards what it told
+//! them, how soon all take part again, whether one stands still for want of data, and whether one comes to train more
+//! than the others.
+
+mod chance;
+mod figures;
+mod proof;
+mod run;
+
+use serde_json::Value;
+
+use super::processes::Programs;
+
+/// Learners under the syncer.
+const LEARNERS: usize = 4;
+/// Kills, one after the other, unless it is said how many.
+const POINTS: u32 = 20;
+
+/// How often, and when.
+#[derive(clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Crash: kills of the syncer [default: 20].
+    #[arg(long)]
+    points: Option<u32>,
+    /// Crash: what decides when it is killed [default: 1].
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl Args {
+    /// Whether any of these was given.
+    pub fn any(&self) -> bool {
+        self.points.is_some() || self.seed.is_some()
+    }
+}
+
+/// Kills the syncer under [`LEARNERS`] learners of the preset `tiny`.
+///
+/// # Errors
+/// A sentence: a program could not be started, a syncer did not come back, or a learner ended.
+pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
+    let points = args.points.unwrap_or(POINTS);
+    let (history, proof) = run::run(programs, points, args.seed.unwrap_or(1))?;
+    Ok(figures::figures(&history, &proof))
+}

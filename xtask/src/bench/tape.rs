@@ -1,0 +1,145 @@
+//! What the tape costs: the same run with it and without, in turns, so that whatever else the machine does is done to
+//! both. Beside merges and tokens, which a busy machine shakes, stand the syncer's own time for a merge and the share
+//! of their time that learners do not train.
+
+use std::ffi::OsString;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use archipelago_demo::Process;
+use serde_json::{Value, json};
+
+use super::processes::{Programs, all_live, empty_folder, number, status};
+
+/// Learners under the syncer, one thread each.
+const LEARNERS: usize = 2;
+/// Pairs of runs.
+const PAIRS: usize = 6;
+/// From then on, after all have joined, is measured.
+const WARM: Duration = Duration::from_secs(3);
+/// So long is measured.
+const SPAN: Duration = Duration::from_secs(8);
+/// Bar: the tape may cost so much of either.
+const COST_MAX: f64 = 0.03;
+/// Many merges, each with a few bodies: what a tape has most to do with.
+const FLAGS: [&str; 5] = ["--sync-every", "8", "--fragments", "4", "--no-eval"];
+
+/// What one run did in a second.
+#[derive(Clone, Copy)]
+struct Pace {
+    merges: f64,
+    tokens: f64,
+    /// Processor time of the syncer for a merge, in milliseconds.
+    cpu_ms: f64,
+    /// Share of the learners' time that is not training.
+    idle: f64,
+}
+
+/// Runs [`PAIRS`] pairs, the one with the tape first in every other.
+///
+/// # Errors
+/// A sentence: a program could not be started, or ended.
+pub fn run(programs: &Programs) -> Result<Value, String> {
+    let mut pairs = Vec::new();
+    for pair in 0..PAIRS {
+        let order = [pair % 2 == 0, pair % 2 == 1];
+        let paces = [measure(programs, order[0])?, measure(programs, order[1])?];
+        let [with, without] = if order[0] { paces } else { [paces[1], paces[0]] };
+        println!(
+            "   pair {} of {PAIRS}: {:.1} merges and {:.0} tokens a second with the tape, {:.1} and {:.0} without",
+            pair + 1,
+            with.merges,
+            with.tokens,
+            without.merges,
+            without.tokens
+        );
+        pairs.push((with, without));
+    }
+    Ok(figures(&pairs))
+}
+
+/// A run of its own, on files of its own.
+fn measure(programs: &Programs, with_tape: bool) -> Result<Pace, String> {
+    let folder = empty_folder("tape")?;
+    let mut flags: Vec<OsString> = FLAGS.iter().map(OsString::from).collect();
+    if !with_tape {
+        flags.push("--without-tape-for-benchmarks".into());
+    }
+    let (mut syncer, address) = programs.serve("tiny", "127.0.0.1:0", &folder, "syncer", &flags)?;
+    let learners = (1..=LEARNERS).map(|n| programs.join(address, &folder, &format!("learner-{n}"), &[]));
+    let learners = learners.collect::<Result<Vec<_>, _>>()?;
+    all_live(address, &mut syncer, LEARNERS)?;
+    thread::sleep(WARM);
+    let (from, began, cpu_from) = (status(address)?, Instant::now(), syncer.cpu_ms());
+    thread::sleep(SPAN);
+    let (to, span_s, cpu_to) = (status(address)?, began.elapsed().as_secs_f64(), syncer.cpu_ms());
+    let a_second = |path: &str| number(&to, path).saturating_sub(number(&from, path)) as f64 / span_s;
+    let merges = a_second("/rounds");
+    let cpu_ms = (cpu_to.saturating_sub(cpu_from)) as f64 / (merges * span_s).max(1.0);
+    let idle = learners.iter().map(idle_share).sum::<f64>() / LEARNERS as f64;
+    Ok(Pace { merges, tokens: a_second("/tokensTrained"), cpu_ms, idle })
+}
+
+/// What a learner said last of the share of its time that it did not train.
+fn idle_share(learner: &Process) -> f64 {
+    let lines = learner.stdout();
+    let events = lines.iter().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut shares = events.filter_map(|event| event["syncRatio"].as_f64());
+    shares.next().unwrap_or(0.0)
+}
+
+/// The figures of pairs with and without the tape, against the bar. Each ratio is the median over the pairs, and beside
+/// it are the quartiles.
+fn figures(pairs: &[(Pace, Pace)]) -> Value {
+    let of = |part: fn(&Pace) -> f64| {
+        let [with, without] = [0, 1].map(|i| {
+            let chosen = pairs.iter().map(|pair| part(if i == 0 { &pair.0 } else { &pair.1 }));
+            quantile(chosen.collect(), 0.5)
+        });
+        let ratios: Vec<f64> = pairs.iter().map(|pair| part(&pair.0) / part(&pair.1)).collect();
+        let [low, ratio, high] = [0.25, 0.5, 0.75].map(|q| quantile(ratios.clone(), q));
+        (json!({ "with": with, "without": without, "ratio": ratio, "low": low, "high": high }), ratio)
+    };
+    let (merges, merges_ratio) = of(|pace| pace.merges);
+    let (tokens, tokens_ratio) = of(|pace| pace.tokens);
+    json!({
+        "pairs": pairs.len(),
+        "merges_per_s": merges,
+        "tokens_per_s": tokens,
+        "syncer_cpu_ms_per_merge": of(|pace| pace.cpu_ms).0,
+        "learner_idle_share": of(|pace| pace.idle).0,
+        "within": merges_ratio > 1.0 - COST_MAX && tokens_ratio > 1.0 - COST_MAX,
+    })
+}
+
+/// The value below which this share of `values` lies, between neighbours in proportion; 0 of nothing.
+fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = share * values.len().saturating_sub(1) as f64;
+    // Casting drops the fraction.
+    let below = at as usize;
+    let value = |i: usize| values.get(i).or(values.last()).copied().unwrap_or(0.0);
+    value(below) + (at - below as f64) * (value(below + 1) - value(below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_binds_for_merges_and_for_tokens() {
+        let pair = |merges: f64, tokens: f64| {
+            let pace = |merges, tokens| Pace { merges, tokens, cpu_ms: 1.0, idle: 0.01 };
+            (pace(10.0 * merges, 100.0 * tokens), pace(10.0, 100.0))
+        };
+        let within = |merges, tokens| {
+            let pairs = [pair(0.5, 0.5), pair(merges, tokens), pair(1.5, 1.5)];
+            figures(&pairs)["within"].as_bool().unwrap()
+        };
+        assert!(within(0.99, 0.98));
+        assert!(!within(0.96, 1.0));
+        assert!(!within(1.0, 0.96));
+        let figures = figures(&[pair(0.9, 1.0), pair(1.0, 1.0), pair(1.0, 1.0)]);
+        assert_eq!(figures["merges_per_s"]["low"], json!(0.95));
+    }
+}

@@ -1,0 +1,134 @@
+//! What the crates of the SDK show, as lists that a change of them has to change too.
+//!
+//! The lists are read off the documentation: each public item by its kind and path, its methods, fields and variants,
+//! and what stands at the root. Nobody removes or renames one unawares. `RENEW_API=1` writes the lists anew.
+
+use std::fs;
+use std::path::Path;
+
+use crate::cargo::{root, target_folder};
+
+/// The crates that others build on.
+const CRATES: [&str; 3] = ["archipelago_core", "archipelago", "archipelago_sim"];
+
+/// What an item has that is called from outside.
+const KINDS: [&str; 6] =
+    ["associatedconstant", "associatedtype", "method", "structfield", "tymethod", "variant"];
+
+/// Compares the lists in `tests/golden/api` with what the documentation of the crates holds.
+///
+/// # Errors
+/// A sentence for the first difference of each crate.
+pub fn check() -> Result<String, String> {
+    let folder = root().join("tests/golden/api");
+    let renew = std::env::var_os("RENEW_API").is_some();
+    let (mut count, mut wrong) = (0, Vec::new());
+    for name in CRATES {
+        let pages = target_folder()?.join("doc").join(name);
+        let found = shown(&pages)?;
+        count += found.len();
+        let list = folder.join(format!("{name}.txt"));
+        if renew {
+            write(&list, &found)?;
+        }
+        let known = fs::read_to_string(&list).unwrap_or_default();
+        wrong.extend(difference(name, &known.lines().map(str::to_owned).collect::<Vec<_>>(), &found));
+    }
+    match wrong.is_empty() {
+        true => Ok(format!("{count} items")),
+        false => Err(format!(
+            "{}\nif that is meant, run it with RENEW_API=1 and say in CHANGELOG.md what users have to change",
+            wrong.join("\n")
+        )),
+    }
+}
+
+fn write(list: &Path, items: &[String]) -> Result<(), String> {
+    let folder = list.parent().ok_or("a list is in a folder")?;
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(list, items.join("\n") + "\n"))
+        .map_err(|error| format!("{}: {error}", list.display()))
+}
+
+/// `kind path` of all that the documentation in the folder `pages` shows, sorted.
+fn shown(pages: &Path) -> Result<Vec<String>, String> {
+    let read = |name: &str| {
+        let page = pages.join(name);
+        fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))
+    };
+    let all = read("all.html")?;
+    let items = items(&all);
+    let mut found: Vec<String> = exports(&read("index.html")?).map(|name| format!("use {name}")).collect();
+    for (target, kind, path) in &items {
+        found.push(format!("{kind} {path}"));
+        found.extend(members(&read(target)?).map(|(kind, name)| format!("{kind} {path}::{name}")));
+    }
+    if !found.iter().any(|item| item.starts_with("method ")) {
+        return Err(format!("{} shows no methods: has rustdoc another format now?", pages.display()));
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Page, kind and path of each item that a crate's page `all.html` links to.
+fn items(html: &str) -> Vec<(&str, &str, &str)> {
+    let parts = html.split("<a href=\"").skip(1).filter_map(|link| {
+        let (target, rest) = link.split_once("\">")?;
+        let (path, _) = rest.split_once("</a>")?;
+        let (kind, _) = target.rsplit('/').next()?.strip_suffix(".html")?.split_once('.')?;
+        Some((target, kind, path))
+    });
+    parts.collect()
+}
+
+/// What a crate's first page says that it passes on.
+fn exports(html: &str) -> impl Iterator<Item = &str> {
+    html.split("id=\"reexport.").skip(1).filter_map(|rest| rest.split('"').next())
+}
+
+/// Kind and name of what an item's page shows of it; what traits that it implements bring is theirs.
+fn members(html: &str) -> impl Iterator<Item = (&str, &str)> {
+    html.split("id=\"").skip(1).filter_map(|rest| {
+        let (id, rest) = rest.split_once('"')?;
+        let (kind, name) = id.split_once('.')?;
+        let class = rest.strip_prefix(" class=\"")?.split('"').next()?;
+        (KINDS.contains(&kind) && !class.contains("trait-impl")).then_some((kind, name))
+    })
+}
+
+/// A line for what is gone and one for what is new.
+fn difference(name: &str, known: &[String], found: &[String]) -> Vec<String> {
+    let missing = |from: &[String], other: &[String]| {
+        from.iter().filter(|item| !other.contains(item)).cloned().collect::<Vec<_>>().join(", ")
+    };
+    let lines = [("is gone from", missing(known, found)), ("is new in", missing(found, known))];
+    let told = lines.into_iter().filter(|(_, items)| !items.is_empty());
+    told.map(|(what, items)| format!("{what} {name}: {items}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_pages_show() {
+        let html = "<a href=\"#\">All</a><a href=\"index.html\">x</a>\
+                    <a href=\"data/struct.Feed.html\">data::Feed</a><a href=\"fn.run.html\">run</a>";
+        let expected = [("data/struct.Feed.html", "struct", "data::Feed"), ("fn.run.html", "fn", "run")];
+        assert_eq!(items(html), expected);
+        let html = "<section id=\"method.new\" class=\"method\">\
+                    <section id=\"method.clone\" class=\"method trait-impl\">\
+                    <span id=\"structfield.a\" class=\"structfield section-header\"><h2 id=\"fields\" class=\"x\">";
+        assert!(members(html).eq([("method", "new"), ("structfield", "a")]));
+        assert!(exports("<dt id=\"reexport.Engine\"><code>").eq(["Engine"]));
+    }
+
+    #[test]
+    fn tells_what_is_gone_and_what_is_new() {
+        let list = |items: &[&str]| items.iter().map(|&item| item.to_owned()).collect::<Vec<_>>();
+        let (known, found) = (list(&["fn a", "fn b"]), list(&["fn a", "fn c"]));
+        assert_eq!(difference("x", &known, &found), ["is gone from x: fn b", "is new in x: fn c"]);
+        assert!(difference("x", &known, &known).is_empty());
+    }
+}
