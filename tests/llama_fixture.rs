@@ -42,6 +42,7 @@ impl Fixture {
             context: integer(&model["context"]),
             rope_theta: number(&model["rope_theta"]) as f32,
             norm_eps: number(&model["norm_eps"]) as f32,
+            untied_head: false,
         };
         let lr = number(&inner["lr"]) as f32;
         let inner = InnerSpec {

@@ -31,6 +31,7 @@ pub(crate) fn spec() -> RunSpec {
         context: 4,
         rope_theta: 1e4,
         norm_eps: 1e-5,
+        untied_head: false,
     };
     let inner = InnerSpec {
         batch: 2,

@@ -309,6 +309,7 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
             context: 4,
             rope_theta: 1e4,
             norm_eps: 1e-5,
+            untied_head: false,
         },
         inner: InnerSpec {
             batch: 2,

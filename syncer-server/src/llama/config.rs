@@ -15,8 +15,6 @@ const ROPE_THETA: f64 = 10_000.0;
 pub(super) struct Shape {
     /// The sizes.
     pub model: ModelSpec,
-    /// Whether the embedding is the output matrix too, by its word.
-    pub is_tied: bool,
     /// Tokens with a meaning of their own.
     pub special: SpecialTokens,
 }
@@ -68,14 +66,16 @@ impl Shape {
             norm_eps: keys
                 .number("rms_norm_eps")?
                 .map_or(Ok(NORM_EPS as f32), |eps| positive("rms_norm_eps", eps))?,
+            untied_head: match keys.get("tie_word_embeddings") {
+                None => true,
+                Some(Value::Bool(tied)) => !tied,
+                Some(other) => {
+                    return Err(LlamaError::key("tie_word_embeddings", other, "it is true or false"));
+                }
+            },
         };
         model::layout(&model)?;
-        let is_tied = match keys.get("tie_word_embeddings") {
-            None => false,
-            Some(Value::Bool(tied)) => *tied,
-            Some(other) => return Err(LlamaError::key("tie_word_embeddings", other, "it is true or false")),
-        };
-        Ok(Self { model, is_tied, special: SpecialTokens::of(keys.0, model.vocab) })
+        Ok(Self { model, special: SpecialTokens::of(keys.0, model.vocab) })
     }
 }
 
@@ -200,7 +200,7 @@ pub fn model_config(spec: &ModelSpec, special: &SpecialTokens, precision: Precis
         "rope_parameters": { "rope_type": "default", "rope_theta": decimal(spec.rope_theta) },
         "attention_bias": false,
         "mlp_bias": false,
-        "tie_word_embeddings": true,
+        "tie_word_embeddings": !spec.untied_head,
         "use_cache": true,
         "dtype": precision.torch_name(),
         "torch_dtype": precision.torch_name(),

@@ -46,7 +46,7 @@ impl Folder {
         let failed = |source| LlamaError::Read { file: TOKENIZER.to_owned(), source };
         check_len(TOKENIZER, tokenizer_bytes.map_err(failed)?, TOKENIZER_BYTES_MAX)?;
         let tensors = Tensors::open(path, files(path)?)?;
-        tensors.check(&model::layout(&shape.model)?, shape.is_tied)?;
+        tensors.check(&model::layout(&shape.model)?)?;
         Ok(Self { path: path.to_owned(), shape, tensors })
     }
 
@@ -80,7 +80,7 @@ impl Folder {
     /// # Errors
     /// Those of [`Tensors::read`].
     pub fn params(&self) -> Result<Vec<f32>, LlamaError> {
-        self.tensors.read(&model::layout(&self.shape.model)?, self.shape.is_tied)
+        self.tensors.read(&model::layout(&self.shape.model)?)
     }
 
     /// Refuses a tokenizer with `tokens` tokens if the model has fewer.

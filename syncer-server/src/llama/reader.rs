@@ -19,7 +19,7 @@ const HEADER_BYTES_MAX: u64 = 8 << 20;
 /// Values that are read at once.
 const PIECE: usize = 1 << 18;
 
-/// The output matrix, which transformers writes beside an embedding that is not tied to it.
+/// The output matrix, which some folders hold although it is the embedding too.
 const HEAD: &str = "lm_head.weight";
 
 /// What old folders hold beside parameters, and what follows from their settings.
@@ -70,13 +70,12 @@ impl Tensors {
     }
 
     /// Checks that these are the parameters of `layout` and nothing else, each of its shape and in f32, f16 or bf16.
-    /// `is_tied` is what the folder says of its embedding: where that is not tied, there must be an output matrix, so
-    /// that [`Self::read`] can see that both are the same.
+    /// An output matrix may be there although the layout has none, since it may be the embedding once more.
     ///
     /// # Errors
     /// - `Missing`: a tensor is missing.
     /// - `Tensor`: one is of another form, or none of such a model.
-    pub fn check(&self, layout: &Layout, is_tied: bool) -> Result<(), LlamaError> {
+    pub fn check(&self, layout: &Layout) -> Result<(), LlamaError> {
         let mut wanted: BTreeMap<&str, Vec<usize>> =
             layout.tensors().iter().map(|tensor| (&*tensor.name, shape(tensor))).collect();
         for (name, place) in &self.places {
@@ -96,9 +95,6 @@ impl Tensors {
                 return Err(LlamaError::tensor(name, file, why));
             }
         }
-        if !is_tied && !self.places.contains_key(HEAD) {
-            return Err(LlamaError::Missing { name: HEAD.to_owned() });
-        }
         match wanted.into_keys().next() {
             Some(name) => Err(LlamaError::Missing { name: name.to_owned() }),
             None => Ok(()),
@@ -111,9 +107,9 @@ impl Tensors {
     /// - Those of [`Self::check`].
     /// - `Read`: a file cannot be read any more.
     /// - `Value`: a value is not finite, or larger than learners can hold.
-    /// - `Key`: the output matrix is not the embedding.
-    pub fn read(&self, layout: &Layout, is_tied: bool) -> Result<Vec<f32>, LlamaError> {
-        self.check(layout, is_tied)?;
+    /// - `Key`: the layout has no output matrix, and the one that is there is not the embedding.
+    pub fn read(&self, layout: &Layout) -> Result<Vec<f32>, LlamaError> {
+        self.check(layout)?;
         let mut theta = vec![0.0; layout.len()];
         for (start, tensor) in layout.offsets() {
             let into = &mut theta[start as usize..][..tensor.len() as usize];
@@ -122,11 +118,12 @@ impl Tensors {
                 Ok(())
             })?;
         }
-        if self.places.contains_key(HEAD) {
+        let is_tied = layout.tensors().iter().all(|tensor| tensor.name != HEAD);
+        if is_tied && self.places.contains_key(HEAD) {
             // The embedding is the first tensor.
             self.pieces(HEAD, |place, values| match theta.get(place..place + values.len()) {
                 Some(same) if same == values => Ok(()),
-                _ => Err(untied(is_tied)),
+                _ => Err(not_the_embedding()),
             })?;
         }
         Ok(theta)
@@ -178,9 +175,9 @@ fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-fn untied(is_tied: bool) -> LlamaError {
-    let why = "lm_head.weight is not the embedding, and here one matrix is both: begin with a model that has them tied";
-    LlamaError::key("tie_word_embeddings", is_tied, why)
+fn not_the_embedding() -> LlamaError {
+    let why = "lm_head.weight is not the embedding: write false if the model has two matrices, or remove the one";
+    LlamaError::key("tie_word_embeddings", true, why)
 }
 
 /// A file of the folder, and not a pipe or a folder that goes by its name.

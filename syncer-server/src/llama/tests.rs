@@ -56,6 +56,7 @@ fn the_fixture_is_read_as_it_is_meant() {
         context: 24,
         rope_theta: 500.0,
         norm_eps: 1e-6,
+        untied_head: false,
     };
     assert_eq!((*folder.model(), folder.name()), (expected, "model".to_owned()));
     assert_eq!(*folder.special(), SpecialTokens { bos: Some(0), eos: vec![0], pad: None });
@@ -185,14 +186,17 @@ impl Made {
 }
 
 #[test]
-fn an_untied_embedding_is_taken_if_both_matrices_are_the_same() {
+fn a_head_of_its_own_is_a_matrix_of_the_model() {
     let made = Made::new();
     assert!(made.write(|_, _| {}).read().unwrap() == made.theta);
     made.tied(false).refused("tensor lm_head.weight is in none");
-    assert!(made.with_head(made.theta[0]).read().unwrap() == made.theta);
-    made.with_head(made.theta[0] + 1e-3)
-        .refused("tie_word_embeddings = false: lm_head.weight is not the embedding");
-    made.tied(true).refused("tie_word_embeddings = true");
+    for first in [made.theta[0], made.theta[0] + 1.0] {
+        let read = made.with_head(first).read().unwrap();
+        let (model, head) = read.split_at(made.theta.len());
+        assert!(model == made.theta);
+        assert!(head[0] == first && head[1..] == made.theta[1..288 * 8]);
+    }
+    made.tied(true).refused("tie_word_embeddings = true: lm_head.weight is not the embedding");
     assert!(made.with_head(made.theta[0]).read().unwrap() == made.theta);
 }
 

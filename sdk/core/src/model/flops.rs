@@ -6,7 +6,7 @@ use crate::wire::ModelSpec;
 /// Floating-point operations of a training step, forwards and backwards, for each token.
 ///
 /// `6 · P + 6 · L · T · C`: P counts the values of the matrices, the output head once and the embedding, which
-/// is looked up, not at all (they are one matrix here); a value costs a product and a sum forwards, twice that
+/// is looked up, not at all (they are one matrix unless the head is one of its own); a value costs a product and a sum forwards, twice that
 /// backwards. A token attends to T / 2 others on average, with two products of width C in each of L layers.
 ///
 /// # Errors
@@ -14,7 +14,8 @@ use crate::wire::ModelSpec;
 pub fn flops_per_token(model: &ModelSpec) -> Result<u64, ModelError> {
     let layout = layout(model)?;
     let matrices = layout.tensors().iter().filter(|tensor| tensor.rows > 1);
-    let values: u64 = matrices.map(|tensor| u64::from(tensor.len())).sum();
+    let looked_up = if model.untied_head { u64::from(model.vocab) * u64::from(model.d_model) } else { 0 };
+    let values = matrices.map(|tensor| u64::from(tensor.len())).sum::<u64>() - looked_up;
     let attention = [model.layers, model.context, model.d_model].map(u64::from).iter().product::<u64>();
     Ok(6 * (values + attention))
 }
@@ -32,6 +33,9 @@ mod tests {
         let grouped = ModelSpec { kv_heads: 1, ..Preset::Small.model(256) };
         let saved = 4 * 2 * (128 - 32) * 128;
         assert_eq!(flops_per_token(&grouped), Ok(6 * (matrices - saved) + 6 * 4 * 128 * 128));
+        // The embedding is looked up, whether the head is the same matrix or not.
+        let untied = ModelSpec { untied_head: true, ..Preset::Small.model(256) };
+        assert_eq!(flops_per_token(&untied), flops_per_token(&Preset::Small.model(256)));
         assert!(flops_per_token(&ModelSpec { heads: 0, ..Preset::Small.model(256) }).is_err());
     }
 }

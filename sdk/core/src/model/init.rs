@@ -26,12 +26,15 @@ pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
             *value = (normal(&mut rng) * std) as f32;
         }
     };
-    fill(slots.embed, STD);
+    fill(slots.embed.clone(), STD);
     for layer in slots.layers {
         fill(layer.qkv, STD);
         fill(layer.out, residual);
         fill(layer.gate_up, STD);
         fill(layer.down, residual);
+    }
+    if spec.untied_head {
+        fill(slots.head, STD);
     }
     Ok(params)
 }
@@ -54,7 +57,7 @@ mod tests {
 
     #[test]
     fn has_the_promised_moments() {
-        let spec = Preset::Small.model(256);
+        let spec = ModelSpec { untied_head: true, ..Preset::Small.model(256) };
         let params = init(&spec, 7).unwrap();
         let slots = Slots::new(&Dims::new(&spec));
         let check = |range: std::ops::Range<usize>, std: f64| {
@@ -66,6 +69,7 @@ mod tests {
             assert!((var.sqrt() / std - 1.0).abs() < 0.02, "std {}", var.sqrt());
         };
         check(slots.embed, 0.02);
+        check(slots.head, 0.02);
         check(slots.layers[1].qkv.clone(), 0.02);
         check(slots.layers[1].down.clone(), 0.02 / 8_f64.sqrt());
         assert!(params[slots.norm].iter().all(|&x| x == 1.0));

@@ -18,7 +18,8 @@ pub const CONTEXT_MAX: u32 = 1 << 16;
 /// The tensors of the model, named as Hugging Face's Llama names them, in the order of the flat vector.
 ///
 /// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that
-/// each group is one matrix to an engine.
+/// each group is one matrix to an engine. A head of its own comes last; it is merged as other matrices are, since the
+/// paper excepts the embedding alone (arXiv 2604.21428, section on radial averaging).
 ///
 /// # Errors
 /// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`]:
@@ -44,6 +45,9 @@ pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
         add("mlp.down_proj", c, f);
     }
     tensors.push(tensor("model.norm".into(), 1, c, MergeClass::Radial));
+    if spec.untied_head {
+        tensors.push(tensor("lm_head".into(), spec.vocab, c, MergeClass::Radial));
+    }
     Ok(Layout::new(tensors)?)
 }
 
@@ -101,6 +105,8 @@ pub struct Dims {
     pub rope_theta: f32,
     /// Added to the mean square in RMSNorm.
     pub eps: f32,
+    /// Whether the output head is a matrix of its own.
+    pub untied_head: bool,
 }
 
 impl Dims {
@@ -119,6 +125,7 @@ impl Dims {
             context: spec.context as usize,
             rope_theta: spec.rope_theta,
             eps: spec.norm_eps,
+            untied_head: spec.untied_head,
         }
     }
 
@@ -131,12 +138,14 @@ impl Dims {
 /// Where the tensors lie in the flat vector.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    /// `[V, C]`; also the output head.
+    /// `[V, C]`.
     pub embed: Range<usize>,
     /// One for each layer.
     pub layers: Vec<LayerSlots>,
     /// `[C]`.
     pub norm: Range<usize>,
+    /// The output head, `[V, C]`: the embedding, unless it is a matrix of its own.
+    pub head: Range<usize>,
     /// Length of the flat vector.
     pub len: usize,
 }
@@ -180,7 +189,13 @@ impl Slots {
             })
             .collect();
         let norm = take(c);
-        Self { embed, layers, norm, len: next }
+        let head = if dims.untied_head { take(dims.vocab * c) } else { embed.clone() };
+        Self { embed, layers, norm, head, len: next }
+    }
+
+    /// Whether the embedding is the output head too.
+    pub fn is_tied(&self) -> bool {
+        self.head == self.embed
     }
 }
 
@@ -195,15 +210,25 @@ mod tests {
 
     #[test]
     fn slots_follow_the_layout() {
-        let (layout, dims) = (layout(&spec()).unwrap(), Dims::new(&spec()));
+        for untied_head in [false, true] {
+            follow_the_layout(&ModelSpec { untied_head, ..spec() });
+        }
+    }
+
+    fn follow_the_layout(spec: &ModelSpec) {
+        let (layout, dims) = (layout(spec).unwrap(), Dims::new(spec));
         let slots = Slots::new(&dims);
         let start = |name: &str| {
-            let found = layout.offsets().find(|(_, tensor)| tensor.name == format!("model.{name}.weight"));
+            let names = [format!("model.{name}.weight"), format!("{name}.weight")];
+            let found = layout.offsets().find(|(_, tensor)| names.contains(&tensor.name));
             found.unwrap_or_else(|| panic!("no {name}")).0 as usize
         };
         assert_eq!(slots.len, layout.len());
         assert_eq!(slots.embed.start, start("embed_tokens"));
         assert_eq!(slots.norm.start, start("norm"));
+        assert_eq!(slots.is_tied(), !spec.untied_head);
+        assert_eq!(slots.head.start, start(if spec.untied_head { "lm_head" } else { "embed_tokens" }));
+        assert_eq!(slots.head.len(), dims.vocab * dims.width);
         for (i, layer) in slots.layers.iter().enumerate() {
             let at = |name| start(&format!("layers.{i}.{name}"));
             assert_eq!(layer.norm1.start, at("input_layernorm"));
@@ -220,7 +245,7 @@ mod tests {
 
     #[test]
     fn only_the_embedding_is_averaged_plainly() {
-        let layout = layout(&spec()).unwrap();
+        let layout = layout(&ModelSpec { untied_head: true, ..spec() }).unwrap();
         let mean: Vec<_> = layout.tensors().iter().filter(|t| t.merge == MergeClass::Mean).collect();
         assert_eq!(mean.len(), 1);
         assert_eq!(mean[0].name, "model.embed_tokens.weight");

@@ -53,6 +53,7 @@ impl Preset {
             context,
             rope_theta: 10_000.0,
             norm_eps: 1e-5,
+            untied_head: false,
         }
     }
 

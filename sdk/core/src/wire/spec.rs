@@ -18,7 +18,7 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
-/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention, tied embedding.
+/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
@@ -40,6 +40,16 @@ pub struct ModelSpec {
     pub rope_theta: f32,
     /// Added to the mean square in RMSNorm.
     pub norm_eps: f32,
+    /// Whether the output head is a matrix of its own; else it is the embedding. Left out where it is false, so that
+    /// such a model is written as it was before there were others.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub untied_head: bool,
+}
+
+/// What serde asks for: whether a field can be left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// AdamW with decoupled decay, global clipping, warm-up and cosine by the run's merged tokens.

@@ -72,6 +72,7 @@ pub fn reference_model() -> ModelSpec {
         context: 64,
         rope_theta: 1e4,
         norm_eps: 1e-5,
+        untied_head: false,
     }
 }
 

@@ -30,6 +30,7 @@ const MODEL: ModelSpec = ModelSpec {
     context: 32,
     rope_theta: 1e4,
     norm_eps: 1e-5,
+    untied_head: false,
 };
 /// Values that share a scale: small fragments need small blocks.
 pub(super) const BLOCK: u32 = 64;

@@ -83,6 +83,7 @@ impl Toy {
             context,
             rope_theta: 1e4,
             norm_eps: 1e-5,
+            untied_head: false,
         };
         let inner = InnerSpec {
             batch: 4,

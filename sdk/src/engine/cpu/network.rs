@@ -38,14 +38,14 @@ impl Network {
 /// `small` preset take 7 % less time than at 128, and as much as at 512.
 const ROWS: usize = 256;
 
-/// Rows of the embedding whose gradient is one turn, so that a large vocabulary does not hold up others.
-const EMBED_ROWS: usize = 4096;
+/// Rows of the output head whose gradient is one turn, so that a large vocabulary does not hold up others.
+const HEAD_ROWS: usize = 4096;
 
 /// The gradient, by tensor, for threads to add to in turn.
 pub struct Gradient<'a> {
-    embed: Vec<Turns<'a>>,
     layers: Vec<LayerGradient<'a>>,
     norm: Turns<'a>,
+    head: Vec<Turns<'a>>,
 }
 
 struct LayerGradient<'a> {
@@ -58,7 +58,8 @@ struct LayerGradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    /// Cuts the flat gradient, `[len]`, into its tensors. Its values do not matter, since turn 0 overwrites them.
+    /// Cuts the flat gradient, `[len]`, into its tensors. Its values do not matter, since turn 0 overwrites them; an
+    /// embedding that is not the head too, which no turn writes, is zeroed.
     pub fn new(network: &Network, flat: &'a mut [f32]) -> Self {
         let mut rest = flat;
         let mut take = |len: usize| {
@@ -67,7 +68,6 @@ impl<'a> Gradient<'a> {
             head
         };
         let embed = take(network.slots.embed.len());
-        let embed = embed.chunks_mut(EMBED_ROWS * network.dims.width).map(Turns::new).collect();
         let mut turns = |range: &std::ops::Range<usize>| Turns::new(take(range.len()));
         let layers = network.slots.layers.iter().map(|slots| LayerGradient {
             norm1: turns(&slots.norm1),
@@ -77,8 +77,15 @@ impl<'a> Gradient<'a> {
             gate_up: turns(&slots.gate_up),
             down: turns(&slots.down),
         });
-        let layers = layers.collect();
-        Self { embed, layers, norm: turns(&network.slots.norm) }
+        let (layers, norm) = (layers.collect(), turns(&network.slots.norm));
+        let head = if network.slots.is_tied() {
+            embed
+        } else {
+            embed.fill(0.0);
+            take(network.slots.head.len())
+        };
+        let head = head.chunks_mut(HEAD_ROWS * network.dims.width).map(Turns::new).collect();
+        Self { layers, norm, head }
     }
 }
 
@@ -214,8 +221,8 @@ impl Pass<'_> {
     pub fn logits(&self, first: usize, rows: usize, work: &mut Workspace) {
         let Dims { width: c, vocab, .. } = self.network.dims;
         let normed = Mat::new(&work.normed[first * c..], rows, c);
-        let embed = Mat::new(self.weight(&self.network.slots.embed), vocab, c);
-        self.multiply(MatMut::new(&mut work.logits, rows, vocab), Store::Set, normed, embed.t());
+        let head = Mat::new(self.weight(&self.network.slots.head), vocab, c);
+        self.multiply(MatMut::new(&mut work.logits, rows, vocab), Store::Set, normed, head.t());
     }
 
     /// Sum of the losses of `targets`, `[rows]`, in nats, after [`Self::forward`].
@@ -243,7 +250,7 @@ impl Pass<'_> {
         work: &mut Workspace,
     ) -> f64 {
         let Dims { width: c, vocab, .. } = self.network.dims;
-        let embed = Mat::new(self.weight(&self.network.slots.embed), vocab, c);
+        let head = Mat::new(self.weight(&self.network.slots.head), vocab, c);
         // All microbatches but the last, which may be shorter, have as many chunks as the longest.
         let turns = (work.normed.len() / c).div_ceil(work.chunk);
         let mut loss = 0.0;
@@ -254,11 +261,11 @@ impl Pass<'_> {
             loss += kernels::cross_entropy(logits, targets, vocab, share);
             let logits = Mat::new(logits, rows, vocab);
             let dnormed = MatMut::new(&mut work.branch[first * c..], rows, c);
-            self.multiply(dnormed, Store::Set, logits, embed);
+            self.multiply(dnormed, Store::Set, logits, head);
             let normed = Mat::new(&work.normed[first * c..], rows, c);
-            for (part, turn_of_part) in gradient.embed.iter().enumerate() {
-                let start = part * EMBED_ROWS;
-                let columns = EMBED_ROWS.min(vocab - start);
+            for (part, turn_of_part) in gradient.head.iter().enumerate() {
+                let start = part * HEAD_ROWS;
+                let columns = HEAD_ROWS.min(vocab - start);
                 let dlogits = Mat::strided(&work.logits[start..], rows, columns, vocab);
                 self.add_product(turn_of_part, turn * turns + i, dlogits, normed, (columns, c));
             }

@@ -28,7 +28,7 @@ const SHAPES: [([u32; 7], u32); 6] = [
 ];
 
 fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> ModelSpec {
-    ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, rope_theta: 1e4, norm_eps: 1e-5 }
+    ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, ..Preset::Tiny.model(vocab) }
 }
 
 fn tokens(spec: &ModelSpec, windows: u32) -> Vec<u32> {
@@ -48,8 +48,8 @@ fn trainer(spec: &ModelSpec, batch: u32, count: usize) -> CpuTrainer {
 
 #[test]
 fn agrees_with_the_reference() {
-    for (shape, batch) in SHAPES {
-        let spec = spec(shape);
+    for ((shape, batch), untied_head) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+        let spec = ModelSpec { untied_head, ..spec(shape) };
         let (params, tokens) = (params(&spec), tokens(&spec, batch));
         let mut exact = vec![0.0; params.len()];
         let expected = reference_loss_and_grad(&spec, &params, &tokens, &mut exact).unwrap();
@@ -78,8 +78,8 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn logits_agree_for_any_length() {
-    for (shape, _) in SHAPES {
-        let spec = spec(shape);
+    for ((shape, _), untied_head) in SHAPES.into_iter().zip([false, true].into_iter().cycle()) {
+        let spec = ModelSpec { untied_head, ..spec(shape) };
         let params = params(&spec);
         let mut model = CpuModel::new(&spec, threads(1)).unwrap();
         for len in [1, spec.context / 2 + 1, spec.context] {

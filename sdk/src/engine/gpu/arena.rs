@@ -3,7 +3,7 @@
 //! A device binds a limited part of a buffer, and only from aligned places on. So the flat vector is laid out
 //! anew: matrices first and vectors after them (the optimiser treats the two differently), each at an aligned
 //! place in one of as few *chunks* as the limit allows. Gradient, moments and Θ̂ lie as the parameters do. An
-//! embedding that exceeds the limit is cut into slices of rows.
+//! embedding that exceeds the limit is cut into slices of rows, and so is a head of its own.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::model::{Dims, Slots};
 /// Values between two starts: aligned as 16-bit floats too.
 const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
 
-/// A tensor, a group of neighbouring tensors, or a slice of the embedding.
+/// A tensor, a group of neighbouring tensors, or a slice of the embedding or head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     flat: Range<usize>,
@@ -49,7 +49,7 @@ pub struct Arena {
     /// In the order of the flat vector.
     places: Vec<Place>,
     chunks: Vec<Chunk>,
-    /// Rows of the embedding in a slice, of which the last may have fewer.
+    /// Rows of the embedding or head in a slice, of which the last may have fewer.
     pub slice_rows: usize,
 }
 
@@ -57,16 +57,18 @@ impl Arena {
     /// Lays out the parameters of a model in chunks of at most `bytes_max`.
     ///
     /// # Errors
-    /// [`GpuError::TensorTooLarge`]: a matrix other than the embedding, or 128 rows of that, exceeds it.
+    /// [`GpuError::TensorTooLarge`]: a matrix other than embedding and head, or 128 rows of those, exceeds it.
     pub fn plan(dims: &Dims, slots: &Slots, bytes_max: u64, adapter: &str) -> Result<Self, GpuError> {
         let len_max = (bytes_max / 4) as usize / ALIGN * ALIGN;
         let row = dims.width;
         // Slices of a multiple of the alignment begin at aligned columns of the logits.
         let slice_rows = (len_max / row / ALIGN * ALIGN).min(dims.vocab.next_multiple_of(ALIGN)).max(ALIGN);
-        let embed = (0..dims.vocab).step_by(slice_rows).map(|first| {
-            let start = slots.embed.start + first * row;
-            ("embedding", start..(start + slice_rows * row).min(slots.embed.end))
-        });
+        let cut = |tensor, of: Range<usize>| {
+            let starts = of.clone().step_by(slice_rows * row);
+            starts.map(move |start| (tensor, start..(start + slice_rows * row).min(of.end)))
+        };
+        let embed = cut("embedding", slots.embed.clone());
+        let own_head = if slots.is_tied() { 0..0 } else { slots.head.clone() };
         let matrices = slots.layers.iter().flat_map(|layer| {
             [("qkv", &layer.qkv), ("out", &layer.out), ("gate_up", &layer.gate_up), ("down", &layer.down)]
                 .map(|(name, range)| (name, range.clone()))
@@ -75,7 +77,8 @@ impl Arena {
         let vectors = norms.chain([&slots.norm]).map(|range| ("norm", range.clone()));
 
         let mut arena = Self { places: Vec::new(), chunks: vec![Chunk::default()], slice_rows };
-        let items = embed.chain(matrices).map(|item| (item, true)).chain(vectors.map(|item| (item, false)));
+        let matrices = embed.chain(matrices).chain(cut("head", own_head)).map(|item| (item, true));
+        let items = matrices.chain(vectors.map(|item| (item, false)));
         for ((tensor, flat), decayed) in items {
             let len = flat.len().next_multiple_of(ALIGN);
             if len > len_max {
@@ -129,7 +132,7 @@ impl Arena {
         })
     }
 
-    /// The tensor, or the group of them, or the slice of the embedding, at `flat`, in `vector`.
+    /// The tensor, or the group of them, or the slice of embedding or head, at `flat`, in `vector`.
     pub fn slice(&self, vector: &[wgpu::Buffer], flat: &Range<usize>) -> Slice {
         let mut runs = self.runs(flat.clone());
         let (Some(run), None) = (runs.next(), runs.next()) else {
@@ -148,13 +151,13 @@ impl Arena {
         Slice { buffer, start_byte: start_byte / 2, bytes: bytes / 2 }
     }
 
-    /// First row, number of rows and flat range of each slice of the embedding.
-    pub fn embed_slices(&self, dims: &Dims, slots: &Slots) -> Vec<(usize, usize, Range<usize>)> {
+    /// First row, number of rows and flat range of each slice of `matrix`, the embedding or the head.
+    pub fn row_slices(&self, dims: &Dims, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
         (0..dims.vocab)
             .step_by(self.slice_rows)
             .map(|first| {
                 let rows = self.slice_rows.min(dims.vocab - first);
-                let start = slots.embed.start + first * dims.width;
+                let start = matrix.start + first * dims.width;
                 (first, rows, start..start + rows * dims.width)
             })
             .collect()
@@ -164,10 +167,14 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Preset;
+    use crate::model::{ModelSpec, Preset};
 
     fn plan(preset: Preset, vocab: u32, bytes_max: u64) -> (Dims, Slots, Result<Arena, GpuError>) {
-        let dims = Dims::new(&preset.model(vocab));
+        plan_of(&preset.model(vocab), bytes_max)
+    }
+
+    fn plan_of(spec: &ModelSpec, bytes_max: u64) -> (Dims, Slots, Result<Arena, GpuError>) {
+        let dims = Dims::new(spec);
         let slots = Slots::new(&dims);
         let arena = Arena::plan(&dims, &slots, bytes_max, "test");
         (dims, slots, arena)
@@ -176,14 +183,17 @@ mod tests {
     /// Every value has one place, aligned at the start of each tensor, and no two share one.
     #[test]
     fn every_value_has_one_place() {
-        for (preset, vocab, bytes_max, chunks) in [
-            (Preset::Tiny, 37, 128 << 20, 1),
-            (Preset::Tiny, 1000, 100 << 10, 9),
-            (Preset::Base, 50_257, 128 << 20, 4),
+        for (preset, vocab, untied_head, bytes_max, chunks) in [
+            (Preset::Tiny, 37, false, 128 << 20, 1),
+            (Preset::Tiny, 37, true, 128 << 20, 1),
+            (Preset::Tiny, 1000, false, 100 << 10, 9),
+            (Preset::Tiny, 1000, true, 100 << 10, 12),
+            (Preset::Base, 50_257, false, 128 << 20, 4),
         ] {
-            let (dims, slots, arena) = plan(preset, vocab, bytes_max);
+            let (dims, slots, arena) =
+                plan_of(&ModelSpec { untied_head, ..preset.model(vocab) }, bytes_max);
             let arena = arena.unwrap();
-            assert_eq!(arena.chunks().len(), chunks, "{preset}");
+            assert_eq!(arena.chunks().len(), chunks, "{preset} {untied_head}");
             assert!(arena.chunks().iter().all(|chunk| chunk.len as u64 * 4 <= bytes_max));
             let runs: Vec<Run> = arena.runs(0..slots.len).collect();
             assert_eq!(runs[0].flat.start, 0);
@@ -194,24 +204,30 @@ mod tests {
                 runs.iter().map(|run| (run.chunk, run.start, run.start + run.flat.len())).collect();
             taken.sort_unstable();
             assert!(taken.windows(2).all(|pair| pair[0].0 < pair[1].0 || pair[0].2 <= pair[1].1));
-            let slices = arena.embed_slices(&dims, &slots);
-            assert!(
-                slices.iter().all(|slice| slice.0 % ALIGN == 0 && arena.runs(slice.2.clone()).count() == 1)
-            );
-            assert_eq!(slices.iter().map(|slice| slice.1).sum::<usize>(), dims.vocab);
+            for matrix in [&slots.embed, &slots.head] {
+                let slices = arena.row_slices(&dims, matrix);
+                assert!(
+                    slices
+                        .iter()
+                        .all(|slice| slice.0 % ALIGN == 0 && arena.runs(slice.2.clone()).count() == 1)
+                );
+                assert_eq!(slices.iter().map(|slice| slice.1).sum::<usize>(), dims.vocab);
+            }
         }
     }
 
     #[test]
     fn only_matrices_are_decayed() {
-        let (_, slots, arena) = plan(Preset::Tiny, 256, 128 << 20);
+        let untied = ModelSpec { untied_head: true, ..Preset::Tiny.model(256) };
+        let (_, slots, arena) = plan_of(&untied, 128 << 20);
         let arena = arena.unwrap();
         let decayed = |flat: &Range<usize>| {
             arena
                 .runs(flat.clone())
                 .all(|run| run.start + run.flat.len() <= arena.chunks()[run.chunk].decayed)
         };
-        assert!(decayed(&slots.embed) && slots.layers.iter().all(|layer| decayed(&layer.down)));
+        assert!(decayed(&slots.embed) && decayed(&slots.head));
+        assert!(slots.layers.iter().all(|layer| decayed(&layer.down)));
         assert!(!decayed(&slots.norm) && slots.layers.iter().all(|layer| !decayed(&layer.norm1)));
     }
 

@@ -95,6 +95,7 @@ kernels! {
     MATMUL_TILE = "matmul_tile" after "matmul", Product, [Read, Read, Read, Read, Write];
     MATMUL_SUM = "matmul_sum" after "matmul", Product, [Read, Read, Read, Read, Write];
     HALVE = "halve", Halve, [Read, Write];
+    CLEAR = "clear", Clear, [Write];
     EMBED = "embed", Embed, [Read, Read, Write];
     EMBED_GRAD = "embed_grad", Embed, [Read, Read, Read, Write];
     NORM = "norm" after "total", Norm, [Read, Read, Write, Write];

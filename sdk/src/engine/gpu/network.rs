@@ -196,7 +196,7 @@ impl Network<'_> {
 
     fn forward(&self, builder: &mut Builder, tokens: &Microbatch) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
-        for (first, count, flat) in self.arena.embed_slices(dims, self.slots) {
+        for (first, count, flat) in self.arena.row_slices(dims, &self.slots.embed) {
             let call = kernels::EMBED.with(self.embed(first, count));
             let storage = vec![tokens.inputs.clone(), self.theta(&flat), work.layers[0].x.clone()];
             self.by_item(builder, call, storage, rows * dims.width / 4, 4);
@@ -230,7 +230,7 @@ impl Network<'_> {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let stride = work.logits_stride as u32;
         let share = 1.0 / (rows * self.shape.microbatches) as f32;
-        let slices = self.arena.embed_slices(dims, self.slots);
+        let slices = self.arena.row_slices(dims, &self.slots.head);
         for start in (0..rows).step_by(work.chunk) {
             let count = work.chunk.min(rows - start);
             let rows_of = |slice: &Slice, width: usize| slice.after((start * width) as u64);
@@ -279,7 +279,13 @@ impl Network<'_> {
             self.feed_forward_back(builder, slots, layer, first);
             self.attention_back(builder, slots, layer, first);
         }
-        for (start, count, flat) in self.arena.embed_slices(dims, self.slots) {
+        for (start, count, flat) in self.arena.row_slices(dims, &self.slots.embed) {
+            // The head has set it where both are one matrix.
+            if first && !self.slots.is_tied() {
+                let quads = (flat.len() / 4) as u32;
+                let call = kernels::CLEAR.with(params::Clear { quads });
+                self.by_item(builder, call, vec![self.grad(&flat)], quads as usize, 4);
+            }
             let call = kernels::EMBED_GRAD.with(self.embed(start, count));
             let storage = vec![tokens.runs.clone(), tokens.order.clone(), work.dx.clone(), self.grad(&flat)];
             self.by_row(builder, call, storage, rows, dims.width);

@@ -93,6 +93,12 @@ params! {
         quads: u32,
     }
 
+    /// Zeros, `clear.wgsl`.
+    Clear {
+        /// Values / 4.
+        quads: u32,
+    }
+
     /// A slice of the embedding, `embed.wgsl` and `embed_grad.wgsl`.
     Embed {
         /// R.

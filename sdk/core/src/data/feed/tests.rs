@@ -30,6 +30,7 @@ fn run(shards: Vec<ShardSpec>) -> RunSpec {
             context: CONTEXT,
             rope_theta: 1e4,
             norm_eps: 1e-5,
+            untied_head: false,
         },
         inner: InnerSpec {
             batch: 2,

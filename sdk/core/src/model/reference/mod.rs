@@ -127,7 +127,7 @@ impl Model {
             x = next;
         }
         let normed = ops::norm(&x, &params[self.slots.norm.clone()], eps);
-        let logits = ops::linear(&normed, embed, c);
+        let logits = ops::linear(&normed, &params[self.slots.head.clone()], c);
         Activations { layers, x, normed, logits }
     }
 
@@ -158,14 +158,14 @@ impl Model {
         grad: &mut [f64],
     ) {
         let (c, eps) = (self.dims.width, f64::from(self.dims.eps));
-        let (embed, norm) = (self.slots.embed.clone(), self.slots.norm.clone());
+        let (head, norm) = (self.slots.head.clone(), self.slots.norm.clone());
         let dnormed =
-            ops::linear_backward(dlogits, &saved.normed, &params[embed.clone()], &mut grad[embed.clone()], c);
+            ops::linear_backward(dlogits, &saved.normed, &params[head.clone()], &mut grad[head], c);
         let mut dx = ops::norm_backward(&dnormed, &saved.x, &params[norm.clone()], &mut grad[norm], eps);
         for (slots, layer) in self.slots.layers.iter().zip(&saved.layers).rev() {
             dx = self.layer_backward(params, slots, layer, &dx, grad);
         }
-        ops::embed_backward(&dx, inputs, &mut grad[embed], c);
+        ops::embed_backward(&dx, inputs, &mut grad[self.slots.embed.clone()], c);
     }
 
     fn layer_backward(
@@ -227,6 +227,7 @@ mod tests {
             context: 5,
             rope_theta: 100.0,
             norm_eps: 1e-5,
+            untied_head: false,
         }
     }
 
@@ -237,10 +238,16 @@ mod tests {
     /// Central differences of the loss in every single parameter.
     #[test]
     fn whole_model_differentiates() {
-        let model = Model::new(&spec());
+        for untied_head in [false, true] {
+            differentiates(&ModelSpec { untied_head, ..spec() });
+        }
+    }
+
+    fn differentiates(spec: &ModelSpec) {
+        let model = Model::new(spec);
         // Ten times the usual spread of matrices, so that no path through the model is negligible.
         let spread = |p: f32| if p == 1.0 { 1.0 } else { f64::from(p) * 10.0 };
-        let params: Vec<f64> = init(&spec(), 3).unwrap().into_iter().map(spread).collect();
+        let params: Vec<f64> = init(spec, 3).unwrap().into_iter().map(spread).collect();
         let (_, grad) = model.loss_and_grad(&params, &tokens());
         let step = 1e-5;
         for i in 0..params.len() {

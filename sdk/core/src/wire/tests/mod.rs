@@ -117,6 +117,7 @@ fn spec() -> RunSpec {
             context: 128,
             rope_theta: 1e4,
             norm_eps: 1e-5,
+            untied_head: false,
         },
         inner: InnerSpec {
             batch: 8,

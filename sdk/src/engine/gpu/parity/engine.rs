@@ -87,7 +87,7 @@ const SHAPES: [([u32; 7], u32); 5] = [
 ];
 
 fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> ModelSpec {
-    ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, rope_theta: 1e4, norm_eps: 1e-5 }
+    ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, ..Preset::Tiny.model(vocab) }
 }
 
 /// Loss within 1e-5, the gradient of each tensor within 1e-4 of its norm.
@@ -121,13 +121,18 @@ async fn agrees_with_the_reference(gpus: &Gpus) {
         for (shape, batch) in SHAPES {
             agrees(gpu, spec(shape), batch).await;
         }
+        // More than one microbatch adds to what the first has set, and to what it has cleared.
+        agrees(gpu, ModelSpec { untied_head: true, ..spec(SHAPES[1].0) }, SHAPES[1].1).await;
     })
     .await;
 }
 
 /// Bindings so small that the embedding comes in slices, the parameters in chunks and the batch in parts.
 async fn agrees_in_small_bindings(_: &Gpus) {
-    agrees(&own_gpu(Some(140 << 10)).await, spec([300, 128, 1, 4, 2, 64, 70]), 6).await;
+    let small = own_gpu(Some(140 << 10)).await;
+    for untied_head in [false, true] {
+        agrees(&small, ModelSpec { untied_head, ..spec([300, 128, 1, 4, 2, 64, 70]) }, 6).await;
+    }
 }
 
 /// Fifty steps from one seed: losses within 1e-4 of the CPU engine's.

@@ -124,6 +124,7 @@ twins! {
     "matmul_tile": model::ops::linear, model::ops::linear_backward;
     "matmul_sum": model::ops::linear, model::ops::linear_backward;
     "halve": half::f16::from_f32;
+    "clear": model::ops::embed_backward;
     "embed": model::ops::embed;
     "embed_grad": model::ops::embed_backward;
     "norm": model::ops::norm;
