@@ -19,6 +19,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
     vec![
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
+        ("welcome-untied", Message::Welcome(Box::new(untied()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
         ("update", Message::Update(update(vec![1, 2, 3]))),
@@ -105,6 +106,13 @@ pub(crate) fn welcome() -> Welcome {
     }
 }
 
+/// Of a run whose model has a head of its own.
+fn untied() -> Welcome {
+    let Welcome { mut spec, .. } = welcome();
+    spec.model.untied_head = true;
+    Welcome { spec, ..welcome() }
+}
+
 fn spec() -> RunSpec {
     RunSpec {
         model: ModelSpec {
@@ -165,6 +173,10 @@ fn samples_come_back() {
         assert_eq!(encode(&back), bytes, "{name}");
         assert_eq!(back.tag(), message.tag(), "{name}");
     }
+    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(untied())))) else {
+        panic!("no welcome");
+    };
+    assert!(back.spec.model.untied_head);
     let Ok(Message::Progress(back)) = decode(&encode(&Message::Progress(progress(NAN)))) else {
         panic!("no progress");
     };
