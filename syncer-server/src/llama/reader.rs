@@ -176,7 +176,8 @@ fn decode(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
 }
 
 fn not_the_embedding() -> LlamaError {
-    let why = "lm_head.weight is not the embedding: write false if the model has two matrices, or remove the one";
+    let why =
+        "lm_head.weight is not the embedding: write false if the model has two matrices, or remove the one";
     LlamaError::key("tie_word_embeddings", true, why)
 }
 

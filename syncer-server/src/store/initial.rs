@@ -36,8 +36,7 @@ impl Store {
             why: format!("{why}: put the file back from a copy of the folder, or give --dir another one"),
         };
         let layout = model::layout(&spec.model).map_err(no_model)?;
-        let read =
-            Tensors::open(&self.dir, vec![FILE.to_owned()]).and_then(|tensors| tensors.read(&layout, true));
+        let read = Tensors::open(&self.dir, vec![FILE.to_owned()]).and_then(|tensors| tensors.read(&layout));
         let theta = read.map_err(|error| corrupt(error.to_string()))?;
         match digest(&theta) == initial.sha256 {
             true => Ok(theta),

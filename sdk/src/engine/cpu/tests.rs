@@ -48,7 +48,8 @@ fn trainer(spec: &ModelSpec, batch: u32, count: usize) -> CpuTrainer {
 
 #[test]
 fn agrees_with_the_reference() {
-    for ((shape, batch), untied_head) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+    for ((shape, batch), untied_head) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)])
+    {
         let spec = ModelSpec { untied_head, ..spec(shape) };
         let (params, tokens) = (params(&spec), tokens(&spec, batch));
         let mut exact = vec![0.0; params.len()];

@@ -190,8 +190,7 @@ mod tests {
             (Preset::Tiny, 1000, true, 100 << 10, 12),
             (Preset::Base, 50_257, false, 128 << 20, 4),
         ] {
-            let (dims, slots, arena) =
-                plan_of(&ModelSpec { untied_head, ..preset.model(vocab) }, bytes_max);
+            let (dims, slots, arena) = plan_of(&ModelSpec { untied_head, ..preset.model(vocab) }, bytes_max);
             let arena = arena.unwrap();
             assert_eq!(arena.chunks().len(), chunks, "{preset} {untied_head}");
             assert!(arena.chunks().iter().all(|chunk| chunk.len as u64 * 4 <= bytes_max));

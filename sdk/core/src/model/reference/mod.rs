@@ -159,8 +159,7 @@ impl Model {
     ) {
         let (c, eps) = (self.dims.width, f64::from(self.dims.eps));
         let (head, norm) = (self.slots.head.clone(), self.slots.norm.clone());
-        let dnormed =
-            ops::linear_backward(dlogits, &saved.normed, &params[head.clone()], &mut grad[head], c);
+        let dnormed = ops::linear_backward(dlogits, &saved.normed, &params[head.clone()], &mut grad[head], c);
         let mut dx = ops::norm_backward(&dnormed, &saved.x, &params[norm.clone()], &mut grad[norm], eps);
         for (slots, layer) in self.slots.layers.iter().zip(&saved.layers).rev() {
             dx = self.layer_backward(params, slots, layer, &dx, grad);
