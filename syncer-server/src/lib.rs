@@ -25,6 +25,8 @@
 //! | `corpus/` | the text: read, tokenised, cut into shards |
 //! | `prepare`, `origin` | a run begun or gone on with, from a preset or the model of a folder |
 //! | `llama/` | a Hugging Face folder of a Llama, read with care and written |
+//! | `running` | one run that is served: its routes, and the work behind them |
+//! | `hosting/` | several runs on one server, each in a folder of its own |
 //! | `actor/` | the one task that owns the core |
 //! | `connection`, `outbox` | one WebSocket ⇄ messages, bounded both ways |
 //! | `http/` | parameters, shards, status, events, the page |
@@ -52,6 +54,7 @@ mod evaluate;
 mod export;
 mod fork;
 pub mod glance;
+mod hosting;
 mod http;
 mod links;
 mod llama;
@@ -62,6 +65,7 @@ mod outbox;
 mod prepare;
 mod replay;
 mod report;
+mod running;
 mod sample;
 mod secret;
 pub mod status;
@@ -72,13 +76,14 @@ mod webhook;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, Cli, EventsArgs, ExportArgs, ForkArgs, PlaceArgs, ReplayArgs, SampleArgs,
-    ServeConfig, StatusArgs, TableArgs, Verb, moved, parse,
+    AlertArgs, BackupArgs, Cli, EventsArgs, ExportArgs, ForkArgs, OrderArgs, PlaceArgs, ReplayArgs, RunOrder,
+    RunsArgs, SampleArgs, ServeConfig, StatusArgs, TableArgs, Verb, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{Exit, ServerError};
 pub use export::{Exported, export};
 pub use fork::{Forked, fork};
+pub use hosting::{RunFigures, RunName, RunState, RunView, RunsView, host, order, runs};
 pub use http::WATCHERS_MAX;
 pub use llama::Precision;
 pub use prepare::{PlanFacts, invite, owner_token, validate};
@@ -90,29 +95,14 @@ pub use store::Store;
 pub use tape::{Member, ReplayedMerge};
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
+use axum::Router;
 use axum::serve::ListenerExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 
-use actor::{Actor, ActorHandle};
-use clock::Clock;
-use connection::Context;
 use links::Links;
-use meters::Meters;
-use prepare::{Plan, Prepared};
-use status::Board;
-use webhook::Webhook;
-
-/// Sockets at once beside the learners: those that have yet to introduce themselves.
-const STRANGERS_MAX: u32 = 256;
-
-/// Time for connections to say goodbye at the end.
-const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+use running::Running;
 
 /// Listens on the address that `config` names.
 ///
@@ -138,137 +128,27 @@ pub async fn serve(
     config: ServeConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
-    let clock = Clock::start();
-    let prepared = prepared(&listener, &config).await?;
-    let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
-    let terms = prepare::alert_terms(&config)?;
-    let run = prepared.syncer.run();
-    let complete = prepared.syncer.is_over();
-    tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.dir.display(), "run is ready");
-
+    let links = listener.local_addr().ok().map(|address| Links::of(address, config.public_url.as_deref()));
+    let restart = async {
+        shutdown.await;
+        running::restart()
+    };
+    let run =
+        Running::open(&config, links.map(|links| links.pages).unwrap_or_default(), None, restart).await?;
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
-
-    let (handle, mailbox) = ActorHandle::new();
-    let (stop, stopping) = watch::channel(false);
-    let (open, mut all_closed) = mpsc::channel(1);
-    let meters = Arc::new(Meters::from(prepared.carried.traffic));
-    let context = context(&prepared, handle.clone(), &meters);
-    let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, mut tape, resumed, .. } =
-        prepared;
-    let app = Arc::new(http::App {
-        context,
-        corpus: Arc::clone(&corpus),
-        run: run.to_string(),
-        pages: config.pages.clone(),
-        allow_origin: allowed_origins(&config)?,
-        admin_token,
-        sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
-        sockets: 0.into(),
-        watchers: 0.into(),
-        foreign: 0.into(),
-        spelling: http::Spelling::default(),
-        hats: http::Hats::new(syncer.fragments().count().into(), http::Terms::default()),
-        exports: http::Exports::new(syncer.spec().clone(), Arc::clone(&store), config.licence.clone()),
-        next_conn: AtomicU64::new(1),
-        stopping: stopping.clone(),
-        open,
-    });
-    let web = tokio::spawn(answer(listener, app, stopping));
-
-    let measure = |evaluator| {
-        let (actor, corpus, written) = (handle.clone(), Arc::clone(&corpus), carried.history.written());
-        evaluate::run(evaluator, actor, corpus, config.eval_every.0, clock, written)
-    };
-    let mut measuring = evaluator.map(measure).map(tokio::spawn);
-    let over = handle.over_watch();
-    drop(handle);
-    let actor = Actor {
-        syncer,
-        clock,
-        meters,
-        board: Board::new(facts, carried, tape.take_log(), terms),
-        store: Arc::clone(&store),
-        snapshot_every: config.snapshot_every.0,
-        mailbox,
-        tape,
-        resumed,
-        webhook,
-    };
-    let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
-    stop.send_replace(true);
-    // Every connection holds a sender; once none is left, all have said goodbye.
-    drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
+    let web = tokio::spawn(answer(listener, hosting::single(run.app), run.stopping));
+    let ended = run.work.await;
     web.abort();
-    if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
-        drop(measuring.await);
-    }
-    let actor::Final { snapshot, status } = ended?;
-    blocking(move || store.save(&snapshot)).await??;
-    let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
-    tracing::info!(finished, tokens_merged, "saved and stopped");
-    Ok(status)
-}
-
-/// The run of `config`, to be served on `listener`.
-async fn prepared(listener: &TcpListener, config: &ServeConfig) -> Result<Prepared, ServerError> {
-    let for_preparing = config.clone();
-    let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
-    if let Ok(address) = listener.local_addr() {
-        prepared.facts.links = Links::of(address, config.public_url.as_deref()).pages;
-    }
-    Ok(prepared)
-}
-
-/// Resolves when the server is to stop: at `shutdown`, or once the run is `over` if that is a reason. The last
-/// measurement of a complete run is waited for either way: it is part of what is kept.
-async fn until(
-    shutdown: impl Future<Output = ()>,
-    over: watch::Receiver<bool>,
-    measuring: &mut Option<JoinHandle<()>>,
-    is_over_enough: bool,
-) {
-    let measured = async {
-        // It never ends with an error: the actor, which tells of it, waits for this.
-        drop(over.clone().wait_for(|over| *over).await);
-        if let Some(measuring) = measuring {
-            drop(measuring.await);
-        }
-    };
-    let mut measured = std::pin::pin!(measured);
-    tokio::select! {
-        () = shutdown => {}
-        () = &mut measured, if is_over_enough => return,
-    }
-    if *over.borrow() {
-        measured.await;
-    }
-}
-
-/// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
-fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
-    let public = config.public_url.as_deref().map(links::origin).transpose()?;
-    Ok(config.allow_origin.iter().cloned().chain(public).collect())
-}
-
-fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Context {
-    let fragments = prepared.syncer.fragments();
-    Context {
-        actor,
-        meters: Arc::clone(meters),
-        verifier: prepared.syncer.verifier().clone(),
-        fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
-        invite: prepared.invite.clone(),
-        body_bytes_max: prepared.body_bytes_max,
-    }
+    ended
 }
 
 /// Answers requests until told to stop.
-async fn answer(listener: TcpListener, app: Arc<http::App>, mut stopping: watch::Receiver<bool>) {
+async fn answer(listener: TcpListener, router: Router, mut stopping: watch::Receiver<bool>) {
     let stopped = async move { drop(stopping.wait_for(|stopped| *stopped).await) };
     let listener = listener.tap_io(without_delay);
-    let web = axum::serve(listener, http::router(app)).with_graceful_shutdown(stopped);
+    let web = axum::serve(listener, router).with_graceful_shutdown(stopped);
     if let Err(error) = web.await {
         tracing::error!(%error, "nothing listens any more");
     }

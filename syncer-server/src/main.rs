@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +13,10 @@ use serde_json::json;
 use signal_hook::{consts::TERM_SIGNALS, flag};
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
-    ServerError, Verb, backup, bind, examine, export, fork, glance, invite, judge, moved, owner_token, parse,
-    replayed, report, sample, serve,
+    ServerError, Verb, backup, bind, examine, export, fork, glance, host, invite, judge, moved, order,
+    owner_token, parse, replayed, report, runs, sample, serve,
 };
+use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
 /// Time between two looks at whether a signal came.
@@ -39,6 +41,8 @@ async fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<(), ServerError> {
     match cli.verb {
         Verb::Serve(config) => start(*config).await,
+        Verb::Runs(args) => runs(&args).map(|text| say(&text)),
+        Verb::Run(args) => order(&args).map(|text| say(&text)),
         Verb::Status(args) => glance::status(&args).map(|text| say(&text)),
         Verb::History(args) => glance::history(&args).map(|text| say(&text)),
         Verb::Learners(args) => glance::learners(&args).map(|text| say(&text)),
@@ -62,6 +66,9 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     let address =
         address.map_err(|source| ServerError::Address { address: config.listen.clone(), source })?;
     let json = config.json;
+    if config.runs.is_some() {
+        return start_house(listener, config, address).await;
+    }
     let invite = invite(&config)?;
     let coloured = shows_colours(&std::io::stdout());
     let said = Announcement::new(&config, address, invite.as_ref(), coloured);
@@ -86,6 +93,20 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
         )),
     }
     Ok(())
+}
+
+/// Serves several runs.
+async fn start_house(
+    listener: TcpListener,
+    config: ServeConfig,
+    address: SocketAddr,
+) -> Result<(), ServerError> {
+    let said = Announcement::new(&config, address, None, false);
+    match config.json {
+        true => say(&json!({ "event": "listening", "address": address, "url": said.url })),
+        false => say(&format!("listening on {}, where the runs are listed", said.url)),
+    }
+    host(listener, config, signalled()?).await
 }
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {

@@ -51,15 +51,30 @@ pub(crate) fn words(
         if is_hidden(verb, arg, given) {
             continue;
         }
-        let values = match value {
-            toml::Value::Array(values) => values,
-            value => vec![value],
-        };
-        for value in values {
-            words.extend(word(arg, &key, value)?);
-        }
+        words.extend(key_words(verb, &key, value)?.into_iter().flatten());
     }
     Ok(words)
+}
+
+/// The words that give `value` to the setting of `verb` that is called `key`; `None` if there is no such setting.
+///
+/// # Errors
+/// A sentence: the value is of a kind that no setting takes.
+pub(crate) fn key_words(
+    verb: &Command,
+    key: &str,
+    value: toml::Value,
+) -> Result<Option<Vec<String>>, String> {
+    let Some(arg) = setting(verb, key) else { return Ok(None) };
+    let values = match value {
+        toml::Value::Array(values) => values,
+        value => vec![value],
+    };
+    let mut words = Vec::new();
+    for value in values {
+        words.extend(word(arg, key, value)?);
+    }
+    Ok(Some(words))
 }
 
 /// The setting of `verb` that is called `key`.

@@ -107,6 +107,25 @@ pub fn defaults<A: Args>(flags: &[&str]) -> A {
     settings.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The settings `A` that the keys of the TOML `text` give; all others have their defaults, whatever the environment
+/// says.
+///
+/// # Errors
+/// A sentence: `text` is no TOML, has a key that is none of `A` or is one of `foreign`, or a wrong value.
+pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
+    let command = A::augment_args(Command::new("settings").no_binary_name(true));
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    let mut words = Vec::new();
+    for (key, value) in table {
+        if foreign.contains(&&*key) || key == CONFIG {
+            return Err(format!("the key `{key}` does not belong here"));
+        }
+        words.extend(file::key_words(&command, &key, value)?.ok_or_else(|| format!("unknown key `{key}`"))?);
+    }
+    let found = command.try_get_matches_from(words).map_err(|error| sentence(&error))?;
+    A::from_arg_matches(&found).map_err(|error| sentence(&error))
+}
+
 /// What is wrong, in one sentence: `clap` itself adds usage and hints on lines of their own, for those who type.
 fn sentence(error: &clap::Error) -> String {
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();

@@ -22,7 +22,7 @@ mod range;
 mod units;
 
 pub use file::FileError;
-pub use layers::{CliError, Given, Sources, command, defaults, parse};
+pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse};
 pub use method::{MethodArgs, as_written};
 pub use program::{Program, fail};
 pub use range::{SettingError, range, within};

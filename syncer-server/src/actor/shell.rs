@@ -98,7 +98,7 @@ impl State {
 }
 
 impl Actor {
-    /// Runs until `shutdown` resolves; then everyone has been told, and what is returned is the last state, to be
+    /// Runs until `shutdown` says what to tell everyone; then they have been told, and what is returned is the last state, to be
     /// saved. Once the run is complete it goes on answering: nothing is launched or merged any more, newcomers are told
     /// that all is done, and orders are refused.
     ///
@@ -106,7 +106,7 @@ impl Actor {
     /// - `Internal`: a merge panicked.
     /// - `DirInUse`: another program leads the run by now.
     /// - `Disk`: what was decided last cannot be kept.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Final, ServerError> {
+    pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
         let Self { syncer, clock, meters, board, store, snapshot_every, mailbox, tape, resumed, webhook } =
             self;
         let state = State::new(Arc::clone(syncer.fragments()), tape);
@@ -132,7 +132,7 @@ impl Running {
         mut self,
         mut state: State,
         snapshot_every: Duration,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = Bye>,
     ) -> Result<Final, ServerError> {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut status_tick = interval(STATUS_EVERY);
@@ -146,7 +146,7 @@ impl Running {
             // An earlier start came to the end, and the run's clock has stood still since.
             self.end(Millis(0));
         }
-        loop {
+        let bye = loop {
             let deadline = self.syncer.deadline(self.clock.now());
             let timer = async {
                 match deadline {
@@ -156,7 +156,7 @@ impl Running {
             };
             tokio::select! {
                 biased;
-                () = &mut shutdown => break,
+                bye = &mut shutdown => break bye,
                 Some(merged) = state.merges.join_next() => self.merged(merged)?,
                 Some(written) = state.saves.next() => self.saved(&mut state, written),
                 Ok(()) = state.record.state.changed() => self.taped(&mut state)?,
@@ -178,8 +178,8 @@ impl Running {
             }
             self.answer(&mut state);
             self.publish_log(&state);
-        }
-        self.wind_up(state).await
+        };
+        self.wind_up(state, &bye).await
     }
 
     /// The run is complete, since now or since an earlier start.

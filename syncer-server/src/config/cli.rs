@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use archipelago_cli::{CliError, Program};
+use archipelago_cli::{CliError, Program, Sources};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-use super::{EventsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
+use super::{EventsArgs, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
 use crate::errors::Exit;
+use crate::hosting::OF_THE_SERVER;
 use crate::llama::Precision;
 
 /// The syncer of one Archipelago run: it leads the learners' rounds, merges what they send and keeps the
@@ -30,6 +31,10 @@ impl Program for Cli {
 pub enum Verb {
     /// Start a run, or go on with the one in --dir
     Serve(Box<ServeConfig>),
+    /// List the runs of a server
+    Runs(RunsArgs),
+    /// Make, start, hold, end, put away or delete a run of a server of several
+    Run(OrderArgs),
     /// Say how a run stands, by its syncer's word or by its folder
     Status(StatusArgs),
     /// Say how a run went: losses, speed, participation and learners over its time
@@ -173,9 +178,35 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
     let mut given = archipelago_cli::parse::<Cli>(arguments)?;
     if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut given.cli.verb {
         classroom::imply(config, &given.sources);
+        if config.runs.is_some() {
+            check_beside_runs(&given.sources)?;
+        }
     }
     Ok(given.cli)
 }
+
+/// Refuses settings of a run that stand beside `--runs`: each run has its own in its folder.
+fn check_beside_runs(sources: &Sources) -> Result<(), CliError> {
+    let command = ServeConfig::augment_args(clap::Command::new("serve"));
+    let foreign = command.get_arguments().find(|arg| {
+        let name = arg.get_long().unwrap_or_default();
+        !sources.is_default(arg.get_id().as_str())
+            && !BESIDE_RUNS.contains(&name)
+            && !OF_THE_SERVER.contains(&name)
+    });
+    match foreign.and_then(clap::Arg::get_long) {
+        None => Ok(()),
+        Some(name) => {
+            let why = format!(
+                "--{name} is a setting of a run: write it into settings.toml in the run's folder below --runs\n"
+            );
+            Err(CliError::Usage(Box::new(clap::Error::raw(ErrorKind::ArgumentConflict, why))))
+        }
+    }
+}
+
+/// Settings that a server of several runs has beside those that it alone has.
+const BESIDE_RUNS: [&str; 2] = ["config", "admin-token"];
 
 /// Where a verb went that this program does not have any more, if `error` is about one.
 #[must_use]

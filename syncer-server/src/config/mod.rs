@@ -5,6 +5,7 @@ mod classroom;
 mod cli;
 mod glance;
 mod run;
+mod runs;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
 pub use run::{INVITE_AUTO, INVITE_SHORT, invite, licence, preset, run_spec, syncer_config};
+pub use runs::{OrderArgs, RunOrder, RunsArgs};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.
@@ -97,6 +99,10 @@ pub struct ServeConfig {
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
     #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
     pub dir: PathBuf,
+    /// Serve every run in this folder, each from a folder of its own with a settings.toml whose keys are these flags;
+    /// the flags for data, training and learners are the runs' then
+    #[arg(long, value_name = "FOLDER", help_heading = "Server", conflicts_with = "dir")]
+    pub runs: Option<PathBuf>,
     /// Serve the pages that `cargo xtask web` leaves in this folder instead of those inside the program; until they
     /// are there, browsers wait
     #[arg(long, value_name = "FOLDER", help_heading = "Server")]

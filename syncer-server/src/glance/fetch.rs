@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use ureq::Agent;
+use ureq::http::{Method, Request, StatusCode, request};
 
 use crate::errors::ServerError;
 
 /// Longest wait for a connection, and for a whole answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Longest wait for an order to be carried out: a run that is opened reads its text and its tape.
+const DONE_WITHIN: Duration = Duration::from_secs(600);
 
 /// Largest answer that is read, in bytes; a syncer's are a few hundred kilobytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -19,8 +22,47 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// # Errors
 /// `NoSyncer`: nobody answers there, or something that is no syncer of ours.
 pub fn get<T: DeserializeOwned>(url: &str, path: &str) -> Result<T, ServerError> {
-    // A link to a page is good enough: what follows # is the invite, and no request carries it.
-    let base = url.split(['#', '?']).next().unwrap_or_default().trim_end_matches('/');
+    let (status, body) =
+        ask(url, path, ANSWER_WITHIN, |request| Ok(request.method("GET").body(String::new())?))?;
+    let no_syncer = |why| ServerError::NoSyncer { url: base(url).to_owned(), why };
+    if !status.is_success() {
+        return Err(no_syncer(format!("{path} answers {status}")));
+    }
+    serde_json::from_slice(&body)
+        .map_err(|error| no_syncer(format!("{path} answers something else ({error})")))
+}
+
+/// Sends an order with the owner's `token` to the server at `url`; whether it was carried out, and what was said.
+///
+/// # Errors
+/// `NoSyncer`: nobody answers there.
+pub fn order_to(
+    url: &str,
+    method: Method,
+    path: &str,
+    token: &str,
+    body: String,
+) -> Result<(bool, String), ServerError> {
+    let (status, said) = ask(url, path, DONE_WITHIN, |request| {
+        let request = request.method(method).header("content-type", "application/json");
+        Ok(request.header("authorization", format!("Bearer {token}")).body(body)?)
+    })?;
+    Ok((status.is_success(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+/// A link to a page is good enough: what follows # is the invite, and no request carries it.
+fn base(url: &str) -> &str {
+    url.split(['#', '?']).next().unwrap_or_default().trim_end_matches('/')
+}
+
+/// One exchange with the syncer at `url`, with the request that `make` makes.
+fn ask(
+    url: &str,
+    path: &str,
+    within: Duration,
+    make: impl FnOnce(request::Builder) -> Result<Request<String>, ureq::Error>,
+) -> Result<(StatusCode, Vec<u8>), ServerError> {
+    let base = base(url);
     let no_syncer = |why: String| ServerError::NoSyncer { url: base.to_owned(), why };
     if !base.starts_with("http://") && !base.starts_with("https://") {
         return Err(no_syncer("an address begins with http:// or https://".into()));
@@ -29,17 +71,12 @@ pub fn get<T: DeserializeOwned>(url: &str, path: &str) -> Result<T, ServerError>
         .http_status_as_error(false)
         .max_redirects(0)
         .timeout_connect(Some(CONNECT_WITHIN))
-        .timeout_global(Some(ANSWER_WITHIN))
+        .timeout_global(Some(within))
         .build()
         .into();
-    let mut answer =
-        agent.get(format!("{base}{path}")).call().map_err(|error| no_syncer(error.to_string()))?;
-    let status = answer.status();
+    let request = make(Request::builder().uri(format!("{base}{path}")));
+    let answer = request.and_then(|request| agent.run(request));
+    let mut answer = answer.map_err(|error| no_syncer(error.to_string()))?;
     let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-    let body = body.map_err(|error| no_syncer(error.to_string()))?;
-    if !status.is_success() {
-        return Err(no_syncer(format!("{path} answers {status}")));
-    }
-    serde_json::from_slice(&body)
-        .map_err(|error| no_syncer(format!("{path} answers something else ({error})")))
+    Ok((answer.status(), body.map_err(|error| no_syncer(error.to_string()))?))
 }

@@ -15,6 +15,9 @@ use crate::errors::ServerError;
 use crate::status::{LogQuery, PAGE_MAX, log_of};
 use folder::Folder;
 
+pub(crate) use fetch::{get, order_to};
+pub(crate) use text::{Side, UNKNOWN, count, nats, percent, plain, table};
+
 /// Pages of learners that are asked for, at most.
 const PAGES_MAX: usize = 1_000;
 
@@ -26,7 +29,7 @@ const PAGES_MAX: usize = 1_000;
 pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
     let status = match &args.place.dir {
         Some(dir) => Folder::open(dir)?.status()?,
-        None => fetch::get(&args.place.url, path::STATUS)?,
+        None => get(&args.place.url, path::STATUS)?,
     };
     if args.json { Ok(status.to_string()) } else { shown(&args.place, show::status(&status)) }
 }
@@ -37,8 +40,8 @@ pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
 /// As [`status`].
 pub fn history(args: &TableArgs) -> Result<String, ServerError> {
     let series: Value = match &args.place.dir {
-        Some(dir) => plain(&Folder::open(dir)?.series()?),
-        None => fetch::get(&args.place.url, path::SERIES)?,
+        Some(dir) => as_json(&Folder::open(dir)?.series()?),
+        None => get(&args.place.url, path::SERIES)?,
     };
     match (args.json, args.csv) {
         (true, _) => Ok(series.to_string()),
@@ -53,7 +56,7 @@ pub fn history(args: &TableArgs) -> Result<String, ServerError> {
 /// As [`status`].
 pub fn learners(args: &TableArgs) -> Result<String, ServerError> {
     let pages: Vec<Value> = match &args.place.dir {
-        Some(dir) => Folder::open(dir)?.learners()?.iter().map(plain).collect(),
+        Some(dir) => Folder::open(dir)?.learners()?.iter().map(as_json).collect(),
         None => asked(&args.place.url)?,
     };
     let mut learners = Vec::new();
@@ -76,11 +79,11 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
     let log: Value = match &args.place.dir {
         Some(dir) => {
             let entries = Folder::open(dir)?.log()?;
-            plain(&log_of(entries.iter().rev(), unix_ms(), &query, false))
+            as_json(&log_of(entries.iter().rev(), unix_ms(), &query, false))
         }
         None => {
             let name: String = query.name.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            fetch::get(&args.place.url, &format!("{}?limit={}&name={name}", path::LOG, query.limit))?
+            get(&args.place.url, &format!("{}?limit={}&name={name}", path::LOG, query.limit))?
         }
     };
     if args.json {
@@ -95,7 +98,7 @@ fn asked(url: &str) -> Result<Vec<Value>, ServerError> {
     let mut pages = Vec::new();
     for number in 0..PAGES_MAX {
         let offset = number * PAGE_MAX;
-        let page: Value = fetch::get(url, &format!("{}?offset={offset}&limit={PAGE_MAX}", path::LEARNERS))?;
+        let page: Value = get(url, &format!("{}?offset={offset}&limit={PAGE_MAX}", path::LEARNERS))?;
         let is_last = page["total"].as_u64().is_none_or(|total| total <= (offset + PAGE_MAX) as u64);
         pages.push(page);
         if is_last {
@@ -105,7 +108,7 @@ fn asked(url: &str) -> Result<Vec<Value>, ServerError> {
     Ok(pages)
 }
 
-fn plain(value: &impl serde::Serialize) -> Value {
+fn as_json(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("plain data")
 }
 

@@ -134,11 +134,17 @@ async fn tell(app: &App, headers: &HeaderMap, input: Input, done: &'static str) 
 /// Whether the request shows the owner's token; if not, the answer to it.
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
 fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
-    let shown =
-        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    if shown.is_some_and(|shown| is_same(shown, app.admin_token.as_bytes())) {
+    let own = [Some(&app.admin_token), app.host_token.as_ref()];
+    if shows_token(headers, own.into_iter().flatten().map(String::as_str)) {
         return Ok(());
     }
     let why = "show the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
     Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
+}
+
+/// Whether a request shows one of `tokens`.
+pub fn shows_token<'a>(headers: &HeaderMap, tokens: impl IntoIterator<Item = &'a str>) -> bool {
+    let shown =
+        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    shown.is_some_and(|shown| tokens.into_iter().any(|token| is_same(shown, token.as_bytes())))
 }

@@ -6,7 +6,7 @@ mod export;
 mod files;
 mod hats;
 mod metrics;
-mod page;
+pub mod page;
 mod report;
 mod socket;
 mod stats;
@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use crate::connection::Context;
 use crate::corpus::Corpus;
 
+pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
 pub use hats::{Hats, Terms};
@@ -51,6 +52,8 @@ pub struct App {
     pub allow_origin: Vec<String>,
     /// What admin requests must show.
     pub admin_token: String,
+    /// What the owner of a server with several runs may show instead.
+    pub host_token: Option<String>,
     /// Sockets at once.
     pub sockets_max: u32,
     /// Sockets open.

@@ -77,17 +77,27 @@ pub async fn scale(State(app): State<Arc<App>>, headers: HeaderMap) -> Response 
 
 /// `/assets/…`: what pages load.
 pub async fn asset(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let file = if is_plain(&name) { find(&app, &format!("assets/{name}")).await } else { None };
+    asset_of(app.pages.as_deref(), &name, &headers).await
+}
+
+/// What pages load, from `folder` if there is one.
+pub async fn asset_of(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
+    let file = if is_plain(name) { find(folder, &format!("assets/{name}")).await } else { None };
     match file {
-        Some(file) => answer(file, &name, IMMUTABLE, &headers),
+        Some(file) => answer(file, name, IMMUTABLE, headers),
         None => (StatusCode::NOT_FOUND, "there is no such file\n").into_response(),
     }
 }
 
 async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
-    match find(app, name).await {
+    file(app.pages.as_deref(), name, headers).await
+}
+
+/// The page `name`, from `folder` if there is one.
+pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
+    match find(folder, name).await {
         Some(file) => answer(file, name, HeaderValue::from_static("no-cache"), headers),
-        None if app.pages.is_some() => {
+        None if folder.is_some() => {
             let common = [
                 (header::CONTENT_TYPE, HeaderValue::from_static(kind(name))),
                 (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -101,8 +111,8 @@ async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
 }
 
 /// The file `name`: from the folder if there is one, else from inside the program.
-async fn find(app: &App, name: &str) -> Option<File> {
-    let Some(folder) = &app.pages else {
+async fn find(folder: Option<&FilePath>, name: &str) -> Option<File> {
+    let Some(folder) = folder else {
         let index = ASSETS.binary_search_by(|asset| asset.name.cmp(name)).ok()?;
         let Asset { etag, bytes, gzip, .. } = &ASSETS[index];
         let (bytes, gzip) = (Bytes::from_static(bytes), Some(Bytes::from_static(gzip)));

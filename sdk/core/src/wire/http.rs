@@ -15,6 +15,8 @@ pub const HEALTH: &str = "/healthz";
 pub const READY: &str = "/readyz";
 /// Figures for Prometheus.
 pub const METRICS: &str = "/metrics";
+/// The runs of this server, as JSON. What is below it leads to the run that is named next.
+pub const RUNS: &str = "/v1/runs";
 /// The run as it is now, as JSON.
 pub const STATUS: &str = "/v1/status";
 /// Some learners of all, as JSON.

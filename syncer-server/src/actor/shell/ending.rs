@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use archipelago::wire::{Bye, CloseCode};
+use archipelago::wire::Bye;
 
 use super::{Running, State};
 use crate::errors::ServerError;
@@ -21,13 +21,12 @@ pub struct Final {
 }
 
 impl Running {
-    /// Tells everyone, waits for merges and saves in flight, and gives the last state.
-    pub(super) async fn wind_up(mut self, mut state: State) -> Result<Final, ServerError> {
+    /// Tells everyone `bye`, waits for merges and saves in flight, and gives the last state.
+    pub(super) async fn wind_up(mut self, mut state: State, bye: &Bye) -> Result<Final, ServerError> {
         self.log(&state.record, Happening::Stopped);
         // Those who are told that the run is complete, or what was merged of theirs, hear that first.
         self.settle(&mut state).await?;
         self.answer(&mut state);
-        let bye = Bye::new(CloseCode::Restart, "the syncer stops for now: come back later");
         for (_, outbox) in std::mem::take(&mut state.outboxes) {
             outbox.close(bye.clone());
         }

@@ -1,0 +1,75 @@
+//! Settings of the verbs for a server of several runs.
+
+use std::path::PathBuf;
+
+use crate::hosting::RunName;
+
+/// Settings of `runs`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunsArgs {
+    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
+    pub url: String,
+    /// One JSON object on standard output, as /v1/runs gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of `run`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct OrderArgs {
+    /// What is to be done
+    #[arg(value_name = "ORDER", value_enum)]
+    pub order: RunOrder,
+    /// The run's name: 1 to 32 of a to z, 0 to 9 and -
+    #[arg(value_name = "RUN")]
+    pub name: RunName,
+    /// For create: TOML file with the run's settings, whose keys are flags of `serve`
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
+    /// Address of the syncer, as http://HOST:PORT or https://HOST
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
+    pub url: String,
+    /// Folder of the runs, whose admin.token is shown
+    #[arg(long, value_name = "FOLDER", default_value = "runs")]
+    pub runs: PathBuf,
+    /// The owner's token, in place of the one in the folder
+    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Delete without asking
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// What may be done to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RunOrder {
+    /// Make a run and start it
+    Create,
+    /// Serve a run that is archived, that failed, or whose folder was put there by hand
+    Start,
+    /// Hold a run: nothing is merged, and learners wait
+    Pause,
+    /// Go on with a run that is held
+    Resume,
+    /// Collect everyone's last progress, then end the run; it goes on being shown
+    Finish,
+    /// Stop serving a run, and keep its folder
+    Archive,
+    /// Stop a run and remove its folder
+    Delete,
+}
+
+impl RunOrder {
+    /// The order's path below the run's, where it has one.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::Create | Self::Delete => "",
+            Self::Start => "start",
+            Self::Pause => "admin/pause",
+            Self::Resume => "admin/resume",
+            Self::Finish => "admin/finish",
+            Self::Archive => "archive",
+        }
+    }
+}

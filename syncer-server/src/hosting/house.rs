@@ -1,0 +1,389 @@
+//! The runs that are there, started and stopped one by one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use archipelago::wire::{Bye, CloseCode};
+use axum::Router;
+use futures::future::join_all;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::name::RunName;
+use super::settings;
+use super::view::{RunState, RunView};
+use crate::config::ServeConfig;
+use crate::errors::ServerError;
+use crate::http::{self, App};
+use crate::links::Links;
+use crate::running::{Running, restart};
+use crate::store::Store;
+use crate::{answer, blocking};
+
+/// Most runs in a folder: each holds its model in memory.
+const RUNS_MAX: usize = 64;
+
+/// The file that says that a run is kept and not served.
+const ARCHIVED: &str = "archived";
+
+/// What the names of folders begin with that are being removed.
+const REMOVED: &str = ".removed-";
+
+/// Longest wait for the figures of one run.
+const FIGURES_WITHIN: Duration = Duration::from_secs(2);
+
+/// A run of the house.
+enum Hosted {
+    /// It is being opened.
+    Starting,
+    /// It is served.
+    Served(Served),
+    /// It is kept.
+    Archived,
+    /// It ended, and why.
+    Failed(String),
+}
+
+/// A run that is served.
+struct Served {
+    app: Arc<App>,
+    router: Router,
+    /// What its learners are told at its end.
+    stop: Option<oneshot::Sender<Bye>>,
+    /// Ends once the run is saved.
+    task: Option<JoinHandle<()>>,
+}
+
+/// All runs of a folder.
+pub(super) struct House {
+    folder: PathBuf,
+    /// Settings of the server.
+    server: ServeConfig,
+    /// Pages of the server, best first; each ends with `/`.
+    links: Vec<String>,
+    /// What the owner shows.
+    pub(super) token: String,
+    runs: RwLock<BTreeMap<RunName, Hosted>>,
+    /// Orders are carried out one at a time.
+    orders: Mutex<()>,
+}
+
+/// Why an order was not carried out.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// There is no such run.
+    NoSuchRun,
+    /// The run is not in a state for that.
+    State(String),
+    /// What was sent makes no sense.
+    Order(String),
+    /// It failed.
+    Failed(ServerError),
+}
+
+impl From<ServerError> for Refused {
+    fn from(error: ServerError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. A run that fails is told of, and
+/// keeps none of the others from going on.
+///
+/// # Errors
+/// - `Config`: the folder is not given.
+/// - `Disk`: it cannot be read or written.
+/// - `DirInUse`: another program serves it.
+pub async fn host(
+    listener: TcpListener,
+    config: ServeConfig,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServerError> {
+    let Some(folder) = config.runs.clone() else {
+        return Err(ServerError::Config { why: "give --runs the folder of the runs".into() });
+    };
+    let address = listener.local_addr().ok();
+    let links = address.map(|address| Links::of(address, config.public_url.as_deref()).pages);
+    let (house, names) = blocking(move || House::open(folder, config, links.unwrap_or_default())).await??;
+    if let Some(remark) = http::remark(house.server.pages.as_deref()) {
+        tracing::warn!("{remark}");
+    }
+    let house = Arc::new(house);
+    let (stop, stopping) = watch::channel(false);
+    let web = tokio::spawn(answer(listener, super::routes::router(Arc::clone(&house)), stopping));
+    let starting = names.into_iter().map(|name| {
+        let house = Arc::clone(&house);
+        async move {
+            // What is wrong is in the log and in the list.
+            drop(house.start(&name).await);
+        }
+    });
+    let started = tokio::spawn(join_all(starting));
+    shutdown.await;
+    // What is still being opened is waited for, so that it is closed in order.
+    drop(started.await);
+    house.close().await;
+    stop.send_replace(true);
+    web.abort();
+    Ok(())
+}
+
+impl House {
+    /// Looks at the folder; the house, and the runs that are to be started.
+    fn open(
+        folder: PathBuf,
+        server: ServeConfig,
+        links: Vec<String>,
+    ) -> Result<(Self, Vec<RunName>), ServerError> {
+        let failed = |source| ServerError::Disk { what: "read", path: folder.clone(), source };
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let token = Store::look(&folder).admin_token(server.admin_token.as_deref())?;
+        let mut runs = BTreeMap::new();
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            if name.starts_with(REMOVED) {
+                // A crash came between two steps of its removal.
+                fs::remove_dir_all(&path).map_err(failed)?;
+                continue;
+            }
+            if !path.join(settings::FILE).is_file() {
+                continue;
+            }
+            match name.parse::<RunName>() {
+                Ok(name) => {
+                    let is_archived = path.join(ARCHIVED).exists();
+                    runs.insert(name, if is_archived { Hosted::Archived } else { Hosted::Starting });
+                }
+                Err(error) => tracing::warn!("a folder is left alone: {error}"),
+            }
+        }
+        let is_to_start = |hosted: &Hosted| matches!(hosted, Hosted::Starting);
+        let names = runs.iter().filter(|(_, hosted)| is_to_start(hosted)).map(|(name, _)| name.clone());
+        let names = names.collect();
+        let (runs, orders) = (RwLock::new(runs), Mutex::new(()));
+        Ok((Self { folder, server, links, token, runs, orders }, names))
+    }
+
+    /// Settings of the server.
+    pub(super) fn server(&self) -> &ServeConfig {
+        &self.server
+    }
+
+    fn dir(&self, name: &RunName) -> PathBuf {
+        self.folder.join(name.as_str())
+    }
+
+    fn set(&self, name: &RunName, hosted: Hosted) {
+        self.write().insert(name.clone(), hosted);
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<RunName, Hosted>> {
+        self.runs.write().expect("no thread panics with the lock")
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<RunName, Hosted>> {
+        self.runs.read().expect("no thread panics with the lock")
+    }
+
+    /// The routes of a run; else why it has none.
+    pub(super) fn router(&self, name: &str) -> Result<Router, Option<RunState>> {
+        let runs = self.read();
+        let found = name.parse::<RunName>().ok().and_then(|name| runs.get(&name));
+        match found {
+            Some(Hosted::Served(served)) => Ok(served.router.clone()),
+            Some(Hosted::Starting) => Err(Some(RunState::Starting)),
+            Some(Hosted::Archived) => Err(Some(RunState::Archived)),
+            Some(Hosted::Failed(_)) => Err(Some(RunState::Failed)),
+            None => Err(None),
+        }
+    }
+
+    /// All runs, by name.
+    pub(super) async fn views(&self) -> Vec<RunView> {
+        let asked: Vec<_> = {
+            let runs = self.read();
+            let asked = runs.iter().map(|(name, hosted)| {
+                let plain = |state, why: Option<&String>| (state, why.cloned(), None);
+                let (state, why, app) = match hosted {
+                    Hosted::Starting => plain(RunState::Starting, None),
+                    Hosted::Archived => plain(RunState::Archived, None),
+                    Hosted::Failed(why) => plain(RunState::Failed, Some(why)),
+                    Hosted::Served(served) => (RunState::Open, None, Some(Arc::clone(&served.app))),
+                };
+                (name.to_string(), state, why, app)
+            });
+            asked.collect()
+        };
+        join_all(asked.into_iter().map(|(name, state, why, app)| async move {
+            let path = format!("runs/{name}/");
+            let status = match app {
+                // One that is slow to answer is listed without its figures.
+                Some(app) => {
+                    let asked = tokio::time::timeout(FIGURES_WITHIN, app.context.actor.status());
+                    asked.await.ok().flatten()
+                }
+                None => None,
+            };
+            match status {
+                Some(status) => RunView::served(name, path, *status),
+                None => RunView { name, path, state, why, figures: None },
+            }
+        }))
+        .await
+    }
+
+    /// Makes a run with the settings in the TOML `text`, and starts it.
+    pub(super) async fn create(self: &Arc<Self>, name: &RunName, text: &str) -> Result<(), Refused> {
+        {
+            let _turn = self.orders.lock().await;
+            let runs = self.read().len();
+            if runs >= RUNS_MAX {
+                return Err(Refused::State(format!("there are {runs} runs, the most that one server has")));
+            }
+            if self.read().contains_key(name) {
+                return Err(Refused::State(format!("there is a run {name} already")));
+            }
+            settings::check_sent(text, &self.server).map_err(Refused::Order)?;
+            let (dir, text) = (self.dir(name), text.to_owned());
+            blocking(move || settings::write(&dir, &text)).await??;
+            self.set(name, Hosted::Starting);
+        }
+        if let Err(refused) = self.start(name).await {
+            // Nothing was trained, and nobody has to clear it away by hand.
+            self.delete(name).await?;
+            return Err(refused);
+        }
+        Ok(())
+    }
+
+    /// Starts a run that is not served: from its folder, archived or failed.
+    pub(super) async fn start(self: &Arc<Self>, name: &RunName) -> Result<(), Refused> {
+        let _turn = self.orders.lock().await;
+        let is_there = match self.read().get(name) {
+            Some(Hosted::Served(_)) => {
+                return Err(Refused::State(format!("the run {name} is served already")));
+            }
+            Some(_) => true,
+            None => false,
+        };
+        // One may also have been put there by hand.
+        if !is_there && !self.dir(name).join(settings::FILE).is_file() {
+            return Err(Refused::NoSuchRun);
+        }
+        self.set(name, Hosted::Starting);
+        match self.begin(name).await {
+            Ok(served) => {
+                self.set(name, Hosted::Served(served));
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%name, %error, "the run cannot be started; the others go on");
+                self.set(name, Hosted::Failed(error.to_string()));
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn begin(self: &Arc<Self>, name: &RunName) -> Result<Served, ServerError> {
+        let (dir, server) = (self.dir(name), self.server.clone());
+        let config = blocking(move || {
+            let mark = dir.join(ARCHIVED);
+            match fs::remove_file(&mark) {
+                Err(source) if mark.exists() => Err(ServerError::Disk { what: "remove", path: mark, source }),
+                _ => settings::read(&dir, &server),
+            }
+        });
+        let mut config = config.await??;
+        let kept = config.clone();
+        let invite = blocking(move || crate::invite(&kept)).await??;
+        config.invite = invite.map(|invite| invite.expose().to_owned());
+        let (stop, told) = oneshot::channel();
+        let links = self.links.iter().map(|link| format!("{link}runs/{name}/")).collect();
+        let until = async { told.await.unwrap_or_else(|_| restart()) };
+        let Running { app, work, .. } =
+            Running::open(&config, links, Some(self.token.clone()), until).await?;
+        let router = http::router(Arc::clone(&app));
+        // A panic ends this task and no other.
+        let work = tokio::spawn(work);
+        let (house, name) = (Arc::downgrade(self), name.clone());
+        let task = tokio::spawn(async move {
+            let ended = match work.await {
+                Ok(Ok(_)) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "a part of the program panicked while it led the run".to_owned(),
+            };
+            tracing::error!(%name, error = ended, "the run ended; the others go on");
+            if let Some(house) = house.upgrade() {
+                house.set(&name, Hosted::Failed(ended));
+            }
+        });
+        Ok(Served { app, router, stop: Some(stop), task: Some(task) })
+    }
+
+    /// Stops a run that is served, and tells its learners `bye`; what it is from then on.
+    async fn stop(&self, name: &RunName, bye: Bye, then: Hosted) -> Result<(), Refused> {
+        let stopped = match self.write().get_mut(name) {
+            None => return Err(Refused::NoSuchRun),
+            Some(Hosted::Served(served)) => (served.stop.take(), served.task.take()),
+            Some(_) => (None, None),
+        };
+        if let (Some(stop), Some(task)) = stopped {
+            drop(stop.send(bye));
+            drop(task.await);
+        }
+        let mut runs = self.write();
+        // One that failed while it was stopped says so.
+        let has_failed =
+            matches!(runs.get(name), Some(Hosted::Failed(_))) && matches!(then, Hosted::Archived);
+        if !has_failed {
+            runs.insert(name.clone(), then);
+        }
+        Ok(())
+    }
+
+    /// Stops serving a run, and keeps its folder.
+    pub(super) async fn archive(&self, name: &RunName) -> Result<(), Refused> {
+        let _turn = self.orders.lock().await;
+        let bye = Bye::new(CloseCode::Done, "the owner has put this run away");
+        self.stop(name, bye, Hosted::Archived).await?;
+        let mark = self.dir(name).join(ARCHIVED);
+        let marked = blocking(move || {
+            fs::write(&mark, "").map_err(|source| ServerError::Disk { what: "write", path: mark, source })
+        });
+        Ok(marked.await??)
+    }
+
+    /// Stops a run and removes its folder.
+    pub(super) async fn delete(&self, name: &RunName) -> Result<(), Refused> {
+        let _turn = self.orders.lock().await;
+        let bye = Bye::new(CloseCode::Done, "the owner has deleted this run");
+        self.stop(name, bye, Hosted::Archived).await?;
+        let (dir, aside) = (self.dir(name), self.folder.join(format!("{REMOVED}{name}")));
+        blocking(move || remove(&dir, &aside)).await??;
+        self.write().remove(name);
+        Ok(())
+    }
+
+    /// Stops all runs.
+    async fn close(&self) {
+        let _turn = self.orders.lock().await;
+        let names: Vec<RunName> = self.read().keys().cloned().collect();
+        join_all(names.iter().map(|name| self.stop(name, restart(), Hosted::Archived))).await;
+    }
+}
+
+/// Removes the folder `dir`. It is renamed to `aside` first, so that a crash leaves no half of a run under its name.
+fn remove(dir: &Path, aside: &Path) -> Result<(), ServerError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ServerError::Disk { what: "remove", path, source }
+    };
+    fs::rename(dir, aside).map_err(failed(dir))?;
+    fs::remove_dir_all(aside).map_err(failed(aside))
+}

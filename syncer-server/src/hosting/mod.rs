@@ -1,0 +1,29 @@
+//! Several runs on one server, each in a folder of its own below one folder: its settings, its tape, its tokens.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `name` | what a run is called, in links and on the disk |
+//! | `settings` | the file that makes a folder a run |
+//! | `house` | the runs that are there, started and stopped one by one |
+//! | `routes` | the way from a request to its run, and the owner's orders |
+//! | `view` | what `/v1/runs` tells |
+//! | `orders` | the same orders from a terminal |
+//!
+//! Runs share the listener, the pages and the threads of the program, and nothing else: each has its actor, core, tape
+//! and folder, its sockets and their limits, its invite and its token. Merges, measurements and the disk are worked on
+//! by threads that the system shares out, so that a run that merges much does not keep another from merging.
+
+mod house;
+mod name;
+mod orders;
+mod routes;
+mod settings;
+mod view;
+
+pub use house::host;
+pub use name::RunName;
+pub use orders::{order, runs};
+pub use view::{RunFigures, RunState, RunView, RunsView};
+
+pub(crate) use routes::single;
+pub(crate) use settings::OF_THE_SERVER;

@@ -1,0 +1,89 @@
+//! What a run is called on a server that has several.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest name, in characters: it is a folder and a part of links.
+const CHARS_MAX: usize = 32;
+/// A run's own number, which paths name too, has as many hex digits.
+const RUN_DIGITS: usize = 16;
+
+/// The name of a run: 1 to 32 of the small letters a to z, digits and hyphens, with no hyphen first. It is the run's
+/// folder, too, and leads to no other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct RunName(String);
+
+/// Why a text is no name of a run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no name of a run: give 1 to {CHARS_MAX} of a to z, 0 to 9 and -, a letter or digit first, and not \
+     {RUN_DIGITS} hex digits, as a run's own number has"
+)]
+pub struct NoRunName {
+    /// The text, or its beginning.
+    pub text: String,
+}
+
+impl RunName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RunName {
+    type Err = NoRunName;
+
+    fn from_str(text: &str) -> Result<Self, NoRunName> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_number = text.len() == RUN_DIGITS && text.chars().all(|c| c.is_ascii_hexdigit());
+        let fits = (1..=CHARS_MAX).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('-');
+        match fits && !is_number {
+            true => Ok(Self(text.to_owned())),
+            false => Err(NoRunName { text: text.chars().take(2 * CHARS_MAX).collect() }),
+        }
+    }
+}
+
+impl TryFrom<String> for RunName {
+    type Error = NoRunName;
+
+    fn try_from(text: String) -> Result<Self, NoRunName> {
+        text.parse()
+    }
+}
+
+impl From<RunName> for String {
+    fn from(name: RunName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for RunName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_plain_folder() {
+        for name in ["a", "poems-2", "0", &"x".repeat(32), "0123456789abcde", "0123456789abcdeg"] {
+            assert_eq!(name.parse::<RunName>().unwrap().as_str(), name);
+        }
+        for text in ["", "..", ".", "a/b", "A", "-a", "a b", "a.b", "é", &"x".repeat(33), "0123456789abcdef"]
+        {
+            let error = text.parse::<RunName>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{text:?} is no name of a run")), "{error}");
+        }
+        assert!("x".repeat(10_000).parse::<RunName>().unwrap_err().to_string().len() < 400);
+        assert!(serde_json::from_str::<RunName>("\"../a\"").is_err());
+    }
+}

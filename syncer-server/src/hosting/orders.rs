@@ -1,0 +1,118 @@
+//! The runs of a server from a terminal: listed, and ordered about.
+
+use std::fs;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+
+use archipelago::wire::http as path;
+use axum::http::Method;
+use serde_json::json;
+
+use super::name::RunName;
+use super::view::{RunView, RunsView};
+use crate::config::{OrderArgs, RunOrder, RunsArgs};
+use crate::errors::ServerError;
+use crate::glance::{Side, UNKNOWN, count, get, nats, order_to, percent, plain, table};
+
+/// The runs of a server, as `args` ask for them.
+///
+/// # Errors
+/// `NoSyncer`: nobody answers there.
+pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
+    let view: RunsView = get(&args.url, path::RUNS)?;
+    if args.json {
+        return Ok(serde_json::to_string(&view).expect("plain data"));
+    }
+    let rows: Vec<Vec<String>> = view.runs.iter().map(row).collect();
+    let reasons = view.runs.iter().filter_map(|run| Some((&run.name, run.why.as_ref()?)));
+    let reasons: String = reasons.map(|(name, why)| format!("\n{}: {}", plain(name), plain(why))).collect();
+    Ok(table(&HEADS, &rows) + &reasons)
+}
+
+/// The columns of the list.
+const HEADS: [(&str, Side); 7] = [
+    ("name", Side::Left),
+    ("state", Side::Left),
+    ("model", Side::Left),
+    ("learners", Side::Right),
+    ("tokens merged", Side::Right),
+    ("participation", Side::Right),
+    ("held-out loss", Side::Right),
+];
+
+fn row(run: &RunView) -> Vec<String> {
+    let name = if run.name.is_empty() { UNKNOWN.to_owned() } else { plain(&run.name) };
+    let mut row = vec![name, run.state.words().to_owned()];
+    match &run.figures {
+        None => row.resize(HEADS.len(), UNKNOWN.to_owned()),
+        Some(figures) => row.extend([
+            plain(&figures.model),
+            count(figures.live.into()),
+            count(figures.tokens_merged),
+            percent(figures.participation),
+            nats(figures.val_loss_last.map(f64::from)),
+        ]),
+    }
+    row
+}
+
+/// Gives an order to the server at `args.url`; what it answers.
+///
+/// # Errors
+/// - `Disk`: the token or the settings cannot be read.
+/// - `Config`: the order makes no sense, was not meant, or the server refuses it.
+/// - `NoSyncer`: nobody answers there.
+pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
+    let OrderArgs { order, name, settings, url, runs, token, yes } = args;
+    if settings.is_some() && *order != RunOrder::Create {
+        return Err(ServerError::Config {
+            why: "--settings is for create alone: a run keeps its own".into(),
+        });
+    }
+    if *order == RunOrder::Delete && !yes {
+        ask(name)?;
+    }
+    let token = match token {
+        Some(token) => token.clone(),
+        None => read(&runs.join("admin.token"))?.trim().to_owned(),
+    };
+    let (method, route, body) = match order {
+        RunOrder::Create => {
+            let settings = settings.as_deref().map_or(Ok(String::new()), read)?;
+            (Method::POST, path::RUNS.to_owned(), json!({ "name": name, "settings": settings }).to_string())
+        }
+        RunOrder::Delete => (Method::DELETE, format!("{}/{name}", path::RUNS), String::new()),
+        _ => (Method::POST, format!("{}/{name}/{}", path::RUNS, order.path()), String::new()),
+    };
+    let (is_done, words) = order_to(url, method, &route, &token, body)?;
+    match is_done {
+        true => Ok(words.trim_end().to_owned()),
+        false => Err(ServerError::Config { why: words.trim_end().to_owned() }),
+    }
+}
+
+fn read(path: &Path) -> Result<String, ServerError> {
+    fs::read_to_string(path).map_err(|source| ServerError::Disk {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Asks on the terminal whether the run is meant.
+fn ask(name: &RunName) -> Result<(), ServerError> {
+    let not_meant = |why: &str| Err(ServerError::Config { why: why.to_owned() });
+    if !std::io::stdin().is_terminal() {
+        return not_meant("nothing was deleted: give --yes, since nobody can be asked here");
+    }
+    let mut out = std::io::stderr().lock();
+    let question = format!("delete the run {name}, its model and its history? Type its name to do so: ");
+    let mut typed = String::new();
+    let asked = out.write_all(question.as_bytes()).and_then(|()| out.flush());
+    if asked.and_then(|()| std::io::stdin().lock().read_line(&mut typed)).is_ok()
+        && typed.trim() == name.as_str()
+    {
+        return Ok(());
+    }
+    not_meant("nothing was deleted: that is not the run's name")
+}

@@ -1,0 +1,258 @@
+//! The way from a request to its run, and the owner's orders about runs.
+
+use std::sync::Arc;
+
+use archipelago::wire::http as path;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{delete, get, post};
+use serde::Deserialize;
+use tower_service::Service;
+
+use super::house::{House, Refused};
+use super::name::RunName;
+use super::view::{RunState, RunView, RunsView};
+use crate::http::{self, App, page, shows_token};
+
+/// Largest order about runs, in bytes: settings are some lines.
+const ORDER_BYTES_MAX: usize = 16 << 10;
+
+/// The routes of a server of one run.
+pub(crate) fn single(app: Arc<App>) -> Router {
+    let list = |State(app): State<Arc<App>>| async move {
+        match app.context.actor.status().await {
+            Some(status) => {
+                let runs = vec![RunView::served(String::new(), String::new(), *status)];
+                json(&RunsView { runs, several: false })
+            }
+            None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
+        }
+    };
+    let list = Router::new().route(path::RUNS, get(list)).with_state(Arc::clone(&app));
+    list.merge(http::router(app))
+}
+
+/// The routes of a server of several runs.
+pub(super) fn router(house: Arc<House>) -> Router {
+    Router::new()
+        .route("/", get(runs_page))
+        .route("/runs", get(runs_page))
+        .route("/teach", get(teach))
+        .route("/teach.html", get(teach))
+        .route("/scale", get(scale))
+        .route("/scale.html", get(scale))
+        .route("/assets/{name}", get(asset))
+        .route(path::HEALTH, get(|| async { "ok\n" }))
+        .route(path::READY, get(ready))
+        .route(path::RUNS, get(list).post(create))
+        .route("/v1/runs/{name}", delete(remove))
+        .route("/v1/runs/{name}/start", post(start))
+        .route("/v1/runs/{name}/archive", post(archive))
+        .route("/runs/{name}", get(to_run))
+        .fallback(pass_on)
+        .layer(DefaultBodyLimit::max(ORDER_BYTES_MAX))
+        .layer(middleware::from_fn(guard))
+        .with_state(house)
+}
+
+/// Headers for the server's own answers; those of a run have theirs.
+async fn guard(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let plain = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")];
+    for (name, value) in plain {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn runs_page(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+    page::file(house.server().pages.as_deref(), "runs.html", &headers).await
+}
+
+async fn teach(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+    page::file(house.server().pages.as_deref(), "teach.html", &headers).await
+}
+
+async fn scale(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+    page::file(house.server().pages.as_deref(), "scale.html", &headers).await
+}
+
+async fn asset(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    page::asset_of(house.server().pages.as_deref(), &name, &headers).await
+}
+
+/// `/readyz`: every run that is to be served is.
+async fn ready(State(house): State<Arc<House>>) -> Response {
+    let runs = house.views().await;
+    let missing = runs.iter().find(|run| matches!(run.state, RunState::Starting | RunState::Failed));
+    match missing {
+        None => "ready\n".into_response(),
+        Some(run) => {
+            let why = format!("the run {} is {}\n", run.name, run.state.words());
+            (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+        }
+    }
+}
+
+/// `/v1/runs`.
+async fn list(State(house): State<Arc<House>>) -> Response {
+    json(&RunsView { runs: house.views().await, several: true })
+}
+
+/// What a `POST` to `/v1/runs` is told.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Creation {
+    name: RunName,
+    /// TOML, with the keys of the flags of `serve`.
+    #[serde(default)]
+    settings: String,
+}
+
+async fn create(State(house): State<Arc<House>>, headers: HeaderMap, body: Bytes) -> Response {
+    if let Err(refused) = check_owner(&house, &headers) {
+        return refused;
+    }
+    let order = match serde_json::from_slice::<Creation>(&body) {
+        Ok(order) => order,
+        Err(error) => {
+            let example = r#"{"name": "poems", "settings": "preset = \"tiny\""}"#;
+            let why = format!("the body is no such order ({error}): send JSON as {example}\n");
+            return (StatusCode::BAD_REQUEST, why).into_response();
+        }
+    };
+    // What the order began goes on if whoever gave it hangs up.
+    let made = tokio::spawn(async move {
+        let made = house.create(&order.name, &order.settings).await;
+        made.map(|()| format!("the run {} is open\n", order.name))
+    });
+    done(made.await)
+}
+
+async fn start(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    carry_out(house, &headers, name, "is open", |house, name| async move { house.start(&name).await }).await
+}
+
+async fn archive(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    let put_away = |house: Arc<House>, name: RunName| async move { house.archive(&name).await };
+    carry_out(house, &headers, name, "is archived", put_away).await
+}
+
+async fn remove(State(house): State<Arc<House>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    let remove = |house: Arc<House>, name: RunName| async move { house.delete(&name).await };
+    carry_out(house, &headers, name, "is deleted", remove).await
+}
+
+/// Carries out an order about the run `name`, if the owner gives it.
+async fn carry_out<F: Future<Output = Result<(), Refused>> + Send + 'static>(
+    house: Arc<House>,
+    headers: &HeaderMap,
+    name: String,
+    words: &'static str,
+    order: impl FnOnce(Arc<House>, RunName) -> F,
+) -> Response {
+    if let Err(refused) = check_owner(&house, headers) {
+        return refused;
+    }
+    let Ok(name) = name.parse::<RunName>() else { return done(Ok(Err(Refused::NoSuchRun))) };
+    let carried_out = order(house, name.clone());
+    // It goes on if whoever gave it hangs up.
+    done(tokio::spawn(async move { carried_out.await.map(|()| format!("the run {name} {words}\n")) }).await)
+}
+
+fn done(outcome: Result<Result<String, Refused>, tokio::task::JoinError>) -> Response {
+    match outcome {
+        Ok(Ok(words)) => words.into_response(),
+        Ok(Err(Refused::NoSuchRun)) => no_such_run(),
+        Ok(Err(Refused::State(why))) => (StatusCode::CONFLICT, why + "\n").into_response(),
+        Ok(Err(Refused::Order(why))) => (StatusCode::BAD_REQUEST, why + "\n").into_response(),
+        Ok(Err(Refused::Failed(error))) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, format!("{error}\n")).into_response()
+        }
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a part of the program panicked\n").into_response(),
+    }
+}
+
+fn no_such_run() -> Response {
+    (StatusCode::NOT_FOUND, "there is no such run here: /v1/runs lists them\n").into_response()
+}
+
+#[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
+fn check_owner(house: &House, headers: &HeaderMap) -> Result<(), Response> {
+    if shows_token(headers, [&*house.token]) {
+        return Ok(());
+    }
+    let why = "show the token from admin.token in the folder of the runs, as `Authorization: Bearer …`\n";
+    Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], why).into_response())
+}
+
+/// `/runs/NAME`: pages name their neighbours from a folder.
+async fn to_run(Path(name): Path<String>) -> Response {
+    match name.parse::<RunName>() {
+        Ok(name) => Redirect::permanent(&format!("/runs/{name}/")).into_response(),
+        Err(_) => no_such_run(),
+    }
+}
+
+/// Everything below a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
+async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Response {
+    let Some((name, rest)) = of_run(request.uri().path()) else {
+        return (StatusCode::NOT_FOUND, "there is nothing here; / shows the runs\n").into_response();
+    };
+    let mut router = match house.router(name) {
+        Ok(router) => router,
+        Err(None) => return no_such_run(),
+        Err(Some(state)) => {
+            let why = format!("the run {name} is {}: come back later\n", state.words());
+            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "10")], why).into_response();
+        }
+    };
+    let asked = request.uri().query().map_or_else(|| rest.clone(), |query| format!("{rest}?{query}"));
+    let Ok(uri) = asked.parse::<Uri>() else { return no_such_run() };
+    *request.uri_mut() = uri;
+    // It is ready at any time, and never fails.
+    router.call(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// The run that `path` is about, and the path within the run.
+fn of_run(path: &str) -> Option<(&str, String)> {
+    if let Some(rest) = path.strip_prefix("/runs/") {
+        let (name, _) = rest.split_once('/')?;
+        return Some((name, rest[name.len()..].to_owned()));
+    }
+    let rest = path.strip_prefix("/v1/runs/")?;
+    let (name, rest) = rest.split_once('/')?;
+    Some((name, format!("/v1/{rest}")))
+}
+
+fn json(body: &RunsView) -> Response {
+    let body = serde_json::to_vec(body).expect("plain data");
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_runs() {
+        let check = |path: &str, expected: Option<(&str, &str)>| {
+            let found = of_run(path);
+            assert_eq!(found.as_ref().map(|(name, rest)| (*name, &**rest)), expected, "{path}");
+        };
+        check("/runs/a/", Some(("a", "/")));
+        check("/runs/a/dashboard", Some(("a", "/dashboard")));
+        check("/runs/a/v1/ws", Some(("a", "/v1/ws")));
+        check("/v1/runs/a/status", Some(("a", "/v1/status")));
+        check("/v1/runs/a/runs/0123456789abcdef/model", Some(("a", "/v1/runs/0123456789abcdef/model")));
+        check("/runs/a", None);
+        check("/v1/runs/a", None);
+        check("/v1/status", None);
+        check("/runs//x", Some(("", "/x")));
+    }
+}

@@ -1,0 +1,127 @@
+//! The settings of one run of several: a file in its folder.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use archipelago_cli::{FileError, from_toml};
+
+use crate::config::ServeConfig;
+use crate::errors::ServerError;
+
+/// The file's name.
+pub(super) const FILE: &str = "settings.toml";
+
+/// Largest file, in bytes.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// Settings of the server, which it has once for all runs.
+pub(crate) const OF_THE_SERVER: [&str; 11] = [
+    "runs",
+    "dir",
+    "listen",
+    "public-url",
+    "pages",
+    "allow-origin",
+    "classroom",
+    "exit-when-finished",
+    "without-tape-for-benchmarks",
+    "json",
+    "quiet",
+];
+
+/// Settings that name files of the server's machine: whoever orders from elsewhere may not.
+const PATHS: [&str; 3] = ["data", "init", "tokenizer"];
+
+/// The settings in `dir`, for a run under `server`.
+///
+/// # Errors
+/// - `Disk`: the file cannot be read.
+/// - `ConfigFile`: it is too long, or a key or a value in it is wrong.
+pub(super) fn read(dir: &Path, server: &ServeConfig) -> Result<ServeConfig, ServerError> {
+    let path = dir.join(FILE);
+    let failed = |source| ServerError::Disk { what: "read", path: path.clone(), source };
+    let bytes = path.metadata().map_err(failed)?.len();
+    let text = if bytes > BYTES_MAX {
+        Err(format!("it has {bytes} bytes, at most {BYTES_MAX} are read"))
+    } else {
+        Ok(fs::read_to_string(&path).map_err(failed)?)
+    };
+    let config = text.and_then(|text| of_run(&text, dir, server));
+    config.map_err(|why| FileError { file: path.clone(), why }.into())
+}
+
+/// The settings that `text` gives to a run in `dir`, under `server`.
+fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, String> {
+    let config: ServeConfig = from_toml(text, &OF_THE_SERVER)?;
+    Ok(ServeConfig {
+        dir: dir.to_owned(),
+        pages: server.pages.clone(),
+        public_url: server.public_url.clone(),
+        allow_origin: server.allow_origin.clone(),
+        ..config
+    })
+}
+
+/// Checks settings that somebody sent.
+///
+/// # Errors
+/// A sentence: a key or a value is wrong, or names a file.
+pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String> {
+    let config = of_run(text, Path::new(""), server)?;
+    let named = [config.data.is_some(), config.init.is_some(), config.tokenizer.is_some()];
+    match PATHS.iter().zip(named).find(|(_, named)| *named) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!(
+            "`{key}` names a file of the server: make the run's folder with its {FILE} there, then start the run"
+        )),
+    }
+}
+
+/// Writes `text` as the settings in `dir`, which must not be there yet.
+///
+/// # Errors
+/// `Disk`: it cannot be written, or is there already.
+pub(super) fn write(dir: &Path, text: &str) -> Result<(), ServerError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ServerError::Disk { what: "make", path, source }
+    };
+    fs::create_dir(dir).map_err(failed(dir))?;
+    let path = dir.join(FILE);
+    let mut file = fs::File::create_new(&path).map_err(failed(&path))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_server_are_foreign() {
+        let server = ServeConfig { public_url: Some("https://a.example".into()), ..ServeConfig::default() };
+        let read = |text: &str| of_run(text, Path::new("runs/a"), &server);
+        let config = read("preset = \"tiny\"\nmin-quorum = 2").unwrap();
+        assert_eq!((&*config.preset, config.min_quorum.get()), ("tiny", 2));
+        assert_eq!((config.dir.to_str(), config.public_url), (Some("runs/a"), server.public_url.clone()));
+        for key in OF_THE_SERVER {
+            let error = read(&format!("{key} = \"x\"")).unwrap_err();
+            assert_eq!(error, format!("the key `{key}` does not belong here"));
+        }
+        assert_eq!(read("presett = \"tiny\"").unwrap_err(), "unknown key `presett`");
+        assert!(read("seed = \"many\"").unwrap_err().contains("--seed"));
+        assert!(read("seed = ").is_err());
+    }
+
+    #[test]
+    fn whoever_is_elsewhere_names_no_files() {
+        let server = ServeConfig::default();
+        assert_eq!(check_sent("preset = \"tiny\"", &server), Ok(()));
+        for key in PATHS {
+            let error = check_sent(&format!("{key} = \"/etc/passwd\""), &server).unwrap_err();
+            assert!(error.starts_with(&format!("`{key}` names a file")), "{error}");
+        }
+        // The folder of pages is the server's.
+        assert!(check_sent("pages = \"/\"", &server).is_err());
+    }
+}

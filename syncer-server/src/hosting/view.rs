@@ -1,0 +1,123 @@
+//! What `/v1/runs` tells.
+
+use serde::{Deserialize, Serialize};
+
+use crate::status::ServerStatus;
+
+/// The runs of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct RunsView {
+    /// By name.
+    pub runs: Vec<RunView>,
+    /// Whether the server takes orders to create and delete runs; a server of one run does not.
+    pub several: bool,
+}
+
+/// One run of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct RunView {
+    /// Its name; empty on a server of one run.
+    pub name: String,
+    /// Where its pages are, below those of the server.
+    pub path: String,
+    /// What it is doing.
+    pub state: RunState,
+    /// Why it failed, if it did.
+    pub why: Option<String>,
+    /// Its figures, while it is served.
+    pub figures: Option<RunFigures>,
+}
+
+/// What a run is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum RunState {
+    /// It is being opened: its text and its tape are read.
+    Starting,
+    /// Learners may join.
+    Open,
+    /// The owner holds it.
+    Paused,
+    /// It is complete, and shown.
+    Complete,
+    /// It is kept, and not served.
+    Archived,
+    /// It could not go on.
+    Failed,
+}
+
+impl RunState {
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Open => "open",
+            Self::Paused => "paused",
+            Self::Complete => "complete",
+            Self::Archived => "archived",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The figures of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct RunFigures {
+    /// The run, as 16 hex digits.
+    pub run: String,
+    /// The preset's name, or that of the folder whose model it began with.
+    pub model: String,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Where the text is from.
+    pub corpus: String,
+    /// Learners that take part in rounds.
+    pub live: u32,
+    /// Learners ever seen.
+    pub learners_total: u32,
+    /// Tokens merged.
+    pub tokens_merged: u64,
+    /// Tokens at which the learning rate has come down.
+    pub total_tokens: u64,
+    /// Merged of trained, 0 to 1.
+    pub participation: f64,
+    /// Newest held-out loss, in nats per token.
+    pub val_loss_last: Option<f32>,
+    /// Whether learners must show an invite.
+    pub invite_required: bool,
+    /// Alerts that stand.
+    pub alerts: u32,
+}
+
+impl RunView {
+    /// Of a run that is served and stands so.
+    pub fn served(name: String, path: String, status: ServerStatus) -> Self {
+        let state = match (status.core.finished, status.core.paused) {
+            (true, _) => RunState::Complete,
+            (false, true) => RunState::Paused,
+            (false, false) => RunState::Open,
+        };
+        let figures = RunFigures {
+            run: status.core.run,
+            model: status.facts.init.unwrap_or(status.facts.preset),
+            params: status.core.params,
+            corpus: status.facts.corpus,
+            live: status.core.live,
+            learners_total: status.core.learners_total,
+            tokens_merged: status.core.tokens_merged,
+            total_tokens: status.facts.total_tokens,
+            participation: status.core.participation,
+            val_loss_last: status.val_loss_last,
+            invite_required: status.facts.invite_required,
+            alerts: status.alerts.len() as u32,
+        };
+        Self { name, path, state, why: None, figures: Some(figures) }
+    }
+}

@@ -1,0 +1,178 @@
+//! One run that is served: its routes, and the work behind them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use archipelago::wire::{Bye, CloseCode};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::actor::{Actor, ActorHandle, Final};
+use crate::clock::Clock;
+use crate::config::ServeConfig;
+use crate::connection::Context;
+use crate::errors::ServerError;
+use crate::meters::Meters;
+use crate::prepare::{Plan, Prepared, alert_terms};
+use crate::status::{Board, ServerStatus};
+use crate::store::Store;
+use crate::webhook::Webhook;
+use crate::{blocking, evaluate, http, links};
+
+/// Sockets at once beside the learners: those that have yet to introduce themselves.
+const STRANGERS_MAX: u32 = 256;
+
+/// Time for connections to say goodbye at the end.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A run that is open. Nothing happens in it until [`Self::work`] is awaited.
+pub(crate) struct Running {
+    /// What its routes need.
+    pub(crate) app: Arc<http::App>,
+    /// Turns true once the run has ended.
+    pub(crate) stopping: watch::Receiver<bool>,
+    /// Leads the run until it is told to stop, and saves it; its last status. It fails with `Disk`, `DirInUse`,
+    /// `Internal` or `System`.
+    pub(crate) work: Pin<Box<dyn Future<Output = Result<ServerStatus, ServerError>> + Send>>,
+}
+
+/// What learners are told when the program ends.
+pub(crate) fn restart() -> Bye {
+    Bye::new(CloseCode::Restart, "the syncer stops for now: come back later")
+}
+
+impl Running {
+    /// Begins the run of `config`, or goes on with it, to be led until `shutdown` says what to tell the learners.
+    /// `links` are the pages under which people reach it; `host_token` is what the owner of the server may show in
+    /// place of the run's own token.
+    ///
+    /// # Errors
+    /// Those of [`crate::validate`]; `Disk`, `Internal` or `System`.
+    #[expect(clippy::too_many_lines, reason = "one list of what a run is made of")]
+    pub(crate) async fn open(
+        config: &ServeConfig,
+        links: Vec<String>,
+        host_token: Option<String>,
+        shutdown: impl Future<Output = Bye> + Send + 'static,
+    ) -> Result<Self, ServerError> {
+        let clock = Clock::start();
+        let for_preparing = config.clone();
+        let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
+        prepared.facts.links = links;
+        let webhook = config.alerts.webhook.as_deref().map(Webhook::start).transpose()?;
+        let terms = alert_terms(config)?;
+        let run = prepared.syncer.run();
+        let complete = prepared.syncer.is_over();
+        tracing::info!(%run, resumed = prepared.resumed, complete, dir = %config.dir.display(), "run is ready");
+
+        let (handle, mailbox) = ActorHandle::new();
+        let (stop, stopping) = watch::channel(false);
+        let (open, mut all_closed) = mpsc::channel(1);
+        let meters = Arc::new(Meters::from(prepared.carried.traffic));
+        let context = context(&prepared, handle.clone(), &meters);
+        let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, tape, resumed, .. } =
+            prepared;
+        let app = Arc::new(http::App {
+            context,
+            corpus: Arc::clone(&corpus),
+            run: run.to_string(),
+            pages: config.pages.clone(),
+            allow_origin: allowed_origins(config)?,
+            admin_token,
+            host_token,
+            sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
+            sockets: 0.into(),
+            watchers: 0.into(),
+            foreign: 0.into(),
+            spelling: http::Spelling::default(),
+            hats: http::Hats::new(syncer.fragments().count().into(), http::Terms::default()),
+            exports: http::Exports::new(syncer.spec().clone(), Arc::clone(&store), config.licence.clone()),
+            next_conn: AtomicU64::new(1),
+            stopping: stopping.clone(),
+            open,
+        });
+        let config = config.clone();
+        let work = async move {
+            let measure = |evaluator| {
+                let (actor, written) = (handle.clone(), carried.history.written());
+                evaluate::run(evaluator, actor, corpus, config.eval_every.0, clock, written)
+            };
+            let mut measuring = evaluator.map(measure).map(tokio::spawn);
+            let over = handle.over_watch();
+            drop(handle);
+            let mut tape = tape;
+            let actor = Actor {
+                syncer,
+                clock,
+                meters,
+                board: Board::new(facts, carried, tape.take_log(), terms),
+                store: Arc::clone(&store),
+                snapshot_every: config.snapshot_every.0,
+                mailbox,
+                tape,
+                resumed,
+                webhook,
+            };
+            let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
+            stop.send_replace(true);
+            // Every connection holds a sender; once none is left, all have said goodbye.
+            drop(tokio::time::timeout(GOODBYE_WITHIN, all_closed.recv()).await);
+            if let Some(measuring) = measuring.filter(|measuring| !measuring.is_finished()) {
+                drop(measuring.await);
+            }
+            let Final { snapshot, status } = ended?;
+            blocking(move || store.save(&snapshot)).await??;
+            let (finished, tokens_merged) = (status.core.finished, status.core.tokens_merged);
+            tracing::info!(%run, finished, tokens_merged, "saved and stopped");
+            Ok(status)
+        };
+        Ok(Self { app, stopping, work: Box::pin(work) })
+    }
+}
+
+/// Resolves when the run is to stop, with what its learners are told: at `shutdown`, or once the run is `over` if that
+/// is a reason. The last measurement of a complete run is waited for either way: it is part of what is kept.
+async fn until(
+    shutdown: impl Future<Output = Bye>,
+    over: watch::Receiver<bool>,
+    measuring: &mut Option<JoinHandle<()>>,
+    is_over_enough: bool,
+) -> Bye {
+    let measured = async {
+        // It never ends with an error: the actor, which tells of it, waits for this.
+        drop(over.clone().wait_for(|over| *over).await);
+        if let Some(measuring) = measuring {
+            drop(measuring.await);
+        }
+    };
+    let mut measured = std::pin::pin!(measured);
+    let bye = tokio::select! {
+        bye = shutdown => bye,
+        () = &mut measured, if is_over_enough => return restart(),
+    };
+    if *over.borrow() {
+        measured.await;
+    }
+    bye
+}
+
+/// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
+fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
+    let public = config.public_url.as_deref().map(links::origin).transpose()?;
+    Ok(config.allow_origin.iter().cloned().chain(public).collect())
+}
+
+fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Context {
+    let fragments = prepared.syncer.fragments();
+    Context {
+        actor,
+        meters: Arc::clone(meters),
+        verifier: prepared.syncer.verifier().clone(),
+        fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
+        invite: prepared.invite.clone(),
+        body_bytes_max: prepared.body_bytes_max,
+    }
+}
