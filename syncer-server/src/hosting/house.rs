@@ -13,6 +13,7 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use super::name::RunName;
 use super::settings;
@@ -20,7 +21,7 @@ use super::view::{RunState, RunView};
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::http::{self, App};
-use crate::links::Links;
+use crate::links::{Links, fragment};
 use crate::running::{Running, restart};
 use crate::store::Store;
 use crate::{answer, blocking};
@@ -98,7 +99,6 @@ impl From<ServerError> for Refused {
 /// # Errors
 /// - `Config`: the folder is not given.
 /// - `Disk`: it cannot be read or written.
-/// - `DirInUse`: another program serves it.
 pub async fn host(
     listener: TcpListener,
     config: ServeConfig,
@@ -204,8 +204,8 @@ impl House {
         }
     }
 
-    /// All runs, by name.
-    pub(super) async fn views(&self) -> Vec<RunView> {
+    /// All runs, by name; with the links to lend a machine if `with_links`, which bring the invites.
+    pub(super) async fn views(&self, with_links: bool) -> Vec<RunView> {
         let asked: Vec<_> = {
             let runs = self.read();
             let asked = runs.iter().map(|(name, hosted)| {
@@ -220,8 +220,12 @@ impl House {
             });
             asked.collect()
         };
+        let best = self.links.first();
         join_all(asked.into_iter().map(|(name, state, why, app)| async move {
             let path = format!("runs/{name}/");
+            let invite = app.as_ref().map(|app| fragment(app.context.invite.as_ref()));
+            let link =
+                invite.zip(best).filter(|_| with_links).map(|(invite, best)| format!("{best}{path}{invite}"));
             let status = match app {
                 // One that is slow to answer is listed without its figures.
                 Some(app) => {
@@ -231,8 +235,8 @@ impl House {
                 None => None,
             };
             match status {
-                Some(status) => RunView::served(name, path, *status),
-                None => RunView { name, path, state, why, figures: None },
+                Some(status) => RunView { link, ..RunView::served(name, path, *status) },
+                None => RunView { name, path, link, state, why, figures: None },
             }
         }))
         .await
@@ -310,7 +314,7 @@ impl House {
             Running::open(&config, links, Some(self.token.clone()), until).await?;
         let router = http::router(Arc::clone(&app));
         // A panic ends this task and no other.
-        let work = tokio::spawn(work);
+        let work = tokio::spawn(work.instrument(tracing::info_span!("run", %name)));
         let (house, name) = (Arc::downgrade(self), name.clone());
         let task = tokio::spawn(async move {
             let ended = match work.await {

@@ -87,7 +87,7 @@ async fn asset(State(house): State<Arc<House>>, Path(name): Path<String>, header
 
 /// `/readyz`: every run that is to be served is.
 async fn ready(State(house): State<Arc<House>>) -> Response {
-    let runs = house.views().await;
+    let runs = house.views(false).await;
     let missing = runs.iter().find(|run| matches!(run.state, RunState::Starting | RunState::Failed));
     match missing {
         None => "ready\n".into_response(),
@@ -99,8 +99,9 @@ async fn ready(State(house): State<Arc<House>>) -> Response {
 }
 
 /// `/v1/runs`.
-async fn list(State(house): State<Arc<House>>) -> Response {
-    json(&RunsView { runs: house.views().await, several: true })
+async fn list(State(house): State<Arc<House>>, headers: HeaderMap) -> Response {
+    let is_owner = shows_token(&headers, [&*house.token]);
+    json(&RunsView { runs: house.views(is_owner).await, several: true })
 }
 
 /// What a `POST` to `/v1/runs` is told.

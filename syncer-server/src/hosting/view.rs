@@ -24,6 +24,8 @@ pub struct RunView {
     pub name: String,
     /// Where its pages are, below those of the server.
     pub path: String,
+    /// The link to lend a machine, invite included: for whoever shows the owner's token.
+    pub link: Option<String>,
     /// What it is doing.
     pub state: RunState,
     /// Why it failed, if it did.
@@ -118,6 +120,6 @@ impl RunView {
             invite_required: status.facts.invite_required,
             alerts: status.alerts.len() as u32,
         };
-        Self { name, path, state, why: None, figures: Some(figures) }
+        Self { name, path, link: None, state, why: None, figures: Some(figures) }
     }
 }

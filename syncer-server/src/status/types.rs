@@ -6,10 +6,12 @@ use archipelago_ts::Module;
 
 use super::view::{AbandonCause, Decision, Evaluation, Fates, MergeCause, TextSample, Timing};
 use super::*;
+use crate::hosting::{RunFigures, RunState, RunView, RunsView};
 
 const HEADING: &str = "\
 What the syncer's routes answer.
 
+GET /v1/runs                 RunsView
 GET /v1/status               ServerStatus
 GET /v1/learners?offset=&limit=&sort=   LearnersPage
 GET /v1/series               SeriesView
@@ -74,6 +76,10 @@ fn types_of_the_routes_are_current() {
         .declare::<LogEntryView>()
         .declare::<LogKind>()
         .declare::<AlertView>()
-        .declare::<AlertKind>();
+        .declare::<AlertKind>()
+        .declare::<RunsView>()
+        .declare::<RunView>()
+        .declare::<RunState>()
+        .declare::<RunFigures>();
     module.text(EVENTS).check();
 }

@@ -1,7 +1,7 @@
 /** What the run's owner can do here. */
 import type { ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
-import { keepToken, recallToken, takeToken } from "./token.js";
+import { keepToken, recallToken, takeToken } from "../shared/token.js";
 
 type Order = "pause" | "resume" | "finish";
 

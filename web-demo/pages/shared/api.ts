@@ -1,5 +1,6 @@
 // What the syncer's routes answer.
 //
+// GET /v1/runs                 RunsView
 // GET /v1/status               ServerStatus
 // GET /v1/learners?offset=&limit=&sort=   LearnersPage
 // GET /v1/series               SeriesView
@@ -466,6 +467,61 @@ export type AlertView = {
 
 /** What there is an alert for. */
 export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault";
+
+/** The runs of a server. */
+export type RunsView = {
+  /** By name. */
+  runs: Array<RunView>,
+  /** Whether the server takes orders to create and delete runs; a server of one run does not. */
+  several: boolean,
+};
+
+/** One run of a server. */
+export type RunView = {
+  /** Its name; empty on a server of one run. */
+  name: string,
+  /** Where its pages are, below those of the server. */
+  path: string,
+  /** The link to lend a machine, invite included: for whoever shows the owner's token. */
+  link: string | null,
+  /** What it is doing. */
+  state: RunState,
+  /** Why it failed, if it did. */
+  why: string | null,
+  /** Its figures, while it is served. */
+  figures: RunFigures | null,
+};
+
+/** What a run is doing. */
+export type RunState = "starting" | "open" | "paused" | "complete" | "archived" | "failed";
+
+/** The figures of a run. */
+export type RunFigures = {
+  /** The run, as 16 hex digits. */
+  run: string,
+  /** The preset's name, or that of the folder whose model it began with. */
+  model: string,
+  /** Parameters of the model. */
+  params: number,
+  /** Where the text is from. */
+  corpus: string,
+  /** Learners that take part in rounds. */
+  live: number,
+  /** Learners ever seen. */
+  learnersTotal: number,
+  /** Tokens merged. */
+  tokensMerged: number,
+  /** Tokens at which the learning rate has come down. */
+  totalTokens: number,
+  /** Merged of trained, 0 to 1. */
+  participation: number,
+  /** Newest held-out loss, in nats per token. */
+  valLossLast: number | null,
+  /** Whether learners must show an invite. */
+  inviteRequired: boolean,
+  /** Alerts that stand. */
+  alerts: number,
+};
 
 /** The events of /v1/events by name, and what their data is. */
 export type ServerEvents = {

@@ -1,0 +1,103 @@
+/** One run in the list: what it is, how far it came, and its buttons. */
+import type { RunState, RunView } from "../shared/api.js";
+import { make, setAttribute, setText } from "../shared/dom.js";
+import { count, nats, percent, plural, UNKNOWN } from "../shared/format.js";
+
+/** What an owner may do with a run. */
+export type Order = "pause" | "resume" | "finish" | "start" | "archive" | "delete";
+
+const LABELS: Readonly<Record<Order, string>> = {
+  pause: "Pause",
+  resume: "Resume",
+  finish: "Finish",
+  start: "Start",
+  archive: "Archive",
+  delete: "Delete…",
+};
+
+/** What a state is called, its tone, and what an owner may do then. */
+const STATES: Readonly<Record<RunState, readonly [string, string, readonly Order[]]>> = {
+  starting: ["Starting", "waiting", []],
+  open: ["In training", "going", ["pause", "finish", "archive", "delete"]],
+  paused: ["Paused by its owner", "held", ["resume", "finish", "archive", "delete"]],
+  complete: ["Complete", "done", ["archive", "delete"]],
+  archived: ["Put away", "waiting", ["start", "delete"]],
+  failed: ["Stopped by a fault", "trouble", ["start", "delete"]],
+};
+
+/** Figures of a card, by their heads. */
+const FIGURES: readonly (readonly [string, (run: RunView) => string])[] = [
+  ["Machines", (run) => (run.figures ? count(run.figures.live) : UNKNOWN)],
+  ["Learned from", (run) => (run.figures ? `${count(run.figures.tokensMerged)} tokens` : UNKNOWN)],
+  ["Held-out loss: lower is better", (run) => (run.figures ? nats(run.figures.valLossLast) : UNKNOWN)],
+  ["Work that was kept", (run) => (run.figures ? percent(run.figures.participation) : UNKNOWN)],
+];
+
+/** A card without a run; `ask` hears its buttons. */
+export function blankCard(ask: (order: Order, name: string) => void): HTMLLIElement {
+  const card = make("li", { class: "card" });
+  card.append(
+    make("h2", {}, make("a", {})),
+    make("p", { class: "state" }),
+    make("p", { class: "about quiet small" }),
+    make("dl", { class: "figures" }, ...FIGURES.map(([head]) => make("div", {}, make("dt", {}, head), make("dd", {})))),
+    make("p", { class: "why notice small", "data-tone": "trouble" }),
+    make("p", { class: "link small" }),
+    make("div", { class: "actions" }),
+  );
+  const actions = part(card, ".actions");
+  for (const order of Object.keys(LABELS) as Order[]) {
+    const button = make("button", { type: "button", "data-order": order }, LABELS[order]);
+    if (order === "delete") button.className = "danger";
+    button.addEventListener("click", () => ask(order, card.dataset["name"] ?? ""));
+    actions.append(button);
+  }
+  return card;
+}
+
+/** Writes `run` into its card, with buttons if its owner looks. */
+export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): void {
+  const [state, tone, orders] = STATES[run.state];
+  const isServed = run.state !== "archived" && run.state !== "failed" && run.state !== "starting";
+  card.dataset["name"] = run.name;
+  const title = part(card, "h2 a");
+  setText(title, run.name === "" ? "This run" : run.name);
+  setAttribute(title, "href", isServed ? `./${run.path}` : null);
+  setText(part(card, ".state"), state);
+  setAttribute(part(card, ".state"), "data-tone", tone);
+  const figures = run.figures;
+  const about = figures && `${figures.model}, ${count(figures.params)} parameters, on ${figures.corpus}`;
+  setText(part(card, ".about"), about ?? "");
+  const cells = card.querySelectorAll("dd");
+  FIGURES.forEach(([, value], index) => {
+    const cell = cells[index];
+    if (cell) setText(cell, value(run));
+  });
+  setAttribute(part(card, ".figures"), "hidden", figures ? null : "");
+  const alerts = figures && figures.alerts > 0 ? `${plural(figures.alerts, "alert")}: see its dashboard` : null;
+  setText(part(card, ".why"), run.why ?? alerts ?? "");
+  setAttribute(part(card, ".why"), "hidden", run.why || alerts ? null : "");
+  fillLinks(part(card, ".link"), run, isServed);
+  for (const button of card.querySelectorAll<HTMLButtonElement>("button")) {
+    button.hidden = !(isOwner && orders.includes(button.dataset["order"] as Order));
+    setAttribute(button, "aria-label", `${LABELS[button.dataset["order"] as Order]} ${run.name}`);
+  }
+}
+
+/** The ways into a run; an owner sees the link to hand on, with the invite that it brings. */
+function fillLinks(place: Element, run: RunView, isServed: boolean): void {
+  const key = `${isServed}${run.link}`;
+  if (place.getAttribute("data-key") === key) return;
+  place.setAttribute("data-key", key);
+  place.replaceChildren();
+  if (!isServed) return;
+  place.append(make("a", { href: `./${run.path}` }, "Lend a machine"), " · ");
+  place.append(make("a", { href: `./${run.path}dashboard` }, "Watch"));
+  if (run.link) place.append(make("br"), "Link to hand on: ", make("a", { href: run.link }, run.link));
+}
+
+function part(card: Element, selector: string): HTMLElement {
+  const found = card.querySelector<HTMLElement>(selector);
+  if (!found) throw new Error(`a card has no ${selector}`);
+  return found;
+}

@@ -1,0 +1,126 @@
+/** The runs of a server: what each is, and for their owner what may be done with it. */
+import "./runs.css";
+import type { RunsView } from "../shared/api.js";
+import { fillRows, find, say, setText } from "../shared/dom.js";
+import { plural } from "../shared/format.js";
+import { keepToken, recallToken, takeToken } from "../shared/token.js";
+import { blankCard, fillCard, type Order } from "./card.js";
+
+/** Time between two looks, in milliseconds. */
+const LOOK_MS = 2_000;
+/** An answer that takes longer, in milliseconds, does not come. */
+const ANSWER_MS = 15_000;
+
+const list = find("runs", HTMLUListElement);
+const sentence = find("sentence", HTMLElement);
+const said = find("said", HTMLElement);
+const token = find("owner-token", HTMLInputElement);
+const dialog = find("delete-dialog", HTMLDialogElement);
+const typed = find("delete-name", HTMLInputElement);
+const confirm = find("delete-yes", HTMLButtonElement);
+let deleting = "";
+
+/** Asks for the list; what is said of it stands at its head. */
+async function look(): Promise<void> {
+  try {
+    const answer = await fetch("./v1/runs", { headers: owned(), signal: AbortSignal.timeout(ANSWER_MS) });
+    if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
+    show((await answer.json()) as RunsView);
+  } catch (error) {
+    setText(sentence, `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`);
+  }
+}
+
+function show({ runs }: RunsView): void {
+  const live = runs.reduce((sum, run) => sum + (run.figures?.live ?? 0), 0);
+  setText(
+    sentence,
+    runs.length === 0
+      ? "No model is in training here yet."
+      : `${plural(runs.length, "model")}, and ${plural(live, "machine")} at work. Choose one to lend a machine to.`,
+  );
+  const isOwner = token.value.trim() !== "";
+  fillRows(list, runs, () => blankCard(ask), (row, run) => fillCard(row, run, isOwner));
+}
+
+function owned(): Record<string, string> {
+  const shown = token.value.trim();
+  return /^[\x21-\x7e]+$/.test(shown) ? { Authorization: `Bearer ${shown}` } : {};
+}
+
+/** What a button of a run asks for. */
+function ask(order: Order, name: string): void {
+  if (order !== "delete") return void tell(order === "start" || order === "archive" ? order : `admin/${order}`, name);
+  deleting = name;
+  typed.value = "";
+  confirm.disabled = true;
+  setText(find("delete-which", HTMLElement), name);
+  dialog.showModal();
+}
+
+/** Gives an order about a run, and says what came of it. */
+async function tell(path: string, name: string): Promise<void> {
+  tellOf("Asking the syncer…", "waiting");
+  const route = `./v1/runs/${encodeURIComponent(name)}`;
+  await send(path === "" ? route : `${route}/${path}`, path === "" ? "DELETE" : "POST", null);
+}
+
+/** Sends an order; whether it was taken. */
+async function send(route: string, method: string, body: string | null): Promise<boolean> {
+  try {
+    const headers = body === null ? owned() : { ...owned(), "content-type": "application/json" };
+    const answer = await fetch(route, { method, headers, body });
+    const text = (await answer.text()).trim().slice(0, 400);
+    const denied = "That is not the token of this server. It is in the file admin.token in the folder of the runs.";
+    tellOf(answer.status === 401 ? denied : sentenced(text), answer.ok ? "done" : "trouble");
+    return answer.ok;
+  } catch {
+    tellOf("The syncer could not be reached; try again.", "trouble");
+    return false;
+  } finally {
+    await look();
+  }
+}
+
+function sentenced(text: string): string {
+  return text === "" ? "" : `${text[0]?.toUpperCase()}${text.slice(1)}.`;
+}
+
+function tellOf(text: string, tone: string): void {
+  said.hidden = false;
+  said.dataset["tone"] = tone;
+  say(said, text);
+}
+
+token.value = takeToken() || recallToken();
+keepToken(token.value);
+token.addEventListener("input", () => {
+  keepToken(token.value);
+  void look();
+});
+find("owner", HTMLDetailsElement).open = token.value !== "";
+typed.addEventListener("input", () => {
+  confirm.disabled = typed.value !== deleting;
+});
+find("delete-no", HTMLButtonElement).addEventListener("click", () => dialog.close());
+find("delete-form", HTMLFormElement).addEventListener("submit", () => {
+  if (typed.value === deleting) void tell("", deleting);
+});
+find("create", HTMLFormElement).addEventListener("submit", (event) => {
+  event.preventDefault();
+  const preset = find("new-preset", HTMLSelectElement).value;
+  const invite = find("new-invite", HTMLInputElement).checked ? '\ninvite = "auto"' : "";
+  const settings = `preset = "${preset}"${invite}\n${find("new-settings", HTMLTextAreaElement).value}\n`;
+  const field = find("new-name", HTMLInputElement);
+  tellOf("The run is being made…", "waiting");
+  void send("./v1/runs", "POST", JSON.stringify({ name: field.value, settings })).then((made) => {
+    if (made) field.value = "";
+  });
+});
+
+/** Looks again for ever, one look after the other; a hidden page waits. */
+async function watch(): Promise<void> {
+  if (!document.hidden) await look();
+  setTimeout(() => void watch(), LOOK_MS);
+}
+void watch();
