@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use archipelago::wire::http::STATUS;
+use archipelago::wire::http::{RUNS, STATUS};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -37,6 +37,18 @@ pub struct SyncerProcess {
     /// Where it listens.
     pub address: SocketAddr,
     flags: Vec<String>,
+    serves: Serves,
+}
+
+/// What a syncer serves from its folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    /// One run.
+    One,
+    /// One run, where no file may be longer than so many bytes.
+    Limited(u64),
+    /// A run in each of its folders.
+    Several,
 }
 
 /// A running learner.
@@ -52,7 +64,16 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start(flags: &[&str]) -> Self {
-        Self::start_with(None, flags)
+        Self::start_with(Serves::One, flags)
+    }
+
+    /// As [`Self::start`], with a run in each folder below [`Self::folder`]; the status is that of `/v1/runs`.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_several(flags: &[&str]) -> Self {
+        Self::start_with(Serves::Several, flags)
     }
 
     /// As [`Self::start`], where no file may be longer than so many bytes, as if the disk were full then.
@@ -61,16 +82,16 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_with_files_up_to(file_bytes_max: u64, flags: &[&str]) -> Self {
-        Self::start_with(Some(file_bytes_max), flags)
+        Self::start_with(Serves::Limited(file_bytes_max), flags)
     }
 
-    fn start_with(file_bytes_max: Option<u64>, flags: &[&str]) -> Self {
+    fn start_with(serves: Serves, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.expect("a free port");
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let child = serve(&dir, address, &flags, file_bytes_max);
-        let mut syncer = Self { child, dir, address, flags };
+        let child = serve(&dir, address, &flags, serves);
+        let mut syncer = Self { child, dir, address, flags, serves };
         syncer.await_answer();
         syncer
     }
@@ -103,7 +124,7 @@ impl SyncerProcess {
     /// # Panics
     /// If it does not come up.
     pub fn restart(&mut self) {
-        self.child = serve(&self.dir, self.address, &self.flags, None);
+        self.child = serve(&self.dir, self.address, &self.flags, self.unlimited());
         self.await_answer();
     }
 
@@ -144,13 +165,18 @@ impl SyncerProcess {
     /// If it does not refuse.
     #[must_use]
     pub fn refused(&self) -> String {
-        let mut child = serve(&self.dir, self.address, &self.flags, None);
+        let mut child = serve(&self.dir, self.address, &self.flags, self.unlimited());
         let status = ended(&mut child, "syncer", "");
         assert_eq!(status.code(), Some(14), "{}", self.log());
         self.log()
     }
 
-    /// Its run's folder.
+    /// What it serves once its files may grow.
+    fn unlimited(&self) -> Serves {
+        if self.serves == Serves::Several { Serves::Several } else { Serves::One }
+    }
+
+    /// The folder of its run, or of its runs.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.dir.path().join("run")
@@ -159,7 +185,8 @@ impl SyncerProcess {
     /// Its `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
-        let body = get(self.address, STATUS).ok()?;
+        let path = if self.serves == Serves::Several { RUNS } else { STATUS };
+        let body = get(self.address, path).ok()?;
         serde_json::from_str(&body).ok()
     }
 
@@ -215,16 +242,29 @@ impl SyncerProcess {
         self.learner_on("cpu", name)
     }
 
+    /// As [`Self::learner`], at `path` below the syncer's address.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    #[must_use]
+    pub fn learner_at(&self, path: &str, name: &str) -> LearnerProcess {
+        self.join(&format!("{}{path}", self.url()), "cpu", name)
+    }
+
     /// As [`Self::learner`], with `engine`: `cpu` or `gpu`.
     ///
     /// # Panics
     /// If the program cannot be started.
     #[must_use]
     pub fn learner_on(&self, engine: &str, name: &str) -> LearnerProcess {
+        self.join(&self.url(), engine, name)
+    }
+
+    fn join(&self, url: &str, engine: &str, name: &str) -> LearnerProcess {
         let log = self.dir.path().join(format!("{name}.log"));
         let out = File::options().append(true).create(true).open(&log).expect("a log");
         let child = Command::new(program("native-learner"))
-            .args(["join", &self.url(), "--engine", engine, "--threads", "1", "--json"])
+            .args(["join", url, "--engine", engine, "--threads", "1", "--json"])
             .args(["--name", name, "--identity"])
             .arg(self.dir.path().join(format!("{name}.identity")))
             .stdin(Stdio::null())
@@ -316,14 +356,14 @@ pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
     found.and_then(|learner| learner[key].as_f64()).unwrap_or(0.0)
 }
 
-fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], file_bytes_max: Option<u64>) -> Child {
+fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -> Child {
     let file = |name: &str| {
         File::options().append(true).create(true).open(dir.path().join(name)).expect("a file for its output")
     };
     let program = program("syncer-server");
-    let mut command = match file_bytes_max {
-        None => Command::new(program),
-        Some(bytes) => {
+    let mut command = match serves {
+        Serves::One | Serves::Several => Command::new(program),
+        Serves::Limited(bytes) => {
             // The shell counts in blocks of 512 bytes. A write beyond the limit is an error then, and no signal.
             let limited = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" \"$@\"", bytes / 512);
             let mut shell = Command::new("sh");
@@ -332,7 +372,8 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], file_bytes_max: O
         }
     };
     command
-        .args(["serve", "--json", "--listen", &address.to_string(), "--dir"])
+        .args(["serve", "--json", "--listen", &address.to_string()])
+        .arg(if serves == Serves::Several { "--runs" } else { "--dir" })
         .arg(dir.path().join("run"))
         .args(flags)
         .stdin(Stdio::null())

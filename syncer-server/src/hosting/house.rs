@@ -55,9 +55,9 @@ struct Served {
     app: Arc<App>,
     router: Router,
     /// What its learners are told at its end.
-    stop: Option<oneshot::Sender<Bye>>,
+    stop: oneshot::Sender<Bye>,
     /// Ends once the run is saved.
-    task: Option<JoinHandle<()>>,
+    task: JoinHandle<()>,
 }
 
 /// All runs of a folder.
@@ -327,26 +327,22 @@ impl House {
                 house.set(&name, Hosted::Failed(ended));
             }
         });
-        Ok(Served { app, router, stop: Some(stop), task: Some(task) })
+        Ok(Served { app, router, stop, task })
     }
 
-    /// Stops a run that is served, and tells its learners `bye`; what it is from then on.
-    async fn stop(&self, name: &RunName, bye: Bye, then: Hosted) -> Result<(), Refused> {
+    /// Stops a run if it is served, and tells its learners `bye`. Nobody reaches it from then on; if it cannot be saved,
+    /// it has failed.
+    async fn stop(&self, name: &RunName, bye: Bye) -> Result<(), Refused> {
         let stopped = match self.write().get_mut(name) {
             None => return Err(Refused::NoSuchRun),
-            Some(Hosted::Served(served)) => (served.stop.take(), served.task.take()),
-            Some(_) => (None, None),
+            Some(hosted @ Hosted::Served(_)) => std::mem::replace(hosted, Hosted::Archived),
+            Some(_) => return Ok(()),
         };
-        if let (Some(stop), Some(task)) = stopped {
+        if let Hosted::Served(Served { app, router, stop, task }) = stopped {
+            // What they hold would be waited for as if it were a learner's connection.
+            drop((app, router));
             drop(stop.send(bye));
             drop(task.await);
-        }
-        let mut runs = self.write();
-        // One that failed while it was stopped says so.
-        let has_failed =
-            matches!(runs.get(name), Some(Hosted::Failed(_))) && matches!(then, Hosted::Archived);
-        if !has_failed {
-            runs.insert(name.clone(), then);
         }
         Ok(())
     }
@@ -355,7 +351,8 @@ impl House {
     pub(super) async fn archive(&self, name: &RunName) -> Result<(), Refused> {
         let _turn = self.orders.lock().await;
         let bye = Bye::new(CloseCode::Done, "the owner has put this run away");
-        self.stop(name, bye, Hosted::Archived).await?;
+        self.stop(name, bye).await?;
+        self.set(name, Hosted::Archived);
         let mark = self.dir(name).join(ARCHIVED);
         let marked = blocking(move || {
             fs::write(&mark, "").map_err(|source| ServerError::Disk { what: "write", path: mark, source })
@@ -367,7 +364,7 @@ impl House {
     pub(super) async fn delete(&self, name: &RunName) -> Result<(), Refused> {
         let _turn = self.orders.lock().await;
         let bye = Bye::new(CloseCode::Done, "the owner has deleted this run");
-        self.stop(name, bye, Hosted::Archived).await?;
+        self.stop(name, bye).await?;
         let (dir, aside) = (self.dir(name), self.folder.join(format!("{REMOVED}{name}")));
         blocking(move || remove(&dir, &aside)).await??;
         self.write().remove(name);
@@ -378,7 +375,7 @@ impl House {
     async fn close(&self) {
         let _turn = self.orders.lock().await;
         let names: Vec<RunName> = self.read().keys().cloned().collect();
-        join_all(names.iter().map(|name| self.stop(name, restart(), Hosted::Archived))).await;
+        join_all(names.iter().map(|name| self.stop(name, restart()))).await;
     }
 }
 

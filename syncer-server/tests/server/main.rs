@@ -9,6 +9,7 @@ mod durability;
 mod files;
 mod finished;
 mod glance;
+mod hosting;
 mod init;
 mod log;
 mod monitoring;

@@ -80,17 +80,7 @@ impl Server {
 
     /// One HTTP exchange with a body, whose length is among the request's headers.
     pub async fn exchange(&self, request: &str, sent: &str) -> (u16, String, Vec<u8>) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let (first, rest) = request.split_once('\n').unwrap_or((request, ""));
-        let text = format!("{first} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
-        let text = text + &rest.lines().map(|line| format!("{line}\r\n")).collect::<String>() + "\r\n" + sent;
-        stream.write_all(text.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
-        let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-        let head = String::from_utf8(answer[..at].to_vec()).unwrap().to_lowercase();
-        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (code, head, answer[at + 4..].to_vec())
+        http_at(self.address, request, sent).await
     }
 
     pub async fn status(&self) -> serde_json::Value {
@@ -98,6 +88,21 @@ impl Server {
         assert_eq!(code, 200);
         serde_json::from_slice(&body).unwrap()
     }
+}
+
+/// One HTTP exchange with whoever listens on `address`: status, head, body.
+pub async fn http_at(address: SocketAddr, request: &str, sent: &str) -> (u16, String, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (first, rest) = request.split_once('\n').unwrap_or((request, ""));
+    let text = format!("{first} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let text = text + &rest.lines().map(|line| format!("{line}\r\n")).collect::<String>() + "\r\n" + sent;
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let at = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8(answer[..at].to_vec()).unwrap().to_lowercase();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, head, answer[at + 4..].to_vec())
 }
 
 async fn ended(task: JoinHandle<Result<ServerStatus, ServerError>>) -> ServerStatus {

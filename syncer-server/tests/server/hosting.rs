@@ -1,0 +1,171 @@
+//! A server of several runs: names, orders, tokens, and a run that fails.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use syncer_server::{ServeConfig, ServerError, host};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::support::{PATIENCE, http_at};
+
+const SETTINGS: &str = "preset = \"tiny\"\ncorpus-bytes = \"60kB\"\nno-eval = true\n";
+
+struct House {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ServerError>>,
+}
+
+impl House {
+    async fn start(folder: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let config = ServeConfig {
+            runs: Some(folder.to_owned()),
+            admin_token: Some("secret".into()),
+            ..ServeConfig::default()
+        };
+        let task = tokio::spawn(host(listener, config, async { drop(stopped.await) }));
+        Self { address, stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        tokio::time::timeout(PATIENCE, self.task).await.expect("the server ends").unwrap().unwrap();
+    }
+
+    /// Code and words of an answer.
+    async fn ask(&self, first: &str, token: &str, body: &str) -> (u16, String) {
+        let headers = format!("\nAuthorization: Bearer {token}\nContent-Length: {}", body.len());
+        let (code, _, body) = http_at(self.address, &format!("{first}{headers}"), body).await;
+        (code, String::from_utf8(body).unwrap())
+    }
+
+    async fn create(&self, name: &str, settings: &str) -> (u16, String) {
+        self.ask("POST /v1/runs", "secret", &json!({ "name": name, "settings": settings }).to_string()).await
+    }
+
+    async fn list(&self, token: &str) -> Vec<Value> {
+        let (code, body) = self.ask("GET /v1/runs", token, "").await;
+        assert_eq!(code, 200);
+        let list: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(list["several"], true);
+        list["runs"].as_array().unwrap().clone()
+    }
+
+    /// Waits until no run is being opened.
+    async fn settled(&self) -> Vec<Value> {
+        for _ in 0..600 {
+            let runs = self.list("").await;
+            if runs.iter().all(|run| run["state"] != "starting") {
+                return runs;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        panic!("a run is opened for a minute");
+    }
+}
+
+fn states(runs: &[Value]) -> Vec<(&str, &str)> {
+    runs.iter().map(|run| (run["name"].as_str().unwrap(), run["state"].as_str().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let house = House::start(dir.path()).await;
+    assert_eq!(house.list("").await, Vec::<Value>::new());
+    for (name, settings, part) in [
+        ("../x", "", "is no name of a run"),
+        ("", "", "is no name of a run"),
+        ("x", "presett = 1", "unknown key `presett`"),
+        ("x", "dir = \"/\"", "the key `dir` does not belong here"),
+        ("x", "data = \"/etc/hostname\"", "`data` names a file of the server"),
+    ] {
+        let (code, words) = house.create(name, settings).await;
+        assert!(code == 400 && words.contains(part), "{code} {words}");
+    }
+    // What cannot be started leaves nothing behind.
+    let (code, words) = house.create("x", "preset = \"huge\"").await;
+    assert!(code == 422 && words.contains("\"huge\""), "{code} {words}");
+    assert!(house.list("").await.is_empty() && !dir.path().join("x").exists());
+
+    let open = (200, "the run a is open\n".to_owned());
+    assert_eq!(house.create("a", &format!("{SETTINGS}invite = \"open-sesame\"")).await, open);
+    assert_eq!(house.create("b", SETTINGS).await.0, 200);
+    assert_eq!(house.create("a", SETTINGS).await, (409, "there is a run a already\n".to_owned()));
+    // An invite is the owner's to hand on.
+    assert_eq!(house.list("").await[0]["link"], Value::Null);
+    let link = house.list("secret").await[0]["link"].as_str().unwrap().to_owned();
+    assert_eq!(link, format!("http://{}/runs/a/#invite=open-sesame", house.address));
+
+    for order in ["POST /v1/runs", "DELETE /v1/runs/a", "POST /v1/runs/a/archive", "POST /v1/runs/a/start"] {
+        let own = fs::read_to_string(dir.path().join("a/admin.token")).unwrap();
+        // A run's own token is its owner's, not the server's.
+        for token in ["", "wrong", own.trim()] {
+            assert_eq!(house.ask(order, token, "").await.0, 401, "{order}");
+        }
+    }
+    // A run's token steers that run, and no other.
+    let of_a = fs::read_to_string(dir.path().join("a/admin.token")).unwrap();
+    assert_eq!(house.ask("POST /v1/runs/a/admin/pause", of_a.trim(), "").await.0, 202);
+    assert_eq!(house.ask("POST /v1/runs/b/admin/pause", of_a.trim(), "").await.0, 401);
+    assert_eq!(house.ask("POST /runs/b/v1/admin/pause", of_a.trim(), "").await.0, 401);
+    assert_eq!(states(&house.list("").await), [("a", "paused"), ("b", "open")]);
+    assert_eq!(house.ask("POST /v1/runs/a/admin/resume", "secret", "").await.0, 202);
+
+    assert_eq!(house.ask("POST /v1/runs/a/archive", "secret", "").await.0, 200);
+    assert_eq!(states(&house.list("").await), [("a", "archived"), ("b", "open")]);
+    assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 503);
+    assert_eq!(house.ask("GET /v1/runs/b/status", "", "").await.0, 200);
+    house.stop().await;
+
+    // It stays away over a restart.
+    let house = House::start(dir.path()).await;
+    assert_eq!(states(&house.settled().await), [("a", "archived"), ("b", "open")]);
+    assert_eq!(house.ask("POST /v1/runs/a/start", "secret", "").await.0, 200);
+    assert_eq!(house.ask("POST /v1/runs/a/start", "secret", "").await.0, 409);
+    assert_eq!(house.ask("DELETE /v1/runs/a", "secret", "").await, (200, "the run a is deleted\n".into()));
+    assert_eq!(house.ask("DELETE /v1/runs/a", "secret", "").await.0, 404);
+    assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 404);
+    assert_eq!(states(&house.list("").await), [("b", "open")]);
+    assert!(!dir.path().join("a").exists());
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, settings) in
+        [("good", SETTINGS), ("bad", "preset = \"tiny\"\ndata = \"nowhere\""), ("Odd", "")]
+    {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("settings.toml"), settings).unwrap();
+    }
+    // What a crash left of a run that was being removed.
+    fs::create_dir_all(dir.path().join(".removed-old/bodies")).unwrap();
+    let house = House::start(dir.path()).await;
+    let runs = house.settled().await;
+    assert_eq!(states(&runs), [("bad", "failed"), ("good", "open")]);
+    assert!(runs[0]["why"].as_str().unwrap().contains("cannot read data nowhere"), "{}", runs[0]);
+    assert!(!dir.path().join(".removed-old").exists() && dir.path().join("Odd").exists());
+    let (code, words) = house.ask("GET /readyz", "", "").await;
+    assert_eq!((code, &*words), (503, "the run bad is failed\n"));
+    assert_eq!(house.ask("GET /v1/runs/bad/status", "", "").await.0, 503);
+    assert_eq!(house.ask("GET /v1/runs/good/status", "", "").await.0, 200);
+
+    fs::write(dir.path().join("bad/settings.toml"), SETTINGS).unwrap();
+    assert_eq!(house.ask("POST /v1/runs/bad/start", "secret", "").await.0, 200);
+    assert_eq!(house.ask("GET /readyz", "", "").await, (200, "ready\n".into()));
+    // One whose folder was put there meanwhile can be started too.
+    fs::create_dir(dir.path().join("later")).unwrap();
+    assert_eq!(house.ask("POST /v1/runs/later/start", "secret", "").await.0, 404);
+    fs::write(dir.path().join("later/settings.toml"), SETTINGS).unwrap();
+    assert_eq!(house.ask("POST /v1/runs/later/start", "secret", "").await.0, 200);
+    house.stop().await;
+}

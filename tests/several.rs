@@ -1,0 +1,108 @@
+//! Several runs on one server: what is done to one does nothing to the others.
+#![cfg(unix)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::verbs;
+use serde_json::Value;
+
+/// A small run that measures nothing.
+const SETTINGS: &str = r#"
+preset = "tiny"
+corpus-bytes = "256KiB"
+sync-every = 8
+fragments = 4
+no-eval = true
+"#;
+
+/// The figures of the run `name` in a list, null if there are none.
+fn figures(list: &Value, name: &str) -> Value {
+    view(list, name)["figures"].clone()
+}
+
+fn view(list: &Value, name: &str) -> Value {
+    let runs = list["runs"].as_array().into_iter().flatten();
+    runs.filter(|run| run["name"] == name).cloned().next().unwrap_or_default()
+}
+
+fn merged(list: &Value, name: &str) -> f64 {
+    number(&figures(list, name), "tokensMerged")
+}
+
+/// Gives an order about the run `name`; what the program says.
+fn order(syncer: &SyncerProcess, what: &str, name: &str, flags: &[&OsStr]) -> String {
+    let url = format!("http://{}", syncer.address);
+    let runs = syncer.folder();
+    let words: [&OsStr; 7] = [
+        "run".as_ref(),
+        what.as_ref(),
+        name.as_ref(),
+        "--url".as_ref(),
+        url.as_ref(),
+        "--runs".as_ref(),
+        runs.as_ref(),
+    ];
+    let output = verbs::run(&[&words[..], flags].concat());
+    assert!(output.status.success(), "{what} {name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn settings(folder: &Path) -> std::path::PathBuf {
+    let file = folder.join("new.toml");
+    fs::write(&file, SETTINGS).expect("a file");
+    file
+}
+
+#[test]
+fn three_runs_train_and_the_third_loses_nothing_by_what_befalls_the_others() {
+    let _alone = whole_machine();
+    let mut syncer = SyncerProcess::start_several(&[]);
+    let file = settings(&syncer.folder());
+    for name in ["a", "b", "c"] {
+        let said = order(&syncer, "create", name, &["--settings".as_ref(), file.as_ref()]);
+        assert_eq!(said.trim(), format!("the run {name} is open"));
+    }
+    let [mut in_a, mut in_b, mut in_c] =
+        ["a", "b", "c"].map(|name| syncer.learner_at(&format!("/runs/{name}"), &format!("in-{name}")));
+    let all = ["a", "b", "c"];
+    syncer.wait_until("all three merge", |list| all.iter().all(|name| merged(list, name) > 20_000.0));
+
+    // One is deleted: its learner is sent home, and its folder is gone.
+    order(&syncer, "delete", "a", &["--yes".as_ref()]);
+    assert!(in_a.wait().success(), "whose run is deleted goes home in order");
+    assert!(!syncer.folder().join("a").exists());
+    // One is killed, and learners of the third see no more of it than the restart.
+    let before = syncer
+        .wait_until("the others go on", |list| view(list, "a").is_null() && merged(list, "c") > 40_000.0);
+    syncer.kill();
+    syncer.restart();
+    let after = syncer.wait_until("both are there again", |list| {
+        ["b", "c"].iter().all(|name| merged(list, name) >= merged(&before, name))
+    });
+    assert!(view(&after, "a").is_null());
+    syncer.wait_until("both go on", |list| {
+        ["b", "c"].iter().all(|name| merged(list, name) > merged(&after, name) + 10_000.0)
+    });
+    // One is put away and taken out again, while the third trains on.
+    order(&syncer, "archive", "b", &[]);
+    assert!(in_b.wait().success(), "whose run is put away goes home in order");
+    let away = syncer.wait_until("it is away", |list| view(list, "b")["state"] == "archived");
+    syncer.wait_until("the third goes on", |list| merged(list, "c") > merged(&away, "c") + 10_000.0);
+    order(&syncer, "start", "b", &[]);
+    let back = syncer.wait_until("it is back", |list| view(list, "b")["state"] == "open");
+    assert!(merged(&back, "b") >= merged(&after, "b"), "nothing of it is lost");
+    let last = syncer.wait_until("the third goes on", |list| merged(list, "c") > merged(&back, "c"));
+    // What one learner of one run trained is all that is in it, and nearly all of that was merged.
+    assert!(number(&figures(&last, "c"), "participation") > 0.8, "{last}");
+    assert_eq!(number(&figures(&last, "c"), "learnersTotal"), 1.0);
+    assert!(in_c.interrupt().0.success());
+    syncer.kill();
+    // The tape of each was its own.
+    for name in ["b", "c"] {
+        let found = verbs::replay(&syncer.folder().join(name));
+        assert!(number(&found, "merges") > 0.0, "{name}: {found}");
+    }
+}
