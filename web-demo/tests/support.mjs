@@ -48,11 +48,9 @@ function program(name) {
   return join(folder, name);
 }
 
-/** Starts a syncer on a port that it chooses; `stop` ends it. */
-export async function startSyncer(...args) {
-  const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
-  const preset = args.includes("--preset") ? [] : ["--preset", "tiny"];
-  const command = ["serve", "--listen", "127.0.0.1:0", "--dir", join(folder, "run"), "--quiet", ...preset, ...args];
+/** Starts the syncer's program with the words of `serve`; the process, and the address that it says. */
+async function serving(...words) {
+  const command = ["serve", "--listen", "127.0.0.1:0", "--quiet", ...words];
   const child = spawn(program("syncer-server"), command, { stdio: ["ignore", "pipe", "inherit"] });
   const url = await new Promise((found, failed) => {
     let text = "";
@@ -64,6 +62,33 @@ export async function startSyncer(...args) {
     child.on("error", failed);
     child.on("exit", (code) => failed(new Error(`the syncer ended with ${code} before it listened: ${text}`)));
   });
+  return { child, url };
+}
+
+/** Starts a syncer of several runs, without any yet; `stop` ends it. */
+export async function startHouse() {
+  const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
+  const { child, url } = await serving("--runs", folder);
+  return {
+    url,
+    folder,
+    /** The figures of the run that is called so. */
+    async figures(name) {
+      const { runs } = await (await fetch(new URL("v1/runs", url))).json();
+      return runs.find((run) => run.name === name)?.figures;
+    },
+    async stop() {
+      await end(child);
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Starts a syncer on a port that it chooses; `stop` ends it. */
+export async function startSyncer(...args) {
+  const folder = await mkdtemp(join(tmpdir(), "archipelago-"));
+  const preset = args.includes("--preset") ? [] : ["--preset", "tiny"];
+  const { child, url } = await serving("--dir", join(folder, "run"), ...preset, ...args);
   const status = async () => (await fetch(new URL("v1/status", url))).json();
   return {
     url,

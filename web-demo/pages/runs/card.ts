@@ -9,7 +9,7 @@ export type Order = "pause" | "resume" | "finish" | "start" | "archive" | "delet
 const LABELS: Readonly<Record<Order, string>> = {
   pause: "Pause",
   resume: "Resume",
-  finish: "Finish",
+  finish: "Finish…",
   start: "Start",
   archive: "Archive",
   delete: "Delete…",
@@ -30,7 +30,7 @@ const FIGURES: readonly (readonly [string, (run: RunView) => string])[] = [
   ["Machines", (run) => (run.figures ? count(run.figures.live) : UNKNOWN)],
   ["Learned from", (run) => (run.figures ? `${count(run.figures.tokensMerged)} tokens` : UNKNOWN)],
   ["Held-out loss: lower is better", (run) => (run.figures ? nats(run.figures.valLossLast) : UNKNOWN)],
-  ["Work that was kept", (run) => (run.figures ? percent(run.figures.participation) : UNKNOWN)],
+  ["Work that was kept", (run) => (run.figures?.tokensMerged ? percent(run.figures.participation) : UNKNOWN)],
 ];
 
 /** A card without a run; `ask` hears its buttons. */

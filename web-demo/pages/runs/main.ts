@@ -15,10 +15,26 @@ const list = find("runs", HTMLUListElement);
 const sentence = find("sentence", HTMLElement);
 const said = find("said", HTMLElement);
 const token = find("owner-token", HTMLInputElement);
-const dialog = find("delete-dialog", HTMLDialogElement);
-const typed = find("delete-name", HTMLInputElement);
-const confirm = find("delete-yes", HTMLButtonElement);
-let deleting = "";
+const dialog = find("sure", HTMLDialogElement);
+const typed = find("sure-name", HTMLInputElement);
+const confirm = find("sure-yes", HTMLButtonElement);
+/** What is to be done once its owner is sure. */
+let asked: { readonly order: Final; readonly name: string } | null = null;
+
+/** Orders that nothing takes back. */
+type Final = "finish" | "delete";
+const FINAL: Readonly<Record<Final, { readonly title: string; readonly text: string; readonly button: string }>> = {
+  finish: {
+    title: "Finish this run for good?",
+    text: "Everyone's last progress is collected, then learners are sent home, and nobody can train any more. Its pages stay, with the last text and the model to download.",
+    button: "Finish the run",
+  },
+  delete: {
+    title: "Delete this run for good?",
+    text: "Its model, its history and its tape are removed from the server, and learners are sent home. Nothing brings them back.",
+    button: "Delete the run",
+  },
+};
 
 /** Asks for the list; what is said of it stands at its head. */
 async function look(): Promise<void> {
@@ -50,19 +66,23 @@ function owned(): Record<string, string> {
 
 /** What a button of a run asks for. */
 function ask(order: Order, name: string): void {
-  if (order !== "delete") return void tell(order === "start" || order === "archive" ? order : `admin/${order}`, name);
-  deleting = name;
+  if (order !== "delete" && order !== "finish") return void tell(order, name);
+  asked = { order, name };
   typed.value = "";
   confirm.disabled = true;
-  setText(find("delete-which", HTMLElement), name);
+  setText(find("sure-title", HTMLElement), FINAL[order].title);
+  setText(find("sure-text", HTMLElement), FINAL[order].text);
+  setText(find("sure-which", HTMLElement), name);
+  setText(confirm, FINAL[order].button);
   dialog.showModal();
 }
 
 /** Gives an order about a run, and says what came of it. */
-async function tell(path: string, name: string): Promise<void> {
+async function tell(order: Order, name: string): Promise<void> {
   tellOf("Asking the syncer…", "waiting");
-  const route = `./v1/runs/${encodeURIComponent(name)}`;
-  await send(path === "" ? route : `${route}/${path}`, path === "" ? "DELETE" : "POST", null);
+  const run = `./v1/runs/${encodeURIComponent(name)}`;
+  if (order === "delete") await send(run, "DELETE", null);
+  else await send(`${run}/${order === "start" || order === "archive" ? order : `admin/${order}`}`, "POST", null);
 }
 
 /** Sends an order; whether it was taken. */
@@ -100,11 +120,11 @@ token.addEventListener("input", () => {
 });
 find("owner", HTMLDetailsElement).open = token.value !== "";
 typed.addEventListener("input", () => {
-  confirm.disabled = typed.value !== deleting;
+  confirm.disabled = typed.value !== asked?.name;
 });
-find("delete-no", HTMLButtonElement).addEventListener("click", () => dialog.close());
-find("delete-form", HTMLFormElement).addEventListener("submit", () => {
-  if (typed.value === deleting) void tell("", deleting);
+find("sure-no", HTMLButtonElement).addEventListener("click", () => dialog.close());
+find("sure-form", HTMLFormElement).addEventListener("submit", () => {
+  if (asked && typed.value === asked.name) void tell(asked.order, asked.name);
 });
 find("create", HTMLFormElement).addEventListener("submit", (event) => {
   event.preventDefault();
@@ -113,8 +133,10 @@ find("create", HTMLFormElement).addEventListener("submit", (event) => {
   const settings = `preset = "${preset}"${invite}\n${find("new-settings", HTMLTextAreaElement).value}\n`;
   const field = find("new-name", HTMLInputElement);
   tellOf("The run is being made…", "waiting");
-  void send("./v1/runs", "POST", JSON.stringify({ name: field.value, settings })).then((made) => {
-    if (made) field.value = "";
+  const name = field.value;
+  void send("./v1/runs", "POST", JSON.stringify({ name, settings })).then((made) => {
+    // Unless the next name is being typed already.
+    if (made && field.value === name) field.value = "";
   });
 });
 
