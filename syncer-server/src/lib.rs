@@ -76,14 +76,14 @@ mod webhook;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, Cli, EventsArgs, ExportArgs, ForkArgs, OrderArgs, PlaceArgs, ReplayArgs, RunOrder,
-    RunsArgs, SampleArgs, ServeConfig, StatusArgs, TableArgs, Verb, moved, parse,
+    AlertArgs, BackupArgs, Cli, EventsArgs, ExportArgs, ForkArgs, OrderArgs, PlaceArgs, ReplayArgs, RunName,
+    RunOrder, RunsArgs, SampleArgs, ServeConfig, StatusArgs, TableArgs, Verb, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{Exit, ServerError};
 pub use export::{Exported, export};
 pub use fork::{Forked, fork};
-pub use hosting::{RunFigures, RunName, RunState, RunView, RunsView, host, order, runs};
+pub use hosting::{RunFigures, RunState, RunView, RunsView, host, order, runs};
 pub use http::WATCHERS_MAX;
 pub use llama::Precision;
 pub use prepare::{PlanFacts, invite, owner_token, validate};

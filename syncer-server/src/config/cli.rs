@@ -7,9 +7,8 @@ use archipelago_cli::{CliError, Program, Sources};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
-use super::{EventsArgs, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
+use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
 use crate::errors::Exit;
-use crate::hosting::OF_THE_SERVER;
 use crate::llama::Precision;
 
 /// The syncer of one Archipelago run: it leads the learners' rounds, merges what they send and keeps the

@@ -4,6 +4,7 @@ mod alerts;
 mod classroom;
 mod cli;
 mod glance;
+mod name;
 mod run;
 mod runs;
 
@@ -16,8 +17,9 @@ use serde::Serialize;
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+pub use name::RunName;
 pub use run::{INVITE_AUTO, INVITE_SHORT, invite, licence, preset, run_spec, syncer_config};
-pub use runs::{OrderArgs, RunOrder, RunsArgs};
+pub use runs::{OF_THE_SERVER, OrderArgs, RunOrder, RunsArgs};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.

@@ -2,7 +2,22 @@
 
 use std::path::PathBuf;
 
-use crate::hosting::RunName;
+use super::RunName;
+
+/// Settings of the server, which it has once for all runs.
+pub const OF_THE_SERVER: [&str; 11] = [
+    "runs",
+    "dir",
+    "listen",
+    "public-url",
+    "pages",
+    "allow-origin",
+    "classroom",
+    "exit-when-finished",
+    "without-tape-for-benchmarks",
+    "json",
+    "quiet",
+];
 
 /// Settings of `runs`.
 #[derive(clap::Args, Clone, Debug)]

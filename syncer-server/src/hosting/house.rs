@@ -15,10 +15,9 @@ use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use super::name::RunName;
 use super::settings;
 use super::view::{RunState, RunView};
-use crate::config::ServeConfig;
+use crate::config::{RunName, ServeConfig};
 use crate::errors::ServerError;
 use crate::http::{self, App};
 use crate::links::{Links, fragment};

@@ -2,7 +2,6 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | `name` | what a run is called, in links and on the disk |
 //! | `settings` | the file that makes a folder a run |
 //! | `house` | the runs that are there, started and stopped one by one |
 //! | `routes` | the way from a request to its run, and the owner's orders |
@@ -14,16 +13,13 @@
 //! by threads that the system shares out, so that a run that merges much does not keep another from merging.
 
 mod house;
-mod name;
 mod orders;
 mod routes;
 mod settings;
 mod view;
 
 pub use house::host;
-pub use name::RunName;
 pub use orders::{order, runs};
 pub use view::{RunFigures, RunState, RunView, RunsView};
 
 pub(crate) use routes::single;
-pub(crate) use settings::OF_THE_SERVER;

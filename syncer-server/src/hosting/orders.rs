@@ -8,9 +8,8 @@ use archipelago::wire::http as path;
 use axum::http::Method;
 use serde_json::json;
 
-use super::name::RunName;
 use super::view::{RunView, RunsView};
-use crate::config::{OrderArgs, RunOrder, RunsArgs};
+use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
 use crate::glance::{Side, UNKNOWN, count, get, nats, order_to, percent, plain, table};
 

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use tower_service::Service;
 
 use super::house::{House, Refused};
-use super::name::RunName;
 use super::view::{RunState, RunView, RunsView};
+use crate::config::RunName;
 use crate::http::{self, App, page, shows_token};
 
 /// Largest order about runs, in bytes: settings are some lines.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use archipelago_cli::{FileError, from_toml};
 
-use crate::config::ServeConfig;
+use crate::config::{OF_THE_SERVER, ServeConfig};
 use crate::errors::ServerError;
 
 /// The file's name.
@@ -14,21 +14,6 @@ pub(super) const FILE: &str = "settings.toml";
 
 /// Largest file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
-
-/// Settings of the server, which it has once for all runs.
-pub(crate) const OF_THE_SERVER: [&str; 11] = [
-    "runs",
-    "dir",
-    "listen",
-    "public-url",
-    "pages",
-    "allow-origin",
-    "classroom",
-    "exit-when-finished",
-    "without-tape-for-benchmarks",
-    "json",
-    "quiet",
-];
 
 /// Settings that name files of the server's machine: whoever orders from elsewhere may not.
 const PATHS: [&str; 3] = ["data", "init", "tokenizer"];
