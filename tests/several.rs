@@ -25,7 +25,7 @@ fn figures(list: &Value, name: &str) -> Value {
 
 fn view(list: &Value, name: &str) -> Value {
     let runs = list["runs"].as_array().into_iter().flatten();
-    runs.filter(|run| run["name"] == name).cloned().next().unwrap_or_default()
+    runs.into_iter().find(|run| run["name"] == name).cloned().unwrap_or_default()
 }
 
 fn merged(list: &Value, name: &str) -> f64 {

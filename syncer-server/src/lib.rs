@@ -96,10 +96,7 @@ pub use tape::{Member, ReplayedMerge};
 
 use std::future::Future;
 
-use axum::Router;
-use axum::serve::ListenerExt;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
 
 use links::Links;
 use running::Running;
@@ -138,31 +135,8 @@ pub async fn serve(
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
-    let web = tokio::spawn(answer(listener, hosting::single(run.app), run.stopping));
+    let web = tokio::spawn(http::answer(listener, hosting::single(run.app), run.stopping));
     let ended = run.work.await;
     web.abort();
     ended
-}
-
-/// Answers requests until told to stop.
-async fn answer(listener: TcpListener, router: Router, mut stopping: watch::Receiver<bool>) {
-    let stopped = async move { drop(stopping.wait_for(|stopped| *stopped).await) };
-    let listener = listener.tap_io(without_delay);
-    let web = axum::serve(listener, router).with_graceful_shutdown(stopped);
-    if let Err(error) = web.await {
-        tracing::error!(%error, "nothing listens any more");
-    }
-}
-
-/// Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
-fn without_delay(stream: &mut TcpStream) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection stays slow");
-    }
-}
-
-/// Runs `work` where it may take its time.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ServerError> {
-    let what = "a background task panicked";
-    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal { what: what.into() })
 }

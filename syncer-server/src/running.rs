@@ -20,7 +20,7 @@ use crate::prepare::{Plan, Prepared, alert_terms};
 use crate::status::{Board, ServerStatus};
 use crate::store::Store;
 use crate::webhook::Webhook;
-use crate::{blocking, evaluate, http, links};
+use crate::{evaluate, http, links};
 
 /// Sockets at once beside the learners: those that have yet to introduce themselves.
 const STRANGERS_MAX: u32 = 256;
@@ -175,4 +175,12 @@ fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Con
         invite: prepared.invite.clone(),
         body_bytes_max: prepared.body_bytes_max,
     }
+}
+
+/// Runs `work` where it may take its time.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ServerError> {
+    let what = "a background task panicked";
+    tokio::task::spawn_blocking(work).await.map_err(|_| ServerError::Internal { what: what.into() })
 }

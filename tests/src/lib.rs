@@ -1,6 +1,8 @@
 //! Helpers shared by the suites that are wider than one file.
 
+mod children;
 pub mod http;
+mod learners;
 pub mod processes;
 mod programs;
 pub mod socket;

@@ -2,24 +2,22 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use archipelago::wire::http::{RUNS, STATUS};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::children::{POLL, clock, ended, interrupt, kill, tail};
 use crate::http::get;
 use crate::programs::program;
 use crate::verbs;
 
-/// Longest wait for anything that must come; shared machines can be slow.
-pub const WAIT: Duration = Duration::from_secs(180);
-/// Time between two looks.
-const POLL: Duration = Duration::from_millis(50);
+pub use crate::children::WAIT;
+pub use crate::learners::LearnerProcess;
 
 /// One test at a time has the machine's cores.
 ///
@@ -49,12 +47,6 @@ enum Serves {
     Limited(u64),
     /// A run in each of its folders.
     Several,
-}
-
-/// A running learner.
-pub struct LearnerProcess {
-    child: Child,
-    log: PathBuf,
 }
 
 impl SyncerProcess {
@@ -293,53 +285,10 @@ impl SyncerProcess {
     }
 }
 
-impl LearnerProcess {
-    /// Kills it without warning.
-    pub fn kill(&mut self) {
-        kill(&mut self.child);
-    }
-
-    /// Asks it to leave politely, as Ctrl+C does, and waits; how it ended and how long it took.
-    ///
-    /// # Panics
-    /// If it does not end in time.
-    pub fn interrupt(&mut self) -> (ExitStatus, Duration) {
-        let start = clock();
-        interrupt(&self.child);
-        let status = self.wait();
-        (status, start.elapsed())
-    }
-
-    /// Waits for its end.
-    ///
-    /// # Panics
-    /// If it does not end in time.
-    pub fn wait(&mut self) -> ExitStatus {
-        let log = tail(&self.log);
-        ended(&mut self.child, "learner", &log)
-    }
-
-    /// Whether it still runs.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-}
-
 impl Drop for SyncerProcess {
     fn drop(&mut self) {
         kill(&mut self.child);
     }
-}
-
-impl Drop for LearnerProcess {
-    fn drop(&mut self) {
-        kill(&mut self.child);
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "processes run by the real clock")]
-fn clock() -> Instant {
-    Instant::now()
 }
 
 /// A number in a status, 0 if there is none.
@@ -381,32 +330,4 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -
         .stderr(file("log"))
         .spawn()
         .expect("syncer-server can be started")
-}
-
-fn kill(child: &mut Child) {
-    // Fails only if it has ended already, which is what is wanted.
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-fn interrupt(child: &Child) {
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(sent.is_ok_and(|status| status.success()), "SIGINT cannot be sent");
-}
-
-fn ended(child: &mut Child, who: &str, log: &str) -> ExitStatus {
-    let start = clock();
-    while start.elapsed() < WAIT {
-        if let Some(status) = child.try_wait().expect("a child of ours") {
-            return status;
-        }
-        sleep(POLL);
-    }
-    panic!("the {who} does not end in {WAIT:?}\n{log}");
-}
-
-fn tail(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
 }

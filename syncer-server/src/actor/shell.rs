@@ -98,9 +98,9 @@ impl State {
 }
 
 impl Actor {
-    /// Runs until `shutdown` says what to tell everyone; then they have been told, and what is returned is the last state, to be
-    /// saved. Once the run is complete it goes on answering: nothing is launched or merged any more, newcomers are told
-    /// that all is done, and orders are refused.
+    /// Runs until `shutdown` says what to tell everyone; then they have been told, and what is returned is the last
+    /// state, to be saved. Once the run is complete it goes on answering: nothing is launched or merged any more,
+    /// newcomers are told that all is done, and orders are refused.
     ///
     /// # Errors
     /// - `Internal`: a merge panicked.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -10,8 +9,7 @@ use std::time::Duration;
 use archipelago::wire::{Bye, CloseCode};
 use axum::Router;
 use futures::future::join_all;
-use tokio::net::TcpListener;
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -20,10 +18,10 @@ use super::view::{RunState, RunView};
 use crate::config::{RunName, ServeConfig};
 use crate::errors::ServerError;
 use crate::http::{self, App};
-use crate::links::{Links, fragment};
-use crate::running::{Running, restart};
+use crate::links::fragment;
+use crate::prepare::invite;
+use crate::running::{Running, blocking, restart};
 use crate::store::Store;
-use crate::{answer, blocking};
 
 /// Most runs in a folder: each holds its model in memory.
 const RUNS_MAX: usize = 64;
@@ -92,49 +90,9 @@ impl From<ServerError> for Refused {
     }
 }
 
-/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. A run that fails is told of, and
-/// keeps none of the others from going on.
-///
-/// # Errors
-/// - `Config`: the folder is not given.
-/// - `Disk`: it cannot be read or written.
-pub async fn host(
-    listener: TcpListener,
-    config: ServeConfig,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServerError> {
-    let Some(folder) = config.runs.clone() else {
-        return Err(ServerError::Config { why: "give --runs the folder of the runs".into() });
-    };
-    let address = listener.local_addr().ok();
-    let links = address.map(|address| Links::of(address, config.public_url.as_deref()).pages);
-    let (house, names) = blocking(move || House::open(folder, config, links.unwrap_or_default())).await??;
-    if let Some(remark) = http::remark(house.server.pages.as_deref()) {
-        tracing::warn!("{remark}");
-    }
-    let house = Arc::new(house);
-    let (stop, stopping) = watch::channel(false);
-    let web = tokio::spawn(answer(listener, super::routes::router(Arc::clone(&house)), stopping));
-    let starting = names.into_iter().map(|name| {
-        let house = Arc::clone(&house);
-        async move {
-            // What is wrong is in the log and in the list.
-            drop(house.start(&name).await);
-        }
-    });
-    let started = tokio::spawn(join_all(starting));
-    shutdown.await;
-    // What is still being opened is waited for, so that it is closed in order.
-    drop(started.await);
-    house.close().await;
-    stop.send_replace(true);
-    web.abort();
-    Ok(())
-}
-
 impl House {
     /// Looks at the folder; the house, and the runs that are to be started.
-    fn open(
+    pub(super) fn open(
         folder: PathBuf,
         server: ServeConfig,
         links: Vec<String>,
@@ -304,8 +262,8 @@ impl House {
         });
         let mut config = config.await??;
         let kept = config.clone();
-        let invite = blocking(move || crate::invite(&kept)).await??;
-        config.invite = invite.map(|invite| invite.expose().to_owned());
+        let shown = blocking(move || invite(&kept)).await??;
+        config.invite = shown.map(|invite| invite.expose().to_owned());
         let (stop, told) = oneshot::channel();
         let links = self.links.iter().map(|link| format!("{link}runs/{name}/")).collect();
         let until = async { told.await.unwrap_or_else(|_| restart()) };
@@ -329,8 +287,8 @@ impl House {
         Ok(Served { app, router, stop, task })
     }
 
-    /// Stops a run if it is served, and tells its learners `bye`. Nobody reaches it from then on; if it cannot be saved,
-    /// it has failed.
+    /// Stops a run if it is served, and tells its learners `bye`. Nobody reaches it from then on; if it cannot be
+    /// saved, it has failed.
     async fn stop(&self, name: &RunName, bye: Bye) -> Result<(), Refused> {
         let stopped = match self.write().get_mut(name) {
             None => return Err(Refused::NoSuchRun),
@@ -371,7 +329,7 @@ impl House {
     }
 
     /// Stops all runs.
-    async fn close(&self) {
+    pub(super) async fn close(&self) {
         let _turn = self.orders.lock().await;
         let names: Vec<RunName> = self.read().keys().cloned().collect();
         join_all(names.iter().map(|name| self.stop(name, restart()))).await;

@@ -6,8 +6,9 @@ use crate::wire::ModelSpec;
 /// Floating-point operations of a training step, forwards and backwards, for each token.
 ///
 /// `6 · P + 6 · L · T · C`: P counts the values of the matrices, the output head once and the embedding, which
-/// is looked up, not at all (they are one matrix unless the head is one of its own); a value costs a product and a sum forwards, twice that
-/// backwards. A token attends to T / 2 others on average, with two products of width C in each of L layers.
+/// is looked up, not at all (they are one matrix unless the head is one of its own). A value costs a product and a
+/// sum forwards, twice that backwards. A token attends to T / 2 others on average, with two products of width C in
+/// each of L layers.
 ///
 /// # Errors
 /// Those of [`layout`].

@@ -1,0 +1,56 @@
+//! The server of several runs: what listens, and the house behind it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::house::House;
+use super::routes;
+use crate::config::ServeConfig;
+use crate::errors::ServerError;
+use crate::http;
+use crate::links::Links;
+use crate::running::blocking;
+
+/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. A run that fails is told of, and
+/// keeps none of the others from going on.
+///
+/// # Errors
+/// - `Config`: the folder is not given.
+/// - `Disk`: it cannot be read or written.
+pub async fn host(
+    listener: TcpListener,
+    config: ServeConfig,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServerError> {
+    let Some(folder) = config.runs.clone() else {
+        return Err(ServerError::Config { why: "give --runs the folder of the runs".into() });
+    };
+    let address = listener.local_addr().ok();
+    let links = address.map(|address| Links::of(address, config.public_url.as_deref()).pages);
+    let (house, names) = blocking(move || House::open(folder, config, links.unwrap_or_default())).await??;
+    if let Some(remark) = http::remark(house.server().pages.as_deref()) {
+        tracing::warn!("{remark}");
+    }
+    let house = Arc::new(house);
+    let (stop, stopping) = watch::channel(false);
+    let web = tokio::spawn(http::answer(listener, routes::router(Arc::clone(&house)), stopping));
+    let starting = names.into_iter().map(|name| {
+        let house = Arc::clone(&house);
+        async move {
+            // What is wrong is in the log and in the list.
+            drop(house.start(&name).await);
+        }
+    });
+    let started = tokio::spawn(join_all(starting));
+    shutdown.await;
+    // What is still being opened is waited for, so that it is closed in order.
+    drop(started.await);
+    house.close().await;
+    stop.send_replace(true);
+    web.abort();
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! A real learner, killed when dropped.
+
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use crate::children::{clock, ended, interrupt, kill, tail};
+
+/// A running learner.
+pub struct LearnerProcess {
+    pub(crate) child: Child,
+    pub(crate) log: PathBuf,
+}
+
+impl LearnerProcess {
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        kill(&mut self.child);
+    }
+
+    /// Asks it to leave politely, as Ctrl+C does, and waits; how it ended and how long it took.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn interrupt(&mut self) -> (ExitStatus, Duration) {
+        let start = clock();
+        interrupt(&self.child);
+        let status = self.wait();
+        (status, start.elapsed())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn wait(&mut self) -> ExitStatus {
+        let log = tail(&self.log);
+        ended(&mut self.child, "learner", &log)
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for LearnerProcess {
+    fn drop(&mut self) {
+        kill(&mut self.child);
+    }
+}
