@@ -3,7 +3,13 @@ import { defineConfig } from "vite";
 import { PAGES, staticSite } from "./static-site.js";
 
 /** Pages at the root of a syncer; everything beside them has a hash in its name and may be cached for ever. */
-const OF_SYNCER = ["pages/index.html", "pages/dashboard.html", "pages/teach.html", "pages/scale.html", "pages/runs.html"];
+const OF_SYNCER = [
+  "pages/index.html",
+  "pages/dashboard.html",
+  "pages/teach.html",
+  "pages/scale.html",
+  "pages/runs.html",
+];
 
 const whole = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 

@@ -43,7 +43,10 @@ async function look(): Promise<void> {
     if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
     show((await answer.json()) as RunsView);
   } catch (error) {
-    setText(sentence, `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`);
+    setText(
+      sentence,
+      `The syncer does not answer (${error instanceof Error ? error.message : error}). This page tries again.`,
+    );
   }
 }
 
@@ -56,7 +59,12 @@ function show({ runs }: RunsView): void {
       : `${plural(runs.length, "model")}, and ${plural(live, "machine")} at work. Choose one to lend a machine to.`,
   );
   const isOwner = token.value.trim() !== "";
-  fillRows(list, runs, () => blankCard(ask), (row, run) => fillCard(row, run, isOwner));
+  fillRows(
+    list,
+    runs,
+    () => blankCard(ask),
+    (row, run) => fillCard(row, run, isOwner),
+  );
 }
 
 function owned(): Record<string, string> {
