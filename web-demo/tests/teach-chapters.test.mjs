@@ -90,7 +90,7 @@ test("what a chapter found stays while somebody tries what it says", async () =>
   await says("#found-text", /^As you predicted\. /);
   await page.focus("#knob-quorum");
   await page.keyboard.press("ArrowLeft");
-  await until("the run to begin anew", () => /k=4/.test(page.url()));
+  await until("the address", () => /w=k:4@\d+/.test(page.url()));
   assert.match(await page.textContent("#found-text"), /^As you predicted\. /);
   await page.click("[data-does=slow-4]");
   await says("#sentence", /Island 5 is slowed down/);

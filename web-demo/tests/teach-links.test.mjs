@@ -155,7 +155,7 @@ test("the link to this moment is there when it is looked for, and each copy is t
   await until("the link to go", async () => (await page.inputValue("#link")) === "");
 });
 
-test("settings begin the run anew, and are in the address", async () => {
+test("settings that no run can take while it goes on begin a new one, and are in the address", async () => {
   await open();
   await page.click("[data-does=kill-0]");
   await says("#sentence", /Island 1 is gone/);
@@ -165,12 +165,12 @@ test("settings begin the run anew, and are in the address", async () => {
   await says("#sentence", /^6 islands train/);
   await until("the address", () => /[#&]m=6/.test(page.url()));
   assert.ok(!/a=k/.test(page.url()));
-  await page.selectOption("#knob-merge", "mean");
-  await until("the address", () => /r=mean/.test(page.url()));
+  await page.selectOption("#knob-code", "int2");
+  await until("the address", () => /c=int2/.test(page.url()));
   await page.reload();
   await until(
     "the same settings",
-    async () => (await page.inputValue("#knob-islands")) === "6" && (await page.inputValue("#knob-merge")) === "mean",
+    async () => (await page.inputValue("#knob-islands")) === "6" && (await page.inputValue("#knob-code")) === "int2",
   );
 });
 
