@@ -42,7 +42,10 @@ mod tests {
     #[test]
     fn it_begins_with_a_line() {
         assert_eq!(of_bytes("ance ta'en\nAs shall with either part's agreement stand?"), "As shall with");
-        assert_eq!(of_words(&["ance", " ta", "'en", "\n", "As", " shall", " wi", "th", "\n"]), "As shall with");
+        assert_eq!(
+            of_words(&["ance", " ta", "'en", "\n", "As", " shall", " wi", "th", "\n"]),
+            "As shall with"
+        );
     }
 
     #[test]

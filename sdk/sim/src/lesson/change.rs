@@ -16,8 +16,9 @@ pub struct Change {
     pub to: Setting,
 }
 
-/// One setting of a [`LessonSpec`] that a lesson can take while it goes on, under the name and in the range that it has
-/// there. What is not here, such as the fragments or the code, was agreed on when the run began, or is the run's history.
+/// One setting of a [`LessonSpec`] that a lesson can take while it goes on, under the name and in the range that it
+/// has there. What is not here, such as the fragments or the code, was agreed on when the run began, or is the run's
+/// history.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]

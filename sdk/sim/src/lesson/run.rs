@@ -154,7 +154,8 @@ impl Lesson {
         }
     }
 
-    /// Hands the syncer and the islands their new settings. An island that was sent far away stays as much farther away.
+    /// Hands the syncer and the islands their new settings. An island that was sent far away stays as much farther
+    /// away.
     fn go_on_with(&mut self, spec: LessonSpec) {
         let before = self.stage.spec;
         self.stage.change(self.now_ms(), spec);

@@ -13,8 +13,9 @@ impl World {
         self.tell_syncer(Input::Timeout);
     }
 
-    /// From now on steps of machine `index` take `step_ms` milliseconds with this `jitter`, and what it sends and gets goes over
-    /// such a link; the step and the messages under way stay as they are. A machine that does not exist changes nothing.
+    /// From now on steps of machine `index` take `step_ms` milliseconds with this `jitter`, and what it sends and gets
+    /// goes over such a link. The step and the messages under way stay as they are. Where there is no such machine,
+    /// nothing changes.
     pub fn retune_machine(&mut self, index: u32, step_ms: u64, jitter: f64, link: LinkSpec) {
         let Some(machine) = self.machines.get_mut(index as usize) else { return };
         (machine.spec.step_ms, machine.spec.jitter, machine.spec.link) = (step_ms, jitter, link);

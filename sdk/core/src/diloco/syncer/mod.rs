@@ -138,9 +138,9 @@ impl Syncer {
         self.advance(now);
     }
 
-    /// From now on rounds end by `quorum` and are merged by `merge`, and so do those that collect: hand in
-    /// [`Input::Timeout`] next. What is recorded stays true, for each merge is recorded with its rule and its parts; who
-    /// takes a run up from its record says anew what holds.
+    /// From now on rounds end by `quorum` and are merged by `merge`, those under way too: hand in [`Input::Timeout`]
+    /// next. What is recorded stays true, for each merge is recorded with its rule and its parts; who takes a run up
+    /// from its record says anew what holds.
     pub fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.config.quorum, self.config.merge) = (quorum, merge);
         for rounds in &mut self.rounds {
