@@ -117,7 +117,7 @@ impl Schedule {
     }
 
     /// From now on so many rounds may be in flight.
-    pub fn retune(&mut self, rounds_in_flight: u32) {
+    pub(crate) fn retune(&mut self, rounds_in_flight: u32) {
         self.terms.rounds_in_flight = rounds_in_flight;
     }
 

@@ -325,7 +325,7 @@ impl Rounds {
     }
 
     /// From now on rounds end by `quorum` and are merged by `merge`.
-    pub fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
+    pub(crate) fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
         (self.terms.quorum, self.terms.merge) = (quorum, merge);
     }
 
