@@ -22,9 +22,10 @@ export class Goodput {
 
   take(frame: Frame): void {
     this.#frame = frame;
-    for (const mark of frame.marks)
-      if (mark.kind === "step")
-        this.#begun[mark.island] ??= { atMs: mark.fromMs, stepMs: frame.islands[mark.island]!.stepMs };
+    for (const mark of frame.marks) {
+      const island = mark.kind === "step" && frame.islands[mark.island];
+      if (island) this.#begun[mark.island] ??= { atMs: mark.fromMs, stepMs: island.stepMs };
+    }
   }
 
   /** The run in lock-step has the same islands, and steps of its own. */
