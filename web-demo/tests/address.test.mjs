@@ -30,7 +30,17 @@ const stageOf = (chapter) => {
 /** The longest lesson. */
 const DAY_MS = 24 * 3_600_000;
 /** The open stage, as it begins. */
-const OPEN = { spec, actions: [], atMs: 0, speed: 1, chapter: null, followed: null, view: "map", presenter: false };
+const OPEN = {
+  spec,
+  actions: [],
+  changes: [],
+  atMs: 0,
+  speed: 1,
+  chapter: null,
+  followed: null,
+  view: "map",
+  presenter: false,
+};
 let read, write, leftOut;
 
 before(async () => ({ read, write, leftOut } = await load("teach/run/address.ts")));
@@ -48,9 +58,17 @@ test("what is written is read back", () => {
     { atMs: 9_600, island: 3, deed: "cure", factor: 1 },
     { atMs: 9_700, island: 4, deed: "far", factor: 50 },
   ];
+  const changes = [
+    { atMs: 4_000, to: { quorum: 3 } },
+    { atMs: 4_000, to: { merge: "mean" } },
+    { atMs: 5_000, to: { grace: 0.5 } },
+    { atMs: 6_000, to: { lockstep: "elastic" } },
+    { atMs: 7_000, to: { kilobytesPerS: 0 } },
+  ];
   const place = {
     spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 },
     actions,
+    changes,
     atMs: 12_345,
     speed: 0.25,
     chapter: null,
@@ -100,6 +118,12 @@ test("what cannot be is left out, and said", () => {
   check("#v=1&a=k2@100~zz", /"zz"/, ({ actions }) => actions.length === 1);
   check("#v=1&a=k2@99999999", /left out/, ({ actions }) => actions.length === 0);
   check("#v=1&a=s2x0.5@100", /left out/, ({ actions }) => actions.length === 0);
+  check("#v=1&w=k:9@100", /"k:9@100" is nothing that can change/, ({ changes }) => changes.length === 0);
+  check("#v=1&w=p:4@100~k:2@100", /"p:4@100" is nothing/, ({ changes }) => changes.length === 1);
+  check("#v=1&w=r:none@100", /left out/, ({ changes }) => changes.length === 0);
+  check("#v=1&w=k:2@99999999", /left out/, ({ changes }) => changes.length === 0);
+  check("#v=1&w=k2@100", /left out/, ({ changes }) => changes.length === 0);
+  check("#v=1&w=__proto__:2@100", /left out/, ({ changes }) => changes.length === 0);
   check("#v=1&t=-5", /moment/, ({ atMs }) => atMs === 0);
   check("#v=1&t=1e99", /moment/, ({ atMs }) => atMs === 0);
   check("#v=1&x=3", /"3" is no speed of this page; it is 1\./, ({ speed }) => speed === 1);
@@ -134,6 +158,9 @@ test("what is written is within what is read, and what is not written is said", 
   assert.match(leftOut(late), /done to this run.*, and not this moment: a run ends after 24 hours$/);
   const slow = { ...place, actions: [{ atMs: 1, island: 0, deed: "slow", factor: 10 / 3 }] };
   assert.deepEqual(read(write(slow, stageOf), stageOf).notices, []);
+  const changed = { ...place, changes: Array.from({ length: 201 }, (_, at) => ({ atMs: at, to: { quorum: 2 } })) };
+  assert.equal(read(write(changed, stageOf), stageOf).place.changes.length, 200);
+  assert.match(leftOut(changed), /^not all that was done to this run/);
   const cut = read(`#v=1&a=${Array(201).fill("k1@5").join("~")}`, stageOf);
   assert.equal(cut.place.actions.length, 200);
   assert.deepEqual(cut.notices, ["This link has more than 200 deeds; the rest is left out."]);

@@ -81,13 +81,14 @@ test("a score that cannot be is left out, and said", () => {
 
 test("only runs of the challenge are attempts: its settings, and all that breaks by itself", () => {
   const { isAttempt, CHALLENGE } = challenge;
-  const run = (spec, actions) => isAttempt({ spec: { ...stage, ...spec }, actions }, stage);
+  const run = (spec, actions, changes = []) => isAttempt({ spec: { ...stage, ...spec }, actions, changes }, stage);
   assert.ok(run({}, CHALLENGE.actions));
   assert.ok(run({ quorum: 1, code: "int1" }, [...CHALLENGE.actions, ...HELPED]));
   assert.ok(!run({ seed: 2 }, CHALLENGE.actions));
   assert.ok(!run({ islands: 8 }, CHALLENGE.actions));
   assert.ok(!run({}, CHALLENGE.actions.slice(1)));
   assert.ok(!run({}, HELPED));
+  assert.ok(!run({}, CHALLENGE.actions, [{ atMs: 5_000, to: { quorum: 1 } }]));
 });
 
 test("a run is scored, entered, carried by the link, and checked by whoever opens it", async (t) => {

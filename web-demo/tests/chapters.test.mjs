@@ -380,11 +380,12 @@ test("a card says what an island does, and gives a speed only while it trains", 
 
 test("a run is a chapter's own until somebody changes it", () => {
   const kill = { atMs: 2_000, island: 1, deed: "kill", factor: 1 };
-  const stage = { spec: { seed: 1, islands: 5, code: "int4", grace: 0.8 }, actions: [kill] };
+  const stage = { spec: { seed: 1, islands: 5, code: "int4", grace: 0.8 }, actions: [kill], changes: [] };
   assert.ok(isOwn(stage, stage));
   assert.ok(isOwn({ ...stage, spec: { ...stage.spec, seed: 7 } }, stage), "any seed will do");
   assert.ok(!isOwn({ ...stage, spec: { ...stage.spec, islands: 2 } }, stage));
   assert.ok(!isOwn({ ...stage, actions: [] }, stage));
+  assert.ok(!isOwn({ ...stage, changes: [{ atMs: 9, to: { grace: 0.5 } }] }, stage));
   assert.ok(!isOwn({ ...stage, actions: [{ ...kill, atMs: 2_001 }] }, stage));
   assert.ok(!isOwn({ ...stage, actions: [kill, { ...kill, island: 2 }] }, stage));
   assert.ok(isSet({ ...stage.spec, code: "f32" }, stage.spec, { code: "f32" }));

@@ -107,7 +107,8 @@ test("goodput counts each island from its first step, and whoever died before it
     told.take({ nowMs: 6_000, marks, islands, run: { tokensTrained: trained } }, []);
     return told;
   };
-  const [on, joining] = [island({ steps: 40, tokens: 400 }), island({ steps: 0, tokens: 0, state: "joining" })];
+  const on = island({ steps: 40, tokens: 400, possibleSteps: 60 });
+  const joining = island({ steps: 0, tokens: 0, state: "joining", possibleSteps: 10 });
   assert.equal(goodput([joining, joining, joining], { marks: [] }).goodput, null);
   // Islands 1 and 2 could have taken 50 and 40 steps of 10 tokens; island 3 is on its way.
   assert.equal(goodput([on, on, joining], { trained: 450 }).goodput, 0.5);
@@ -118,4 +119,8 @@ test("goodput counts each island from its first step, and whoever died before it
   assert.equal(both.twinGoodput, null);
   both.takeTwin({ nowMs: 6_000, tokens: 450, stalledBy: [], marks: [step(0, 2_000, 3_000)] });
   assert.equal(both.twinGoodput, 0.5);
+  // Since 4 s steps of all take twice as long: what island 1 missed in its first second was missed at the pace of then.
+  const slower = { ...on, stepMs: 200, possibleSteps: 80 };
+  both.take({ nowMs: 10_000, marks: [], islands: [slower, slower, joining], run: { tokensTrained: 650 } }, []);
+  assert.equal(both.goodput, 0.5);
 });

@@ -78,6 +78,7 @@ function drawn(still, of) {
     width: 800,
     height: 300,
     rows: 2,
+    names: { fontPx: 12, leftPx: 80 },
     followed: null,
     chosen: null,
     still,

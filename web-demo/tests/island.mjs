@@ -11,6 +11,7 @@ export const ISLAND = {
   merged: 50,
   loss: 3,
   stepMs: 250,
+  possibleSteps: 10,
 };
 
 /** Gives modules that draw what they ask of a page; ways are kept as a `Path`. */

@@ -50,6 +50,20 @@ for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
   }
 }
 
+test("the ways to the other pages are seen whole on the smallest phone", async () => {
+  for (const width of [320, 360]) {
+    const { context, page } = await open("./dashboard", "light", width);
+    await until("four ways", async () => (await page.locator("header nav a:visible").count()) === 4);
+    const cut = await page.locator("header nav a").evaluateAll((links) => {
+      const { right } = links[0].parentElement.getBoundingClientRect();
+      const isCut = (box) => box.left < 0 || box.right > Math.min(right, innerWidth) + 0.5;
+      return links.filter((link) => isCut(link.getBoundingClientRect())).map(({ textContent }) => textContent);
+    });
+    assert.deepEqual(cut, [], `${width} px wide`);
+    await context.close();
+  }
+});
+
 test("each page leads to the others, and a page on a static host to none that is not there", async () => {
   for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
     const { context, page } = await open(path, "light", 1280);

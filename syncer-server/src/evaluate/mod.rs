@@ -1,6 +1,7 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
 mod loss;
+mod prompt;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -22,8 +23,7 @@ pub use loss::LossMeter;
 /// Bytes of parameters that a text sample may read, about: each token reads all of them.
 const SAMPLE_BYTES: u64 = 8_000_000_000;
 
-/// Tokens of a prompt and of a sample at least and at most.
-const PROMPT_TOKENS: usize = 16;
+/// Tokens of a sample at least and at most.
 const SAMPLE_TOKENS: (u64, u64) = (16, 160);
 
 /// Share of one core's time that measuring may take.
@@ -58,7 +58,7 @@ impl Evaluator {
         Ok(Self {
             spec: *spec,
             meter: LossMeter::new(spec, held_out, NonZeroUsize::MIN)?,
-            prompt: corpus.held_out[..PROMPT_TOKENS.min(corpus.held_out.len())].to_vec(),
+            prompt: prompt::of(&corpus.held_out, |tokens| corpus.vocabulary.decode(tokens)).to_vec(),
             sample_tokens: (SAMPLE_BYTES / cost).clamp(least, most) as usize,
             seed,
         })

@@ -48,6 +48,14 @@ macro_rules! face {
                 self.0.act(read(action)?).map_err(|error| failure(&error))
             }
 
+            /// Changes a setting while the run goes on; `change` is a `Change`.
+            ///
+            /// # Errors
+            /// An `Error` with the code "options": no such setting can change, or its value is out of its range.
+            pub fn change(&mut self, change: JsValue) -> Result<(), JsValue> {
+                self.0.change(read(change)?).map_err(|error| failure(&error))
+            }
+
             /// Lets time pass until `to_ms`, in milliseconds of the lesson.
             pub fn advance(&mut self, to_ms: f64) {
                 // Casting saturates.

@@ -3,8 +3,8 @@
 use archipelago::diloco::MergeRule;
 use archipelago::wire::{Code, LateReason, Refusal};
 use archipelago_sim::lesson::{
-    Action, Apply, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep, Mark, ParcelKind,
-    Share, Totals, TwinFrame, TwinMark,
+    Action, Apply, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep, Mark,
+    ParcelKind, Setting, Share, Totals, TwinFrame, TwinMark,
 };
 use archipelago_sim::paper::bandwidth::LATENCY_S;
 use archipelago_ts::Module;
@@ -23,7 +23,13 @@ fn types_of_lessons_are_current() {
         .declare::<Apply>()
         .declare::<Lockstep>()
         .declare::<LessonSpec>();
-    let module = module.declare::<Deed>().declare::<Action>().declare::<IslandState>().declare::<Island>();
+    let module = module
+        .declare::<Deed>()
+        .declare::<Action>()
+        .declare::<Setting>()
+        .declare::<Change>()
+        .declare::<IslandState>()
+        .declare::<Island>();
     let module = module.declare::<Totals>().declare::<ParcelKind>().declare::<Share>().declare::<Mark>();
     let module = module.declare::<Frame>().declare::<TwinMark>().declare::<TwinFrame>();
     let module = module.declare::<ClusterSpec>().declare::<Yield>().declare::<Way>().declare::<LinkNeed>();

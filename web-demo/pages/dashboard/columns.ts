@@ -4,6 +4,22 @@ import type { SeriesView } from "../shared/api.js";
 /** The columns of a run, of this one or of an earlier one. */
 export type Run = Omit<SeriesView, "spanS" | "samples">;
 
+/** A run without a point. */
+export function emptyRun(): Run {
+  return {
+    timeS: [],
+    trainLoss: [],
+    tokensPerS: [],
+    participation: [],
+    live: [],
+    bytesUp: [],
+    bytesDown: [],
+    tokensMerged: [],
+    rounds: [],
+    evaluations: [],
+  };
+}
+
 /** What lies along the x axis: seconds since the first learner, or tokens merged. */
 export type Axis = "time" | "tokens";
 

@@ -1,25 +1,11 @@
 /** The course of the run as this page knows it: what was fetched, and what came since. */
 import type { Evaluation, PointEvent, SeriesView, TextSample } from "../shared/api.js";
-
-const EMPTY: SeriesView = {
-  spanS: 0,
-  timeS: [],
-  trainLoss: [],
-  tokensPerS: [],
-  participation: [],
-  live: [],
-  bytesUp: [],
-  bytesDown: [],
-  tokensMerged: [],
-  rounds: [],
-  evaluations: [],
-  samples: [],
-};
+import { emptyRun } from "./columns.js";
 
 /** Columns that grow at their end. */
 export class Course {
   /** The columns; read only. */
-  view: SeriesView = EMPTY;
+  view: SeriesView = { ...emptyRun(), spanS: 0, samples: [] };
   #since: PointEvent[] = [];
 
   /** Takes over what was fetched, and adds the points that came while it was on its way. */

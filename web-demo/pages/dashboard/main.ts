@@ -1,5 +1,6 @@
 /** The dashboard: what the run is doing, for its owner and for whoever has the link. */
 import "./dashboard.css";
+import "./reins.css";
 import "./class.css";
 import type { LogView, RoundsView, SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";

@@ -1,6 +1,6 @@
 /** The columns of a run as a file, and back. */
 import type { Evaluation } from "../shared/api.js";
-import type { Run } from "./columns.js";
+import { emptyRun, type Run } from "./columns.js";
 
 /** Columns of points, by what stands above them in a file. */
 const POINTS = {
@@ -119,21 +119,6 @@ function readJson(text: string): Run {
 function isEvaluation(one: unknown): one is Evaluation {
   const fields = (one ?? {}) as Readonly<Record<string, unknown>>;
   return ["timeS", "tokensMerged", "rounds", "loss"].every((name) => Number.isFinite(fields[name]));
-}
-
-function emptyRun(): Run {
-  return {
-    timeS: [],
-    trainLoss: [],
-    tokensPerS: [],
-    participation: [],
-    live: [],
-    bytesUp: [],
-    bytesDown: [],
-    tokensMerged: [],
-    rounds: [],
-    evaluations: [],
-  };
 }
 
 function short(word: string): string {

@@ -74,6 +74,17 @@ export type Action = {
   factor: number,
 };
 
+/** One setting of a [`LessonSpec`] that a lesson can take while it goes on, under the name and in the range that it has there. What is not here, such as the fragments or the code, was agreed on when the run began, or is the run's history. */
+export type Setting = { "quorum": number } | { "grace": number } | { "roundsInFlight": number } | { "merge": MergeRule } | { "lockstep": Lockstep } | { "stepMs": number } | { "spread": number } | { "jitter": number } | { "latencyMs": number } | { "kilobytesPerS": number } | { "loss": number };
+
+/** A setting that changes while a lesson goes on. */
+export type Change = {
+  /** When, in milliseconds from the beginning; what has passed changes now. */
+  atMs: number,
+  /** What, and to which value. */
+  to: Setting,
+};
+
 /** What an island does. */
 export type IslandState = "expected" | "training" | "joining" | "offline" | "dead";
 
@@ -101,6 +112,8 @@ export type Island = {
   loss: number | null,
   /** Usual time of its steps, in milliseconds. */
   stepMs: number,
+  /** Steps that it could have taken since it was to come, at full speed and without a pause. */
+  possibleSteps: number,
 };
 
 /** A run at one moment. */

@@ -4,10 +4,15 @@
  */
 import type { Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
 
+/** An island's first step: when it began, and how long steps took then, in milliseconds. */
+interface Begun {
+  readonly atMs: number;
+  readonly stepMs: number;
+}
+
 export class Goodput {
   readonly #spec: LessonSpec;
-  /** When each island began its first step. */
-  readonly #begunMs: (number | undefined)[] = [];
+  readonly #begun: (Begun | undefined)[] = [];
   #twinBegunMs: number | undefined;
   #frame: Frame | undefined;
 
@@ -17,7 +22,10 @@ export class Goodput {
 
   take(frame: Frame): void {
     this.#frame = frame;
-    for (const mark of frame.marks) if (mark.kind === "step") this.#begunMs[mark.island] ??= mark.fromMs;
+    for (const mark of frame.marks) {
+      const island = mark.kind === "step" && frame.islands[mark.island];
+      if (island) this.#begun[mark.island] ??= { atMs: mark.fromMs, stepMs: island.stepMs };
+    }
   }
 
   /** The run in lock-step has the same islands, and steps of its own. */
@@ -33,7 +41,7 @@ export class Goodput {
       const { state, stopped } = frame.islands[at]!;
       // Whoever is gone for good before the first step is missing all the same.
       const isGone = state === "dead" || stopped !== null;
-      return this.#begunMs[at] ?? (isGone ? 0 : frame.nowMs);
+      return this.#begun[at]?.atMs ?? (isGone ? 0 : frame.nowMs);
     });
     return share(frame.run.tokensTrained, possible);
   }
@@ -51,13 +59,16 @@ export class Goodput {
 
   /** Tokens that all islands could have trained until now, each from when `sinceMs` says. */
   #possible(nowMs: number, sinceMs: (at: number) => number): number {
-    const islands = this.#frame?.islands ?? [];
-    const trained = islands.find(({ steps }) => steps > 0);
-    if (!trained) return 0;
+    const frame = this.#frame;
+    const trained = frame?.islands.find(({ steps }) => steps > 0);
+    if (!frame || !trained) return 0;
     const { islands: count, late, lateMs } = this.#spec;
-    const steps = islands.map(({ stepMs }, at) => {
+    const steps = frame.islands.map(({ stepMs, possibleSteps }, at) => {
       const comesMs = at >= count - late ? lateMs : 0;
-      return Math.max(0, nowMs - Math.max(comesMs, sinceMs(at))) / stepMs;
+      // Steps may have become shorter or longer since: what was missed at the beginning was missed at the pace of then.
+      const missed = Math.max(0, sinceMs(at) - comesMs) / (this.#begun[at]?.stepMs ?? stepMs);
+      const since = Math.max(0, nowMs - comesMs) - Math.max(0, frame.nowMs - comesMs);
+      return Math.max(0, possibleSteps + since / stepMs - missed);
     });
     return (trained.tokens / trained.steps) * steps.reduce((sum, one) => sum + one, 0);
   }

@@ -13,7 +13,8 @@ export class Live {
   stalledSinceMs: number | null = null;
   /** How long it stood still in all, before that. */
   stalledMs = 0;
-  readonly spec: LessonSpec;
+  /** The settings at the moment. */
+  spec: LessonSpec;
   readonly #course = new Course();
   readonly #twinCourse = new Course();
   readonly #idle = new Standstill();

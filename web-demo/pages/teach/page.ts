@@ -13,7 +13,7 @@ import { Drawing } from "./drawing.js";
 import type { Chapter } from "./guide/chapter.js";
 import { CHAPTERS } from "./guide/chapters/index.js";
 import { Guide } from "./guide/guide.js";
-import type { Plan } from "./guide/own.js";
+import type { Stage as OwnStage } from "./guide/own.js";
 import { invitedOf } from "./invitation.js";
 import { isAway } from "./islands/words.js";
 import { listen } from "./keys.js";
@@ -21,6 +21,7 @@ import { Live } from "./live.js";
 import { Presenter } from "./presenter.js";
 import { Readings } from "./readings.js";
 import { leftOut, type Place, read, type StageOf, write } from "./run/address.js";
+import { isLive, settingOf } from "./run/changes.js";
 import { settled } from "./run/knobs.js";
 import { Stage } from "./run/stage.js";
 import { Settings } from "./settings/settings.js";
@@ -39,6 +40,7 @@ export class TeachPage {
     began: () => this.#began(),
     lesson: (frame) => {
       const { actions, clock, spec } = this.#stage;
+      if (this.#live) this.#live.spec = this.#stage.specAt(frame.nowMs);
       this.#drawing.take(frame, actions, spec.code);
       this.#live?.take(frame, actions);
       this.#readings.take(frame, !clock.playing && frame.nowMs > clock.targetMs);
@@ -56,6 +58,11 @@ export class TeachPage {
       this.#readings.acted();
       this.#address.later();
     },
+    changed: () => {
+      this.#guide.changed();
+      this.#readings.acted();
+      this.#address.later();
+    },
     sampled: (atMs, text) => this.#readings.wrote(atMs, text),
     failed: (why) => {
       const help = "Load the page anew; if that does not help, this browser may be too old for WebAssembly.";
@@ -67,7 +74,7 @@ export class TeachPage {
     changed: () => this.#address.later(),
     act: (island, deed, factor) => this.#stage.act(island, deed, factor),
   });
-  readonly #settings = new Settings((spec) => (this.#guide.asksFor(spec) ? this.#rebuild(spec) : this.#begin(spec)));
+  readonly #settings = new Settings((spec, key) => this.#set(spec, key));
   readonly #presenter = new Presenter();
   readonly #guide = new Guide({ open: (id) => this.#openChapter(id), break: (chapter) => this.#break(chapter) });
   readonly #challenge = new ChallengeView({
@@ -95,6 +102,8 @@ export class TeachPage {
   #live: Live | null = null;
   #drawnAtMs = 0;
   #wordedAtMs = 0;
+  /** The settings that are shown. */
+  #setting: LessonSpec | undefined;
   /** The moment at which the run stands still and is shared, -1 while it goes on. */
   #settledAtMs = -1;
 
@@ -157,10 +166,9 @@ export class TeachPage {
 
   /** The moment that is seen, as a place. */
   #place(): Place {
-    const { spec, actions, clock } = this.#stage;
+    const { clock } = this.#stage;
     return {
-      spec,
-      actions,
+      ...this.#stage.plan,
       atMs: clock.playing ? Math.round(clock.shownMs) : clock.targetMs,
       speed: clock.speed,
       chapter: this.#guide.id,
@@ -173,7 +181,8 @@ export class TeachPage {
   /** The challenge, as it begins. */
   #challengePlace(): Place {
     const set = this.#stageOf(CHALLENGE.id)!;
-    return { ...set, atMs: 0, chapter: CHALLENGE.id, view: this.#drawing.view, presenter: this.#presenter.isOn };
+    const { view } = this.#drawing;
+    return { ...set, changes: [], atMs: 0, chapter: CHALLENGE.id, view, presenter: this.#presenter.isOn };
   }
 
   /** The fragment for a place; the board goes along wherever somebody is. */
@@ -187,9 +196,9 @@ export class TeachPage {
     this.#live = new Live(spec);
     this.#drawing.reset(spec);
     this.#readings.reset(spec.islands);
-    this.#settings.show(spec);
-    this.#guide.began(this.#stage);
-    this.#challenge.began(this.#stage);
+    this.#showSettings();
+    this.#guide.began(this.#stage.plan);
+    this.#challenge.began(this.#stage.plan);
     this.#share.clear();
     this.#settledAtMs = -1;
     this.#address.later();
@@ -199,7 +208,27 @@ export class TeachPage {
   #begin(spec: LessonSpec): void {
     this.#readings.loss.before = null;
     this.#stage.clock.playing = true;
-    this.#stage.begin(spec, this.#ownActions(spec));
+    this.#stage.begin({ spec, actions: this.#ownActions(spec), changes: [] });
+  }
+
+  /** Somebody changed the setting of this name: the run goes on with it, or another one begins. */
+  #set(spec: LessonSpec, key: keyof LessonSpec): void {
+    if (isLive(key) && !this.#beginsAnew(key)) {
+      this.#stage.change(settingOf(spec, key));
+      this.#showSettings();
+    } else if (this.#guide.asksFor(spec)) this.#rebuild(spec);
+    else this.#begin(spec);
+  }
+
+  /** Whether another run begins with a change of this setting: it cannot change, or runs are compared by it. */
+  #beginsAnew(key: keyof LessonSpec): boolean {
+    return !isLive(key) || this.#guide.id === CHALLENGE.id || this.#guide.compares.includes(key);
+  }
+
+  /** Shows the settings that hold now. */
+  #showSettings(): void {
+    this.#setting = this.#stage.spec;
+    this.#settings.show(this.#setting);
   }
 
   /** What the chapter itself does to a run, as far as the run has such islands. */
@@ -208,7 +237,7 @@ export class TeachPage {
   }
 
   /** Shows what belongs to a chapter, to the challenge or to neither. */
-  #show(id: string | null, stage: Plan): void {
+  #show(id: string | null, stage: OwnStage): void {
     this.#guide.show(id, stage);
     const isChallenge = id === CHALLENGE.id;
     this.#settings.allow(isChallenge ? FREE : null);
@@ -280,8 +309,9 @@ export class TeachPage {
     this.#stage.clock.speed = place.speed;
     // A moment that somebody pointed to is shown as it was; everything else plays at once.
     this.#stage.clock.playing = place.atMs === 0;
-    const actions = place.actions.length > 0 || place.atMs > 0 ? place.actions : this.#ownActions(place.spec);
-    this.#stage.begin(place.spec, actions, place.atMs);
+    const { length } = [...place.actions, ...place.changes];
+    const actions = length > 0 || place.atMs > 0 ? place.actions : this.#ownActions(place.spec);
+    this.#stage.begin({ ...place, actions }, place.atMs);
     this.#drawing.follow(place.followed);
     this.#drawing.view = place.view;
     this.#present(place.presenter);
@@ -302,6 +332,9 @@ export class TeachPage {
     this.#drawing.say(shown, this.#stage.spec);
     this.#controls.show();
     this.#challenge.show();
+    // A link may hold changes that come by themselves.
+    if (this.#setting !== this.#stage.spec) this.#showSettings();
+    this.#settings.mark((key) => this.#beginsAnew(key));
   }
 
   /** A run that stands still at a moment has a link to it. */

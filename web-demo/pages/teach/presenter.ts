@@ -2,6 +2,11 @@
 import { find, setAttribute } from "../shared/dom.js";
 import { themeChanged } from "../shared/palette.js";
 
+/** Whether the page is for a projector. */
+export function isPresenting(): boolean {
+  return document.documentElement.classList.contains("presenter");
+}
+
 export class Presenter {
   readonly #button = find("presenter", HTMLButtonElement);
 
@@ -12,6 +17,6 @@ export class Presenter {
   }
 
   get isOn(): boolean {
-    return document.documentElement.classList.contains("presenter");
+    return isPresenting();
   }
 }

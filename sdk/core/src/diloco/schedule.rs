@@ -12,7 +12,7 @@ use crate::wire::{FragmentId, LearnerId, Millis, Round};
 /// The number of a run's first round.
 const FIRST_ROUND: u64 = 1;
 
-/// What does not change about the schedule during a run.
+/// What decides the schedule of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduleTerms {
     /// P, at least 1.
@@ -114,6 +114,11 @@ impl Schedule {
     #[must_use]
     pub fn new(terms: ScheduleTerms, turn: Turn) -> Self {
         Self { terms, turn, launched: None, ending: None, is_stalled: false }
+    }
+
+    /// From now on so many rounds may be in flight.
+    pub(crate) fn retune(&mut self, rounds_in_flight: u32) {
+        self.terms.rounds_in_flight = rounds_in_flight;
     }
 
     /// The part that outlives the process.

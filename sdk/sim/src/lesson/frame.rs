@@ -46,6 +46,8 @@ pub struct Island {
     pub loss: Option<f32>,
     /// Usual time of its steps, in milliseconds.
     pub step_ms: u64,
+    /// Steps that it could have taken since it was to come, at full speed and without a pause.
+    pub possible_steps: f64,
 }
 
 /// What an island does.

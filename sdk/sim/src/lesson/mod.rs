@@ -16,6 +16,7 @@
 //! # Ok::<(), archipelago_sim::lesson::LessonError>(())
 //! ```
 
+mod change;
 mod frame;
 mod marks;
 mod run;
@@ -25,6 +26,7 @@ mod stage;
 mod tests;
 mod twin;
 
+pub use change::{Change, Setting};
 pub use frame::{Frame, Island, IslandState, Mark, ParcelKind, Share, Totals, TwinFrame, TwinMark};
 pub use run::Lesson;
 pub use spec::{Action, Apply, Deed, ISLANDS_MAX, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep};

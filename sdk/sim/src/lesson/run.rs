@@ -2,10 +2,13 @@
 
 use archipelago_core::bytes::hex;
 
+use super::change::{Due, Plan};
 use super::marks::Teller;
 use super::stage::{MEASURE_MS, Stage};
-use super::{Action, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonError, LessonSpec, Mark, Totals};
-use crate::world::{Fault, MachineStatus, Poison, World};
+use super::{
+    Action, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonError, LessonSpec, Mark, Totals,
+};
+use crate::world::{Fault, LinkSpec, MachineStatus, Poison, World};
 
 /// A run of a few islands in virtual time.
 pub struct Lesson {
@@ -21,8 +24,8 @@ pub struct Lesson {
     slow: Vec<f64>,
     /// One way of each island, in milliseconds.
     latency_ms: Vec<u64>,
-    /// What is to be done, by time; done are those before [`Self::done`].
-    plan: Vec<Action>,
+    /// What is to come.
+    plan: Plan,
     marks: Vec<Mark>,
 }
 
@@ -54,7 +57,7 @@ impl Lesson {
             poisoned: vec![false; islands],
             slow: vec![1.0; islands],
             latency_ms: vec![spec.latency_ms.into(); islands],
-            plan: Vec::new(),
+            plan: Plan::default(),
             marks: Vec::new(),
         };
         lesson.measure();
@@ -68,8 +71,18 @@ impl Lesson {
     /// - [`LessonError::Range`]: `factor` is out of its range.
     pub fn act(&mut self, action: Action) -> Result<(), LessonError> {
         action.check(self.stage.spec.islands)?;
-        let place = self.plan.partition_point(|planned| planned.at_ms <= action.at_ms);
-        self.plan.insert(place, action);
+        self.plan.add(action.at_ms, Due::Act(action));
+        self.do_due();
+        Ok(())
+    }
+
+    /// Changes a setting, at its time or, if that has passed, now. The run goes on.
+    ///
+    /// # Errors
+    /// [`LessonError::Range`]: the value is out of its range.
+    pub fn change(&mut self, change: Change) -> Result<(), LessonError> {
+        change.to.put(self.stage.spec)?;
+        self.plan.add(change.at_ms, Due::Set(change.to));
         self.do_due();
         Ok(())
     }
@@ -78,7 +91,7 @@ impl Lesson {
     pub fn advance(&mut self, to_ms: u64) {
         let to_ms = to_ms.min(LESSON_MS_MAX);
         while self.now_ms() < to_ms {
-            let acts_ms = self.plan.first().map_or(u64::MAX, |action| action.at_ms.into());
+            let acts_ms = self.plan.next_ms().unwrap_or(u64::MAX);
             let next_ms = to_ms.min(self.measured_ms + MEASURE_MS).min(acts_ms);
             self.world.run_for(next_ms.saturating_sub(self.now_ms()));
             self.do_due();
@@ -130,11 +143,29 @@ impl Lesson {
     }
 
     fn do_due(&mut self) {
-        let now_ms = self.now_ms();
-        let due = self.plan.partition_point(|action| u64::from(action.at_ms) <= now_ms);
-        for action in self.plan.drain(..due).collect::<Vec<_>>() {
-            self.perform(action);
+        for due in self.plan.take_due(self.now_ms()) {
+            match due {
+                Due::Act(action) => self.perform(action),
+                Due::Set(setting) => {
+                    let spec = setting.put(self.stage.spec).expect("checked when it was planned");
+                    self.go_on_with(spec);
+                }
+            }
         }
+    }
+
+    /// Hands the syncer and the islands their new settings. An island that was sent far away stays as much farther
+    /// away.
+    fn go_on_with(&mut self, spec: LessonSpec) {
+        let before = self.stage.spec;
+        self.stage.change(self.now_ms(), spec);
+        for (i, latency_ms) in (0..).zip(&mut self.latency_ms) {
+            *latency_ms = *latency_ms - u64::from(before.latency_ms) + u64::from(spec.latency_ms);
+            let machine = self.stage.machine(i);
+            let link = LinkSpec { latency_ms: *latency_ms, ..machine.link };
+            self.world.retune_machine(i, machine.step_ms, machine.jitter, link);
+        }
+        self.world.retune_syncer(self.stage.quorum(), spec.merge);
     }
 
     fn perform(&mut self, action: Action) {
@@ -192,6 +223,7 @@ impl Lesson {
             merged: self.world.tokens_merged(i),
             loss: machine.loss,
             step_ms: self.stage.spec.step_ms_of(i),
+            possible_steps: self.stage.possible_steps(i, self.now_ms()),
         }
     }
 

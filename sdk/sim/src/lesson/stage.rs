@@ -46,6 +46,9 @@ pub(super) struct Stage {
     held_out: Vec<u32>,
     /// The entropy of the text, in nats per token.
     pub(super) floor: f64,
+    /// Steps that each island could have taken until the settings changed last, and when that was, in milliseconds.
+    steps_before: Vec<f64>,
+    changed_ms: u64,
 }
 
 impl Stage {
@@ -73,6 +76,8 @@ impl Stage {
             theta: init(&MODEL, spec.seed.into()).expect("a model"),
             model: CpuModel::fixed(&MODEL).expect("a model, and no thread to start"),
             floor: grammar::entropy_nats_per_byte(),
+            steps_before: vec![0.0; spec.islands as usize],
+            changed_ms: 0,
             spec,
         })
     }
@@ -95,9 +100,31 @@ impl Stage {
 
     /// Tokens that all islands could have trained on by `now_ms`, at full speed and without a pause.
     pub(super) fn possible_tokens(&self, now_ms: u64) -> f64 {
-        let steps =
-            |i| now_ms.saturating_sub(self.spec.starts_ms_of(i)) as f64 / self.spec.step_ms_of(i) as f64;
-        (0..self.spec.islands).map(steps).sum::<f64>() * self.step_tokens() as f64
+        let steps = (0..self.spec.islands).map(|i| self.possible_steps(i, now_ms));
+        steps.sum::<f64>() * self.step_tokens() as f64
+    }
+
+    /// Steps that island `i` could have taken by `now_ms`, at full speed and without a pause.
+    pub(super) fn possible_steps(&self, i: u32, now_ms: u64) -> f64 {
+        let since_ms = self.spec.starts_ms_of(i).max(self.changed_ms);
+        let since = now_ms.saturating_sub(since_ms) as f64 / self.spec.step_ms_of(i) as f64;
+        self.steps_before[i as usize] + since
+    }
+
+    /// Goes on as `spec` says, which differs in nothing that cannot change.
+    pub(super) fn change(&mut self, now_ms: u64, spec: LessonSpec) {
+        self.steps_before = (0..spec.islands).map(|i| self.possible_steps(i, now_ms)).collect();
+        (self.changed_ms, self.spec) = (now_ms, spec);
+    }
+
+    /// When a round is over.
+    pub(super) fn quorum(&self) -> QuorumPolicy {
+        QuorumPolicy {
+            updates_min: NonZeroU32::new(self.spec.quorum).expect("checked"),
+            grace_ratio: self.spec.grace,
+            rounds_in_flight: self.spec.rounds_in_flight,
+            ..QuorumPolicy::default()
+        }
     }
 
     pub(super) fn run_spec(&self) -> RunSpec {
@@ -119,12 +146,7 @@ impl Stage {
 
     pub(super) fn world(&self) -> WorldSpec {
         let spec = &self.spec;
-        let quorum = QuorumPolicy {
-            updates_min: NonZeroU32::new(spec.quorum).expect("checked"),
-            grace_ratio: spec.grace,
-            rounds_in_flight: spec.rounds_in_flight,
-            ..QuorumPolicy::default()
-        };
+        let quorum = self.quorum();
         let silent_ms_max = 3_000.max(5 * u64::from(spec.step_ms));
         let patience = Doubling { first_ms: silent_ms_max, longest_ms: 16 * silent_ms_max };
         WorldSpec {

@@ -1,15 +1,19 @@
 //! The same islands as synchronous data-parallel training: one step of all at a time.
 
+mod island;
+
 use archipelago_core::bytes::hex;
 use sha2::{Digest, Sha256};
 
+use super::change::{Due, Plan};
 use super::stage::{MEASURE_MS, Stage};
-use super::{Action, Deed, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
+use super::{Action, Change, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
 use crate::lab::Reader;
 use crate::world::Rng;
 use archipelago::engine::Trainer;
 use archipelago::engine::cpu::CpuTrainer;
 use archipelago::model::learning_rate;
+use island::State;
 
 /// Bytes of a value in an all-reduce: synchronous training exchanges gradients as they are.
 const VALUE_BYTES: u64 = 4;
@@ -39,7 +43,7 @@ pub struct Twin {
     fetching: u64,
     now_ms: u64,
     doing: Doing,
-    plan: Vec<Action>,
+    plan: Plan,
     steps: u64,
     tokens: u64,
     bytes: u64,
@@ -47,30 +51,6 @@ pub struct Twin {
     held_out: Option<f32>,
     measured_ms: u64,
     marks: Vec<TwinMark>,
-}
-
-#[derive(Clone, Copy)]
-struct State {
-    /// It takes part; it may have died since. An elastic run leaves those behind who are gone.
-    here: bool,
-    dead: bool,
-    cut: bool,
-    poisoned: bool,
-    slow: f64,
-    /// One way, in milliseconds.
-    latency_ms: u64,
-}
-
-impl State {
-    /// One that has not come yet, so far away.
-    fn at(latency_ms: u64) -> Self {
-        Self { here: false, dead: false, cut: false, poisoned: false, slow: 1.0, latency_ms }
-    }
-
-    /// Whether it is out of reach of the others.
-    fn is_gone(&self) -> bool {
-        self.dead || self.cut
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -101,7 +81,7 @@ impl Twin {
             fetching: 0,
             now_ms: 0,
             doing: Doing::Between,
-            plan: Vec::new(),
+            plan: Plan::default(),
             steps: 0,
             tokens: 0,
             bytes: 0,
@@ -124,8 +104,17 @@ impl Twin {
     /// - [`LessonError::Range`]: `factor` is out of its range.
     pub fn act(&mut self, action: Action) -> Result<(), LessonError> {
         action.check(self.stage.spec.islands)?;
-        let place = self.plan.partition_point(|planned| planned.at_ms <= action.at_ms);
-        self.plan.insert(place, action);
+        self.plan.add(action.at_ms, Due::Act(action));
+        Ok(())
+    }
+
+    /// Changes a setting, at its time or, if that has passed, now.
+    ///
+    /// # Errors
+    /// [`LessonError::Range`]: the value is out of its range.
+    pub fn change(&mut self, change: Change) -> Result<(), LessonError> {
+        change.to.put(self.stage.spec)?;
+        self.plan.add(change.at_ms, Due::Set(change.to));
         Ok(())
     }
 
@@ -191,24 +180,29 @@ impl Twin {
     }
 
     fn do_due(&mut self) {
-        let (now_ms, spec) = (self.now_ms, self.stage.spec);
-        let due = self.plan.partition_point(|action| u64::from(action.at_ms) <= now_ms);
-        for action in self.plan.drain(..due).collect::<Vec<_>>() {
+        let now_ms = self.now_ms;
+        for due in self.plan.take_due(now_ms) {
+            let spec = self.stage.spec;
+            let action = match due {
+                Due::Act(action) => action,
+                Due::Set(setting) => {
+                    self.go_on_with(setting.put(spec).expect("checked when it was planned"));
+                    continue;
+                }
+            };
             if action.is_too_early(&spec, now_ms) {
                 continue;
             }
-            let island = &mut self.islands[action.island as usize];
-            match action.deed {
-                Deed::Kill => island.dead = true,
-                // One that has not been taken in yet fetches the state when it is.
-                Deed::Restart => self.fetching += u64::from(std::mem::take(&mut island.dead) && island.here),
-                Deed::Slow => island.slow = action.factor,
-                Deed::Far => island.latency_ms = action.latency_ms(&spec),
-                Deed::Partition => island.cut = true,
-                Deed::Heal => island.cut = false,
-                Deed::Poison => island.poisoned = true,
-                Deed::Cure => island.poisoned = false,
-            }
+            self.fetching += u64::from(self.islands[action.island as usize].perform(action, &spec));
+        }
+    }
+
+    /// The step under way ends as it began.
+    fn go_on_with(&mut self, spec: LessonSpec) {
+        let before_ms = u64::from(self.stage.spec.latency_ms);
+        self.stage.change(self.now_ms, spec);
+        for island in &mut self.islands {
+            island.latency_ms = island.latency_ms - before_ms + u64::from(spec.latency_ms);
         }
     }
 
@@ -348,7 +342,7 @@ impl Twin {
 
     /// When something happens next.
     fn next_ms(&self) -> u64 {
-        let acts_ms = self.plan.first().map_or(u64::MAX, |action| action.at_ms.into());
+        let acts_ms = self.plan.next_ms().unwrap_or(u64::MAX);
         let doing_ms = match self.doing {
             Doing::Step { until_ms, .. } | Doing::Loading { until_ms } => until_ms,
             Doing::Stall { from_ms, .. } => self.reform_ms(from_ms),

@@ -289,9 +289,12 @@ impl<T> Link<T> {
 
     /// What is sent from now on takes so long, one way; what is under way does not, and nothing overtakes it.
     pub(super) fn set_latency_ms(&mut self, latency_ms: u64) {
-        for spec in [&mut self.spec, &mut self.up.spec, &mut self.down.spec] {
-            spec.latency_ms = latency_ms;
-        }
+        self.set(LinkSpec { latency_ms, ..self.spec });
+    }
+
+    /// What is sent from now on is sent over such a link; what is under way is not, and nothing overtakes it.
+    pub(super) fn set(&mut self, spec: LinkSpec) {
+        (self.spec, self.up.spec, self.down.spec) = (spec, spec, spec);
     }
 }
 

@@ -42,6 +42,7 @@ mod receipts;
 mod record;
 mod recovered;
 mod restart;
+mod retune;
 mod rng;
 mod snapshot;
 mod spans;

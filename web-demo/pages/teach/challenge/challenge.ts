@@ -84,13 +84,13 @@ export function deedsOf(actions: readonly Action[]): Action[] | null {
 }
 
 /** Whether a run is one of the challenge, whose own settings are `stage`. */
-export function isAttempt({ spec, actions }: Plan, stage: LessonSpec): boolean {
+export function isAttempt({ spec, actions, changes }: Plan, stage: LessonSpec): boolean {
   const free: readonly (keyof LessonSpec)[] = FREE;
   const isSame = (Object.keys(stage) as (keyof LessonSpec)[]).every(
     (key) => free.includes(key) || spec[key] === stage[key],
   );
   const deeds = deedsOf(actions);
-  return isSame && deeds !== null && deeds.length <= DEEDS_MAX;
+  return isSame && changes.length === 0 && deeds !== null && deeds.length <= DEEDS_MAX;
 }
 
 /** "At 20 s island 4 becomes eight times slower." */

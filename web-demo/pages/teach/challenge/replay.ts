@@ -6,14 +6,14 @@ import type { Ask, Tell } from "../run/messages.js";
 import { END_MS, type Result, resultOf } from "./challenge.js";
 
 /** Resolves with what the run came to; `reached` hears how far it is, in virtual milliseconds. */
-export function replay({ spec, actions }: Plan, reached: (nowMs: number) => void): Promise<Result> {
+export function replay({ spec, actions, changes }: Plan, reached: (nowMs: number) => void): Promise<Result> {
   const worker = new Worker(new URL("../run/worker.ts", import.meta.url), { type: "module", name: "replay" });
   const goodput = new Goodput(spec);
   const ask = (what: Ask) => worker.postMessage(what);
   const result = new Promise<Result>((came, failed) => {
     worker.onmessage = ({ data }: MessageEvent<Tell>) => {
       if (data.tell === "ready") {
-        ask({ ask: "start", run: 1, spec, actions });
+        ask({ ask: "start", run: 1, spec, actions, changes });
         ask({ ask: "advance", toMs: END_MS });
       } else if (data.tell === "failed") failed(new Error(data.why));
       else if (data.tell === "frame") {

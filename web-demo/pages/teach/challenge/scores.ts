@@ -88,7 +88,7 @@ export class Scores {
     const seconds = (ms: number) => `${Math.floor(ms / 1_000)} of ${END_MS / 1_000} s`;
     this.#mark(entry, { proof: "checking", note: seconds(0) });
     try {
-      const plan = { spec: entry.spec, actions: actionsOf(entry) };
+      const plan = { spec: entry.spec, actions: actionsOf(entry), changes: [] };
       const result = await replay(plan, (nowMs) => this.#mark(entry, { note: seconds(nowMs) }));
       this.#proved(entry, result);
     } catch (error) {

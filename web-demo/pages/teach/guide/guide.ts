@@ -10,7 +10,7 @@ import type { Chapter } from "./chapter.js";
 import { CHAPTERS } from "./chapters/index.js";
 import { Ending } from "./ending.js";
 import { Inquiry } from "./inquiry.js";
-import type { Plan } from "./own.js";
+import type { Plan, Stage } from "./own.js";
 
 /** What the guide asks of the page. */
 export interface Stagehand {
@@ -119,7 +119,7 @@ export class Guide {
   }
 
   /** Shows a chapter from its beginning, the challenge, or the opening; `stage` is what its own run is. */
-  show(id: string | null, stage: Plan): void {
+  show(id: string | null, stage: Stage): void {
     const at = CHAPTERS.findIndex((one) => one.id === id);
     const chapter = CHAPTERS[at] ?? null;
     this.#inquiry = chapter && new Inquiry(chapter, stage);
@@ -174,6 +174,20 @@ export class Guide {
   acted(action: Action): void {
     this.#inquiry?.acted(action);
     this.#refresh();
+  }
+
+  /** Somebody changed a setting of the run, which goes on. */
+  changed(): void {
+    this.#inquiry?.changed();
+    this.#refresh();
+  }
+
+  /** The settings that the chapter compares two runs by, as long as it has not. */
+  get compares(): readonly (keyof LessonSpec)[] {
+    const inquiry = this.#inquiry;
+    const todo = inquiry?.chapter.break;
+    if (!inquiry || todo?.kind !== "setting" || inquiry.phase.phase === "found") return [];
+    return Object.keys(todo.change) as (keyof LessonSpec)[];
   }
 
   /** The setting that the chapter asks for is about to be changed. */

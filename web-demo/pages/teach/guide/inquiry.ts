@@ -3,7 +3,7 @@ import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.j
 import type { HeldOut, Live } from "../live.js";
 import type { Chapter, Finding, ToDo } from "./chapter.js";
 import { type Measure, Watch } from "./measure.js";
-import { isDone, isOwn, isSet, type Plan } from "./own.js";
+import { isDone, isOwn, isSet, type Plan, type Stage } from "./own.js";
 
 /** A run is measured once this many rounds are merged, or so much time is over: before, islands fetch the model. */
 const SETTLED = { merges: 3, ms: 4_000 } as const;
@@ -27,14 +27,14 @@ export class Inquiry {
   phase: Phase = { phase: "before" };
   readonly chapter: Chapter;
   /** What the chapter's own run is. */
-  readonly #stage: Plan;
+  readonly #stage: Stage;
   #watch = new Watch(0);
   /** The run has settled in, and is measured since. */
   #settled = false;
   /** The run that begins next is this chapter's, broken: its stage was not set anew. */
   #breaking = false;
 
-  constructor(chapter: Chapter, stage: Plan) {
+  constructor(chapter: Chapter, stage: Stage) {
     this.chapter = chapter;
     this.#stage = stage;
   }
@@ -78,6 +78,11 @@ export class Inquiry {
     if (left.length === due.length) this.phase = { phase: "changed" };
     else if (phase.phase === "breaking") this.phase = { ...phase, untilMs: action.atMs, left };
     else this.phase = { phase: "breaking", fromMs: action.atMs, untilMs: action.atMs, left, before: null };
+  }
+
+  /** A setting changed while the run goes on: then it is another one. */
+  changed(): void {
+    if (this.phase.phase !== "found") this.phase = { phase: "changed" };
   }
 
   /**

@@ -1,18 +1,26 @@
 /** Whether a run is still its chapter's own: of any other run the chapter's question is not asked. */
-import type { Action, LessonSpec } from "../../shared/lesson.js";
+import type { Action, Change, LessonSpec } from "../../shared/lesson.js";
 import type { ToDo } from "./chapter.js";
 
 /** What decides a run. */
 export interface Plan {
+  /** How it begins. */
   readonly spec: LessonSpec;
+  /** What is done to it. */
   readonly actions: readonly Action[];
+  /** Settings that change while it goes on. */
+  readonly changes: readonly Change[];
 }
 
+/** What a chapter's own run is, or the challenge's: no setting of it changes. */
+export type Stage = Omit<Plan, "changes">;
+
 /** Whether `run` is what `stage` makes it, with nothing done to it but what the chapter does by itself. */
-export function isOwn(run: Plan, stage: Plan): boolean {
+export function isOwn(run: Plan, stage: Stage): boolean {
   const same = (one: Action, other: Action | undefined) => one.atMs === other?.atMs && isDone(other, one);
   return (
     isSet(run.spec, stage.spec) &&
+    run.changes.length === 0 &&
     run.actions.length === stage.actions.length &&
     stage.actions.every((action, at) => same(action, run.actions[at]))
   );

@@ -1,11 +1,12 @@
 /**
- * The whole state of the page as a link's fragment: `#v=1&m=5&k=1&a=k2@3400~r2@9100&t=12000&x=1&chapter=quorum`.
+ * The whole state of the page as a link's fragment: `#v=1&m=5&a=k2@3400~r2@9100&w=k:3@5000&t=12000&x=1&chapter=quorum`.
  *
  * Only what differs from the chapter's stage is written. What cannot be read is left out, and said. A run with a moment
  * stands still at it; one without begins at its seed and plays, with everything that was done to it.
  */
-import { type Action, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
-import { isAllowed, KNOBS, settled } from "./knobs.js";
+import { type Action, type Change, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
+import { isLive, partsOf, settingOf } from "./changes.js";
+import { isAllowed, KNOBS, type Knob, settled } from "./knobs.js";
 
 /** The pictures: the sea, and a lane for each island. */
 export type View = "map" | "lanes";
@@ -14,6 +15,8 @@ export type View = "map" | "lanes";
 export interface Place {
   readonly spec: LessonSpec;
   readonly actions: readonly Action[];
+  /** Settings that change while the run goes on, by time. */
+  readonly changes: readonly Change[];
   /** The moment to stand still at; 0 for a run that plays. */
   readonly atMs: number;
   readonly speed: number;
@@ -32,7 +35,7 @@ export type StageOf = (chapter: string | null) => Pick<Place, "spec" | "speed" |
 const VERSION = 1;
 /** A quarter of real time to sixteen times. */
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16] as const;
-/** As many deeds as anybody does by hand: a link with more is no link of ours. */
+/** As many deeds, or changes, as anybody makes by hand: a link with more is no link of ours. */
 const ACTIONS_MAX = 200;
 /** What stands for all fragments. */
 const ALL = "all";
@@ -57,6 +60,8 @@ export function write(place: Place, stageOf: StageOf): string {
   for (const { key, short } of KNOBS) if (place.spec[key] !== base.spec[key]) parts.push(`${short}=${place.spec[key]}`);
   const actions = place.actions.filter(isLinkable).slice(0, ACTIONS_MAX);
   if (actions.length > 0) parts.push(`a=${actions.map(writeAction).join("~")}`);
+  const changes = place.changes.filter(isLinkable).slice(0, ACTIONS_MAX);
+  if (changes.length > 0) parts.push(`w=${changes.map(writeChange).join("~")}`);
   const atMs = Math.min(Math.round(place.atMs), LESSON_MS_MAX);
   if (atMs > 0) parts.push(`t=${atMs}`);
   if (place.speed !== base.speed) parts.push(`x=${place.speed}`);
@@ -75,14 +80,14 @@ export function linkOf(chapter: string): string {
 /** What of a place does not fit into its link, in words; `null` if all does. */
 export function leftOut(place: Place): string | null {
   const parts = [
-    (place.actions.length > ACTIONS_MAX || !place.actions.every(isLinkable)) &&
+    [place.actions, place.changes].some((all) => all.length > ACTIONS_MAX || !all.every(isLinkable)) &&
       `not all that was done to this run: a link holds ${ACTIONS_MAX} deeds of the first ${HOURS_MAX} hours`,
     place.atMs > LESSON_MS_MAX && `not this moment: a run ends after ${HOURS_MAX} hours`,
   ].filter((part) => part !== false);
   return parts.length === 0 ? null : parts.join(", and ");
 }
 
-function isLinkable({ atMs }: Action): boolean {
+function isLinkable({ atMs }: Action | Change): boolean {
   return atMs <= LESSON_MS_MAX;
 }
 
@@ -93,6 +98,12 @@ function hasFactor(deed: Deed): boolean {
 /** A deed as links write it: `k2@3400`. */
 export function writeAction({ atMs, island, deed, factor }: Action): string {
   return `${LETTERS[deed]}${island + 1}${hasFactor(deed) ? `x${Number(factor.toFixed(3))}` : ""}@${Math.round(atMs)}`;
+}
+
+/** A change as links write it: `k:4@3400`. */
+function writeChange({ atMs, to }: Change): string {
+  const [key, value] = partsOf(to);
+  return `${KNOBS.find((knob) => knob.key === key)!.short}:${value}@${Math.round(atMs)}`;
 }
 
 /** Reads a fragment; `notices` are what was wrong with it, in words. */
@@ -112,12 +123,13 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
   for (const knob of KNOBS) {
     const text = fields.get(knob.short);
     if (text === null) continue;
-    const value = knob.kind === "choice" ? text : number(text);
+    const value = readValue(knob, text);
     if (isAllowed(knob, value)) changed[knob.key] = value;
     else notices.push(`"${clip(text)}" is nothing for "${knob.label}"; it is ${base.spec[knob.key]}.`);
   }
   const spec = settled({ ...base.spec, ...changed });
   const actions = readActions(fields.get("a") ?? "", spec.islands, notices);
+  const changes = readChanges(fields.get("w") ?? "", spec, notices);
   const atMs = number(fields.get("t") ?? "0");
   if (!(atMs >= 0 && atMs <= LESSON_MS_MAX)) notices.push("The moment of this link cannot be read; it begins at 0.");
   const speed = SPEEDS.find((one) => one === number(fields.get("x") ?? String(base.speed)));
@@ -131,6 +143,7 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
     place: {
       spec,
       actions,
+      changes,
       chapter,
       followed: readFollowed(fields.get("follow"), base.followed, spec.fragments, notices),
       view: view === "lanes" ? "lanes" : "map",
@@ -168,6 +181,28 @@ export function readActions(text: string, islands: number, notices: string[]): A
     actions.push({ atMs, island, deed, factor });
   }
   return actions.sort((a, b) => a.atMs - b.atMs);
+}
+
+/** The changes of a link, by time; `notices` hears what a run that began with `spec` cannot take. */
+function readChanges(text: string, spec: LessonSpec, notices: string[]): Change[] {
+  const changes: Change[] = [];
+  const parts = text.split("~").filter(Boolean);
+  if (parts.length > ACTIONS_MAX) notices.push(`This link has more than ${ACTIONS_MAX} changes; the rest is left out.`);
+  for (const part of parts.slice(0, ACTIONS_MAX)) {
+    const [, short, said = "", at] = /^([a-z]+):([\w.]+)@(\d{1,8})$/.exec(part) ?? [];
+    const knob = KNOBS.find((one) => one.short === short);
+    const [value, atMs] = [knob && readValue(knob, said), Number(at)];
+    if (!knob || !isLive(knob.key) || !isAllowed(knob, value) || !(atMs <= LESSON_MS_MAX)) {
+      notices.push(`"${clip(part)}" is nothing that can change while a run goes on; it is left out.`);
+      continue;
+    }
+    changes.push({ atMs, to: settingOf(settled({ ...spec, [knob.key]: value }), knob.key) });
+  }
+  return changes.sort((a, b) => a.atMs - b.atMs);
+}
+
+function readValue(knob: Knob, text: string): string | number {
+  return knob.kind === "choice" ? text : number(text);
 }
 
 /** What a plain number says, or NaN: `Number` alone takes "" for 0. */

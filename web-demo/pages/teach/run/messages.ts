@@ -1,5 +1,5 @@
 /** What the page and its Workers say to each other. One Worker runs the lesson, one its twin in lock-step. */
-import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
+import type { Action, Change, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
 
 /** Which of the two a Worker runs. */
 export type Kind = "lesson" | "twin";
@@ -10,6 +10,7 @@ export interface Start {
   readonly run: number;
   readonly spec: LessonSpec;
   readonly actions: readonly Action[];
+  readonly changes: readonly Change[];
 }
 
 /** Page to Worker. */
@@ -18,6 +19,7 @@ export type Ask =
   | Start
   | { readonly ask: "advance"; readonly toMs: number }
   | { readonly ask: "act"; readonly action: Action }
+  | { readonly ask: "change"; readonly change: Change }
   /** To the next event that is more than a step, but not beyond `untilMs`. */
   | { readonly ask: "step"; readonly untilMs: number }
   | { readonly ask: "sample"; readonly bytes: number }

@@ -1,5 +1,7 @@
 /** The run on stage: both Workers, the clock, and everything that was done to the run. */
-import type { Action, Deed, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
+import type { Action, Change, Deed, Frame, LessonSpec, Setting, TwinFrame } from "../../shared/lesson.js";
+import type { Plan } from "../guide/own.js";
+import { type Stretch, stretchesOf } from "./changes.js";
 import { Clock } from "./clock.js";
 import type { Ask, Kind, Tell } from "./messages.js";
 
@@ -13,16 +15,20 @@ export interface Audience {
   lesson(frame: Frame): void;
   twin(frame: TwinFrame): void;
   acted(action: Action): void;
+  /** A setting changed, and the run goes on. */
+  changed(): void;
   sampled(atMs: number, text: string): void;
   failed(why: string): void;
 }
 
 export class Stage {
   readonly clock = new Clock();
-  spec!: LessonSpec;
   defaults!: LessonSpec;
   /** What was done to this run, by time. */
   actions: Action[] = [];
+  /** Settings that changed while it went on, by time. */
+  changes: Change[] = [];
+  #stretches: Stretch[] = [];
   readonly #audience: Audience;
   readonly #lesson: Worker;
   readonly #twin: Worker;
@@ -98,10 +104,26 @@ export class Stage {
     }
   }
 
+  /** The settings that the run has come to. */
+  get spec(): LessonSpec {
+    return this.specAt(this.clock.targetMs);
+  }
+
+  /** The settings at a moment. */
+  specAt(atMs: number): LessonSpec {
+    return this.#stretches.findLast(({ fromMs }) => fromMs <= atMs)!.spec;
+  }
+
+  /** What decides this run, from its beginning. */
+  get plan(): Plan {
+    return { spec: this.specAt(0), actions: this.actions, changes: this.changes };
+  }
+
   /** Begins a run from its seed, with what was done to it before `untilMs`, which is reached as fast as can be. */
-  begin(spec: LessonSpec, actions: readonly Action[] = [], untilMs = 0): void {
-    this.spec = spec;
+  begin({ spec, actions, changes }: Plan, untilMs = 0): void {
     this.actions = [...actions];
+    this.changes = [...changes];
+    this.#stretches = stretchesOf(spec, changes);
     this.#run += 1;
     this.#askedMs = 0;
     this.#stepWanted = this.#stepping = false;
@@ -109,7 +131,7 @@ export class Stage {
     this.#reachedMs.lesson = this.#reachedMs.twin = 0;
     this.clock.reset(untilMs);
     this.#audience.began();
-    this.#askBoth({ ask: "start", run: this.#run, spec, actions: this.actions });
+    this.#askBoth({ ask: "start", run: this.#run, spec, actions, changes });
     this.#ask(this.#lesson, { ask: "sample", bytes: SAMPLE_BYTES });
   }
 
@@ -138,13 +160,32 @@ export class Stage {
     // Until it shows, somebody may well try again.
     const last = this.actions.findLast((one) => one.island === island && one.atMs <= this.clock.targetMs);
     if (last && last.atMs > this.#reachedMs.lesson && last.deed === deed && last.factor === factor) return;
-    const action: Action = { atMs: Math.max(this.clock.targetMs, this.#askedMs) + 1, island, deed, factor };
+    const action: Action = { atMs: this.#freeMs, island, deed, factor };
     // A lesson that is over stays as it is.
     if (action.atMs > this.clock.endMs) return;
     this.actions.push(action);
     this.clock.targetMs = action.atMs;
     this.#askBoth({ ask: "act", action });
     this.#audience.acted(action);
+  }
+
+  /** Changes a setting in the run that goes on, as `act` does something to an island. */
+  change(to: Setting): void {
+    if (this.#stepping) return void this.#postponed.push(() => this.change(to));
+    const change: Change = { atMs: this.#freeMs, to };
+    if (change.atMs > this.clock.endMs) return;
+    const { spec } = this.plan;
+    // A link may hold changes that are still to come.
+    this.changes = [...this.changes, change].sort((one, other) => one.atMs - other.atMs);
+    this.#stretches = stretchesOf(spec, this.changes);
+    this.clock.targetMs = change.atMs;
+    this.#askBoth({ ask: "change", change });
+    this.#audience.changed();
+  }
+
+  /** The first moment that neither Worker has reached, nor was asked for. */
+  get #freeMs(): number {
+    return Math.max(this.clock.targetMs, this.#askedMs) + 1;
   }
 
   /** On to the next event after all that was asked for, and no further. */

@@ -1,6 +1,6 @@
 /** Runs the lesson, or its twin, in slices towards the page's target, and posts frames of it. */
 import init, { Lesson, lessonDefaults, Twin } from "../../../lesson/dist/lesson.js";
-import type { Frame, Mark, TwinFrame, TwinMark } from "../../shared/lesson.js";
+import type { Change, Frame, Mark, TwinFrame, TwinMark } from "../../shared/lesson.js";
 import type { Ask, Kind, Start, Tell } from "./messages.js";
 
 /** A slice of work between two looks at the page's messages, in milliseconds of the wall clock. */
@@ -42,6 +42,8 @@ class Runner {
     switch (ask.ask) {
       case "act":
         return sim.act(ask.action);
+      case "change":
+        return this.#change(sim, ask.change);
       case "advance":
         this.#targetMs = Math.max(this.#targetMs, ask.toMs);
         return this.#wake();
@@ -54,14 +56,22 @@ class Runner {
     }
   }
 
-  #start({ run, spec, actions }: Start): void {
+  #start({ run, spec, actions, changes }: Start): void {
     this.#sim?.free();
-    this.#sim = this.#kind === "lesson" ? new Lesson(spec) : new Twin(spec);
-    for (const action of actions) this.#sim.act(action);
+    const sim = this.#kind === "lesson" ? new Lesson(spec) : new Twin(spec);
+    this.#sim = sim;
     this.#run = run;
     this.#nowMs = this.#targetMs = 0;
     this.#grainMs = Math.max(1, spec.stepMs / GRAINS);
+    for (const action of actions) sim.act(action);
+    for (const change of changes) this.#change(sim, change);
     this.#post();
+  }
+
+  #change(sim: Lesson | Twin, change: Change): void {
+    sim.change(change);
+    // Grains fit the shortest steps of the run.
+    if ("stepMs" in change.to) this.#grainMs = Math.max(1, Math.min(this.#grainMs, change.to.stepMs / GRAINS));
   }
 
   #wake(): void {

@@ -1,4 +1,4 @@
-/** The knobs. A change begins the run anew from its seed. */
+/** The knobs. A run goes on with a change where it can; where it cannot, the knob says so before. */
 
 import { find, make, setText } from "../../shared/dom.js";
 import type { LessonSpec } from "../../shared/lesson.js";
@@ -8,11 +8,14 @@ export class Settings {
   readonly #shows: ((spec: LessonSpec) => void)[] = [];
   readonly #fields = new Map<keyof LessonSpec, HTMLInputElement | HTMLSelectElement>();
   readonly #said = find("settings-said", HTMLElement);
+  /** What says of a knob that it begins a new run. */
+  readonly #marks = new Map<keyof LessonSpec, HTMLElement>();
   #spec: LessonSpec | undefined;
 
-  /** `change` hears of each new setting. */
-  constructor(change: (spec: LessonSpec) => void) {
-    const changed = (more: Partial<LessonSpec>) => this.#spec && change(settled({ ...this.#spec, ...more }));
+  /** `change` hears of each new setting, and which of them is new. */
+  constructor(change: (spec: LessonSpec, key: keyof LessonSpec) => void) {
+    const changed = (key: keyof LessonSpec, value: string | number) =>
+      this.#spec && change(settled({ ...this.#spec, [key]: value }), key);
     find("knobs", HTMLElement).append(
       ...GROUPS.map(({ title, knobs }) =>
         make(
@@ -25,9 +28,12 @@ export class Settings {
     );
   }
 
-  #field(knob: Knob, changed: (more: Partial<LessonSpec>) => void): HTMLElement {
+  #field(knob: Knob, changed: (key: keyof LessonSpec, value: string | number) => void): HTMLElement {
     const id = `knob-${knob.key}`;
-    const hint = make("span", { class: "hint", id: `${id}-hint` }, knob.hint);
+    const mark = make("span", { class: "anew" }, "begins a new run");
+    mark.hidden = true;
+    this.#marks.set(knob.key, mark);
+    const hint = make("span", { class: "hint", id: `${id}-hint` }, knob.hint, " ", mark);
     const label = make("label", { for: id }, knob.label);
     if (knob.kind === "choice") {
       const select = make(
@@ -35,7 +41,7 @@ export class Settings {
         { id, "aria-describedby": hint.id },
         ...knob.options.map(([value, text]) => make("option", { value }, text)),
       );
-      select.addEventListener("change", () => changed({ [knob.key]: select.value }));
+      select.addEventListener("change", () => changed(knob.key, select.value));
       this.#shows.push((spec) => (select.value = spec[knob.key]));
       this.#fields.set(knob.key, select);
       return make("div", { class: "field" }, label, select, hint);
@@ -55,8 +61,8 @@ export class Settings {
       input.setAttribute("aria-valuetext", output.textContent ?? "");
     };
     input.addEventListener("input", say);
-    // Once it is let go: each change is a run of its own.
-    input.addEventListener("change", () => changed({ [knob.key]: Number(input.value) }));
+    // Once it is let go: what lies between is meant by nobody.
+    input.addEventListener("change", () => changed(knob.key, Number(input.value)));
     this.#shows.push((spec) => {
       input.value = String(spec[knob.key]);
       say();
@@ -67,8 +73,14 @@ export class Settings {
   /** Lets these be changed alone; all, without a list. */
   allow(keys: readonly (keyof LessonSpec)[] | null): void {
     for (const [key, field] of this.#fields) field.disabled = keys !== null && !keys.includes(key);
-    const held = keys === null ? "" : " In the challenge, what makes it hard is the same for all.";
-    setText(this.#said, `A change begins the run anew from its seed, without what was done to it.${held}`);
+    const goesOn = "The run goes on with what you change, but where it says that a new one begins, from its seed.";
+    const held = "In the challenge each change begins a new run, and what makes it hard is the same for all.";
+    setText(this.#said, keys === null ? goesOn : held);
+  }
+
+  /** Marks the knobs that begin a new run at present. */
+  mark(beginsAnew: (key: keyof LessonSpec) => boolean): void {
+    for (const [key, mark] of this.#marks) mark.hidden = !beginsAnew(key);
   }
 
   show(spec: LessonSpec): void {

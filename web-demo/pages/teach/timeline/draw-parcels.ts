@@ -3,7 +3,7 @@
 import { color } from "../../shared/palette.js";
 import { COLORS, drawCells } from "./cells.js";
 import type { Parcel } from "./history.js";
-import { glowOf, headOf, LEFT_PX, type Scene, type Way, wayOf, xOf } from "./scene.js";
+import { glowOf, headOf, type Scene, type Way, wayOf, xOf } from "./scene.js";
 
 /** A parcel is still seen where it came in for so long, in milliseconds of the wall clock. */
 const GLOW_MS = 350;
@@ -30,7 +30,7 @@ export function drawParcels(context: CanvasRenderingContext2D, scene: Scene): vo
     if (parcel.untilMs < since || parcel.fromMs > scene.nowMs) continue;
     if (parcel.what === "collect" && scene.spanMs > REQUESTS_MS) continue;
     const way = wayOf(scene, parcel);
-    if (way.x1 < LEFT_PX) continue;
+    if (way.x1 < scene.names.leftPx) continue;
     drawn += 1;
     const dim = scene.followed !== null && parcel.fragment !== scene.followed && parcel.what !== "whole";
     const key = `${parcel.what}${dim}`;

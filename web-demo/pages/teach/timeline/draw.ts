@@ -5,9 +5,10 @@ import type { Island } from "../../shared/lesson.js";
 import { color } from "../../shared/palette.js";
 import { drawParcels } from "./draw-parcels.js";
 import { firstAfter, type Round } from "./history.js";
-import { glowOf, islandLane, type Lane, LEFT_PX, rowY, type Scene, syncerLane, twinLane, xOf } from "./scene.js";
+import { glowOf, islandLane, type Lane, rowY, type Scene, syncerLane, twinLane, xOf } from "./scene.js";
 
-const FONT = "12px system-ui, sans-serif";
+const fontOf = (px: number) => `${px}px system-ui, sans-serif`;
+const FONT = fontOf(12);
 /** Longest step that a look back is made for, in milliseconds. */
 const STEP_MS_MAX = 60_000;
 /** Steps that are shorter than this are not told apart. */
@@ -28,7 +29,7 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene): void {
   drawTwin(context, scene);
   context.save();
   context.beginPath();
-  context.rect(LEFT_PX, 0, scene.width - LEFT_PX, height);
+  context.rect(scene.names.leftPx, 0, scene.width - scene.names.leftPx, height);
   context.clip();
   drawParcels(context, scene);
   drawApplied(context, scene);
@@ -36,16 +37,16 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene): void {
 }
 
 function drawAxis(context: CanvasRenderingContext2D, scene: Scene, height: number): void {
-  const least = (scene.spanMs * 80) / Math.max(80, scene.width - LEFT_PX);
+  const least = (scene.spanMs * 80) / Math.max(80, scene.width - scene.names.leftPx);
   const step =
     [100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000].find((one) => one >= least) ?? 60_000;
   context.textAlign = "center";
   for (let ms = Math.max(0, Math.ceil((scene.nowMs - scene.spanMs) / step) * step); ms <= scene.nowMs; ms += step) {
     const x = xOf(scene, ms);
-    if (x < LEFT_PX) continue;
+    if (x < scene.names.leftPx) continue;
     context.fillStyle = color("line");
     context.fillRect(Math.round(x), 18, 1, height - 18);
-    if (x < LEFT_PX + 18) continue;
+    if (x < scene.names.leftPx + 18) continue;
     context.fillStyle = color("ink-soft");
     context.fillText(ms === 0 ? "start" : milliseconds(ms), x, 9);
   }
@@ -53,15 +54,18 @@ function drawAxis(context: CanvasRenderingContext2D, scene: Scene, height: numbe
   context.fillRect(Math.round(xOf(scene, scene.nowMs)), 18, 1, height - 18);
 }
 
-function label(context: CanvasRenderingContext2D, text: string, y: number, strong = false): void {
+/** The name of a lane. */
+function label(context: CanvasRenderingContext2D, { names }: Scene, text: string, y: number): void {
   context.textAlign = "start";
-  context.fillStyle = color(strong ? "ink" : "ink-soft");
-  context.fillText(text, 2, y, LEFT_PX - 8);
+  context.fillStyle = color("ink");
+  context.font = fontOf(names.fontPx);
+  context.fillText(text, 2, y, names.leftPx - 8);
+  context.font = FONT;
 }
 
 /** The stretch of a span that can be seen, as `[x, width]`, or nothing. */
 function stretch(scene: Scene, fromMs: number, untilMs: number): readonly [number, number] | undefined {
-  const from = Math.max(LEFT_PX, xOf(scene, fromMs));
+  const from = Math.max(scene.names.leftPx, xOf(scene, fromMs));
   const until = xOf(scene, Math.min(untilMs, scene.nowMs));
   return until <= from ? undefined : [from, until - from];
 }
@@ -69,16 +73,16 @@ function stretch(scene: Scene, fromMs: number, untilMs: number): readonly [numbe
 function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Island, index: number): void {
   const lane = islandLane(scene, index);
   const y = lane.top + lane.height / 2;
-  label(context, `Island ${index + 1}`, y, true);
+  label(context, scene, `Island ${index + 1}`, y);
   context.fillStyle = color("line");
-  context.fillRect(LEFT_PX, lane.top + lane.height - 1, scene.width - LEFT_PX, 1);
+  context.fillRect(scene.names.leftPx, lane.top + lane.height - 1, scene.width - scene.names.leftPx, 1);
   for (const away of scene.history.absences) {
     if (away.island !== index) continue;
     const seen = stretch(scene, away.fromMs, away.untilMs ?? Infinity);
     if (seen) hatch(context, seen, lane, "not there");
   }
   const steps = scene.history.steps[index] ?? [];
-  const merges = (island.stepMs * (scene.width - LEFT_PX)) / scene.spanMs < STEP_PX_LEAST;
+  const merges = (island.stepMs * (scene.width - scene.names.leftPx)) / scene.spanMs < STEP_PX_LEAST;
   context.fillStyle = color(island.poisoned ? "danger" : "line-quiet");
   context.globalAlpha = scene.followed === null ? 0.55 : 0.3;
   context.beginPath();
@@ -96,7 +100,7 @@ function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Isl
   if (island.partitioned) {
     context.strokeStyle = color("danger");
     context.setLineDash([5, 4]);
-    context.strokeRect(LEFT_PX + 1, lane.top + 2, scene.width - LEFT_PX - 4, lane.height - 5);
+    context.strokeRect(scene.names.leftPx + 1, lane.top + 2, scene.width - scene.names.leftPx - 4, lane.height - 5);
     context.setLineDash([]);
   }
 }
@@ -139,7 +143,7 @@ function drawSyncer(context: CanvasRenderingContext2D, scene: Scene): void {
   const lane = syncerLane(scene);
   context.fillStyle = color("sea-wash");
   context.fillRect(0, lane.top, scene.width, lane.height - 1);
-  label(context, "Syncer", lane.top + lane.height / 2, true);
+  label(context, scene, "Syncer", lane.top + lane.height / 2);
   for (const round of scene.history.rounds) {
     if (round.launchedMs > scene.nowMs) break;
     drawRound(context, scene, round);
@@ -154,7 +158,7 @@ function drawRound(context: CanvasRenderingContext2D, scene: Scene, round: Round
     seenUntil(round.abandonedMs),
   ];
   const end = merged ?? abandoned ?? scene.nowMs;
-  if (xOf(scene, end) < LEFT_PX) return;
+  if (xOf(scene, end) < scene.names.leftPx) return;
   const y = rowY(scene, round.row);
   const dim = scene.followed !== null && scene.followed !== round.fragment;
   context.globalAlpha = dim ? 0.3 : 1;
@@ -170,18 +174,19 @@ function drawRound(context: CanvasRenderingContext2D, scene: Scene, round: Round
     context.globalAlpha = dim ? 0.2 : 0.65;
     if (used) context.fillRect(used[0], y - 6, used[1], 12);
     context.globalAlpha = dim ? 0.3 : 1;
-    if (xOf(scene, quorum) > LEFT_PX) context.fillRect(xOf(scene, quorum) - 1, y - 8, 2, 16);
+    if (xOf(scene, quorum) > scene.names.leftPx) context.fillRect(xOf(scene, quorum) - 1, y - 8, 2, 16);
   }
   for (const answer of round.answers) {
     const x = xOf(scene, answer.atMs);
-    if (x < LEFT_PX || answer.atMs > scene.nowMs) continue;
+    if (x < scene.names.leftPx || answer.atMs > scene.nowMs) continue;
     context.fillStyle = color(answer.fate === "in" ? "ink" : answer.fate === "late" ? "warn" : "danger");
     context.beginPath();
     if (answer.fate === "in") context.arc(x, y, 3, 0, 2 * Math.PI);
     else triangle(context, x, y, 4);
     context.fill();
   }
-  if (merged !== null && xOf(scene, merged) > LEFT_PX) drawMerge(context, scene, round, xOf(scene, merged), y);
+  if (merged !== null && xOf(scene, merged) > scene.names.leftPx)
+    drawMerge(context, scene, round, xOf(scene, merged), y);
   context.globalAlpha = 1;
 }
 
@@ -206,7 +211,7 @@ function drawMerge(context: CanvasRenderingContext2D, scene: Scene, round: Round
 function drawTwin(context: CanvasRenderingContext2D, scene: Scene): void {
   const lane = twinLane(scene);
   const y = lane.top + lane.height / 2;
-  label(context, "In lock-step", y, true);
+  label(context, scene, "In lock-step", y);
   const { twinSteps, stalls } = scene.history;
   const parts = { computed: new Path2D(), sent: new Path2D() };
   for (let at = firstAfter(twinSteps, scene.nowMs - scene.spanMs, STEP_MS_MAX); at < twinSteps.length; at += 1) {
@@ -239,7 +244,7 @@ function drawApplied(context: CanvasRenderingContext2D, scene: Scene): void {
   for (let at = scene.history.applied.length - 1; at >= 0; at -= 1) {
     const applied = scene.history.applied[at]!;
     const x = xOf(scene, applied.atMs);
-    if (x < LEFT_PX) break;
+    if (x < scene.names.leftPx) break;
     if (applied.atMs > scene.nowMs) continue;
     const { top, height } = islandLane(scene, applied.island);
     const y = top + height / 2;

@@ -13,6 +13,8 @@ export interface Scene {
   readonly width: number;
   readonly height: number;
   readonly rows: number;
+  /** How the lanes' names are written. */
+  readonly names: (typeof NAMES)[keyof typeof NAMES];
   /** Only this fragment is drawn in full. */
   readonly followed: number | null;
   readonly chosen: Parcel | null;
@@ -26,7 +28,8 @@ const LANE_PX = { least: 14, most: 60 } as const;
 const ROW_PX = 20;
 const TWIN_GAP_PX = 12;
 const TWIN_PX = 36;
-export const LEFT_PX = 72;
+/** Size of the lanes' names, and the room that they have at the left; on a projector they are read from afar. */
+export const NAMES = { near: { fontPx: 12, leftPx: 80 }, far: { fontPx: 18, leftPx: 116 } } as const;
 /** Room for what is in flight at the moment. */
 const RIGHT_PX = 30;
 
@@ -87,7 +90,8 @@ export function glowOf(scene: Scene, wallMs: number): number {
 
 /** Where a moment is. */
 export function xOf(scene: Scene, ms: number): number {
-  return LEFT_PX + (1 - (scene.nowMs - ms) / scene.spanMs) * (scene.width - LEFT_PX - RIGHT_PX);
+  const { leftPx } = scene.names;
+  return leftPx + (1 - (scene.nowMs - ms) / scene.spanMs) * (scene.width - leftPx - RIGHT_PX);
 }
 
 /** A straight way from one lane to another. */

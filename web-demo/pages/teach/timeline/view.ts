@@ -3,15 +3,18 @@
 import { find } from "../../shared/dom.js";
 import type { Island } from "../../shared/lesson.js";
 import { Surface } from "../../shared/surface.js";
+import { isPresenting } from "../presenter.js";
 import { draw } from "./draw.js";
 import { parcelAt } from "./draw-parcels.js";
 import type { History, Parcel } from "./history.js";
-import type { Scene } from "./scene.js";
+import { NAMES, type Scene } from "./scene.js";
 
 /** Time that 100 pixels span at normal speed, in milliseconds: slow enough to follow with one's eyes. */
 const MS_PER_100_PX = 700;
 /** Training steps that 100 pixels span at least. */
 const STEPS_PER_100_PX = 2;
+/** Narrowest picture whose names can be read from afar. */
+const FAR_PX_MIN = 600;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TimelineView {
@@ -63,6 +66,8 @@ export class TimelineView {
       nowMs,
       speed,
       rows,
+      // A narrow window has no room for large names.
+      names: isPresenting() && width >= FAR_PX_MIN ? NAMES.far : NAMES.near,
       spanMs: this.#spanMs,
       width,
       height,

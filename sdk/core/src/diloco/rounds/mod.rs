@@ -28,7 +28,7 @@ use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Round, Serial,
 use merge::Merging;
 use norm::NormGuard;
 
-/// What does not change about the rounds of a fragment during a run.
+/// What decides the rounds of a fragment.
 #[derive(Clone, Debug)]
 pub struct RoundTerms {
     /// The fragment.
@@ -322,6 +322,11 @@ impl Rounds {
             Decision::AwaitQuorum { until, .. } | Decision::AwaitGrace { until, .. } => until,
             Decision::Merge { .. } | Decision::Abandon { .. } => now,
         })
+    }
+
+    /// From now on rounds end by `quorum` and are merged by `merge`.
+    pub(crate) fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
+        (self.terms.quorum, self.terms.merge) = (quorum, merge);
     }
 
     /// Ends the round that collects with nothing. Whoever has not answered yet still may.

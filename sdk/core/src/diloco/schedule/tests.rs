@@ -39,6 +39,8 @@ fn launches_are_a_floor_apart_and_few_are_in_flight() {
     assert_eq!(schedule.launch_at(&Traffic { in_flight: 2, ..one }), None);
     assert_eq!(schedule.launch_at(&Traffic { is_next_busy: true, ..one }), None);
     assert_eq!(schedule.next_fragment(), FragmentId(1));
+    schedule.retune(1);
+    assert_eq!(schedule.launch_at(&one), None);
 }
 
 #[test]

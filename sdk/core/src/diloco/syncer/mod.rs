@@ -42,8 +42,8 @@ pub use recovery::{Recovery, RecoveryError};
 pub use status::{LearnerStatus, Status};
 
 use super::{
-    Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Roster, Rounds,
-    Schedule, Timing, Turn, Verifier,
+    Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
+    QuorumPolicy, Roster, Rounds, Schedule, Timing, Turn, Verifier,
 };
 use crate::data;
 use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
@@ -136,6 +136,17 @@ impl Syncer {
             Input::Timeout => {}
         }
         self.advance(now);
+    }
+
+    /// From now on rounds end by `quorum` and are merged by `merge`, those under way too: hand in [`Input::Timeout`]
+    /// next. What is recorded stays true, for each merge is recorded with its rule and its parts; who takes a run up
+    /// from its record says anew what holds.
+    pub fn retune(&mut self, quorum: QuorumPolicy, merge: MergeRule) {
+        (self.config.quorum, self.config.merge) = (quorum, merge);
+        for rounds in &mut self.rounds {
+            rounds.retune(quorum, merge);
+        }
+        self.schedule.retune(quorum.rounds_in_flight);
     }
 
     /// The next thing to do; call until `None` after every [`Self::handle`].

@@ -1,0 +1,96 @@
+//! Settings of a lesson that change while it goes on.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Action, LessonError, LessonSpec, Lockstep};
+use archipelago::diloco::MergeRule;
+
+/// A setting that changes while a lesson goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Change {
+    /// When, in milliseconds from the beginning; what has passed changes now.
+    pub at_ms: u32,
+    /// What, and to which value.
+    pub to: Setting,
+}
+
+/// One setting of a [`LessonSpec`] that a lesson can take while it goes on, under the name and in the range that it
+/// has there. What is not here, such as the fragments or the code, was agreed on when the run began, or is the run's
+/// history.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "each is described where the lesson begins")]
+pub enum Setting {
+    Quorum(u32),
+    Grace(f64),
+    RoundsInFlight(u32),
+    Merge(MergeRule),
+    Lockstep(Lockstep),
+    StepMs(u32),
+    Spread(f64),
+    Jitter(f64),
+    LatencyMs(u32),
+    #[serde(rename = "kilobytesPerS")]
+    KilobytesPerS(u32),
+    Loss(f64),
+}
+
+impl Setting {
+    /// `spec` with this setting.
+    ///
+    /// # Errors
+    /// [`LessonError::Range`]: the value is out of its range.
+    pub(super) fn put(self, mut spec: LessonSpec) -> Result<LessonSpec, LessonError> {
+        match self {
+            Self::Quorum(value) => spec.quorum = value,
+            Self::Grace(value) => spec.grace = value,
+            Self::RoundsInFlight(value) => spec.rounds_in_flight = value,
+            Self::Merge(value) => spec.merge = value,
+            Self::Lockstep(value) => spec.lockstep = value,
+            Self::StepMs(value) => spec.step_ms = value,
+            Self::Spread(value) => spec.spread = value,
+            Self::Jitter(value) => spec.jitter = value,
+            Self::LatencyMs(value) => spec.latency_ms = value,
+            Self::KilobytesPerS(value) => spec.kilobytes_per_s = value,
+            Self::Loss(value) => spec.loss = value,
+        }
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// What is to come in a lesson, by time; of one moment, what was said first comes first.
+#[derive(Default)]
+pub(super) struct Plan(Vec<(u32, Due)>);
+
+/// Something that is to come.
+#[derive(Clone, Copy)]
+pub(super) enum Due {
+    Act(Action),
+    Set(Setting),
+}
+
+impl Plan {
+    /// Adds what comes at `at_ms`.
+    pub(super) fn add(&mut self, at_ms: u32, due: Due) {
+        let place = self.0.partition_point(|&(planned_ms, _)| planned_ms <= at_ms);
+        self.0.insert(place, (at_ms, due));
+    }
+
+    /// When the next of it comes.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        self.0.first().map(|&(at_ms, _)| at_ms.into())
+    }
+
+    /// Takes out what has come by `now_ms`.
+    pub(super) fn take_due(&mut self, now_ms: u64) -> Vec<Due> {
+        let due = self.0.partition_point(|&(at_ms, _)| u64::from(at_ms) <= now_ms);
+        self.0.drain(..due).map(|(_, due)| due).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

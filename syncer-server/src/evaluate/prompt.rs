@@ -1,0 +1,71 @@
+//! What the model is given to go on from: whole words, from the beginning of a line where there is one near.
+
+/// Tokens of a prompt at most.
+const TOKENS_MAX: usize = 16;
+/// So far into the text, in tokens, a beginning is looked for.
+const REACH: usize = 512;
+
+/// A part of `held_out`, a text that may begin within a word: from the first line that begins in it, or from its first
+/// word, to the end of the last word that it holds whole. Where the text has no such places, its beginning as it is.
+pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] {
+    let near = &held_out[..held_out.len().min(REACH)];
+    let texts: Vec<String> = near.iter().map(|&token| decode(&[token])).collect();
+    let opens = |at: usize| texts[at].starts_with(char::is_whitespace);
+    let closes = |at: usize| texts[at].ends_with(char::is_whitespace);
+    let begins_line = |&at: &usize| texts[at - 1].ends_with('\n') && !opens(at);
+    let begins_word = |&at: &usize| (closes(at - 1) && !opens(at)) || (opens(at) && !closes(at));
+    let places = || 1..texts.len();
+    let start = places().find(begins_line).or_else(|| places().find(begins_word)).unwrap_or(0);
+    let most = texts.len().min(start + TOKENS_MAX);
+    let is_whole = |&end: &usize| end < texts.len() && opens(end) && !closes(end - 1);
+    let end = (start + 1..=most).rev().find(is_whole).unwrap_or(most);
+    &held_out[start..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago::data::{bytes_to_tokens, tokens_to_text};
+
+    use super::of;
+
+    fn of_bytes(text: &str) -> String {
+        tokens_to_text(of(&bytes_to_tokens(text.as_bytes()), tokens_to_text))
+    }
+
+    /// Tokens as byte-level BPE makes them: a word has its blank before it.
+    fn of_words(words: &[&str]) -> String {
+        let ids: Vec<u32> = (0..).take(words.len()).collect();
+        let decode = |tokens: &[u32]| tokens.iter().map(|&token| words[token as usize]).collect::<String>();
+        decode(of(&ids, decode))
+    }
+
+    #[test]
+    fn it_begins_with_a_line() {
+        assert_eq!(of_bytes("ance ta'en\nAs shall with either part's agreement stand?"), "As shall with");
+        assert_eq!(
+            of_words(&["ance", " ta", "'en", "\n", "As", " shall", " wi", "th", "\n"]),
+            "As shall with"
+        );
+    }
+
+    #[test]
+    fn a_text_without_lines_begins_with_a_word() {
+        assert_eq!(of_bytes("ance ta'en as shall with either"), "ta'en as shall");
+        assert_eq!(of_words(&["an", "ce", " ta", "'en", " as"]), " ta'en");
+    }
+
+    #[test]
+    fn it_ends_with_a_word() {
+        // The sixteenth byte is within the third word, and would be again after the fourth.
+        assert_eq!(of_bytes("\nfour five sixteen and more"), "four five");
+        assert_eq!(of_bytes("\nfour five sixtee"), "four five");
+    }
+
+    #[test]
+    fn a_text_without_words_is_taken_as_it_is() {
+        assert_eq!(of_bytes("0123456789abcdefghij"), "0123456789abcdef");
+        assert_eq!(of_bytes("x"), "x");
+        assert_eq!(of_bytes("\n\n\n"), "\n\n\n");
+        assert_eq!(of_bytes(""), "");
+    }
+}

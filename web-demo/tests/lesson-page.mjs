@@ -1,0 +1,60 @@
+// What the tests of the lesson share: a fresh page of it for each test, on a host that serves nothing but files, and its words.
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { after, before, beforeEach } from "node:test";
+import { chromiumFlagsWithoutGpu, launch, root, serve, until } from "./support.mjs";
+
+export let browser, site, context, page;
+
+before(async () => {
+  // A static host: no syncer is needed.
+  [browser, site] = await Promise.all([launch(chromiumFlagsWithoutGpu), serve(join(root, "dist"))]);
+});
+after(() => Promise.all([browser?.close(), site?.stop()]));
+beforeEach(async (test) => {
+  context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+  page = await context.newPage();
+  const trouble = [];
+  page.on("pageerror", (error) => trouble.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && trouble.push(message.text()));
+  page.on("request", (request) => request.url().startsWith(site.url) || trouble.push(`asks ${request.url()}`));
+  test.after(async () => {
+    await context.close();
+    assert.deepEqual(trouble, []);
+  });
+});
+
+/** Opens the lesson, at what the fragment says, and waits until its run goes on. */
+export async function open(hash = "") {
+  await page.goto(`${site.url}teach.html${hash}`);
+  await until("the run to begin", async () => (await shownMs()) > 0);
+}
+
+/** The moment that is shown, in milliseconds. */
+export async function shownMs() {
+  return 1_000 * Number.parseFloat(await page.textContent("#time"));
+}
+
+/** Waits until an element's text is such. */
+export function says(selector, pattern) {
+  return until(`${selector} to say ${pattern}`, async () => pattern.test(await page.textContent(selector)));
+}
+
+/** A figure of the table as a number: "12.3 k" is 12,300. */
+export async function figure(id) {
+  const [, digits, unit] = /([\d.,]+)\s?([kM]?)/.exec(await page.textContent(`#${id}`)) ?? ["", "NaN", ""];
+  return Number(digits.replace(",", "")) * ({ k: 1e3, M: 1e6 }[unit] ?? 1);
+}
+
+/** Whether the button that breaks a chapter's run can be pressed; it stays one that can have the focus. */
+export async function canBreak() {
+  return (await page.getAttribute("#break", "aria-disabled")) === null;
+}
+
+/** Whether all of an element is in the window. */
+export function isInView(selector) {
+  return page.locator(selector).evaluate((element) => {
+    const { top, bottom } = element.getBoundingClientRect();
+    return top >= 0 && bottom <= innerHeight && bottom > top;
+  });
+}
