@@ -2,10 +2,10 @@
 
 use crate::rng::Rng;
 
-/// What held for so long was no failure: the waits begin anew, in milliseconds. Short enough that one who crashes every
-/// few minutes, or is restarted often, is found again at once; long enough that one who fails as soon as it is
-/// joined is not stormed.
-const HEALTHY_MS: u64 = 5_000;
+/// For each so many milliseconds that the last connection held, one doubling is undone. A syncer that is killed every
+/// few seconds is found again at once each time; one that fails as soon as it is joined is not stormed, since less than
+/// this undoes nothing.
+const HEALTHY_MS: u64 = 500;
 
 /// A time that doubles from attempt to attempt, within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +40,17 @@ impl Backoff {
 
     /// The wait before the next attempt, in milliseconds, at least 1; what went before held for `healthy_ms`.
     pub(super) fn next_ms(&mut self, healthy_ms: u64) -> u64 {
-        if healthy_ms >= HEALTHY_MS {
-            self.ease();
-        }
-        let ceiling_ms = self.ceiling_ms;
+        self.next_ms_within(healthy_ms, self.waits.longest_ms)
+    }
+
+    /// As [`Self::next_ms`], but of at most `ms_max`, where the peer is thought to be back soon.
+    ///
+    /// With `first` and `longest` of [`Doubling`], `c` doubled at each failure and
+    /// `c' = min(max(c / 2^(healthy_ms / 500), first), longest, ms_max)`, the wait is even over `[c' / 2, c']`, and the
+    /// next `c` is `2 c'`. So `n` learners make on average no more than `n / (0.75 c')` attempts in a second.
+    pub(super) fn next_ms_within(&mut self, healthy_ms: u64, ms_max: u64) -> u64 {
+        let undone = (healthy_ms / HEALTHY_MS).min(63);
+        let ceiling_ms = (self.ceiling_ms >> undone).max(self.waits.first_ms).min(ms_max);
         self.ceiling_ms = self.waits.after(ceiling_ms);
         (ceiling_ms - self.rng.next_u64() % (ceiling_ms / 2 + 1)).max(1)
     }
@@ -60,18 +67,27 @@ mod tests {
     use crate::member::Waits;
 
     #[test]
-    fn doubles_within_bounds_and_starts_anew_after_seconds_of_health_or_success() {
+    fn doubles_within_bounds_and_half_seconds_of_health_or_success_undo_it() {
         for seed in 0..200 {
             let mut backoff = Backoff::new(Waits::default().backoff, seed);
-            for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
-                let wait_ms = backoff.next_ms(4_999);
+            let mut expect = |healthy_ms, ms_max, ceiling_ms: u64| {
+                let wait_ms = backoff.next_ms_within(healthy_ms, ms_max);
                 assert!(
                     (ceiling_ms / 2..=ceiling_ms).contains(&wait_ms),
                     "seed {seed}: {wait_ms} of {ceiling_ms}"
                 );
+            };
+            for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
+                expect(499, u64::MAX, ceiling_ms);
             }
-            assert!(backoff.next_ms(5_000) <= 250, "seed {seed}");
-            assert!(backoff.next_ms(0) >= 250, "seed {seed}");
+            expect(1_000, u64::MAX, 3_750);
+            expect(499, u64::MAX, 7_500);
+            expect(5_000, u64::MAX, 250);
+            for ceiling_ms in [500, 1_000, 1_000, 1_000] {
+                expect(0, 1_000, ceiling_ms);
+            }
+            expect(0, u64::MAX, 2_000);
+            expect(u64::MAX, u64::MAX, 250);
             backoff.ease();
             assert!(backoff.next_ms(0) <= 250, "seed {seed}");
         }

@@ -9,6 +9,13 @@ use crate::wire::CloseCode;
 
 /// Time for a connection to open, in microseconds.
 const OPEN_US_MAX: u64 = 10_000_000;
+/// A syncer that took this learner in for at least half a second is thought to be back soon for so long after it was
+/// heard last, in microseconds.
+const FRESH_US: u64 = 10_000_000;
+const FRESH_MIN_MS: u64 = 500;
+/// Longest wait before the next attempt meanwhile, in milliseconds: long enough that 1,000 learners together try no more
+/// than 1,400 times in a second, short enough that a restart costs none of them more than a second.
+const FRESH_WAIT_MS_MAX: u64 = 1_000;
 
 /// How a connection ended.
 #[derive(Debug, Default)]
@@ -29,6 +36,8 @@ pub(super) struct Contact {
     patience: Patience,
     /// No attempt is made before, in microseconds.
     not_before_us: u64,
+    /// The syncer is thought to be back soon until then, in microseconds.
+    fresh_until_us: u64,
     absence: Absence,
 }
 
@@ -50,6 +59,7 @@ impl Contact {
             backoff: Backoff::new(config.waits.backoff, rng::key(&[seed, 0])),
             patience: Patience::new(config.waits.patience),
             not_before_us: 0,
+            fresh_until_us: 0,
             absence: Absence::new(config),
         }
     }
@@ -122,7 +132,9 @@ impl Contact {
     }
 
     /// The connection is over, if there was one: plans the next, and says in how many milliseconds. What the syncer
-    /// asks for comes before our own plans, but an owner in a [hurry](Self::hurry) may ask it again.
+    /// asks for comes before our own plans, but an owner in a [hurry](Self::hurry) may ask it again. Otherwise the wait
+    /// is that of [`Backoff::next_ms_within`], of at most [`FRESH_WAIT_MS_MAX`] while the syncer is thought to be back
+    /// soon: a refused connection then says only that it is not yet.
     pub(super) fn end(&mut self, now_us: u64, ending: &Ending<'_>) -> Option<u64> {
         let healthy_ms = match self.line {
             Line::Down { .. } => return None,
@@ -130,12 +142,17 @@ impl Contact {
             Line::Open { welcomed_us: None, .. } => 0,
             // Silence at its end proves nothing.
             Line::Open { welcomed_us: Some(from_us), ref silence, .. } => {
-                silence.heard_us().saturating_sub(from_us) / 1_000
+                let held_ms = silence.heard_us().saturating_sub(from_us) / 1_000;
+                if held_ms >= FRESH_MIN_MS {
+                    self.fresh_until_us = silence.heard_us().saturating_add(FRESH_US);
+                }
+                held_ms
             }
         };
+        let ms_max = if now_us < self.fresh_until_us { FRESH_WAIT_MS_MAX } else { u64::MAX };
         let retry_ms = match self.not_before_us.saturating_sub(now_us).div_ceil(1_000) {
             0 if ending.wait_ms > 0 => u64::from(ending.wait_ms),
-            0 => self.backoff.next_ms(healthy_ms),
+            0 => self.backoff.next_ms_within(healthy_ms, ms_max),
             postponed_ms => postponed_ms.max(ending.wait_ms.into()),
         };
         self.line = Line::Down { retry_us: now_us.saturating_add(retry_ms * 1_000) };

@@ -61,6 +61,8 @@ pub struct Syncer {
     books: Books,
     schedule: Schedule,
     downlink: Downlink,
+    /// When [`Self::ask_ahead`] has something to do.
+    ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
 }
 
@@ -116,6 +118,7 @@ impl Syncer {
             spec,
             config,
             fragments,
+            ask_ahead_at: None,
             out: VecDeque::new(),
         })
     }
@@ -161,7 +164,7 @@ impl Syncer {
         let alive = |learner| self.roster.is_live(learner);
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing(), &alive);
         let rounds = self.rounds.iter().filter_map(ends);
-        let others = [self.roster.deadline(), self.books.deadline(), self.launch_at(), self.ask_ahead_at()];
+        let others = [self.roster.deadline(), self.books.deadline(), self.launch_at(), self.ask_ahead_at];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 

@@ -68,21 +68,20 @@ impl Syncer {
         }
     }
 
-    /// Asks those who are far ahead of the next round, so that their answers are there when it is launched.
+    /// Asks those who are far ahead of the next round, so that their answers are there when it is launched, and notes
+    /// when it has more to ask: nothing changes that but what is handled, after which this is called.
     pub(super) fn ask_ahead(&mut self, now: Millis) {
+        self.ask_ahead_at = None;
         for (fragment, learner, at) in self.far_questions() {
             if at <= now {
                 let rounds = &mut self.rounds[usize::from(fragment.0)];
                 rounds.ask_ahead(now, learner);
                 let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
                 self.out.extend(self.roster.conn(learner).map(|conn| Output::Send(conn, collect)));
+            } else {
+                self.ask_ahead_at = Some(self.ask_ahead_at.map_or(at, |soonest| soonest.min(at)));
             }
         }
-    }
-
-    /// When [`Self::ask_ahead`] has something to do.
-    pub(super) fn ask_ahead_at(&self) -> Option<Millis> {
-        self.far_questions().into_iter().map(|(_, _, at)| at).min()
     }
 
     /// The questions that are to be asked ahead, and when.
@@ -216,6 +215,7 @@ impl Syncer {
         }
         let late: Vec<_> = self.rounds.iter_mut().flat_map(Rounds::end).collect();
         late.into_iter().for_each(|settled| self.settle(settled));
+        self.ask_ahead_at = None;
         self.books.note(Entry::Finished);
         let bye = Bye::new(CloseCode::Done, "the run is complete: thank you");
         for conn in self.roster.conns().collect::<Vec<_>>() {

@@ -105,7 +105,7 @@ fn welcomed(heard_us: u64, held_us: u64) -> impl FnOnce(&mut Contact, u64) -> u6
 }
 
 #[test]
-fn attempts_are_further_and_further_apart_until_one_was_of_use_for_seconds() {
+fn attempts_are_further_and_further_apart_until_one_was_of_use() {
     let mut loser = Loser { contact: contact(), now_us: 0 };
     for ceiling_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 15_000] {
         let retry_ms = loser.lose(|_, _| 0);
@@ -118,21 +118,42 @@ fn attempts_are_further_and_further_apart_until_one_was_of_use_for_seconds() {
         60 * SECOND_US
     };
     assert!(loser.lose(open) > 7_000);
-    assert!(loser.lose(welcomed(SECOND_US, 60 * SECOND_US)) > 7_000);
-    assert!(loser.lose(welcomed(5 * SECOND_US - 1_000, 5 * SECOND_US)) > 7_000);
-    assert!(loser.lose(welcomed(5 * SECOND_US, 5 * SECOND_US)) <= 250);
+    assert!(loser.lose(welcomed(0, 60 * SECOND_US)) > 7_000);
+    assert!(loser.lose(welcomed(SECOND_US / 2 - 1_000, SECOND_US / 2)) > 7_000);
+    // A second of use undoes two of the doublings, and three all of them.
+    assert!((1_875..=3_750).contains(&loser.lose(welcomed(SECOND_US, 60 * SECOND_US))));
+    assert!(loser.lose(welcomed(3 * SECOND_US, 3 * SECOND_US)) <= 250);
 }
 
-/// Goal: twenty crashes in a row, each after ten seconds and half a second long, are all overcome as fast as the first.
+/// Goal: twenty crashes in a row, each after a few seconds and some seconds long, are all overcome as fast as the first:
+/// no learner stays away for more than a second after the syncer is back.
 #[test]
 fn the_twentieth_crash_of_a_syncer_is_as_short_as_the_first() {
-    let mut loser = Loser { contact: contact(), now_us: 0 };
-    for crash in 0..20 {
-        let mut away_ms = loser.lose(welcomed(10 * SECOND_US, 10 * SECOND_US));
-        while away_ms < 500 {
-            away_ms += loser.lose(|_, _| 0);
+    for (up_s, down_ms) in [(10, 500), (3, 500), (3, 2_600), (1, 8_000)] {
+        let mut loser = Loser { contact: contact(), now_us: 0 };
+        for crash in 0..20 {
+            let mut away_ms = loser.lose(welcomed(up_s * SECOND_US, up_s * SECOND_US));
+            while away_ms < down_ms {
+                away_ms += loser.lose(|_, _| 0);
+            }
+            assert!(away_ms <= down_ms + 1_000, "crash {crash} of {up_s} s: {away_ms} ms of {down_ms}");
         }
-        assert!(away_ms < 1_500, "crash {crash}: {away_ms} ms");
+    }
+}
+
+/// Goal: a learner that is left alone for long does not go on knocking each second.
+#[test]
+fn a_syncer_that_stays_away_is_tried_less_and_less() {
+    let mut loser = Loser { contact: contact(), now_us: 0 };
+    let mut away_ms = loser.lose(welcomed(3 * SECOND_US, 3 * SECOND_US));
+    while away_ms < 10_000 {
+        let retry_ms = loser.lose(|_, _| 0);
+        assert!(retry_ms <= 1_000, "{retry_ms} after {away_ms}");
+        away_ms += retry_ms;
+    }
+    for ceiling_ms in [2_000, 4_000, 8_000, 15_000] {
+        let retry_ms = loser.lose(|_, _| 0);
+        assert!((ceiling_ms / 2..=ceiling_ms).contains(&retry_ms), "{retry_ms} of {ceiling_ms}");
     }
 }
 

@@ -12,16 +12,18 @@ fn attempts_are_further_and_further_apart() {
     let steps = rig.steps_in(20 * SECOND_US);
     assert!(steps > 100, "{steps} steps: it trains on alone");
     rig.run_for(40 * SECOND_US);
-    let mut before_us = lost_us;
-    for (at_us, ceiling_ms) in
-        rig.log.connects_us[1..].iter().zip([250, 500, 1_000, 2_000, 4_000, 8_000, 15_000])
-    {
+    let attempts_us = &rig.log.connects_us[1..];
+    let (mut before_us, mut ceiling_ms) = (lost_us, 250);
+    for &at_us in attempts_us {
         // It looks between two steps.
         let (gap_ms, early_ms) = ((at_us - before_us) / 1_000, ceiling_ms / 2);
-        assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{:?}", rig.log.connects_us);
-        before_us = *at_us;
+        assert!((early_ms..=ceiling_ms + STEP_US / 1_000).contains(&gap_ms), "{attempts_us:?}");
+        // For 10 s after it was heard last, which is not long before it was lost, the syncer may be back at any moment.
+        let is_fresh = at_us < lost_us + 10 * SECOND_US - STEP_US;
+        ceiling_ms = (2 * ceiling_ms).min(if is_fresh { 1_000 } else { 15_000 });
+        before_us = at_us;
     }
-    assert!(rig.log.connects_us.len() >= 7, "{:?}", rig.log.connects_us);
+    assert!((15..=31).contains(&attempts_us.len()), "{attempts_us:?}");
     rig.script.unreachable = false;
     let merged = rig.merged();
     rig.run_for(20 * SECOND_US);
