@@ -67,6 +67,10 @@ pub struct MergeEntry {
     pub rule: MergeRule,
     /// The outer step.
     pub outer: OuterSpec,
+    /// How far the norm of an update of one step counted on each segment; empty for no bound, as on tapes of before
+    /// there was one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub radii: Vec<f64>,
     /// The updates, by learner.
     pub parts: Vec<Part>,
     /// Checksum of the coded change of Θ̂.

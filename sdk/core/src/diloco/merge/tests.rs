@@ -27,6 +27,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
     let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
         learner: LearnerId(learner),
         weight,
+        steps: 1,
         body: codec.check(&segments, codec.encode(&segments, values)).unwrap(),
     };
     MergeJob {
@@ -37,6 +38,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
         segments,
         codec,
         rule: MergeRule::Radial,
+        radii: Vec::new(),
         outer: OuterSpec { lr: 1.0, momentum: 0.0 },
         next: Version(8),
     }

@@ -45,8 +45,8 @@ pub struct SyncerConfig {
     pub lease_ms: u64,
     /// A lease without progress for so long goes to others, unless it waits for its turn at a learner that is there.
     pub lease_idle_ms_max: u64,
-    /// An update is refused if its norm over its pace, which is the learning rate times the root of its steps, is
-    /// above this many medians.
+    /// On each segment the norm of an update over its pace, which is the learning rate times the root of its steps,
+    /// counts up to this many medians; 0 for no bound.
     pub norm_ratio_max: f64,
     /// A learner with so many refusals in a row is sent away.
     pub refusals_max: u32,
@@ -71,7 +71,7 @@ impl Default for SyncerConfig {
             hidden_ms_max: 600_000,
             lease_ms: 30_000,
             lease_idle_ms_max: 60_000,
-            norm_ratio_max: 20.0,
+            norm_ratio_max: 2.0,
             refusals_max: 16,
             stop_tokens: 0,
         }

@@ -214,6 +214,7 @@ impl Syncer {
         if is_fresh || self.books.is_new(learner) {
             // One that comes back may have trained for as long as it was away.
             self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
+            self.books.count_from(now, learner);
         }
         self.books.doubt(learner);
         // It may have said how fast it is before it was ready.
@@ -232,7 +233,9 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Protocol, reason);
         }
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
-        let returned = self.books.report(now, learner, progress, self.roster.is_live(learner));
+        let tokens_per_ms = self.step_tokens(learner) as f64 / self.roster.step_ms_counted(now, learner);
+        let is_live = self.roster.is_live(learner);
+        let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
         self.tell_returned(returned, false);
         if changed {
             self.event(Event::State { learner, state: progress.state });
@@ -274,7 +277,7 @@ impl Syncer {
         Some(learner)
     }
 
-    fn measure_step(&mut self) {
+    pub(super) fn measure_step(&mut self) {
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }
