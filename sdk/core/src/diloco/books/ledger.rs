@@ -1,6 +1,6 @@
 //! The contribution ledger: every update meets one fate, every token is counted once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -21,6 +21,9 @@ pub struct Ledger {
     /// Who has which identity, by its hash.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
+    /// Those of whom nothing is merged.
+    #[serde(skip)]
+    strangers: BTreeSet<LearnerId>,
     /// Tokens merged by everyone, by fragment, `[P]`.
     #[serde(skip)]
     tokens_merged: Vec<u64>,
@@ -43,7 +46,10 @@ impl From<Stored> for Ledger {
         let merged = |p: usize| accounts.values().filter_map(move |account| account.tokens_merged.get(p));
         let sum = |p: usize| merged(p).fold(0, |sum: u64, tokens| sum.saturating_add(*tokens));
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
-        Self { fragment_lens, accounts, identities, tokens_merged, slack_tokens: 0 }
+        let strangers =
+            accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
+        let strangers = strangers.collect();
+        Self { fragment_lens, accounts, identities, strangers, tokens_merged, slack_tokens: 0 }
     }
 }
 
@@ -96,6 +102,12 @@ impl Ledger {
         self.accounts.len()
     }
 
+    /// Identities of whom nothing is merged.
+    #[must_use]
+    pub fn strangers(&self) -> usize {
+        self.strangers.len()
+    }
+
     /// Whether nobody ever came.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -118,6 +130,9 @@ impl Ledger {
     pub(super) fn open(&mut self, learner: LearnerId, identity: [u8; 16], name: &str, device: &str) {
         let fragments = self.fragment_lens.len();
         self.identities.insert(identity, learner);
+        if !self.accounts.contains_key(&learner) {
+            self.strangers.insert(learner);
+        }
         let account = self.accounts.entry(learner).or_insert_with(|| Account {
             identity,
             name: String::new(),
@@ -138,8 +153,9 @@ impl Ledger {
     /// make room. The last one stays, so that no number is given twice.
     pub(super) fn evict(&mut self, absent: impl Fn(LearnerId) -> bool) -> Option<LearnerId> {
         let (&last, _) = self.accounts.last_key_value()?;
-        let mut blank = self.accounts.iter().filter(|(_, account)| account.is_blank());
-        let (&learner, _) = blank.find(|&(&learner, _)| learner != last && absent(learner))?;
+        let is_blank = |learner| self.account(learner).is_some_and(Account::is_blank);
+        let mut strangers = self.strangers.iter().copied();
+        let learner = strangers.find(|&learner| learner != last && is_blank(learner) && absent(learner))?;
         self.forget(learner);
         Some(learner)
     }
@@ -148,6 +164,7 @@ impl Ledger {
     pub(super) fn forget(&mut self, learner: LearnerId) {
         if let Some(account) = self.accounts.remove(&learner) {
             self.identities.remove(&account.identity);
+            self.strangers.remove(&learner);
         }
     }
 
@@ -204,6 +221,9 @@ impl Ledger {
                 self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
                 account.merged[p] = Some(serial);
                 account.refused_in_a_row = 0;
+                if !account.is_stranger() {
+                    self.strangers.remove(&learner);
+                }
             }
             // Nobody looked into it, so it speaks neither for its learner nor against.
             Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
@@ -302,9 +322,14 @@ impl Ledger {
 }
 
 impl Account {
+    /// Nothing of it is merged.
+    fn is_stranger(&self) -> bool {
+        self.tokens_merged.iter().all(|&tokens| tokens == 0)
+    }
+
     /// Nothing of it is merged, nor can be of what it has sent.
     fn is_blank(&self) -> bool {
-        self.tokens_merged.iter().all(|&tokens| tokens == 0) && self.updates == self.fates.total()
+        self.is_stranger() && self.updates == self.fates.total()
     }
 
     /// Tokens trained on: what it said, or what was merged where its word is not in yet.

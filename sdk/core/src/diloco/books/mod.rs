@@ -39,6 +39,8 @@ pub struct BookTerms {
     pub lease_idle_ms_max: u64,
     /// Identities that the ledger remembers.
     pub identities_max: u32,
+    /// Identities among them of whom nothing is merged yet.
+    pub strangers_max: u32,
 }
 
 /// Leases and ledger of a run.
@@ -90,14 +92,19 @@ impl Books {
     /// that is not `needed`. Gives the learner that was forgotten.
     ///
     /// # Errors
-    /// [`BooksFull`]: all who are remembered have come to something or are needed.
+    /// Each variant of [`BooksFull`]: all who are remembered have come to something or are needed.
     pub fn make_room(&mut self, needed: impl Fn(LearnerId) -> bool) -> Result<Option<LearnerId>, BooksFull> {
-        if self.ledger.len() < self.terms.identities_max as usize {
+        let BookTerms { identities_max, strangers_max, .. } = self.terms;
+        let full = if self.ledger.strangers() >= strangers_max as usize {
+            BooksFull::Strangers { strangers_max }
+        } else if self.ledger.len() >= identities_max as usize {
+            BooksFull::Identities { identities_max }
+        } else {
             return Ok(None);
-        }
+        };
         let holders = self.leases.holders();
         let evicted = self.ledger.evict(|learner| !needed(learner) && !holders.contains(&learner));
-        let evicted = evicted.ok_or(BooksFull { identities_max: self.terms.identities_max })?;
+        let evicted = evicted.ok_or(full)?;
         self.supplies.forget(evicted);
         self.doubts.remove(&evicted);
         self.reported.remove(&evicted);
@@ -280,10 +287,21 @@ impl Books {
 
 /// The ledger remembers as many identities as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{identities_max} identities have been here, which is the limit")]
-pub struct BooksFull {
-    /// How many that are.
-    pub identities_max: u32,
+pub enum BooksFull {
+    /// In all.
+    #[error("{identities_max} identities have been here, which is the limit")]
+    Identities {
+        /// How many that are.
+        identities_max: u32,
+    },
+    /// Of those that came to nothing yet.
+    #[error(
+        "{strangers_max} identities are here of whom nothing is merged yet, which is the limit: come back later"
+    )]
+    Strangers {
+        /// How many that are.
+        strangers_max: u32,
+    },
 }
 
 #[cfg(test)]

@@ -3,7 +3,13 @@
 use super::*;
 use crate::wire::{Fate, LearnerState, Round, RunId, Serial, Version};
 
-const TERMS: BookTerms = BookTerms { context: 4, lease_ms: 1_000, lease_idle_ms_max: 500, identities_max: 2 };
+const TERMS: BookTerms = BookTerms {
+    context: 4,
+    lease_ms: 1_000,
+    lease_idle_ms_max: 500,
+    identities_max: 2,
+    strangers_max: 1_000,
+};
 const SPEED: Speed = Speed { step_ms: 100.0, step_ms_least: 100.0, batch: 2 };
 
 fn books() -> Books {
@@ -128,7 +134,7 @@ fn coming_and_going_earns_nothing() {
 fn one_that_came_to_nothing_makes_room() {
     let mut books = books();
     let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-    let full = BooksFull { identities_max: 2 };
+    let full = BooksFull::Identities { identities_max: 2 };
     assert_eq!(books.make_room(|learner| learner == anne), Err(full), "the last one keeps its number");
     assert_eq!(books.make_room(|_| false), Ok(Some(anne)));
     assert_eq!(books.make_room(|_| false), Ok(None), "there is room now");

@@ -2,11 +2,13 @@
 //!
 //! [`Roster`] knows connections and learners. It knows nothing of rounds, parameters or leases.
 
+mod allowance;
 mod pace;
 mod rein;
 
 use std::collections::BTreeMap;
 
+use allowance::Allowance;
 use pace::Pace;
 pub use rein::DROP_MS_MAX;
 use rein::Rein;
@@ -66,6 +68,8 @@ pub struct Session {
     pub loss: f32,
     /// What its merged updates say of its pace.
     pace: Pace,
+    /// What it may still say.
+    allowance: Allowance,
     /// It answered over this connection.
     has_answered: bool,
     /// Since when a round waits for an answer, if one does.
@@ -147,6 +151,7 @@ impl Roster {
             answer_ms: 0.0,
             loss: f32::NAN,
             pace: Pace::default(),
+            allowance: Allowance::default(),
             has_answered: false,
             waits_since: None,
             heard: now,

@@ -17,7 +17,9 @@ impl Syncer {
             }
             return;
         };
-        self.roster.hear(now, conn);
+        if !self.hears(now, conn) {
+            return;
+        }
         if message.run().is_some_and(|run| !self.is_of_this_run(conn, run)) {
             return;
         }
@@ -43,10 +45,21 @@ impl Syncer {
         let Some(learner) = self.roster.learner(conn) else {
             return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
         };
-        self.roster.hear(now, conn);
-        if self.is_of_this_run(conn, update.run) {
+        if self.hears(now, conn) && self.is_of_this_run(conn, update.run) {
             self.on_update(now, conn, learner, update);
         }
+    }
+
+    /// Notes that something came over `conn`; whether it is taken in. One that says too much is sent away.
+    fn hears(&mut self, now: Millis, conn: ConnId) -> bool {
+        self.roster.hear(now, conn);
+        let allowed = self.roster.allows(now, conn, self.schedule.turn().next_round);
+        if !allowed {
+            let reason =
+                "far more messages came than training needs: send what is asked for, and a report a second";
+            self.refuse(conn, CloseCode::Protocol, reason.into());
+        }
+        allowed
     }
 
     pub(super) fn on_disconnected(&mut self, conn: ConnId) {
