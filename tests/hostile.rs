@@ -94,7 +94,7 @@ fn a_free_rider_does_not_end_a_run() {
         };
         let (clean, _, _) = run(0);
         let (clock, honest, loss) = run(1);
-        // In its first minute it counts as 16 to 32 of four honest ones: eight times the speed, which doubles, and slack.
+        // In its first minute it counts as 16 to 32 honest ones: eight times the speed, which doubles, and slack.
         assert!(clock < 7.5 * clean && honest > 0.95 * clean, "seed {seed}: {clean} → {clock}, {honest}");
         assert!(loss < 0.02, "seed {seed}: {loss}");
     });

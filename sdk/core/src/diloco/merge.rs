@@ -261,8 +261,8 @@ impl MergeJob {
     }
 }
 
-/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there and how far that of
-/// one step counts; and the norm of Δ.
+/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there and how far
+/// that of one step counts; and the norm of Δ.
 fn factors<'a>(
     codec: &Codec,
     span: Span,

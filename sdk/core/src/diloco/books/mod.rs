@@ -173,9 +173,9 @@ impl Books {
         tokens.min(self.ledger.reported(learner).saturating_add(more as u64))
     }
 
-    /// What `learner` says it has trained, who can train on so many tokens in a millisecond; what comes back because it does not hold it. One that `is_live` keeps the
-    /// leases that wait for their turn: in a hidden tab or a long pause it takes no step, and names no lease that came
-    /// after its last.
+    /// What `learner` says it has trained, who can train on so many tokens in a millisecond; what comes back because it
+    /// does not hold it. One that `is_live` keeps the leases that wait for their turn: in a hidden tab or a long pause
+    /// it takes no step, and names no lease that came after its last.
     pub fn report(
         &mut self,
         now: Millis,
