@@ -239,7 +239,7 @@ impl Roster {
     }
 
     /// ξ_step, the time of a step of the median live learner, in milliseconds; `None` until one is known. Words alone
-    /// move it by little: see [`pace`].
+    /// move it by little: it is what merged updates bear out.
     #[must_use]
     pub fn step_ms(&self) -> Option<f64> {
         self.median_ms(None)
