@@ -302,7 +302,7 @@ fn poison_is_refused_with_its_reason() {
             Poison::Replay => (refused(Refusal::Unsettled), None),
             Poison::WrongRun => (None, Some(CloseCode::WrongRun)),
             // Progress is the same from any base, and tokens count as far as they can have been trained.
-            Poison::StaleBase | Poison::Inflation => (None, None),
+            Poison::StaleBase | Poison::Inflation | Poison::Lie(_) => (None, None),
             Poison::Empty => (refused(Refusal::Empty), Some(CloseCode::Untrusted)),
             Poison::NoFragment => (None, Some(CloseCode::Protocol)),
         };

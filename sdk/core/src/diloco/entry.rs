@@ -67,6 +67,10 @@ pub struct MergeEntry {
     pub rule: MergeRule,
     /// The outer step.
     pub outer: OuterSpec,
+    /// How far the norm of an update of one step counted on each segment; empty for no bound, as on tapes of before
+    /// there was one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub radii: Vec<f64>,
     /// The updates, by learner.
     pub parts: Vec<Part>,
     /// Checksum of the coded change of Θ̂.
@@ -117,5 +121,24 @@ impl Entry {
             Self::Finishing => "finishing",
             Self::Finished => "finished",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a tape of before merges were bounded is read as it was written, and written as it was read.
+    #[test]
+    fn a_merge_without_radii_is_an_old_one() {
+        let old = r#"{"kind":"merged","round":5,"fragment":0,"base":3,"version":5,"rule":"radial",
+            "outer":{"lr":0.5,"momentum":0.5},"parts":[],"checksum":1,"digest":2,"norm":0.5}"#;
+        let entry: Entry = serde_json::from_str(old).unwrap();
+        let Entry::Merged(merge) = &entry else { panic!("{entry:?}") };
+        assert_eq!(merge.radii, [0.0; 0]);
+        assert!(!serde_json::to_string(&entry).unwrap().contains("radii"));
+        let bounded = Entry::Merged(MergeEntry { radii: vec![0.1, 1.0 / 3.0], ..merge.clone() });
+        let text = serde_json::to_string(&bounded).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), bounded, "to the bit");
     }
 }

@@ -26,6 +26,8 @@ pub struct Standing {
     pub step_tokens: u64,
     /// Tokens that were leased to it and are not merged on this fragment.
     pub unmerged_tokens: u64,
+    /// It has yet to prove itself.
+    pub is_new: bool,
     /// The run's merged tokens, the clock of the inner learning rate.
     pub clock_tokens: u64,
 }

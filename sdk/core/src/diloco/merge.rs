@@ -65,6 +65,8 @@ pub struct Weighted {
     pub learner: LearnerId,
     /// Its weight against the others', finite and above 0.
     pub weight: f64,
+    /// Steps that it is the fruit of, at least 1.
+    pub steps: u32,
     /// Coded `Θ̂ − θ`.
     pub body: CheckedBody,
 }
@@ -87,6 +89,9 @@ pub struct MergeJob {
     pub codec: Codec,
     /// How updates are merged.
     pub rule: MergeRule,
+    /// How far the norm of an update of one step counts on each segment, `[segments]`, each above 0; of one of n steps
+    /// it counts √n times as far. Empty for no bound.
+    pub radii: Vec<f64>,
     /// The outer step.
     pub outer: OuterSpec,
     /// The version that results.
@@ -188,6 +193,9 @@ impl MergeJob {
     /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as
     ///   the updates are, however nearly orthogonal they are. If they cancel out, the weighted mean.
     ///
+    /// With `radii` each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`: a merge is
+    /// hardly longer for an update that is.
+    ///
     /// Then [`super::outer_step`], `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
     /// [`halves::nearest`]. What either rounding left over stays in Θ − Θ̂ and goes out with the next merge.
     ///
@@ -207,7 +215,8 @@ impl MergeJob {
         for (i, (segment, span)) in self.segments.iter().zip(self.codec.spans(&self.segments)).enumerate() {
             let norms: Vec<f64> = self.updates.iter().map(|update| update.body.squares()[i].sqrt()).collect();
             let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
-            let (updates, norm) = factors(&self.codec, span, &self.updates, &norms, radial);
+            let radius = self.radii.get(i).copied().unwrap_or(f64::INFINITY);
+            let (updates, norm) = factors(&self.codec, span, &self.updates, &norms, radius, radial);
             square += norm * norm;
             advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
         }
@@ -252,32 +261,39 @@ impl MergeJob {
     }
 }
 
-/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there;
-/// and the norm of Δ.
+/// Factors and bodies such that `Δ = Σ factor · body` on `span`, given the norm of each update there and how far
+/// that of one step counts; and the norm of Δ.
 fn factors<'a>(
     codec: &Codec,
     span: Span,
     updates: &'a [Weighted],
     norms: &[f64],
+    radius: f64,
     radial: bool,
 ) -> (Vec<(f64, &'a [u8])>, f64) {
     let total: f64 = updates.iter().map(|update| update.weight).sum();
     let shares = updates.iter().map(|update| update.weight / total);
     let bodies = updates.iter().map(|update| update.body.bytes());
+    let counted =
+        |(update, &norm): (&Weighted, &f64)| norm.min(radius * f64::from(update.steps.max(1)).sqrt());
+    let radii: Vec<f64> = updates.iter().zip(norms).map(counted).collect();
     if radial && updates.len() > 1 {
         let unit = |(share, &norm): (f64, &f64)| if norm > 0.0 { share / norm } else { 0.0 };
         let mut units: Vec<(f64, &[u8])> = shares.clone().zip(norms).map(unit).zip(bodies.clone()).collect();
         let direction = combined_square(codec, span, &units).sqrt();
         if direction > DIRECTION_MIN {
-            let radius: f64 = shares.zip(norms).map(|(share, norm)| share * norm).sum();
+            let radius: f64 = shares.zip(&radii).map(|(share, counted)| share * counted).sum();
             for (factor, _) in &mut units {
                 *factor *= radius / direction;
             }
             return (units, radius);
         }
     }
+    // What counts in full is not divided and multiplied, so that one update is its own merge, exactly.
+    let shorter = |(&counted, &norm): (&f64, &f64)| if counted < norm { counted / norm } else { 1.0 };
+    let shares = shares.zip(radii.iter().zip(norms).map(shorter)).map(|(share, shorter)| share * shorter);
     let mean: Vec<(f64, &[u8])> = shares.zip(bodies).collect();
-    let norm = if let [norm] = norms { *norm } else { combined_square(codec, span, &mean).sqrt() };
+    let norm = if let [counted] = &radii[..] { *counted } else { combined_square(codec, span, &mean).sqrt() };
     (mean, norm)
 }
 

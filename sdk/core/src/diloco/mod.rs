@@ -40,5 +40,7 @@ pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Ti
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
 pub use roster::{Patience, Roster, Session};
-pub use rounds::{Answered, Influence, Merge, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier};
+pub use rounds::{
+    Answered, Influence, Merge, Paced, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier,
+};
 pub use schedule::{Schedule, ScheduleTerms, Traffic, Turn};

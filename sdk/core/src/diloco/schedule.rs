@@ -223,11 +223,16 @@ impl Schedule {
     }
 
     /// Launches the next round; to be called when [`Self::launch_at`] has come. `live` are the learners that take part
-    /// in rounds.
-    pub fn next(&mut self, now: Millis, live: &BTreeSet<LearnerId>) -> Launch {
+    /// in rounds, `answers` says which of them answer when they are asked.
+    pub fn next(
+        &mut self,
+        now: Millis,
+        live: &BTreeSet<LearnerId>,
+        answers: impl Fn(LearnerId) -> bool,
+    ) -> Launch {
         let fragment = self.turn.next_fragment;
         self.turn.next_fragment = FragmentId((fragment.0 + 1) % self.terms.fragments);
-        let invited = self.cohort(live);
+        let invited = self.cohort(live, answers);
         self.launch(now, fragment, invited, None)
     }
 
@@ -305,13 +310,26 @@ impl Schedule {
     }
 
     /// The live learners, or a sample that moves on with each turn of all fragments: a step for each round could
-    /// ask the same learners for the same fragment every time.
-    fn cohort(&self, live: &BTreeSet<LearnerId>) -> BTreeSet<LearnerId> {
+    /// ask the same learners for the same fragment every time. Those who have not answered have a quarter of the seats,
+    /// and what the others leave: however many they are, who trains is asked.
+    fn cohort(&self, live: &BTreeSet<LearnerId>, answers: impl Fn(LearnerId) -> bool) -> BTreeSet<LearnerId> {
         let size = (self.terms.cohort_max.max(1) as usize).min(live.len());
+        let (known, mute): (Vec<_>, Vec<_>) = live.iter().copied().partition(|&learner| answers(learner));
         let turn = self.turn.next_round / u64::from(self.terms.fragments);
-        let skip = (turn as usize).wrapping_mul(size) % live.len().max(1);
-        live.iter().cycle().skip(skip).take(size).copied().collect()
+        // Of fewer than four seats a quarter is one now and then.
+        let quarter = (size + (turn % 4) as usize) / 4;
+        let mute_seats = mute.len().min(quarter.max(size.saturating_sub(known.len())));
+        let seats = size - mute_seats;
+        // A quarter comes in a rhythm of its own, which must not be that of the sample.
+        let known = known.iter().cycle().skip((turn as usize).wrapping_mul(seats) % known.len().max(1));
+        let mute = mute.iter().cycle().skip((scatter(turn) % mute.len().max(1) as u64) as usize);
+        known.take(seats).chain(mute.take(mute_seats)).copied().collect()
     }
+}
+
+/// A number that looks like chance, another one for each `turn`: the upper bits of Knuth's multiplicative hash.
+fn scatter(turn: u64) -> u64 {
+    turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 #[cfg(test)]

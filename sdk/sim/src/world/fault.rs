@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Damage, Loss, Rng};
+use super::{Damage, Lie, Loss, Rng};
 use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
 
 /// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
@@ -129,10 +129,12 @@ pub enum Poison {
     Empty,
     /// A fragment that does not exist.
     NoFragment,
+    /// Well-formed, and not true.
+    Lie(Lie),
 }
 
 impl Poison {
-    /// All of them.
+    /// All of them that come to light by their form.
     pub const ALL: [Self; 10] = [
         Self::NotFinite,
         Self::Huge,
@@ -148,6 +150,9 @@ impl Poison {
 
     /// What a learner sends in place of `message`, whose values travel as `code`.
     pub(super) fn forge(self, message: Message, code: Code) -> Vec<Message> {
+        if let Self::Lie(lie) = self {
+            return lie.tell(message, code);
+        }
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();
         match self {
@@ -169,6 +174,7 @@ impl Poison {
             Self::Inflation => update.tokens = update.tokens.saturating_mul(1_000),
             Self::Empty => (update.steps, update.tokens) = (0, 0),
             Self::NoFragment => update.fragment.0 = u16::MAX,
+            Self::Lie(_) => {}
         }
         vec![Message::Update(update)]
     }

@@ -32,6 +32,7 @@ mod freight;
 mod ghosts;
 mod happening;
 mod host;
+mod lie;
 mod link;
 mod machine;
 mod net;
@@ -75,6 +76,7 @@ use snapshot::Snapshot;
 
 pub use fault::{Fault, Poison, Storm};
 pub use file::Loss;
+pub use lie::Lie;
 pub use link::LinkSpec;
 pub use process::MakeTrainer;
 pub use rng::Rng;

@@ -117,6 +117,7 @@ impl Merge {
         let update = |learner: u32| Weighted {
             learner: LearnerId(learner),
             weight: 1.0 + f64::from(learner),
+            steps: 1,
             body: checked(&segments, &noise(learner, values)),
         };
         let updates = (0..updates).map(update).collect();
@@ -152,6 +153,7 @@ impl Merge {
             segments: self.segments.clone(),
             codec: codec_of(Code::Int4),
             rule: MergeRule::Radial,
+            radii: Vec::new(),
             outer: OuterSpec::default(),
             next: Version(0),
         }

@@ -1,12 +1,15 @@
 //! The contribution ledger: every update meets one fate, every token is counted once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::FateCounts;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, Refusal, Serial};
+
+/// Turns of all fragments that must be merged of a learner before it counts as known; constant of ours.
+const NEWCOMER_TURNS: u64 = 8;
 
 /// All that the run knows of its learners, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +21,9 @@ pub struct Ledger {
     /// Who has which identity, by its hash.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
+    /// Those of whom nothing is merged.
+    #[serde(skip)]
+    strangers: BTreeSet<LearnerId>,
     /// Tokens merged by everyone, by fragment, `[P]`.
     #[serde(skip)]
     tokens_merged: Vec<u64>,
@@ -40,7 +46,10 @@ impl From<Stored> for Ledger {
         let merged = |p: usize| accounts.values().filter_map(move |account| account.tokens_merged.get(p));
         let sum = |p: usize| merged(p).fold(0, |sum: u64, tokens| sum.saturating_add(*tokens));
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
-        Self { fragment_lens, accounts, identities, tokens_merged, slack_tokens: 0 }
+        let strangers =
+            accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
+        let strangers = strangers.collect();
+        Self { fragment_lens, accounts, identities, strangers, tokens_merged, slack_tokens: 0 }
     }
 }
 
@@ -93,6 +102,12 @@ impl Ledger {
         self.accounts.len()
     }
 
+    /// Identities of whom nothing is merged.
+    #[must_use]
+    pub fn strangers(&self) -> usize {
+        self.strangers.len()
+    }
+
     /// Whether nobody ever came.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -115,6 +130,9 @@ impl Ledger {
     pub(super) fn open(&mut self, learner: LearnerId, identity: [u8; 16], name: &str, device: &str) {
         let fragments = self.fragment_lens.len();
         self.identities.insert(identity, learner);
+        if !self.accounts.contains_key(&learner) {
+            self.strangers.insert(learner);
+        }
         let account = self.accounts.entry(learner).or_insert_with(|| Account {
             identity,
             name: String::new(),
@@ -135,8 +153,9 @@ impl Ledger {
     /// make room. The last one stays, so that no number is given twice.
     pub(super) fn evict(&mut self, absent: impl Fn(LearnerId) -> bool) -> Option<LearnerId> {
         let (&last, _) = self.accounts.last_key_value()?;
-        let mut blank = self.accounts.iter().filter(|(_, account)| account.is_blank());
-        let (&learner, _) = blank.find(|&(&learner, _)| learner != last && absent(learner))?;
+        let is_blank = |learner| self.account(learner).is_some_and(Account::is_blank);
+        let mut strangers = self.strangers.iter().copied();
+        let learner = strangers.find(|&learner| learner != last && is_blank(learner) && absent(learner))?;
         self.forget(learner);
         Some(learner)
     }
@@ -145,6 +164,7 @@ impl Ledger {
     pub(super) fn forget(&mut self, learner: LearnerId) {
         if let Some(account) = self.accounts.remove(&learner) {
             self.identities.remove(&account.identity);
+            self.strangers.remove(&learner);
         }
     }
 
@@ -152,6 +172,13 @@ impl Ledger {
     #[must_use]
     pub fn account(&self, learner: LearnerId) -> Option<&Account> {
         self.accounts.get(&learner)
+    }
+
+    /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged.
+    #[must_use]
+    pub fn is_newcomer(&self, learner: LearnerId) -> bool {
+        let merges = NEWCOMER_TURNS * self.fragment_lens.len() as u64;
+        self.account(learner).is_none_or(|account| account.fates.merged < merges)
     }
 
     /// Notes that `tokens` more were leased to `learner`.
@@ -194,6 +221,9 @@ impl Ledger {
                 self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
                 account.merged[p] = Some(serial);
                 account.refused_in_a_row = 0;
+                if !account.is_stranger() {
+                    self.strangers.remove(&learner);
+                }
             }
             // Nobody looked into it, so it speaks neither for its learner nor against.
             Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
@@ -206,6 +236,11 @@ impl Ledger {
         if let Some(account) = self.accounts.get_mut(&learner) {
             account.reported_tokens = 0;
         }
+    }
+
+    /// What the present process of `learner` said that it has trained on, as far as it was believed.
+    pub(super) fn reported(&self, learner: LearnerId) -> u64 {
+        self.account(learner).map_or(0, |account| account.reported_tokens)
     }
 
     /// Notes that the present process of `learner` says it has trained on `tokens` so far; more than were leased to
@@ -257,10 +292,12 @@ impl Ledger {
         self.mean(&self.tokens_merged)
     }
 
-    /// Tokens of the whole run that were trained on.
+    /// Tokens of the whole run that were trained on, by learners of whom an update has come: the word alone of one
+    /// that never sends anything says nothing of the run.
     #[must_use]
     pub fn tokens_trained(&self) -> u64 {
-        self.accounts.values().map(Account::trained).fold(0, u64::saturating_add)
+        let has_sent = |account: &&Account| account.updates > 0 || account.fates.total() > 0;
+        self.accounts.values().filter(has_sent).map(Account::trained).fold(0, u64::saturating_add)
     }
 
     /// Tokens merged of tokens trained on, 0 to 1; 1 before the first.
@@ -285,9 +322,14 @@ impl Ledger {
 }
 
 impl Account {
+    /// Nothing of it is merged.
+    fn is_stranger(&self) -> bool {
+        self.tokens_merged.iter().all(|&tokens| tokens == 0)
+    }
+
     /// Nothing of it is merged, nor can be of what it has sent.
     fn is_blank(&self) -> bool {
-        self.tokens_merged.iter().all(|&tokens| tokens == 0) && self.updates == self.fates.total()
+        self.is_stranger() && self.updates == self.fates.total()
     }
 
     /// Tokens trained on: what it said, or what was merged where its word is not in yet.
@@ -302,97 +344,4 @@ fn hash(identity: &Identity) -> [u8; 16] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{LateReason, Version};
-
-    fn merged(tokens: u64) -> Fate {
-        Fate::Merged { version: Version(1), weight: 1.0, tokens }
-    }
-
-    #[test]
-    fn an_identity_keeps_its_number() {
-        let mut ledger = Ledger::new(vec![1]);
-        let first = ledger.enrol(&Identity([1; 16]), "a", "cpu");
-        let second = ledger.enrol(&Identity([2; 16]), "b", "cpu");
-        assert_eq!((first, second), ((LearnerId(1), false), (LearnerId(2), false)));
-        assert_eq!(ledger.enrol(&Identity([1; 16]), "c", "gpu"), (LearnerId(1), true));
-        assert_eq!(ledger.account(LearnerId(1)).map(|a| a.name.as_str()), Some("c"));
-    }
-
-    #[test]
-    fn tokens_merged_are_weighted_by_fragment() {
-        let mut ledger = Ledger::new(vec![30, 10]);
-        let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
-        ledger.settle(learner, FragmentId(0), Serial(1), &merged(100));
-        assert_eq!(ledger.clock_tokens(), 75);
-        ledger.settle(learner, FragmentId(1), Serial(2), &merged(100));
-        assert_eq!(ledger.clock_tokens(), 100);
-        assert_eq!(ledger.tokens_trained(), 100, "merged tokens were trained on, whatever was said");
-        ledger.lease(learner, 200);
-        ledger.report(learner, 200);
-        assert!((ledger.participation() - 0.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn tokens_count_up_to_the_lease() {
-        let mut ledger = Ledger::new(vec![1, 1]);
-        let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
-        assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
-        ledger.lease(learner, 100);
-        ledger.settle(learner, FragmentId(0), Serial(1), &merged(70));
-        assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
-        assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
-        assert_eq!(ledger.countable(LearnerId(9), FragmentId(1), 50), 0);
-    }
-
-    #[test]
-    fn no_word_of_a_learner_counts_beyond_its_lease() {
-        let mut ledger = Ledger::new(vec![1]);
-        let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 16]), "a", "cpu").0);
-        for learner in learners {
-            ledger.lease(learner, 100);
-            ledger.report(learner, 60);
-            assert_eq!(ledger.account(learner).unwrap().trained(), 60);
-            ledger.report(learner, u64::MAX);
-        }
-        assert_eq!(ledger.tokens_trained(), 200);
-    }
-
-    #[test]
-    fn what_follows_from_the_accounts_is_found_again() {
-        let mut ledger = Ledger::new(vec![30, 10]);
-        let identities = [1, 2, 3].map(|i| Identity([i; 16]));
-        for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
-            let (learner, _) = ledger.enrol(identity, "a", "cpu");
-            if tokens > 0 {
-                ledger.settle(learner, FragmentId(1), Serial(1), &merged(tokens));
-            }
-        }
-        assert_eq!(ledger.evict(|_| true), Some(LearnerId(2)), "it left no trace");
-        let text = serde_json::to_string(&ledger).unwrap();
-        let read: Ledger = serde_json::from_str(&text).unwrap();
-        assert_eq!(read, ledger);
-        assert_eq!(read.clock_tokens(), 20);
-        let known = identities.map(|identity| read.find(&identity));
-        assert_eq!(known, [Some(LearnerId(1)), None, Some(LearnerId(3))]);
-        assert!(serde_json::from_str::<Ledger>(&text.replacen('{', "{\"extra\":1,", 1)).is_err());
-    }
-
-    #[test]
-    fn each_fate_is_counted() {
-        let mut ledger = Ledger::new(vec![1]);
-        let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
-        let fates = [
-            merged(1),
-            Fate::Late(LateReason::RoundOver),
-            Fate::Refused(Refusal::Norm),
-            Fate::Refused(Refusal::Shape),
-        ];
-        for fate in &fates {
-            ledger.settle(learner, FragmentId(0), Serial(1), fate);
-        }
-        let account = ledger.account(learner).unwrap();
-        assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
-    }
-}
+mod tests;

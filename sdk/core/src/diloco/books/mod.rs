@@ -18,6 +18,7 @@ use supply::Supplies;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::speed::SPEED_SLACK;
 use super::{Entry, Settled};
 use crate::data::LEASES_MAX;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
@@ -38,6 +39,8 @@ pub struct BookTerms {
     pub lease_idle_ms_max: u64,
     /// Identities that the ledger remembers.
     pub identities_max: u32,
+    /// Identities among them of whom nothing is merged yet.
+    pub strangers_max: u32,
 }
 
 /// Leases and ledger of a run.
@@ -49,6 +52,8 @@ pub struct Books {
     supplies: Supplies,
     /// Leases of learners that came back and have yet to say which of them they still hold.
     doubts: BTreeMap<LearnerId, Vec<LeaseId>>,
+    /// When what a learner trained was last taken in, as far as this process knows.
+    reported: BTreeMap<LearnerId, Millis>,
     /// What was decided and is not on the tape yet, oldest first.
     entries: VecDeque<Entry>,
 }
@@ -57,8 +62,8 @@ impl Books {
     /// The books as a snapshot has them, or new ones.
     #[must_use]
     pub fn new(terms: BookTerms, leases: LeasePool, ledger: Ledger) -> Self {
-        let (supplies, doubts, entries) = (Supplies::default(), BTreeMap::new(), VecDeque::new());
-        Self { terms, leases, ledger, supplies, doubts, entries }
+        let (supplies, doubts, reported) = (Supplies::default(), BTreeMap::new(), BTreeMap::new());
+        Self { terms, leases, ledger, supplies, doubts, reported, entries: VecDeque::new() }
     }
 
     /// Notes a decision for the tape, in the order in which all that changes the run is decided.
@@ -87,16 +92,22 @@ impl Books {
     /// that is not `needed`. Gives the learner that was forgotten.
     ///
     /// # Errors
-    /// [`BooksFull`]: all who are remembered have come to something or are needed.
+    /// Each variant of [`BooksFull`]: all who are remembered have come to something or are needed.
     pub fn make_room(&mut self, needed: impl Fn(LearnerId) -> bool) -> Result<Option<LearnerId>, BooksFull> {
-        if self.ledger.len() < self.terms.identities_max as usize {
+        let BookTerms { identities_max, strangers_max, .. } = self.terms;
+        let full = if self.ledger.strangers() >= strangers_max as usize {
+            BooksFull::Strangers { strangers_max }
+        } else if self.ledger.len() >= identities_max as usize {
+            BooksFull::Identities { identities_max }
+        } else {
             return Ok(None);
-        }
+        };
         let holders = self.leases.holders();
         let evicted = self.ledger.evict(|learner| !needed(learner) && !holders.contains(&learner));
-        let evicted = evicted.ok_or(BooksFull { identities_max: self.terms.identities_max })?;
+        let evicted = evicted.ok_or(full)?;
         self.supplies.forget(evicted);
         self.doubts.remove(&evicted);
+        self.reported.remove(&evicted);
         self.note(Entry::Forgotten { learner: evicted });
         Ok(Some(evicted))
     }
@@ -147,18 +158,35 @@ impl Books {
         self.leases.deadline()
     }
 
-    /// What `learner` says it has trained; what comes back because it does not hold it. One that `is_live` keeps the
-    /// leases that wait for their turn: in a hidden tab or a long pause it takes no step, and names no lease that came
-    /// after its last.
+    /// From `now` on `learner` trains, unless an earlier moment is known.
+    pub fn count_from(&mut self, now: Millis, learner: LearnerId) {
+        self.reported.entry(learner).or_insert(now);
+    }
+
+    /// How many of the `tokens` that the present process of `learner` says it has trained on are believed, if it can
+    /// train on so many in a millisecond: no more than in the time since it said so before. What is left over is
+    /// believed as time passes. Nobody knows how much time that is after a restart of the syncer, nor of one that
+    /// has not begun.
+    fn believed(&mut self, now: Millis, learner: LearnerId, tokens: u64, tokens_per_ms: f64) -> u64 {
+        let Some(before) = self.reported.insert(learner, now) else { return tokens };
+        let more = SPEED_SLACK * tokens_per_ms * now.since(before) as f64;
+        tokens.min(self.ledger.reported(learner).saturating_add(more as u64))
+    }
+
+    /// What `learner` says it has trained, who can train on so many tokens in a millisecond; what comes back because it
+    /// does not hold it. One that `is_live` keeps the leases that wait for their turn: in a hidden tab or a long pause
+    /// it takes no step, and names no lease that came after its last.
     pub fn report(
         &mut self,
         now: Millis,
         learner: LearnerId,
         progress: &Progress,
+        tokens_per_ms: f64,
         is_live: bool,
     ) -> Vec<Returned> {
         let expires = now.after(self.terms.lease_idle_ms_max);
-        let mut is_news = self.ledger.report(learner, progress.tokens);
+        let tokens = self.believed(now, learner, progress.tokens, tokens_per_ms);
+        let mut is_news = self.ledger.report(learner, tokens);
         if is_live {
             self.leases.extend(learner, expires);
         }
@@ -166,7 +194,7 @@ impl Books {
             is_news |= self.leases.progress(learner, lease, done, expires);
         }
         if is_news {
-            let (tokens, leases) = (progress.tokens, progress.leases.clone());
+            let leases = progress.leases.clone();
             self.note(Entry::Reported { learner, tokens, leases });
         }
         let mut doubted = if is_live { self.doubts.remove(&learner).unwrap_or_default() } else { Vec::new() };
@@ -259,10 +287,21 @@ impl Books {
 
 /// The ledger remembers as many identities as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{identities_max} identities have been here, which is the limit")]
-pub struct BooksFull {
-    /// How many that are.
-    pub identities_max: u32,
+pub enum BooksFull {
+    /// In all.
+    #[error("{identities_max} identities have been here, which is the limit")]
+    Identities {
+        /// How many that are.
+        identities_max: u32,
+    },
+    /// Of those that came to nothing yet.
+    #[error(
+        "{strangers_max} identities are here of whom nothing is merged yet, which is the limit: come back later"
+    )]
+    Strangers {
+        /// How many that are.
+        strangers_max: u32,
+    },
 }
 
 #[cfg(test)]

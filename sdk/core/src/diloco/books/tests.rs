@@ -3,7 +3,13 @@
 use super::*;
 use crate::wire::{Fate, LearnerState, Round, RunId, Serial, Version};
 
-const TERMS: BookTerms = BookTerms { context: 4, lease_ms: 1_000, lease_idle_ms_max: 500, identities_max: 2 };
+const TERMS: BookTerms = BookTerms {
+    context: 4,
+    lease_ms: 1_000,
+    lease_idle_ms_max: 500,
+    identities_max: 2,
+    strangers_max: 1_000,
+};
 const SPEED: Speed = Speed { step_ms: 100.0, step_ms_least: 100.0, batch: 2 };
 
 fn books() -> Books {
@@ -30,7 +36,7 @@ fn a_lease_lasts_as_long_as_it_should() {
     assert_eq!((books.unmerged_tokens(anne, FragmentId(0)), books.is_new(anne)), (80, false));
     assert_eq!(books.grant(Millis(0), anne, &SPEED), [], "it has enough");
     let done = vec![(grants[0].lease, 15)];
-    books.report(Millis(700), anne, &progress(60, done), true);
+    books.report(Millis(700), anne, &progress(60, done), 1e3, true);
     assert_eq!(books.grant(Millis(700), anne, &SPEED)[0].windows, 15, "less than half is left");
 }
 
@@ -42,7 +48,7 @@ fn who_claims_to_be_done_too_soon_has_to_wait() {
     for _ in 0..1_000 {
         for grant in books.grant(Millis(0), anne, &SPEED) {
             leased += grant.windows;
-            books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), true);
+            books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), 1e3, true);
         }
     }
     // What may be in stock without any time having passed, and one grant more.
@@ -84,22 +90,26 @@ fn what_a_learner_that_came_back_does_not_name_comes_back() {
     let mut books = books();
     let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
     let held = books.grant(Millis(0), anne, &SPEED).remove(0);
-    books.report(Millis(100), anne, &progress(60, vec![(held.lease, 15)]), true);
+    books.report(Millis(100), anne, &progress(60, vec![(held.lease, 15)]), 1e3, true);
     let lost = books.grant(Millis(100), anne, &SPEED).remove(0);
     let of_bert = books.grant(Millis(100), bert, &SPEED).remove(0);
-    assert_eq!(books.report(Millis(100), anne, &progress(60, vec![]), true), [], "nothing is in doubt");
+    assert_eq!(books.report(Millis(100), anne, &progress(60, vec![]), 1e3, true), [], "nothing is in doubt");
     books.doubt(anne);
     let news = books.grant(Millis(200), anne, &SPEED);
     assert_eq!(news, [], "what is in doubt counts");
-    assert_eq!(books.report(Millis(200), anne, &progress(60, vec![]), false), [], "it is not here yet");
+    assert_eq!(books.report(Millis(200), anne, &progress(60, vec![]), 1e3, false), [], "it is not here yet");
     let named = progress(64, vec![(held.lease, 16)]);
-    let back = books.report(Millis(200), anne, &named, true);
+    let back = books.report(Millis(200), anne, &named, 1e3, true);
     assert_eq!(back, [Returned { learner: anne, lease: lost.lease, windows: lost.windows }]);
     assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 80, "20 windows of 4 tokens are left");
     assert_eq!(books.leased(bert), [of_bert.lease]);
     let again = books.grant(Millis(200), anne, &SPEED).remove(0);
     assert_eq!((again.start, again.windows), (lost.start, lost.windows), "it is supplied at once");
-    assert_eq!(books.report(Millis(300), anne, &progress(64, vec![]), true), [], "that was the first report");
+    assert_eq!(
+        books.report(Millis(300), anne, &progress(64, vec![]), 1e3, true),
+        [],
+        "that was the first report"
+    );
 }
 
 #[test]
@@ -113,7 +123,7 @@ fn coming_and_going_earns_nothing() {
             1 => drop(books.restart(anne)),
             _ => {
                 books.doubt(anne);
-                books.report(Millis(round), anne, &progress(0, vec![]), true);
+                books.report(Millis(round), anne, &progress(0, vec![]), 1e3, true);
             }
         }
         assert_eq!(books.unmerged_tokens(anne, FragmentId(0)), 0);
@@ -124,7 +134,7 @@ fn coming_and_going_earns_nothing() {
 fn one_that_came_to_nothing_makes_room() {
     let mut books = books();
     let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
-    let full = BooksFull { identities_max: 2 };
+    let full = BooksFull::Identities { identities_max: 2 };
     assert_eq!(books.make_room(|learner| learner == anne), Err(full), "the last one keeps its number");
     assert_eq!(books.make_room(|_| false), Ok(Some(anne)));
     assert_eq!(books.make_room(|_| false), Ok(None), "there is room now");

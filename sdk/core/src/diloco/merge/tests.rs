@@ -27,6 +27,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
     let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
         learner: LearnerId(learner),
         weight,
+        steps: 1,
         body: codec.check(&segments, codec.encode(&segments, values)).unwrap(),
     };
     MergeJob {
@@ -37,6 +38,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
         segments,
         codec,
         rule: MergeRule::Radial,
+        radii: Vec::new(),
         outer: OuterSpec { lr: 1.0, momentum: 0.0 },
         next: Version(8),
     }
@@ -241,4 +243,28 @@ proptest! {
             state = Some(now);
         }
     }
+}
+
+/// Goal: an update counts on each segment up to its radius, by the root of its steps, and its direction stays; what is
+/// within its radius is merged to the bit as without one.
+#[test]
+fn what_is_too_long_counts_up_to_its_radius() {
+    let parts = [(2, MergeClass::Radial), (2, MergeClass::Mean)];
+    let updates: [(u32, f64, &[f32]); 2] =
+        [(1, 1.0, &[1.0, 0.0, 1.0, 0.0]), (2, 1.0, &[100.0, 0.0, 0.0, 100.0])];
+    let mut long = job(Code::F32, &parts, &updates);
+    long.radii = vec![1.5, 2.0];
+    long.updates[1].steps = 4;
+    let norm = long.clone().run().unwrap().norm;
+    // Radially half of 1 + 1.5 · √4; by the mean half of each.
+    assert_eq!(delta(long), [2.0, 0.0, 0.5, 2.0]);
+    assert!((norm - (4.0_f64 + 0.25 + 4.0).sqrt()).abs() < 1e-12, "{norm}");
+
+    let free = noisy_job(3, Code::Int4, 4);
+    let wide = MergeJob { radii: vec![1e9; 3], ..free.clone() };
+    assert_eq!(wide.run().unwrap(), free.run().unwrap());
+
+    let mut alone = job(Code::F32, &parts, &updates[1..]);
+    alone.radii = vec![1.0, 1.0];
+    assert_eq!(delta(alone), [1.0, 0.0, 0.0, 1.0]);
 }

@@ -262,6 +262,7 @@ impl World {
         let update = |(i, (replica, theta)): (u32, &mut (Replica, Vec<f32>))| Weighted {
             learner: LearnerId(i),
             weight: 1.0,
+            steps: 1,
             body: codec.check(&segments, replica.encode(fragment, theta).unwrap()).unwrap(),
         };
         let updates: Vec<Weighted> = (0..).zip(&mut self.learners).map(update).collect();
@@ -282,6 +283,7 @@ impl World {
             segments,
             codec: self.codec,
             rule: MergeRule::Radial,
+            radii: Vec::new(),
             outer: self.outer,
             next: Version(1),
         };

@@ -2,19 +2,27 @@
 //!
 //! [`Roster`] knows connections and learners. It knows nothing of rounds, parameters or leases.
 
+mod allowance;
+mod pace;
 mod rein;
 
 use std::collections::BTreeMap;
 
+use allowance::Allowance;
+use pace::Pace;
 pub use rein::DROP_MS_MAX;
 use rein::Rein;
 
-use super::speed::{STEP_MS, average, lower_median};
+use super::speed::{STEP_MS, average};
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis, Share};
 
 /// How many times as fast as the median of the others a learner may be. A server's GPU among phones is that far
 /// ahead, with the slack for speed twice as far; who claims more counts as much as one of this speed.
 const SPEED_RATIO_MAX: f64 = 1_000.0;
+/// The same of one that has just connected, as far as its tokens count; it doubles each minute up to the above. So
+/// nobody runs away with the clock of a run in seconds. Constants of ours.
+const SPEED_RATIO_FIRST: f64 = 8.0;
+const SPEED_RATIO_DOUBLES_MS: f64 = 60_000.0;
 /// However slow the others are, or say they are, a step of this many milliseconds is believed.
 const BELIEVED_MS: f64 = 20.0;
 
@@ -58,6 +66,14 @@ pub struct Session {
     pub answer_ms: f64,
     /// Its last mean training loss, in nats per token; NaN until known.
     pub loss: f32,
+    /// What its merged updates say of its pace.
+    pace: Pace,
+    /// What it may still say.
+    allowance: Allowance,
+    /// It answered over this connection.
+    has_answered: bool,
+    /// Since when a round waits for an answer, if one does.
+    waits_since: Option<Millis>,
     /// When something was last heard of it.
     heard: Millis,
     /// When it introduced itself.
@@ -134,6 +150,10 @@ impl Roster {
             batch: 0,
             answer_ms: 0.0,
             loss: f32::NAN,
+            pace: Pace::default(),
+            allowance: Allowance::default(),
+            has_answered: false,
+            waits_since: None,
             heard: now,
             since: now,
         };
@@ -215,14 +235,14 @@ impl Roster {
     /// Whether the time of a step of any live learner is known.
     #[must_use]
     pub fn is_measured(&self) -> bool {
-        self.step_times(None).next().is_some()
+        self.step_ms().is_some()
     }
 
-    /// ξ_step, the time of a step of the lower median live learner, in milliseconds; `None` until one is known.
+    /// ξ_step, the time of a step of the median live learner, in milliseconds; `None` until one is known. Words alone
+    /// move it by little: it is what merged updates bear out.
     #[must_use]
     pub fn step_ms(&self) -> Option<f64> {
-        let median = lower_median(self.step_times(None));
-        (median > 0.0).then_some(median)
+        self.median_ms(None)
     }
 
     /// The shortest time in which `learner` is believed to take a step, in milliseconds: the shortest that it
@@ -230,9 +250,22 @@ impl Roster {
     /// to be as fast as anyone may be; one that is alone is taken at its word.
     #[must_use]
     pub fn step_ms_least(&self, learner: LearnerId) -> f64 {
+        self.least_ms(learner, SPEED_RATIO_MAX)
+    }
+
+    /// The same where tokens are counted: who has just connected is believed to be 8 times as fast as the others, and
+    /// twice that each minute later.
+    #[must_use]
+    pub fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
+        let connected_ms = self.session(learner).map_or(0, |session| now.since(session.since));
+        let ratio = SPEED_RATIO_FIRST * libm::exp2(connected_ms as f64 / SPEED_RATIO_DOUBLES_MS);
+        self.least_ms(learner, ratio.min(SPEED_RATIO_MAX))
+    }
+
+    fn least_ms(&self, learner: LearnerId, ratio_max: f64) -> f64 {
         let claimed = self.session(learner).map_or(0.0, |session| session.step_ms_min);
-        let median = lower_median(self.step_times(Some(learner)));
-        claimed.max((median / SPEED_RATIO_MAX).min(BELIEVED_MS)).max(*STEP_MS.start())
+        let median = self.median_ms(Some(learner)).unwrap_or(0.0);
+        claimed.max((median / ratio_max).min(BELIEVED_MS)).max(*STEP_MS.start())
     }
 
     /// Mean of the last training losses, in nats per token, of those who said one.
@@ -249,18 +282,16 @@ impl Roster {
         self.reins.get(&learner).map_or(Share::FULL, |rein| rein.share)
     }
 
-    /// Known times of a step of live learners but `except`, in milliseconds.
-    fn step_times(&self, except: Option<LearnerId>) -> impl Iterator<Item = f64> {
-        let others = self.sessions.values().filter(move |session| Some(session.learner) != except);
-        others.filter(|session| session.is_live && session.step_ms > 0.0).map(|session| session.step_ms)
-    }
-
     /// When `session` counts as gone if nothing is heard of it.
     fn silent_at(&self, session: &Session) -> Millis {
         let patience_ms = match session.state {
             LearnerState::Hidden | LearnerState::Paused => self.patience.hidden_ms_max,
-            // A step may take longer than the silence allowed; the learner speaks between steps.
-            _ => self.patience.silent_ms_max.max((4.0 * session.step_ms) as u64),
+            // A step may take longer than the silence allowed; the learner speaks between steps. Its word for that is
+            // worth no more than its word that it is hidden.
+            _ => {
+                let steps_ms = (4.0 * session.step_ms) as u64;
+                self.patience.silent_ms_max.max(steps_ms.min(self.patience.hidden_ms_max))
+            }
         };
         session.heard.after(patience_ms)
     }

@@ -9,15 +9,23 @@ use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal};
 /// optimisers of a learner's own.
 const REACH_SLACK: f64 = 4.0;
 
+/// What counts of an update.
+pub(super) struct Admitted {
+    /// As many of its steps as can have been taken, at least 1.
+    pub(super) steps: u32,
+    /// As many of its tokens as they can hold and as were leased, at least 1.
+    pub(super) tokens: u64,
+}
+
 impl Rounds {
-    /// Everything an update must stand: its countable tokens, or its fate.
+    /// Everything an update must stand: what counts of it, or its fate.
     pub(super) fn admit(
         &mut self,
         now: Millis,
         learner: LearnerId,
         update: &Verified,
         standing: &Standing,
-    ) -> Result<u64, Fate> {
+    ) -> Result<Admitted, Fate> {
         if self.unsettled(learner).is_some() {
             return Err(Fate::Refused(Refusal::Unsettled));
         }
@@ -33,23 +41,21 @@ impl Rounds {
         if update.steps == 0 || update.tokens == 0 {
             return Err(Fate::Refused(Refusal::Empty));
         }
-        let norm = update.body.as_ref().map_err(|refusal| Fate::Refused(*refusal))?.norm();
+        let body = update.body.as_ref().map_err(|refusal| Fate::Refused(*refusal))?;
         let steps_max = self.steps_max(now, learner, standing);
         let steps = update.steps.min(u32::try_from(steps_max).unwrap_or(u32::MAX));
-        if norm > reach(&self.terms.inner, steps, self.norms.len()) {
-            return Err(Fate::Refused(Refusal::Norm));
-        }
-        let (pace, ratio_max) = (self.norm_pace(steps, standing.clock_tokens), self.terms.norm_ratio_max);
-        let norm_max = self.norms.norm_max(pace, ratio_max);
-        self.norms.note(norm, pace, ratio_max);
-        if norm > norm_max {
+        let len = self.terms.segments.iter().map(|segment| segment.len as usize).sum();
+        if body.norm() > reach(&self.terms.inner, steps, len) {
             return Err(Fate::Refused(Refusal::Norm));
         }
         // No more than the steps that are believed can hold, and than were leased.
         let tokens = update.tokens.min(u64::from(steps).saturating_mul(standing.step_tokens));
         match tokens.min(standing.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
-            tokens => Ok(tokens),
+            tokens => {
+                self.usual.note(body.squares(), steps, self.norm_pace(1, standing.clock_tokens));
+                Ok(Admitted { steps, tokens })
+            }
         }
     }
 

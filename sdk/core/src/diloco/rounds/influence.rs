@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 /// Rules that shape the weights of a merge.
 ///
 /// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
-/// less of what is old or long, and one bounds what a single learner can do. What they do to the loss is measured in
-/// tests/evidence/STALENESS.md: the bound is needed, the cap on steps is worth about a point after absences of a
-/// thousand steps and costs nothing elsewhere, and decay by age does no better than the cap.
+/// less of what is old or long, one bounds what a single learner can do, and one what all newcomers can. What the
+/// first three do to the loss is measured in tests/evidence/STALENESS.md: the bound is needed, the cap on steps is
+/// worth about a point after absences of a thousand steps and costs nothing elsewhere, and decay by age does no
+/// better than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
@@ -17,11 +18,14 @@ pub struct Influence {
     pub turns_max: f64,
     /// After so many newer versions of its fragment an update weighs half, above 0; 0 for never.
     pub half_life_turns: f64,
+    /// Learners that have yet to prove themselves have at most this share of a merge together, if anybody else is in
+    /// it, above 0; 1 for no bound.
+    pub newcomers_share_max: f64,
 }
 
 impl Default for Influence {
     fn default() -> Self {
-        Self { share_ratio_max: 2.0, turns_max: 2.0, half_life_turns: 0.0 }
+        Self { share_ratio_max: 2.0, turns_max: 2.0, half_life_turns: 0.0, newcomers_share_max: 0.15 }
     }
 }
 
@@ -34,14 +38,29 @@ pub(super) struct Load {
     pub(super) tokens: u64,
     /// Newer versions than the one that its sender held.
     pub(super) age: u32,
+    /// Its sender has yet to prove itself.
+    pub(super) is_new: bool,
 }
 
 impl Influence {
     /// The weights of updates in a merge, above 0, before they are divided by their sum. `sync_every` is H, in steps.
     pub(super) fn weights(&self, loads: &[Load], sync_every: u32) -> Vec<f64> {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
-        if self.share_ratio_max > 0.0 {
-            bound(&mut weights, self.share_ratio_max / loads.len() as f64);
+        // Who is new has no say in how those who are not stand to each other.
+        let (new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| loads[at].is_new);
+        for group in [&new, &known] {
+            let mut its: Vec<f64> = group.iter().map(|&at| weights[at]).collect();
+            if self.share_ratio_max > 0.0 {
+                bound(&mut its, self.share_ratio_max / group.len() as f64);
+            }
+            group.iter().zip(its).for_each(|(&at, weight)| weights[at] = weight);
+        }
+        let sum = |group: &[usize]| group.iter().map(|&at| weights[at]).sum::<f64>();
+        let (of_new, of_known) = (sum(&new), sum(&known));
+        let share_max = self.newcomers_share_max;
+        if of_known > 0.0 && share_max < 1.0 && of_new > share_max * (of_new + of_known) {
+            let factor = share_max / (1.0 - share_max) * of_known / of_new;
+            new.iter().for_each(|&at| weights[at] = (weights[at] * factor).max(f64::MIN_POSITIVE));
         }
         weights
     }
@@ -90,15 +109,22 @@ mod tests {
     }
 
     fn steps(steps: &[u32]) -> Vec<Load> {
-        steps.iter().map(|&steps| Load { steps, tokens: u64::from(steps) * 8, age: 0 }).collect()
+        steps
+            .iter()
+            .map(|&steps| Load { steps, tokens: u64::from(steps) * 8, age: 0, is_new: false })
+            .collect()
     }
 
-    const FREE: Influence = Influence { share_ratio_max: 0.0, turns_max: 0.0, half_life_turns: 0.0 };
+    const FREE: Influence =
+        Influence { share_ratio_max: 0.0, turns_max: 0.0, half_life_turns: 0.0, newcomers_share_max: 1.0 };
 
     #[test]
     fn quantity_times_quality_without_rules() {
         assert_eq!(shares(FREE, &steps(&[10, 30])), [0.25, 0.75]);
-        let quality = [Load { steps: 10, tokens: 80, age: 0 }, Load { steps: 10, tokens: 160, age: 9 }];
+        let quality = [
+            Load { steps: 10, tokens: 80, age: 0, is_new: false },
+            Load { steps: 10, tokens: 160, age: 9, is_new: false },
+        ];
         assert_eq!(shares(FREE, &quality), [0.2, 0.8], "twice the batch: twice the tokens, twice as good");
     }
 
@@ -120,9 +146,21 @@ mod tests {
         let long = Influence { turns_max: 2.0, ..FREE };
         assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
         let old = Influence { half_life_turns: 2.0, ..FREE };
-        let ages = [0, 2, 4].map(|age| Load { steps: 10, tokens: 80, age });
+        let ages = [0, 2, 4].map(|age| Load { steps: 10, tokens: 80, age, is_new: false });
         assert_eq!(shares(old, &ages), [0.5714, 0.2857, 0.1429]);
         let ancient = [Load { age: u32::MAX, ..ages[0] }];
         assert_eq!(shares(old, &ancient), [1.0]);
+    }
+
+    /// However many they are and whatever they claim.
+    #[test]
+    fn newcomers_have_a_small_share_together() {
+        let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
+        let new = |steps: u32| Load { steps, tokens: u64::from(steps) * 8, age: 0, is_new: true };
+        let known = |steps: u32| Load { is_new: false, ..new(steps) };
+        assert_eq!(shares(guarded, &[known(10), new(10), new(10)]), [0.85, 0.075, 0.075]);
+        assert_eq!(shares(guarded, &[known(30), known(10), new(10_000)]), [0.6375, 0.2125, 0.15]);
+        assert_eq!(shares(guarded, &[known(99), new(1)]), [0.99, 0.01], "less is less");
+        assert_eq!(shares(guarded, &[new(10), new(30)]), [0.25, 0.75], "nobody else is there");
     }
 }

@@ -15,6 +15,8 @@ const VERSIONS_KEPT: usize = 1_024;
 pub(super) struct Merging {
     round: Round,
     outer: OuterSpec,
+    /// As [`crate::diloco::MergeJob`] has them.
+    radii: Vec<f64>,
     shares: Vec<MergeShare>,
     launched: Millis,
     began: Millis,
@@ -28,6 +30,8 @@ struct MergeShare {
     weight: f32,
     /// Steps after that moment are not in it.
     until: Millis,
+    /// When its update came.
+    came: Millis,
 }
 
 impl Merging {
@@ -54,6 +58,19 @@ pub struct Merge {
     pub collect_ms: u64,
     /// Time of merging, in milliseconds.
     pub sync_ms: u64,
+    /// What it says of each learner's pace, by id.
+    pub paces: Vec<Paced>,
+}
+
+/// What a merged update says of its learner's pace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paced {
+    /// The learner.
+    pub learner: LearnerId,
+    /// Tokens of the update that count.
+    pub tokens: u64,
+    /// Time since its last one on this fragment came over the steps of this one, in milliseconds; `None` for the first.
+    pub step_ms: Option<f64>,
 }
 
 impl Rounds {
@@ -68,13 +85,15 @@ impl Rounds {
         let mut updates = Vec::with_capacity(open.taken.len());
         let mut shares = Vec::with_capacity(open.taken.len());
         for ((learner, taken), weight) in open.taken.into_iter().zip(weights) {
-            let Taken { serial, base, steps, tokens, until, body, checksum } = taken;
+            let Taken { serial, base, steps, tokens, until, came, body, checksum, .. } = taken;
             let part = Part { learner, serial, base, steps, tokens, weight, checksum };
-            shares.push(MergeShare { part, weight: (weight / total) as f32, until });
-            updates.push(Weighted { learner, weight, body });
+            shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
+            updates.push(Weighted { learner, weight, steps, body });
         }
+        let radii = self.usual.radii(self.terms.norm_ratio_max);
         let (round, launched) = (open.round, open.launched);
-        self.phase = Phase::Merging(Merging { round, outer, shares, launched, began: now });
+        self.phase =
+            Phase::Merging(Merging { round, outer, radii: radii.clone(), shares, launched, began: now });
         Some(MergeJob {
             round,
             fragment: self.terms.fragment,
@@ -83,6 +102,7 @@ impl Rounds {
             segments: self.terms.segments.clone(),
             codec: self.terms.codec,
             rule: self.terms.merge,
+            radii,
             outer,
             next: Version(round.0),
         })
@@ -97,18 +117,27 @@ impl Rounds {
         if self.versions.len() > VERSIONS_KEPT {
             self.versions.pop_front();
         }
-        let Merging { outer, shares, launched, began, .. } = merging;
+        let Merging { outer, radii, shares, launched, began, .. } = merging;
         let (fragment, rule) = (self.terms.fragment, self.terms.merge);
         let parts = shares.iter().map(|share| share.part).collect();
-        let settled = shares.into_iter().map(|MergeShare { part, weight, until }| {
+        let paced = |MergeShare { part, came, .. }: &MergeShare| {
+            let Part { learner, steps, tokens, .. } = *part;
+            let before = self.came.insert(learner, *came);
+            let step_ms = before.map(|before| came.since(before) as f64 / f64::from(steps.max(1)));
+            Paced { learner, tokens, step_ms }
+        };
+        let paces = shares.iter().map(paced).collect();
+        let settled = shares.into_iter().map(|MergeShare { part, weight, until, .. }| {
             let Part { learner, serial, tokens, .. } = part;
             self.counted.insert(learner, until);
             let fate = Fate::Merged { version, weight, tokens };
             Settled { round: Some(round), fragment, learner, serial, tokens, fate }
         });
         let settled = settled.collect();
-        let entry = MergeEntry { round, fragment, base, version, rule, outer, parts, checksum, digest, norm };
-        Some(Merge { entry, settled, body, collect_ms: began.since(launched), sync_ms: now.since(began) })
+        let entry =
+            MergeEntry { round, fragment, base, version, rule, outer, radii, parts, checksum, digest, norm };
+        let (collect_ms, sync_ms) = (began.since(launched), now.since(began));
+        Some(Merge { entry, settled, body, collect_ms, sync_ms, paces })
     }
 
     /// Takes the state back from a job that failed; the updates count as late, so that their senders keep them.
@@ -142,7 +171,7 @@ impl Rounds {
 
     fn load(&self, taken: &Taken) -> Load {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
-        Load { steps: taken.steps, tokens: taken.tokens, age: newer as u32 }
+        Load { steps: taken.steps, tokens: taken.tokens, age: newer as u32, is_new: taken.is_new }
     }
 
     fn take_back(&mut self, round: Round, state: FragmentState) -> Option<Merging> {

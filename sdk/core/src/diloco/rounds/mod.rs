@@ -9,7 +9,8 @@ mod admit;
 mod ask;
 mod influence;
 mod merge;
-mod norm;
+mod usual;
+mod verdict;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,7 +18,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use influence::Influence;
-pub use merge::Merge;
+pub use merge::{Merge, Paced};
+pub use verdict::{Answered, Quorum, Verdict};
 pub use verify::{Verified, Verifier};
 
 use super::{
@@ -25,8 +27,9 @@ use super::{
     Standing, Timing,
 };
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Round, Serial, Version};
+use admit::Admitted;
 use merge::Merging;
-use norm::NormGuard;
+use usual::Usual;
 
 /// What decides the rounds of a fragment.
 #[derive(Clone, Debug)]
@@ -49,7 +52,7 @@ pub struct RoundTerms {
     pub merge: MergeRule,
     /// What an update weighs.
     pub influence: Influence,
-    /// An update is refused if its norm over its pace is above this many medians.
+    /// On each segment the norm of an update counts up to this many times the usual one at its pace; 0 for no bound.
     pub norm_ratio_max: f64,
 }
 
@@ -70,11 +73,13 @@ pub struct Rounds {
     launched: Option<Millis>,
     /// Answers that came while no round collected: they are part of the next one.
     early: BTreeMap<LearnerId, Taken>,
-    norms: NormGuard,
+    usual: Usual,
     /// The latest versions, oldest first.
     versions: VecDeque<Version>,
     /// Since when the tokens of a learner are not counted yet, as far as this process knows.
     counted: BTreeMap<LearnerId, Millis>,
+    /// When the last update of a learner that was merged had come.
+    came: BTreeMap<LearnerId, Millis>,
 }
 
 #[derive(Debug)]
@@ -110,43 +115,14 @@ struct Taken {
     steps: u32,
     /// As far as they count.
     tokens: u64,
+    /// Its sender has yet to prove itself.
+    is_new: bool,
     /// Steps after that moment are not in it.
     until: Millis,
+    /// When it came.
+    came: Millis,
     body: CheckedBody,
     checksum: u64,
-}
-
-/// An answer that was taken in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
-    /// The round that it is part of; `None` if it waits for the next one.
-    pub round: Option<Round>,
-    /// Tokens of the update that count; 0 for an answer without one.
-    pub tokens: u64,
-    /// Time since it was asked for, in milliseconds, if it was.
-    pub after_ms: Option<u64>,
-}
-
-/// A round that has just reached its quorum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quorum {
-    /// The round.
-    pub round: Round,
-    /// Updates that are in.
-    pub updates: u32,
-    /// Time since the round was launched, in milliseconds.
-    pub after_ms: u64,
-}
-
-/// What was decided about the round under way.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
-    /// The round.
-    pub round: Round,
-    /// What to do now.
-    pub decision: Decision,
-    /// Whether this is another kind of decision than the one before.
-    pub is_new: bool,
 }
 
 impl Rounds {
@@ -154,8 +130,8 @@ impl Rounds {
     /// not part of the state: it starts anew with each process.
     #[must_use]
     pub fn new(terms: RoundTerms, state: FragmentState) -> Self {
-        let len = state.theta.len();
         Self {
+            usual: Usual::new(&terms.segments),
             terms,
             version: state.version,
             state: Some(state),
@@ -164,9 +140,9 @@ impl Rounds {
             passed: BTreeSet::new(),
             launched: None,
             early: BTreeMap::new(),
-            norms: NormGuard::new(len),
             versions: VecDeque::new(),
             counted: BTreeMap::new(),
+            came: BTreeMap::new(),
         }
     }
 
@@ -274,11 +250,14 @@ impl Rounds {
             open.answered.insert(learner);
             &mut open.taken
         });
-        let tokens = admitted?;
-        let Verified { serial, base, steps, body, checksum, .. } = update;
+        let Admitted { steps, tokens } = admitted?;
+        let Verified { serial, base, body, checksum, .. } = update;
         let body = body.map_err(Fate::Refused)?;
         let until = asked.unwrap_or(now);
-        taken.insert(learner, Taken { serial, base, steps, tokens, until, body, checksum });
+        taken.insert(
+            learner,
+            Taken { serial, base, steps, tokens, is_new: standing.is_new, until, came: now, body, checksum },
+        );
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 
@@ -344,6 +323,7 @@ impl Rounds {
     /// Forgets `learner`, of whom nothing was merged.
     pub fn forget(&mut self, learner: LearnerId) {
         self.counted.remove(&learner);
+        self.came.remove(&learner);
         self.unask(learner);
     }
 

@@ -13,7 +13,7 @@ const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 /// A learner of whom anything is believed.
 const TRUSTED: Standing =
-    Standing { step_ms_least: 1.0, step_tokens: 8, unmerged_tokens: 1_000, clock_tokens: 0 };
+    Standing { step_ms_least: 1.0, step_tokens: 8, unmerged_tokens: 1_000, is_new: false, clock_tokens: 0 };
 
 /// One fragment, and who looks into its updates.
 fn fragment() -> (Rounds, Verifier) {
@@ -41,7 +41,7 @@ fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
 
 /// An update of `rounds` in which each value is `value`, after ten steps.
 fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Verified {
-    let values = vec![value; rounds.norms.len()];
+    let values = vec![value; rounds.terms.segments.iter().map(|segment| segment.len as usize).sum()];
     let body = rounds.terms.codec.encode(&rounds.terms.segments, &values);
     let (serial, base, checksum) = (Serial(serial), rounds.version(), checksum(&body));
     verifier.verify(Update { run: RUN, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum })

@@ -31,7 +31,7 @@ fn the_first_round_waits_for_enough_who_are_measured() {
 fn launches_are_a_floor_apart_and_few_are_in_flight() {
     let mut schedule = schedule();
     schedule.note_step(10.0);
-    let first = schedule.next(Millis(100), &learners([1, 2]));
+    let first = schedule.next(Millis(100), &learners([1, 2]), |_| true);
     assert_eq!((first.round, first.fragment, first.last_of), (Round(1), FragmentId(0), None));
     // H · ξ_step / P = 6 · 10 / 3; one that begun goes on with whoever is there.
     let one = Traffic { in_flight: 1, live: 1, ..QUIET };
@@ -47,13 +47,30 @@ fn launches_are_a_floor_apart_and_few_are_in_flight() {
 fn a_cohort_is_a_sample_that_moves_on_each_turn() {
     let mut schedule = schedule();
     let everyone = learners(1..=4);
-    let asked = |schedule: &mut Schedule| schedule.next(Millis(0), &everyone).invited;
+    let asked = |schedule: &mut Schedule| schedule.next(Millis(0), &everyone, |_| true).invited;
     let first: Vec<_> = (0..3).map(|_| asked(&mut schedule)).collect();
     let second: Vec<_> = (0..3).map(|_| asked(&mut schedule)).collect();
     assert!(first.iter().chain(&second).all(|invited| invited.len() == 2));
     // Round 1 and 2 belong to turn 0, 3 to 5 to turn 1: each turn moves on by two.
     assert_eq!(first[1], learners([1, 2]));
     assert_eq!(second[0], learners([3, 4]));
+}
+
+/// Goal: a crowd that is ready and never answers keeps nobody who trains out of a round, and may still prove itself.
+#[test]
+fn who_answers_is_asked_however_many_do_not() {
+    let mut schedule = Schedule::new(ScheduleTerms { cohort_max: 8, ..TERMS }, Turn::default());
+    let everyone = learners(1..=1_004);
+    let honest = learners([7, 501, 502, 1_004]);
+    let mut asked = BTreeSet::new();
+    for _ in 0..3 * 300 {
+        let invited = schedule.next(Millis(0), &everyone, |learner| honest.contains(&learner)).invited;
+        assert!(invited.len() == 8 && honest.is_subset(&invited), "{invited:?}");
+        asked.extend(invited);
+    }
+    assert!(asked.len() > 600, "{}: the others are asked now and then", asked.len());
+    let all = schedule.next(Millis(0), &everyone, |learner| learner.0 > 4).invited;
+    assert_eq!((all.len(), all.iter().filter(|learner| learner.0 <= 4).count()), (8, 2), "a quarter");
 }
 
 #[test]
@@ -120,7 +137,7 @@ fn the_next_round_on_each_fragment_is_foreseen() {
     let mut schedule = schedule();
     schedule.note_step(10.0);
     assert_eq!(schedule.expected(FragmentId(0)), None);
-    schedule.next(Millis(100), &learners([1]));
+    schedule.next(Millis(100), &learners([1]), |_| true);
     let expected = [0, 1, 2].map(|p| schedule.expected(FragmentId(p)));
     assert_eq!(expected, [160, 120, 140].map(|at| Some(Millis(at))));
     assert_eq!(schedule.in_time_ms(), 40.0, "two rounds in flight, 20 ms apart");
@@ -146,9 +163,9 @@ fn times_are_averaged() {
 #[test]
 fn numbers_after_a_restart_are_new() {
     let mut schedule = schedule();
-    (0..5).for_each(|_| drop(schedule.next(Millis(0), &learners([1]))));
+    (0..5).for_each(|_| drop(schedule.next(Millis(0), &learners([1]), |_| true)));
     let mut again = Schedule::new(TERMS, schedule.turn().after_restart(0));
-    let round = again.next(Millis(0), &learners([1])).round;
+    let round = again.next(Millis(0), &learners([1]), |_| true).round;
     assert_eq!(round, Round(1 << 32));
     assert_eq!(again.turn().after_restart(1).next_round, 2 << 32);
 }

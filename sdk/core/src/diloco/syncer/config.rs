@@ -12,6 +12,10 @@ use crate::wire::{FragmentId, RunSpec};
 /// [`DownlinkPolicy::history_bytes_min`] if that is more. Constant of ours.
 const HISTORY_TURNS: u64 = 2;
 
+/// Identities of whom nothing is merged yet that are remembered, for each learner that may be connected: whoever throws
+/// identities away fills neither books nor disk. Constant of ours.
+const STRANGERS_PER_SEAT: u32 = 2;
+
 /// The syncer's own knobs; what learners must agree on is in [`crate::wire::RunSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -45,8 +49,8 @@ pub struct SyncerConfig {
     pub lease_ms: u64,
     /// A lease without progress for so long goes to others, unless it waits for its turn at a learner that is there.
     pub lease_idle_ms_max: u64,
-    /// An update is refused if its norm over its pace, which is the learning rate times the root of its steps, is
-    /// above this many medians.
+    /// On each segment the norm of an update over its pace, which is the learning rate times the root of its steps,
+    /// counts up to this many medians; 0 for no bound.
     pub norm_ratio_max: f64,
     /// A learner with so many refusals in a row is sent away.
     pub refusals_max: u32,
@@ -71,7 +75,7 @@ impl Default for SyncerConfig {
             hidden_ms_max: 600_000,
             lease_ms: 30_000,
             lease_idle_ms_max: 60_000,
-            norm_ratio_max: 20.0,
+            norm_ratio_max: 3.0,
             refusals_max: 16,
             stop_tokens: 0,
         }
@@ -125,6 +129,7 @@ impl SyncerConfig {
             lease_ms: self.lease_ms,
             lease_idle_ms_max: self.lease_idle_ms_max,
             identities_max: self.identities_max,
+            strangers_max: self.learners_max.saturating_mul(STRANGERS_PER_SEAT),
         }
     }
 

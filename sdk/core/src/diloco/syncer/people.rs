@@ -17,7 +17,9 @@ impl Syncer {
             }
             return;
         };
-        self.roster.hear(now, conn);
+        if !self.hears(now, conn) {
+            return;
+        }
         if message.run().is_some_and(|run| !self.is_of_this_run(conn, run)) {
             return;
         }
@@ -43,10 +45,21 @@ impl Syncer {
         let Some(learner) = self.roster.learner(conn) else {
             return self.refuse(conn, CloseCode::Protocol, "the first message must be Hello".into());
         };
-        self.roster.hear(now, conn);
-        if self.is_of_this_run(conn, update.run) {
+        if self.hears(now, conn) && self.is_of_this_run(conn, update.run) {
             self.on_update(now, conn, learner, update);
         }
+    }
+
+    /// Notes that something came over `conn`; whether it is taken in. One that says too much is sent away.
+    fn hears(&mut self, now: Millis, conn: ConnId) -> bool {
+        self.roster.hear(now, conn);
+        let allowed = self.roster.allows(now, conn, self.schedule.turn().next_round);
+        if !allowed {
+            let reason =
+                "far more messages came than training needs: send what is asked for, and a report a second";
+            self.refuse(conn, CloseCode::Protocol, reason.into());
+        }
+        allowed
     }
 
     pub(super) fn on_disconnected(&mut self, conn: ConnId) {
@@ -214,6 +227,7 @@ impl Syncer {
         if is_fresh || self.books.is_new(learner) {
             // One that comes back may have trained for as long as it was away.
             self.rounds.iter_mut().for_each(|rounds| rounds.count_from(now, learner));
+            self.books.count_from(now, learner);
         }
         self.books.doubt(learner);
         // It may have said how fast it is before it was ready.
@@ -232,7 +246,9 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Protocol, reason);
         }
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
-        let returned = self.books.report(now, learner, progress, self.roster.is_live(learner));
+        let tokens_per_ms = self.step_tokens(learner) as f64 / self.roster.step_ms_counted(now, learner);
+        let is_live = self.roster.is_live(learner);
+        let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
         self.tell_returned(returned, false);
         if changed {
             self.event(Event::State { learner, state: progress.state });
@@ -274,7 +290,7 @@ impl Syncer {
         Some(learner)
     }
 
-    fn measure_step(&mut self) {
+    pub(super) fn measure_step(&mut self) {
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }

@@ -170,14 +170,25 @@ impl Recovery {
             }
             let body =
                 self.codec.check(segments, bytes).map_err(|error| RecoveryError::Body(learner, error))?;
-            Ok(Weighted { learner, weight: part.weight, body })
+            Ok(Weighted { learner, weight: part.weight, steps: part.steps, body })
         });
         let updates = updates.collect::<Result<_, _>>()?;
         let (codec, segments) = (self.codec, segments.to_vec());
         // Copies of the state cost nothing, and this one is given up before the job changes it.
         let before = std::mem::replace(state, FragmentState::new(Vec::new()));
-        let job =
-            MergeJob { round, fragment, state: before, updates, segments, codec, rule, outer, next: version };
+        let radii = merge.radii.clone();
+        let job = MergeJob {
+            round,
+            fragment,
+            state: before,
+            updates,
+            segments,
+            codec,
+            rule,
+            radii,
+            outer,
+            next: version,
+        };
         let outcome = match job.run() {
             Ok(outcome) => outcome,
             Err(failure) => {

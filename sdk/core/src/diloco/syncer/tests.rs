@@ -1,5 +1,7 @@
 //! What a peer that lies can do to a run: peers that say whatever a test has them say.
 
+mod flood;
+
 use std::collections::BTreeMap;
 
 use super::*;

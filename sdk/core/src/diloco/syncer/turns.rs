@@ -3,7 +3,7 @@
 use super::{Event, Output, Syncer};
 use crate::diloco::{
     Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
-    Rounds, Settled, Standing, Traffic, Verified,
+    Paced, Rounds, Settled, Standing, Traffic, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
@@ -22,7 +22,8 @@ impl Syncer {
         }
         while self.launch_at().is_some_and(|at| at <= now) {
             let live = self.roster.live().collect();
-            let launch = self.schedule.next(now, &live);
+            let roster = &self.roster;
+            let launch = self.schedule.next(now, &live, |learner| roster.answers(now, learner));
             self.launch(now, launch);
         }
     }
@@ -110,6 +111,7 @@ impl Syncer {
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else {
             return self.refuse(conn, CloseCode::Protocol, format!("there is no fragment {fragment}"));
         };
+        self.roster.note_heard(learner);
         let Some(answered) = rounds.pass(now, learner) else { return };
         self.answered(fragment, learner, answered);
     }
@@ -123,7 +125,8 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Protocol, "say Ready before the first update".into());
         }
         self.out.push_back(Output::Send(conn, Message::Arrived { run: self.run, fragment, serial }));
-        let standing = self.standing(learner, fragment);
+        self.roster.note_heard(learner);
+        let standing = self.standing(now, learner, fragment);
         self.books.note_update(learner);
         if self.books.last_merged(learner, fragment) == Some(serial) {
             // It was merged before, and once is enough.
@@ -230,6 +233,7 @@ impl Syncer {
         let collect = Message::Collect { run: self.run, fragment, base: rounds.version() };
         let invited = launch.invited.len() as u32;
         let asked = rounds.launch(now, launch);
+        asked.iter().for_each(|&learner| self.roster.note_asked(now, learner));
         let conns: Vec<_> = asked.into_iter().filter_map(|learner| self.roster.conn(learner)).collect();
         if !conns.is_empty() {
             self.out.push_back(Output::Broadcast(conns, collect));
@@ -240,9 +244,13 @@ impl Syncer {
 
     /// Tells each sender what became of its update, and those who hold the fragment of its new version.
     fn announce(&mut self, now: Millis, fragment: FragmentId, merge: Merge) {
-        let Merge { entry, settled, body, collect_ms, sync_ms } = merge;
+        let Merge { entry, settled, body, collect_ms, sync_ms, paces } = merge;
         let MergeEntry { round, base, version, checksum, digest, norm, .. } = entry;
         self.schedule.note_merged(sync_ms);
+        for Paced { learner, tokens, step_ms } in paces {
+            self.roster.note_merged(learner, tokens, step_ms);
+        }
+        self.measure_step();
         self.books.note(Entry::Merged(entry));
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
@@ -281,14 +289,20 @@ impl Syncer {
         self.event(Event::Settled { round, fragment, learner, serial, tokens, fate });
     }
 
-    fn standing(&self, learner: LearnerId, fragment: FragmentId) -> Standing {
-        let batch = self.roster.session(learner).map_or(0, |session| session.batch);
+    fn standing(&self, now: Millis, learner: LearnerId, fragment: FragmentId) -> Standing {
         Standing {
-            step_tokens: u64::from(batch.max(1)) * u64::from(self.spec.model.context),
-            step_ms_least: self.roster.step_ms_least(learner),
+            step_tokens: self.step_tokens(learner),
+            step_ms_least: self.roster.step_ms_counted(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
+            is_new: self.ledger().is_newcomer(learner),
             clock_tokens: self.ledger().clock_tokens(),
         }
+    }
+
+    /// Tokens of one step of `learner`, above 0.
+    pub(super) fn step_tokens(&self, learner: LearnerId) -> u64 {
+        let batch = self.roster.session(learner).map_or(0, |session| session.batch);
+        u64::from(batch.max(1)) * u64::from(self.spec.model.context.max(1))
     }
 
     /// The outer step at this point of the run.

@@ -1,0 +1,96 @@
+//! The ledger by itself.
+
+use super::*;
+use crate::wire::{LateReason, Version};
+
+fn merged(tokens: u64) -> Fate {
+    Fate::Merged { version: Version(1), weight: 1.0, tokens }
+}
+
+#[test]
+fn an_identity_keeps_its_number() {
+    let mut ledger = Ledger::new(vec![1]);
+    let first = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    let second = ledger.enrol(&Identity([2; 16]), "b", "cpu");
+    assert_eq!((first, second), ((LearnerId(1), false), (LearnerId(2), false)));
+    assert_eq!(ledger.enrol(&Identity([1; 16]), "c", "gpu"), (LearnerId(1), true));
+    assert_eq!(ledger.account(LearnerId(1)).map(|a| a.name.as_str()), Some("c"));
+}
+
+#[test]
+fn tokens_merged_are_weighted_by_fragment() {
+    let mut ledger = Ledger::new(vec![30, 10]);
+    let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    ledger.settle(learner, FragmentId(0), Serial(1), &merged(100));
+    assert_eq!(ledger.clock_tokens(), 75);
+    ledger.settle(learner, FragmentId(1), Serial(2), &merged(100));
+    assert_eq!(ledger.clock_tokens(), 100);
+    assert_eq!(ledger.tokens_trained(), 100, "merged tokens were trained on, whatever was said");
+    ledger.lease(learner, 200);
+    ledger.report(learner, 200);
+    assert!((ledger.participation() - 0.5).abs() < 1e-12);
+}
+
+#[test]
+fn tokens_count_up_to_the_lease() {
+    let mut ledger = Ledger::new(vec![1, 1]);
+    let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
+    ledger.lease(learner, 100);
+    ledger.settle(learner, FragmentId(0), Serial(1), &merged(70));
+    assert_eq!(ledger.countable(learner, FragmentId(0), 50), 30);
+    assert_eq!(ledger.countable(learner, FragmentId(1), 50), 50);
+    assert_eq!(ledger.countable(LearnerId(9), FragmentId(1), 50), 0);
+}
+
+#[test]
+fn no_word_of_a_learner_counts_beyond_its_lease() {
+    let mut ledger = Ledger::new(vec![1]);
+    let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 16]), "a", "cpu").0);
+    for learner in learners {
+        ledger.lease(learner, 100);
+        ledger.report(learner, 60);
+        assert_eq!(ledger.account(learner).unwrap().trained(), 60);
+        ledger.report(learner, u64::MAX);
+    }
+    assert_eq!(ledger.tokens_trained(), 0, "the word of who never sent anything");
+    learners.iter().for_each(|&learner| ledger.note_update(learner));
+    assert_eq!(ledger.tokens_trained(), 200);
+}
+
+#[test]
+fn what_follows_from_the_accounts_is_found_again() {
+    let mut ledger = Ledger::new(vec![30, 10]);
+    let identities = [1, 2, 3].map(|i| Identity([i; 16]));
+    for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
+        let (learner, _) = ledger.enrol(identity, "a", "cpu");
+        if tokens > 0 {
+            ledger.settle(learner, FragmentId(1), Serial(1), &merged(tokens));
+        }
+    }
+    assert_eq!(ledger.evict(|_| true), Some(LearnerId(2)), "it left no trace");
+    let text = serde_json::to_string(&ledger).unwrap();
+    let read: Ledger = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, ledger);
+    assert_eq!(read.clock_tokens(), 20);
+    let known = identities.map(|identity| read.find(&identity));
+    assert_eq!(known, [Some(LearnerId(1)), None, Some(LearnerId(3))]);
+    assert!(serde_json::from_str::<Ledger>(&text.replacen('{', "{\"extra\":1,", 1)).is_err());
+}
+
+#[test]
+fn each_fate_is_counted() {
+    let mut ledger = Ledger::new(vec![1]);
+    let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    let fates = [
+        merged(1),
+        Fate::Late(LateReason::RoundOver),
+        Fate::Refused(Refusal::Norm),
+        Fate::Refused(Refusal::Shape),
+    ];
+    for fate in &fates {
+        ledger.settle(learner, FragmentId(0), Serial(1), fate);
+    }
+    let account = ledger.account(learner).unwrap();
+    assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
+}

@@ -1,0 +1,58 @@
+//! How much a learner may say.
+
+use super::Roster;
+use crate::wire::{ConnId, Millis};
+
+/// Messages that a learner may send at once…
+const MESSAGES_MAX: f64 = 1_024.0;
+/// …and in a second…
+const MESSAGES_PER_S: f64 = 50.0;
+/// …and for each round that is launched: an update or a pass, what it holds, and as much again. Constants of ours, far
+/// above what a learner says that trains.
+const MESSAGES_PER_ROUND: f64 = 4.0;
+
+/// What is left of it on one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    messages: f64,
+    /// When that was so, and how many rounds were launched by then.
+    since: Option<(Millis, u64)>,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { messages: MESSAGES_MAX, since: None }
+    }
+}
+
+impl Allowance {
+    fn take(&mut self, now: Millis, rounds: u64) -> bool {
+        let (since, before) = self.since.replace((now, rounds)).unwrap_or((now, rounds));
+        let by_time = MESSAGES_PER_S * now.since(since) as f64 / 1e3;
+        let by_rounds = MESSAGES_PER_ROUND * rounds.saturating_sub(before) as f64;
+        self.messages = (self.messages + by_time + by_rounds).min(MESSAGES_MAX) - 1.0;
+        self.messages >= 0.0
+    }
+}
+
+impl Roster {
+    /// Whether the learner behind `conn` may say something at `now`, when so many `rounds` were launched.
+    pub fn allows(&mut self, now: Millis, conn: ConnId, rounds: u64) -> bool {
+        self.sessions.get_mut(&conn).is_none_or(|session| session.allowance.take(now, rounds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_a_flood_does_not() {
+        let mut allowance = Allowance::default();
+        assert!((0..1_024).all(|_| allowance.take(Millis(0), 5)));
+        assert!(!allowance.take(Millis(0), 5));
+        assert!((0..40).all(|i| allowance.take(Millis(1_000 + i), 5)), "a second later");
+        let mut busy = Allowance::default();
+        assert!((0..100_000).all(|i| busy.take(Millis(i / 100), i / 3)), "each round has its answers");
+    }
+}

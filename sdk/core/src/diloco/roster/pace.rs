@@ -1,0 +1,197 @@
+//! How fast learners are: their own word, held against what came of their work.
+//!
+//! Nothing proves how long a step takes, and a word costs nothing. So the word of a learner counts as far as its merged
+//! updates bear it out, and once the pace of anyone is known, those who were never merged have none.
+
+use std::collections::VecDeque;
+
+use super::{Roster, Session};
+use crate::diloco::speed::{SPEED_SLACK, lower_median, weighted_lower_median};
+use crate::wire::{LearnerId, Millis};
+
+/// Updates of a connection that must be merged before the pace of its learner is known; constant of ours.
+const MERGES_MIN: u32 = 8;
+/// Paces that are remembered. A pause shows in one update of each fragment, and must not be all that is known.
+const KEPT: usize = 64;
+/// How many times as slow as the fastest a learner may say that it is, while the pace of nobody is known; constant of
+/// ours.
+const UNPROVEN_RATIO_MAX: f64 = 4.0;
+/// Who has merged so much of the mean of all has a full voice in the median pace, and who has less in proportion;
+/// constant of ours.
+const VOICE_RATIO: f64 = 0.25;
+
+/// What merged updates of one connection say of its learner's pace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    merges: u32,
+    /// Tokens of them that count.
+    tokens: f64,
+    /// Time that passed between two of them on one fragment over the steps in between, in milliseconds, oldest first.
+    seen: VecDeque<f64>,
+    /// The least of them, and the most; 0 while there are none.
+    bounds: [f64; 2],
+}
+
+impl Pace {
+    fn note(&mut self, tokens: u64, step_ms: Option<f64>) {
+        self.merges = self.merges.saturating_add(1);
+        self.tokens += tokens as f64;
+        let Some(step_ms) = step_ms.filter(|step_ms| step_ms.is_finite() && *step_ms > 0.0) else { return };
+        if self.seen.len() == KEPT {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(step_ms);
+        let all = || self.seen.iter().copied();
+        self.bounds = [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)];
+    }
+}
+
+impl Session {
+    /// The time of a step, in milliseconds: its own word, as far as its merged updates bear it out within a factor of
+    /// [`SPEED_SLACK`]. `None` until enough of them are merged.
+    fn proven_ms(&self) -> Option<f64> {
+        let Pace { merges, bounds: [least, most], .. } = self.pace;
+        if merges < MERGES_MIN || most <= 0.0 {
+            return None;
+        }
+        let word = if self.step_ms > 0.0 { self.step_ms } else { least };
+        Some(word.clamp(least / SPEED_SLACK, most * SPEED_SLACK))
+    }
+}
+
+impl Roster {
+    /// An update of `learner` of so many countable tokens was merged, with a time of a step that follows from it, in
+    /// milliseconds, if one does.
+    pub fn note_merged(&mut self, learner: LearnerId, tokens: u64, step_ms: Option<f64>) {
+        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
+        if let Some(session) = session {
+            session.pace.note(tokens, step_ms);
+        }
+    }
+
+    /// The time of a step of the median live learner but `except`, in milliseconds; `None` until one is known.
+    ///
+    /// Those whose pace is known have one voice each, but for those of next to no merged tokens: many who do next to
+    /// nothing do not outvote who trains. While the pace of nobody is known, their words count, and nobody's word for
+    /// more than four times the least: the first rounds come soon and show who trains.
+    pub(super) fn median_ms(&self, except: Option<LearnerId>) -> Option<f64> {
+        let live =
+            || self.sessions.values().filter(|session| session.is_live && Some(session.learner) != except);
+        let proven: Vec<(f64, f64)> =
+            live().filter_map(|session| Some((session.proven_ms()?, session.pace.tokens.max(1.0)))).collect();
+        if proven.is_empty() {
+            let words = || live().map(|session| session.step_ms).filter(|&step_ms| step_ms > 0.0);
+            let most = UNPROVEN_RATIO_MAX * words().fold(f64::INFINITY, f64::min);
+            let median = lower_median(words().map(|word| word.min(most)));
+            return (median > 0.0).then_some(median);
+        }
+        let full = VOICE_RATIO * proven.iter().map(|(_, tokens)| tokens).sum::<f64>() / proven.len() as f64;
+        let voices = proven.into_iter().map(|(step_ms, tokens)| (step_ms, tokens.min(full)));
+        Some(weighted_lower_median(voices.collect()))
+    }
+
+    /// A round waits for `learner` from `now` on, if it has no answer of it from before.
+    pub fn note_asked(&mut self, now: Millis, learner: LearnerId) {
+        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
+        if let Some(session) = session {
+            session.waits_since.get_or_insert(now);
+        }
+    }
+
+    /// `learner` answered, if only that it has nothing.
+    pub fn note_heard(&mut self, learner: LearnerId) {
+        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
+        if let Some(session) = session {
+            (session.has_answered, session.waits_since) = (true, None);
+        }
+    }
+
+    /// Whether `learner` answers when it is asked: it did over this connection, and no question to it has waited for
+    /// longer than a silence may last.
+    #[must_use]
+    pub fn answers(&self, now: Millis, learner: LearnerId) -> bool {
+        self.session(learner).is_some_and(|session| {
+            let waited_ms = session.waits_since.map_or(0, |since| now.since(since));
+            session.has_answered && waited_ms <= self.patience.silent_ms_max
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+
+    fn roster(claims: &[f32]) -> Roster {
+        let mut roster = Roster::new(Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 });
+        for (&step_ms, learner) in claims.iter().zip(1..) {
+            let conn = ConnId(u64::from(learner));
+            roster.open(Millis(0), conn, LearnerId(learner), true);
+            roster.ready(conn, 1);
+            roster.report(conn, step_ms, f32::NAN, LearnerState::Training);
+        }
+        roster
+    }
+
+    fn merge(roster: &mut Roster, learner: u32, times: u32, step_ms: f64) {
+        (0..times).for_each(|_| roster.note_merged(LearnerId(learner), 100, Some(step_ms)));
+    }
+
+    #[test]
+    fn who_was_never_merged_has_no_say_once_anyone_was() {
+        for claim in [3_600_000.0, 0.011] {
+            let mut roster = roster(&[100.0, 120.0, claim, claim, claim, claim, claim]);
+            let before = roster.step_ms().unwrap();
+            assert!(before <= 400.0, "{before}: four times the fastest at most");
+            merge(&mut roster, 1, 8, 100.0);
+            assert_eq!(roster.step_ms(), Some(100.0), "{claim}");
+            merge(&mut roster, 2, 7, 120.0);
+            assert_eq!(roster.step_ms(), Some(100.0), "seven are too few");
+        }
+    }
+
+    #[test]
+    fn a_word_counts_as_far_as_merges_bear_it_out() {
+        for (claim, expected) in [(3_600_000.0, 220.0), (0.011, 45.0), (150.0, 150.0), (0.0, 90.0)] {
+            let mut roster = roster(&[claim]);
+            merge(&mut roster, 1, 4, 90.0);
+            merge(&mut roster, 1, 4, 110.0);
+            assert_eq!(roster.step_ms(), Some(expected), "{claim}");
+        }
+    }
+
+    /// A pause shows in one update of each fragment, and must not slow down the run.
+    #[test]
+    fn a_pause_is_no_slow_pace() {
+        let mut roster = roster(&[100.0]);
+        merge(&mut roster, 1, 24, 100.0);
+        merge(&mut roster, 1, 24, 60_000.0);
+        assert_eq!(roster.step_ms(), Some(100.0));
+    }
+
+    #[test]
+    fn those_who_do_next_to_nothing_do_not_outvote_who_trains() {
+        let mut roster = roster(&[100.0, 100.0, 60_000.0, 60_000.0, 60_000.0]);
+        for learner in 1..=2 {
+            (0..100).for_each(|_| roster.note_merged(LearnerId(learner), 1_000, Some(100.0)));
+        }
+        for learner in 3..=5 {
+            (0..8).for_each(|_| roster.note_merged(LearnerId(learner), 8, Some(60_000.0)));
+        }
+        assert_eq!(roster.step_ms(), Some(100.0));
+    }
+
+    #[test]
+    fn who_is_mute_does_not_answer() {
+        let mut roster = roster(&[100.0]);
+        let anne = LearnerId(1);
+        assert!(!roster.answers(Millis(0), anne), "it never did");
+        roster.note_asked(Millis(0), anne);
+        roster.note_heard(anne);
+        roster.note_asked(Millis(100), anne);
+        roster.note_asked(Millis(900), anne);
+        assert!(roster.answers(Millis(1_100), anne));
+        assert!(!roster.answers(Millis(1_101), anne));
+        roster.note_heard(anne);
+        assert!(roster.answers(Millis(9_000), anne));
+    }
+}

@@ -1,0 +1,124 @@
+//! Learners that speak the protocol well and lie, beside honest ones: what they cannot do to a run.
+
+use archipelago::wire::Code;
+use archipelago_sim::world::{Fault, Lie, MachineSpec, Poison, World};
+use archipelago_tests::toys::{Toys, brief, for_seeds, learners, loss, status, watch};
+
+const HONEST: usize = 4;
+
+/// Honest machines, and `liars` that lie like this from the beginning.
+fn world(seed: u64, liars: usize, lie: Lie, change: impl FnOnce(&mut Toys)) -> World {
+    let mut toys = Toys::new(HONEST);
+    for i in 0..liars {
+        let starts_ms = 5_000 + 10 * i as u64;
+        toys.machines.push(MachineSpec { starts_ms, ..MachineSpec::default() });
+    }
+    change(&mut toys);
+    let mut world = toys.world(seed);
+    for liar in HONEST..HONEST + liars {
+        world.inject(Fault::Poison(liar as u32, Some(Poison::Lie(lie))));
+    }
+    world
+}
+
+/// Goal: what idle identities say of their step neither stops a run nor drives it, whether they come to a run that is
+/// under way or are there before it begins.
+#[test]
+fn idle_words_do_not_move_the_schedule() {
+    for_seeds(5, |seed| {
+        for at_once in [false, true] {
+            let rounds = |liars, lie| {
+                let start = |toys: &mut Toys| {
+                    if at_once {
+                        toys.machines.iter_mut().for_each(|machine| machine.starts_ms = 0);
+                    }
+                };
+                let mut world = world(seed, liars, lie, start);
+                watch(&mut world, seed, 60_000);
+                assert_eq!(status(&world).live as usize, HONEST + liars, "seed {seed}");
+                status(&world).rounds as f64
+            };
+            let clean = rounds(0, Lie::Mute);
+            for lie in [Lie::Crawls, Lie::Boasts] {
+                let found = rounds(5, lie);
+                assert!(
+                    found > 0.8 * clean && found < 1.3 * clean,
+                    "seed {seed}, {lie:?}, at once: {at_once}: {clean} → {found} rounds"
+                );
+            }
+        }
+    });
+}
+
+/// Goal: a crowd that is ready and never answers takes nobody's place in the rounds.
+#[test]
+fn a_mute_crowd_keeps_nobody_out() {
+    for_seeds(5, |seed| {
+        let run = |liars| {
+            let mut world = world(seed, liars, Lie::Mute, |toys| toys.syncer.cohort_max = 8);
+            watch(&mut world, seed, 60_000);
+            let status = status(&world);
+            (status.rounds as f64, status.participation, brief(&world))
+        };
+        let (clean, ..) = run(0);
+        let (rounds, participation, brief) = run(60);
+        assert!(rounds > 0.8 * clean && participation > 0.9, "seed {seed}: {clean} rounds → {brief}");
+    });
+}
+
+/// Goal: nobody's word of what it trained moves the share of training that is merged.
+#[test]
+fn participation_is_not_a_matter_of_words() {
+    for_seeds(5, |seed| {
+        let participation = |liars| {
+            let mut world = world(seed, liars, Lie::Inflates, |_| {});
+            watch(&mut world, seed, 60_000);
+            status(&world).participation
+        };
+        let (clean, found) = (participation(0), participation(3));
+        assert!((clean - found).abs() < 0.01, "seed {seed}: {clean} → {found}");
+    });
+}
+
+/// Goal: one that sends zeros as the fruit of steps without number moves the run's clock by little more than who
+/// trains, and the loss by less than one that is not there.
+#[test]
+fn a_free_rider_does_not_end_a_run() {
+    for_seeds(5, |seed| {
+        let run = |liars| {
+            let mut world = world(seed, liars, Lie::Rides, |_| {});
+            watch(&mut world, seed, 60_000);
+            let honest = learners(&world).filter(|learner| learner.name != "machine 4");
+            let honest: u64 = honest.map(|learner| learner.tokens_merged).sum();
+            (status(&world).tokens_merged as f64, honest as f64, loss(&mut world))
+        };
+        let (clean, _, _) = run(0);
+        let (clock, honest, loss) = run(1);
+        // In its first minute it counts as 16 to 32 honest ones: eight times the speed, which doubles, and slack.
+        assert!(clock < 7.5 * clean && honest > 0.95 * clean, "seed {seed}: {clean} → {clock}, {honest}");
+        assert!(loss < 0.02, "seed {seed}: {loss}");
+    });
+}
+
+/// Goal: updates many times as long as their steps can make them pull a merge hardly farther than honest ones: those of
+/// a quarter of all, with their signs flipped, do not drive the run apart, and nobody is sent away for a burst.
+#[test]
+fn long_updates_do_not_drive_a_run_apart() {
+    for_seeds(5, |seed| {
+        for (honest, liars, factor) in [(4, 1, 12), (4, 1, -12), (6, 2, -5)] {
+            let mut world = Toys::new(honest + liars).world_with(seed, |run| run.exchange.code = Code::F32);
+            watch(&mut world, seed, 20_000);
+            for liar in honest..honest + liars {
+                world.inject(Fault::Poison(liar as u32, Some(Poison::Lie(Lie::Times(factor)))));
+            }
+            let mut worst = 0.0_f32;
+            for _ in 0..40 {
+                watch(&mut world, seed, 1_000);
+                worst = worst.max(loss(&mut world));
+            }
+            let name = format!("seed {seed}, {liars} of {} times {factor}", honest + liars);
+            assert!(worst < 0.05, "{name}: {worst}");
+            assert_eq!(status(&world).live as usize, honest + liars, "{name}: nobody is sent away");
+        }
+    });
+}
