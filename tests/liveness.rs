@@ -116,8 +116,8 @@ fn learners_do_not_come_back_in_lockstep() {
         world.inject(Fault::CrashSyncer);
         world.run_for(60_000);
         for machine in world.machines() {
-            // After a healthy minute it begins with 0.25 s, waits at most 1 s for 10 s, and then twice as long each time:
-            // 10 s hold 11 to 22 attempts, and the other 50 s 4 to 9.
+            // After a healthy minute it begins with 0.25 s, waits at most 1 s for 10 s, and then twice as long each
+            // time: 10 s hold 11 to 22 attempts, and the other 50 s 4 to 9.
             assert!((15..=31).contains(&machine.attempts), "seed {seed}: {machine:?}");
         }
         world.take_events();

@@ -13,8 +13,8 @@ const OPEN_US_MAX: u64 = 10_000_000;
 /// heard last, in microseconds.
 const FRESH_US: u64 = 10_000_000;
 const FRESH_MIN_MS: u64 = 500;
-/// Longest wait before the next attempt meanwhile, in milliseconds: long enough that 1,000 learners together try no more
-/// than 1,400 times in a second, short enough that a restart costs none of them more than a second.
+/// Longest wait before the next attempt meanwhile, in milliseconds: long enough that 1,000 learners together try no
+/// more than 1,400 times in a second, short enough that a restart costs none of them more than a second.
 const FRESH_WAIT_MS_MAX: u64 = 1_000;
 
 /// How a connection ended.

@@ -125,7 +125,8 @@ fn attempts_are_further_and_further_apart_until_one_was_of_use() {
     assert!(loser.lose(welcomed(3 * SECOND_US, 3 * SECOND_US)) <= 250);
 }
 
-/// Goal: twenty crashes in a row, each after a few seconds and some seconds long, are all overcome as fast as the first:
+/// Goal: twenty crashes in a row, each after a few seconds and some seconds long, are all overcome as fast as the
+/// first:
 /// no learner stays away for more than a second after the syncer is back.
 #[test]
 fn the_twentieth_crash_of_a_syncer_is_as_short_as_the_first() {
