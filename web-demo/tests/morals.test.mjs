@@ -36,7 +36,7 @@ class Run {
     for (const action of actions) for (const sim of this.sims) sim.act(action);
     this.live = new Live(spec);
     this.inquiry = inquiry;
-    inquiry.began({ spec, actions: this.actions });
+    inquiry.began({ spec, actions: this.actions, changes: [] });
   }
 
   act(todo) {

@@ -84,7 +84,13 @@ impl<'a> Plan<'a> {
 
     /// No rule, one for what is long, and one for what is old.
     fn rules(&self) -> [(&'static str, Influence); 3] {
-        let none = Influence { turns_max: 0.0, half_life_turns: 0.0, ..Influence::default() };
+        // Everybody is new in runs as short as these, and what is asked here is another question.
+        let none = Influence {
+            turns_max: 0.0,
+            half_life_turns: 0.0,
+            newcomers_share_max: 1.0,
+            ..Influence::default()
+        };
         let StalenessArgs { turns_max, half_life_turns, .. } = *self.args;
         [
             ("no rule", none),
