@@ -18,8 +18,8 @@ export const int4: Chapter = {
   ],
   question: "Each change is sent as one bit, its sign. What becomes of the held-out loss after the same time?",
   answers: [
-    "It is clearly worse, by more than 10 %",
-    "It hardly differs, by 10 % at most",
+    "It is clearly worse, by more than 15 %",
+    "It is a little worse, by 15 % at most",
     "The model learns nothing any more",
   ],
   usual: 1,
@@ -33,7 +33,7 @@ export const int4: Chapter = {
     const first = live.heldOut[0]?.loss ?? one.loss;
     const isLost = one.loss > 0.95 * first;
     return {
-      answer: isLost ? 2 : bin(one.loss / four.loss, 1.1) === 0 ? 1 : 0,
+      answer: isLost ? 2 : bin(one.loss / four.loss, 1.15) === 0 ? 1 : 0,
       text: `After ${duration(four.atMs / 1_000)}: ${nats(four.loss)} nats with four bits, ${nats(one.loss)} with one. An update took ${bytes(bytesPerUpdate(before))} and takes ${bytes(bytesPerUpdate(after))}; with 32 bits it would take eight times what it does with four.`,
     };
   },
