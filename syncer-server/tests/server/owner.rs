@@ -13,7 +13,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     let rarely = ServeConfig { snapshot_every: "1h".parse().unwrap(), ..config(dir.path()) };
     let server = Server::start(rarely).await;
     let mut learner = Learner::join(&server, 1).await;
-    learner.collect().await;
+    learner.merge().await;
     for verb in ["pause", "resume"] {
         assert_eq!(server.http(&format!("POST /v1/admin/{verb}")).await.0, 401);
         assert_eq!(server.http(&format!("POST /v1/admin/{verb}\nAuthorization: Bearer no")).await.0, 401);

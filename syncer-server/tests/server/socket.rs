@@ -206,6 +206,8 @@ async fn who_never_reads_keeps_nobody_from_going_on() {
     // Uncoded, so that the socket's buffers are full sooner.
     let mut config = config(dir.path());
     config.method.code = Code::F32;
+    // A round of the one who answers waits for nobody else.
+    config.method.grace_ratio = 0.0;
     // Text enough to lease one learner all that it trains on here.
     config.corpus_bytes = "8MB".parse().unwrap();
     let server = Server::start(config).await;
