@@ -6,6 +6,7 @@ use super::{Apply, LessonError, LessonSpec};
 use crate::lab::Corpus;
 use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
 use archipelago::data::grammar;
+use archipelago::diloco::Influence;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::diloco::{Layout, QuorumPolicy};
 use archipelago::engine::cpu::{CpuModel, CpuTrainer, Writer};
@@ -149,10 +150,18 @@ impl Stage {
         let quorum = self.quorum();
         let silent_ms_max = 3_000.max(5 * u64::from(spec.step_ms));
         let patience = Doubling { first_ms: silent_ms_max, longest_ms: 16 * silent_ms_max };
+        // The islands of a lesson know each other: none has to prove itself first.
+        let influence = Influence { newcomers_share_max: 1.0, ..Influence::default() };
         WorldSpec {
             run: RunId(spec.seed.into()),
             run_spec: self.run_spec(),
-            syncer: SyncerConfig { quorum, merge: spec.merge, silent_ms_max, ..SyncerConfig::default() },
+            syncer: SyncerConfig {
+                quorum,
+                merge: spec.merge,
+                influence,
+                silent_ms_max,
+                ..SyncerConfig::default()
+            },
             theta: self.theta.clone(),
             shards: self.corpus.shards.clone(),
             machines: (0..spec.islands).map(|i| self.machine(i)).collect(),
