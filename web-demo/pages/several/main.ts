@@ -1,5 +1,5 @@
 /** The runs of a server: what each is, and for their owner what may be done with it. */
-import "./runs.css";
+import "./several.css";
 import type { RunsView } from "../shared/api.js";
 import { fillRows, find, say, setText } from "../shared/dom.js";
 import { plural } from "../shared/format.js";
