@@ -28,7 +28,9 @@ test("a run goes on with a new setting, and its link replays to the same digest"
   assert.ok((await shownMs()) >= at);
   assert.ok((await figure("trained-ours")) >= trained);
   assert.match(await page.textContent("#sentence"), /Island 1 is gone/);
-  await until("some more of it", async () => (await shownMs()) > at + 3_000);
+  // Long enough after the last change for merges by the new rule.
+  const changedMs = await shownMs();
+  await until("some more of it", async () => (await shownMs()) > changedMs + 3_000);
   await page.click("#play");
   await says("#digest", /^At/);
   const digest = await page.textContent("#digest");
@@ -37,8 +39,8 @@ test("a run goes on with a new setting, and its link replays to the same digest"
   await other.goto(link);
   await until("the same digest", async () => (await other.textContent("#digest")) === digest);
   assert.equal(await other.inputValue("#knob-quorum"), "2");
+  await other.goto("about:blank");
   await other.goto(link.replace(/~r:mean@\d+/, ""));
-  await other.reload();
   await until("a digest", async () => /^At/.test(await other.textContent("#digest")));
   assert.notEqual(await other.textContent("#digest"), digest);
 });
