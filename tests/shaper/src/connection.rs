@@ -9,17 +9,29 @@ use std::time::{Duration, Instant};
 use crate::flight::Flight;
 use crate::lane::Lane;
 use crate::shape::{AHEAD, Shape};
+use crate::weather::Weather;
+
+/// How often a way that is cut is looked at.
+const POLL: Duration = Duration::from_millis(10);
 
 /// One way of a link, shared by its connections.
 pub(crate) struct Way {
     lane: Mutex<Lane>,
     carried_bytes: Mutex<u64>,
+    /// What it is like now, and how many pieces have been put on it.
+    weather: Mutex<(Weather, u64)>,
+    shape: Shape,
 }
 
 impl Way {
     /// A way of a link of `shape`.
     pub(crate) fn new(shape: Shape) -> Self {
-        Self { lane: Mutex::new(Lane::new(shape.bytes_per_s())), carried_bytes: Mutex::default() }
+        Self {
+            lane: Mutex::new(Lane::new(shape.bytes_per_s())),
+            carried_bytes: Mutex::default(),
+            weather: Mutex::new((Weather::FAIR, 0)),
+            shape,
+        }
     }
 
     /// Bytes that arrived at its end.
@@ -27,8 +39,32 @@ impl Way {
         *self.carried_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What it is like from now on.
+    pub(crate) fn set(&self, weather: Weather) {
+        self.weather.lock().unwrap_or_else(PoisonError::into_inner).0 = weather;
+        let rate = weather.bytes_per_s().or(self.shape.bytes_per_s());
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner).set_rate(rate);
+    }
+
+    /// Sleeps for as long as nothing passes.
+    fn wait_while_cut(&self) {
+        while self.weather.lock().unwrap_or_else(PoisonError::into_inner).0.cut {
+            thread::sleep(POLL);
+        }
+    }
+
+    /// How much later than its shape says a piece of `bytes` arrives.
+    fn later(&self, bytes: usize) -> Duration {
+        let mut weather = self.weather.lock().unwrap_or_else(PoisonError::into_inner);
+        weather.1 += 1;
+        // The fractions of multiples of the golden ratio are as even as can be.
+        let chance = (weather.1 as f64 * 0.618_033_988_749_894_9).fract();
+        weather.0.later(bytes, chance, self.shape.one_way())
+    }
+
     /// Sleeps until the lane takes more in.
     fn wait(&self, opened: Instant) {
+        self.wait_while_cut();
         loop {
             let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match lane.wait(opened.elapsed(), AHEAD) {
@@ -112,7 +148,7 @@ fn take_in(
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-        let arrives = way.put(opened, bytes) + shape.one_way();
+        let arrives = way.put(opened, bytes) + shape.one_way() + way.later(bytes);
         if !flight.push((arrives, buffer[..bytes].to_vec())) {
             return Ok(());
         }
@@ -123,6 +159,7 @@ fn take_in(
 fn deliver(mut to: &TcpStream, flight: &Flight, way: &Way, opened: Instant) -> io::Result<()> {
     while let Some((arrives, bytes)) = flight.pop() {
         thread::sleep(arrives.saturating_sub(opened.elapsed()));
+        way.wait_while_cut();
         to.write_all(&bytes)?;
         way.arrived(bytes.len());
     }

@@ -17,6 +17,11 @@ impl Lane {
         Self { bytes_per_s, free_at: Duration::ZERO }
     }
 
+    /// Bytes leave at `bytes_per_s` from now on; those that were put in before keep their time.
+    pub(crate) fn set_rate(&mut self, bytes_per_s: Option<f64>) {
+        self.bytes_per_s = bytes_per_s;
+    }
+
     /// Puts `bytes` behind what waits already; when the last of them will have left.
     pub(crate) fn put(&mut self, now: Duration, bytes: usize) -> Duration {
         let on_the_wire = self.bytes_per_s.map_or(0.0, |rate| bytes as f64 / rate);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::connection::{Ends, Way, carry};
 use crate::shape::Shape;
 use crate::socket;
+use crate::weather::Weather;
 
 /// Most connections at a time; more are closed as soon as they come.
 const CONNECTIONS_MAX: usize = 256;
@@ -73,6 +74,12 @@ impl Link {
         self.address
     }
 
+    /// What it is like from now on, for the connections that are open and those to come.
+    pub fn set(&self, weather: Weather) {
+        self.inner.up.set(weather);
+        self.inner.down.set(weather);
+    }
+
     /// What it has delivered so far, of all its connections.
     #[must_use]
     pub fn carried(&self) -> Carried {
@@ -83,6 +90,8 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.inner.closed.store(true, Ordering::SeqCst);
+        // Whoever waits for a line that is cut learns of the end.
+        self.set(Weather::FAIR);
         self.inner.connections().values().for_each(|ends| ends.shut());
         // Wakes who listens. If it cannot be reached, it is better left than waited for.
         if TcpStream::connect(self.address).is_ok()

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use archipelago_shaper::{Carried, Link, Shape};
+use archipelago_shaper::{Carried, Link, Shape, Weather};
 
 /// Longest wait for anything that must come.
 const WAIT: Duration = Duration::from_secs(60);
@@ -117,6 +117,43 @@ fn closing_the_link_breaks_what_goes_through_it() {
     drop(link);
     assert!(ended(near) && ended(far));
     assert!(TcpStream::connect(place).is_err());
+}
+
+#[test]
+fn what_is_sent_into_a_cut_waits_for_its_end_and_none_of_it_is_lost() {
+    let (address, connections) = server();
+    let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
+    let mut near = connect(&link);
+    let mut far = connections.recv_timeout(WAIT).unwrap();
+    near.write_all(b"before").unwrap();
+    let mut came = [0; 6];
+    far.read_exact(&mut came).unwrap();
+    link.set(Weather { cut: true, ..Weather::FAIR });
+    near.write_all(b"within").unwrap();
+    far.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let error = far.read(&mut came).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    far.set_read_timeout(Some(WAIT)).unwrap();
+    // Loss, distance and a thin line change when bytes come, not which.
+    let rain = Weather { cut: false, delay: Duration::from_millis(20), mbit_per_s: Some(50.0), lost: 0.05 };
+    link.set(rain);
+    far.read_exact(&mut came).unwrap();
+    assert_eq!(&came, b"within");
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(exchange(&near, &pattern(1, 50_000)).unwrap() == pattern(2, 30_000)));
+        assert!(exchange(&far, &pattern(2, 30_000)).unwrap() == pattern(1, 50_000));
+    });
+}
+
+#[test]
+fn a_link_that_is_cut_can_be_closed() {
+    let (address, connections) = server();
+    let link = Link::open(address, Shape::new(None, Duration::ZERO)).unwrap();
+    let near = connect(&link);
+    let far = connections.recv_timeout(WAIT).unwrap();
+    link.set(Weather { cut: true, ..Weather::FAIR });
+    drop(link);
+    assert!(ended(near) && ended(far));
 }
 
 /// Whether the peer has ended the connection, politely or not.
