@@ -1,9 +1,12 @@
 //! `cargo xtask bench`: the figures of this machine. Never a test: shared machines are noisy.
 
+mod chance;
 mod crash;
 mod links;
 mod processes;
+mod proof;
 mod runs;
+mod storm;
 mod table;
 mod tape;
 
@@ -19,13 +22,19 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 /// What to measure.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One of them; without a name, all but `links`, which takes more than half an hour, `crash` and `tape`.
+    /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
+    /// `storm` and `tape`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
     links: links::Args,
     #[command(flatten)]
     crash: crash::Args,
+    #[command(flatten)]
+    storm: storm::Args,
+    /// Crash and storm: what decides what is done, to whom and when [default: 1].
+    #[arg(long)]
+    seed: Option<u64>,
     /// Prints one JSON object as the last line.
     #[arg(long)]
     json: bool,
@@ -51,6 +60,8 @@ enum Name {
     /// What is lost, and how learners fare, when their syncer is killed again and again: twenty times in about two
     /// minutes, unless `--points` says how often.
     Crash,
+    /// What many faults of every kind cost a run of 32 learners: twice eight minutes, unless `--minutes` says else.
+    Storm,
     /// What the tape costs a run, in time and merges; takes about four minutes.
     Tape,
 }
@@ -62,12 +73,20 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if args.crash.any() && args.name != Some(Name::Crash) {
-        eprintln!("error: `--points` and `--seed` are for `cargo xtask bench crash` alone");
+        eprintln!("error: `--points` is for `cargo xtask bench crash` alone");
         return ExitCode::FAILURE;
     }
-    let long = [Name::Links, Name::Crash, Name::Tape];
+    if args.storm.any() && args.name != Some(Name::Storm) {
+        eprintln!("error: `--minutes` and `--islands` are for `cargo xtask bench storm` alone");
+        return ExitCode::FAILURE;
+    }
+    if args.seed.is_some() && !matches!(args.name, Some(Name::Crash | Name::Storm)) {
+        eprintln!("error: `--seed` is for `cargo xtask bench crash` and `storm` alone");
+        return ExitCode::FAILURE;
+    }
+    let long = [Name::Links, Name::Crash, Name::Storm, Name::Tape];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
-        eprintln!("error: `--prebuilt` is for `cargo xtask bench links`, `crash` and `tape` alone");
+        eprintln!("error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm` and `tape` alone");
         return ExitCode::FAILURE;
     }
     let all = || Name::value_variants().iter().copied().filter(|name| !long.contains(name)).collect();
@@ -94,6 +113,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn measure(name: Name, args: &Args) -> Result<Value, String> {
+    let seed = args.seed.unwrap_or(1);
     match name {
         Name::Learner => bench("learner"),
         Name::Merge => bench("merge"),
@@ -102,7 +122,8 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         Name::Memory => runs::memory(),
         Name::Browser => browser(),
         Name::Links => links::run(&args.links),
-        Name::Crash => args.links.programs().and_then(|programs| crash::run(&args.crash, &programs)),
+        Name::Crash => args.links.programs().and_then(|programs| crash::run(&args.crash, seed, &programs)),
+        Name::Storm => args.links.programs().and_then(|programs| storm::run(&args.storm, seed, &programs)),
         Name::Tape => args.links.programs().and_then(|programs| tape::run(&programs)),
     }
 }

@@ -88,12 +88,24 @@ impl Process {
 
     /// Asks it to end, as a system that shuts down does; where systems know no such thing, it is killed.
     pub fn ask_to_end(&mut self) {
-        let pid = self.pid.to_string();
-        let is_asked =
-            Command::new("kill").args(["-TERM", &pid]).status().is_ok_and(|status| status.success());
-        if !is_asked {
+        if !self.signal("TERM") {
             self.kill();
         }
+    }
+
+    /// Holds it still, as a lid that is closed does; whether the system knows such a thing.
+    pub fn freeze(&self) -> bool {
+        self.signal("STOP")
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> bool {
+        self.signal("CONT")
+    }
+
+    fn signal(&self, name: &str) -> bool {
+        let (name, pid) = (format!("-{name}"), self.pid.to_string());
+        Command::new("kill").args([&name, &pid]).status().is_ok_and(|status| status.success())
     }
 
     /// Kills it at once, as `kill -9` does, and waits until it is gone.

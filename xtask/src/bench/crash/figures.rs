@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::proof::Proof;
+use crate::bench::proof::Proof;
 
 /// Bar: all learners take part again within so many seconds, in half of the cases.
 const LIVE_S_MAX: f64 = 5.0;

@@ -9,10 +9,10 @@ use archipelago_demo::{Process, http};
 use serde_json::Value;
 
 use super::LEARNERS;
-use super::chance::Chance;
 use super::figures::{History, Kill, Said};
-use super::proof::{Proof, prove, receipts};
+use crate::bench::chance::Chance;
 use crate::bench::processes::{Programs, all_live, empty_folder, status};
+use crate::bench::proof::{Proof, prove, receipts};
 
 /// From then on, after all have joined, tokens count: what happens first is not typical.
 const WARM: Duration = Duration::from_secs(10);

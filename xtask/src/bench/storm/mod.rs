@@ -1,0 +1,53 @@
+//! A storm: learners that are killed, frozen, cut off, moved far away, put behind thin and lossy lines, and a syncer
+//! that is killed too, beside the same run in fair weather.
+
+mod figures;
+mod plan;
+mod run;
+mod sea;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use self::plan::plan;
+use super::processes::Programs;
+
+/// Learners of each run, unless it is said how many.
+const LEARNERS: usize = 32;
+/// Minutes of each of the two runs, unless it is said how many.
+const MINUTES: u32 = 8;
+
+/// How large, and how long.
+#[derive(clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Storm: minutes of each run, at least 2 [default: 8].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=600))]
+    minutes: Option<u32>,
+    /// Storm: learners, 2 to 256 [default: 32].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(2..=256))]
+    islands: Option<u16>,
+}
+
+impl Args {
+    /// Whether any of these was given.
+    pub fn any(&self) -> bool {
+        self.minutes.is_some() || self.islands.is_some()
+    }
+}
+
+/// Two runs of the preset `tiny`, one after the other: in fair weather, and under the faults that `seed` decides.
+///
+/// # Errors
+/// A sentence: a program could not be started, a syncer did not come back, or a learner ended by itself.
+pub fn run(args: &Args, seed: u64, programs: &Programs) -> Result<Value, String> {
+    let learners = args.islands.map_or(LEARNERS, usize::from);
+    let length = Duration::from_secs(60 * u64::from(args.minutes.unwrap_or(MINUTES)));
+    println!("   fair weather: {learners} learners, {} s", length.as_secs());
+    let fair = run::run(programs, learners, length, &[])?;
+    let faults = plan(seed, learners, length);
+    println!("   storm: {} faults", faults.len());
+    let storm = run::run(programs, learners, length, &faults)?;
+    Ok(figures::figures(&faults, length, &fair, &storm))
+}

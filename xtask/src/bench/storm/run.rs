@@ -1,0 +1,183 @@
+//! One run: who is faulty when, and what is seen of it.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use archipelago_shaper::Weather;
+use serde_json::Value;
+
+use super::plan::{Fault, Kind};
+use super::sea::Sea;
+use crate::bench::processes::{Programs, number};
+use crate::bench::proof::{Proof, prove, receipts};
+
+/// Longest wait for all learners to take part.
+const LIVE_WAIT: Duration = Duration::from_secs(180);
+/// After that, before anything counts: the first merges are not typical.
+const WARM: Duration = Duration::from_secs(20);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What one run came to.
+pub struct Outcome {
+    /// Tokens merged and trained while it counted.
+    pub merged: f64,
+    pub trained: f64,
+    /// Merged tokens and held-out loss, in order.
+    pub losses: Vec<(f64, f64)>,
+    /// For each fault in order: from the end of its cause until who suffered from it is merged again, in seconds; `None`
+    /// if that was never seen.
+    pub rejoins_s: Vec<Option<f64>>,
+    pub proof: Proof,
+}
+
+/// Has so many learners train for `length` under `faults`.
+///
+/// # Errors
+/// A sentence: a program could not be started, a syncer did not come back, or a learner ended by itself.
+pub fn run(
+    programs: &Programs,
+    learners: usize,
+    length: Duration,
+    faults: &[Fault],
+) -> Result<Outcome, String> {
+    let mut sea = Sea::new(programs, learners)?;
+    wait_for_all(&mut sea, learners)?;
+    thread::sleep(WARM);
+    let first = sea.get("/v1/status")?;
+    let mut watch = Watch { states: vec![State::Ahead; faults.len()], start: Instant::now() };
+    while watch.start.elapsed() < length {
+        watch.act(&mut sea, faults)?;
+        watch.look(&sea, faults)?;
+        sea.all_run()?;
+        thread::sleep(LOOK);
+    }
+    let last = sea.get("/v1/status")?;
+    let series = sea.get("/v1/series")?;
+    let told: Vec<_> = sea.end()?.iter().flat_map(|lines| receipts(lines)).collect();
+    let (replay, status, rows) = sea.books()?;
+    let grown = |path: &str| (number(&last, path) - number(&first, path)) as f64;
+    Ok(Outcome {
+        merged: grown("/tokensMerged"),
+        trained: grown("/tokensTrained"),
+        losses: losses(&series),
+        rejoins_s: watch.states.iter().map(State::rejoin_s).collect(),
+        proof: prove(&told, &replay, &status, &rows),
+    })
+}
+
+fn wait_for_all(sea: &mut Sea<'_>, learners: usize) -> Result<(), String> {
+    let start = Instant::now();
+    while start.elapsed() < LIVE_WAIT {
+        if number(&sea.get("/v1/status")?, "/live") == learners as u64 {
+            return Ok(());
+        }
+        sea.all_run()?;
+        thread::sleep(LOOK);
+    }
+    Err(format!("not all learners are live after {} s", LIVE_WAIT.as_secs()))
+}
+
+/// Where a fault is.
+#[derive(Clone)]
+enum State {
+    Ahead,
+    Under,
+    /// Its cause ended then; so often each who suffered was merged until then.
+    Over(Duration, BTreeMap<String, u64>),
+    /// All who suffered were merged again, after so long.
+    Healed(Duration),
+}
+
+impl State {
+    fn rejoin_s(&self) -> Option<f64> {
+        match self {
+            Self::Healed(after) => Some(after.as_secs_f64()),
+            _ => None,
+        }
+    }
+}
+
+struct Watch {
+    states: Vec<State>,
+    start: Instant,
+}
+
+impl Watch {
+    /// Begins and ends what is due.
+    fn act(&mut self, sea: &mut Sea<'_>, faults: &[Fault]) -> Result<(), String> {
+        for (at, fault) in faults.iter().enumerate() {
+            if matches!(self.states[at], State::Ahead) && self.start.elapsed() >= fault.from {
+                println!(
+                    "   {:>4} s: island {} {}",
+                    fault.from.as_secs(),
+                    fault.learner + 1,
+                    fault.kind.name()
+                );
+                match fault.kind {
+                    Kind::Killed => sea.kill(fault.learner),
+                    Kind::Frozen => sea.freeze(fault.learner, true)?,
+                    Kind::Link(_, weather) => sea.weather(fault.learner, weather),
+                    Kind::Syncer => {}
+                }
+                self.states[at] = State::Under;
+            }
+            if matches!(self.states[at], State::Under) && self.start.elapsed() >= fault.until {
+                match fault.kind {
+                    Kind::Killed => sea.start(fault.learner)?,
+                    Kind::Frozen => sea.freeze(fault.learner, false)?,
+                    Kind::Link(..) => sea.weather(fault.learner, Weather::FAIR),
+                    Kind::Syncer => sea.restart_syncer()?,
+                }
+                let ended = self.start.elapsed();
+                let mut merged = merged(&sea.learners()?);
+                let name = format!("island-{}", fault.learner + 1);
+                merged.retain(|who, _| match fault.kind {
+                    // Those who have troubles of their own are not waited for.
+                    Kind::Syncer => !self.is_under(who, faults),
+                    _ => *who == name,
+                });
+                self.states[at] = State::Over(ended, merged);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees who is merged again.
+    fn look(&mut self, sea: &Sea<'_>, faults: &[Fault]) -> Result<(), String> {
+        if !self.states.iter().any(|state| matches!(state, State::Over(..))) {
+            return Ok(());
+        }
+        let now = merged(&sea.learners()?);
+        for at in 0..self.states.len() {
+            let State::Over(ended, before) = &self.states[at] else { continue };
+            let is_merged = |who: &String, count: &u64| now.get(who).is_some_and(|now| now > count);
+            let excused = |who: &String| faults[at].kind == Kind::Syncer && self.is_under(who, faults);
+            if before.iter().all(|(who, count)| is_merged(who, count) || excused(who)) {
+                self.states[at] = State::Healed(self.start.elapsed().saturating_sub(*ended));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether learner `name` suffers from a fault of its own, or has just done so.
+    fn is_under(&self, name: &str, faults: &[Fault]) -> bool {
+        faults.iter().zip(&self.states).any(|(fault, state)| {
+            let suffers = matches!(state, State::Under | State::Over(..));
+            suffers && fault.kind != Kind::Syncer && format!("island-{}", fault.learner + 1) == name
+        })
+    }
+}
+
+/// How often each learner was merged.
+fn merged(rows: &[Value]) -> BTreeMap<String, u64> {
+    let row = |row: &Value| Some((row["name"].as_str()?.to_owned(), number(row, "/fates/merged")));
+    rows.iter().filter_map(row).collect()
+}
+
+fn losses(series: &Value) -> Vec<(f64, f64)> {
+    let point =
+        |evaluation: &Value| Some((evaluation["tokensMerged"].as_f64()?, evaluation["loss"].as_f64()?));
+    series["evaluations"].as_array().into_iter().flatten().filter_map(point).collect()
+}
