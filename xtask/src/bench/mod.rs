@@ -6,6 +6,7 @@ mod links;
 mod processes;
 mod proof;
 mod runs;
+mod soak;
 mod storm;
 mod table;
 mod tape;
@@ -23,7 +24,7 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm` and `tape`.
+    /// `storm`, `soak` and `tape`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
@@ -35,6 +36,9 @@ pub struct Args {
     /// Crash and storm: what decides what is done, to whom and when [default: 1].
     #[arg(long)]
     seed: Option<u64>,
+    /// Storm and soak: minutes of each run, at least 2 [default: 8 and 60].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
+    minutes: Option<u32>,
     /// Prints one JSON object as the last line.
     #[arg(long)]
     json: bool,
@@ -62,6 +66,8 @@ enum Name {
     Crash,
     /// What many faults of every kind cost a run of 32 learners: twice eight minutes, unless `--minutes` says else.
     Storm,
+    /// Memory, files and disk over an hour, unless `--minutes` says else, with a syncer that is killed now and then.
+    Soak,
     /// What the tape costs a run, in time and merges; takes about four minutes.
     Tape,
 }
@@ -77,16 +83,22 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if args.storm.any() && args.name != Some(Name::Storm) {
-        eprintln!("error: `--minutes` and `--islands` are for `cargo xtask bench storm` alone");
+        eprintln!("error: `--islands` is for `cargo xtask bench storm` alone");
+        return ExitCode::FAILURE;
+    }
+    if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak)) {
+        eprintln!("error: `--minutes` is for `cargo xtask bench storm` and `soak` alone");
         return ExitCode::FAILURE;
     }
     if args.seed.is_some() && !matches!(args.name, Some(Name::Crash | Name::Storm)) {
         eprintln!("error: `--seed` is for `cargo xtask bench crash` and `storm` alone");
         return ExitCode::FAILURE;
     }
-    let long = [Name::Links, Name::Crash, Name::Storm, Name::Tape];
+    let long = [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Tape];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
-        eprintln!("error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm` and `tape` alone");
+        eprintln!(
+            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak` and `tape` alone"
+        );
         return ExitCode::FAILURE;
     }
     let all = || Name::value_variants().iter().copied().filter(|name| !long.contains(name)).collect();
@@ -123,7 +135,10 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         Name::Browser => browser(),
         Name::Links => links::run(&args.links),
         Name::Crash => args.links.programs().and_then(|programs| crash::run(&args.crash, seed, &programs)),
-        Name::Storm => args.links.programs().and_then(|programs| storm::run(&args.storm, seed, &programs)),
+        Name::Storm => {
+            args.links.programs().and_then(|programs| storm::run(&args.storm, args.minutes, seed, &programs))
+        }
+        Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
         Name::Tape => args.links.programs().and_then(|programs| tape::run(&programs)),
     }
 }

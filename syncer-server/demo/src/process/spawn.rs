@@ -60,6 +60,11 @@ impl Process {
         Ok(Self { guard, leash, pid, rss_bytes_max: 0, stdout, stderr })
     }
 
+    /// Its number in the system.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// What it has written to standard output, in whole lines.
     pub fn stdout(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.stdout).unwrap_or_default();

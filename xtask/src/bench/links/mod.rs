@@ -29,7 +29,7 @@ pub struct Args {
     /// Links: text to train on, a file or a folder [default: the built-in grammar].
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// Links, crash, storm and tape: takes syncer-server and native-learner from here instead of building them.
+    /// Links, crash, storm, soak and tape: takes syncer-server and native-learner from here instead of building them.
     #[arg(long, value_name = "DIR")]
     prebuilt: Option<PathBuf>,
 }

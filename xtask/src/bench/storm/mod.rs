@@ -18,13 +18,10 @@ const LEARNERS: usize = 32;
 /// Minutes of each of the two runs, unless it is said how many.
 const MINUTES: u32 = 8;
 
-/// How large, and how long.
+/// How large.
 #[derive(clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Storm: minutes of each run, at least 2 [default: 8].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=600))]
-    minutes: Option<u32>,
     /// Storm: learners, 2 to 256 [default: 32].
     #[arg(long, value_parser = clap::value_parser!(u16).range(2..=256))]
     islands: Option<u16>,
@@ -33,7 +30,7 @@ pub struct Args {
 impl Args {
     /// Whether any of these was given.
     pub fn any(&self) -> bool {
-        self.minutes.is_some() || self.islands.is_some()
+        self.islands.is_some()
     }
 }
 
@@ -41,9 +38,9 @@ impl Args {
 ///
 /// # Errors
 /// A sentence: a program could not be started, a syncer did not come back, or a learner ended by itself.
-pub fn run(args: &Args, seed: u64, programs: &Programs) -> Result<Value, String> {
+pub fn run(args: &Args, minutes: Option<u32>, seed: u64, programs: &Programs) -> Result<Value, String> {
     let learners = args.islands.map_or(LEARNERS, usize::from);
-    let length = Duration::from_secs(60 * u64::from(args.minutes.unwrap_or(MINUTES)));
+    let length = Duration::from_secs(60 * u64::from(minutes.unwrap_or(MINUTES)));
     println!("   fair weather: {learners} learners, {} s", length.as_secs());
     let fair = run::run(programs, learners, length, &[])?;
     let faults = plan(seed, learners, length);
