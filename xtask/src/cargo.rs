@@ -81,8 +81,16 @@ pub fn cargo(args: &[&str]) -> Command {
 /// # Errors
 /// A sentence: cargo did not start, or the build failed (cargo has then said why).
 pub fn build(args: &[&str]) -> Result<Vec<PathBuf>, String> {
+    build_with(args, &[])
+}
+
+/// The same with variables of the environment.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_with(args: &[&str], variables: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
     let mut command = cargo(&["build", "--message-format=json-render-diagnostics"]);
-    command.args(args).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.envs(variables.iter().copied()).args(args).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let output = command.output().map_err(|error| format!("cargo did not start: {error}"))?;
     if !output.status.success() {
         return Err(format!("`cargo build {}` failed; its messages stand above", args.join(" ")));

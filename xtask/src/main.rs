@@ -1,4 +1,4 @@
-//! `cargo xtask demo | test | bench | gpu | web`: the only build logic.
+//! `cargo xtask demo | test | bench | fuzz | gpu | web`: the only build logic.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod demo;
+mod fuzz;
 mod gpu;
 mod test;
 mod tools;
@@ -30,8 +31,10 @@ enum Verb {
     Demo(Box<demo::Args>),
     /// Runs every check, cheapest first; stops at the first that fails.
     Test(test::Args),
-    /// Measures this machine: learner, merge, codec, wire, memory, links, crashes.
+    /// Measures this machine: learner, merge, codec, wire, memory, links, crashes, storms.
     Bench(bench::Args),
+    /// Searches for input that makes a program do what it must not.
+    Fuzz(fuzz::Args),
     /// Builds, checks and measures the GPU engine on this machine in one call, without a network.
     Gpu(gpu::Args),
     /// Builds what browsers get: the engine as WebAssembly, the npm package, the pages.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Gpu(args) => gpu::run(&args),
         Verb::Web(args) => web::run(&args),
         Verb::Guard(args) => demo::guard::run(&args),

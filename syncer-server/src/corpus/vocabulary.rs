@@ -1,5 +1,6 @@
 //! Text ⇄ tokens: bytes, or byte-level BPE from the `tokenizers` crate.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use archipelago::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
@@ -18,6 +19,17 @@ pub enum Vocabulary {
     Bytes,
     /// A Hugging Face tokenizer.
     Tokenizer(Box<Tokenizer>),
+}
+
+/// Runs `work` of the crate `tokenizers`, which panics with some files that are no tokenizers.
+///
+/// # Errors
+/// `Tokenizer`: it did.
+fn contained<T>(work: impl FnOnce() -> T) -> Result<T, ServerError> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| ServerError::Tokenizer {
+        why: "tokenizer.json is damaged, or of a kind that cannot be used here: give one of Hugging Face's tokenizers"
+            .into(),
+    })
 }
 
 /// Text handed to a tokenizer in one piece, in bytes; it keeps memory bounded.
@@ -71,7 +83,7 @@ impl Vocabulary {
     /// # Errors
     /// `Tokenizer`: it is none.
     pub fn from_json(json: &[u8]) -> Result<Self, ServerError> {
-        let mut tokenizer = Tokenizer::from_bytes(json).map_err(unusable)?;
+        let mut tokenizer = contained(|| Tokenizer::from_bytes(json))?.map_err(unusable)?;
         // A text is tokenised whole, whatever the file says of the texts that it was made for.
         tokenizer.with_truncation(None).map_err(unusable)?;
         tokenizer.with_padding(None);
@@ -100,7 +112,8 @@ impl Vocabulary {
         let Self::Tokenizer(tokenizer) = self else { return Ok(bytes_to_tokens(text.as_bytes())) };
         let mut tokens = Vec::new();
         for batch in pieces(text).collect::<Vec<_>>().chunks(16) {
-            for encoding in tokenizer.encode_batch_fast(batch.to_vec(), false).map_err(unusable)? {
+            let encoded = contained(|| tokenizer.encode_batch_fast(batch.to_vec(), false))?;
+            for encoding in encoded.map_err(unusable)? {
                 tokens.extend_from_slice(encoding.get_ids());
             }
         }
@@ -275,6 +288,16 @@ mod tests {
         let vocabulary = given(&cutting);
         assert!(matches!(vocabulary, Vocabulary::Tokenizer(_)));
         assert_eq!(vocabulary.encode(TEXT).unwrap(), bytes_to_tokens(TEXT.as_bytes()));
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_in_words() {
+        let json = byte_tokenizer();
+        let damaged = (0..json.len()).map(|at| [&json.as_bytes()[..at], &json.as_bytes()[at + 1..]].concat());
+        let refused = damaged.filter_map(|json| Vocabulary::from_json(&json).err());
+        let whys: Vec<String> = refused.map(|error| error.to_string()).collect();
+        assert!(whys.len() > 100, "{}", whys.len());
+        assert!(whys.iter().any(|why| why.contains("is damaged, or of a kind")));
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! Bytes read as decisions. What is missing is 0, so that every beginning of a script is a script.
+
+/// The rest of a script.
+pub struct Script<'a>(pub &'a [u8]);
+
+impl Script<'_> {
+    /// Whether nothing is left.
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    /// A number below `bound`, which is at most 256 and not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::from(self.byte()) % bound
+    }
+
+    /// Two bytes, big endian.
+    pub fn short(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    /// A number of any size that small ones are as likely for as large ones: a byte shifted by another.
+    pub fn long(&mut self) -> u64 {
+        let (value, by) = (u64::from(self.byte()), u32::from(self.byte()) % 64);
+        value.rotate_left(by)
+    }
+
+    /// The next bytes, at most `most`, as many as a byte says.
+    pub fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let count = usize::from(self.byte()).min(most).min(self.0.len());
+        let (bytes, rest) = self.0.split_at(count);
+        self.0 = rest;
+        bytes.to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_beginning_of_a_script_is_one() {
+        let mut script = Script(&[3, 1, 2]);
+        assert_eq!(script.bytes(9), [1, 2]);
+        assert!(script.is_over());
+        assert_eq!((script.byte(), script.long(), script.below(7)), (0, 0, 0));
+        assert_eq!(Script(&[1, 8]).long(), 256);
+    }
+}

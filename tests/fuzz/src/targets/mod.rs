@@ -1,0 +1,9 @@
+//! What is done with the bytes, one file for each way in.
+
+pub mod codec;
+pub mod model;
+pub mod peer;
+pub mod settings;
+pub mod shard;
+pub mod wire;
+pub mod world;

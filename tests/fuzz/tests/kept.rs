@@ -1,0 +1,59 @@
+//! What a search found worth keeping, and variations of it: nothing of that makes a target panic.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::panic::catch_unwind;
+
+use archipelago_fuzz::{Target, read, target, vary};
+
+/// Runs each input that is kept for `name`, and so many variations of them all.
+fn check(name: &str, variations: u64) {
+    let Target { run, .. } = target(name).unwrap();
+    let kept = read(name).unwrap();
+    assert!(kept.len() >= 5, "little is kept for {name}");
+    let varied = (0..variations).map(|seed| {
+        let at = |by: u64| &kept[((seed + by) % kept.len() as u64) as usize];
+        vary(at(0), at(seed / 7), seed)
+    });
+    for input in kept.iter().cloned().chain(varied) {
+        if catch_unwind(|| run(&input)).is_err() {
+            let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+            panic!("{name} fails with {hex}");
+        }
+    }
+}
+
+#[test]
+fn frames_of_a_peer() {
+    check("wire", 5_000);
+}
+
+#[test]
+fn bodies_of_updates() {
+    check("codec", 5_000);
+}
+
+#[test]
+fn shards_of_data() {
+    check("shard", 2_000);
+}
+
+#[test]
+fn a_settings_file() {
+    check("settings", 200);
+}
+
+#[test]
+fn a_model_to_begin_with() {
+    check("model", 50);
+}
+
+#[test]
+fn peers_that_say_anything() {
+    check("peer", 1_000);
+}
+
+#[test]
+fn a_world_of_faults() {
+    check("world", 100);
+}
