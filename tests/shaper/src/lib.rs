@@ -12,7 +12,8 @@
 //!
 //! All connections of one [`Link`] share it: one lane each way, in the order in which their bytes come. A new
 //! connection waits for one round trip before it carries anything, as a handshake would. What a link does not have:
-//! reordering, TCP's slow beginning, what TCP does to its rate after a loss, and the bytes of headers below its payload.
+//! reordering, TCP's slow beginning, what TCP does to its rate after a loss, and the bytes of headers below its
+//! payload.
 
 #![expect(clippy::disallowed_methods, reason = "a proxy lives in real time")]
 

@@ -16,8 +16,8 @@ pub struct Weather {
     pub delay: Duration,
     /// Rate each way in Mbit/s, in place of that of the link's shape.
     pub mbit_per_s: Option<f64>,
-    /// Share of the packets that are lost, 0 to 1. A stream knows loss as waiting: whoever is behind a lost packet waits
-    /// until that was sent again.
+    /// Share of the packets that are lost, 0 to 1. A stream knows loss as waiting: whoever is behind a lost packet
+    /// waits until that was sent again.
     pub lost: f64,
 }
 
@@ -30,7 +30,8 @@ impl Weather {
         self.mbit_per_s.map(|rate| rate * 1e6 / 8.0)
     }
 
-    /// How much later `bytes` arrive, given an even number `chance` of 0 to 1, over a link whose one way takes `one_way`.
+    /// How much later `bytes` arrive, given an even number `chance` of 0 to 1, over a link whose one way takes
+    /// `one_way`.
     pub(crate) fn later(&self, bytes: usize, chance: f64, one_way: Duration) -> Duration {
         let packets = bytes.div_ceil(PACKET_BYTES).min(1_000) as i32;
         let all_arrive = (1.0 - self.lost).powi(packets);

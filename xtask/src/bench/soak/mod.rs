@@ -1,5 +1,5 @@
-//! A soak: a run of light learners for an hour or more, whose syncer is killed now and then. What grows with time is seen
-//! here: memory, files, threads, and what the tape takes of the disk.
+//! A soak: a run of light learners for an hour or more, whose syncer is killed now and then. What grows with time is
+//! seen here: memory, files, threads, and what the tape takes of the disk.
 
 mod figures;
 mod gauge;

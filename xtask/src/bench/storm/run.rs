@@ -26,8 +26,8 @@ pub struct Outcome {
     pub trained: f64,
     /// Merged tokens and held-out loss, in order.
     pub losses: Vec<(f64, f64)>,
-    /// For each fault in order: from the end of its cause until who suffered from it is merged again, in seconds; `None`
-    /// if that was never seen.
+    /// For each fault in order: from the end of its cause until who suffered from it is merged again, in seconds;
+    /// `None` if that was never seen.
     pub rejoins_s: Vec<Option<f64>>,
     pub proof: Proof,
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::bench::processes::{Programs, empty_folder};
 
-/// What a learner's processor is lent of: so little that 32 of them leave two cores some time, or a learner that is gone
-/// would make the others faster, and would be missed by nobody.
+/// Cores that all learners together compute with: so little that they leave two cores some time, or a learner that is
+/// gone would make the others faster, and would be missed by nobody.
 const COMPUTES: f64 = 1.2;
 /// Merged tokens at which the learning rate has come down: more than any of these runs merges.
 const TOTAL_TOKENS: &str = "400000000";
