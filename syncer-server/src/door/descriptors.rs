@@ -10,10 +10,11 @@ pub fn raise() -> Option<u64> {
     platform::raise()
 }
 
-/// How many may be open at once; `None` where the system has no such limit, or does not tell.
+/// How many could be open at once; `None` where the system has no such limit, or does not tell.
+/// After [`raise`].
 #[must_use]
 pub fn limit() -> Option<u64> {
-    platform::limits().map(|(_, most)| most)
+    platform::limit()
 }
 
 /// Connections at once under a limit of `descriptors`: what it leaves beside the files of the run, and at most
@@ -42,10 +43,8 @@ mod platform {
         }
     }
 
-    /// What holds now, and what it can be raised to.
-    pub fn limits() -> Option<(u64, u64)> {
-        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-        Some((current?, maximum.unwrap_or(u64::MAX)))
+    pub fn limit() -> Option<u64> {
+        getrlimit(Resource::Nofile).maximum
     }
 }
 
@@ -55,7 +54,7 @@ mod platform {
         None
     }
 
-    pub fn limits() -> Option<(u64, u64)> {
+    pub fn limit() -> Option<u64> {
         None
     }
 }

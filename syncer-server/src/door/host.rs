@@ -31,7 +31,9 @@ impl Names {
         let mut names = Vec::new();
         for name in allowed.iter().map(String::as_str).chain(public) {
             let host = host_of(name).filter(|host| is_plain(host));
-            names.push(host.ok_or_else(|| format!("{name:?} is no name of a host: give it as lab.example.org"))?);
+            names.push(
+                host.ok_or_else(|| format!("{name:?} is no name of a host: give it as lab.example.org"))?,
+            );
         }
         Ok(Self(names.into()))
     }
@@ -83,14 +85,30 @@ mod tests {
     fn names_of_others_are_refused() {
         let names = Names::new(&["Lab.Example.org".into()], Some("https://run.example.com:8443/x/")).unwrap();
         for host in [
-            "127.0.0.1:7700", "[::1]:7700", "192.168.1.7", "localhost:7700", "a.localhost", "lab-7:7700",
-            "lab-7.local", "lab.example.org", "LAB.example.org:7700", "run.example.com", "run.example.com.:8443",
+            "127.0.0.1:7700",
+            "[::1]:7700",
+            "192.168.1.7",
+            "localhost:7700",
+            "a.localhost",
+            "lab-7:7700",
+            "lab-7.local",
+            "lab.example.org",
+            "LAB.example.org:7700",
+            "run.example.com",
+            "run.example.com.:8443",
         ] {
             assert!(names.has(host), "{host}");
         }
         for host in [
-            "evil.example", "evil.example:7700", "lab.example.org.evil.example", "127.0.0.1.evil.example",
-            "evil.example#localhost", "local.evil.example", "me@localhost", "", ":7700",
+            "evil.example",
+            "evil.example:7700",
+            "lab.example.org.evil.example",
+            "127.0.0.1.evil.example",
+            "evil.example#localhost",
+            "local.evil.example",
+            "me@localhost",
+            "",
+            ":7700",
         ] {
             assert!(!names.has(host), "{host}");
         }

@@ -11,9 +11,9 @@ use super::house::House;
 use super::routes;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
-use crate::{door, http};
 use crate::links::Links;
 use crate::running::blocking;
+use crate::{door, http};
 
 /// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. A run that fails is told of, and
 /// keeps none of the others from going on.
