@@ -5,6 +5,7 @@ use std::path::Path;
 use archipelago_cli::Bytes;
 
 use crate::config::ServeConfig;
+use crate::door::descriptors;
 use crate::errors::ServerError;
 use crate::memory::available_bytes;
 use crate::{bind, corpus};
@@ -25,7 +26,7 @@ pub struct Finding {
 
 /// Looks at everything that `serve` with these settings needs.
 pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
-    vec![cores(), memory(), address(config).await, data(config), disk(&config.dir)]
+    vec![cores(), memory(), sockets(config), address(config).await, data(config), disk(&config.dir)]
 }
 
 /// An error if one of `findings` does not work.
@@ -54,6 +55,21 @@ fn memory() -> Finding {
         }
         None => Finding { what: "memory", works: true, found: "unknown on this system".into() },
     }
+}
+
+/// Too few sockets for the learners that may come is no reason not to start: who cannot come is told to come later.
+fn sockets(config: &ServeConfig) -> Finding {
+    let limit = descriptors::limit();
+    let allowed = descriptors::connections(limit, config.connections_max);
+    let learners_max = config.learners_max;
+    let found = match limit {
+        Some(limit) if allowed < learners_max => format!(
+            "{allowed} connections at once, by the system's limit of {limit} open files: raise that (ulimit -n, or \
+             LimitNOFILE= of systemd) above --learners-max {learners_max}"
+        ),
+        _ => format!("{allowed} connections at once"),
+    };
+    Finding { what: "sockets", works: allowed >= learners_max.min(64), found }
 }
 
 async fn address(config: &ServeConfig) -> Finding {

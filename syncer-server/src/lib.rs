@@ -49,6 +49,7 @@ mod config;
 mod connection;
 mod corpus;
 mod doctor;
+mod door;
 mod errors;
 mod evaluate;
 mod export;
@@ -125,6 +126,7 @@ pub async fn serve(
     config: ServeConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
+    let entrance = door::open(&config)?;
     let links = listener.local_addr().ok().map(|address| Links::of(address, config.public_url.as_deref()));
     let restart = async {
         shutdown.await;
@@ -135,7 +137,7 @@ pub async fn serve(
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
-    let web = tokio::spawn(http::answer(listener, hosting::single(run.app), run.stopping));
+    let web = tokio::spawn(door::answer(listener, entrance, hosting::single(run.app), run.stopping));
     let ended = run.work.await;
     web.abort();
     ended

@@ -96,7 +96,7 @@ fn doctor_and_validate_tell_what_holds() {
     let common = ["--dir", place, "--listen", "127.0.0.1:0", "--preset", "tiny", "--corpus-bytes", "60kB"];
     let (code, said, _) = run(&[&["doctor"], &common[..]].concat());
     assert_eq!(code, 0, "{said}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("ok")).count(), 5, "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok")).count(), 6, "{said}");
     let (code, said, _) = run(&[&["doctor", "--data", "no-such-file"], &common[..]].concat());
     assert_eq!(code, 17, "{said}");
 

@@ -118,6 +118,19 @@ pub struct ServeConfig {
     /// Web origin allowed beside the server's own, as https://host or https://host:port; may be given several times
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = "Server")]
     pub allow_origin: Vec<String>,
+    /// Name that this server is called by, as lab.example.org, beside its addresses, --public-url and names of the
+    /// local network; others are refused. May be given several times
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Server")]
+    pub allow_host: Vec<String>,
+    /// Connections at once, of learners and of everybody else; fewer if the system allows fewer
+    #[arg(long, value_name = "COUNT", default_value_t = 8192, help_heading = "Server")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_max: u32,
+    /// Connections at once from one address, or from one network of IPv6 addresses; those of this machine itself, and
+    /// of a proxy on it, are not counted
+    #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Server")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_per_address: u32,
     /// Token of the admin routes; by default one is made and kept in the run's folder
     #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use super::RunName;
 
 /// Settings of the server, which it has once for all runs.
-pub const OF_THE_SERVER: [&str; 11] = [
+pub const OF_THE_SERVER: [&str; 14] = [
     "runs",
     "dir",
     "listen",
     "public-url",
     "pages",
     "allow-origin",
+    "allow-host",
+    "connections-max",
+    "connections-per-address",
     "classroom",
     "exit-when-finished",
     "without-tape-for-benchmarks",

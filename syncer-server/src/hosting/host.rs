@@ -11,9 +11,9 @@ use super::house::House;
 use super::routes;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
-use crate::http;
 use crate::links::Links;
 use crate::running::blocking;
+use crate::{door, http};
 
 /// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. A run that fails is told of, and
 /// keeps none of the others from going on.
@@ -29,6 +29,7 @@ pub async fn host(
     let Some(folder) = config.runs.clone() else {
         return Err(ServerError::Config { why: "give --runs the folder of the runs".into() });
     };
+    let entrance = door::open(&config)?;
     let address = listener.local_addr().ok();
     let links = address.map(|address| Links::of(address, config.public_url.as_deref()).pages);
     let (house, names) = blocking(move || House::open(folder, config, links.unwrap_or_default())).await??;
@@ -37,7 +38,7 @@ pub async fn host(
     }
     let house = Arc::new(house);
     let (stop, stopping) = watch::channel(false);
-    let web = tokio::spawn(http::answer(listener, routes::router(Arc::clone(&house)), stopping));
+    let web = tokio::spawn(door::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));
     let starting = names.into_iter().map(|name| {
         let house = Arc::clone(&house);
         async move {

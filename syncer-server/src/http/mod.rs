@@ -5,7 +5,6 @@ mod events;
 mod export;
 mod files;
 mod hats;
-mod listen;
 mod metrics;
 pub mod page;
 mod report;
@@ -33,7 +32,6 @@ pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
 pub use hats::{Hats, Terms};
-pub use listen::answer;
 pub use page::remark;
 pub use words::Spelling;
 

@@ -4,15 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use archipelago::wire::{ConnId, SUBPROTOCOL};
+use axum::Extension;
 use axum::extract::{State, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::App;
 use crate::connection;
+use crate::door::Place;
 
 /// Opens a learner's socket.
-pub async fn upgrade(State(app): State<Arc<App>>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
+pub async fn upgrade(
+    State(app): State<Arc<App>>,
+    place: Option<Extension<Arc<Place>>>,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     if !is_allowed(&app, &headers) {
         let why = "this origin may not join: start the server with --allow-origin and its address\n";
         return (StatusCode::FORBIDDEN, why).into_response();
@@ -33,7 +40,8 @@ pub async fn upgrade(State(app): State<Arc<App>>, headers: HeaderMap, upgrade: W
     let context = app.context.clone();
     connection::limit(upgrade).protocols([SUBPROTOCOL]).on_upgrade(move |socket| async move {
         connection::serve(socket, conn, context).await;
-        drop(seat);
+        // The connection is counted for as long as its socket is open.
+        drop((seat, place));
     })
 }
 

@@ -5,6 +5,7 @@
 mod alerts;
 mod crowd;
 mod dashboard;
+mod door;
 mod durability;
 mod files;
 mod finished;

@@ -1,0 +1,74 @@
+//! How many files and sockets the system allows this program.
+
+/// Kept for the run itself: its store, its pages, and whoever looks after it.
+const KEPT: u64 = 64;
+
+/// Raises the limit to the highest that the system allows without asking anybody. How many may be open at once
+/// thereafter; `None` where the system has no such limit, or does not tell.
+#[must_use]
+pub fn raise() -> Option<u64> {
+    platform::raise()
+}
+
+/// How many could be open at once; `None` where the system has no such limit, or does not tell.
+/// After [`raise`].
+#[must_use]
+pub fn limit() -> Option<u64> {
+    platform::limit()
+}
+
+/// Connections at once under a limit of `descriptors`: what it leaves beside the files of the run, and at most
+/// `connections_max`.
+#[must_use]
+pub fn connections(descriptors: Option<u64>, connections_max: u32) -> u32 {
+    let room = descriptors.map_or(u64::from(connections_max), |most| most.saturating_sub(KEPT).max(1));
+    u32::try_from(room).unwrap_or(u32::MAX).min(connections_max)
+}
+
+#[cfg(unix)]
+mod platform {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    pub fn raise() -> Option<u64> {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        if current == maximum {
+            return current;
+        }
+        match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+            Ok(()) => maximum,
+            Err(error) => {
+                tracing::warn!(%error, ?current, "the limit of open files and sockets stays as it is");
+                current
+            }
+        }
+    }
+
+    pub fn limit() -> Option<u64> {
+        getrlimit(Resource::Nofile).maximum
+    }
+}
+
+#[cfg(not(unix))]
+mod platform {
+    pub fn raise() -> Option<u64> {
+        None
+    }
+
+    pub fn limit() -> Option<u64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_keeps_some_of_what_the_system_allows() {
+        assert_eq!(connections(Some(1_024), 8_192), 960);
+        assert_eq!(connections(Some(1 << 20), 8_192), 8_192);
+        assert_eq!(connections(None, 8_192), 8_192);
+        // Too little for anything is told by `doctor`; the program still answers somebody.
+        assert_eq!(connections(Some(10), 8_192), 1);
+    }
+}

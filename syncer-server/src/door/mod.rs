@@ -1,0 +1,31 @@
+//! The front door: who may connect, how many at once, how long they may take to say what they want, and by which name
+//! they must call this server.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `crowd` | connections at once, in all and from one address |
+//! | `descriptors` | how many files and sockets the system allows |
+//! | `host` | the names that this server answers to |
+//! | `listen` | accepting connections, and answering them |
+
+mod crowd;
+pub mod descriptors;
+mod host;
+mod listen;
+
+pub use crowd::Place;
+pub use listen::{Door, answer};
+
+use crate::config::ServeConfig;
+use crate::errors::ServerError;
+
+/// The door that `config` asks for. The system is asked for as many sockets as it allows.
+///
+/// # Errors
+/// `Config`: a name is no name of a host.
+pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
+    let names = host::Names::new(&config.allow_host, config.public_url.as_deref());
+    let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
+    let connections_max = descriptors::connections(descriptors::raise(), config.connections_max);
+    Ok(Door::new(connections_max, config.connections_per_address, names))
+}
