@@ -63,7 +63,6 @@ impl Host for Desk<'_> {
     }
 
     fn note(&mut self, syncer: &Syncer, event: Event) {
-        self.board.note(self.now, &event);
         if let Some(what) = Happening::of(syncer, &event) {
             self.record.log(self.board, self.now, what);
         }
@@ -79,9 +78,9 @@ impl Host for Desk<'_> {
             }
             _ => tracing::debug!(?event),
         }
-        if self.mailbox.events.receiver_count() > 0 {
-            // Nobody listens any more if this fails.
-            let _ = self.mailbox.events.send(json(&self.board.told(event)));
+        // Whoever watches hears of nothing that a crash could undo.
+        if let Some(said) = self.record.gate.pass(Said::Event(self.now, Box::new(event))) {
+            self.say(said);
         }
     }
 
@@ -111,6 +110,13 @@ impl Desk<'_> {
             Said::Close(conn, bye) => {
                 if let Some(outbox) = self.outboxes.remove(&conn) {
                     outbox.close(bye);
+                }
+            }
+            Said::Event(at, event) => {
+                self.board.note(at, &event);
+                if self.mailbox.events.receiver_count() > 0 {
+                    // Nobody listens any more if this fails.
+                    let _ = self.mailbox.events.send(json(&self.board.told(*event)));
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use archipelago::diloco::syncer::Event;
 use archipelago::diloco::tape::Gate;
 use archipelago::diloco::{ConnId, Entry, MergeJob, Millis};
 use archipelago::wire::Bye;
@@ -19,6 +20,8 @@ pub(super) enum Said {
     Send(Vec<ConnId>, Outgoing),
     /// A goodbye.
     Close(ConnId, Bye),
+    /// What happened then, to whoever watches.
+    Event(Millis, Box<Event>),
 }
 
 /// The actor's side of the tape.

@@ -395,6 +395,8 @@ impl Running {
 
     fn status(&self, state: &State) -> ServerStatus {
         let sockets = state.outboxes.len() as u32;
-        self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets)
+        let mut status = self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets);
+        status.disk.unsaved = state.record.gate.unsaved();
+        status
     }
 }

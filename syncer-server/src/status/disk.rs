@@ -39,6 +39,9 @@ pub struct DiskView {
     pub snapshot_fault: Option<String>,
     /// Decisions kept since the run began.
     pub decisions: u64,
+    /// Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners
+    /// have not been told of them.
+    pub unsaved: u64,
     /// Updates on the disk, in bytes.
     pub update_bytes: u64,
     /// Age of the newest snapshot of this process, in seconds.
@@ -91,6 +94,8 @@ impl Disk {
             tape_fault: text(&self.tape.fault),
             snapshot_fault: text(&self.snapshot_fault),
             decisions: self.tape.decisions,
+            // Who asks the actor knows.
+            unsaved: 0,
             update_bytes: self.tape.update_bytes,
             snapshot_age_s: self.saved.map(|saved| now.since(saved) as f64 / 1e3),
         }

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use archipelago::wire::{RunId, Version, Welcome};
+use archipelago::wire::{Message, RunId, Version, Welcome};
 use syncer_server::Store;
 
-use crate::support::{Client, Learner, Server, config};
+use crate::dashboard::Watch;
+use crate::support::{Client, Learner, PATIENCE, Server, config};
 
 /// Merges an update of each fragment, so that everything has moved from its start. Whose turn it is depends on how
 /// long answers take.
@@ -132,4 +134,51 @@ async fn a_folder_of_another_run_is_no_snapshot_of_this() {
     server.status().await;
     server.stop().await;
     assert_eq!(Store::look(dir.path()).latest(RunId(1)).unwrap_err().exit_code(), 14);
+}
+
+/// Waits until the status says that there are decisions which are not on the disk, or that there are none.
+async fn unsaved(server: &Server, some: bool) {
+    let seen = async { while (server.status().await["disk"]["unsaved"] != 0) != some {} };
+    tokio::time::timeout(PATIENCE, seen).await.unwrap();
+}
+
+/// How a raw event of a merge begins.
+const MERGED: &str = r#"data: {"event":"merged""#;
+
+/// Waits until `watch` has heard of so many merges in all.
+async fn hears_of_merges(watch: &mut Watch, count: usize) {
+    while watch.text.matches(MERGED).count() < count {
+        let heard = watch.text.matches("event: run\n").count();
+        watch.until("run", heard + 1).await;
+    }
+}
+
+/// Goal: what a crash could undo is told to nobody. Another program holds the rows, as a disk that hangs would.
+#[tokio::test]
+async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut watch = Watch::open(&server, "/v1/events?raw=1").await;
+    watch.until("status", 1).await;
+    let mut learner = Learner::join(&server, 1).await;
+    learner.merge().await;
+    hears_of_merges(&mut watch, 1).await;
+    let asked = learner.collect().await;
+    // All that was decided is on the disk by now, but for what this round needs.
+    unsaved(&server, false).await;
+    let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
+    rows.execute_batch("BEGIN IMMEDIATE").unwrap();
+    learner.steps += 1;
+    learner.report().await;
+    let update = learner.update(asked, 0.01);
+    learner.client.send(&Message::Update(update)).await;
+    unsaved(&server, true).await;
+    // The core has merged it meanwhile, and has said so to itself alone.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let seen = watch.text.matches("event: status\n").count();
+    watch.until("status", seen + 2).await;
+    assert_eq!(watch.text.matches(MERGED).count(), 1, "{}", watch.text);
+    rows.execute_batch("ROLLBACK").unwrap();
+    hears_of_merges(&mut watch, 2).await;
+    server.stop().await;
 }

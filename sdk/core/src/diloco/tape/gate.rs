@@ -66,6 +66,12 @@ impl<T> Gate<T> {
         self.is_safe(self.decided)
     }
 
+    /// Decisions that are not kept yet.
+    #[must_use]
+    pub fn unsaved(&self) -> u64 {
+        self.decided.saturating_sub(self.safe)
+    }
+
     /// Whether the version of `fragment` is kept, so that it may be given to whoever asks for it.
     #[must_use]
     pub fn is_version_safe(&self, fragment: FragmentId) -> bool {
@@ -128,7 +134,7 @@ mod tests {
         assert_eq!(gate.pass("a"), Some("a"), "nothing was decided");
         assert_eq!(gate.decide(&SOME), 8);
         assert_eq!((gate.pass("b"), gate.release()), (None, None));
-        assert_eq!(gate.decide(&SOME), 9);
+        assert_eq!((gate.decide(&SOME), gate.unsaved()), (9, 2));
         assert_eq!(gate.pass("c"), None);
         gate.reach(8);
         assert_eq!(gate.pass("d"), None, "it comes after what waits");
