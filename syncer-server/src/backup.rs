@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::errors::ServerError;
-use crate::store::{Store, disk, vacant};
+use crate::store::{Store, disk, is_within, vacant};
 use crate::tape::{copy, sync_folder};
 
 /// Copies tried. One fails only where the syncer writes two snapshots within the blink in which files are opened.
@@ -14,6 +14,7 @@ const TRIES: u32 = 5;
 
 /// A copy of a run's folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct BackedUp {
     /// Where it is.
     pub to: PathBuf,
@@ -29,15 +30,23 @@ pub struct BackedUp {
 /// renamed, so it is whole or not there; every file of it is on the disk by then.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is no run.
+/// - `NoRun`: there is no run.
+/// - `Config`: `to` is inside `dir`.
 /// - `DirTaken`: `to` is there already, and is not an empty folder.
 /// - `Disk`: something cannot be read or written.
 /// - `DirCorrupt`: a file of the run is damaged or missing.
 pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
     let store = Store::look(dir);
-    let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
-    let manifest = store.manifest()?.ok_or_else(none)?;
+    let manifest = store.begun()?;
     vacant(to)?;
+    if is_within(to, dir) {
+        let why = format!(
+            "{} is inside the run's own folder {}: give a folder outside of it, best on another disk",
+            to.display(),
+            dir.display()
+        );
+        return Err(ServerError::Config { why });
+    }
     let parent = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -15,6 +15,7 @@ const MEMORY_MIN: u64 = 64 << 20;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// What was looked at.
     pub what: &'static str,

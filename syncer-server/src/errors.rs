@@ -25,7 +25,7 @@ exit_codes! {
         DirInUse = 13, "the run directory is in use";
         DirCorrupt = 14, "the run directory is corrupt";
         Disk = 15, "the disk cannot be written or read";
-        NoSnapshot = 16, "there is no snapshot";
+        NoSnapshot = 16, "there is no run, or no snapshot of it yet";
         Unhealthy = 17, "doctor found a failure";
         Memory = 18, "not enough memory";
         Init = 19, "a run cannot begin with the model of the folder that was given";
@@ -128,7 +128,10 @@ pub enum ServerError {
         address: String,
     },
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; give --listen an address of this machine")]
+    #[error(
+        "cannot listen on {address}: {source}; give --listen an address of this machine and a port, as \
+         127.0.0.1:7700 or localhost:7700"
+    )]
     Address {
         /// The address asked for.
         address: String,
@@ -158,6 +161,29 @@ pub enum ServerError {
         /// The folder.
         dir: PathBuf,
     },
+    /// A folder that a run is to be begun in holds what is no run's.
+    #[error(
+        "{} holds {found}, and no run: give --dir the folder of a run, an empty one, or one that is not there yet",
+        .dir.display()
+    )]
+    DirForeign {
+        /// The folder.
+        dir: PathBuf,
+        /// The first thing there that is no run's.
+        found: String,
+    },
+    /// A folder that a model is to be written to holds what no export of the run wrote.
+    #[error(
+        "{} holds {found}, which no export of this run wrote: give --out an empty folder, or --overwrite to have \
+         files with the names of an export's replaced",
+        .out.display()
+    )]
+    OutTaken {
+        /// The folder.
+        out: PathBuf,
+        /// The first thing there that is in the way.
+        found: String,
+    },
     /// The run directory cannot be made sense of.
     #[error("{}: {why}", .path.display())]
     DirCorrupt {
@@ -175,6 +201,16 @@ pub enum ServerError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// There is no run to look at.
+    #[error(
+        "no run is in {}: give --dir the folder of one, or begin one there with `syncer-server serve --dir {}`",
+        .dir.display(),
+        .dir.display()
+    )]
+    NoRun {
+        /// The folder.
+        dir: PathBuf,
     },
     /// There is nothing to export.
     #[error("{} has no snapshot yet: run `syncer-server serve --dir {}` first", .dir.display(), .dir.display())]
@@ -228,11 +264,14 @@ impl ServerError {
             Self::Tokenizer { .. } => Exit::Tokenizer,
             Self::AddressInUse { .. } => Exit::AddressInUse,
             Self::Address { .. } => Exit::Address,
-            Self::OtherRun { .. } | Self::DirTaken { .. } => Exit::OtherRun,
+            Self::OtherRun { .. }
+            | Self::DirTaken { .. }
+            | Self::DirForeign { .. }
+            | Self::OutTaken { .. } => Exit::OtherRun,
             Self::DirInUse { .. } => Exit::DirInUse,
             Self::DirCorrupt { .. } => Exit::DirCorrupt,
             Self::Disk { .. } => Exit::Disk,
-            Self::NoSnapshot { .. } => Exit::NoSnapshot,
+            Self::NoRun { .. } | Self::NoSnapshot { .. } => Exit::NoSnapshot,
             Self::Unhealthy { .. } => Exit::Unhealthy,
             Self::Memory { .. } => Exit::Memory,
             Self::NoSyncer { .. } => Exit::NoSyncer,

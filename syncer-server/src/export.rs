@@ -1,7 +1,7 @@
 //! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama.
 
 use std::fs::{self, File};
-use std::io::Seek;
+use std::io::{ErrorKind, Seek};
 use std::path::{Path, PathBuf};
 
 use archipelago::diloco::syncer::SyncerRecord;
@@ -17,10 +17,11 @@ use crate::llama::{
     Card, Course, Precision, SpecialTokens, generation_config, model_config, tokenizer_config, write_tensors,
 };
 use crate::prepare::layout;
-use crate::store::{Manifest, Snapshot, Store, disk, write_file};
+use crate::store::{Manifest, Snapshot, Store, disk, names, write_file};
 
 /// What was exported.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Exported {
     /// The folder.
     pub out: PathBuf,
@@ -35,11 +36,13 @@ pub struct Exported {
 }
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors` in `precision`,
-/// `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`, and `README.md`, which names `licence`.
+/// `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`, and `README.md`, which names `licence`. An
+/// earlier export of the run there is replaced; with `overwrite` all files of these names are.
 ///
 /// # Errors
+/// - `OutTaken`: `out` holds something else, and `overwrite` is not set.
 /// - `Config`: `licence` is no name of one.
-/// - `NoSnapshot`: there is none.
+/// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`: something cannot be read or written.
 pub fn export(
@@ -47,15 +50,52 @@ pub fn export(
     out: &Path,
     precision: Precision,
     licence: Option<&str>,
+    overwrite: bool,
 ) -> Result<Exported, ServerError> {
     config::licence(licence)?;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
-    let manifest = store.manifest()?.ok_or_else(none)?;
+    let manifest = store.begun()?;
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
+    if !overwrite {
+        free(out, manifest.run)?;
+    }
     let Snapshot { record, states, carried, .. } = &snapshot;
     let losses = [carried.history.first(), carried.history.last()];
     write(record, states, losses, &store, out, Form { precision, licence })
+}
+
+/// What an export writes into its folder.
+const FILES: [&str; 8] = [
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "history.jsonl",
+    "model.safetensors",
+    "report.html",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+
+/// Sees to it that `out` holds nothing but an earlier export of `run`, which its card names.
+///
+/// # Errors
+/// - `OutTaken`: it holds something else.
+/// - `Disk`: it cannot be read.
+pub(crate) fn free(out: &Path, run: RunId) -> Result<(), ServerError> {
+    let taken = |found: &str| ServerError::OutTaken { out: out.to_owned(), found: found.to_owned() };
+    let names = match names(out) {
+        Ok(names) => names,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(disk("read", out)(error)),
+    };
+    if let Some(foreign) = names.iter().find(|name| !FILES.contains(&&***name)) {
+        return Err(taken(foreign));
+    }
+    let Some(first) = names.first() else { return Ok(()) };
+    // Any Hugging Face folder has files of these names, the one that a run began with, too.
+    let is_ours = fs::read_to_string(out.join("README.md")).is_ok_and(|card| card.contains(&run.to_string()));
+    if is_ours { Ok(()) } else { Err(taken(first)) }
 }
 
 /// How a model is written.
@@ -71,7 +111,7 @@ pub(crate) struct Form<'a> {
 /// held-out loss and that of the moment.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is no run.
+/// - `NoRun`: there is no run.
 /// - `Internal`: the states do not fit the run's model.
 /// - `Disk`: something cannot be read or written.
 pub(crate) fn write(
@@ -82,8 +122,7 @@ pub(crate) fn write(
     out: &Path,
     form: Form<'_>,
 ) -> Result<Exported, ServerError> {
-    let manifest =
-        store.manifest()?.ok_or_else(|| ServerError::NoSnapshot { dir: store.dir().to_owned() })?;
+    let manifest = store.begun()?;
     let path = store.tokenizer_path();
     let tokenizer = fs::read_to_string(&path).map_err(disk("read", &path))?;
     let layout = layout(&manifest.spec)?;

@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use archipelago::diloco::RunId;
 use serde::Serialize;
 
-use crate::config::ForkArgs;
+use crate::config::{ForkArgs, SETTINGS_FILE};
 use crate::errors::ServerError;
 use crate::status::Carried;
-use crate::store::{Manifest, Snapshot, Store, disk, random_u64, vacant};
+use crate::store::{Manifest, Snapshot, Store, disk, is_there, random_u64, vacant, write_private};
 use crate::tape::{Recording, Replayed};
 
 /// What was forked.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Forked {
     /// The folder of the new run.
     pub to: PathBuf,
@@ -31,7 +32,7 @@ pub struct Forked {
 /// `args.dir` had after decision `args.at`. It is neither paused nor complete, and its curves begin anew.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is no run.
+/// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
 /// - `DirTaken`: `args.to` is there already, and is not an empty folder.
 /// - `Disk`: something cannot be read or written.
 /// - `DirCorrupt`: the run's tape is missing or damaged.
@@ -57,12 +58,18 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     if let Some(held_out) = there.held_out(&record.spec.model)? {
         here.keep_held_out(&held_out)?;
     }
-    let manifest = Manifest { run: record.run, ..recording.manifest().clone() };
+    let manifest = Manifest { run: record.run, forked: Some((of, last)), ..recording.manifest().clone() };
     // A run from a folder keeps what it began with, and so does a fork of it.
     let theta = match manifest.init {
         Some(_) => there.initial(&manifest)?,
         None => Vec::new(),
     };
+    // It goes on with the same settings. A run of before kept none.
+    let kept = there.dir().join(SETTINGS_FILE);
+    if is_there(&kept)? {
+        let kept = fs::read_to_string(&kept).map_err(disk("read", &kept))?;
+        write_private(&here.dir().join(SETTINGS_FILE), &kept)?;
+    }
     let (run, tokens_merged) = (RunId::to_string(&record.run), record.ledger.clock_tokens());
     here.save(&Snapshot { seq: 0, record, states, carried: Carried::default() })?;
     here.begin(&manifest, &tokenizer, &theta)?;

@@ -126,6 +126,19 @@ pub async fn serve(
     config: ServeConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
+    serve_and_tell(listener, config, || {}, shutdown).await
+}
+
+/// As [`serve`]; calls `tell` once the run is open, so that whoever is told of the address is answered there.
+///
+/// # Errors
+/// Those of [`serve`].
+pub async fn serve_and_tell(
+    listener: TcpListener,
+    config: ServeConfig,
+    tell: impl FnOnce(),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<ServerStatus, ServerError> {
     let entrance = door::open(&config)?;
     let links = listener.local_addr().ok().map(|address| Links::of(address, config.public_url.as_deref()));
     let restart = async {
@@ -138,6 +151,7 @@ pub async fn serve(
         tracing::warn!("{remark}");
     }
     let web = tokio::spawn(door::answer(listener, entrance, hosting::single(run.app), run.stopping));
+    tell();
     let ended = run.work.await;
     web.abort();
     ended

@@ -7,6 +7,7 @@ use archipelago::wire::http::INVITE_KEY;
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
 
+use crate::config::ServeConfig;
 use crate::errors::ServerError;
 
 /// Places that the system is asked for its way to: none of them is sent anything. The first is the way to everywhere
@@ -80,6 +81,24 @@ pub fn origin(public: &str) -> Result<String, ServerError> {
     }
     let scheme = public.split("://").next().unwrap_or_default();
     Ok(format!("{scheme}://{}", host.to_ascii_lowercase()))
+}
+
+/// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
+///
+/// # Errors
+/// `Config`: one is no scheme with a host, or the public link is none.
+pub fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
+    let public = config.public_url.as_deref().map(origin).transpose()?;
+    let listed = config.allow_origin.iter().map(|listed| {
+        let named =
+            origin(listed).ok().filter(|origin| *origin == listed.trim_end_matches('/').to_ascii_lowercase());
+        named.ok_or_else(|| ServerError::Config {
+            why: format!(
+                "--allow-origin {listed} is no origin: give https://host or http://host:port, without a path"
+            ),
+        })
+    });
+    listed.chain(public.map(Ok)).collect()
 }
 
 /// `#invite=…`, or nothing: what follows # stays with whoever opens a link, no request carries it.

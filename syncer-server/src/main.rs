@@ -4,23 +4,21 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
-use signal_hook::{consts::TERM_SIGNALS, flag};
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
     ServerError, Verb, backup, bind, examine, export, fork, glance, host, invite, judge, moved, order,
-    owner_token, parse, replayed, report, runs, sample, serve,
+    owner_token, parse, replayed, report, runs, sample, serve_and_tell,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
-/// Time between two looks at whether a signal came.
-const SIGNAL_POLL: Duration = Duration::from_millis(50);
+#[expect(clippy::disallowed_methods, reason = "signals come by the real clock")]
+mod signals;
+
+use signals::signalled;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -73,15 +71,19 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     let coloured = shows_colours(&std::io::stdout());
     let said = Announcement::new(&config, address, invite.as_ref(), coloured);
     config.invite = invite.map(|invite| invite.expose().to_owned());
-    match json {
-        true => say(&serde_json::to_string(&said).expect("plain data")),
-        false => say(&said),
-    }
     // A terminal is the owner's; what is kept of a pipe is read by others.
-    if !json && std::io::stdout().is_terminal() {
-        say(&format!("for the owner alone: {}", said.owner_link(&owner_token(&config)?)));
-    }
-    let status = serve(listener, config, signalled()?).await?;
+    let is_owner = !json && std::io::stdout().is_terminal();
+    let token = is_owner.then(|| owner_token(&config)).transpose()?;
+    let tell = move || {
+        match json {
+            true => say(&serde_json::to_string(&said).expect("plain data")),
+            false => say(&said),
+        }
+        if let Some(token) = token {
+            say(&format!("for the owner alone: {}", said.owner_link(&token)));
+        }
+    };
+    let status = serve_and_tell(listener, config, tell, signalled()?).await?;
     match json {
         true => say(&serde_json::to_string(&status).expect("plain data")),
         false => say(&format!(
@@ -102,15 +104,16 @@ async fn start_house(
     address: SocketAddr,
 ) -> Result<(), ServerError> {
     let said = Announcement::new(&config, address, None, false);
-    match config.json {
+    let json = config.json;
+    let tell = move || match json {
         true => say(&json!({ "event": "listening", "address": address, "url": said.url })),
         false => say(&format!("listening on {}, where the runs are listed", said.url)),
-    }
-    host(listener, config, signalled()?).await
+    };
+    host(listener, config, tell, signalled()?).await
 }
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
-    let exported = export(&args.dir, &args.out, args.dtype, args.licence.as_deref())?;
+    let exported = export(&args.dir, &args.out, args.dtype, args.licence.as_deref(), args.overwrite)?;
     let (out, tensorboard, hides_names) = (&*args.out, args.tensorboard.as_deref(), args.hide_names);
     report(&args.dir, Reports { out, tensorboard, hides_names })?;
     match args.json {
@@ -172,7 +175,7 @@ fn begin_again(args: &ForkArgs) -> Result<(), ServerError> {
         true => say(&serde_json::to_string(&forked).expect("plain data")),
         false => say(&format!(
             "run {} begins in {} after decision {} of run {}, with {} merged tokens: go on with \
-             `syncer-server serve --dir {}` and the settings of that run",
+             `syncer-server serve --dir {}`",
             forked.run,
             forked.to.display(),
             forked.at,
@@ -189,7 +192,7 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     let (params, tokens, held_out) = (checked.params, checked.tokens, checked.held_out);
     match config.json {
         true => say(&json!({
-            "valid": true, "params": params, "tokens": tokens, "held_out": held_out, "resumes": checked.resumes,
+            "valid": true, "params": params, "tokens": tokens, "heldOut": held_out, "resumes": checked.resumes,
         })),
         false => say(&format!(
             "valid: {params} parameters, {tokens} tokens to train on, {held_out} held out, {}",
@@ -213,26 +216,6 @@ async fn diagnose(config: &ServeConfig) -> Result<(), ServerError> {
         }
     }
     judge(&findings)
-}
-
-/// Resolves at the first signal to stop; a second one stops the process at once.
-///
-/// # Errors
-/// `System`: signals cannot be heard.
-fn signalled() -> Result<impl Future<Output = ()> + Send, ServerError> {
-    let asked = Arc::new(AtomicBool::new(false));
-    for signal in TERM_SIGNALS {
-        // In this order: the first signal must not find what it sets itself.
-        flag::register_conditional_shutdown(*signal, u8::from(Exit::Stopped).into(), Arc::clone(&asked))
-            .and_then(|_| flag::register(*signal, Arc::clone(&asked)))
-            .map_err(|source| ServerError::System { what: "cannot listen for signals".into(), source })?;
-    }
-    Ok(async move {
-        while !asked.load(Ordering::Relaxed) {
-            tokio::time::sleep(SIGNAL_POLL).await;
-        }
-        tracing::info!("stopping: learners are told and the run is saved; once more to stop at once");
-    })
 }
 
 fn log(config: &ServeConfig) {

@@ -17,7 +17,7 @@ use crate::connection::Context;
 use crate::errors::ServerError;
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms};
-use crate::status::{Board, ServerStatus};
+use crate::status::{Board, Happening, ServerStatus};
 use crate::store::Store;
 use crate::webhook::Webhook;
 use crate::{evaluate, http, links};
@@ -73,16 +73,28 @@ impl Running {
         let (open, mut all_closed) = mpsc::channel(1);
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
-        let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, tape, resumed, .. } =
-            prepared;
+        let Prepared {
+            syncer,
+            corpus,
+            store,
+            carried,
+            evaluator,
+            facts,
+            admin_token,
+            tape,
+            resumed,
+            forked,
+            ..
+        } = prepared;
         let app = Arc::new(http::App {
             context,
             corpus: Arc::clone(&corpus),
             run: run.to_string(),
             pages: config.pages.clone(),
-            allow_origin: allowed_origins(config)?,
+            allow_origin: links::allowed_origins(config)?,
             admin_token,
             host_token,
+            settings: http::Settings::new(config),
             sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
             sockets: 0.into(),
             watchers: 0.into(),
@@ -113,7 +125,10 @@ impl Running {
                 snapshot_every: config.snapshot_every.0,
                 mailbox,
                 tape,
-                resumed,
+                started: Happening::Started {
+                    resumed,
+                    forked: forked.map(|(run, at)| (run.to_string(), at)),
+                },
                 webhook,
             };
             let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
@@ -157,12 +172,6 @@ async fn until(
         measured.await;
     }
     bye
-}
-
-/// Origins beside the server's own: a proxy before it may tell it another host than browsers see.
-fn allowed_origins(config: &ServeConfig) -> Result<Vec<String>, ServerError> {
-    let public = config.public_url.as_deref().map(links::origin).transpose()?;
-    Ok(config.allow_origin.iter().cloned().chain(public).collect())
 }
 
 fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Context {

@@ -16,6 +16,7 @@ use crate::store::{Store, disk};
 
 /// What was written, and how fast.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Written {
     /// The prompt.
     pub prompt: String,
@@ -36,7 +37,7 @@ const SPELT_MAX: usize = 256;
 /// as soon as it is whole letters, and ends it with an error.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is none.
+/// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`, `Tokenizer`: something of it cannot be read.
 /// - `Config`: the prompt is empty, or holds what the model's vocabulary does not.
@@ -48,7 +49,7 @@ pub fn sample(
     let dir: &Path = &args.dir;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
-    let manifest = store.manifest()?.ok_or_else(none)?;
+    let manifest = store.begun()?;
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let path = store.tokenizer_path();
     let vocabulary = Vocabulary::from_json(&std::fs::read(&path).map_err(disk("read", &path))?)?;

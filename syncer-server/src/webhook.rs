@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use ureq::Agent;
@@ -102,6 +102,18 @@ pub fn check(url: &str) -> Result<(), ServerError> {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this thread waits by the real clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The place of the notice that is to be tried next: the one that is due first, of those that none about the same alert
+/// comes before.
+fn next(waiting: &VecDeque<Waiting>) -> Option<usize> {
+    let is_free = |at: usize| waiting.iter().take(at).all(|one| one.notice.alert != waiting[at].notice.alert);
+    (0..waiting.len()).filter(|&at| is_free(at)).min_by_key(|&at| waiting[at].due)
+}
+
 struct Poster {
     agent: Agent,
     url: String,
@@ -119,53 +131,54 @@ enum Tried {
     Never(String),
 }
 
+/// A notice that is on its way.
+struct Waiting {
+    notice: Notice,
+    /// Tries that failed.
+    failed: usize,
+    /// When it may be tried next.
+    due: Instant,
+}
+
 impl Poster {
-    /// Posts what comes until nobody is left who tells.
+    /// Posts what comes until nobody is left who tells. A notice that cannot be told for now keeps no other waiting but
+    /// those about the same alert, which would be misunderstood in another order.
     fn work(mut self, notices: &Receiver<Notice>) {
-        let mut waiting: VecDeque<Notice> = VecDeque::new();
-        let mut failed = 0;
+        let mut waiting: VecDeque<Waiting> = VecDeque::new();
         loop {
-            let came = match (waiting.is_empty(), failed) {
-                (true, _) => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                (false, 0) => Err(RecvTimeoutError::Timeout),
-                // Others may come meanwhile; that the syncer ends is noticed at once.
-                (false, failed) => match self.waits.get(failed - 1) {
-                    Some(wait) => notices.recv_timeout(*wait),
-                    None => Err(RecvTimeoutError::Timeout),
-                },
+            let came = match next(&waiting) {
+                None => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                // That the syncer ends is noticed at once.
+                Some(at) => notices.recv_timeout(waiting[at].due.saturating_duration_since(now())),
             };
             match came {
                 Ok(notice) => {
-                    waiting.push_back(notice);
+                    waiting.push_back(Waiting { notice, failed: 0, due: now() });
                     if waiting.len() > NOTICES_MAX {
                         waiting.pop_front();
-                        failed = 0;
                     }
-                    if failed > 0 {
-                        continue;
-                    }
+                    continue;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            let Some(notice) = waiting.front() else { continue };
-            let is_last = failed >= self.waits.len();
-            match self.post(notice) {
-                Tried::Later(why) if !is_last => {
+            let Some(at) = next(&waiting) else { continue };
+            let wait = self.waits.get(waiting[at].failed).copied();
+            match (self.post(&waiting[at].notice), wait) {
+                (Tried::Later(why), Some(wait)) => {
                     self.fails(&why);
-                    failed += 1;
+                    waiting[at].failed += 1;
+                    waiting[at].due = now() + wait;
                 }
-                Tried::Later(why) | Tried::Never(why) => {
+                (Tried::Later(why) | Tried::Never(why), _) => {
                     self.fails(&why);
-                    waiting.pop_front();
-                    failed = 0;
+                    waiting.remove(at);
                 }
-                Tried::Told => {
+                (Tried::Told, _) => {
                     if std::mem::take(&mut self.is_failing) {
                         tracing::info!("the webhook takes alerts again");
                     }
-                    waiting.pop_front();
-                    failed = 0;
+                    waiting.remove(at);
                 }
             }
         }
@@ -252,6 +265,18 @@ mod tests {
             write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
         }
         came
+    }
+
+    #[test]
+    fn what_fails_holds_up_no_other_alert() {
+        let of = |alert, failed, due| Waiting { notice: Notice { alert, ..notice(1) }, failed, due };
+        let soon = now();
+        let later = soon + Duration::from_secs(9);
+        let mut waiting =
+            VecDeque::from([of(AlertKind::NoLearner, 1, later), of(AlertKind::NoLearner, 0, soon)]);
+        assert_eq!(next(&waiting), Some(0), "in their order");
+        waiting.push_back(of(AlertKind::DiskFault, 0, soon));
+        assert_eq!(next(&waiting), Some(2));
     }
 
     #[test]

@@ -31,8 +31,9 @@ fn bad_input_has_a_sentence_and_a_code() {
     let taken = taken.local_addr().unwrap().to_string();
 
     let check = |code: i32, arguments: &[&str], part: &str| {
-        let (found, _, said) =
+        let (found, out, said) =
             run(&[&["serve", "--quiet", "--dir", runs, "--listen", "127.0.0.1:0"], arguments].concat());
+        assert_eq!(out, "", "{arguments:?}: nobody is told to come to a run that is not open");
         assert_eq!(found, code, "{arguments:?}: {said}");
         assert!(said.contains(part), "{arguments:?}: {said}");
         assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
@@ -50,6 +51,11 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(9, &["--tokenizer", &empty], "tokenizer");
     check(3, &["--licence", "two words"], "--licence \"two words\" is no name of a licence");
     check(3, &["--context", "100000"], "--context 100000");
+    check(3, &["--held-out", "0"], "--held-out 0 is out of range");
+    check(3, &["--admin-token", "x"], "--admin-token is no secret");
+    for origin in ["foo", "https://a.example/page", "ftp://a.example"] {
+        check(3, &["--allow-origin", origin], &format!("--allow-origin {origin} is no origin"));
+    }
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/init/model");
     check(
         19,
@@ -59,6 +65,7 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(19, &["--init", none.to_str().unwrap()], "cannot read config.json");
     assert_eq!(run(&["serve", "--init", model, "--vocab", "300"]).0, 2);
     check(11, &["--listen", "256.0.0.1:1"], "256.0.0.1:1");
+    check(11, &["--listen", "localhost:"], "and a port, as 127.0.0.1:7700 or localhost:7700");
     let (code, _, said) = run(&["serve", "--quiet", "--dir", runs, "--listen", &taken]);
     assert_eq!(code, 10, "{said}");
     let (code, _, said) = run(&["export", "--dir", runs, "--out", runs, "--licence", "a: x"]);
@@ -76,6 +83,7 @@ fn bad_input_has_a_sentence_and_a_code() {
     }
     assert_eq!(run(&["status", "--url", "http://127.0.0.1:1", "--dir", runs]).0, 2);
     assert_eq!(run(&["serve", "--no-such-flag"]).0, 2);
+    assert_eq!(run(&["serve", "--snapshot-every", "0"]).0, 2, "that would be all the time");
 }
 
 #[test]
@@ -104,4 +112,131 @@ fn doctor_and_validate_tell_what_holds() {
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, &said["valid"], &said["params"]), (0, &true.into(), &117_056.into()));
     assert!(!dir.path().join("run").exists(), "validate changes nothing");
+}
+
+const SMALL: [&str; 6] = ["--preset", "tiny", "--corpus-bytes", "60kB", "--listen", "127.0.0.1:0"];
+
+#[test]
+fn foreign_folders_are_left_as_they_are() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().to_str().unwrap();
+    fs::write(place.path().join("photo.jpg"), "mine").unwrap();
+    for verb in ["serve", "validate"] {
+        let (code, out, said) = run(&[&[verb, "--quiet", "--dir", dir], &SMALL[..]].concat());
+        assert_eq!((code, &*out), (12, ""), "{said}");
+        assert!(said.contains("holds photo.jpg, and no run: give --dir"), "{said}");
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing was written there");
+    // A run in its own text is refused before it begins, not at its second start.
+    let text = place.path().join("text");
+    fs::create_dir(&text).unwrap();
+    fs::write(text.join("a.txt"), "some words ".repeat(9_000)).unwrap();
+    let inside = text.join("run");
+    let common = ["serve", "--quiet", "--data", text.to_str().unwrap(), "--dir", inside.to_str().unwrap()];
+    let (code, _, said) = run(&[&common, &SMALL[..2], &SMALL[4..]].concat());
+    assert_eq!(code, 3, "{said}");
+    assert!(said.contains("is inside --data"), "{said}");
+    assert!(!inside.exists());
+}
+
+#[test]
+fn damage_absence_and_what_cannot_be_read_differ() {
+    let place = tempfile::tempdir().unwrap();
+    let check = |dir: &str, code: i32, part: &str| {
+        let dir = place.path().join(dir);
+        for verb in [&["status"][..], &["sample", "--prompt", "a"], &["replay"]] {
+            let (found, _, said) = run(&[verb, &["--dir", dir.to_str().unwrap()]].concat());
+            assert_eq!(found, code, "{verb:?}: {said}");
+            assert!(said.contains(part), "{said}");
+        }
+    };
+    check("absent", 16, "no run is in ");
+    fs::create_dir(place.path().join("empty")).unwrap();
+    check("empty", 16, "no run is in ");
+    let damaged = place.path().join("damaged");
+    fs::create_dir(&damaged).unwrap();
+    fs::write(damaged.join("run.json"), "{").unwrap();
+    check("damaged", 14, "not a run's description");
+    #[cfg(unix)]
+    {
+        // As a file that may not be read, for tests may be run by whoever may read everything.
+        let closed = place.path().join("closed");
+        fs::create_dir(&closed).unwrap();
+        std::os::unix::fs::symlink("run.json", closed.join("run.json")).unwrap();
+        check("closed", 15, "run.json");
+    }
+}
+
+/// What is meant for `serve` does not have other verbs look elsewhere.
+#[test]
+fn variables_divert_no_look() {
+    for verb in ["status", "history", "learners", "events"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncer-server"));
+        command.args([verb, "--url", "http://127.0.0.1:1"]).env_clear();
+        command.env("ARCHIPELAGO_DIR", "elsewhere").env("ARCHIPELAGO_NAME", "somebody");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(20), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Starts a run, waits until it is open, and stops it politely; what it said in its log.
+#[cfg(unix)]
+fn open_once(arguments: &[&str]) -> String {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+    let mut program = Command::new(env!("CARGO_BIN_EXE_syncer-server"));
+    program.args([&["serve", "--json", "--listen", "127.0.0.1:0"], arguments].concat()).env_clear();
+    let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(program.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+    // Twice at once, as a terminal and a supervisor do: it is one wish, and the run is saved.
+    for _ in 0..2 {
+        let pid = program.id().to_string();
+        drop(Command::new("kill").args(["-TERM", &pid]).status());
+    }
+    let mut said = String::new();
+    program.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let status = program.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(first.contains("listening"), "{first}{said}");
+    said
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_goes_on_with_its_own_settings() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("run");
+    let dir = dir.to_str().unwrap();
+    let begun =
+        ["--preset", "tiny", "--corpus-bytes", "60kB", "--sync-every", "7", "--no-eval", "--dir", dir];
+    open_once(&begun);
+    // Its folder alone is enough, and what may differ from start to start is taken over.
+    let said = open_once(&["--dir", dir, "--min-quorum", "2", "--seed", "1"]);
+    assert!(said.contains("resumed=true"), "{said}");
+    let kept = fs::read_to_string(place.path().join("run/settings.toml")).unwrap();
+    for line in
+        ["preset = \"tiny\"", "corpus-bytes = \"60kB\"", "sync-every = 7", "no-eval = true", "min-quorum = 2"]
+    {
+        assert!(kept.lines().any(|found| found == line), "{line}: {kept}");
+    }
+    let (code, said, _) = run(&["validate", "--json", "--dir", dir]);
+    assert!(code == 0 && said.contains("\"resumes\":true"), "{said}");
+    // The same in other words is the same, and what contradicts is named as it was given.
+    assert_eq!(run(&["validate", "--dir", dir, "--corpus-bytes", "60000"]).0, 0);
+    for (flag, value, was) in
+        [("--preset", "small", "tiny"), ("--sync-every", "8", "7"), ("--held-out", "0.1", "0.05")]
+    {
+        let (code, _, said) = run(&["validate", "--dir", dir, flag, value]);
+        assert_eq!(code, 12, "{said}");
+        assert!(said.contains(&format!("it was begun with {flag} {was}, not {flag} {value}")), "{said}");
+    }
+    let fork = place.path().join("fork");
+    let fork = fork.to_str().unwrap();
+    assert_eq!(run(&["fork", "--dir", dir, "--to", fork]).0, 0);
+    assert!(open_once(&["--dir", fork]).contains("resumed=true"));
+    // Its log begins with where it is from.
+    let events = run(&["events", "--dir", fork]).1;
+    let from = events.lines().last().unwrap_or_default();
+    assert!(from.contains("The run began where run ") && from.contains(" was after decision "), "{events}");
 }

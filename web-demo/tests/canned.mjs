@@ -138,6 +138,18 @@ const series = {
   samples: [{ timeS: 0, tokensMerged: 0, loss: 5.5, text: "once" }],
 };
 
+function setting(key, value, more = {}) {
+  const plain = { group: "Training", about: `What ${key} means`, changeable: false, choices: [] };
+  return { key, value, ...plain, ...more };
+}
+
+const settings = [
+  setting("preset", "small"),
+  setting("lr", null),
+  setting("min-quorum", "1", { changeable: true, group: "Exchange" }),
+  setting("merge", "radial", { changeable: true, group: "Exchange", choices: ["radial", "mean"] }),
+];
+
 /** Starts one. `asked` lists what came in, `orders` what was in it; `say` sends an event to all; `hangUp` ends all streams and takes no more for a while. */
 export async function startCanned() {
   const canned = {
@@ -146,6 +158,7 @@ export async function startCanned() {
     learners: [learner(1)],
     rounds: [round(11), round(12)],
     log: [line(1, 3)],
+    settings,
     token: "the token",
     asked: [],
     orders: [],
@@ -165,6 +178,7 @@ export async function startCanned() {
     const json = (value) => response.setHeader("content-type", "application/json").end(JSON.stringify(value));
     canned.asked.push(`${request.method} ${url.pathname}${url.search}`);
     if (url.pathname === "/v1/series") return json(canned.series);
+    if (url.pathname === "/v1/settings") return json({ settings: canned.settings });
     if (url.pathname === "/v1/log") return json(canned.logView(canned.log));
     if (url.pathname === "/v1/rounds") return json({ nowMs: 13_000, rounds: canned.rounds });
     if (url.pathname === "/v1/learners") {

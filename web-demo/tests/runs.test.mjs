@@ -27,7 +27,7 @@ test("an owner makes and deletes runs, and a visitor trains in one of them", asy
   await page.fill("#owner-token", (await readFile(join(house.folder, "admin.token"), "utf8")).trim());
   await page.click("#create [type=submit]");
   await says(page.locator("#said"), /^The run poems is open\./);
-  await says(card("poems").locator(".state"), /^In training$/);
+  await says(card("poems").locator(".state"), /^Waiting for machines$/);
   await page.fill("#new-name", "tales");
   await page.uncheck("#new-invite");
   await page.click("#create [type=submit]");
@@ -42,6 +42,7 @@ test("an owner makes and deletes runs, and a visitor trains in one of them", asy
   await visitor.click("#start");
   await says(card("poems").locator("dd").first(), /^1$/);
   await until("its work to be merged", async () => (await house.figures("poems")).tokensMerged > 10_000);
+  await says(card("poems").locator(".state"), /^In training$/);
   assert.equal((await house.figures("tales")).learnersTotal, 0);
   // Its other pages are those of the same run.
   await visitor.goto(new URL("dashboard", link).href);

@@ -32,7 +32,7 @@ pub(crate) fn words(
     given: &ArgMatches,
 ) -> Result<Vec<String>, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{error}; check --{CONFIG}"))?;
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    let table = table(&text)?;
     let mut words = Vec::new();
     for (key, value) in table {
         let Some(arg) = setting(verb, &key) else {
@@ -40,10 +40,9 @@ pub(crate) fn words(
             if key != CONFIG && others.into_iter().any(|verb| setting(verb, &key).is_some()) {
                 continue;
             }
-            return Err(format!(
-                "unknown key `{key}`: the keys are the flags of `{} --help`",
-                verb.get_name()
-            ));
+            let (place, meant) = (place(&text, &key), meant(verb, &key));
+            let flags = format!("the keys are the flags of `{} --help`", verb.get_name());
+            return Err(format!("{place}unknown key `{key}`{meant}: {flags}"));
         };
         if key == CONFIG {
             return Err(format!("unknown key `{key}`: a file names no other file"));
@@ -51,7 +50,8 @@ pub(crate) fn words(
         if is_hidden(verb, arg, given) {
             continue;
         }
-        words.extend(key_words(verb, &key, value)?.into_iter().flatten());
+        let given = key_words(verb, &key, value).map_err(|why| place(&text, &key) + &why)?;
+        words.extend(given.into_iter().flatten());
     }
     Ok(words)
 }
@@ -75,6 +75,55 @@ pub(crate) fn key_words(
         words.extend(word(arg, key, value)?);
     }
     Ok(Some(words))
+}
+
+/// The table in `text`.
+///
+/// # Errors
+/// A sentence: it is no TOML, and where.
+pub(crate) fn table(text: &str) -> Result<toml::Table, String> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line =
+            error.span().map(|span| 1 + text.get(..span.start).unwrap_or_default().matches('\n').count());
+        let said = error.message().replace('\n', "; ");
+        line.map_or_else(|| said.clone(), |line| format!("line {line}: {said}"))
+    })
+}
+
+/// The line of `key` in `text`, as the beginning of a sentence; nothing if it is not found, as where it is quoted.
+pub(crate) fn place(text: &str, key: &str) -> String {
+    let names = |line: &str| {
+        line.split_once('=').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
+    };
+    text.lines().position(names).map_or_else(String::new, |at| format!("line {}: ", at + 1))
+}
+
+/// The setting of `verb` that was probably meant by `key`, as part of a sentence.
+pub(crate) fn meant(verb: &Command, key: &str) -> String {
+    let names = verb.get_arguments().map(name).filter(|name| name != CONFIG);
+    let nearest = names.map(|name| (distance(&name, key), name)).min();
+    match nearest {
+        Some((changes, name)) if changes <= 1 + name.chars().count() / 4 => {
+            format!(", did you mean `{name}`?")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Letters to be put in, left out or replaced to make `b` of `a`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, left) in a.chars().enumerate() {
+        let mut before = i;
+        row[0] = i + 1;
+        for (j, right) in b.iter().enumerate() {
+            let replaced = before + usize::from(left != *right);
+            before = row[j + 1];
+            row[j + 1] = replaced.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }
 
 /// The setting of `verb` that is called `key`.
@@ -112,5 +161,61 @@ fn word(arg: &Arg, key: &str, value: toml::Value) -> Result<Option<String>, Stri
         toml::Value::Integer(number) => Ok(Some(format!("{flag}{number}"))),
         toml::Value::Float(number) => Ok(Some(format!("{flag}{number}"))),
         other => Err(format!("`{key}` is a {}: give a number, a text or true", other.type_str())),
+    }
+}
+
+/// The TOML `text` with `key` given as `value`, as it would be on a command line: its line is replaced, or one is added
+/// at the end. What stands there already, comments too, stays as it is.
+#[must_use]
+pub fn with_key(text: &str, key: &str, value: &str) -> String {
+    let found = text.parse::<toml::Table>().ok().and_then(|mut table| table.remove(key));
+    if found.is_some_and(|found| plain(&found) == value) {
+        return text.to_owned();
+    }
+    let line = format!("{key} = {}", literal(value));
+    let mut lines: Vec<&str> = text.lines().collect();
+    let names = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
+    match lines.iter().position(names) {
+        Some(at) => lines[at] = &line,
+        None => lines.push(&line),
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The value that `key` has in the TOML `text`, as it would be on a command line.
+#[must_use]
+pub fn key_of(text: &str, key: &str) -> Option<String> {
+    text.parse::<toml::Table>().ok()?.get(key).map(plain)
+}
+
+fn plain(value: &toml::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// `value` as TOML: a number or a truth value if it is one to the letter.
+fn literal(value: &str) -> String {
+    let is_number = value.parse::<i64>().is_ok_and(|number| number.to_string() == value)
+        || value.contains('.') && value.parse::<f64>().is_ok_and(|number| number.to_string() == value);
+    match is_number || ["true", "false"].contains(&value) {
+        true => value.to_owned(),
+        false => toml::Value::from(value).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_changed_and_the_rest_stays() {
+        let text = "# mine\npreset = \"tiny\" # small\nseed = 4\n";
+        assert_eq!(with_key(text, "seed", "4"), text);
+        assert_eq!(with_key(text, "seed", "5"), "# mine\npreset = \"tiny\" # small\nseed = 5\n");
+        assert_eq!(with_key("", "invite", "0123"), "invite = \"0123\"\n");
+        assert_eq!(with_key("seed = 4", "data", "a \"b\""), "seed = 4\ndata = 'a \"b\"'\n");
+        for (key, value) in [("grace-ratio", "0.8"), ("seed", "4"), ("no-eval", "true"), ("keep", "1GiB")] {
+            assert_eq!(key_of(&with_key(text, key, value), key).as_deref(), Some(value));
+        }
+        assert_eq!(key_of(text, "block"), None);
     }
 }

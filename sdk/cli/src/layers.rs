@@ -1,7 +1,7 @@
 //! Flag over environment over file over default.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
@@ -43,6 +43,13 @@ impl Sources {
         source.is_none_or(|source| source == ValueSource::DefaultValue)
     }
 
+    /// What the setting of the verb that has this id was given as, or its default; empty if it has none.
+    #[must_use]
+    pub fn words(&self, id: &str) -> Vec<String> {
+        let found = self.0.subcommand().and_then(|(_, verb)| verb.try_get_raw(id).ok().flatten());
+        found.into_iter().flatten().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
     /// Whether the switch of the verb that has this id is on.
     #[must_use]
     pub fn is_on(&self, id: &str) -> bool {
@@ -50,11 +57,17 @@ impl Sources {
     }
 }
 
-/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag; of a flag
-/// given twice the last counts; and the help of each verb ends with the exit codes.
+/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag, but for
+/// [`Program::WITHOUT_TWIN`]; of a flag given twice the last counts; and the help of each verb ends with the exit
+/// codes.
 #[must_use]
 pub fn command<P: Program>() -> Command {
-    let finish = |verb: Command| verb.mut_args(with_twin).after_help(exit_help(P::EXIT_CODES));
+    let finish = |verb: Command| {
+        let name = verb.get_name().to_owned();
+        let has_twin = |arg: &Arg| !P::WITHOUT_TWIN.contains(&(&name, arg.get_id().as_str()));
+        verb.mut_args(|arg| if has_twin(&arg) { with_twin(arg) } else { arg })
+            .after_help(exit_help(P::EXIT_CODES))
+    };
     finish(P::command()).mut_subcommands(finish).args_override_self(true)
 }
 
@@ -73,27 +86,55 @@ fn with_twin(arg: Arg) -> Arg {
 /// - [`CliError::Usage`]: a flag or a variable is unknown or malformed.
 /// - [`CliError::File`]: the file cannot be read, or a key or a value in it is wrong.
 pub fn parse<P: Program>(arguments: impl IntoIterator<Item = OsString>) -> Result<Given<P>, CliError> {
+    parse_over(arguments, |_| None)
+}
+
+/// As [`parse`], over one more file of the same form, which is below all other layers: `below` names it, if there is
+/// one, once it knows what these gave.
+///
+/// # Errors
+/// Those of [`parse`].
+pub fn parse_over<P: Program>(
+    arguments: impl IntoIterator<Item = OsString>,
+    below: impl FnOnce(&Given<P>) -> Option<PathBuf>,
+) -> Result<Given<P>, CliError> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let command = command::<P>();
     let usage = |error| CliError::Usage(Box::new(error));
     let mut matches = command.clone().try_get_matches_from(&arguments).map_err(usage)?;
-    if let Some((name, given)) = matches.subcommand()
-        && let Some(file) = given.try_get_one::<PathBuf>(CONFIG).ok().flatten()
-    {
-        let verb = command.find_subcommand(name).expect("clap matched it");
-        let wrong =
-            |why| CliError::File(FileError { file: file.clone(), why }, Sources(Box::new(matches.clone())));
-        let words = file::words(file, &command, verb, given).map_err(wrong)?;
-        // Right behind the verb: after a bare `--` they would be no flags any more.
-        let verb_at = (1..arguments.len()).find(|at| arguments[*at] == *name);
-        let behind = verb_at.map_or(arguments.len(), |at| at + 1);
-        arguments.splice(behind..behind, words.into_iter().map(OsString::from));
-        // Without the file's flags all was right, so what is wrong now is the file's.
-        let read = command.clone().try_get_matches_from(&arguments).map_err(|error| wrong(sentence(&error)));
-        matches = read?;
+    let named = matches.subcommand().and_then(|(_, verb)| verb.try_get_one::<PathBuf>(CONFIG).ok().flatten());
+    if let Some(file) = named.cloned() {
+        matches = over(&command, &mut arguments, matches, &file)?;
     }
-    let cli = P::from_arg_matches(&matches).map_err(usage)?;
-    Ok(Given { cli, sources: Sources(Box::new(matches)) })
+    let read = |matches: ArgMatches| {
+        let cli = P::from_arg_matches(&matches).map_err(usage)?;
+        Ok(Given { cli, sources: Sources(Box::new(matches)) })
+    };
+    let given = read(matches)?;
+    match below(&given) {
+        None => Ok(given),
+        Some(file) => read(over(&command, &mut arguments, *given.sources.0, &file)?),
+    }
+}
+
+/// What `arguments`, which were `found`, give over what is in `file`; its settings are put among them.
+fn over(
+    command: &Command,
+    arguments: &mut Vec<OsString>,
+    found: ArgMatches,
+    file: &Path,
+) -> Result<ArgMatches, CliError> {
+    let Some((name, given)) = found.subcommand() else { return Ok(found) };
+    let verb = command.find_subcommand(name).expect("clap matched it");
+    let wrong =
+        |why| CliError::File(FileError { file: file.to_owned(), why }, Sources(Box::new(found.clone())));
+    let words = file::words(file, command, verb, given).map_err(wrong)?;
+    // Right behind the verb: after a bare `--` they would be no flags any more.
+    let verb_at = (1..arguments.len()).find(|at| arguments[*at] == *name);
+    let behind = verb_at.map_or(arguments.len(), |at| at + 1);
+    arguments.splice(behind..behind, words.into_iter().map(OsString::from));
+    // Without the file's flags all was right, so what is wrong now is the file's.
+    command.clone().try_get_matches_from(&*arguments).map_err(|error| wrong(sentence(&error)))
 }
 
 /// The settings `A` with these flags; all others have their defaults, whatever the environment says.
@@ -114,13 +155,16 @@ pub fn defaults<A: Args>(flags: &[&str]) -> A {
 /// A sentence: `text` is no TOML, has a key that is none of `A` or is one of `foreign`, or a wrong value.
 pub fn from_toml<A: Args>(text: &str, foreign: &[&str]) -> Result<A, String> {
     let command = A::augment_args(Command::new("settings").no_binary_name(true));
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
     let mut words = Vec::new();
-    for (key, value) in table {
+    for (key, value) in file::table(text)? {
         if foreign.contains(&&*key) || key == CONFIG {
             return Err(format!("the key `{key}` does not belong here"));
         }
-        words.extend(file::key_words(&command, &key, value)?.ok_or_else(|| format!("unknown key `{key}`"))?);
+        let place = || file::place(text, &key);
+        let given = file::key_words(&command, &key, value).map_err(|why| place() + &why)?;
+        words.extend(
+            given.ok_or_else(|| format!("{}unknown key `{key}`{}", place(), file::meant(&command, &key)))?,
+        );
     }
     let found = command.try_get_matches_from(words).map_err(|error| sentence(&error))?;
     A::from_arg_matches(&found).map_err(|error| sentence(&error))
@@ -194,6 +238,7 @@ mod tests {
 
     impl Program for Toy {
         const EXIT_CODES: &[(u8, &str)] = &[(0, "done"), (12, "lost")];
+        const WITHOUT_TWIN: &[(&str, &str)] = &[("stop", "at_once")];
     }
 
     fn parse_words(words: &[&str]) -> Result<Given<Toy>, CliError> {
@@ -224,6 +269,9 @@ mod tests {
         assert_eq!(variable("speed_kmh"), "ARCHIPELAGO_SPEED");
         assert_eq!(variable("place"), "ARCHIPELAGO_PLACE");
         assert_eq!(variable("quiet"), "ARCHIPELAGO_QUIET");
+        let stop = command.find_subcommand("stop").unwrap();
+        let at_once = stop.get_arguments().find(|arg| arg.get_id() == "at_once").unwrap();
+        assert_eq!(at_once.get_env(), None, "it has none on purpose");
     }
 
     #[test]
@@ -257,6 +305,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_below_all_that_is_given() {
+        let (config, kept) =
+            (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(config.path(), "speed = 5\nloud = true").unwrap();
+        std::fs::write(kept.path(), "speed = 9\nquiet = true\nwith = ['a']").unwrap();
+        let words = ["toy", "go", "--config", config.path().to_str().unwrap()].map(OsString::from);
+        let given = parse_over::<Toy>(words, |given| {
+            assert!(!given.sources.is_default("speed_kmh") && given.sources.is_default("with"));
+            Some(kept.path().to_owned())
+        });
+        let given = given.unwrap();
+        assert_eq!(
+            (given.sources.words("speed_kmh"), given.sources.words("with")),
+            (vec!["5".into()], vec!["a".into()])
+        );
+        let Verb::Go(go) = given.cli.verb else { panic!("{:?}", given.cli.verb) };
+        assert_eq!((go.speed_kmh, go.loud, go.quiet, go.with), (5, true, false, vec!["a".to_owned()]));
+    }
+
+    #[test]
     fn knows_what_was_given() {
         let given = with_file("speed = 3", &["--loud"]).unwrap().sources;
         assert!(!given.is_default("speed_kmh") && !given.is_default("loud"));
@@ -272,7 +340,13 @@ mod tests {
             }
             other => panic!("{text}: {other:?}"),
         };
-        check("no-such-key = 1", "unknown key `no-such-key`: the keys are the flags of `go --help`");
+        check(
+            "no-such-key = 1",
+            ": line 1: unknown key `no-such-key`: the keys are the flags of `go --help`",
+        );
+        check("loud = true\n# fast\nsped = 3", ": line 3: unknown key `sped`, did you mean `speed`?");
+        check("loud = true\nspeed = {", ": line 2: ");
+        check("loud = true\nspeed = { a = 1 }", ": line 2: `speed` is a table");
         check("config = 'x'", "unknown key `config`");
         check("speed = 'high'", "invalid value 'high' for '--speed <SPEED_KMH>': invalid digit");
         check("speed = true", "invalid value 'true' for '--speed");

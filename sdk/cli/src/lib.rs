@@ -21,8 +21,8 @@ mod program;
 mod range;
 mod units;
 
-pub use file::FileError;
-pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse};
+pub use file::{FileError, key_of, with_key};
+pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};
 pub use method::{MethodArgs, as_written};
 pub use program::{Program, fail};
 pub use range::{SettingError, range, within};

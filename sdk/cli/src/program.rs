@@ -8,6 +8,9 @@ use std::process::ExitCode;
 pub trait Program: clap::Parser {
     /// Each exit code and what it means. The help of the program and of each verb lists them.
     const EXIT_CODES: &[(u8, &str)];
+    /// Settings without a twin in the environment, as verb and id: they say what is looked at or done this once, and
+    /// a variable that is set for another verb must not divert that.
+    const WITHOUT_TWIN: &[(&str, &str)] = &[];
 }
 
 /// Declares the exit codes of a program: an enum of them, and the table that its help shows.

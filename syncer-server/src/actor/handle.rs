@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Input;
+use archipelago::diloco::syncer::{Input, SyncerConfig};
 use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
 use archipelago::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -10,7 +10,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use super::subject::Subject;
 use crate::outbox::Outbox;
 use crate::report::Story;
-use crate::status::{Evaluation, LearnersQuery, LogQuery, ServerStatus};
+use crate::status::{Evaluation, Happening, LearnersQuery, LogQuery, ServerStatus};
 
 /// Commands waiting for the actor, at most; a reader that finds it full stops reading its socket.
 const COMMANDS_MAX: usize = 1_024;
@@ -35,6 +35,8 @@ pub enum Command {
     TurnedAway(Bye),
     /// An order of the owner, about this learner if it is about one.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
+    /// These settings hold from now on, and this is what changed.
+    Retune(Box<SyncerConfig>, Vec<Happening>, oneshot::Sender<Obeyed>),
     /// What is Θ̂ of this fragment?
     Hat(FragmentId, oneshot::Sender<(Version, Arc<Vec<f32>>)>),
     /// What is Θ?
@@ -120,6 +122,11 @@ impl ActorHandle {
     /// Gives an order, about `learner` if it is about one; `None` if the actor has ended.
     pub async fn order(&self, learner: Option<LearnerId>, order: Input) -> Option<Obeyed> {
         self.ask(|reply| Command::Order(learner, order, reply)).await
+    }
+
+    /// Has the owner's settings hold from now on; `changes` are told in the log. `None` if the actor has ended.
+    pub async fn retune(&self, config: SyncerConfig, changes: Vec<Happening>) -> Option<Obeyed> {
+        self.ask(|reply| Command::Retune(Box::new(config), changes, reply)).await
     }
 
     /// Θ and where the run stands; `None` if the actor has ended.

@@ -3,6 +3,7 @@
 mod alerts;
 mod ending;
 mod log;
+mod retune;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -31,7 +32,7 @@ use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
 use crate::report::Story;
 use crate::status::{Board, Evaluation, Happening, ServerStatus, Taped};
-use crate::store::{Snapshot, Store};
+use crate::store::Store;
 use crate::tape::Writer;
 use crate::webhook::Webhook;
 
@@ -59,8 +60,8 @@ pub struct Actor {
     pub mailbox: Mailbox,
     /// Where decisions go.
     pub tape: Writer,
-    /// Whether an earlier start is gone on with.
-    pub resumed: bool,
+    /// How this start of the run is told in its log.
+    pub started: Happening,
     /// Where alerts are told, beside the log.
     pub webhook: Option<Webhook>,
 }
@@ -107,11 +108,11 @@ impl Actor {
     /// - `DirInUse`: another program leads the run by now.
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
-        let Self { syncer, clock, meters, board, store, snapshot_every, mailbox, tape, resumed, webhook } =
+        let Self { syncer, clock, meters, board, store, snapshot_every, mailbox, tape, started, webhook } =
             self;
         let state = State::new(Arc::clone(syncer.fragments()), tape);
         let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook };
-        running.log(&state.record, Happening::Started { resumed });
+        running.log(&state.record, started);
         running.run(state, snapshot_every, shutdown).await
     }
 }
@@ -218,6 +219,7 @@ impl Running {
                 // A crash must not undo the owner's word, so it is on the tape before it is confirmed.
                 state.orders.push((state.record.gate.decided(), obeyed, reply));
             }
+            Command::Retune(config, changes, reply) => self.retune(state, &config, changes, reply),
             Command::Hat(fragment, reply) => {
                 if fragment.0 < self.syncer.fragments().count() {
                     state.hats.push((fragment, reply));
@@ -360,12 +362,6 @@ impl Running {
             rounds: self.syncer.rounds_merged(),
             is_final: self.syncer.is_over(),
         })
-    }
-
-    fn snapshot(&self, seq: u64) -> Snapshot {
-        let record = self.syncer.record_amid();
-        let carried = self.board.carried(self.clock.now(), self.meters.read());
-        Snapshot { seq, record, states: self.syncer.states().cloned().collect(), carried }
     }
 
     /// Once a second: measures, and publishes the status.

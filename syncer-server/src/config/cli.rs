@@ -7,6 +7,7 @@ use archipelago_cli::{CliError, Program, Sources};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
+use super::kept::{self, Kept, SETTINGS_FILE};
 use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
 use crate::errors::Exit;
 use crate::llama::Precision;
@@ -23,6 +24,17 @@ pub struct Cli {
 
 impl Program for Cli {
     const EXIT_CODES: &[(u8, &str)] = Exit::TABLE;
+    // For `serve` the folder is where a run is led; here it would have the folder looked at in place of the syncer.
+    const WITHOUT_TWIN: &[(&str, &str)] = &[
+        ("status", "dir"),
+        ("history", "dir"),
+        ("learners", "dir"),
+        ("events", "dir"),
+        ("events", "name"),
+        ("run", "order"),
+        ("run", "name"),
+        ("run", "runs"),
+    ];
 }
 
 /// What to do.
@@ -67,6 +79,9 @@ pub struct ExportArgs {
     /// Folder to write, made if it is not there
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
+    /// Replace files in --out that have the names of an export's, whoever wrote them
+    #[arg(long)]
+    pub overwrite: bool,
     /// What each parameter is written as
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
     pub dtype: Precision,
@@ -123,6 +138,9 @@ pub struct ReplayArgs {
     /// Write the model as it was then, as `export` does
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
+    /// Replace files in --out that have the names of an export's, whoever wrote them
+    #[arg(long, requires = "out")]
+    pub overwrite: bool,
     /// JSON lines on standard output
     #[arg(long)]
     pub json: bool,
@@ -169,14 +187,29 @@ pub struct SampleArgs {
     pub json: bool,
 }
 
-/// Reads flags, environment and the TOML file that they may name, and what some settings imply of others.
+/// Reads flags, environment, the TOML file that they may name and what the run in the folder was begun with, and what
+/// some settings imply of others.
 ///
 /// # Errors
 /// Those of [`archipelago_cli::parse`].
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
-    let mut given = archipelago_cli::parse::<Cli>(arguments)?;
+    let mut contradiction = None;
+    let mut given = archipelago_cli::parse_over::<Cli>(arguments, |given| {
+        let (Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config)) = &given.cli.verb else {
+            return None;
+        };
+        let file = config.dir.join(SETTINGS_FILE);
+        contradiction = kept::contradiction(&given.sources, &config.dir);
+        (config.runs.is_none() && file.is_file()).then_some(file)
+    })?;
     if let Verb::Serve(config) | Verb::Validate(config) | Verb::Doctor(config) = &mut given.cli.verb {
+        let mut kept = Kept::of(&given.sources, &config.dir, contradiction);
         classroom::imply(config, &given.sources);
+        if config.classroom {
+            kept.imply("preset", &config.preset);
+            config.invite.iter().for_each(|invite| kept.imply("invite", invite));
+        }
+        config.kept = config.runs.is_none().then_some(kept);
         if config.runs.is_some() {
             check_beside_runs(&given.sources)?;
         }

@@ -4,6 +4,7 @@ mod alerts;
 mod classroom;
 mod cli;
 mod glance;
+mod kept;
 mod name;
 mod run;
 mod runs;
@@ -11,14 +12,15 @@ mod runs;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago_cli::{Bytes, MethodArgs, Span};
+use archipelago_cli::{Bytes, MethodArgs, Span, some_time};
 use serde::Serialize;
 
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
 pub use name::RunName;
-pub use run::{INVITE_AUTO, INVITE_SHORT, invite, licence, preset, run_spec, syncer_config};
+pub use run::{INVITE_AUTO, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config};
 pub use runs::{OF_THE_SERVER, OrderArgs, RunOrder, RunsArgs};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
@@ -42,7 +44,7 @@ pub struct ServeConfig {
     /// Use this tokenizer.json of Hugging Face's tokenizers
     #[arg(long, value_name = "FILE", help_heading = "Data", conflicts_with = "init")]
     pub tokenizer: Option<PathBuf>,
-    /// Share of the text, at its end, that is kept for measuring the loss (0 to below 1)
+    /// Share of the text, at its end, that is kept for measuring the loss (above 0, below 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
 
@@ -131,7 +133,7 @@ pub struct ServeConfig {
     #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_per_address: u32,
-    /// Token of the admin routes; by default one is made and kept in the run's folder
+    /// Token of the admin routes, 16 characters or more; by default one is made and kept in the run's folder
     #[arg(long, value_name = "TOKEN", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub admin_token: Option<String>,
@@ -144,7 +146,7 @@ pub struct ServeConfig {
     #[serde(skip)]
     pub invite: Option<String>,
     /// Time between two snapshots (e.g. 30s, 5m)
-    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Server")]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time, help_heading = "Server")]
     pub snapshot_every: Span,
     /// Updates kept on the disk beyond those needed to go on, to replay the run (e.g. 1GiB, 0)
     #[arg(long, value_name = "SIZE", default_value = "1GiB", help_heading = "Server")]
@@ -169,6 +171,11 @@ pub struct ServeConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub alerts: AlertArgs,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    // What the run's folder is to keep of all this.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub kept: Option<Kept>,
 
     /// JSON lines on standard output: the address first, the final status last
     #[arg(long, help_heading = "Output")]

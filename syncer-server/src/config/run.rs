@@ -85,6 +85,29 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
     }
 }
 
+/// Shortest token of an owner, in characters: whoever guesses it steers the run.
+const ADMIN_TOKEN_CHARS_MIN: usize = 16;
+
+/// Checks the owner's token, if one is given.
+///
+/// # Errors
+/// `Config`: it is too short to be a secret, or no header could carry it.
+pub fn admin_token(given: Option<&str>) -> Result<(), ServerError> {
+    let fits = |token: &str| {
+        token.len() >= ADMIN_TOKEN_CHARS_MIN && token.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match given.is_none_or(fits) {
+        true => Ok(()),
+        // What was given is not repeated: it may be a secret with a slip in it.
+        false => Err(ServerError::Config {
+            why: format!(
+                "--admin-token is no secret: give {ADMIN_TOKEN_CHARS_MIN} or more characters of ASCII without spaces, \
+                 or leave it out, and one is made"
+            ),
+        }),
+    }
+}
+
 /// Checks the licence for the model's card, if one is chosen.
 ///
 /// # Errors
@@ -121,6 +144,7 @@ mod tests {
         change(&mut config);
         syncer_config(&config)?;
         licence(config.licence.as_deref())?;
+        admin_token(config.admin_token.as_deref())?;
         invite(&config)?;
         let mut model = preset(&config)?.model(256);
         model.context = config.context.map_or(model.context, Into::into);
@@ -144,6 +168,8 @@ mod tests {
         check(3, |config| config.context = NonZeroU32::new(1 << 17));
         check(3, |config| config.licence = Some("mit\nlicense: none".into()));
         check(3, |config| config.invite = Some("brief".into()));
+        check(3, |config| config.admin_token = Some("x".into()));
+        check(3, |config| config.admin_token = Some("sixteen and more".into()));
         check(3, |config| config.invite = Some("with space".into()));
         assert!(spec(|config| config.invite = Some(INVITE_AUTO.into())).is_ok());
         assert!(spec(|config| config.invite = Some(INVITE_SHORT.into())).is_ok());

@@ -126,8 +126,11 @@ fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
 
 /// The text to train on and, after it, the text to hold out.
 fn split_text(text: &str, held_out_ratio: f64) -> Result<(&str, &str), ServerError> {
-    if !(0.0..1.0).contains(&held_out_ratio) {
-        let why = format!("--held-out {held_out_ratio} is out of range: give a share from 0 to below 1");
+    if !(held_out_ratio > 0.0 && held_out_ratio < 1.0) {
+        let why = format!(
+            "--held-out {held_out_ratio} is out of range: give a share above 0 and below 1, for the loss is measured \
+             on that part of the text"
+        );
         return Err(ServerError::Config { why });
     }
     let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn splits_between_characters() {
         let text = "aéé";
-        assert_eq!(split_text(text, 0.0).unwrap(), ("aéé", ""));
+        assert!(split_text(text, 0.0).unwrap_err().to_string().contains("--held-out 0 is out of range"));
         assert_eq!(split_text(text, 0.2).unwrap(), ("aé", "é"));
         assert!(split_text(text, 1.0).is_err());
         assert!(split_text(text, f64::NAN).is_err());

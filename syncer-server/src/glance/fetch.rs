@@ -17,6 +17,9 @@ const DONE_WITHIN: Duration = Duration::from_secs(600);
 /// Largest answer that is read, in bytes; a syncer's are a few hundred kilobytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
+/// Longest sentence of a server that is repeated, in bytes.
+const SENTENCE_BYTES_MAX: usize = 1_000;
+
 /// `GET path` of the syncer at `url`, as JSON.
 ///
 /// # Errors
@@ -26,7 +29,10 @@ pub fn get<T: DeserializeOwned>(url: &str, path: &str) -> Result<T, ServerError>
         ask(url, path, ANSWER_WITHIN, |request| Ok(request.method("GET").body(String::new())?))?;
     let no_syncer = |why| ServerError::NoSyncer { url: base(url).to_owned(), why };
     if !status.is_success() {
-        return Err(no_syncer(format!("{path} answers {status}")));
+        return Err(no_syncer(match sentence(&body) {
+            Some(said) => format!("{path} answers {status}: {said}"),
+            None => format!("{path} answers {status}"),
+        }));
     }
     serde_json::from_slice(&body)
         .map_err(|error| no_syncer(format!("{path} answers something else ({error})")))
@@ -48,6 +54,13 @@ pub fn order_to(
         Ok(request.header("authorization", format!("Bearer {token}")).body(body)?)
     })?;
     Ok((status.is_success(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+/// What an answer says, if that is a sentence for people.
+fn sentence(body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let fits = (1..=SENTENCE_BYTES_MAX).contains(&text.len()) && !text.contains('<');
+    fits.then(|| super::plain(text))
 }
 
 /// A link to a page is good enough: what follows # is the invite, and no request carries it.

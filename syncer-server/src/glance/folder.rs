@@ -39,11 +39,11 @@ impl Folder {
     /// Opens the folder `dir` to look at it.
     ///
     /// # Errors
-    /// - `NoSnapshot`: no run is there.
+    /// - `NoRun`: no run is there.
     /// - `Disk`, `DirCorrupt`: it cannot be read.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
-        let manifest = store.manifest()?.ok_or_else(|| ServerError::NoSnapshot { dir: dir.to_owned() })?;
+        let manifest = store.begun()?;
         let snapshot = store.latest(manifest.run)?;
         Ok(Self { store, manifest, snapshot })
     }

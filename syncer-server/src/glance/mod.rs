@@ -25,7 +25,7 @@ const PAGES_MAX: usize = 1_000;
 ///
 /// # Errors
 /// - `NoSyncer`: no syncer answers.
-/// - `NoSnapshot`, `Disk`, `DirCorrupt`, `Internal`: the folder has no run, or cannot be read.
+/// - `NoRun`, `NoSnapshot`, `Disk`, `DirCorrupt`, `Internal`: the folder has no run, or cannot be read.
 pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
     let status = match &args.place.dir {
         Some(dir) => Folder::open(dir)?.status()?,

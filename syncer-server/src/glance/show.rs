@@ -113,6 +113,9 @@ fn state(status: &Status, is_asked: bool) -> &'static str {
         Status { finished: true, .. } => "complete",
         Status { finishing: true, .. } => "finishing: the last progress is being collected",
         Status { paused: true, .. } => "paused by its owner",
+        Status { disk: Some(Disk { tape_fault: Some(_), .. }), .. } => {
+            "standing still: the syncer's disk takes nothing, and learners train on what they have"
+        }
         _ if !is_asked => "as of the newest decision in its folder",
         Status { live: 0, .. } => "waiting for learners",
         _ => "training",
@@ -361,4 +364,22 @@ pub fn events(json: &Value) -> Result<String, serde_json::Error> {
         return Ok("Nothing of that kind has happened.".into());
     }
     Ok(table(&[("when", Side::Right), ("what happened", Side::Left)], &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_whose_disk_is_full_is_not_in_training() {
+        let mut json = serde_json::json!({
+            "run": "ab", "params": 1, "connected": 1, "live": 1, "learnersTotal": 1, "tokensTrained": 0,
+            "tokensMerged": 0, "participation": 0, "rounds": 0, "paused": false, "finishing": false,
+            "finished": false, "runS": 1, "disk": { "tapeFault": null },
+        });
+        assert!(status(&json).unwrap().contains("state          training"));
+        json["disk"]["tapeFault"] = "no space left on device".into();
+        let shown = status(&json).unwrap();
+        assert!(shown.contains("state          standing still") && !shown.contains("training\n"), "{shown}");
+    }
 }

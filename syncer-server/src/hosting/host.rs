@@ -15,8 +15,9 @@ use crate::links::Links;
 use crate::running::blocking;
 use crate::{door, http};
 
-/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. A run that fails is told of, and
-/// keeps none of the others from going on.
+/// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Once the runs are listed there,
+/// `tell` is called; each of them is opened after that, and `/readyz` says when all are. A run that fails is told of,
+/// and keeps none of the others from going on.
 ///
 /// # Errors
 /// - `Config`: the folder is not given.
@@ -24,6 +25,7 @@ use crate::{door, http};
 pub async fn host(
     listener: TcpListener,
     config: ServeConfig,
+    tell: impl FnOnce(),
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServerError> {
     let Some(folder) = config.runs.clone() else {
@@ -39,6 +41,7 @@ pub async fn host(
     let house = Arc::new(house);
     let (stop, stopping) = watch::channel(false);
     let web = tokio::spawn(door::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));
+    tell();
     let starting = names.into_iter().map(|name| {
         let house = Arc::clone(&house);
         async move {

@@ -15,12 +15,13 @@ use tracing::Instrument;
 
 use super::settings;
 use super::view::{RunState, RunView};
-use crate::config::{RunName, ServeConfig};
+use crate::config::{self, RunName, ServeConfig};
 use crate::errors::ServerError;
 use crate::http::{self, App};
 use crate::links::fragment;
 use crate::prepare::invite;
 use crate::running::{Running, blocking, restart};
+use crate::status::ServerStatus;
 use crate::store::Store;
 
 /// Most runs in a folder: each holds its model in memory.
@@ -98,6 +99,7 @@ impl House {
         links: Vec<String>,
     ) -> Result<(Self, Vec<RunName>), ServerError> {
         let failed = |source| ServerError::Disk { what: "read", path: folder.clone(), source };
+        config::admin_token(server.admin_token.as_deref())?;
         fs::create_dir_all(&folder).map_err(failed)?;
         let token = Store::look(&folder).admin_token(server.admin_token.as_deref())?;
         let mut runs = BTreeMap::new();
@@ -146,6 +148,11 @@ impl House {
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<RunName, Hosted>> {
         self.runs.read().expect("no thread panics with the lock")
+    }
+
+    /// The names of the runs.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.read().keys().map(ToString::to_string).collect()
     }
 
     /// The routes of a run; else why it has none.
@@ -197,6 +204,24 @@ impl House {
             }
         }))
         .await
+    }
+
+    /// How the runs stand that are served, by name. One that is slow to answer is left out.
+    pub(super) async fn statuses(&self) -> Vec<(Option<String>, ServerStatus)> {
+        let apps: Vec<_> = {
+            let runs = self.read();
+            let served = runs.iter().filter_map(|(name, hosted)| match hosted {
+                Hosted::Served(served) => Some((name.to_string(), Arc::clone(&served.app))),
+                _ => None,
+            });
+            served.collect()
+        };
+        let asked = join_all(apps.into_iter().map(|(name, app)| async move {
+            let status =
+                tokio::time::timeout(FIGURES_WITHIN, app.context.actor.status()).await.ok().flatten();
+            status.map(|status| (Some(name), *status))
+        }));
+        asked.await.into_iter().flatten().collect()
     }
 
     /// Makes a run with the settings in the TOML `text`, and starts it.

@@ -12,6 +12,7 @@ use super::view::{RunView, RunsView};
 use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
 use crate::glance::{Side, UNKNOWN, count, get, nats, order_to, percent, plain, table};
+use crate::store::is_there;
 
 /// The runs of a server, as `args` ask for them.
 ///
@@ -73,7 +74,7 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     }
     let token = match token {
         Some(token) => token.clone(),
-        None => read(&runs.join("admin.token"))?.trim().to_owned(),
+        None => kept_token(runs)?,
     };
     let (method, route, body) = match order {
         RunOrder::Create => {
@@ -88,6 +89,20 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
         true => Ok(words.trim_end().to_owned()),
         false => Err(ServerError::Config { why: words.trim_end().to_owned() }),
     }
+}
+
+/// The token that the server keeps in the folder of its runs.
+fn kept_token(runs: &Path) -> Result<String, ServerError> {
+    let path = runs.join("admin.token");
+    if !is_there(&path)? {
+        let why = format!(
+            "there is no {}: give --runs the folder that the server was started with, or --token what is in its \
+             admin.token",
+            path.display()
+        );
+        return Err(ServerError::Config { why });
+    }
+    Ok(read(&path)?.trim().to_owned())
 }
 
 fn read(path: &Path) -> Result<String, ServerError> {

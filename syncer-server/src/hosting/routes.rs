@@ -48,6 +48,7 @@ pub(super) fn router(house: Arc<House>) -> Router {
         .route("/assets/{name}", get(asset))
         .route(path::HEALTH, get(|| async { "ok\n" }))
         .route(path::READY, get(ready))
+        .route(path::METRICS, get(metrics))
         .route(path::RUNS, get(list).post(create))
         .route("/v1/runs/{name}", delete(remove))
         .route("/v1/runs/{name}/start", post(start))
@@ -96,6 +97,11 @@ async fn ready(State(house): State<Arc<House>>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
         }
     }
+}
+
+/// `/metrics`: those of all runs that are served, with the name of the run as a label.
+async fn metrics(State(house): State<Arc<House>>) -> Response {
+    http::metrics_of(&house.statuses().await)
 }
 
 /// `/v1/runs`.
@@ -202,7 +208,7 @@ async fn to_run(Path(name): Path<String>) -> Response {
 /// Everything below a run: `/runs/NAME/…`, and `/v1/runs/NAME/…` for its `/v1/…`.
 async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Response {
     let Some((name, rest)) = of_run(request.uri().path()) else {
-        return (StatusCode::NOT_FOUND, "there is nothing here; / shows the runs\n").into_response();
+        return (StatusCode::NOT_FOUND, which_run(&house.names())).into_response();
     };
     let mut router = match house.router(name) {
         Ok(router) => router,
@@ -217,6 +223,19 @@ async fn pass_on(State(house): State<Arc<House>>, mut request: Request) -> Respo
     *request.uri_mut() = uri;
     // It is ready at any time, and never fails.
     router.call(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// What whoever asks for a run at the address of the server itself is told.
+fn which_run(names: &[String]) -> String {
+    match names.first() {
+        None => "this server has no run yet; / shows its runs\n".to_owned(),
+        Some(first) => {
+            let all = names.join(", ");
+            format!(
+                "this server has several runs ({all}): add the path of one to its address, as /runs/{first}\n"
+            )
+        }
+    }
 }
 
 /// The run that `path` is about, and the path within the run.

@@ -1,22 +1,19 @@
 //! The settings of one run of several: a file in its folder.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use archipelago_cli::{FileError, from_toml};
 
-use crate::config::{OF_THE_SERVER, ServeConfig};
+use crate::config::{OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig};
 use crate::errors::ServerError;
+use crate::store::{make_private, write_private};
 
 /// The file's name.
-pub(super) const FILE: &str = "settings.toml";
+pub(super) const FILE: &str = SETTINGS_FILE;
 
 /// Largest file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
-
-/// Settings that name files of the server's machine: whoever orders from elsewhere may not.
-const PATHS: [&str; 3] = ["data", "init", "tokenizer"];
 
 /// The settings in `dir`, for a run under `server`.
 ///
@@ -48,7 +45,7 @@ fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, S
     })
 }
 
-/// Checks settings that somebody sent.
+/// Checks settings that somebody sent, who may name no files of the server's machine.
 ///
 /// # Errors
 /// A sentence: a key or a value is wrong, or names a file.
@@ -72,10 +69,11 @@ pub(super) fn write(dir: &Path, text: &str) -> Result<(), ServerError> {
         let path = path.to_owned();
         move |source| ServerError::Disk { what: "make", path, source }
     };
-    fs::create_dir(dir).map_err(failed(dir))?;
-    let path = dir.join(FILE);
-    let mut file = fs::File::create_new(&path).map_err(failed(&path))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed(&path))
+    if dir.exists() {
+        return Err(failed(dir)(std::io::ErrorKind::AlreadyExists.into()));
+    }
+    make_private(dir)?;
+    write_private(&dir.join(FILE), text)
 }
 
 #[cfg(test)]
@@ -93,7 +91,10 @@ mod tests {
             let error = read(&format!("{key} = \"x\"")).unwrap_err();
             assert_eq!(error, format!("the key `{key}` does not belong here"));
         }
-        assert_eq!(read("presett = \"tiny\"").unwrap_err(), "unknown key `presett`");
+        assert_eq!(
+            read("presett = \"tiny\"").unwrap_err(),
+            "line 1: unknown key `presett`, did you mean `preset`?"
+        );
         assert!(read("seed = \"many\"").unwrap_err().contains("--seed"));
         assert!(read("seed = ").is_err());
     }

@@ -81,7 +81,7 @@ pub async fn send_away(
 }
 
 /// The order in `body`, which looks like `example`.
-fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T, String> {
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes, example: &str) -> Result<T, String> {
     serde_json::from_slice(body)
         .map_err(|error| format!("the body is no such order ({error}): send JSON as {example}"))
 }
@@ -109,7 +109,12 @@ async fn rein<F: FnOnce(LearnerId) -> Input>(
 
 /// Has the actor carry out an order; the answer to it, which is `done` if it is.
 async fn give(app: &App, learner: Option<LearnerId>, order: Input, done: &'static str) -> Response {
-    match app.context.actor.order(learner, order).await {
+    said(app.context.actor.order(learner, order).await, learner, done)
+}
+
+/// The answer to an order about `learner`, if it is about one; `done` if it was carried out.
+pub(super) fn said(obeyed: Option<Obeyed>, learner: Option<LearnerId>, done: &'static str) -> Response {
+    match obeyed {
         Some(Obeyed::Taken) => (StatusCode::ACCEPTED, done).into_response(),
         Some(Obeyed::NoSuchLearner) => {
             let id = learner.unwrap_or_default();
@@ -133,7 +138,7 @@ async fn tell(app: &App, headers: &HeaderMap, input: Input, done: &'static str) 
 
 /// Whether the request shows the owner's token; if not, the answer to it.
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
-fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
+pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
     let own = [Some(&app.admin_token), app.host_token.as_ref()];
     if shows_token(headers, own.into_iter().flatten().map(String::as_str)) {
         return Ok(());

@@ -18,27 +18,44 @@ const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// `/metrics`.
 pub async fn metrics(State(app): State<Arc<App>>) -> Response {
     match app.context.actor.status().await {
-        Some(status) => ([(header::CONTENT_TYPE, KIND)], render(&status, unix_ms())).into_response(),
+        Some(status) => answer(&[(None, *status)]),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
     }
 }
 
-/// Metrics as text.
+/// The metrics of runs by their names, which are a label where there are several, that stand like this now.
+pub fn answer(runs: &[(Option<String>, ServerStatus)]) -> Response {
+    ([(header::CONTENT_TYPE, KIND)], render(runs, unix_ms())).into_response()
+}
+
+/// Metrics as text: all values of one metric stand together, below what it is.
 #[derive(Default)]
-struct Text(String);
+struct Text {
+    /// Name, what is told of it, and its lines.
+    metrics: Vec<(String, String, String)>,
+    /// The label of the run that is told of, if there are several.
+    run: Option<String>,
+}
 
 impl Text {
-    fn metric(&mut self, kind: &str, name: &str, labels: &str, help: &str, value: f64) {
+    fn metric(&mut self, kind: &str, name: &str, label: Option<String>, help: &str, value: f64) {
         let name = format!("archipelago_{name}");
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
+        let labels: Vec<String> = self.run.iter().map(|run| format!("run=\"{run}\"")).chain(label).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let at = self.metrics.iter().position(|(known, ..)| *known == name).unwrap_or_else(|| {
+            let about = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+            self.metrics.push((name.clone(), about, String::new()));
+            self.metrics.len() - 1
+        });
+        let _ = writeln!(self.metrics[at].2, "{name}{labels} {value}");
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.metric("counter", name, "", help, value as f64);
+        self.metric("counter", name, None, help, value as f64);
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.metric("gauge", name, "", help, value);
+        self.metric("gauge", name, None, help, value);
     }
 
     fn flag(&mut self, name: &str, help: &str, is_set: bool) {
@@ -46,14 +63,17 @@ impl Text {
     }
 }
 
-/// All metrics of a run that stands like this `now_ms` milliseconds after 1970.
-fn render(status: &ServerStatus, now_ms: u64) -> String {
+/// All metrics of `runs` that stand like this `now_ms` milliseconds after 1970.
+fn render(runs: &[(Option<String>, ServerStatus)], now_ms: u64) -> String {
     let mut text = Text::default();
-    let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
-    text.metric("gauge", "build_info", &version, "1, with the version of the program.", 1.0);
-    training(&mut text, status);
-    server(&mut text, status, now_ms);
-    text.0
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    text.metric("gauge", "build_info", Some(version), "1, with the version of the program.", 1.0);
+    for (name, status) in runs {
+        text.run.clone_from(name);
+        training(&mut text, status);
+        server(&mut text, status, now_ms);
+    }
+    text.metrics.into_iter().map(|(_, about, lines)| about + &lines).collect()
 }
 
 /// How the run goes.

@@ -8,6 +8,7 @@ mod hats;
 mod metrics;
 pub mod page;
 mod report;
+pub mod settings;
 mod socket;
 mod stats;
 mod words;
@@ -32,7 +33,9 @@ pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
 pub use export::Exports;
 pub use hats::{Hats, Terms};
+pub use metrics::answer as metrics_of;
 pub use page::remark;
+pub use settings::Settings;
 pub use words::Spelling;
 
 /// Largest body of a request, in bytes: the owner's orders, and texts to be made tokens.
@@ -54,6 +57,8 @@ pub struct App {
     pub admin_token: String,
     /// What the owner of a server with several runs may show instead.
     pub host_token: Option<String>,
+    /// The run's settings, as they are now.
+    pub settings: Settings,
     /// Sockets at once.
     pub sockets_max: u32,
     /// Sockets open.
@@ -94,6 +99,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::SERIES, get(stats::series))
         .route(path::ROUNDS, get(stats::rounds))
         .route(path::LOG, get(stats::log))
+        .route(path::SETTINGS, get(settings::settings))
         .route(path::EVENTS, get(events::events))
         .route(path::EXPORT, get(export::export))
         .route(path::HISTORY, get(report::history))
@@ -107,6 +113,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::ADMIN_FINISH, post(admin::finish))
         .route(path::ADMIN_PAUSE, post(admin::pause))
         .route(path::ADMIN_RESUME, post(admin::resume))
+        .route(path::ADMIN_SETTINGS, post(settings::change))
         .route(path::ADMIN_PACE, post(admin::pace))
         .route(path::ADMIN_DROP, post(admin::send_away))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

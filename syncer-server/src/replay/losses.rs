@@ -15,6 +15,7 @@ use crate::tape::{Member, Recording, Replayed, ReplayedMerge};
 
 /// How the held-out loss went, in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Losses {
     /// Before the first merge that was computed again.
     pub first: f32,
@@ -31,6 +32,7 @@ pub struct Losses {
 
 /// A merge that raised the loss.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Rise {
     /// Its decision.
     pub seq: u64,

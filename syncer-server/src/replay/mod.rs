@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::config::ReplayArgs;
 use crate::errors::ServerError;
-use crate::export::{Exported, Form, write};
+use crate::export::{Exported, Form, free, write};
 use crate::store::write_file;
 use crate::tape::{Recording, Replayed, ReplayedMerge};
 
@@ -21,6 +21,7 @@ pub use losses::{Losses, Rise};
 
 /// What a replay found.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Replay {
     /// The run, as 16 hex digits.
     pub run: String,
@@ -48,13 +49,17 @@ pub struct Replay {
 /// `args` says, and tells of each merge.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is no run.
+/// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
+/// - `OutTaken`: the folder for the model holds something else.
 /// - `Disk`: something cannot be read or written.
 /// - `DirCorrupt`: a decision, an update or a snapshot is damaged or missing, or leads elsewhere than it did; it is
 ///   named. Or the folder holds nothing to measure the loss on.
 #[expect(clippy::disallowed_methods, reason = "people are told how long it took")]
 pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Result<Replay, ServerError> {
     let recording = Recording::open(&args.dir)?;
+    if let Some(out) = args.out.as_deref().filter(|_| !args.overwrite) {
+        free(out, recording.manifest().run)?;
+    }
     let began = Instant::now();
     let mut span: Option<(u64, u64)> = None;
     let mut curves = Curves::new(recording.merges(args.until)?);

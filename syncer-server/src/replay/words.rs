@@ -2,8 +2,20 @@
 
 use std::fmt::{Display, Formatter, Result};
 
+use archipelago::diloco::Round;
+
 use super::{Losses, Replay, Rise};
 use crate::tape::ReplayedMerge;
+
+/// A round's number for people, who count from each start of the syncer: the upper half of the number tells one start
+/// from the next, so that no two rounds of a run have the same.
+struct Told(Round);
+
+impl Display for Told {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{}", self.0.0 & u64::from(u32::MAX))
+    }
+}
 
 impl Display for ReplayedMerge {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -11,7 +23,8 @@ impl Display for ReplayedMerge {
         let learners = members.len();
         write!(
             f,
-            "decision {seq}: round {round} on fragment {fragment}, {learners} learners, {tokens} tokens, "
+            "decision {seq}: round {} on fragment {fragment}, {learners} learners, {tokens} tokens, ",
+            Told(*round),
         )?;
         write!(f, "norm {norm:.4}")?;
         loss.map_or(Ok(()), |loss| write!(f, ", loss {loss:.4}"))
@@ -51,11 +64,23 @@ impl Display for Losses {
 impl Display for Rise {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { seq, round, fragment, before, after, members } = self;
+        let round = Told(*round);
         write!(f, "it rose most with decision {seq}, round {round} on fragment {fragment}: ")?;
         write!(f, "from {before:.4} to {after:.4}, by the updates of")?;
         members.iter().enumerate().try_for_each(|(place, member)| {
             let comma = if place == 0 { "" } else { "," };
             write!(f, "{comma} {} (learner {}, {:.0} %)", member.name, member.learner, 100.0 * member.share)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_counted_from_each_start() {
+        assert_eq!(Told(Round(7)).to_string(), "7");
+        assert_eq!(Told(Round((1_790_000_000 << 32) + 7)).to_string(), "7");
     }
 }

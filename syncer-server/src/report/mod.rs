@@ -40,13 +40,13 @@ pub struct Reports<'a> {
 /// Reports on the newest snapshot in `dir`.
 ///
 /// # Errors
-/// - `NoSnapshot`: there is none.
+/// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`: something cannot be read or written.
 pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
-    let manifest = store.manifest()?.ok_or_else(none)?;
+    let manifest = store.begun()?;
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let story = Story::new(&snapshot.record, snapshot.carried, reports.hides_names);
     write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;

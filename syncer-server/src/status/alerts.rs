@@ -1,6 +1,7 @@
 //! What the owner should look after: no learner, a loss that rises, an old snapshot, a disk that takes nothing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use archipelago::diloco::Millis;
 use serde::{Deserialize, Serialize};
@@ -117,10 +118,14 @@ impl Alerts {
             stays
         });
         for (kind, text) in wrong {
-            self.raised.entry(kind).or_insert_with(|| {
-                changes.push(AlertChange { kind, is_raised: true, text: text.clone() });
-                (now, text)
-            });
+            match self.raised.entry(kind) {
+                // It is told once, and its words follow what it is about.
+                Entry::Occupied(mut raised) => raised.get_mut().1 = text,
+                Entry::Vacant(free) => {
+                    changes.push(AlertChange { kind, is_raised: true, text: text.clone() });
+                    free.insert((now, text));
+                }
+            }
         }
         changes
     }
@@ -149,11 +154,11 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     }
     let AlertTerms { no_learner_ms, loss_ratio, snapshot_age_ms } = *terms;
     if no_learner_ms > 0 && alone_ms >= no_learner_ms {
-        let text = format!("No learner has taken part for {}.", words(no_learner_ms));
+        let text = format!("No learner has taken part for {}.", words(whole(alone_ms)));
         wrong.insert(AlertKind::NoLearner, text);
     }
     if snapshot_age_ms > 0 && sight.snapshot_age_ms >= snapshot_age_ms {
-        let text = format!("The run has not been saved for {}.", words(snapshot_age_ms));
+        let text = format!("The run has not been saved for {}.", words(whole(sight.snapshot_age_ms)));
         wrong.insert(AlertKind::SnapshotOld, text);
     }
     if let Some((last, best)) = sight.losses.filter(|_| loss_ratio > 0.0) {
@@ -167,6 +172,12 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
         }
     }
     wrong
+}
+
+/// Whole seconds, and from a minute on whole minutes: what is shown need not change each second.
+fn whole(ms: u64) -> u64 {
+    let step_ms = if ms < 60_000 { 1_000 } else { 60_000 };
+    if ms < 1_000 { ms } else { ms / step_ms * step_ms }
 }
 
 /// A time in words, to the next unit that it fills.
@@ -248,8 +259,9 @@ mod tests {
     fn says_since_when_in_words() {
         let mut alerts = Alerts::new(TERMS);
         assert_eq!(alerts.look(Millis(600_000), &Sight::default()).len(), 1);
+        assert_eq!(alerts.look(Millis(660_000), &Sight::default()), [], "it is told once");
         let view = alerts.view(Millis(660_000));
-        let text = "No learner has taken part for 10 min.".into();
+        let text = "No learner has taken part for 11 min.".into();
         assert_eq!(view, [AlertView { kind: AlertKind::NoLearner, text, for_s: 60.0 }]);
         assert_eq!([900, 90_000, 5_400_000, 9_000_000].map(words), ["0.9 s", "1.5 min", "90 min", "2.5 h"]);
     }

@@ -7,6 +7,7 @@ use archipelago_ts::Module;
 use super::view::{AbandonCause, Decision, Evaluation, Fates, MergeCause, TextSample, Timing};
 use super::*;
 use crate::hosting::{RunFigures, RunState, RunView, RunsView};
+use crate::http::settings::{SettingView, SettingsView};
 
 const HEADING: &str = "\
 What the syncer's routes answer.
@@ -17,6 +18,7 @@ GET /v1/learners?offset=&limit=&sort=   LearnersPage
 GET /v1/series               SeriesView
 GET /v1/rounds               RoundsView
 GET /v1/log?name=&limit=     LogView
+GET /v1/settings             SettingsView
 GET /v1/events               EventSource with the events of ServerEvents; their data is JSON";
 
 const EVENTS: &str = "\
@@ -77,6 +79,8 @@ fn types_of_the_routes_are_current() {
         .declare::<LogKind>()
         .declare::<AlertView>()
         .declare::<AlertKind>()
+        .declare::<SettingsView>()
+        .declare::<SettingView>()
         .declare::<RunsView>()
         .declare::<RunView>()
         .declare::<RunState>()

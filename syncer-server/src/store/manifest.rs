@@ -21,6 +21,9 @@ pub struct Manifest {
     /// The folder whose model the run began with; without one its first parameters follow from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Initial>,
+    /// The run that this one was forked from, and after which of its decisions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<(RunId, u64)>,
     /// The name of the text, for people; folders of before have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -57,7 +60,10 @@ impl Manifest {
         let (there, here) = (comparable(self), comparable(other));
         // The preset shows in the model and in much else: the model says it best.
         let model = difference("model", &there["model"], &here["model"]);
-        let corpus = || (self.corpus != other.corpus).then(|| "other text or tokenizer there".to_owned());
+        let corpus = || {
+            (self.corpus != other.corpus)
+                .then(|| "--data, --held-out, --vocab or --tokenizer gave another text there".to_owned())
+        };
         let rest = || difference("", &there, &here);
         let shards = || (self.spec.data != other.spec.data).then(|| "other shards there".to_owned());
         let init = || (beginning(self) != beginning(other)).then(|| self.other_beginning(other));
@@ -80,6 +86,14 @@ fn beginning(manifest: &Manifest) -> Option<&str> {
     manifest.init.as_ref().map(|initial| &*initial.sha256)
 }
 
+/// What gives a leaf, for people. The shape of the model, its batch and its rates may follow from the preset, too.
+const FLAGS: [(&str, &str); 4] = [
+    ("seed", "seed"),
+    ("exchange.fragments", "fragments"),
+    ("exchange.sync_every", "sync-every"),
+    ("exchange.block", "block"),
+];
+
 /// The first leaf in which two values differ.
 fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
     match (there, here) {
@@ -88,7 +102,11 @@ fn difference(name: &str, there: &Value, here: &Value) -> Option<String> {
             difference(&name, value, &b[key])
         }),
         (a, b) if a == b => None,
-        (a, b) => Some(format!("{name} is {a} there, {b} here")),
+        (a, b) => {
+            let flag = FLAGS.iter().find(|(known, _)| *known == name);
+            let name = flag.map_or(name.to_owned(), |(_, flag)| format!("--{flag}"));
+            Some(format!("{name} is {a} there, {b} here"))
+        }
     }
 }
 
@@ -106,5 +124,6 @@ mod tests {
         check(r#"{"seed": 1, "model": {"d": 1, "e": {"x": 2}}}"#, None);
         check(r#"{"model": {"d": 1, "e": {"x": 3}}, "seed": 1}"#, Some("model.e.x is 2 there, 3 here"));
         check(r#"{"model": {"d": 1, "e": "f"}, "seed": 2}"#, Some("model.e is {\"x\":2} there, \"f\" here"));
+        check(r#"{"model": {"d": 1, "e": {"x": 2}}, "seed": 2}"#, Some("--seed is 1 there, 2 here"));
     }
 }

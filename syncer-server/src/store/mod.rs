@@ -3,6 +3,7 @@
 //! ```text
 //! run.json                        what the run is (Manifest); written once
 //! initial.safetensors             the first parameters, if the run began with the model of a folder
+//! settings.toml                   what the next start goes on with, unless it is given something else
 //! tokenizer.json                  text ⇄ tokens
 //! held-out.json                   the part of the held-out text that is measured on
 //! admin.token, invite.token       readable by their owner only
@@ -15,10 +16,10 @@
 mod held_out;
 mod initial;
 mod manifest;
+mod place;
 mod snapshot;
 
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use archipelago::wire::{Invite, ModelSpec, RunId};
@@ -28,6 +29,7 @@ use crate::errors::ServerError;
 
 pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
+pub use place::{fit, is_there, is_within, make_private, names, outside, write_private};
 pub use snapshot::Snapshot;
 
 /// Snapshots kept: the newest, and the one before in case the newest is damaged.
@@ -46,8 +48,11 @@ impl Store {
     ///
     /// # Errors
     /// - `Disk`: it cannot be made or written.
+    /// - `DirForeign`: it holds no run, but something else.
     /// - `DirInUse`: another process works in it.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
+        fit(dir)?;
+        make_private(dir)?;
         let snapshots = dir.join("snapshots");
         fs::create_dir_all(&snapshots).map_err(disk("make", &snapshots))?;
         let path = dir.join("lock");
@@ -89,7 +94,7 @@ impl Store {
     /// - `DirCorrupt`: it is no manifest of ours.
     pub fn manifest(&self) -> Result<Option<Manifest>, ServerError> {
         let path = self.dir.join("run.json");
-        if !path.exists() {
+        if !is_there(&path)? {
             return match self.has_tape() || !self.snapshots()?.is_empty() {
                 true => Err(ServerError::DirCorrupt {
                     path,
@@ -107,6 +112,15 @@ impl Store {
         })
     }
 
+    /// What the run is that was begun here.
+    ///
+    /// # Errors
+    /// - `NoRun`: none was.
+    /// - Those of [`Self::manifest`].
+    pub fn begun(&self) -> Result<Manifest, ServerError> {
+        self.manifest()?.ok_or_else(|| ServerError::NoRun { dir: self.dir.clone() })
+    }
+
     /// Begins a run here, whose first parameters are `theta`, `[len]`; they are kept if they do not follow from
     /// its seed. What `run.json` speaks of is there before it is.
     ///
@@ -114,10 +128,10 @@ impl Store {
     /// - `Disk`: a file cannot be written.
     /// - `Internal`: the run has no model.
     pub fn begin(&self, manifest: &Manifest, tokenizer_json: &str, theta: &[f32]) -> Result<(), ServerError> {
-        write_file(&self.tokenizer_path(), tokenizer_json.as_bytes())?;
+        write_private(&self.tokenizer_path(), tokenizer_json)?;
         self.keep_initial(manifest, theta)?;
         let json = serde_json::to_string_pretty(manifest).expect("plain data");
-        write_file(&self.dir.join("run.json"), json.as_bytes())
+        write_private(&self.dir.join("run.json"), &json)
     }
 
     /// Keeps what is measured on, unless it is there.
@@ -128,7 +142,7 @@ impl Store {
         let path = self.held_out_path();
         match path.exists() {
             true => Ok(()),
-            false => write_file(&path, &serde_json::to_vec(held_out).expect("plain data")),
+            false => write_private(&path, &serde_json::to_string(held_out).expect("plain data")),
         }
     }
 
@@ -139,7 +153,7 @@ impl Store {
     /// - `DirCorrupt`: it is not what was kept for a model like `spec`.
     pub fn held_out(&self, spec: &ModelSpec) -> Result<Option<HeldOut>, ServerError> {
         let path = self.held_out_path();
-        if !path.exists() {
+        if !is_there(&path)? {
             return Ok(None);
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
@@ -161,6 +175,8 @@ impl Store {
         let paths = self.snapshots()?;
         let mut last_fault = None;
         for path in paths.iter().rev() {
+            // That it may not be read is no damage: the one before would be an older run.
+            File::open(path).map_err(disk("read", path))?;
             match Snapshot::read(path) {
                 Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
                 Ok(snapshot) => last_fault = Some(format!("it is of run {}, not {run}", snapshot.record.run)),
@@ -196,10 +212,10 @@ impl Store {
         self.dir.join("tape.sqlite")
     }
 
-    /// Whether the run's tape is there.
+    /// Whether the run's tape is there. One that cannot be looked at is: whoever reads it says why that fails.
     #[must_use]
     pub fn has_tape(&self) -> bool {
-        self.tape_path().exists()
+        self.tape_path().try_exists().unwrap_or(true)
     }
 
     /// Writes `snapshot` as the newest and removes all but the newest two.
@@ -248,26 +264,22 @@ impl Store {
     /// The secret in the file `name`; if it is not there, what `make` makes.
     fn token(&self, name: &str, make: fn() -> Result<String, ServerError>) -> Result<String, ServerError> {
         let path = self.dir.join(name);
-        if path.exists() {
+        if is_there(&path)? {
             let token = fs::read_to_string(&path).map_err(disk("read", &path))?;
             if !token.trim().is_empty() {
                 return Ok(token.trim().to_owned());
             }
         }
         let token = make()?;
-        fs::create_dir_all(&self.dir).map_err(disk("make", &self.dir))?;
-        // Temporary files are made readable by their owner only, on every system.
-        let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(disk("write", &path))?;
-        writeln!(file, "{token}").map_err(disk("write", &path))?;
-        file.as_file().sync_all().map_err(disk("write", &path))?;
-        file.persist(&path).map_err(|error| disk("write", &path)(error.error))?;
+        make_private(&self.dir)?;
+        write_private(&path, &format!("{token}\n"))?;
         Ok(token)
     }
 
     /// The snapshots, oldest first.
     pub(crate) fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
         let folder = self.dir.join("snapshots");
-        if !folder.exists() {
+        if !is_there(&folder)? {
             return Ok(Vec::new());
         }
         let mut paths = Vec::new();

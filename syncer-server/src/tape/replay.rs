@@ -27,6 +27,7 @@ pub struct Replayed {
 
 /// A merge on the tape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ReplayedMerge {
     /// Its row.
     pub seq: u64,
@@ -53,6 +54,7 @@ pub struct ReplayedMerge {
 
 /// A learner with an update in a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Member {
     /// The learner.
     pub learner: LearnerId,
@@ -78,12 +80,12 @@ impl Recording {
     /// Opens the tape in `dir`; a syncer may work there meanwhile.
     ///
     /// # Errors
-    /// - `NoSnapshot`: there is no run.
+    /// - `NoRun`: there is no run.
     /// - `Disk`: something cannot be read.
     /// - `DirCorrupt`: the tape is missing or another run's.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
-        let manifest = store.manifest()?.ok_or_else(|| ServerError::NoSnapshot { dir: dir.to_owned() })?;
+        let manifest = store.begun()?;
         let path = store.tape_path();
         if !path.exists() {
             let why = "there is no tape: the run is of an older version, and has only snapshots".to_owned();

@@ -40,16 +40,17 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
     let server = Server::start(ServeConfig { alerts, ..defaults }).await;
 
     let notice = posted(&hook).await;
-    let text = "No learner has taken part for 0.001 s.";
+    let text = "No learner has taken part for ";
+    let notice_of_trouble = notice["text"].clone();
     assert_eq!((&notice["alert"], &notice["raised"]), (&"noLearner".into(), &true.into()));
-    assert_eq!(notice["text"], text);
+    assert!(notice["text"].as_str().unwrap().starts_with(text), "{notice}");
     let status = server.status().await;
     assert_eq!((&status["alerts"][0]["kind"], &status["run"]), (&"noLearner".into(), &notice["run"]));
-    assert_eq!(status["alerts"][0]["text"], text);
+    assert!(status["alerts"][0]["text"].as_str().unwrap().starts_with(text), "{}", status["alerts"]);
     let place = PlaceArgs { url: format!("http://{}", server.address), dir: None };
     let looked = tokio::task::spawn_blocking(|| glance::status(&StatusArgs { place, json: false }));
     let looked = looked.await.unwrap().unwrap();
-    assert!(looked.contains(&format!("ALERT          {text} On for ")), "{looked}");
+    assert!(looked.contains(&format!("ALERT          {text}")), "{looked}");
 
     let _learner = Learner::join(&server, 1).await;
     let notice = posted(&hook).await;
@@ -65,6 +66,6 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
         let entries = log["entries"].as_array().unwrap().iter();
         entries.filter(|entry| entry["kind"] == kind).map(|entry| entry["text"].clone()).collect::<Vec<_>>()
     };
-    assert_eq!((of_kind("trouble"), of_kind("mended")), (vec![text.into()], vec![relief.into()]));
+    assert_eq!((of_kind("trouble"), of_kind("mended")), (vec![notice_of_trouble], vec![relief.into()]));
     server.stop().await;
 }

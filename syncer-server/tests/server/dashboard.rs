@@ -159,7 +159,7 @@ async fn all_who_watch_hear_that_the_run_is_complete() {
         watch.until("status", 1).await;
         watches.push(watch);
     }
-    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     for watch in &mut watches {
         while !watch.text.contains(r#""finished":true"#) {
             let heard = watch.text.matches("event: status\n").count();

@@ -115,9 +115,9 @@ async fn only_the_same_run_goes_on_in_a_folder() {
         assert!(error.to_string().contains(word), "{error}");
     };
     check(|config| config.preset = "small".into(), "model.context is 64 there, 128 here").await;
-    check(|config| config.method.sync_every = 9, "exchange.sync_every is 1 there, 9 here").await;
-    check(|config| config.seed = 9, "seed is 1 there, 9 here").await;
-    check(|config| config.corpus_bytes = "61kB".parse().unwrap(), "other text").await;
+    check(|config| config.method.sync_every = 9, "--sync-every is 1 there, 9 here").await;
+    check(|config| config.seed = 9, "--seed is 1 there, 9 here").await;
+    check(|config| config.corpus_bytes = "61kB".parse().unwrap(), "another text there").await;
 
     // What learners need not agree on may change.
     let mut config = config(dir.path());

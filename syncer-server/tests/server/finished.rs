@@ -8,7 +8,7 @@ use syncer_server::{ServeConfig, Store};
 
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-const FINISH: &str = "POST /v1/admin/finish\nAuthorization: Bearer secret";
+const FINISH: &str = "POST /v1/admin/finish\nAuthorization: Bearer secret-of-the-owner";
 
 /// The first status that `pick` takes.
 async fn until(server: &Server, pick: impl Fn(&Value) -> bool) -> Value {
@@ -69,7 +69,7 @@ async fn is_complete(server: &Server) {
         let request = format!("POST /v1/admin/{path}\nContent-Length: {}", body.len());
         assert_eq!(server.exchange(&request, body).await.0, 401, "{path}");
         let (code, _, said) =
-            server.exchange(&format!("{request}\nAuthorization: Bearer secret"), body).await;
+            server.exchange(&format!("{request}\nAuthorization: Bearer secret-of-the-owner"), body).await;
         let said = String::from_utf8(said).unwrap();
         assert!(code == 409 && said.starts_with("the run is complete"), "{path}: {code} {said}");
     }

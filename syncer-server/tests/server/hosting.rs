@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use syncer_server::{ServeConfig, ServerError, host};
+use syncer_server::{PlaceArgs, ServeConfig, ServerError, StatusArgs, glance, host};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -27,10 +27,10 @@ impl House {
         let (stop, stopped) = oneshot::channel();
         let config = ServeConfig {
             runs: Some(folder.to_owned()),
-            admin_token: Some("secret".into()),
+            admin_token: Some("secret-of-the-owner".into()),
             ..ServeConfig::default()
         };
-        let task = tokio::spawn(host(listener, config, async { drop(stopped.await) }));
+        let task = tokio::spawn(host(listener, config, || {}, async { drop(stopped.await) }));
         Self { address, stop, task }
     }
 
@@ -47,7 +47,12 @@ impl House {
     }
 
     async fn create(&self, name: &str, settings: &str) -> (u16, String) {
-        self.ask("POST /v1/runs", "secret", &json!({ "name": name, "settings": settings }).to_string()).await
+        self.ask(
+            "POST /v1/runs",
+            "secret-of-the-owner",
+            &json!({ "name": name, "settings": settings }).to_string(),
+        )
+        .await
     }
 
     async fn list(&self, token: &str) -> Vec<Value> {
@@ -101,7 +106,7 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     assert_eq!(house.create("a", SETTINGS).await, (409, "there is a run a already\n".to_owned()));
     // An invite is the owner's to hand on.
     assert_eq!(house.list("").await[0]["link"], Value::Null);
-    let link = house.list("secret").await[0]["link"].as_str().unwrap().to_owned();
+    let link = house.list("secret-of-the-owner").await[0]["link"].as_str().unwrap().to_owned();
     assert_eq!(link, format!("http://{}/runs/a/#invite=open-sesame", house.address));
 
     for order in ["POST /v1/runs", "DELETE /v1/runs/a", "POST /v1/runs/a/archive", "POST /v1/runs/a/start"] {
@@ -117,9 +122,9 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     assert_eq!(house.ask("POST /v1/runs/b/admin/pause", of_a.trim(), "").await.0, 401);
     assert_eq!(house.ask("POST /runs/b/v1/admin/pause", of_a.trim(), "").await.0, 401);
     assert_eq!(states(&house.list("").await), [("a", "paused"), ("b", "open")]);
-    assert_eq!(house.ask("POST /v1/runs/a/admin/resume", "secret", "").await.0, 202);
+    assert_eq!(house.ask("POST /v1/runs/a/admin/resume", "secret-of-the-owner", "").await.0, 202);
 
-    assert_eq!(house.ask("POST /v1/runs/a/archive", "secret", "").await.0, 200);
+    assert_eq!(house.ask("POST /v1/runs/a/archive", "secret-of-the-owner", "").await.0, 200);
     assert_eq!(states(&house.list("").await), [("a", "archived"), ("b", "open")]);
     assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 503);
     assert_eq!(house.ask("GET /v1/runs/b/status", "", "").await.0, 200);
@@ -128,10 +133,13 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     // It stays away over a restart.
     let house = House::start(dir.path()).await;
     assert_eq!(states(&house.settled().await), [("a", "archived"), ("b", "open")]);
-    assert_eq!(house.ask("POST /v1/runs/a/start", "secret", "").await.0, 200);
-    assert_eq!(house.ask("POST /v1/runs/a/start", "secret", "").await.0, 409);
-    assert_eq!(house.ask("DELETE /v1/runs/a", "secret", "").await, (200, "the run a is deleted\n".into()));
-    assert_eq!(house.ask("DELETE /v1/runs/a", "secret", "").await.0, 404);
+    assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 200);
+    assert_eq!(house.ask("POST /v1/runs/a/start", "secret-of-the-owner", "").await.0, 409);
+    assert_eq!(
+        house.ask("DELETE /v1/runs/a", "secret-of-the-owner", "").await,
+        (200, "the run a is deleted\n".into())
+    );
+    assert_eq!(house.ask("DELETE /v1/runs/a", "secret-of-the-owner", "").await.0, 404);
     assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 404);
     assert_eq!(states(&house.list("").await), [("b", "open")]);
     assert!(!dir.path().join("a").exists());
@@ -160,12 +168,46 @@ async fn a_run_that_cannot_be_opened_keeps_no_other_from_being_served() {
     assert_eq!(house.ask("GET /v1/runs/good/status", "", "").await.0, 200);
 
     fs::write(dir.path().join("bad/settings.toml"), SETTINGS).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/bad/start", "secret", "").await.0, 200);
+    assert_eq!(house.ask("POST /v1/runs/bad/start", "secret-of-the-owner", "").await.0, 200);
     assert_eq!(house.ask("GET /readyz", "", "").await, (200, "ready\n".into()));
     // One whose folder was put there meanwhile can be started too.
     fs::create_dir(dir.path().join("later")).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/later/start", "secret", "").await.0, 404);
+    assert_eq!(house.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 404);
     fs::write(dir.path().join("later/settings.toml"), SETTINGS).unwrap();
-    assert_eq!(house.ask("POST /v1/runs/later/start", "secret", "").await.0, 200);
+    assert_eq!(house.ask("POST /v1/runs/later/start", "secret-of-the-owner", "").await.0, 200);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let house = House::start(dir.path()).await;
+    let none = house.ask("GET /v1/status", "", "").await;
+    assert_eq!((none.0, none.1.contains("has no run yet")), (404, true), "{}", none.1);
+    for name in ["poems", "tales"] {
+        assert_eq!(house.create(name, SETTINGS).await.0, 200);
+    }
+    for path in ["/v1/status", "/v1/ws", "/v1/learners", "/dashboard"] {
+        let (code, words) = house.ask(&format!("GET {path}"), "", "").await;
+        let expected =
+            "this server has several runs (poems, tales): add the path of one to its address, as /runs/poems";
+        assert_eq!((code, words.trim()), (404, expected), "{path}");
+    }
+    let url = format!("http://{}", house.address);
+    let ask = |url: String| {
+        let args = StatusArgs { place: PlaceArgs { url, dir: None }, json: false };
+        tokio::task::spawn_blocking(move || glance::status(&args))
+    };
+    let error = ask(url.clone()).await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("several runs (poems, tales)"), "{error}");
+    assert!(ask(format!("{url}/runs/poems/")).await.unwrap().unwrap().contains("waiting for learners"));
+
+    // What is scraped there is of all runs, each under what it is.
+    let (code, metrics) = house.ask("GET /metrics", "", "").await;
+    assert_eq!(code, 200);
+    for name in ["poems", "tales"] {
+        assert!(metrics.contains(&format!("\narchipelago_learners_live{{run=\"{name}\"}} 0\n")), "{metrics}");
+    }
+    assert_eq!(metrics.matches("# TYPE archipelago_learners_live gauge\n").count(), 1, "{metrics}");
     house.stop().await;
 }

@@ -43,6 +43,7 @@ fn replay(dir: &Path) -> Result<Replay, ServerError> {
             points: 1,
             plot: None,
             out: None,
+            overwrite: false,
             json: false,
         },
         |_| {},
@@ -98,8 +99,8 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     server.stop().await;
 
     let (single, half) = (out.path().join("single"), out.path().join("half"));
-    export(dir.path(), &single, Precision::F32, Some("mit")).unwrap();
-    export(dir.path(), &half, Precision::Bf16, None).unwrap();
+    export(dir.path(), &single, Precision::F32, Some("mit"), false).unwrap();
+    export(dir.path(), &half, Precision::Bf16, None, false).unwrap();
     // Its parameters were bfloat16, so rounding to that takes nothing.
     let (single_tensors, half_tensors) = (tensors(&single), tensors(&half));
     assert_eq!(single_tensors.len(), 20);
@@ -194,13 +195,14 @@ async fn a_crash_amid_the_start_loses_nothing() {
     let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap();
     let parameters = |dir: &Path| {
         let out = tempfile::tempdir().unwrap();
-        export(dir, out.path(), Precision::F32, None).unwrap();
+        export(dir, out.path(), Precision::F32, None, false).unwrap();
         tensors(out.path())
     };
-    // In the order in which a start writes them; the tape comes last.
+    // In the order in which a start writes them, behind its lock; the tape comes last.
     let written = ["tokenizer.json", "initial.safetensors", "run.json", "snapshots"];
     for count in 1..=written.len() {
         let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("lock"), "").unwrap();
         for name in &written[..count] {
             let (from, to) = (whole.path().join(name), dir.path().join(name));
             if from.is_dir() {
@@ -232,7 +234,7 @@ async fn another_beginning_is_another_run() {
     server.status().await;
     server.stop().await;
     // The same shape with other parameters.
-    export(dir.path(), other.path(), Precision::F32, None).unwrap();
+    export(dir.path(), other.path(), Precision::F32, None, false).unwrap();
     let path = other.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

@@ -30,7 +30,7 @@ fn text(entry: &Value) -> String {
 }
 
 async fn owner(server: &Server, order: &str) {
-    let request = format!("POST /v1/admin/{order}\nAuthorization: Bearer secret");
+    let request = format!("POST /v1/admin/{order}\nAuthorization: Bearer secret-of-the-owner");
     assert_eq!(server.http(&request).await.0, 202, "{order}");
 }
 

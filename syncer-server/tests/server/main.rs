@@ -16,6 +16,7 @@ mod log;
 mod monitoring;
 mod owner;
 mod replay;
+mod settings;
 mod socket;
 mod support;
 mod take_home;

@@ -19,7 +19,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
         assert_eq!(server.http(&format!("POST /v1/admin/{verb}\nAuthorization: Bearer no")).await.0, 401);
     }
     assert_eq!(server.status().await["paused"], false);
-    assert_eq!(server.http("POST /v1/admin/pause\nAuthorization: Bearer secret").await.0, 202);
+    assert_eq!(server.http("POST /v1/admin/pause\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     let held = |message| match message {
         Message::Hold { held, .. } => Some(held),
         _ => None,
@@ -33,7 +33,7 @@ async fn a_paused_run_waits_over_a_restart_and_goes_on() {
     let mut learner = Learner::join(&server, 1).await;
     assert!(learner.welcome.held);
     assert!(learner.welcome.tokens_trained > 0, "the account so far");
-    assert_eq!(server.http("POST /v1/admin/resume\nAuthorization: Bearer secret").await.0, 202);
+    assert_eq!(server.http("POST /v1/admin/resume\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     let first = learner.until(|message| match message {
         Message::Hold { held, .. } => Some(held),
         Message::Collect { .. } | Message::Lease { .. } => Some(true),
@@ -133,7 +133,7 @@ async fn the_owner_slows_a_learner_down_and_everybody_sees_it() {
     let mut learner = Learner::join(&server, 1).await;
     assert_eq!((learner.welcome.share, shown(&server).await), (Share::FULL, (1.0, None)));
     assert_eq!(order(&server, "1/pace", "no", r#"{"share":0.5}"#).await.0, 401);
-    assert_eq!(order(&server, "1/pace", "secret", r#"{"share":0.25}"#).await.0, 202);
+    assert_eq!(order(&server, "1/pace", "secret-of-the-owner", r#"{"share":0.25}"#).await.0, 202);
     let pace = |message| match message {
         Message::Pace { share, .. } => Some(share),
         _ => None,
@@ -154,7 +154,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
     let learner = Learner::join(&server, 1).await;
     let mut other = Learner::join(&server, 2).await;
     assert_eq!(order(&server, "1/drop", "no", r#"{"seconds":60}"#).await.0, 401);
-    assert_eq!(order(&server, "1/drop", "secret", r#"{"seconds":60}"#).await.0, 202);
+    assert_eq!(order(&server, "1/drop", "secret-of-the-owner", r#"{"seconds":60}"#).await.0, 202);
     let end = learner.client.end().await;
     let dropped = u16::from(CloseCode::Dropped);
     assert_eq!((end.bye, end.close, end.wait_ms), (dropped, dropped, 60_000));
@@ -169,7 +169,7 @@ async fn the_owner_sends_a_learner_away_and_lets_it_back() {
     assert!(end.wait_ms > 0 && end.wait_ms <= 60_000, "{end:?}");
     other.merge().await;
 
-    assert_eq!(order(&server, "1/drop", "secret", r#"{"seconds":0}"#).await.0, 202);
+    assert_eq!(order(&server, "1/drop", "secret-of-the-owner", r#"{"seconds":0}"#).await.0, 202);
     assert_eq!(shown(&server).await, (1.0, None));
     Learner::join(&server, 1).await.merge().await;
     server.stop().await;
@@ -194,12 +194,12 @@ async fn orders_about_learners_are_checked() {
         ("1/drop", r#"{"seconds":3601}"#, 400, "3601 s make no sense"),
         ("1/drop", r#"{"share":0.5}"#, 400, "{\"seconds\": 20}"),
     ] {
-        let (found, said) = order(&server, path, "secret", body).await;
+        let (found, said) = order(&server, path, "secret-of-the-owner", body).await;
         assert_eq!(found, code, "{path} {body}: {said}");
         assert!(said.contains(words), "{path} {body}: {said}");
     }
     let large = format!("{{\"share\":0.5{}}}", " ".repeat(5_000));
-    assert_eq!(order(&server, "1/pace", "secret", &large).await.0, 413);
+    assert_eq!(order(&server, "1/pace", "secret-of-the-owner", &large).await.0, 413);
     assert_eq!(shown(&server).await, (1.0, None));
     server.stop().await;
 }

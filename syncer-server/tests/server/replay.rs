@@ -42,6 +42,7 @@ fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
         points,
         plot: None,
         out: None,
+        overwrite: false,
         json: false,
     }
 }
@@ -136,7 +137,7 @@ async fn gives_the_model_of_any_moment() {
         ..args(dir.path(), None)
     };
     let (_, merges) = replay(&args(dir.path(), None));
-    export(dir.path(), &out.path().join("now"), Precision::F32, None).unwrap();
+    export(dir.path(), &out.path().join("now"), Precision::F32, None, false).unwrap();
     let last = replay(&at(u64::MAX, "last")).0;
     assert_eq!(last.exported.unwrap().tokens_merged, last.tokens_merged);
     assert!(model("last") == model("now"), "the tape leads to the newest snapshot");

@@ -167,7 +167,7 @@ async fn stopping_and_finishing_say_goodbye() {
     let (client, _) = Client::greet(&server, 1).await;
     assert_eq!(server.http("POST /v1/admin/finish").await.0, 401);
     assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secreT").await.0, 401);
-    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     assert_eq!(client.end().await.close, u16::from(CloseCode::Done));
     let status = server.stop().await;
     assert_eq!((status.core.updates_pending, status.core.finished), (0, true));
@@ -178,7 +178,7 @@ async fn the_goodbye_does_not_overtake_the_last_receipts() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(config(dir.path())).await;
     let mut learner = Learner::join(&server, 1).await;
-    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret").await.0, 202);
+    assert_eq!(server.http("POST /v1/admin/finish\nAuthorization: Bearer secret-of-the-owner").await.0, 202);
     let (mut sent, mut told) = (vec![], vec![]);
     let bye = loop {
         match learner.client.next().await {

@@ -34,7 +34,7 @@ pub fn config(dir: &Path) -> ServeConfig {
         corpus_bytes: "60kB".parse().unwrap(),
         method: MethodArgs { sync_every: 1, rounds_in_flight: 1, ..defaults.method },
         no_eval: true,
-        admin_token: Some("secret".into()),
+        admin_token: Some("secret-of-the-owner".into()),
         ..defaults
     }
 }

@@ -5,7 +5,7 @@ use std::io::{Cursor, Read};
 use archipelago::diloco::Fragments;
 use archipelago::model;
 use safetensors::SafeTensors;
-use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, export, report};
+use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, backup, export, report};
 use tokenizers::Tokenizer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,12 +17,12 @@ use crate::support::{Learner, PATIENCE, Server, config, header};
 async fn a_folder_holds_the_model_whole() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let out = out.path().join("model");
-    assert!(matches!(export(dir.path(), &out, Precision::F32, None), Err(ServerError::NoSnapshot { .. })));
+    assert!(matches!(export(dir.path(), &out, Precision::F32, None, false), Err(ServerError::NoRun { .. })));
 
     let server = Server::start(config(dir.path())).await;
     let run = server.status().await["run"].as_str().unwrap().to_owned();
     // A snapshot is there before the first learner, and may be taken while the server runs.
-    let exported = export(dir.path(), &out, Precision::F32, None).unwrap();
+    let exported = export(dir.path(), &out, Precision::F32, None, false).unwrap();
     assert_eq!(exported.run, run);
     server.stop().await;
 
@@ -69,7 +69,7 @@ async fn an_archive_holds_the_same_files() {
     assert_eq!(header(&head, "content-disposition"), format!("attachment; filename=\"{name}.zip\""));
     server.stop().await;
 
-    export(dir.path(), out.path(), Precision::F32, None).unwrap();
+    export(dir.path(), out.path(), Precision::F32, None, false).unwrap();
     let mut archive = ZipArchive::new(Cursor::new(body)).unwrap();
     let mut count = 0;
     for entry in std::fs::read_dir(out.path()).unwrap() {
@@ -143,11 +143,54 @@ async fn a_report_and_its_curves_are_for_everybody() {
 
     // The folder tells the same.
     let (out, events) = (dir.path().join("model"), dir.path().join("events"));
-    export(dir.path(), &out, Precision::F32, None).unwrap();
+    export(dir.path(), &out, Precision::F32, None, false).unwrap();
     let reports = Reports { out: &out, tensorboard: Some(&events), hides_names: false };
     report(dir.path(), reports).unwrap();
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("learner 1") && page.contains("built-in grammar"), "{page}");
     assert!(out.join("history.jsonl").exists());
     assert_eq!(std::fs::read_dir(&events).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn nobodys_files_are_written_over() {
+    let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Server::start(config(dir.path())).await.stop().await;
+    let to = |name: &str| out.path().join(name);
+    let written = |name: &str, overwrite| export(dir.path(), &to(name), Precision::F32, None, overwrite);
+    // Its own export it may replace, and what has an export's names if it is told to.
+    written("own", false).unwrap();
+    written("own", false).unwrap();
+    for (name, file) in [("notes", "notes.txt"), ("model", "config.json"), ("card", "README.md")] {
+        std::fs::create_dir(to(name)).unwrap();
+        std::fs::write(to(name).join(file), "mine").unwrap();
+        let error = written(name, false).unwrap_err();
+        assert_eq!(error.exit_code(), 12, "{error}");
+        assert!(
+            error.to_string().contains(&format!("holds {file}, which no export of this run wrote")),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_dir(to(name)).unwrap().count(), 1);
+        assert_eq!(std::fs::read_to_string(to(name).join(file)).unwrap(), "mine");
+    }
+    written("notes", true).unwrap();
+    assert_eq!(std::fs::read_to_string(to("notes/notes.txt")).unwrap(), "mine");
+
+    let error = backup(dir.path(), &dir.path().join("copies/a")).unwrap_err();
+    assert!(error.exit_code() == 3 && error.to_string().contains("inside the run's own folder"), "{error}");
+    assert!(!dir.path().join("copies").exists());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn what_a_run_keeps_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("runs/a");
+    Server::start(config(&dir)).await.stop().await;
+    let mode = |name: &str| std::fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(""), 0o700);
+    for name in ["run.json", "tokenizer.json", "held-out.json"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
 }

@@ -88,7 +88,7 @@ async fn only_the_invited_are_told() {
 async fn a_snapshot_writes_what_its_parameters_write() {
     let dir = tempfile::tempdir().unwrap();
     let fails = |args: &SampleArgs| sample(args, |_| Ok(())).unwrap_err();
-    assert!(matches!(fails(&args(dir.path())), ServerError::NoSnapshot { .. }));
+    assert!(matches!(fails(&args(dir.path())), ServerError::NoRun { .. }));
     let server = Server::start(config(dir.path())).await;
     server.stop().await;
 

@@ -2,6 +2,7 @@
 import "./dashboard.css";
 import "./reins.css";
 import "./class.css";
+import "./settings.css";
 import type { LogView, RoundsView, SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { EventLink, type LinkState } from "../shared/events.js";
@@ -19,6 +20,7 @@ import { showNewsOf } from "./news.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
 import { countdownOf, sentenceOf } from "./sentence.js";
+import { Settings } from "./settings.js";
 import { Timeline } from "./timeline.js";
 
 const course = new Course();
@@ -32,6 +34,7 @@ const timeline = new Timeline((learner) => learners.nameOf(learner));
 const owner = new Owner();
 const learners = new Learners(owner);
 const log = new LogList();
+const settings = new Settings(owner);
 const alerts = new AlertBanner();
 const classView = new ClassView(owner, course);
 const shared = find("share-link", HTMLInputElement);
@@ -138,7 +141,11 @@ const events = new EventLink(
       refreshSamples();
       classView.refresh();
     },
-    log: (news) => log.take(news, false),
+    log: (news) => {
+      log.take(news, false);
+      // Another tab of the owner's may have changed them.
+      if (news.entries.some((entry) => entry.kind === "owner")) void settings.refresh();
+    },
     lagged: () => {
       void loadSeries();
       void loadRounds();

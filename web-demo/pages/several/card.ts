@@ -57,7 +57,9 @@ export function blankCard(ask: (order: Order, name: string) => void): HTMLLIElem
 
 /** Writes `run` into its card, with buttons if its owner looks. */
 export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): void {
-  const [state, tone, orders] = STATES[run.state];
+  const [named, toned, orders] = STATES[run.state];
+  const isAlone = run.state === "open" && run.figures?.live === 0;
+  const [state, tone] = isAlone ? ["Waiting for machines", "waiting"] : [named, toned];
   const isServed = run.state !== "archived" && run.state !== "failed" && run.state !== "starting";
   card.dataset["name"] = run.name;
   const title = part(card, "h2 a");

@@ -6,6 +6,7 @@
 // GET /v1/series               SeriesView
 // GET /v1/rounds               RoundsView
 // GET /v1/log?name=&limit=     LogView
+// GET /v1/settings             SettingsView
 // GET /v1/events               EventSource with the events of ServerEvents; their data is JSON
 //
 // Generated from Rust types. Do not edit: change those, then run
@@ -467,6 +468,28 @@ export type AlertView = {
 
 /** What there is an alert for. */
 export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault";
+
+/** `/v1/settings`: the settings of the run, in the order of the help. */
+export type SettingsView = {
+  /** All but secrets and what names files. */
+  settings: Array<SettingView>,
+};
+
+/** One setting of the run. */
+export type SettingView = {
+  /** Its flag, without the hyphens before it. */
+  key: string,
+  /** What it is, as it would be given; `None` where that follows from another one. */
+  value: string | null,
+  /** What it means, as a sentence. */
+  about: string,
+  /** What it belongs to. */
+  group: string,
+  /** Whether the owner may change it while the run goes on. */
+  changeable: boolean,
+  /** What it may be, where that is one of a few. */
+  choices: Array<string>,
+};
 
 /** The runs of a server. */
 export type RunsView = {

@@ -84,7 +84,7 @@ pub fn prove(told: &[Receipt], replay: &[Value], status: &Value, learners: &[Val
         Some((learner["learner"].as_u64()?, learner.pointer("/fates/merged")?.as_u64()?))
     });
     let booked: BTreeMap<u64, u64> = booked.filter(|(_, merged)| *merged > 0).collect();
-    let clock = replay.last().and_then(|last| last["tokens_merged"].as_u64());
+    let clock = replay.last().and_then(|last| last["tokensMerged"].as_u64());
     proof.ledger_exact = booked == counts
         && status["rounds"].as_u64() == Some(proof.merges)
         && clock.is_some()
@@ -105,7 +105,7 @@ mod tests {
         vec![
             merge("1", json!([part(1, 5), part(2, 5)])),
             merge("2", json!([part(1, 6)])),
-            json!({"tokens_merged": 24}),
+            json!({"tokensMerged": 24}),
         ]
     }
 

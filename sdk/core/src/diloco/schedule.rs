@@ -121,6 +121,11 @@ impl Schedule {
         self.terms.rounds_in_flight = rounds_in_flight;
     }
 
+    /// From now on so many learners are asked in one round.
+    pub(crate) fn limit(&mut self, cohort_max: u32) {
+        self.terms.cohort_max = cohort_max;
+    }
+
     /// The part that outlives the process.
     #[must_use]
     pub fn turn(&self) -> &Turn {

@@ -27,6 +27,8 @@ pub const SERIES: &str = "/v1/series";
 pub const ROUNDS: &str = "/v1/rounds";
 /// The run's log: who came and went, and what went wrong, as JSON.
 pub const LOG: &str = "/v1/log";
+/// The run's settings, and which of them may change while it goes, as JSON.
+pub const SETTINGS: &str = "/v1/settings";
 /// The run as it goes, as server-sent events.
 pub const EVENTS: &str = "/v1/events";
 /// The model to take home, as a ZIP archive.
@@ -53,6 +55,8 @@ pub const ADMIN_FINISH: &str = "/v1/admin/finish";
 pub const ADMIN_PAUSE: &str = "/v1/admin/pause";
 /// Goes on after [`ADMIN_PAUSE`].
 pub const ADMIN_RESUME: &str = "/v1/admin/resume";
+/// Changes settings of the run while it goes.
+pub const ADMIN_SETTINGS: &str = "/v1/admin/settings";
 /// Lets one learner train for a part of its time only.
 pub const ADMIN_PACE: &str = "/v1/admin/learners/{id}/pace";
 /// Sends one learner away for a while.

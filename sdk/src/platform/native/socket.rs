@@ -292,11 +292,21 @@ fn lost(reason: String) -> SocketEvent {
     SocketEvent::Closed { code: None, reason }
 }
 
+/// Longest sentence of a server that is repeated, in bytes.
+const REASON_BYTES_MAX: usize = 1_000;
+
 /// An error in words that help people who read them.
 fn explain(error: &tungstenite::Error) -> String {
     match error {
         tungstenite::Error::Http(response) => {
-            format!("answered HTTP status {} instead of opening a WebSocket", response.status().as_u16())
+            let status = response.status().as_u16();
+            let said =
+                response.body().as_deref().and_then(|body| std::str::from_utf8(body).ok()).map(str::trim);
+            let said =
+                said.filter(|said| (1..=REASON_BYTES_MAX).contains(&said.len()) && !said.contains('<'));
+            let said =
+                said.map(|said| format!(": {}", said.replace(char::is_control, " "))).unwrap_or_default();
+            format!("answered HTTP status {status} instead of opening a WebSocket{said}")
         }
         tungstenite::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
             format!("no TLS there ({error}): try ws:// or http://")

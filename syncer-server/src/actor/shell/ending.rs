@@ -61,4 +61,10 @@ impl Running {
             }
         }
     }
+
+    fn snapshot(&self, seq: u64) -> Snapshot {
+        let record = self.syncer.record_amid();
+        let carried = self.board.carried(self.clock.now(), self.meters.read());
+        Snapshot { seq, record, states: self.syncer.states().cloned().collect(), carried }
+    }
 }

@@ -26,6 +26,9 @@ pub enum Happening {
     /// A syncer began to lead the run; it `resumed` one that was there.
     Started {
         resumed: bool,
+        /// The run that this one was forked from, and after which of its decisions; told once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forked: Option<(String, u64)>,
     },
     /// The syncer was told to stop.
     Stopped,
@@ -67,6 +70,12 @@ pub enum Happening {
     /// The owner holds the run, or lets it go on.
     Held {
         held: bool,
+    },
+    /// The owner changed a setting while the run went on.
+    Retuned {
+        setting: String,
+        from: String,
+        to: String,
     },
     Finishing,
     Finished,

@@ -120,7 +120,10 @@ fn kind(what: &Happening) -> LogKind {
         Happening::Joined { .. } => LogKind::Joined,
         Happening::Left { .. } => LogKind::Left,
         Happening::Refused { .. } | Happening::TurnedAway { .. } => LogKind::Refused,
-        Happening::Dropped { .. } | Happening::Paced { .. } | Happening::Held { .. } => LogKind::Owner,
+        Happening::Dropped { .. }
+        | Happening::Paced { .. }
+        | Happening::Held { .. }
+        | Happening::Retuned { .. } => LogKind::Owner,
         Happening::Finishing | Happening::Finished => LogKind::Finished,
         Happening::DiskFault { .. } | Happening::Alert { raised: true, .. } => LogKind::Trouble,
         Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
@@ -130,8 +133,13 @@ fn kind(what: &Happening) -> LogKind {
 /// `what` in plain words, about the learner called `name`.
 pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
     match what {
-        Happening::Started { resumed: false } => "The run began.".into(),
-        Happening::Started { resumed: true } => "The syncer was started again, and the run goes on.".into(),
+        Happening::Started { forked: Some((run, at)), .. } => {
+            format!("The run began where run {run} was after decision {at}.")
+        }
+        Happening::Started { resumed: false, .. } => "The run began.".into(),
+        Happening::Started { resumed: true, .. } => {
+            "The syncer was started again, and the run goes on.".into()
+        }
         Happening::Stopped => "The syncer was told to stop, and saved the run.".into(),
         Happening::Joined { device, returning, .. } => {
             let came = if *returning { "came back" } else { "joined" };
@@ -163,6 +171,9 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
         }
         Happening::Held { held: true } => "The owner paused the run.".into(),
         Happening::Held { held: false } => "The owner let the run go on.".into(),
+        Happening::Retuned { setting, from, to } => {
+            format!("The owner changed {setting} from {from} to {to}.")
+        }
         Happening::Finishing => "The run comes to its end: the last progress is collected.".into(),
         Happening::Finished => "The run is complete, and all learners were sent home.".into(),
         Happening::DiskFault { why, is_tape: true } => {

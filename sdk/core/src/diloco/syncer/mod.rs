@@ -152,6 +152,14 @@ impl Syncer {
         self.schedule.retune(quorum.rounds_in_flight);
     }
 
+    /// From now on so many learners may be connected, so many are asked in one round, and the run finishes at so many
+    /// merged tokens (0 is never): hand in [`Input::Timeout`] next. Whoever is connected stays; nothing that is
+    /// recorded depends on these.
+    pub fn limit(&mut self, learners_max: u32, cohort_max: u32, stop_tokens: u64) {
+        self.config = SyncerConfig { learners_max, cohort_max, stop_tokens, ..self.config };
+        self.schedule.limit(cohort_max);
+    }
+
     /// The next thing to do; call until `None` after every [`Self::handle`].
     pub fn poll(&mut self) -> Option<Output> {
         // What was decided comes before all that follows from it.

@@ -1,27 +1,26 @@
 //! From settings to a syncer that is ready to serve: begun anew, or gone on with.
 
-use std::num::NonZeroU16;
+mod checks;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use archipelago::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago::diloco::{Codec, Fragments, Layout, RunId};
+use archipelago::diloco::{Layout, RunId};
 use archipelago::model;
 use archipelago::wire::{Invite, RunSpec};
-use archipelago_cli::{Bytes, range};
 
 use crate::clock::unix_s;
-use crate::config::{self, ServeConfig, preset, run_spec, syncer_config};
+use crate::config::{self, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
 use crate::corpus::{Corpus, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
-use crate::links::origin;
-use crate::memory::available_bytes;
 use crate::origin::{Beginning, Origin};
-use crate::status::{AlertTerms, Carried, Facts};
-use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, random_u64};
+use crate::status::{Carried, Facts};
+use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, fit, random_u64, write_private};
 use crate::tape::{Writer, recover};
-use crate::webhook;
+
+pub(crate) use checks::alert_terms;
 
 /// Everything that a server needs before it answers.
 pub(crate) struct Prepared {
@@ -45,16 +44,11 @@ pub(crate) struct Prepared {
     pub(crate) body_bytes_max: u32,
     /// Whether an earlier start is gone on with.
     pub(crate) resumed: bool,
+    /// At the first start of a fork: the run that it is from, and after which decision.
+    pub(crate) forked: Option<(RunId, u64)>,
     /// What the core decides goes there.
     pub(crate) tape: Writer,
 }
-
-/// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
-/// once more to be measured.
-const COPIES: u64 = 6;
-
-/// Bytes of an update beside its body, and of any short message, with room to spare.
-const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
 
 /// What a run with some settings would be: the settings checked, the data read, and what its folder holds already.
 pub(crate) struct Plan<'a> {
@@ -81,20 +75,20 @@ impl<'a> Plan<'a> {
     /// - `Preset`, `Setting`, `Config`: a setting is wrong.
     /// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
     /// - `OtherRun`: the folder holds a run with other settings or another corpus.
+    /// - `DirForeign`: it holds no run, but something else.
     pub(crate) fn of(
         config: &'a ServeConfig,
         open: impl FnOnce(&Path) -> Result<Store, ServerError>,
     ) -> Result<Self, ServerError> {
         // What costs nothing is checked first.
-        preset(config)?;
-        config::licence(config.licence.as_deref())?;
+        checks::settings(config)?;
         let syncer_config = syncer_config(config)?;
-        config::invite(config)?;
-        public_origin(config)?;
-        alert_terms(config)?;
-        config.alerts.webhook.as_deref().map_or(Ok(()), webhook::check)?;
         let store = open(&config.dir)?;
         let there = store.manifest()?;
+        let contradiction = config.kept.as_ref().and_then(|kept| kept.contradiction.clone());
+        if let Some(difference) = contradiction.filter(|_| there.is_some()) {
+            return Err(ServerError::OtherRun { dir: config.dir.clone(), difference });
+        }
         let origin = Origin::of(config, there.as_ref())?;
         let kept = store.tokenizer_path();
         let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
@@ -103,8 +97,8 @@ impl<'a> Plan<'a> {
         let spec = run_spec(config, model, corpus.spec.clone())?;
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
-        let body_bytes_max = body_bytes_max(&spec, &layout)?;
-        check_memory(&layout)?;
+        let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
+        checks::memory(&layout)?;
         // A folder's parameters tell whether it is the one that the run began with.
         let beginning = match origin {
             Origin::Folder(_) => Some(origin.beginning(config, &store, &spec)?),
@@ -155,7 +149,11 @@ impl<'a> Plan<'a> {
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
         let Self { config, origin, beginning, syncer_config, store, corpus, spec, layout, .. } = self;
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
+        if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
+            write_private(&config.dir.join(SETTINGS_FILE), &text)?;
+        }
         let has_tape = store.has_tape();
+        let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let resumed = found.is_some() || has_tape;
         let (syncer, carried, tape) = match (store.manifest()?, found) {
             (there, found) if config.without_tape_for_benchmarks && (there.is_some() || found.is_some()) => {
@@ -219,6 +217,7 @@ impl<'a> Plan<'a> {
             carried,
             evaluator,
             resumed,
+            forked,
             tape,
         })
     }
@@ -253,17 +252,23 @@ pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
 ///
 /// # Errors
 /// - `Config`: the invite asked for is none.
+/// - `DirForeign`: the run's folder holds no run, but something else.
 /// - `Disk`, `System`: it cannot be made or kept.
 pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
     config::invite(config)?;
+    fit(&config.dir)?;
     Store::look(&config.dir).invite(config.invite.as_deref())
 }
 
 /// What the owner of the run shows; it is made now if there is none.
 ///
 /// # Errors
-/// `Disk`, `System`: it cannot be made or kept.
+/// - `Config`: the token that is given is too short.
+/// - `DirForeign`: the run's folder holds no run, but something else.
+/// - `Disk`, `System`: it cannot be made or kept.
 pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
+    config::admin_token(config.admin_token.as_deref())?;
+    fit(&config.dir)?;
     Store::look(&config.dir).admin_token(config.admin_token.as_deref())
 }
 
@@ -279,8 +284,15 @@ fn begin(
 ) -> Result<Syncer, ServerError> {
     let run = RunId(random_u64()?);
     let Beginning { theta, initial: init } = beginning;
-    let manifest =
-        Manifest { format: FORMAT, run, corpus: corpus.hash.clone(), spec: spec.clone(), init, text };
+    let manifest = Manifest {
+        format: FORMAT,
+        run,
+        corpus: corpus.hash.clone(),
+        spec: spec.clone(),
+        init,
+        text,
+        forked: None,
+    };
     let syncer = Syncer::new(run, spec.clone(), config, layout, &theta);
     let syncer = syncer.map_err(|error| ServerError::Config { why: error.to_string() })?;
     store.begin(&manifest, &corpus.tokenizer, &theta)?;
@@ -298,61 +310,11 @@ fn find(
     corpus: &Corpus,
 ) -> Result<Option<Snapshot>, ServerError> {
     let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
-    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, text };
+    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, text, forked: there.forked };
     if let Some(difference) = there.difference(&here) {
         return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }
     store.latest(there.run)
-}
-
-/// Better to refuse than to be killed for memory in the middle of a run.
-fn check_memory(layout: &Layout) -> Result<(), ServerError> {
-    let needed = COPIES * size_of::<f32>() as u64 * layout.len() as u64;
-    match available_bytes() {
-        Some(available) if needed > available => {
-            Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })
-        }
-        _ => Ok(()),
-    }
-}
-
-fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, ServerError> {
-    let codec = Codec::new(&spec.exchange).map_err(internal)?;
-    let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
-    let fragments = Fragments::plan(layout, count);
-    let body = |p| codec.body_bytes(fragments.segments(p).unwrap_or_default());
-    let largest = fragments.ids().map(body).max().unwrap_or(0) + SHORT_BODY_BYTES_MAX;
-    let most = archipelago::wire::BODY_BYTES_MAX;
-    match u32::try_from(largest).ok().filter(|largest| *largest <= most) {
-        Some(largest) => Ok(largest),
-        None => {
-            let why = format!(
-                "a fragment takes {largest} bytes on the wire, at most {most} fit: raise --fragments"
-            );
-            Err(ServerError::Config { why })
-        }
-    }
-}
-
-/// Checks the link that the owner gave, if one was given.
-fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
-    config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
-}
-
-/// When there is an alert. A snapshot that is no older than snapshots are meant to get is none.
-///
-/// # Errors
-/// `Setting`: a setting is out of range.
-pub(crate) fn alert_terms(config: &ServeConfig) -> Result<AlertTerms, ServerError> {
-    let alerts = &config.alerts;
-    let ratio = alerts.alert_loss;
-    let holds = ratio == 0.0 || (ratio.is_finite() && ratio > 1.0);
-    range("alert-loss", ratio, holds, "a number above 1, or 0 for never")?;
-    let snapshot_age_ms = match alerts.alert_snapshot.ms() {
-        0 => 0,
-        age_ms => age_ms.max(config.snapshot_every.ms().saturating_mul(2)),
-    };
-    Ok(AlertTerms { no_learner_ms: alerts.alert_no_learner.ms(), loss_ratio: ratio, snapshot_age_ms })
 }
 
 /// The name of the text, for people.

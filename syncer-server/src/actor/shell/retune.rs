@@ -1,0 +1,34 @@
+//! The owner's settings, changed while the run goes on.
+
+use archipelago::diloco::syncer::{Input, SyncerConfig};
+use tokio::sync::oneshot;
+
+use super::super::host::json;
+use super::{Obeyed, Running, State};
+use crate::status::Happening;
+
+impl Running {
+    /// Has what `config` says of rounds and limits hold from now on, and tells of the `changes`. A merge is recorded
+    /// with its rule and its parts, so that what was merged before and after can be computed again without knowing of
+    /// this.
+    pub(super) fn retune(
+        &mut self,
+        state: &mut State,
+        config: &SyncerConfig,
+        changes: Vec<Happening>,
+        reply: oneshot::Sender<Obeyed>,
+    ) {
+        let obeyed = if self.syncer.is_over() { Obeyed::RunOver } else { Obeyed::Taken };
+        if obeyed == Obeyed::Taken {
+            self.syncer.retune(config.quorum, config.merge);
+            self.syncer.limit(config.learners_max, config.cohort_max, config.stop_tokens);
+            for change in changes {
+                self.log(&state.record, change);
+            }
+            self.handle(Input::Timeout);
+            self.drain(state);
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+        state.orders.push((state.record.gate.decided(), obeyed, reply));
+    }
+}

@@ -1,0 +1,94 @@
+//! What is wrong with a run's settings, or with this machine for them, before anything is made.
+
+use std::num::NonZeroU16;
+
+use archipelago::diloco::{Codec, Fragments, Layout};
+use archipelago::wire::RunSpec;
+use archipelago_cli::{Bytes, range};
+
+use super::internal;
+use crate::config::{self, ServeConfig, preset, syncer_config};
+use crate::errors::ServerError;
+use crate::links::{allowed_origins, origin};
+use crate::memory::available_bytes;
+use crate::status::AlertTerms;
+use crate::store::{fit, outside};
+use crate::webhook;
+
+/// Copies of the parameters in memory at most: Θ, Θ̂, momentum, two of them in a snapshot under way, and Θ
+/// once more to be measured.
+const COPIES: u64 = 6;
+
+/// Bytes of an update beside its body, and of any short message, with room to spare.
+const SHORT_BODY_BYTES_MAX: usize = 32 << 10;
+
+/// Checks what costs nothing.
+///
+/// # Errors
+/// - `Preset`, `Setting`, `Config`: a setting is wrong.
+/// - `DirForeign`, `Disk`: the folder holds no run, but something else, or cannot be read.
+pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
+    preset(config)?;
+    config::licence(config.licence.as_deref())?;
+    syncer_config(config)?;
+    config::invite(config)?;
+    public_origin(config)?;
+    alert_terms(config)?;
+    config.alerts.webhook.as_deref().map_or(Ok(()), webhook::check)?;
+    config::admin_token(config.admin_token.as_deref())?;
+    allowed_origins(config)?;
+    fit(&config.dir)?;
+    outside(&config.dir, config.data.as_deref())?;
+    Ok(())
+}
+
+/// Better to refuse than to be killed for memory in the middle of a run.
+pub(super) fn memory(layout: &Layout) -> Result<(), ServerError> {
+    let needed = COPIES * size_of::<f32>() as u64 * layout.len() as u64;
+    match available_bytes() {
+        Some(available) if needed > available => {
+            Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Largest body that a learner has reason to send, in bytes.
+pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, ServerError> {
+    let codec = Codec::new(&spec.exchange).map_err(internal)?;
+    let count = NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN);
+    let fragments = Fragments::plan(layout, count);
+    let body = |p| codec.body_bytes(fragments.segments(p).unwrap_or_default());
+    let largest = fragments.ids().map(body).max().unwrap_or(0) + SHORT_BODY_BYTES_MAX;
+    let most = archipelago::wire::BODY_BYTES_MAX;
+    match u32::try_from(largest).ok().filter(|largest| *largest <= most) {
+        Some(largest) => Ok(largest),
+        None => {
+            let why = format!(
+                "a fragment takes {largest} bytes on the wire, at most {most} fit: raise --fragments"
+            );
+            Err(ServerError::Config { why })
+        }
+    }
+}
+
+/// Checks the link that the owner gave, if one was given.
+fn public_origin(config: &ServeConfig) -> Result<(), ServerError> {
+    config.public_url.as_deref().map_or(Ok(()), |link| origin(link).map(drop))
+}
+
+/// When there is an alert. A snapshot that is no older than snapshots are meant to get is none.
+///
+/// # Errors
+/// `Setting`: a setting is out of range.
+pub(crate) fn alert_terms(config: &ServeConfig) -> Result<AlertTerms, ServerError> {
+    let alerts = &config.alerts;
+    let ratio = alerts.alert_loss;
+    let holds = ratio == 0.0 || (ratio.is_finite() && ratio > 1.0);
+    range("alert-loss", ratio, holds, "a number above 1, or 0 for never")?;
+    let snapshot_age_ms = match alerts.alert_snapshot.ms() {
+        0 => 0,
+        age_ms => age_ms.max(config.snapshot_every.ms().saturating_mul(2)),
+    };
+    Ok(AlertTerms { no_learner_ms: alerts.alert_no_learner.ms(), loss_ratio: ratio, snapshot_age_ms })
+}

@@ -1,0 +1,101 @@
+//! The run's settings: shown, and changed by the owner while the run goes on.
+
+use std::fs;
+
+use serde_json::Value;
+use syncer_server::{ReplayArgs, ServeConfig, replayed};
+
+use crate::support::{Learner, Server, config};
+
+async fn change(server: &Server, token: &str, body: &str) -> (u16, String) {
+    let request =
+        format!("POST /v1/admin/settings\nAuthorization: Bearer {token}\nContent-Length: {}", body.len());
+    let (code, _, said) = server.exchange(&request, body).await;
+    (code, String::from_utf8(said).unwrap())
+}
+
+async fn value(server: &Server, key: &str) -> Value {
+    let (code, _, body) = server.http("GET /v1/settings").await;
+    assert_eq!(code, 200);
+    let view: Value = serde_json::from_slice(&body).unwrap();
+    let found = view["settings"].as_array().unwrap().iter().find(|one| one["key"] == key);
+    found.unwrap()["value"].clone()
+}
+
+#[tokio::test]
+async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again() {
+    const OWNER: &str = "secret-of-the-owner";
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    learner.merge().await;
+
+    let (code, _) = change(&server, "wrong", r#"{"merge": "mean"}"#).await;
+    assert_eq!((code, value(&server, "merge").await), (401, "radial".into()));
+    for (body, part) in [
+        (r#"{"sync-every": 2}"#, "sync-every is fixed for this run"),
+        (r#"{"grace-ratio": 3}"#, "grace-ratio 3 is out of range"),
+        ("merge = mean", "send JSON as"),
+    ] {
+        let (code, said) = change(&server, OWNER, body).await;
+        assert!(code == 400 && said.contains(part), "{code} {said}");
+    }
+    assert!(!dir.path().join("settings.toml").exists(), "nothing was changed");
+
+    let wanted = r#"{"merge": "mean", "grace-ratio": 0.25, "learners-max": 1}"#;
+    assert_eq!(change(&server, OWNER, wanted).await.0, 202);
+    assert_eq!(value(&server, "merge").await, "mean");
+    let kept = fs::read_to_string(dir.path().join("settings.toml")).unwrap();
+    for line in ["merge = \"mean\"", "grace-ratio = 0.25", "learners-max = 1"] {
+        assert!(kept.lines().any(|found| found == line), "{line}: {kept}");
+    }
+    let (_, said) = change(&server, OWNER, wanted).await;
+    assert!(said.contains("nothing changed"), "{said}");
+    learner.merge().await;
+    // The limit holds at once: another one finds the run full.
+    let mut second = crate::support::Client::connect(&server).await;
+    second.send(&archipelago::wire::Message::Hello(crate::support::hello(2))).await;
+    let end = second.end().await;
+    assert!(end.reason.contains("1 learners are connected, which is the limit"), "{}", end.reason);
+    let (_, _, log) = server.http("GET /v1/log").await;
+    let log = String::from_utf8(log).unwrap();
+    assert!(log.contains("The owner changed merge from radial to mean."), "{log}");
+
+    // So many tokens are merged already: the run comes to its end by itself.
+    assert_eq!(change(&server, OWNER, r#"{"stop-at-tokens": 1}"#).await.0, 202);
+    for _ in 0..600 {
+        if server.status().await["finishing"] == true {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(server.status().await["finishing"], true);
+    server.stop().await;
+
+    let replay = ReplayArgs {
+        dir: dir.path().to_owned(),
+        until: u64::MAX,
+        merges: false,
+        losses: false,
+        points: 1,
+        plot: None,
+        out: None,
+        overwrite: false,
+        json: false,
+    };
+    let mut merges = 0;
+    replayed(&replay, |_| merges += 1).unwrap();
+    assert!(merges >= 2, "{merges}");
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_no_settings_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { min_quorum: 1.try_into().unwrap(), ..config(dir.path()) }).await;
+    // What is no file cannot be replaced by one.
+    fs::create_dir(dir.path().join("settings.toml")).unwrap();
+    let (code, said) = change(&server, "secret-of-the-owner", r#"{"min-quorum": 2}"#).await;
+    assert!(code == 500 && said.contains("settings.toml"), "{code} {said}");
+    assert_eq!(value(&server, "min-quorum").await, "1");
+    server.stop().await;
+}
