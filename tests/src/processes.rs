@@ -45,6 +45,8 @@ enum Serves {
     One,
     /// One run, where no file may be longer than so many bytes.
     Limited(u64),
+    /// One run, by a program that may have so many files and sockets open.
+    Crowded(u32),
     /// A run in each of its folders.
     Several,
 }
@@ -75,6 +77,15 @@ impl SyncerProcess {
     #[must_use]
     pub fn start_with_files_up_to(file_bytes_max: u64, flags: &[&str]) -> Self {
         Self::start_with(Serves::Limited(file_bytes_max), flags)
+    }
+
+    /// As [`Self::start`], where so many files and sockets may be open at once.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    #[must_use]
+    pub fn start_with_descriptors(descriptors_max: u32, flags: &[&str]) -> Self {
+        Self::start_with(Serves::Crowded(descriptors_max), flags)
     }
 
     fn start_with(serves: Serves, flags: &[&str]) -> Self {
@@ -305,6 +316,13 @@ pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
     found.and_then(|learner| learner[key].as_f64()).unwrap_or(0.0)
 }
 
+/// `program`, started by a shell that has set `limits`.
+fn under(limits: &str, program: PathBuf) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(program);
+    shell
+}
+
 fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -> Child {
     let file = |name: &str| {
         File::options().append(true).create(true).open(dir.path().join(name)).expect("a file for its output")
@@ -312,13 +330,9 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -
     let program = program("syncer-server");
     let mut command = match serves {
         Serves::One | Serves::Several => Command::new(program),
-        Serves::Limited(bytes) => {
-            // The shell counts in blocks of 512 bytes. A write beyond the limit is an error then, and no signal.
-            let limited = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" \"$@\"", bytes / 512);
-            let mut shell = Command::new("sh");
-            shell.args(["-c", &limited]).arg(program);
-            shell
-        }
+        // The shell counts in blocks of 512 bytes. A write beyond the limit is an error then, and no signal.
+        Serves::Limited(bytes) => under(&format!("trap '' XFSZ; ulimit -S -f {}", bytes / 512), program),
+        Serves::Crowded(descriptors) => under(&format!("ulimit -n {descriptors}"), program),
     };
     command
         .args(["serve", "--json", "--listen", &address.to_string()])

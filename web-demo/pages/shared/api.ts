@@ -137,6 +137,8 @@ export type DiskView = {
   snapshotFault: string | null,
   /** Decisions kept since the run began. */
   decisions: number,
+  /** Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners have not been told of them. */
+  unsaved: number,
   /** Updates on the disk, in bytes. */
   updateBytes: number,
   /** Age of the newest snapshot of this process, in seconds. */
