@@ -36,7 +36,7 @@ pub fn figures(faults: &[Fault], length: Duration, fair: &Outcome, storm: &Outco
     let row = |(fault, rejoin): (&Fault, &Option<f64>)| {
         json!({
             "at_s": fault.from.as_secs_f64(),
-            "learner": fault.learner + 1,
+            "learner": fault.island(),
             "kind": fault.kind.name(),
             "lasts_s": (fault.until - fault.from).as_secs_f64(),
             "rejoin_s": rejoin,

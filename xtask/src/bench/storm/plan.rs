@@ -51,6 +51,13 @@ pub struct Fault {
     pub until: Duration,
 }
 
+impl Fault {
+    /// The number of the learner that it befalls, from 1; `None` if that is nobody.
+    pub fn island(&self) -> Option<usize> {
+        (self.kind != Kind::Syncer).then_some(self.learner + 1)
+    }
+}
+
 /// Every kind once, in the order in which one storm has them before any comes again.
 fn kinds() -> Vec<Kind> {
     let fair = Weather::FAIR;

@@ -109,12 +109,8 @@ impl Watch {
     fn act(&mut self, sea: &mut Sea<'_>, faults: &[Fault]) -> Result<(), String> {
         for (at, fault) in faults.iter().enumerate() {
             if matches!(self.states[at], State::Ahead) && self.start.elapsed() >= fault.from {
-                println!(
-                    "   {:>4} s: island {} {}",
-                    fault.from.as_secs(),
-                    fault.learner + 1,
-                    fault.kind.name()
-                );
+                let who = fault.island().map(|island| format!("island {island} ")).unwrap_or_default();
+                println!("   {:>4} s: {who}{}", fault.from.as_secs(), fault.kind.name());
                 match fault.kind {
                     Kind::Killed => sea.kill(fault.learner),
                     Kind::Frozen => sea.freeze(fault.learner, true)?,
