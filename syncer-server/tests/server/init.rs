@@ -7,10 +7,9 @@ use archipelago::wire::Version;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
-use syncer_server::{
-    ForkArgs, Precision, Replay, ReplayArgs, ServeConfig, ServerError, Store, export, fork, replayed,
-};
+use syncer_server::{ForkArgs, Precision, Replay, ServeConfig, ServerError, Store, export, fork, replayed};
 
+use crate::replay::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config};
 
 fn golden() -> PathBuf {
@@ -33,21 +32,7 @@ fn goes_on(dir: &Path) -> ServeConfig {
 }
 
 fn replay(dir: &Path) -> Result<Replay, ServerError> {
-    let (dir, until) = (dir.to_owned(), u64::MAX);
-    replayed(
-        &ReplayArgs {
-            dir,
-            until,
-            merges: false,
-            losses: false,
-            points: 1,
-            plot: None,
-            out: None,
-            overwrite: false,
-            json: false,
-        },
-        |_| {},
-    )
+    replayed(&args(dir, None), |_| {})
 }
 
 fn expected() -> Value {

@@ -32,7 +32,8 @@ async fn trained(dir: &Path) -> u64 {
     merges
 }
 
-fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
+/// What has the whole tape followed, with so many measurements of the loss if there are to be any.
+pub fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
     let (losses, points) = (points.is_some(), points.unwrap_or(1));
     ReplayArgs {
         dir: dir.to_owned(),

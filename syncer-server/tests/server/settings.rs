@@ -3,8 +3,9 @@
 use std::fs;
 
 use serde_json::Value;
-use syncer_server::{ReplayArgs, ServeConfig, replayed};
+use syncer_server::{ServeConfig, replayed};
 
+use crate::replay::args;
 use crate::support::{Learner, Server, config};
 
 async fn change(server: &Server, token: &str, body: &str) -> (u16, String) {
@@ -72,19 +73,8 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     assert_eq!(server.status().await["finishing"], true);
     server.stop().await;
 
-    let replay = ReplayArgs {
-        dir: dir.path().to_owned(),
-        until: u64::MAX,
-        merges: false,
-        losses: false,
-        points: 1,
-        plot: None,
-        out: None,
-        overwrite: false,
-        json: false,
-    };
     let mut merges = 0;
-    replayed(&replay, |_| merges += 1).unwrap();
+    replayed(&args(dir.path(), None), |_| merges += 1).unwrap();
     assert!(merges >= 2, "{merges}");
 }
 
