@@ -47,7 +47,7 @@ test("a visitor sees their part, what the model wrote before, and a card at the 
   await says(
     page,
     "#thanks-text",
-    /^This machine has trained for .+ in all, and [\d.]+( k| M)? tokens of that are in the model\. \d/,
+    /^This machine has trained for .+ in all, and [\d.,]+( k| M)? tokens of that are in the model\. \d/,
   );
   assert.equal(await page.textContent("#speed"), "–");
   assert.doesNotMatch(await page.title(), /Training/);
