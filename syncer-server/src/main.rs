@@ -14,7 +14,7 @@ use signal_hook::{consts::TERM_SIGNALS, flag};
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
     ServerError, Verb, backup, bind, examine, export, fork, glance, host, invite, judge, moved, order,
-    owner_token, parse, replayed, report, runs, sample, serve,
+    owner_token, parse, replayed, report, runs, sample, serve, welcome,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -52,6 +52,9 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Sample(args) => write(&args),
         Verb::Replay(args) => look_back(&args),
         Verb::Fork(args) => begin_again(&args),
+        Verb::Invite(args) => welcome::invite(&args).map(|text| say(&text)),
+        Verb::Ban(args) => welcome::ban(&args).map(|text| say(&text)),
+        Verb::Token(args) => welcome::token(&args).map(|text| say(&text)),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
     }

@@ -73,15 +73,16 @@ impl Running {
         let (open, mut all_closed) = mpsc::channel(1);
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
-        let Prepared { syncer, corpus, store, carried, evaluator, facts, admin_token, tape, resumed, .. } =
+        let Prepared { syncer, corpus, store, carried, evaluator, facts, owner, tape, resumed, .. } =
             prepared;
+        let admission = context.admission.clone();
         let app = Arc::new(http::App {
             context,
             corpus: Arc::clone(&corpus),
             run: run.to_string(),
             pages: config.pages.clone(),
             allow_origin: allowed_origins(config)?,
-            admin_token,
+            owner,
             host_token,
             sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
             sockets: 0.into(),
@@ -102,6 +103,7 @@ impl Running {
             };
             let mut measuring = evaluator.map(measure).map(tokio::spawn);
             let over = handle.over_watch();
+            tokio::spawn(admission.watch(handle.clone()));
             drop(handle);
             let mut tape = tape;
             let actor = Actor {
@@ -172,7 +174,7 @@ fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Con
         meters: Arc::clone(meters),
         verifier: prepared.syncer.verifier().clone(),
         fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
-        invite: prepared.invite.clone(),
+        admission: prepared.admission.clone(),
         body_bytes_max: prepared.body_bytes_max,
     }
 }

@@ -13,6 +13,7 @@ mod options;
 #[cfg(feature = "parity")]
 mod parity;
 mod saving;
+mod signer;
 #[cfg(test)]
 mod types;
 mod writer;

@@ -64,6 +64,7 @@ impl FromStr for Span {
             "" | "s" => 1.0,
             "m" | "min" => 60.0,
             "h" => 3600.0,
+            "d" => 86_400.0,
             _ => return Err(UnitError::TimeUnit { unit: unit.to_owned() }),
         };
         let wrong = || UnitError::Duration { text: text.to_owned() };
