@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// What follows the number is no unit of time.
-    #[error("{unit:?} is no unit of time: write ms, s, m (or min) or h")]
+    #[error("{unit:?} is no unit of time: write ms, s, m (or min), h or d")]
     TimeUnit {
         /// What follows the number.
         unit: String,
