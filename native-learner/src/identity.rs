@@ -69,7 +69,8 @@ pub enum IdentityError {
     },
     /// There is a key already.
     #[error(
-        "{} holds a key already, and its account would be lost: take it along with `identity export`, then give --force",
+        "{} holds a key already, and its account would be lost: take it along with `identity export`, then give \
+         --force",
         path.display()
     )]
     Taken {

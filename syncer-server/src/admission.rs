@@ -105,7 +105,12 @@ impl Admission {
         verify(challenge, hello).map_err(|fault| Bye::new(CloseCode::Identity, fault.to_string()))?;
         let fingerprint = hello.identity.fingerprint();
         if lock(&self.0.banned).contains(&fingerprint) {
-            return Err(Bye::new(CloseCode::Banned, BANNED));
+            // A ban that was lifted a moment ago holds no more.
+            let guests = Arc::clone(&self.0.guests);
+            let asked = tokio::task::spawn_blocking(move || guests.is_banned(fingerprint)).await;
+            if !matches!(asked, Ok(Ok(false))) {
+                return Err(Bye::new(CloseCode::Banned, BANNED));
+            }
         }
         let is_common = self.shows_common(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()));
         let asks = (self.is_by_invite() && !is_common, self.work_bits() > 0);

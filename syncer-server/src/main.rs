@@ -75,7 +75,8 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     let invite = invite(&config)?;
     let coloured = shows_colours(&std::io::stdout());
     let said = Announcement::new(&config, address, invite.as_ref(), coloured);
-    config.invite = invite.map(|invite| invite.expose().to_owned());
+    // Personal invites have no text for everybody: then the setting stays as it is.
+    config.invite = invite.map(|invite| invite.expose().to_owned()).or(config.invite);
     match json {
         true => say(&serde_json::to_string(&said).expect("plain data")),
         false => say(&said),

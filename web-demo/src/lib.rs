@@ -6,6 +6,7 @@
 mod convert;
 mod failure;
 mod helper;
+mod hooks;
 mod learner;
 mod measure;
 mod notice;

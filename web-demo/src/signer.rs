@@ -10,7 +10,7 @@ use js_sys::Uint8Array;
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 
-use crate::learner::Hooks;
+use crate::hooks::Hooks;
 
 /// The key whose public half is `identity`.
 pub(crate) struct BrowserKey {

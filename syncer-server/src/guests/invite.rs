@@ -145,9 +145,9 @@ impl Guests {
         Ok(there.map_err(wrong)?.map(|()| false))
     }
 
-    /// Takes in the key with this fingerprint: one that an invite took in before needs none, any other spends one use of
-    /// `shown`. That is on the disk when this returns, and so before anybody is told; a crash in between costs nothing,
-    /// since the key is known when it comes again.
+    /// Takes in the key with this fingerprint: one that an invite took in before needs none, any other spends one use
+    /// of `shown`. That is on the disk when this returns, and so before anybody is told; a crash in between costs
+    /// nothing, since the key is known when it comes again.
     ///
     /// # Errors
     /// `Disk`; inside, each of [`InviteFault`].

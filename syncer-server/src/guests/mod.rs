@@ -148,6 +148,16 @@ impl Guests {
         Ok(done.map_err(|error| broken(&self.path, error))? > 0)
     }
 
+    /// Whether whoever has this key is banned.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn is_banned(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
+        let query = "SELECT 1 FROM bans WHERE fingerprint = ?1";
+        let found = self.lock().query_row(query, [fingerprint.0], |_| Ok(())).optional();
+        Ok(found.map_err(|error| broken(&self.path, error))?.is_some())
+    }
+
     /// All the banned, the newest first.
     ///
     /// # Errors

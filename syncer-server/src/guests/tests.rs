@@ -1,3 +1,5 @@
+//! Invites spent once, ended and revoked; bans kept and lifted; work remembered.
+
 use archipelago::wire::Invite;
 
 use super::*;

@@ -178,7 +178,8 @@ impl Client {
         Hello { signature: sign(&key, &self.challenge), ..hello }
     }
 
-    /// Sends the bytes as they are, but for a `Hello` that is not signed. That the server may have closed is for the caller to see.
+    /// Sends the bytes as they are, but for a `Hello` that is not signed. That the server may have closed is for the
+    /// caller to see.
     pub async fn raw(&mut self, bytes: Vec<u8>) {
         let bytes = match decode(&bytes) {
             Ok(Message::Hello(hello)) => encode(&Message::Hello(self.signed(hello))),
