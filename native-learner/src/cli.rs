@@ -10,7 +10,7 @@ use archipelago_cli::{Program, Span, range, some_time};
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{Exit, Failure};
-use crate::keys::IdentityArgs;
+use crate::key_args::IdentityArgs;
 use crate::machine;
 
 /// Lends this machine to a run that trains one language model on many learners.

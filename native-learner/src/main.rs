@@ -6,7 +6,7 @@
 //! | `join` | takes part in a run |
 //! | `bench`, `doctor/` | how fast this machine trains, and what is wrong with it |
 //! | `compute`, `machine`, `tunings` | the engine, what it stands on, and what was measured for it |
-//! | `identity`, `keys` | the learner's key on disk, shown and taken along |
+//! | `identity`, `keys`, `key_args` | the learner's key on disk, shown and taken along |
 //! | `show` | what people and programs get to see |
 
 mod bench;
@@ -16,6 +16,7 @@ mod doctor;
 mod exit;
 mod identity;
 mod join;
+mod key_args;
 mod keys;
 mod machine;
 mod show;
