@@ -66,7 +66,10 @@ export class Guests {
     const row = make("li", {}, `${note || id}: ${used} of ${uses} used, ${state} `);
     if (state === "good") {
       const button = make("button", { type: "button", "aria-label": `Revoke the invite ${note || id}` }, "Revoke");
-      button.addEventListener("click", () => void this.#order(`v1/invites/${id}/revoke`, {}, "It takes in nobody any more."));
+      button.addEventListener(
+        "click",
+        () => void this.#order(`v1/invites/${id}/revoke`, {}, "It takes in nobody any more."),
+      );
       row.append(button);
     }
     return row;
