@@ -133,6 +133,8 @@ impl Process {
                     self.dialling = Some(self.attempts);
                     return Some(Effect::Connect(self.attempts));
                 }
+                // Nobody is anybody else here, so nothing is signed.
+                Output::Greet { hello, .. } => return Some(Effect::Send(Message::Hello(*hello))),
                 Output::Send(message) => return Some(Effect::Send(message)),
                 Output::Fetch { fragment, .. } => return Some(Effect::Fetch(fragment)),
                 Output::FetchShard { shard, .. } => return Some(Effect::FetchShard(shard)),
