@@ -14,8 +14,8 @@ const FLAGS: [&str; 7] =
 /// How long the door is kept full: longer than a silent connection is waited for, and ten snapshots.
 const FULL: Duration = Duration::from_secs(12);
 
-/// Goal: who opens sockets and says nothing, again and again, as many as the system allows the syncer, keeps neither the
-/// learner that is there from training, nor the run from being saved, nor anybody out once they are gone.
+/// Goal: who opens sockets and says nothing, again and again, as many as the system allows the syncer, keeps neither
+/// the learner that is there from training, nor the run from being saved, nor anybody out once they are gone.
 #[test]
 fn a_door_full_of_silent_sockets_harms_nobody_inside() {
     let _machine = whole_machine();
