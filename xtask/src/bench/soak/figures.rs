@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::gauge::{Look, larger};
 use super::run::Seen;
 
-/// Looks before this are of programs that still fill their buffers, in seconds.
-const WARM_S: f64 = 300.0;
+/// In the first so many seconds of its life a program still fills its buffers and its histories.
+const WARM_S: f64 = 600.0;
 /// Bar: memory grows by so much at most, in KiB a minute: 30 MiB a day, which is less than looks differ by.
 const SLOPE_KIB_MAX: f64 = 21.0;
 /// Time between two snapshots, in seconds, and bytes of a segment, as the syncer has them.
@@ -22,9 +22,10 @@ pub fn figures(seen: &Seen) -> Value {
     let warm: Vec<&Look> = looks.iter().filter(|look| look.at_s >= WARM_S.min(end_s / 2.0)).collect();
     let syncer = |look: &Look| look.syncer.rss_bytes;
     let learner = |look: &Look| look.learner.rss_bytes;
-    // A syncer that was started anew begins anew; each life by itself tells whether it grows.
-    let slope_syncer = slope_kib_per_min(&within_lives(&warm, syncer));
-    let slope_learner = slope_kib_per_min(&within_lives(&warm, learner));
+    // A syncer that was started anew begins anew; each life by itself tells whether it grows. Learners live on.
+    let all: Vec<&Look> = looks.iter().collect();
+    let slope_syncer = slope_kib_per_min(&within_lives(&all, |look| look.life, syncer));
+    let slope_learner = slope_kib_per_min(&within_lives(&all, |_| 1, learner));
     let most = |part: fn(&Look) -> u64| looks.iter().map(part).max().unwrap_or(0);
     let (disk_bytes_max, formula) = (most(|look| look.disk_bytes), formula_bytes(seen));
     let held =
@@ -66,14 +67,18 @@ fn formula_bytes(seen: &Seen) -> u64 {
     seen.keep_bytes + 2 * between + SEGMENT_BYTES + 24 * seen.params + ROW_BYTES * seen.updates_kept
 }
 
-/// Time in minutes and memory in KiB, each counted from the middle of its syncer's life.
-fn within_lives(looks: &[&Look], part: impl Fn(&Look) -> u64) -> Vec<(f64, f64)> {
+/// Time in minutes and memory in KiB, each counted from the middle of its life.
+fn within_lives(
+    looks: &[&Look],
+    life: impl Fn(&Look) -> u32,
+    part: impl Fn(&Look) -> u64,
+) -> Vec<(f64, f64)> {
     let mut points = Vec::new();
-    for life in looks.chunk_by(|a, b| a.life == b.life) {
+    for life in looks.chunk_by(|a, b| life(a) == life(b)) {
         let of = |look: &&Look| (look.at_s / 60.0, part(look) as f64 / 1_024.0);
-        // What a life begins with, it still fills: its first minute does not count.
         let begun_s = life[0].at_s;
-        let life: Vec<(f64, f64)> = life.iter().filter(|look| look.at_s >= begun_s + 60.0).map(of).collect();
+        let life: Vec<(f64, f64)> =
+            life.iter().filter(|look| look.at_s >= begun_s + WARM_S).map(of).collect();
         let count = life.len().max(1) as f64;
         let (min, kib) = life.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
         points.extend(life.iter().map(|point| (point.0 - min / count, point.1 - kib / count)));

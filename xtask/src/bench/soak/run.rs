@@ -18,7 +18,7 @@ const DUTY_CYCLE: &str = "0.1";
 /// Updates that are kept for replay, in bytes: little, so that much is removed within the hour.
 const KEEP_BYTES: u64 = 16 << 20;
 /// Time between two kills of the syncer, and between two looks.
-const KILL_EVERY: Duration = Duration::from_secs(300);
+const KILL_EVERY: Duration = Duration::from_secs(1_200);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Nothing is killed in the last minutes, so that the end is like the beginning.
 const CALM: Duration = Duration::from_secs(120);
@@ -63,14 +63,23 @@ pub fn run(programs: &Programs, length: Duration) -> Result<Seen, String> {
             killed = Instant::now();
             println!("   {:>4} s: killed, and all are live again", began.elapsed().as_secs());
         }
-        looks.push(Look {
+        let look = Look {
             at_s: began.elapsed().as_secs_f64(),
             syncer: held(&syncer),
             learner: learners.iter().map(held).fold(Held::default(), larger),
             disk_bytes: disk_bytes(&folder.join("store")),
             bytes_up: number(&status(address)?, "/bytesUp"),
             life,
-        });
+        };
+        // One by one, for whoever wants to know when something grew.
+        println!(
+            "   {:>5.0} s: syncer {} KiB, learner {} KiB, disk {} KiB",
+            look.at_s,
+            look.syncer.rss_bytes >> 10,
+            look.learner.rss_bytes >> 10,
+            look.disk_bytes >> 10
+        );
+        looks.push(look);
         let ended = learners.iter_mut().find_map(|one| one.exit_code().map(|_| one.last_words()));
         if let Some(words) = ended {
             return Err(format!("a learner ended: {words}"));
