@@ -6,6 +6,7 @@
 mod invite;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use archipelago::wire::Fingerprint;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::errors::ServerError;
+use crate::store::{disk, is_there};
 
 #[cfg(test)]
 pub use invite::InviteFault;
@@ -69,6 +71,25 @@ impl Guests {
         let guests = Self { path, db: Mutex::new(db) };
         guests.prepare()?;
         Ok(guests)
+    }
+
+    /// Writes the guests of the run in `dir`, if it has any, to the folder `to`, as they are at one moment. The copy
+    /// is on the disk then.
+    ///
+    /// # Errors
+    /// `Disk`: something cannot be read or written, or `to` is no UTF-8 text.
+    pub fn copy(dir: &Path, to: &Path) -> Result<(), ServerError> {
+        let (path, copy) = (dir.join(FILE), to.join(FILE));
+        if !is_there(&path)? {
+            return Ok(());
+        }
+        let wrong = |error| broken(&path, error);
+        let db = Connection::open(&path).map_err(wrong)?;
+        db.busy_timeout(BUSY_FOR).map_err(wrong)?;
+        let name = copy.to_str().ok_or_else(|| wrong(rusqlite::Error::InvalidPath(copy.clone())))?;
+        db.execute("VACUUM INTO ?1", [name]).map_err(wrong)?;
+        let file = File::options().write(true).open(&copy).map_err(disk("sync", &copy))?;
+        file.sync_all().map_err(disk("sync", &copy))
     }
 
     fn prepare(&self) -> Result<(), ServerError> {

@@ -121,3 +121,17 @@ fn a_file_of_a_later_version_is_left_alone() {
     let error = Guests::open(dir.path()).unwrap_err();
     assert!(error.to_string().contains("use a newer one"), "{error}");
 }
+
+#[test]
+fn a_copy_has_what_the_log_of_the_database_still_holds() {
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Guests::copy(dir.path(), to.path()).unwrap();
+    assert!(!to.path().join(FILE).exists(), "a run of before there were guests has none");
+    let guests = Guests::open(dir.path()).unwrap();
+    let made = guests.invite(&terms(2, None), 1_000).unwrap();
+    assert!(guests.ban(key(7), "", 1_000).unwrap());
+    Guests::copy(dir.path(), to.path()).unwrap();
+    let copy = Guests::open(to.path()).unwrap();
+    assert_eq!(copy.invites().unwrap()[0].id, made.id);
+    assert!(copy.is_banned(key(7)).unwrap() && !copy.is_banned(key(8)).unwrap());
+}

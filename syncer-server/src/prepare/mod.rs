@@ -209,15 +209,9 @@ impl<'a> Plan<'a> {
                 Some(Evaluator::new(&spec.model, layout.len() as u64, held_out, &corpus, spec.seed)?)
             }
         };
-        let terms = admission::Terms {
-            run: syncer.run(),
-            by_invite: config.invite.is_some(),
-            invite: store.invite(config.invite.as_deref())?,
-            work_bits: config.proof_of_work,
-        };
         Ok(Prepared {
             body_bytes_max,
-            admission: Admission::new(terms, Arc::new(Guests::open(store.dir())?))?,
+            admission: admission(config, &store, syncer.run())?,
             facts: facts(config, &origin, &corpus, &spec),
             owner: Owner::open(&store, config.admin_token.as_deref())?,
             syncer,
@@ -230,6 +224,17 @@ impl<'a> Plan<'a> {
             tape,
         })
     }
+}
+
+/// Who is taken in to the run `run` in the folder of `store`.
+fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admission, ServerError> {
+    let terms = admission::Terms {
+        run,
+        by_invite: config.invite.is_some(),
+        invite: store.invite(config.invite.as_deref())?,
+        work_bits: config.proof_of_work,
+    };
+    Admission::new(terms, Arc::new(Guests::open(store.dir())?))
 }
 
 /// What `validate` tells of a run.

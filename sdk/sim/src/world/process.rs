@@ -14,6 +14,7 @@ use archipelago::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, Run
 
 /// What a process wants from the world.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most of what a process wants is to send a message")]
 pub(super) enum Effect {
     /// Make a connection: the attempt of this number.
     Connect(u32),
