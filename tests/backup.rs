@@ -82,7 +82,7 @@ fn a_copy_keeps_secrets_and_is_not_written_over() {
         assert!(said.contains(part), "{said}");
     };
     refused(&dir, 12, "is not empty");
-    refused(copies.path(), 16, "no snapshot yet");
+    refused(copies.path(), 16, "no run is in");
 }
 
 /// Goal: a run that goes back to an older copy goes on from there. Learners that were told more than the copy knows
@@ -106,7 +106,7 @@ fn learners_that_were_told_more_go_on_with_an_older_copy() {
     assert!(number(&copied, "first") < 1.5, "{copied:#}");
     let rounds = number(&syncer.try_status().unwrap(), "rounds");
     let told = syncer.wait_until("they are told more", |status| number(status, "rounds") > rounds + 20.0);
-    assert!(number(&told, "tokensMerged") > number(&copied, "tokens_merged"));
+    assert!(number(&told, "tokensMerged") > number(&copied, "tokensMerged"));
 
     syncer.kill();
     fs::rename(&dir, &aside).unwrap();
@@ -120,5 +120,5 @@ fn learners_that_were_told_more_go_on_with_an_older_copy() {
     assert_eq!(back["run"], told["run"]);
     assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
     syncer.kill();
-    assert!(number(&replay(&dir), "tokens_merged") > number(&copied, "tokens_merged"));
+    assert!(number(&replay(&dir), "tokensMerged") > number(&copied, "tokensMerged"));
 }

@@ -9,13 +9,13 @@ let syncer, browser, origin;
 const trouble = [];
 
 before(async () => {
-  // A name that is not this machine's own: browsers trust such pages as little as those of a phone in a class.
-  const elsewhere = "--host-resolver-rules=MAP classroom.test 127.0.0.1";
+  // A name of the local network: browsers trust such pages as little as those of a phone in a class.
+  const elsewhere = "--host-resolver-rules=MAP classroom.local 127.0.0.1";
   [syncer, browser] = await Promise.all([
     startSyncer("--classroom", "--invite", INVITE.replace("#invite=", "")),
     launch([...chromiumFlagsWithoutGpu, elsewhere]),
   ]);
-  origin = `http://classroom.test:${new URL(syncer.url).port}/`;
+  origin = `http://classroom.local:${new URL(syncer.url).port}/`;
 });
 after(() => Promise.all([syncer?.stop(), browser?.close()]));
 

@@ -48,9 +48,10 @@ pub struct Kept {
     pub contradiction: Option<String>,
 }
 
-/// Whether `key` is a setting that a run keeps.
+/// Whether `key` is a setting that a run keeps. The folder that it began with is none: the run has its model and its
+/// tokenizer by then, and that folder may go.
 pub fn is_kept(key: &str) -> bool {
-    !OF_THE_SERVER.contains(&key) && !["config", "admin-token"].contains(&key)
+    !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init"].contains(&key)
 }
 
 impl Kept {
