@@ -198,7 +198,7 @@ test("rounds are read by keyboard and as a table", async () => {
 
 test("only who has the token pauses and finishes, and is asked before the end", async () => {
   await open();
-  await page.click("text=I own this run");
+  await page.click("#owner-summary");
   await page.click("#owner-pause");
   await says("#owner-said", /admin\.token/);
   assert.ok(!syncer.asked.some((one) => one.includes("/v1/admin/")));
