@@ -1,5 +1,6 @@
 //! The stages. All that compile for this machine share one profile, so that dependencies build once.
 
+use std::fs;
 use std::process::Command;
 
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
@@ -187,6 +188,10 @@ fn browser() -> Result<String, String> {
 /// The README's first command, with the programs that the stage `build` left.
 fn demo() -> Result<String, String> {
     let folder = root().join("runs").join("test-export");
+    // That of the last time is another run's, which no export writes over.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
     // Through cargo: the stage `test` may have built xtask anew, in the place of the file that runs this.
     let mut command = cargo(&["run", "--locked", "--quiet", "--package", "xtask", "--"]);
     command.args(["demo", "--dev", "--headless", "--preset", "tiny", "--learners", "2", "--kill-one"]);
