@@ -10,6 +10,7 @@ use archipelago_cli::{Program, Span, range, some_time};
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{Exit, Failure};
+use crate::key_args::IdentityArgs;
 use crate::machine;
 
 /// Lends this machine to a run that trains one language model on many learners.
@@ -32,6 +33,8 @@ pub(crate) enum Verb {
     Bench(BenchArgs),
     /// Looks at this machine, and at a syncer if one is named
     Doctor(DoctorArgs),
+    /// Shows this machine's key for a syncer, or takes it to another machine
+    Identity(IdentityArgs),
 }
 
 impl Verb {
@@ -41,6 +44,7 @@ impl Verb {
             Self::Join(args) => args.output.json,
             Self::Bench(args) => args.json,
             Self::Doctor(args) => args.json,
+            Self::Identity(args) => args.json,
         }
     }
 }

@@ -15,9 +15,9 @@ exit_codes! {
         Usage = 2, "a flag, an environment variable or the configuration file is wrong";
         Unreachable = 3, "the syncer cannot be reached";
         Mismatch = 4, "the syncer speaks another version or lays out parameters differently";
-        Untrusted = 5, "the syncer does not trust this learner any more";
+        Untrusted = 5, "the syncer does not trust this learner any more, or its owner banned it";
         Replaced = 6, "another learner with the same identity took over";
-        Identity = 7, "the identity file is in use, damaged or cannot be written";
+        Identity = 7, "the key of this learner is in use, damaged or cannot be kept, or the syncer refuses it";
         Machine = 8, "this machine cannot train the run's model";
         Unwell = 9, "doctor found something wrong";
         Interrupted = 130, "stopped at once by a second Ctrl+C";
@@ -47,8 +47,9 @@ impl From<RunError> for Failure {
         let exit = match &error {
             RunError::Unreachable { .. } => Exit::Unreachable,
             RunError::Refused { code: CloseCode::Version | CloseCode::Layout, .. } => Exit::Mismatch,
-            RunError::Refused { code: CloseCode::Untrusted, .. } => Exit::Untrusted,
+            RunError::Refused { code: CloseCode::Untrusted | CloseCode::Banned, .. } => Exit::Untrusted,
             RunError::Refused { code: CloseCode::Replaced, .. } => Exit::Replaced,
+            RunError::Refused { code: CloseCode::Identity, .. } => Exit::Identity,
             RunError::Build(EngineError::Codec(_) | EngineError::NoFragments) => Exit::Mismatch,
             RunError::Build(_) => Exit::Machine,
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,

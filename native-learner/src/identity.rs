@@ -1,21 +1,24 @@
-//! The learner's secret on disk: 16 random bytes, used by one process at a time.
+//! The learner's key on disk: the 32 bytes of its secret, used by one process at a time.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use archipelago::platform::{RandomError, open_private, random_bytes};
-use archipelago::run::Address;
-use archipelago::wire::Identity;
+use archipelago::platform::{RandomError, open_private};
+use archipelago::run::{Address, Key};
 
 /// The most learners that one machine may have on one syncer.
 const INDEX_MAX: u32 = 1_024;
+/// Bytes of a file with a key.
+const KEY_BYTES: u64 = Key::SECRET_BYTES as u64;
+/// What a key begins with as text.
+const TEXT_BEGINS: &str = "archipelago-key-1:";
 
 /// An identity that nobody else uses while this value lives.
 #[derive(Debug)]
 pub struct IdentityLock {
-    /// The secret.
-    pub identity: Identity,
+    /// The key.
+    pub key: Key,
     /// The file that holds it.
     pub path: PathBuf,
     /// Which of this machine's learners on this syncer this is, from 0. It is 0 if the user named the file.
@@ -46,9 +49,10 @@ pub enum IdentityError {
     /// Every file is in use.
     #[error("{INDEX_MAX} learners of this machine are on this syncer already: stop some")]
     TooMany,
-    /// The file does not have 16 bytes.
+    /// The file does not have the bytes of a key.
     #[error(
-        "{} has {bytes} bytes and not the 16 of an identity: name another file, or delete it to begin as a new learner",
+        "{} has {bytes} bytes and not the 32 of a key, as identities of former versions: name another file, or delete \
+         it to begin as a new learner",
         path.display()
     )]
     Damaged {
@@ -57,6 +61,25 @@ pub enum IdentityError {
         /// Its length.
         bytes: u64,
     },
+    /// There is no key to show or to take along.
+    #[error("there is no key at {}: the first `join` makes one", path.display())]
+    None {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is a key already.
+    #[error(
+        "{} holds a key already, and its account would be lost: take it along with `identity export`, then give \
+         --force",
+        path.display()
+    )]
+    Taken {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is to be imported is no key.
+    #[error("that is no key as `identity export` writes it: one line, {TEXT_BEGINS} and 64 hex digits")]
+    NoKey,
     /// The system gives no random bytes.
     #[error(transparent)]
     Random(#[from] RandomError),
@@ -77,13 +100,9 @@ impl IdentityLock {
     /// [`IdentityError::Io`], [`IdentityError::TooMany`], [`IdentityError::Damaged`], [`IdentityError::Random`].
     pub fn in_folder(folder: &Path, address: &Address) -> Result<Self, IdentityError> {
         fs::create_dir_all(folder).map_err(|error| IdentityError::Io { path: folder.to_owned(), error })?;
-        let name: String = address
-            .to_string()
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' })
-            .collect();
+        let name = file_name(address);
         for index in 0..INDEX_MAX {
-            if let Some(lock) = Self::try_file(&folder.join(format!("{name}.{index}.id")), index)? {
+            if let Some(lock) = Self::try_file(&folder.join(format!("{name}.{index}.key")), index)? {
                 return Ok(lock);
             }
         }
@@ -100,18 +119,89 @@ impl IdentityLock {
             Err(TryLockError::Error(error)) => return Err(wrong(error)),
         }
         let bytes = file.metadata().map_err(wrong)?.len();
-        let mut secret = [0; 16];
-        match bytes {
+        let key = match bytes {
             0 => {
-                secret = random_bytes()?;
-                file.write_all(&secret).and_then(|()| file.sync_all()).map_err(wrong)?;
-                file.rewind().map_err(wrong)?;
+                let key = Key::random()?;
+                file.write_all(&key.secret()).and_then(|()| file.sync_all()).map_err(wrong)?;
+                key
             }
-            16 => file.read_exact(&mut secret).map_err(wrong)?,
+            KEY_BYTES => {
+                let mut secret = [0; Key::SECRET_BYTES];
+                file.read_exact(&mut secret).map_err(wrong)?;
+                Key::from_secret(&secret)
+            }
             _ => return Err(IdentityError::Damaged { path: path.to_owned(), bytes }),
-        }
-        Ok(Some(Self { identity: Identity(secret), path: path.to_owned(), index, _file: file }))
+        };
+        Ok(Some(Self { key, path: path.to_owned(), index, _file: file }))
     }
+}
+
+/// The file of this machine's first learner for `address` in `folder`.
+pub(crate) fn first_file(folder: &Path, address: &Address) -> PathBuf {
+    folder.join(format!("{}.0.key", file_name(address)))
+}
+
+/// The key in `path`, which another process may use meanwhile.
+///
+/// # Errors
+/// [`IdentityError::None`], [`IdentityError::Io`], [`IdentityError::Damaged`].
+pub(crate) fn read(path: &Path) -> Result<Key, IdentityError> {
+    let bytes = fs::read(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => IdentityError::None { path: path.to_owned() },
+        _ => IdentityError::Io { path: path.to_owned(), error },
+    })?;
+    let secret = <[u8; Key::SECRET_BYTES]>::try_from(&bytes[..]);
+    let damaged = |_| IdentityError::Damaged { path: path.to_owned(), bytes: bytes.len() as u64 };
+    secret.map(|secret| Key::from_secret(&secret)).map_err(damaged)
+}
+
+/// Puts `key` into `path`; over another one only with `force`.
+///
+/// # Errors
+/// [`IdentityError::Taken`], [`IdentityError::InUse`], [`IdentityError::Io`].
+pub(crate) fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityError> {
+    let wrong = |error| IdentityError::Io { path: path.to_owned(), error };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(wrong)?;
+    }
+    let mut file = open_private(path).map_err(wrong)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(IdentityError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => return Err(wrong(error)),
+    }
+    if !force && file.metadata().map_err(wrong)?.len() > 0 {
+        return Err(IdentityError::Taken { path: path.to_owned() });
+    }
+    file.set_len(0).map_err(wrong)?;
+    file.write_all(&key.secret()).and_then(|()| file.sync_all()).map_err(wrong)
+}
+
+/// The line that stands for `key` outside of its file. Whoever has it is the learner.
+pub(crate) fn to_text(key: &Key) -> String {
+    key.secret().iter().fold(TEXT_BEGINS.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// The key that a line stands for.
+///
+/// # Errors
+/// [`IdentityError::NoKey`].
+pub(crate) fn of_text(text: &str) -> Result<Key, IdentityError> {
+    let digits = text.trim().strip_prefix(TEXT_BEGINS).ok_or(IdentityError::NoKey)?;
+    let mut secret = [0; Key::SECRET_BYTES];
+    if digits.len() != 2 * secret.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(IdentityError::NoKey);
+    }
+    for (i, byte) in secret.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).map_err(|_| IdentityError::NoKey)?;
+    }
+    Ok(Key::from_secret(&secret))
+}
+
+/// `address` as the name of a file.
+fn file_name(address: &Address) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
+    address.to_string().chars().map(plain).collect()
 }
 
 /// Where identities are kept unless told otherwise, by the XDG base directory specification.
@@ -132,15 +222,21 @@ mod tests {
         let address: Address = "ws://a:1".parse().unwrap();
         let first = IdentityLock::in_folder(folder.path(), &address).unwrap();
         let second = IdentityLock::in_folder(folder.path(), &address).unwrap();
-        assert_ne!(first.identity, second.identity);
+        assert_ne!(first.key.secret(), second.key.secret());
         assert_eq!((first.index, second.index), (0, 1));
-        let (identity, path) = (first.identity, first.path.clone());
+        let (secret, path) = (first.key.secret(), first.path.clone());
+        assert_eq!(path, first_file(folder.path(), &address));
         assert!(matches!(IdentityLock::in_file(&path), Err(IdentityError::InUse { .. })));
         drop(first);
         let again = IdentityLock::in_folder(folder.path(), &address).unwrap();
-        assert_eq!(again.identity, identity, "the lock ends with its holder");
+        assert_eq!(again.key.secret(), secret, "the lock ends with its holder");
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+            assert_eq!(mode & 0o777, 0o600, "its owner alone may read it");
+        }
         let other = IdentityLock::in_folder(folder.path(), &"ws://a:2".parse().unwrap()).unwrap();
-        assert_ne!(other.identity, identity, "another syncer, another name");
+        assert_ne!(other.key.secret(), secret, "another syncer, another key");
     }
 
     #[test]
@@ -152,6 +248,27 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"too short");
         let nowhere = folder.path().join("none/x.id");
         assert!(matches!(IdentityLock::in_file(&nowhere), Err(IdentityError::Io { .. })));
+    }
+
+    #[test]
+    fn a_key_goes_along_as_a_line_of_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("a.key"), folder.path().join("sub/b.key"));
+        assert!(matches!(read(&from), Err(IdentityError::None { .. })));
+        let lock = IdentityLock::in_file(&from).unwrap();
+        let text = to_text(&read(&from).unwrap());
+        let key = of_text(&format!(" {text}\n")).unwrap();
+        assert_eq!(key.secret(), lock.key.secret());
+        write(&to, &key, false).unwrap();
+        assert_eq!(read(&to).unwrap().secret(), key.secret());
+        assert!(matches!(write(&to, &key, false), Err(IdentityError::Taken { .. })));
+        let other = Key::from_secret(&[1; 32]);
+        write(&to, &other, true).unwrap();
+        assert_eq!(read(&to).unwrap().secret(), [1; 32]);
+        assert!(matches!(write(&from, &other, true), Err(IdentityError::InUse { .. })), "a learner has it");
+        for wrong in ["", &text[1..], &text[..text.len() - 1], &text.replace("key-1:", "key-1:+"), "é"] {
+            assert!(matches!(of_text(wrong), Err(IdentityError::NoKey)), "{wrong}");
+        }
     }
 
     #[test]

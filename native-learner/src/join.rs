@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::process;
+use std::rc::Rc;
 use std::thread;
 
 use archipelago::engine::OptimiserState;
@@ -38,7 +39,7 @@ async fn take_part(
     let name = args.name.clone().or_else(machine::host_name).unwrap_or_else(|| "learner".to_owned());
     let run_config = RunConfig {
         address,
-        identity: identity.identity,
+        signer: Rc::new(identity.key.clone()),
         name: if identity.index == 0 { name } else { format!("{name}-{}", identity.index + 1) },
         device: compute.device(),
         contact_ms_max: args.contact_max.ms(),

@@ -6,7 +6,7 @@
 //! | `join` | takes part in a run |
 //! | `bench`, `doctor/` | how fast this machine trains, and what is wrong with it |
 //! | `compute`, `machine`, `tunings` | the engine, what it stands on, and what was measured for it |
-//! | `identity` | the learner's secret on disk |
+//! | `identity`, `keys`, `key_args` | the learner's key on disk, shown and taken along |
 //! | `show` | what people and programs get to see |
 
 mod bench;
@@ -16,6 +16,8 @@ mod doctor;
 mod exit;
 mod identity;
 mod join;
+mod key_args;
+mod keys;
 mod machine;
 mod show;
 mod tunings;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Verb::Join(args) => join::join(&args),
         Verb::Bench(args) => bench::bench(&args),
         Verb::Doctor(args) => doctor::doctor(&args),
+        Verb::Identity(args) => keys::identity(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

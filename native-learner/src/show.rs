@@ -65,6 +65,12 @@ impl Show {
         }
         match event {
             Event::Preparing { .. } => {}
+            Event::Proving { bits } => {
+                self.say(format_args!(
+                    "the run asks newcomers for some work first: about {} tries",
+                    1_u64 << bits.min(&63)
+                ));
+            }
             Event::Welcomed { run, learner, params, device, batch, .. } => {
                 let params = short(*params as f64);
                 self.say(format_args!(
@@ -196,7 +202,7 @@ pub(crate) fn trial(trial: &Trial) -> String {
 }
 
 /// One JSON object on a line of its own.
-pub(crate) fn print(value: &serde_json::Value) {
+pub(crate) fn print(value: &impl Display) {
     write(format_args!("{value}\n"));
 }
 

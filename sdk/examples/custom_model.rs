@@ -14,8 +14,8 @@ use archipelago::data::{bytes_to_tokens, grammar};
 use archipelago::diloco::{Layout, MergeClass, Tensor};
 use archipelago::engine::{EngineError, StepStats};
 use archipelago::model::Preset;
-use archipelago::platform::random_bytes;
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Identity, RunSpec, Serial, ShardSpec};
+use archipelago::run::Key;
+use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec, Serial, ShardSpec};
 use archipelago::{Control, Engine, Event, HostEngine, RunConfig, Trainer, run};
 use futures::executor::block_on;
 
@@ -96,9 +96,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Joins the run at `address` until it ends.
 fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
-    // A program that is started again should show the same secret again; this one is a newcomer each time.
-    let identity = Identity(random_bytes()?);
-    let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, identity) };
+    // A program that is started again should come with the same key again; this one is a newcomer each time.
+    let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, Key::random()?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));
     let report = runtime.block_on(run(config, &Control::new(), build, |event| {

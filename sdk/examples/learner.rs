@@ -9,15 +9,15 @@ use std::num::NonZeroUsize;
 use std::{env, error::Error, thread};
 
 use archipelago::engine::cpu::CpuTrainer;
-use archipelago::platform::random_bytes;
-use archipelago::wire::{Identity, RunSpec};
+use archipelago::run::Key;
+use archipelago::wire::RunSpec;
 use archipelago::{Control, Event, HostEngine, RunConfig, run};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("say which run: ws://HOST:PORT")?;
-    // A secret of this learner's own. Whoever keeps it and shows it again is known as the same learner.
-    let config = RunConfig::new(address.parse()?, Identity(random_bytes()?));
+    // A key of this learner's own. Whoever keeps its secret and comes with it again is known as the same learner.
+    let config = RunConfig::new(address.parse()?, Key::random()?);
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let build = async |spec: &RunSpec, _moments| {
         HostEngine::new(spec, CpuTrainer::new(&spec.model, &spec.inner, threads)?)

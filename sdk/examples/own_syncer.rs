@@ -165,7 +165,7 @@ fn learn(
     up: &Sender<Up>,
     messages: &Receiver<Down>,
 ) -> Result<(), String> {
-    let (identity, name) = (Identity([number; 16]), format!("learner {number}"));
+    let (identity, name) = (Identity([number; 32]), format!("learner {number}"));
     let mut island = Island {
         conn,
         core: Learner::new(LearnerConfig {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::errors::ServerError;
+use crate::guests::Guests;
 use crate::store::{Store, disk, is_within, vacant};
 use crate::tape::{copy, sync_folder};
 
@@ -59,6 +60,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<BackedUp, ServerError> {
         // Removed again unless it is kept; nobody else may look into it, for there are secrets in it.
         let beside = tempfile::Builder::new().prefix(".backup-").tempdir_in(parent);
         let beside = beside.map_err(disk("make a folder in", parent))?;
+        Guests::copy(dir, beside.path())?;
         match copy(&store, &manifest, beside.path()) {
             Ok(copied) => {
                 let permissions = fs::metadata(dir).map_err(disk("read", dir))?.permissions();

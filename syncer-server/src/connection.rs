@@ -6,8 +6,8 @@ use std::time::Duration;
 use archipelago::diloco::Verifier;
 use archipelago::diloco::syncer::Input;
 use archipelago::wire::{
-    Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, CloseCode, ConnId, DecodeError, GREETING_BYTES_MAX,
-    Invite, Message, Update, clip, encode,
+    Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, Challenge, CloseCode, ConnId, DecodeError,
+    GREETING_BYTES_MAX, Hello, Message, SUBPROTOCOL, Update, clip, encode,
 };
 use axum::body::Bytes;
 use axum::extract::ws::{self, CloseFrame, WebSocket, WebSocketUpgrade};
@@ -17,12 +17,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::actor::{ActorHandle, Command};
+use crate::admission::{Admission, Pass};
 use crate::meters::{Meters, Phase};
 use crate::outbox::{Bulk, Outbox, Outgoing, Queues};
-use crate::secret::is_same;
 
 /// Time for a peer to introduce itself.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// The same where work is asked first, which takes a slow device its time.
+const WORK_WITHIN: Duration = Duration::from_secs(120);
 /// Time between our pings.
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// Time between two reports to the core that a peer is alive, at least.
@@ -46,19 +48,10 @@ pub struct Context {
     pub verifier: Verifier,
     /// Values in each fragment.
     pub fragment_lens: Arc<[u64]>,
-    /// What a learner must show, if anything.
-    pub invite: Option<Invite>,
+    /// Who is taken in.
+    pub admission: Admission,
     /// Largest body that a learner of this run has reason to send.
     pub body_bytes_max: u32,
-}
-
-impl Context {
-    /// Whether who shows `shown` may join this run.
-    #[must_use]
-    pub fn is_invited(&self, shown: Option<&[u8]>) -> bool {
-        let Some(asked) = &self.invite else { return true };
-        shown.is_some_and(|shown| is_same(shown, asked.expose().as_bytes()))
-    }
 }
 
 /// Sets the limits of a socket before it opens. Larger frames are refused before they are read.
@@ -71,17 +64,40 @@ pub fn limit(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
         .max_write_buffer_size(4 * CHUNK_BYTES as usize)
 }
 
+/// Tells a peer of another version so in a message that it can read as far as the version, and closes.
+pub async fn turn_away(mut socket: WebSocket, asked: &str) {
+    let reason = format!("this server speaks {SUBPROTOCOL}, not {asked}: update the older side");
+    let code = CloseCode::Version;
+    let bye = encode(&Message::Bye(Bye::new(code, reason.clone())));
+    let reason = clip(&reason, CLOSE_REASON_BYTES_MAX).to_owned();
+    let close = ws::Message::Close(Some(CloseFrame { code: code.into(), reason: reason.into() }));
+    let telling = async {
+        socket.send(ws::Message::Binary(bye.into())).await?;
+        socket.send(close).await?;
+        // Read on, so that the goodbye is not lost with what the peer has sent meanwhile.
+        while let Some(Ok(_)) = socket.recv().await {}
+        Ok::<_, axum::Error>(())
+    };
+    // A peer that takes nothing cannot be told.
+    drop(timeout(BYE_WITHIN, telling).await);
+}
+
 /// Serves one open socket until either side ends it.
 pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
     let (sink, mut stream) = socket.split();
+    let challenge = match context.admission.challenge() {
+        Ok(challenge) => challenge,
+        Err(error) => return tracing::error!(%error, "no random numbers to ask a learner with"),
+    };
     let fragments = u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX);
     let (outbox, queues, bye) = Outbox::new(fragments, context.body_bytes_max);
     if !context.actor.tell(Command::Open(conn, outbox)).await {
         return;
     }
     let writer = Writer { sink, meters: Arc::clone(&context.meters) };
-    let mut writing = tokio::spawn(writer.run(queues));
-    let mut reader = Reader { conn, context: context.clone(), ready: false };
+    let mut writing = tokio::spawn(writer.open(challenge, queues));
+    let mut reader =
+        Reader { conn, context: context.clone(), challenge: Some(challenge), pass: None, ready: false };
     let ended = tokio::select! {
         ended = reader.run(&mut stream) => ended,
         // The actor, or the socket, ended it.
@@ -124,6 +140,10 @@ enum Ended {
 struct Reader {
     conn: ConnId,
     context: Context,
+    /// What the learner is asked and has not answered yet.
+    challenge: Option<Challenge>,
+    /// That it was taken in, while the connection stands.
+    pass: Option<Pass>,
     /// Whether the learner trains: its bytes then belong to the run.
     ready: bool,
 }
@@ -132,7 +152,8 @@ impl Reader {
     /// Reads until the peer is gone or must be refused.
     async fn run(&mut self, stream: &mut SplitStream<WebSocket>) -> Ended {
         let mut assembler = Assembler::new(GREETING_BYTES_MAX);
-        let hello_until = Instant::now() + HELLO_WITHIN;
+        let work = self.context.admission.work_bits() > 0;
+        let hello_until = Instant::now() + if work { WORK_WITHIN } else { HELLO_WITHIN };
         let mut heard: Option<Instant> = None;
         loop {
             let frame = match heard {
@@ -163,13 +184,11 @@ impl Reader {
                 (None, Some(at)) if at.elapsed() >= HEARD_EVERY => Input::Heard(self.conn),
                 (None, _) => continue,
             };
-            if let Input::Message(_, Message::Hello(hello)) = &input
-                && !self.context.is_invited(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()))
-            {
-                return refuse(
-                    CloseCode::Invite,
-                    "this run asks for an invite: open the whole link that you were given, with what follows #",
-                );
+            if let Input::Message(_, Message::Hello(hello)) = &input {
+                match self.admit(hello).await {
+                    Ok(pass) => self.pass = Some(pass),
+                    Err(bye) => return Ended::Refused(bye),
+                }
             }
             // The first message is Hello, or the core refuses it.
             assembler.set_body_bytes_max(self.context.body_bytes_max);
@@ -178,6 +197,14 @@ impl Reader {
                 return Ended::Elsewhere;
             }
         }
+    }
+
+    /// Whether who says `hello` is taken in, before the core hears of it. A challenge is answered once.
+    async fn admit(&mut self, hello: &Hello) -> Result<Pass, Bye> {
+        let challenge = self.challenge.take();
+        let challenge =
+            challenge.ok_or_else(|| Bye::new(CloseCode::Protocol, "Hello came before: say it once"))?;
+        self.context.admission.judge(&challenge, hello).await
     }
 
     /// An update, looked into here: while a large one is hashed, the actor serves others.
@@ -254,6 +281,15 @@ enum Stop {
 }
 
 impl Writer {
+    /// Asks who comes, then sends what is queued.
+    async fn open(mut self, challenge: Challenge, queues: Queues) {
+        let bytes = encode(&Message::Challenge(challenge));
+        self.meters.down(Phase::Join, bytes.len());
+        if self.sink.send(ws::Message::Binary(bytes.into())).await.is_ok() {
+            self.run(queues).await;
+        }
+    }
+
     async fn run(mut self, mut queues: Queues) {
         if let Stop::Bye(bye) = self.pump(&mut queues).await {
             // A peer that takes nothing cannot be told; the time limit ends it.

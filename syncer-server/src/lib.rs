@@ -42,6 +42,7 @@
 //! | `report/` | what a run was, to be kept: curves and a page |
 
 mod actor;
+mod admission;
 mod announce;
 mod backup;
 mod clock;
@@ -55,14 +56,17 @@ mod evaluate;
 mod export;
 mod fork;
 pub mod glance;
+mod guests;
 mod hosting;
 mod http;
+mod identity;
 mod links;
 mod llama;
 mod memory;
 mod meters;
 mod origin;
 mod outbox;
+mod owner;
 mod prepare;
 mod replay;
 mod report;
@@ -73,12 +77,14 @@ pub mod status;
 mod store;
 mod tape;
 mod webhook;
+pub mod welcome;
 
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, Cli, EventsArgs, ExportArgs, ForkArgs, OrderArgs, PlaceArgs, ReplayArgs, RunName,
-    RunOrder, RunsArgs, SampleArgs, ServeConfig, StatusArgs, TableArgs, Verb, moved, parse,
+    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, ForkArgs, InviteArgs, InviteOrder,
+    OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig, StatusArgs,
+    TableArgs, TokenArgs, TokenOrder, Verb, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{Exit, ServerError};

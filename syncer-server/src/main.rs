@@ -10,7 +10,7 @@ use serde_json::json;
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
     ServerError, Verb, backup, bind, examine, export, fork, glance, host, invite, judge, moved, order,
-    owner_token, parse, replayed, report, runs, sample, serve_and_tell,
+    owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -50,6 +50,9 @@ async fn run(cli: Cli) -> Result<(), ServerError> {
         Verb::Sample(args) => write(&args),
         Verb::Replay(args) => look_back(&args),
         Verb::Fork(args) => begin_again(&args),
+        Verb::Invite(args) => welcome::invite(&args).map(|text| say(&text)),
+        Verb::Ban(args) => welcome::ban(&args).map(|text| say(&text)),
+        Verb::Token(args) => welcome::token(&args).map(|text| say(&text)),
         Verb::Validate(config) => validate(&config),
         Verb::Doctor(config) => diagnose(&config).await,
     }
@@ -70,7 +73,8 @@ async fn start(mut config: ServeConfig) -> Result<(), ServerError> {
     let invite = invite(&config)?;
     let coloured = shows_colours(&std::io::stdout());
     let said = Announcement::new(&config, address, invite.as_ref(), coloured);
-    config.invite = invite.map(|invite| invite.expose().to_owned());
+    // Personal invites have no text for everybody: then the setting stays as it is.
+    config.invite = invite.map(|invite| invite.expose().to_owned()).or(config.invite);
     // A terminal is the owner's; what is kept of a pipe is read by others.
     let is_owner = !json && std::io::stdout().is_terminal();
     let token = is_owner.then(|| owner_token(&config)).transpose()?;

@@ -74,25 +74,16 @@ impl Running {
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
         let Prepared {
-            syncer,
-            corpus,
-            store,
-            carried,
-            evaluator,
-            facts,
-            admin_token,
-            tape,
-            resumed,
-            forked,
-            ..
+            syncer, corpus, store, carried, evaluator, facts, owner, tape, resumed, forked, ..
         } = prepared;
+        let admission = context.admission.clone();
         let app = Arc::new(http::App {
             context,
             corpus: Arc::clone(&corpus),
             run: run.to_string(),
             pages: config.pages.clone(),
             allow_origin: links::allowed_origins(config)?,
-            admin_token,
+            owner,
             host_token,
             settings: http::Settings::new(config),
             sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
@@ -114,6 +105,7 @@ impl Running {
             };
             let mut measuring = evaluator.map(measure).map(tokio::spawn);
             let over = handle.over_watch();
+            tokio::spawn(admission.watch(handle.clone()));
             drop(handle);
             let mut tape = tape;
             let actor = Actor {
@@ -181,7 +173,7 @@ fn context(prepared: &Prepared, actor: ActorHandle, meters: &Arc<Meters>) -> Con
         meters: Arc::clone(meters),
         verifier: prepared.syncer.verifier().clone(),
         fragment_lens: fragments.ids().map(|p| fragments.len(p) as u64).collect(),
-        invite: prepared.invite.clone(),
+        admission: prepared.admission.clone(),
         body_bytes_max: prepared.body_bytes_max,
     }
 }

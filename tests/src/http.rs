@@ -25,3 +25,18 @@ pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
         Err(std::io::Error::other(head.lines().next().unwrap_or("no answer").to_owned()))
     }
 }
+
+/// `POST path` with the owner's `token`: the status of the answer.
+///
+/// # Errors
+/// What went wrong on the way.
+pub fn order(address: SocketAddr, path: &str, token: &str) -> std::io::Result<u16> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    let head = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\nContent-Length: 0");
+    write!(stream, "POST {path} HTTP/1.0\r\n{head}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    status.ok_or_else(|| std::io::Error::other("no answer"))
+}

@@ -4,7 +4,7 @@ mod children;
 pub mod http;
 mod learners;
 pub mod processes;
-mod programs;
+pub mod programs;
 pub mod socket;
 pub mod swarm;
 pub mod toys;

@@ -5,7 +5,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The path of one of our programs, which lies beside this test's own; built if it is not there.
-pub(crate) fn program(name: &str) -> PathBuf {
+///
+/// # Panics
+/// If it cannot be built.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {
         let test = std::env::current_exe().expect("this test has a path");

@@ -5,8 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use archipelago::wire::{
-    Assembler, BODY_BYTES_MAX, Hello, Identity, Message, SUBPROTOCOL, Welcome, encode, frames,
+    Assembler, BODY_BYTES_MAX, Challenge, Hello, Identity, Message, SUBPROTOCOL, Signature, Welcome, decode,
+    encode, frames,
 };
+use ed25519_dalek::{Signer, SigningKey};
 
 /// Longest wait for the peer.
 const WAIT: Duration = Duration::from_secs(60);
@@ -19,6 +21,7 @@ const PING: u8 = 9;
 pub struct RawSocket {
     stream: TcpStream,
     assembler: Assembler,
+    challenge: Option<Challenge>,
 }
 
 /// What the peer sent.
@@ -57,7 +60,15 @@ impl RawSocket {
         assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
         // RFC 6455, section 1.3, gives the answer to this key.
         assert!(answer.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{answer}");
-        Self { stream, assembler: Assembler::new(BODY_BYTES_MAX) }
+        let mut socket = Self { stream, assembler: Assembler::new(BODY_BYTES_MAX), challenge: None };
+        match socket.receive() {
+            Received::Message(message) => match *message {
+                Message::Challenge(challenge) => socket.challenge = Some(challenge),
+                other => panic!("{other:?} in place of Challenge"),
+            },
+            other => panic!("{other:?} in place of Challenge"),
+        }
+        socket
     }
 
     /// Opens, says `Hello` as `identity`, and takes the `Welcome`.
@@ -84,8 +95,15 @@ impl RawSocket {
         }
     }
 
-    /// Sends `payload` as one binary frame.
+    /// Sends `payload` as one binary frame; a `Hello` of [`hello`] is signed first.
     pub fn send_frame(&mut self, payload: &[u8]) {
+        let signed = match (decode(payload), self.challenge) {
+            (Ok(Message::Hello(hello)), Some(challenge)) => {
+                encode(&Message::Hello(signed(hello, &challenge)))
+            }
+            _ => payload.to_vec(),
+        };
+        let payload = &signed[..];
         let mut frame = vec![0x80 | BINARY];
         match payload.len() {
             len @ 0..126 => frame.push(0x80 | len as u8),
@@ -173,13 +191,26 @@ impl RawSocket {
     }
 }
 
-/// A good introduction.
+fn key(number: u8) -> SigningKey {
+    SigningKey::from_bytes(&[number; 32])
+}
+
+/// `hello` of one of our keys, signed for `challenge`.
+fn signed(hello: Hello, challenge: &Challenge) -> Hello {
+    let mut keys = (0..=u8::MAX).map(key);
+    let key = keys.find(|key| key.verifying_key().to_bytes() == hello.identity.0).expect("a key of ours");
+    Hello { signature: Signature(key.sign(&challenge.text()).to_bytes()), ..hello }
+}
+
+/// A good introduction but for its signature, which follows from the connection.
 #[must_use]
 pub fn hello(identity: u8) -> Hello {
     Hello {
         run: None,
         layout: None,
-        identity: Identity([identity; 16]),
+        identity: Identity(key(identity).verifying_key().to_bytes()),
+        signature: Signature::NONE,
+        work: 0,
         name: format!("raw {identity}"),
         device: "by hand".into(),
         invite: None,

@@ -10,9 +10,9 @@ use archipelago::engine::{
 };
 use archipelago::model::layout;
 use archipelago::platform::Clock;
-use archipelago::run::{Address, Control, Event, Report, RunConfig, run};
-use archipelago::wire::{DeviceKind, RunSpec};
-use js_sys::{Array, Float32Array, Promise};
+use archipelago::run::{Address, Control, Event, Key, Report, RunConfig, Signer, run};
+use archipelago::wire::{DeviceKind, Identity, RunSpec};
+use js_sys::Float32Array;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
@@ -20,33 +20,13 @@ use wasm_bindgen_futures::JsFuture;
 use crate::convert::{read, to_js};
 use crate::failure::told;
 use crate::helper::{Team, helpers};
+use crate::hooks::{Hooks, Kept};
 use crate::saving::Saving;
+use crate::signer::BrowserKey;
 use crate::{Failure, JoinOptions, Notice, options};
 
 /// Parameters of a model whose moments are saved, at most: 256 MiB of them are too much to write again and again.
 const SAVED_PARAMS_MAX: usize = 32 << 20;
-
-#[wasm_bindgen]
-extern "C" {
-    /// What a learner calls in its Worker.
-    pub type Hooks;
-    /// Takes an event.
-    #[wasm_bindgen(method)]
-    fn event(this: &Hooks, event: JsValue);
-    /// Keeps moments.
-    #[wasm_bindgen(method)]
-    fn save(this: &Hooks, steps: f64, vectors: Array);
-    /// Resolves with the moments kept of a model with so many parameters, or with nothing.
-    #[wasm_bindgen(method)]
-    fn restore(this: &Hooks, params: f64) -> Promise;
-
-    /// What `restore` resolves with.
-    type Kept;
-    #[wasm_bindgen(method, getter)]
-    fn steps(this: &Kept) -> f64;
-    #[wasm_bindgen(method, getter)]
-    fn vectors(this: &Kept) -> Array;
-}
 
 /// One learner, and the hand on it. Runs once.
 #[wasm_bindgen]
@@ -124,12 +104,16 @@ impl Learner {
     async fn take_part(&self, options: JoinOptions, hooks: Rc<Hooks>, team: Team) -> Result<Report, Failure> {
         self.control.set_duty_cycle(options.share)?;
         let address: Address = options.syncer.parse()?;
-        let (identity, batch) = (options::identity(&options.identity)?, options::batch(options.batch)?);
+        let (half, batch) = (options::half(&options.identity)?, options::batch(options.batch)?);
+        let signer: Rc<dyn Signer> = match options.browser_signs {
+            true => Rc::new(BrowserKey { identity: Identity(half), hooks: Rc::clone(&hooks) }),
+            false => Rc::new(Key::from_secret(&half)),
+        };
         let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
         let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe("cpu"), describe);
         let config = RunConfig {
             address,
-            identity,
+            signer,
             name: options.name.clone(),
             device,
             contact_ms_max: options.contact_ms_max,

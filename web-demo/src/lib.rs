@@ -6,6 +6,7 @@
 mod convert;
 mod failure;
 mod helper;
+mod hooks;
 mod learner;
 mod measure;
 mod notice;
@@ -13,6 +14,7 @@ mod options;
 #[cfg(feature = "parity")]
 mod parity;
 mod saving;
+mod signer;
 #[cfg(test)]
 mod types;
 mod writer;

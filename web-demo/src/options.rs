@@ -2,7 +2,6 @@
 
 use archipelago::engine::EngineKind;
 use archipelago::run::BatchChoice;
-use archipelago::wire::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
@@ -14,8 +13,10 @@ use crate::Failure;
 pub struct JoinOptions {
     /// Address of the syncer, with or without what follows `#`.
     pub syncer: String,
-    /// The learner's secret: 32 hex digits, the same at each start.
+    /// The learner's key, 64 hex digits, the same at each start: its public half if `browser_signs`, else its secret.
     pub identity: String,
+    /// Whether the browser holds the secret and signs.
+    pub browser_signs: bool,
     /// Its name for people.
     pub name: String,
     /// "auto", "gpu" or "cpu".
@@ -105,20 +106,20 @@ pub(crate) fn batch(windows: Option<u32>) -> Result<BatchChoice, Failure> {
     given.map_err(|error| Failure::Options(error.to_string()))
 }
 
-/// The secret that `digits` are.
+/// The half of a key that `digits` are.
 ///
 /// # Errors
-/// [`Failure::Options`]: they are no 32 hex digits.
-pub(crate) fn identity(digits: &str) -> Result<Identity, Failure> {
-    let wrong = || Failure::Options("the identity is no 32 hex digits".to_owned());
-    let mut bytes = [0; 16];
+/// [`Failure::Options`]: they are no 64 hex digits.
+pub(crate) fn half(digits: &str) -> Result<[u8; 32], Failure> {
+    let wrong = || Failure::Options("the identity is no 64 hex digits".to_owned());
+    let mut bytes = [0; 32];
     if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(wrong());
     }
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
     }
-    Ok(Identity(bytes))
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -135,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn reads_identities() {
-        let digits = "000102030405060708090a0b0c0d0eff";
-        assert_eq!(identity(digits).unwrap().0[15], 0xff);
-        for wrong in ["", &digits[1..], "000102030405060708090a0b0c0d0e+f", "é00102030405060708090a0b0c0d0ef"]
-        {
-            assert!(matches!(identity(wrong), Err(Failure::Options(_))), "{wrong}");
+    fn reads_halves_of_keys() {
+        let digits = "000102030405060708090a0b0c0d0eff".repeat(2);
+        assert_eq!(half(&digits).unwrap()[31], 0xff);
+        let signed = format!("{}+f", &digits[..62]);
+        for wrong in ["", &digits[1..], signed.as_str(), "é00102030405060708090a0b0c0d0e"] {
+            assert!(matches!(half(wrong), Err(Failure::Options(_))), "{wrong}");
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// What follows the number is no unit of time.
-    #[error("{unit:?} is no unit of time: write ms, s, m (or min) or h")]
+    #[error("{unit:?} is no unit of time: write ms, s, m (or min), h or d")]
     TimeUnit {
         /// What follows the number.
         unit: String,
@@ -64,6 +64,7 @@ impl FromStr for Span {
             "" | "s" => 1.0,
             "m" | "min" => 60.0,
             "h" => 3600.0,
+            "d" => 86_400.0,
             _ => return Err(UnitError::TimeUnit { unit: unit.to_owned() }),
         };
         let wrong = || UnitError::Duration { text: text.to_owned() };

@@ -47,7 +47,7 @@
 //! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
 //! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
 //! # let (config, theta) = (syncer::SyncerConfig::default(), vec![0.0; layout.len()]);
-//! # let identity = Identity([1; 16]);
+//! # let identity = Identity([1; 32]);
 //! # let (name, device) = ("first".into(), "cpu".into());
 //! # let me = learner::LearnerConfig { identity, name, device, invite: None, serial_first: 1 };
 //! let mut syncer = syncer::Syncer::new(RunId(7), spec, config, &layout, &theta)?;

@@ -8,10 +8,13 @@ use futures::StreamExt;
 use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
+use crate::bytes::hex;
 use crate::diloco::halves;
 use crate::member::Input;
 use crate::platform::{ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep};
-use crate::wire::http::{INVITE_HEADER, VERSION_HEADER, fragment_path, fragment_tag, shard_path};
+use crate::wire::http::{
+    INVITE_HEADER, PASS_HEADER, VERSION_HEADER, fragment_path, fragment_tag, shard_path,
+};
 use crate::wire::{FragmentId, Invite, RunId, Version, clip};
 
 use super::Address;
@@ -33,6 +36,8 @@ enum Ended {
 /// All transfers of one run.
 pub(super) struct Downloads {
     address: Address,
+    /// What shows that this learner was taken in.
+    pass: Option<String>,
     fragments: FuturesUnordered<LocalBoxFuture<'static, (Wanted, Reply)>>,
     waiting: VecDeque<Wanted>,
     /// What came of fragments before their transfers broke off.
@@ -75,6 +80,7 @@ impl Downloads {
         let (fragments, waiting) = (FuturesUnordered::new(), VecDeque::new());
         Self {
             address,
+            pass: None,
             fragments,
             waiting,
             broken: BTreeMap::new(),
@@ -86,6 +92,11 @@ impl Downloads {
     /// Bytes of bodies that came so far, those that broke off or were given up among them.
     pub(super) fn bytes(&self) -> u64 {
         self.count.get()
+    }
+
+    /// What was taken in over the connection with this nonce is shown it from now on.
+    pub(super) fn set_pass(&mut self, nonce: &[u8; 32]) {
+        self.pass = Some(hex(nonce));
     }
 
     /// Gives up all fragments.
@@ -112,7 +123,8 @@ impl Downloads {
         let broken = self.shard.take().filter(|held| held.shard == shard);
         let partial = broken.map(|held| held.partial).unwrap_or_default();
         let path = shard_path(run, shard);
-        let request = request((&self.address, &self.count), &path, partial.len() as u64, body_bytes, None);
+        let from = (&self.address, self.pass.as_deref(), &self.count);
+        let request = request(from, &path, partial.len() as u64, body_bytes, None);
         let transfer = Some(fetch(request).boxed_local());
         self.shard = Some(Shard { shard, body_bytes, transfer, partial });
     }
@@ -183,7 +195,7 @@ impl Downloads {
         {
             let Wanted { run, fragment, version, body_bytes, .. } = wanted;
             wanted.begun = self.broken.remove(&fragment).filter(|begun| begun.run == run);
-            let from = (&self.address, &self.count);
+            let from = (&self.address, self.pass.as_deref(), &self.count);
             let request = match &wanted.begun {
                 None => request(from, &fragment_path(run, fragment, version), 0, body_bytes, None),
                 Some(Begun { version, bytes, .. }) => {
@@ -206,21 +218,22 @@ async fn patient(request: FetchRequest) -> Reply {
     reply
 }
 
-/// The request for `path`, from `start_byte` on if it still has the `tag`; an invite goes along in a header, since
+/// The request for `path`, from `start_byte` on if it still has the `tag`; invite and pass go along in headers, since
 /// addresses end up in logs.
 fn request(
-    (address, count): (&Address, &ByteCount),
+    (address, pass, count): (&Address, Option<&str>, &ByteCount),
     path: &str,
     start_byte: u64,
     body_bytes_max: u64,
     tag: Option<String>,
 ) -> FetchRequest {
+    let pass = pass.map(|pass| RequestHeader { name: PASS_HEADER, value: pass.to_owned() });
     let if_range = tag.map(|value| RequestHeader { name: "if-range", value });
     FetchRequest {
         url: address.http_url(path),
         start_byte,
         body_bytes_max,
-        headers: address.invite().map(invite_header).into_iter().chain(if_range).collect(),
+        headers: [address.invite().map(invite_header), pass, if_range].into_iter().flatten().collect(),
         header: VERSION_HEADER,
         count: count.clone(),
     }

@@ -2,10 +2,11 @@
 
 use crate::engine::{Encoded, Engine, EngineError, OptimiserState};
 use crate::member::{Input, Output};
-use crate::wire::{Fate, FragmentId, Message, RunSpec, Version, Welcome};
+use crate::wire::{Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, WORK_BITS_MAX, Welcome};
 
 use super::RunError;
 use super::event::Event;
+use super::key;
 use super::meter::Spent;
 use super::session::{Part, Session};
 
@@ -53,10 +54,11 @@ where
                 (self.observe)(&Event::Connecting { address: self.config.address.to_string() });
                 self.link.connect();
             }
+            Output::Greet { hello, challenge, is_newcomer } => {
+                return self.greet(*hello, &challenge, is_newcomer).await;
+            }
             Output::Send(message) => {
-                if let Err(error) = self.link.send(&message) {
-                    self.tell(Input::Closed { code: None, reason: error.to_string() });
-                }
+                self.send(&message);
             }
             Output::Close(bye) => self.link.close(bye.code, &bye.reason),
             Output::Disconnect { farewell, reason, retry_ms } => {
@@ -87,6 +89,40 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Says who this learner is, as the syncer asked.
+    async fn greet(
+        &mut self,
+        hello: Hello,
+        challenge: &Challenge,
+        is_newcomer: bool,
+    ) -> Result<(), RunError> {
+        let mut work = 0;
+        if is_newcomer && challenge.work_bits > 0 {
+            let bits = challenge.work_bits.min(WORK_BITS_MAX);
+            (self.observe)(&Event::Proving { bits });
+            let control = self.control;
+            let asked = Challenge { work_bits: bits, ..*challenge };
+            let Some(found) = key::work(&asked, &hello.identity, || control.is_stopped()).await else {
+                return Ok(());
+            };
+            work = found;
+        }
+        match self.config.signer.sign(&challenge.text()).await {
+            Ok(signature) => {
+                self.downloads.set_pass(&challenge.nonce);
+                self.send(&Message::Hello(Hello { signature, work, ..hello }));
+            }
+            Err(error) => self.tell(Input::Closed { code: None, reason: error.to_string() }),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, message: &Message) {
+        if let Err(error) = self.link.send(message) {
+            self.tell(Input::Closed { code: None, reason: error.to_string() });
+        }
     }
 
     /// What is for the engine.

@@ -18,8 +18,8 @@ use crate::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
 use crate::engine::{EngineError, StepStats, Trainer};
 use crate::platform::Clock;
 use crate::wire::{
-    ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Hello,
-    InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
+    ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, FragmentId,
+    Hello, InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
 };
 
 use super::Address;
@@ -42,6 +42,8 @@ pub(super) struct Script {
     /// Sent instead of the answer to the next greeting.
     pub(super) garbage: Option<Vec<u8>>,
     pub(super) hellos: Vec<Hello>,
+    /// What newcomers are asked for.
+    pub(super) work_bits: u8,
     pub(super) byes: Vec<Bye>,
     /// The batches of learners that were ready.
     pub(super) batches: Vec<u32>,
@@ -160,7 +162,8 @@ impl World {
             let mut world = lock(world);
             world.next_conn += 1;
             let conn = ConnId(world.next_conn);
-            world.desk.conns.insert(conn, Vec::new());
+            let challenge = Challenge { run: RunId(7), nonce: [3; 32], work_bits: world.script.work_bits };
+            world.desk.conns.insert(conn, vec![Message::Challenge(challenge)]);
             conn
         };
         let mut assembler = Assembler::new(BODY_BYTES_MAX);

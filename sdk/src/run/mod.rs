@@ -15,6 +15,7 @@ mod fake;
 #[cfg(test)]
 mod fake_device;
 mod fit;
+mod key;
 mod link;
 mod meter;
 mod report;
@@ -28,10 +29,13 @@ pub use address::{Address, AddressError};
 pub use batch::{BatchChoice, BatchError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
+pub use key::{Key, SignError, Signer};
+
+use std::rc::Rc;
 
 use crate::engine::{Engine, EngineError, OptimiserState};
 use crate::platform::RandomError;
-use crate::wire::{CloseCode, Identity, RunSpec};
+use crate::wire::{CloseCode, RunSpec};
 use session::Session;
 
 /// What a learner needs to know to take part.
@@ -39,8 +43,8 @@ use session::Session;
 pub struct RunConfig {
     /// Where the syncer is.
     pub address: Address,
-    /// The learner's secret, the same at each start.
-    pub identity: Identity,
+    /// Signs for the learner, with the same key at each start.
+    pub signer: Rc<dyn Signer>,
     /// Its name for people; cut to 64 bytes.
     pub name: String,
     /// What it computes with, for people; cut to 64 bytes.
@@ -61,10 +65,10 @@ impl RunConfig {
 
     /// A learner without a name that comes back for as long as the run lasts. Set the other fields as you like.
     #[must_use]
-    pub fn new(address: Address, identity: Identity) -> Self {
+    pub fn new(address: Address, signer: impl Signer + 'static) -> Self {
         Self {
             address,
-            identity,
+            signer: Rc::new(signer),
             name: "learner".into(),
             device: String::new(),
             contact_ms_max: Self::CONTACT_MS_MAX,

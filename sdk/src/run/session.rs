@@ -93,7 +93,7 @@ where
         observe: O,
     ) -> Result<Self, RunError> {
         let learner = LearnerConfig {
-            identity: config.identity,
+            identity: config.signer.identity(),
             name: clip(&config.name, NAME_BYTES_MAX).to_owned(),
             device: clip(&config.device, NAME_BYTES_MAX).to_owned(),
             invite: config.address.invite().cloned(),

@@ -6,13 +6,18 @@ mod rein;
 mod silence;
 
 use std::cell::RefCell;
+use std::rc::Rc;
+
+use futures::future::LocalBoxFuture;
 
 use super::fake::{FakeSyncer, Script, Toy};
 use super::link::Link;
-use super::{Address, BatchChoice, Control, Event, Report, RunConfig, RunError, run};
+use super::{Address, BatchChoice, Control, Event, Key, Report, RunConfig, RunError, SignError, Signer, run};
 use crate::engine::HostEngine;
 use crate::member::Input;
-use crate::wire::{Bye, CloseCode, Fate, Hello, Identity, Invite, Message};
+use crate::wire::{
+    Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, Message, RunId, Signature, is_work,
+};
 
 /// More than any test needs on a busy machine; reached only if one hangs.
 const HANG_MS: u64 = 60_000;
@@ -20,7 +25,7 @@ const HANG_MS: u64 = 60_000;
 fn config(address: &Address) -> RunConfig {
     RunConfig {
         address: address.clone(),
-        identity: Identity([5; 16]),
+        signer: Rc::new(Key::from_secret(&[5; 32])),
         name: "test".to_owned(),
         device: "toy".to_owned(),
         contact_ms_max: HANG_MS,
@@ -124,7 +129,7 @@ fn comes_back_as_the_same_learner() {
     assert_eq!(count(&events, |event| matches!(event, Event::FirstStep { .. })), 1);
     let hellos = fake.script(|script| script.hellos.clone());
     assert!(hellos.len() >= 3);
-    assert!(hellos.iter().all(|hello| hello.identity == Identity([5; 16])));
+    assert!(hellos.iter().all(|hello| hello.identity == Key::from_secret(&[5; 32]).identity()));
     assert_eq!(hellos[0].run, None);
     assert!(hellos[1..].iter().all(|hello| hello.run.is_some() && hello.layout.is_some()));
 }
@@ -141,6 +146,47 @@ fn final_goodbyes_end_the_run() {
     }
 }
 
+/// Goal: each connection is answered with a signature of its own question, and only a newcomer works.
+#[test]
+fn says_hello_with_its_key_and_shows_its_work_once() {
+    let fake = FakeSyncer::start(Script { cut_after_receipts: Some(2), work_bits: 8, ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| {
+        count(events, |event| matches!(event, Event::Welcomed { .. })) >= 2
+    });
+    assert!(result.is_ok(), "{result:?}");
+    let challenge = Challenge { run: RunId(7), nonce: [3; 32], work_bits: 8 };
+    let key = Key::from_secret(&[5; 32]);
+    let hellos = fake.script(|script| script.hellos.clone());
+    assert!(hellos.len() >= 2, "{hellos:?}");
+    assert!(hellos.iter().all(|hello| hello.signature == key.signature(&challenge.text())));
+    assert!(is_work(&challenge, &key.identity(), hellos[0].work));
+    assert!(hellos[1..].iter().all(|hello| hello.run.is_some() && hello.work == 0));
+    assert_eq!(count(&events, |event| matches!(event, Event::Proving { bits: 8 })), 1);
+}
+
+/// Goal: a key that does not sign ends no run by a panic: it is tried again, and the owner told why.
+#[test]
+fn a_key_that_does_not_sign_is_told_of() {
+    #[derive(Debug)]
+    struct Dumb;
+    impl Signer for Dumb {
+        fn identity(&self) -> Identity {
+            Identity([1; 32])
+        }
+        fn sign<'a>(&'a self, _: &'a [u8]) -> LocalBoxFuture<'a, Result<Signature, SignError>> {
+            Box::pin(std::future::ready(Err(SignError { reason: "it is locked".into() })))
+        }
+    }
+    let fake = FakeSyncer::start(Script::default());
+    let config = RunConfig { contact_ms_max: 1_500, ..RunConfig::new(fake.address.clone(), Dumb) };
+    let (result, _) = learn(config, |_| false);
+    assert!(
+        matches!(&result, Err(RunError::Unreachable { reason, .. }) if reason.contains("it is locked")),
+        "{result:?}"
+    );
+    assert_eq!(fake.script(|script| script.hellos.len()), 0);
+}
+
 #[test]
 fn the_end_of_the_run_is_no_error() {
     let fake = FakeSyncer::start(Script { goodbyes: vec![bye(CloseCode::Done)], ..Script::default() });
@@ -155,11 +201,15 @@ fn a_goodbye_is_read_though_the_connection_ended_before_something_was_sent() {
     link.connect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(matches!(runtime.block_on(link.next()), Input::Opened));
+    let challenge = runtime.block_on(link.next());
+    assert!(matches!(challenge, Input::Message(Message::Challenge(_))), "{challenge:?}");
     let config = config(&fake.address);
     let hello = Hello {
         run: None,
         layout: None,
-        identity: config.identity,
+        identity: config.signer.identity(),
+        signature: Signature::NONE,
+        work: 0,
         name: config.name,
         device: config.device,
         invite: None,

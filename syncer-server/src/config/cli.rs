@@ -7,6 +7,7 @@ use archipelago_cli::{CliError, Program, Sources};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
+use super::guests::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
 use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
 use crate::errors::Exit;
@@ -64,6 +65,12 @@ pub enum Verb {
     Replay(ReplayArgs),
     /// Begin a new run where another one was after some decision
     Fork(ForkArgs),
+    /// Make, list or revoke personal invites to a run
+    Invite(InviteArgs),
+    /// Ban a learner's key, lift a ban or list the banned
+    Ban(BanArgs),
+    /// Put another owner's token in the place of the one in a run's folder
+    Token(TokenArgs),
     /// Check settings, data and the run's folder, and start nothing
     Validate(Box<ServeConfig>),
     /// Say what works on this machine: cores, memory, address, data, disk

@@ -4,6 +4,7 @@ mod alerts;
 mod classroom;
 mod cli;
 mod glance;
+mod guests;
 mod kept;
 mod name;
 mod run;
@@ -12,15 +13,19 @@ mod runs;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use archipelago::wire::WORK_BITS_MAX;
 use archipelago_cli::{Bytes, MethodArgs, Span, some_time};
 use serde::Serialize;
 
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
 pub use name::RunName;
-pub use run::{INVITE_AUTO, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config};
+pub use run::{
+    INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config,
+};
 pub use runs::{OF_THE_SERVER, OrderArgs, RunOrder, RunsArgs};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
@@ -141,10 +146,15 @@ pub struct ServeConfig {
     #[arg(long, help_heading = "Server")]
     pub hide_names: bool,
     /// What learners must show to join, 8 to 64 letters, digits, - and _; auto makes one and keeps it in the run's
-    /// folder, short one that is easy to type
-    #[arg(long, value_name = "TOKEN|auto|short", hide_env_values = true, help_heading = "Server")]
+    /// folder, short one that is easy to type; with personal only those come who have one of `invite create`
+    #[arg(long, value_name = "TOKEN|auto|short|personal", hide_env_values = true, help_heading = "Server")]
     #[serde(skip)]
     pub invite: Option<String>,
+    /// Zero bits that newcomers must find before they are taken in, at most 24: each bit doubles what many identities
+    /// cost, and 20 are about a second of a browser; 0 asks for nothing
+    #[arg(long, value_name = "BITS", default_value_t = 0, help_heading = "Server")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(WORK_BITS_MAX)))]
+    pub proof_of_work: u8,
     /// Time between two snapshots (e.g. 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time, help_heading = "Server")]
     pub snapshot_every: Span,

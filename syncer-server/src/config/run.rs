@@ -61,13 +61,18 @@ pub const INVITE_AUTO: &str = "auto";
 /// The value of `--invite` that has one made that is short enough to be typed.
 pub const INVITE_SHORT: &str = "short";
 
+/// The value of `--invite` that takes in who has a personal invite, and has none for everybody.
+pub const INVITE_PERSONAL: &str = "personal";
+
 /// Checks the invite asked for, if one is.
 ///
 /// # Errors
 /// `Config`: it is too short to be a secret, or no link could carry it.
 pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
-    let Some(invite) =
-        config.invite.as_deref().filter(|invite| ![INVITE_AUTO, INVITE_SHORT].contains(invite))
+    let Some(invite) = config
+        .invite
+        .as_deref()
+        .filter(|invite| ![INVITE_AUTO, INVITE_SHORT, INVITE_PERSONAL].contains(invite))
     else {
         return Ok(());
     };
@@ -77,8 +82,8 @@ pub fn invite(config: &ServeConfig) -> Result<(), ServerError> {
         // What was given is not repeated: it may be a secret with a slip in it.
         false => {
             let why = format!(
-                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, or \
-                 {INVITE_SHORT}"
+                "--invite is no invite: give 8 to {INVITE_BYTES_MAX} letters, digits, - and _, or {INVITE_AUTO}, \
+                 {INVITE_SHORT} or {INVITE_PERSONAL}"
             );
             Err(ServerError::Config { why })
         }
@@ -172,6 +177,7 @@ mod tests {
         check(3, |config| config.admin_token = Some("sixteen and more".into()));
         check(3, |config| config.invite = Some("with space".into()));
         assert!(spec(|config| config.invite = Some(INVITE_AUTO.into())).is_ok());
+        assert!(spec(|config| config.invite = Some(INVITE_PERSONAL.into())).is_ok());
         assert!(spec(|config| config.invite = Some(INVITE_SHORT.into())).is_ok());
         assert!(spec(|config| config.invite = Some("open-sesame_1".into())).is_ok());
     }

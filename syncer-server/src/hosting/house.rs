@@ -187,7 +187,7 @@ impl House {
         let best = self.links.first();
         join_all(asked.into_iter().map(|(name, state, why, app)| async move {
             let path = format!("runs/{name}/");
-            let invite = app.as_ref().map(|app| fragment(app.context.invite.as_ref()));
+            let invite = app.as_ref().map(|app| fragment(app.context.admission.invite()));
             let link =
                 invite.zip(best).filter(|_| with_links).map(|(invite, best)| format!("{best}{path}{invite}"));
             let status = match app {

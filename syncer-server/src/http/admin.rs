@@ -139,8 +139,8 @@ async fn tell(app: &App, headers: &HeaderMap, input: Input, done: &'static str) 
 /// Whether the request shows the owner's token; if not, the answer to it.
 #[expect(clippy::result_large_err, reason = "it is the answer, and made at once")]
 pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response> {
-    let own = [Some(&app.admin_token), app.host_token.as_ref()];
-    if shows_token(headers, own.into_iter().flatten().map(String::as_str)) {
+    let is_host = shows_token(headers, app.host_token.as_deref());
+    if is_host || bearer(headers).is_some_and(|shown| app.owner.is(shown)) {
         return Ok(());
     }
     let why = "show the token from admin.token in the run's folder, as `Authorization: Bearer …`\n";
@@ -149,7 +149,10 @@ pub(super) fn check_owner(app: &App, headers: &HeaderMap) -> Result<(), Response
 
 /// Whether a request shows one of `tokens`.
 pub fn shows_token<'a>(headers: &HeaderMap, tokens: impl IntoIterator<Item = &'a str>) -> bool {
-    let shown =
-        headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    shown.is_some_and(|shown| tokens.into_iter().any(|token| is_same(shown, token.as_bytes())))
+    bearer(headers).is_some_and(|shown| tokens.into_iter().any(|token| is_same(shown, token.as_bytes())))
+}
+
+/// The token that a request shows.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
 }

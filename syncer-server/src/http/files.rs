@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use archipelago::bytes::hex;
 use archipelago::diloco::{FragmentId, Version, halves};
-use archipelago::wire::http::{self, INVITE_HEADER};
+use archipelago::wire::http::{self, INVITE_HEADER, PASS_HEADER};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -91,8 +91,9 @@ pub async fn shard(
 
 /// The refusal of a request that shows no invite to this run, or that is for another run.
 pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
-    if !app.context.is_invited(headers.get(INVITE_HEADER).map(HeaderValue::as_bytes)) {
-        let why = format!("this run is for the invited: show the invite in {INVITE_HEADER}\n");
+    let shown = |name| headers.get(name).map(HeaderValue::as_bytes);
+    if !app.context.admission.lets_fetch(shown(INVITE_HEADER), shown(PASS_HEADER)) {
+        let why = format!("this run is for the invited: show the invite in {INVITE_HEADER}, or join it\n");
         return Some((StatusCode::FORBIDDEN, why).into_response());
     }
     if run != app.run {
@@ -104,7 +105,7 @@ pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Respo
 
 /// How long a version or a shard may be kept, and by which caches.
 fn lasting(app: &App) -> HeaderValue {
-    if app.context.invite.is_some() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
+    if app.context.admission.is_by_invite() { IMMUTABLE_PRIVATE } else { IMMUTABLE }
 }
 
 /// Answers with what `bytes` gives, or the range of it that `request` asks for (RFC 9110), and says how many bytes

@@ -4,6 +4,7 @@ mod admin;
 mod events;
 mod export;
 mod files;
+mod guests;
 mod hats;
 mod metrics;
 pub mod page;
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::connection::Context;
 use crate::corpus::Corpus;
+use crate::owner::Owner;
 
 pub use admin::shows_token;
 pub use events::WATCHERS_MAX;
@@ -54,7 +56,7 @@ pub struct App {
     /// Origins allowed beside our own.
     pub allow_origin: Vec<String>,
     /// What admin requests must show.
-    pub admin_token: String,
+    pub owner: Owner,
     /// What the owner of a server with several runs may show instead.
     pub host_token: Option<String>,
     /// The run's settings, as they are now.
@@ -116,6 +118,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::ADMIN_SETTINGS, post(settings::change))
         .route(path::ADMIN_PACE, post(admin::pace))
         .route(path::ADMIN_DROP, post(admin::send_away))
+        .route(path::INVITES, get(guests::invites).post(guests::invite))
+        .route(path::INVITE_REVOKE, post(guests::revoke))
+        .route(path::BANS, get(guests::bans).post(guests::ban))
+        .route(path::BAN_LIFT, post(guests::lift))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here; / shows the run\n") })
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
@@ -138,7 +144,11 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         let exposed =
             HeaderValue::from_str(&format!("etag, content-range, retry-after, {}", path::VERSION_HEADER));
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.expect("names of headers"));
-        let asked = HeaderValue::from_str(&format!("if-range, range, {}", path::INVITE_HEADER));
+        let asked = HeaderValue::from_str(&format!(
+            "if-range, range, {}, {}",
+            path::INVITE_HEADER,
+            path::PASS_HEADER
+        ));
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.expect("names of headers"));
     }
     response

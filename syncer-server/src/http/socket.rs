@@ -25,7 +25,12 @@ pub async fn upgrade(
         return (StatusCode::FORBIDDEN, why).into_response();
     }
     let asked = upgrade.requested_protocols().any(|protocol| protocol == SUBPROTOCOL);
-    if !asked && upgrade.requested_protocols().next().is_some() {
+    let other = upgrade.requested_protocols().find_map(|protocol| {
+        let text = protocol.to_str().ok()?;
+        let version = text.strip_prefix(SUBPROTOCOL.trim_end_matches(|c: char| c.is_ascii_digit()))?;
+        version.parse::<u16>().ok().map(|_| text.to_owned())
+    });
+    if !asked && other.is_none() && upgrade.requested_protocols().next().is_some() {
         let why = format!("this server speaks {SUBPROTOCOL} only: use a learner of the same version\n");
         return (StatusCode::BAD_REQUEST, why).into_response();
     }
@@ -36,6 +41,13 @@ pub async fn upgrade(
         return (StatusCode::SERVICE_UNAVAILABLE, "too many sockets are open: come back later\n")
             .into_response();
     };
+    if let Some(other) = other.filter(|_| !asked) {
+        // Learners of other versions understand a goodbye, and a refused request only as a syncer that is not there.
+        return connection::limit(upgrade).protocols([other.clone()]).on_upgrade(move |socket| async move {
+            connection::turn_away(socket, &other).await;
+            drop(seat);
+        });
+    }
     let conn = ConnId(app.next_conn.fetch_add(1, Ordering::Relaxed));
     let context = app.context.clone();
     connection::limit(upgrade).protocols([SUBPROTOCOL]).on_upgrade(move |socket| async move {

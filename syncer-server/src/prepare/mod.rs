@@ -10,12 +10,15 @@ use archipelago::diloco::{Layout, RunId};
 use archipelago::model;
 use archipelago::wire::{Invite, RunSpec};
 
+use crate::admission::{self, Admission};
 use crate::clock::unix_s;
 use crate::config::{self, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
 use crate::corpus::{Corpus, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
+use crate::guests::Guests;
 use crate::origin::{Beginning, Origin};
+use crate::owner::Owner;
 use crate::status::{Carried, Facts};
 use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, fit, random_u64, write_private};
 use crate::tape::{Writer, recover};
@@ -37,9 +40,9 @@ pub(crate) struct Prepared {
     /// What the status tells and what never changes.
     pub(crate) facts: Facts,
     /// What admin requests must show.
-    pub(crate) admin_token: String,
-    /// What learners must show, if anything.
-    pub(crate) invite: Option<Invite>,
+    pub(crate) owner: Owner,
+    /// Who is taken in.
+    pub(crate) admission: Admission,
     /// Largest body that a learner has reason to send.
     pub(crate) body_bytes_max: u32,
     /// Whether an earlier start is gone on with.
@@ -208,9 +211,9 @@ impl<'a> Plan<'a> {
         };
         Ok(Prepared {
             body_bytes_max,
+            admission: admission(config, &store, syncer.run())?,
             facts: facts(config, &origin, &corpus, &spec),
-            admin_token: store.admin_token(config.admin_token.as_deref())?,
-            invite: store.invite(config.invite.as_deref())?,
+            owner: Owner::open(&store, config.admin_token.as_deref())?,
             syncer,
             corpus: Arc::new(corpus),
             store: Arc::new(store),
@@ -221,6 +224,17 @@ impl<'a> Plan<'a> {
             tape,
         })
     }
+}
+
+/// Who is taken in to the run `run` in the folder of `store`.
+fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admission, ServerError> {
+    let terms = admission::Terms {
+        run,
+        by_invite: config.invite.is_some(),
+        invite: store.invite(config.invite.as_deref())?,
+        work_bits: config.proof_of_work,
+    };
+    Admission::new(terms, Arc::new(Guests::open(store.dir())?))
 }
 
 /// What `validate` tells of a run.

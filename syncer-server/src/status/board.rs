@@ -247,7 +247,9 @@ mod tests {
     use archipelago::diloco::syncer::{Input, SyncerConfig};
     use archipelago::diloco::{ConnId, RunId};
     use archipelago::model::Preset;
-    use archipelago::wire::{DataSpec, Hello, Identity, LearnerState, Message, Progress, ShardSpec};
+    use archipelago::wire::{
+        DataSpec, Hello, Identity, LearnerState, Message, Progress, ShardSpec, Signature,
+    };
 
     use super::*;
     use crate::config::{ServeConfig, run_spec};
@@ -266,12 +268,14 @@ mod tests {
         let mut syncer = Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap();
         for number in 0..count {
             let conn = ConnId(number.into());
-            let mut identity = [0; 16];
+            let mut identity = [0; 32];
             identity[..4].copy_from_slice(&number.to_le_bytes());
             let hello = Hello {
                 run: None,
                 layout: None,
                 identity: Identity(identity),
+                signature: Signature::NONE,
+                work: 0,
                 // As long as names can be.
                 name: format!("{number:064}"),
                 device: format!("gpu, {}", "x".repeat(59)),

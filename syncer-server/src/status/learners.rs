@@ -23,6 +23,8 @@ pub const PAGE_MAX: usize = 200;
 pub struct LearnerView {
     /// Its id in the run.
     pub learner: LearnerId,
+    /// The short name of its key, 32 hex digits: who bans it says this.
+    pub fingerprint: String,
     /// Its name for people.
     pub name: String,
     /// What it computes with, in its own words.
@@ -248,6 +250,7 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
     let returns = syncer.returns(now, learner.learner);
     LearnerView {
         learner: learner.learner,
+        fingerprint: learner.fingerprint.to_string(),
         name: learner.name.to_owned(),
         device: learner.device.to_owned(),
         kind: wire::DeviceKind::of(learner.device).into(),

@@ -6,6 +6,7 @@ use archipelago_ts::Module;
 
 use super::view::{AbandonCause, Decision, Evaluation, Fates, MergeCause, TextSample, Timing};
 use super::*;
+use crate::guests::{BanView, InviteView, MadeInvite};
 use crate::hosting::{RunFigures, RunState, RunView, RunsView};
 use crate::http::settings::{SettingView, SettingsView};
 
@@ -19,6 +20,8 @@ GET /v1/series               SeriesView
 GET /v1/rounds               RoundsView
 GET /v1/log?name=&limit=     LogView
 GET /v1/settings             SettingsView
+GET /v1/invites              InviteView[], for the owner; POST makes one: MadeInvite
+GET /v1/bans                 BanView[], for the owner
 GET /v1/events               EventSource with the events of ServerEvents; their data is JSON";
 
 const EVENTS: &str = "\
@@ -55,6 +58,9 @@ fn types_of_the_routes_are_current() {
         .declare::<DiskView>()
         .declare::<LearnerView>()
         .declare::<DeviceKind>()
+        .declare::<InviteView>()
+        .declare::<MadeInvite>()
+        .declare::<BanView>()
         .declare::<LearnerState>()
         .declare::<LearnersByState>()
         .declare::<Fates>()

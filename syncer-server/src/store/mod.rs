@@ -7,6 +7,7 @@
 //! tokenizer.json                  text ⇄ tokens
 //! held-out.json                   the part of the held-out text that is measured on
 //! admin.token, invite.token       readable by their owner only
+//! guests.sqlite                   personal invites, whom they took in, and the banned: see `guests/`
 //! snapshots/00000007.safetensors  the newest two
 //! tape.sqlite, bodies/            what was decided, and what learners sent: see `tape/`
 //! lock                            held while a server works here
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago::wire::{Invite, ModelSpec, RunId};
 
-use crate::config::{INVITE_AUTO, INVITE_SHORT};
+use crate::config::{INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT};
 use crate::errors::ServerError;
 
 pub use held_out::HeldOut;
@@ -34,6 +35,9 @@ pub use snapshot::Snapshot;
 
 /// Snapshots kept: the newest, and the one before in case the newest is damaged.
 const SNAPSHOTS_KEPT: usize = 2;
+
+/// The file with the owner's token.
+const ADMIN_TOKEN: &str = "admin.token";
 
 /// The folder of one run.
 #[derive(Debug)]
@@ -245,16 +249,18 @@ impl Store {
         if let Some(token) = given {
             return Ok(token.to_owned());
         }
-        self.token("admin.token", long)
+        self.token(ADMIN_TOKEN, long)
     }
 
-    /// What learners must show: `given`, or if that is `auto` the one kept here, or a new one.
+    /// What all learners may show: `given`, or if that is `auto` the one kept here, or a new one; nothing if it is
+    /// `personal`.
     ///
     /// # Errors
     /// As [`Self::admin_token`].
     pub fn invite(&self, given: Option<&str>) -> Result<Option<Invite>, ServerError> {
         match given {
             None => Ok(None),
+            Some(INVITE_PERSONAL) => Ok(None),
             Some(INVITE_AUTO) => self.token("invite.token", long).map(|token| Some(Invite::new(token))),
             Some(INVITE_SHORT) => self.token("invite.token", short).map(|token| Some(Invite::new(token))),
             Some(token) => Ok(Some(Invite::new(token))),
@@ -264,16 +270,34 @@ impl Store {
     /// The secret in the file `name`; if it is not there, what `make` makes.
     fn token(&self, name: &str, make: fn() -> Result<String, ServerError>) -> Result<String, ServerError> {
         let path = self.dir.join(name);
-        if is_there(&path)? {
-            let token = fs::read_to_string(&path).map_err(disk("read", &path))?;
-            if !token.trim().is_empty() {
-                return Ok(token.trim().to_owned());
-            }
+        if let Some(token) = read_token(&path)? {
+            return Ok(token);
         }
         let token = make()?;
-        make_private(&self.dir)?;
-        write_private(&path, &format!("{token}\n"))?;
+        self.keep_token(&path, &token)?;
         Ok(token)
+    }
+
+    /// Puts another owner's token in the place of the one that is kept here, which is worth nothing from then on.
+    ///
+    /// # Errors
+    /// - `Disk`: the file cannot be written.
+    /// - `System`: the system gives no random numbers.
+    pub fn rotate_admin_token(&self) -> Result<String, ServerError> {
+        let token = long()?;
+        self.keep_token(&self.admin_token_path(), &token)?;
+        Ok(token)
+    }
+
+    /// Where the owner's token is kept.
+    #[must_use]
+    pub fn admin_token_path(&self) -> PathBuf {
+        self.dir.join(ADMIN_TOKEN)
+    }
+
+    fn keep_token(&self, path: &Path, token: &str) -> Result<(), ServerError> {
+        make_private(&self.dir)?;
+        write_private(path, &format!("{token}\n"))
     }
 
     /// The snapshots, oldest first.
@@ -292,6 +316,18 @@ impl Store {
         paths.sort_by_key(|path| number(path));
         Ok(paths)
     }
+}
+
+/// The token in the file at `path`, if there is one.
+///
+/// # Errors
+/// `Disk`: the file cannot be read.
+pub(crate) fn read_token(path: &Path) -> Result<Option<String>, ServerError> {
+    if !is_there(path)? {
+        return Ok(None);
+    }
+    let token = fs::read_to_string(path).map_err(disk("read", path))?;
+    Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
 }
 
 /// Sees to it that nothing is at `dir`, or an empty folder.
@@ -337,7 +373,7 @@ fn publish(partial: &Path, path: &Path) -> Result<(), ServerError> {
 }
 
 /// 128 random bits as hex digits.
-fn long() -> Result<String, ServerError> {
+pub(crate) fn long() -> Result<String, ServerError> {
     Ok(format!("{:016x}{:016x}", random_u64()?, random_u64()?))
 }
 
@@ -345,7 +381,7 @@ fn long() -> Result<String, ServerError> {
 const PLAIN: &[u8; 31] = b"abcdefghjkmnpqrstuvwxyz23456789";
 
 /// Eight of [`PLAIN`], 39 random bits: enough for as long as whoever guesses must ask a server each time.
-fn short() -> Result<String, ServerError> {
+pub(crate) fn short() -> Result<String, ServerError> {
     let random = random_u64()?;
     let plain = |place| char::from(PLAIN[(random / 31_u64.pow(place) % 31) as usize]);
     Ok((0..8).map(plain).collect())

@@ -121,11 +121,11 @@ fn hold_all(dir: &Path, sub: &str, ending: &str) -> Result<Vec<Held>, ServerErro
 }
 
 /// The other files of a run's folder: what the run is, its tokenizer, its secrets, and what else lies there. The lock
-/// is nobody's, and what is being written is not whole.
+/// is nobody's, what is being written is not whole, and databases are copied by those who know them.
 fn rest(dir: &Path) -> Result<Vec<PathBuf>, ServerError> {
     let is_ours = |name: &str| {
         let passing = name.starts_with(".tmp") || name.ends_with(".partial");
-        !passing && name != "lock" && !name.starts_with("tape.sqlite")
+        !passing && name != "lock" && !name.contains(".sqlite")
     };
     let names = list(dir)?.into_iter().filter(|name| is_ours(&name.to_string_lossy()));
     Ok(names.filter(|name| dir.join(name).is_file()).collect())

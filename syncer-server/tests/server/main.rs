@@ -11,6 +11,7 @@ mod files;
 mod finished;
 mod glance;
 mod hosting;
+mod identity;
 mod init;
 mod log;
 mod monitoring;

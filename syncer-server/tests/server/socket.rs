@@ -142,13 +142,13 @@ async fn only_known_origins_and_versions_may_join() {
     check("origin", "null", 403).await;
     check("origin", "https://page.example", 101).await;
     check("origin", &format!("http://{}", server.address), 101).await;
-    check("sec-websocket-protocol", "archipelago.9", 400).await;
+    check("sec-websocket-protocol", "another.9", 400).await;
     let asks =
         "OPTIONS /v1/runs/0/shards/0\nAccess-Control-Request-Headers: x-archipelago-invite\nOrigin: https:";
     let (code, head, _) = server.http(&format!("{asks}//page.example")).await;
     assert_eq!(
         (code, header(&head, "access-control-allow-headers")),
-        (204, "if-range, range, x-archipelago-invite")
+        (204, "if-range, range, x-archipelago-invite, x-archipelago-pass")
     );
     let (_, head, _) = server.http(&format!("{asks}//evil.example")).await;
     assert!(!head.contains("access-control-allow"), "{head}");

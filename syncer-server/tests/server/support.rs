@@ -8,10 +8,11 @@ use std::time::Duration;
 use archipelago::diloco::{Codec, Fragments, checksum};
 use archipelago::model;
 use archipelago::wire::{
-    Assembler, BODY_BYTES_MAX, Bye, Fate, FragmentId, Hello, Identity, LearnerState, Message, Progress,
-    SUBPROTOCOL, Serial, Update, Version, Welcome, encode, frames,
+    Assembler, BODY_BYTES_MAX, Bye, Challenge, Fate, FragmentId, Hello, Identity, LearnerState, Message,
+    Progress, RunId, SUBPROTOCOL, Serial, Signature, Update, Version, Welcome, decode, encode, frames,
 };
 use archipelago_cli::MethodArgs;
+use ed25519_dalek::{Signer, SigningKey};
 use futures::{SinkExt, StreamExt};
 use syncer_server::{ServeConfig, ServerError, ServerStatus, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -119,6 +120,8 @@ pub fn header<'a>(head: &'a str, name: &str) -> &'a str {
 pub struct Client {
     pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     assembler: Assembler,
+    /// What the server asked first.
+    pub challenge: Challenge,
 }
 
 /// What a connection ended with.
@@ -141,7 +144,13 @@ impl Client {
         // Without Nagle, as learners connect.
         let (socket, answer) = connect_async_with_config(request, None, true).await.unwrap();
         assert_eq!(answer.headers()["sec-websocket-protocol"], SUBPROTOCOL);
-        Self { socket, assembler: Assembler::new(BODY_BYTES_MAX) }
+        let challenge = Challenge { run: RunId(0), nonce: [0; 32], work_bits: 0 };
+        let mut client = Self { socket, assembler: Assembler::new(BODY_BYTES_MAX), challenge };
+        match client.next().await {
+            Message::Challenge(challenge) => client.challenge = challenge,
+            other => panic!("not a challenge: {other:?}"),
+        }
+        client
     }
 
     /// Connects and introduces itself as learner `number`.
@@ -160,8 +169,22 @@ impl Client {
         }
     }
 
-    /// Sends the bytes as they are. That the server may have closed is for the caller to see.
+    /// `hello` with a signature by the key of the learner whose number it has, if it has none yet.
+    pub fn signed(&self, hello: Hello) -> Hello {
+        if hello.signature != Signature::NONE {
+            return hello;
+        }
+        let key = (0..=u8::MAX).map(key).find(|key| identity(key) == hello.identity).expect("a key of ours");
+        Hello { signature: sign(&key, &self.challenge), ..hello }
+    }
+
+    /// Sends the bytes as they are, but for a `Hello` that is not signed. That the server may have closed is for the
+    /// caller to see.
     pub async fn raw(&mut self, bytes: Vec<u8>) {
+        let bytes = match decode(&bytes) {
+            Ok(Message::Hello(hello)) => encode(&Message::Hello(self.signed(hello))),
+            _ => bytes,
+        };
         drop(self.socket.send(Frame::Binary(bytes.into())).await);
     }
 
@@ -205,9 +228,24 @@ impl Client {
     }
 }
 
+/// The key of learner `number`.
+pub fn key(number: u8) -> SigningKey {
+    SigningKey::from_bytes(&[number; 32])
+}
+
+pub fn identity(key: &SigningKey) -> Identity {
+    Identity(key.verifying_key().to_bytes())
+}
+
+pub fn sign(key: &SigningKey, challenge: &Challenge) -> Signature {
+    Signature(key.sign(&challenge.text()).to_bytes())
+}
+
 pub fn hello(number: u8) -> Hello {
-    let identity = Identity([number; 16]);
+    let identity = identity(&key(number));
     Hello {
+        signature: Signature::NONE,
+        work: 0,
         run: None,
         layout: None,
         identity,

@@ -96,6 +96,9 @@ export type Report = {
 export type Event = { "event": "connecting",
   /** Where to. */
   address: string,
+} | { "event": "proving",
+  /** Zero bits to be found: 2^bits tries on average. */
+  bits: number,
 } | { "event": "preparing",
   /** The run, as 16 hex digits. */
   run: string,
@@ -144,8 +147,10 @@ export type Event = { "event": "connecting",
 export type RawJoin = {
   /** Address of the syncer, with or without what follows `#`. */
   syncer: string,
-  /** The learner's secret: 32 hex digits, the same at each start. */
+  /** The learner's key, 64 hex digits, the same at each start: its public half if `browser_signs`, else its secret. */
   identity: string,
+  /** Whether the browser holds the secret and signs. */
+  browserSigns: boolean,
   /** Its name for people. */
   name: string,
   /** "auto", "gpu" or "cpu". */

@@ -8,12 +8,15 @@ export interface OptimiserState {
 
 /** What is kept for one syncer. */
 interface Kept {
+  /** 64 hex digits: the public half of the learner's key if there is a `key`, else its secret. */
   readonly identity: string;
+  /** What the browser signs with, where it can; no script can read it. */
+  readonly key?: CryptoKey;
   readonly moments?: OptimiserState & { readonly run: string };
 }
 
-/** Bytes of a learner's secret. */
-const IDENTITY_BYTES = 16;
+/** Hex digits of a key's half; former versions kept shorter secrets, which are no keys. */
+const IDENTITY_DIGITS = 64;
 
 /** Keeps things for one syncer; where storage is refused, only as long as it lives. */
 export class Keeper {
@@ -32,17 +35,30 @@ export class Keeper {
 
   /** What is kept for `syncer`; a fresh identity if that is nothing. Never fails. */
   static async open(syncer: string, remember: boolean): Promise<Keeper> {
-    const fresh = { identity: randomHex(IDENTITY_BYTES) };
-    if (!remember) return new Keeper(syncer, fresh, undefined);
+    if (!remember) return new Keeper(syncer, await freshKey(), undefined);
     try {
       const db = await openDatabase();
-      const kept: Kept | undefined = await request(store(db, "readonly").get(syncer));
-      const keeper = new Keeper(syncer, kept ?? fresh, db);
+      const found: Kept | undefined = await request(store(db, "readonly").get(syncer));
+      const kept = found?.identity.length === IDENTITY_DIGITS ? found : undefined;
+      const keeper = new Keeper(syncer, kept ?? (await freshKey()), db);
       if (!kept) await keeper.#write();
       return keeper;
     } catch (error) {
-      return new Keeper(syncer, fresh, undefined, error instanceof Error ? error.message : String(error));
+      const reason = error instanceof Error ? error.message : String(error);
+      return new Keeper(syncer, await freshKey(), undefined, reason);
     }
+  }
+
+  /** Whether the browser holds the secret and signs; where it cannot, a script of this page could read the secret. */
+  get browserSigns(): boolean {
+    return this.#kept.key !== undefined;
+  }
+
+  /** The Ed25519 signature of `text`, by the key that the browser holds. */
+  async sign(text: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
+    const { key } = this.#kept;
+    if (!key) throw new Error("the browser holds no key");
+    return new Uint8Array(await crypto.subtle.sign("Ed25519", key, text));
   }
 
   /** Whether other pages of this browser would find the same identity. */
@@ -50,7 +66,7 @@ export class Keeper {
     return this.#db !== undefined;
   }
 
-  /** The learner's secret as 32 hex digits. */
+  /** Half of the learner's key as 64 hex digits: the public one if the browser signs, else the secret. */
   get identity(): string {
     return this.#kept.identity;
   }
@@ -94,8 +110,21 @@ function request<T>(asked: IDBRequest<T>): Promise<T> {
   });
 }
 
-function randomHex(bytes: number): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join(
-    "",
-  );
+/** A new key: one that the browser holds where it can, else a secret for the engine to sign with. */
+async function freshKey(): Promise<Kept> {
+  try {
+    // Pages that are not secure, as those of a class over plain http, have no `subtle` at all.
+    const pair = await crypto.subtle.generateKey("Ed25519", false, ["sign", "verify"]);
+    if ("privateKey" in pair) {
+      const half = new Uint8Array(await crypto.subtle.exportKey("raw", pair.publicKey));
+      return { identity: hex(half), key: pair.privateKey };
+    }
+  } catch {
+    // An older browser, or no secure page.
+  }
+  return { identity: hex(crypto.getRandomValues(new Uint8Array(IDENTITY_DIGITS / 2))) };
+}
+
+function hex(bytes: Uint8Array): string {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -56,7 +56,9 @@ export type PackageEvent =
   /** Another page of this browser takes part in the same run; this one begins when that ends. */
   | { readonly event: "standby" }
   /** The browser keeps nothing; the next start is a newcomer's. */
-  | { readonly event: "forgetful"; readonly reason: string };
+  | { readonly event: "forgetful"; readonly reason: string }
+  /** The browser cannot hold a key itself, for it is old or the page is not secure: scripts of the page could read it. */
+  | { readonly event: "softKey" };
 
 /** Everything that a learner tells. */
 export type LearnerEvent = Event | Notice | PackageEvent;

@@ -82,6 +82,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
   const place = syncer.replace(/#.*$/s, "");
   const keeper = await Keeper.open(place, options.remember);
   if (keeper.refused) tell({ event: "forgetful", reason: keeper.refused });
+  if (!keeper.browserSigns) tell({ event: "softKey" });
   const takePart = async () => {
     let run = "";
     const hooks = {
@@ -90,6 +91,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
         tell(event);
       },
       save: (steps: number, vectors: Float32Array[]) => keeper.keep(run, { steps, vectors }),
+      sign: (text: Uint8Array<ArrayBuffer>) => keeper.sign(text),
       restore: async (params: number): Promise<OptimiserState | undefined> => keeper.moments(run, params),
     };
     learner = new engine.Learner();
@@ -105,6 +107,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
         batch,
         contactMsMax,
         identity: keeper.identity,
+        browserSigns: keeper.browserSigns,
         saveSteps,
       } satisfies RawJoin,
       hooks,

@@ -65,17 +65,27 @@ export class Owner {
     this.#token.dispatchEvent(new Event("input"));
   }
 
+  /** Asks the syncer what only an owner may ask, or with a body tells it something; the answer's JSON, if it is any. */
+  async ask<T>(path: string, body?: object): Promise<{ readonly ok: true; readonly value: T } | Refusal> {
+    const answer = await this.#send(`./${path}`, body ? "POST" : "GET", body);
+    if (!(answer instanceof Response)) return answer;
+    const isJson = answer.headers.get("content-type")?.startsWith("application/json");
+    return { ok: true, value: (isJson ? await answer.json() : null) as T };
+  }
+
   /** Gives the syncer an order; what to say if it was not taken. */
   async order(path: string, body?: object): Promise<Answer> {
+    const answer = await this.#send(`./v1/admin/${path}`, "POST", body);
+    return answer instanceof Response ? { ok: true } : answer;
+  }
+
+  /** Sends a request with the token; the answer if it is a good one. */
+  async #send(path: string, method: "GET" | "POST", body?: object): Promise<Response | Refusal> {
     try {
       const headers: Record<string, string> = { Authorization: `Bearer ${this.#token.value.trim()}` };
       if (body) headers["content-type"] = "application/json";
-      const answer = await fetch(`./v1/admin/${path}`, {
-        method: "POST",
-        headers,
-        body: body ? JSON.stringify(body) : null,
-      });
-      if (answer.ok) return { ok: true };
+      const answer = await fetch(path, { method, headers, body: body ? JSON.stringify(body) : null });
+      if (answer.ok) return answer;
       if (answer.status === 401) {
         const text = "That is not the token of this run. It is in the file admin.token in the run's folder.";
         return { ...trouble(text), denied: true };

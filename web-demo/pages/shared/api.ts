@@ -7,6 +7,8 @@
 // GET /v1/rounds               RoundsView
 // GET /v1/log?name=&limit=     LogView
 // GET /v1/settings             SettingsView
+// GET /v1/invites              InviteView[], for the owner; POST makes one: MadeInvite
+// GET /v1/bans                 BanView[], for the owner
 // GET /v1/events               EventSource with the events of ServerEvents; their data is JSON
 //
 // Generated from Rust types. Do not edit: change those, then run
@@ -149,6 +151,8 @@ export type DiskView = {
 export type LearnerView = {
   /** Its id in the run. */
   learner: LearnerId,
+  /** The short name of its key, 32 hex digits: who bans it says this. */
+  fingerprint: string,
   /** Its name for people. */
   name: string,
   /** What it computes with, in its own words. */
@@ -191,6 +195,42 @@ export type LearnerView = {
 
 /** What a learner computes with. */
 export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
+
+/** An invite as its owner sees it later. */
+export type InviteView = {
+  /** Its name. */
+  id: string,
+  /** What the owner noted. */
+  note: string,
+  /** New keys that it takes in. */
+  uses: number,
+  /** Keys that it took in. */
+  used: number,
+  /** When it was made, in milliseconds since 1970. */
+  madeMs: number,
+  /** Until when it is good; `null` for ever. */
+  expiresMs: number | null,
+  /** Since when it is revoked; `null` if it is not. */
+  revokedMs: number | null,
+};
+
+/** An invite that was made: the only time that its text is there. */
+export type MadeInvite = {
+  /** Its name in lists. */
+  id: string,
+  /** What its guest shows. */
+  invite: string,
+};
+
+/** One who was banned. */
+export type BanView = {
+  /** The key's fingerprint, 32 hex digits. */
+  fingerprint: string,
+  /** What the owner noted. */
+  note: string,
+  /** When, in milliseconds since 1970. */
+  atMs: number,
+};
 
 /** What a learner is doing. */
 export type LearnerState = "joining" | "training" | "paused" | "hidden" | "starved" | "held";

@@ -20,8 +20,8 @@ pub enum Entry {
     /// A process of the syncer began: rounds and leases are numbered from here on, and each learner may count so many
     /// tokens beyond its leases.
     Began { next_round: u64, slack_tokens: u64 },
-    /// A learner came for the first time, or under another name. `identity`: the first 16 bytes of the SHA-256 of the
-    /// secret by which it is known.
+    /// A learner came for the first time, or under another name. `identity`: the fingerprint of its
+    /// key.
     Enrolled { learner: LearnerId, identity: [u8; 16], name: String, device: String },
     /// A learner that had come to nothing was forgotten, to make room.
     Forgotten { learner: LearnerId },

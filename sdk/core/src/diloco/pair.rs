@@ -74,7 +74,7 @@ impl Pair {
         let islands = targets.iter().zip(1_u8..).map(|(&target, i)| Island {
             conn: ConnId(0),
             core: Learner::new(LearnerConfig {
-                identity: Identity([i; 16]),
+                identity: Identity([i; 32]),
                 name: i.to_string(),
                 device: String::new(),
                 invite: None,

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::diloco::Fragments;
-use crate::wire::{Bye, DecodeError, FragmentId, Message, Serial, Version, Welcome};
+use crate::wire::{Bye, Challenge, DecodeError, FragmentId, Hello, Message, Serial, Version, Welcome};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -76,6 +76,9 @@ pub struct Step {
 pub enum Output {
     /// Make a connection; answer with [`Input::Opened`] or [`Input::Closed`].
     Connect,
+    /// Sign the challenge's text and do the work that it asks of newcomers, put both into `hello` and send it, unless
+    /// the connection is another one by then. One that was taken in before is no newcomer.
+    Greet { hello: Box<Hello>, challenge: Challenge, is_newcomer: bool },
     /// Send a message.
     Send(Message),
     /// Say goodbye and close the connection; [`Input::Closed`] is awaited for a while.

@@ -33,7 +33,7 @@ pub use io::{End, Input, Output, Step};
 use crate::diloco::learner::{Learner, LearnerConfig};
 use crate::diloco::learning_rate;
 use crate::rng;
-use crate::wire::{LearnerId, LearnerState, Millis, RunId, Share, Version};
+use crate::wire::{Challenge, LearnerId, LearnerState, Millis, RunId, Share, Version};
 use contact::Contact;
 use losses::Losses;
 use pace::Pace;
@@ -120,6 +120,8 @@ pub struct Member {
     contact: Contact,
     losses: Losses,
     phase: Phase,
+    /// What the syncer asked on this connection.
+    challenge: Option<Challenge>,
     /// When something was last handled.
     now_us: u64,
     out: VecDeque<Output>,
@@ -136,6 +138,7 @@ impl Member {
             contact: Contact::new(&config, seed),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
             phase: Phase::Greeting,
+            challenge: None,
             now_us: 0,
             out: VecDeque::new(),
             learner: Learner::new(config.learner),

@@ -3,7 +3,7 @@
 use super::contact::Ending;
 use super::{End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, Member, Output, Phase, Step, millis};
 use crate::diloco::learner::{self, HandsIn};
-use crate::wire::{Bye, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
+use crate::wire::{Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
 
 impl Member {
     pub(super) fn react(&mut self, input: Input) {
@@ -11,7 +11,7 @@ impl Member {
         match input {
             Input::Opened => {
                 self.contact.opened(now_us);
-                self.tell(learner::Input::Connected);
+                self.challenge = None;
             }
             Input::Heard => self.contact.heard(now_us),
             Input::Message(message) => self.on_message(message),
@@ -59,6 +59,9 @@ impl Member {
     }
 
     fn on_message(&mut self, message: Message) {
+        if let Message::Challenge(challenge) = message {
+            return self.on_challenge(challenge);
+        }
         self.contact.answered(self.now_us);
         match &message {
             Message::Welcome(_) => {
@@ -72,6 +75,14 @@ impl Member {
             _ => {}
         }
         self.tell(learner::Input::Message(message));
+    }
+
+    /// The syncer asks who comes. It asks once: another question changes nothing.
+    fn on_challenge(&mut self, challenge: Challenge) {
+        self.contact.heard(self.now_us);
+        if self.challenge.replace(challenge).is_none() {
+            self.tell(learner::Input::Connected);
+        }
     }
 
     fn on_garbled(&mut self, error: &DecodeError) {
@@ -201,6 +212,11 @@ impl Member {
     pub(super) fn obey(&mut self, output: learner::Output) {
         use learner::Output as Wish;
         self.out.push_back(match output {
+            Wish::Send(Message::Hello(hello)) => {
+                let Some(challenge) = self.challenge else { return };
+                let is_newcomer = hello.run != Some(challenge.run);
+                Output::Greet { hello: Box::new(hello), challenge, is_newcomer }
+            }
             Wish::Send(mut message) => {
                 if !self.contact.is_open() {
                     return;

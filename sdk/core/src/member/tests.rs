@@ -15,10 +15,13 @@ use crate::data::{encode_shard, shard_spec};
 use crate::diloco::syncer::{self, Syncer, SyncerConfig};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::testing::{Asked, Desk, FRAGMENTS, layout, spec};
-use crate::wire::{Bye, CloseCode, ConnId, FragmentId, Hello, Identity, Message, Progress, RunSpec};
+use crate::wire::{
+    Bye, Challenge, CloseCode, ConnId, FragmentId, Hello, Identity, Message, Progress, RunSpec, Signature,
+};
 
 const SECOND_US: u64 = 1_000_000;
 const STEP_US: u64 = 100_000;
+const CHALLENGE: Challenge = Challenge { run: RunId(7), nonce: [9; 32], work_bits: 0 };
 
 /// A member with all that a shell holds for it, and a syncer that answers at once.
 struct Rig {
@@ -45,6 +48,8 @@ struct Script {
     unreachable: bool,
     /// What the syncer sends is lost, and so is what it is sent.
     mute: bool,
+    /// The syncer does not ask who comes.
+    unasked: bool,
     /// So many shards do not come.
     shards_lost: u32,
     /// Fragments do not come.
@@ -58,6 +63,8 @@ struct Script {
 struct Log {
     connects_us: Vec<u64>,
     hellos: Vec<Hello>,
+    /// Whether it was to do a newcomer's work, for each of them.
+    newcomer: Vec<bool>,
     /// The batches of its messages that it is ready.
     batches: Vec<u32>,
     reports: Vec<Progress>,
@@ -75,7 +82,7 @@ struct Log {
 fn config() -> MemberConfig {
     MemberConfig {
         learner: LearnerConfig {
-            identity: Identity([1; 16]),
+            identity: Identity([1; 32]),
             name: "one".to_owned(),
             device: String::new(),
             invite: None,
@@ -140,6 +147,11 @@ impl Rig {
     fn obey(&mut self, output: Output) {
         match output {
             Output::Connect => self.connect(),
+            Output::Greet { hello, challenge, is_newcomer } => {
+                assert_eq!((challenge, hello.signature), (CHALLENGE, Signature::NONE));
+                self.log.newcomer.push(is_newcomer);
+                self.send(Message::Hello(*hello));
+            }
             Output::Send(message) => self.send(message),
             Output::Close(bye) => self.log.closes.push(bye),
             Output::Disconnect { reason, .. } => {
@@ -206,6 +218,9 @@ impl Rig {
         self.conn = Some(ConnId(self.next_conn));
         self.next_conn += 1;
         self.tell(Input::Opened);
+        if !self.script.unasked {
+            self.tell(Input::Message(Message::Challenge(CHALLENGE)));
+        }
     }
 
     fn hang_up(&mut self) {

@@ -4,8 +4,32 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share,
-    Version,
+    Signature, VERSION, Version,
 };
+
+/// What the syncer opens a connection with: who comes signs [`Self::text`], so that nobody can say a `Hello` that
+/// somebody else said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenge {
+    /// The run.
+    pub run: RunId,
+    /// 32 random bytes that no other connection was ever given.
+    #[serde(with = "serde_bytes")]
+    pub nonce: [u8; 32],
+    /// What a newcomer must find, see [`super::work`]: so many leading zero bits, at most [`super::WORK_BITS_MAX`];
+    /// 0 for nothing.
+    pub work_bits: u8,
+}
+
+impl Challenge {
+    /// The text that is signed, 64 bytes. It names what it is for, the version and the run, so that it serves no other
+    /// purpose, and the nonce, so that it serves one connection.
+    #[must_use]
+    pub fn text(&self) -> Vec<u8> {
+        let version = VERSION.to_le_bytes();
+        [&b"archipelago hello v1\0\0"[..], &version, &self.run.0.to_le_bytes(), &self.nonce].concat()
+    }
+}
 
 /// A learner's introduction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +38,12 @@ pub struct Hello {
     pub run: Option<RunId>,
     /// The layout it holds from before, if any.
     pub layout: Option<LayoutHash>,
-    /// Its secret, the same at each reconnect.
+    /// Its public key, the same at each reconnect.
     pub identity: Identity,
+    /// The text of the connection's [`Challenge`], signed with that key.
+    pub signature: Signature,
+    /// What was found for [`Challenge::work_bits`]; 0 if nothing was asked.
+    pub work: u64,
     /// A name for people, at most 64 bytes.
     pub name: String,
     /// What it computes with, at most 64 bytes: the name of a [`crate::wire::DeviceKind`], then words for people

@@ -37,6 +37,12 @@ pub enum CloseCode {
     Invite = 4013,
     /// The owner of the run dropped this learner; it may come back after the time in `Bye`.
     Dropped = 4014,
+    /// `Hello` is not signed with the key that it names, or that is no key.
+    Identity = 4015,
+    /// The owner of the run banned this learner.
+    Banned = 4016,
+    /// The run asks newcomers for work, and `Hello` shows none or another's.
+    Work = 4017,
 }
 
 impl From<CloseCode> for u16 {
@@ -66,6 +72,9 @@ impl TryFrom<u16> for CloseCode {
             C::Untrusted,
             C::Invite,
             C::Dropped,
+            C::Identity,
+            C::Banned,
+            C::Work,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)

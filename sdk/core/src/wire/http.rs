@@ -62,8 +62,19 @@ pub const ADMIN_PACE: &str = "/v1/admin/learners/{id}/pace";
 /// Sends one learner away for a while.
 pub const ADMIN_DROP: &str = "/v1/admin/learners/{id}/drop";
 
+/// The personal invites of the run, for its owner only, who makes them here too.
+pub const INVITES: &str = "/v1/invites";
+/// Revokes one invite.
+pub const INVITE_REVOKE: &str = "/v1/invites/{id}/revoke";
+/// The banned, for the owner only, who bans here too.
+pub const BANS: &str = "/v1/bans";
+/// Lifts one ban.
+pub const BAN_LIFT: &str = "/v1/bans/{fingerprint}/lift";
+
 /// The request header that shows the invite when parameters and data are fetched.
 pub const INVITE_HEADER: &str = "x-archipelago-invite";
+/// The request header that shows the nonce of a connection that stands, in place of the invite.
+pub const PASS_HEADER: &str = "x-archipelago-pass";
 /// The response header that names the version of the fragment in the body.
 pub const VERSION_HEADER: &str = "x-archipelago-version";
 

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::num::NonZeroU16;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
@@ -152,13 +154,69 @@ impl fmt::Display for LayoutHash {
     }
 }
 
-/// A learner's secret name for itself: 16 random bytes it keeps. Whoever shows it is that learner.
+/// Who a learner is: its public key, Ed25519 as in RFC 8032. It is no secret, for each `Hello` is signed with what
+/// belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Identity(#[serde(with = "serde_bytes")] pub [u8; 16]);
+pub struct Identity(#[serde(with = "serde_bytes")] pub [u8; 32]);
+
+impl Identity {
+    /// The name by which ledgers, people and lists of the banned know it: the first 16 bytes of its SHA-256.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(Sha256::digest(self.0)[..16].try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// The short name of an [`Identity`]; shown as 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fingerprint(pub [u8; 16]);
+
+/// A text that is no fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no fingerprint of a key: that has 32 hex digits")]
+pub struct FingerprintError;
+
+impl FromStr for Fingerprint {
+    type Err = FingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, FingerprintError> {
+        let digits = text.bytes().all(|digit| digit.is_ascii_hexdigit()) && text.len() == 32;
+        let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        number.map(|number| Self(number.to_be_bytes())).ok_or(FingerprintError)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// An Ed25519 signature of [`crate::wire::Challenge::text`].
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature(#[serde(with = "serde_bytes")] pub [u8; 64]);
+
+impl Signature {
+    /// What stands in its place until whoever holds the key has signed.
+    pub const NONE: Self = Self([0; 64]);
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signature({:02x}{:02x}…)", self.0[0], self.0[1])
     }
 }
 
@@ -190,6 +248,16 @@ impl fmt::Debug for Invite {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fingerprints_are_read_as_they_are_shown() {
+        let fingerprint = Identity([7; 32]).fingerprint();
+        assert_eq!(fingerprint.to_string(), "4bb06f8e4e3a7715d201d573d0aa4237");
+        assert_eq!(fingerprint.to_string().parse(), Ok(fingerprint));
+        for wrong in ["", "4bb06f8e4e3a7715d201d573d0aa423", "+bb06f8e4e3a7715d201d573d0aa4237", "é"] {
+            assert_eq!(wrong.parse::<Fingerprint>(), Err(FingerprintError), "{wrong}");
+        }
+    }
 
     #[test]
     fn wide_ids_are_text_for_pages_and_numbers_on_the_wire() {

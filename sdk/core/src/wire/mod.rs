@@ -17,9 +17,11 @@ mod table;
 mod tag;
 #[cfg(test)]
 pub(crate) mod tests;
+mod work;
 
 pub use bodies::{
-    Bye, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update, Welcome,
+    Bye, Challenge, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update,
+    Welcome,
 };
 pub use chunk::{Assembler, frames};
 pub use close::{CloseCode, UnknownCloseCode};
@@ -28,21 +30,22 @@ pub use device::DeviceKind;
 pub use error::{BodyFault, DecodeError};
 pub use header::MAGIC;
 pub use ids::{
-    ConnId, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, Round, RunId, Serial, Share,
-    ShareError, Version,
+    ConnId, Fingerprint, FingerprintError, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId,
+    Round, RunId, Serial, Share, ShareError, Signature, Version,
 };
 pub use messages::Message;
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 pub use tag::{Class, Sender, Tag};
+pub use work::{Search, is_work};
 
 pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.4";
+pub const SUBPROTOCOL: &str = "archipelago.5";
 
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;
@@ -61,6 +64,9 @@ pub const PARTIALS_MAX: u32 = 4;
 
 /// Longest name and device in [`Hello`], in bytes.
 pub const NAME_BYTES_MAX: u32 = 64;
+
+/// Most leading zero bits that a newcomer can be asked to find: 2²⁴ tries on average, some ten seconds of a browser.
+pub const WORK_BITS_MAX: u8 = 24;
 
 /// Longest invite in [`Hello`], in bytes.
 pub const INVITE_BYTES_MAX: u32 = 64;

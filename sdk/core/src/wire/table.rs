@@ -17,7 +17,12 @@
 macro_rules! each_message {
     ($then:ident) => {
         $then! {
-            /// Who I am. The first message of a connection.
+            /// Prove who you are. The first message of a connection.
+            Challenge(challenge: Challenge) = 18 {
+                from: Syncer, class: Greeting, bytes_max: SHORT, run: Some(challenge.run)
+            }
+
+            /// Who I am. The answer to `Challenge`.
             Hello(hello: Hello) = 1 { from: Learner, class: Greeting, bytes_max: TEXT, run: None }
 
             /// Your id and the run. The answer to `Hello`.

@@ -48,9 +48,9 @@ pub(super) struct Machine {
 impl Machine {
     pub(super) fn new(seed: u64, index: u32, spec: MachineSpec) -> Self {
         let mut rng = Rng::stream(seed, 0x1_0000 + u64::from(index));
-        let mut identity = [0; 16];
+        let mut identity = [0; 32];
         identity[..8].copy_from_slice(&rng.bits().to_le_bytes());
-        identity[8..].copy_from_slice(&rng.bits().to_le_bytes());
+        identity[8..16].copy_from_slice(&rng.bits().to_le_bytes());
         Self {
             spec,
             identity: Identity(identity),

@@ -6,7 +6,7 @@ use super::link::Way;
 use super::payload::Payload;
 use archipelago::diloco::syncer;
 use archipelago::member::Input;
-use archipelago::wire::{Bye, ConnId, Message, Millis};
+use archipelago::wire::{Bye, Challenge, ConnId, Message, Millis};
 
 /// One connection, with an end at the syncer and one at the learner. A closed end takes nothing in.
 #[derive(Debug)]
@@ -62,6 +62,10 @@ impl World {
         process.conn = Some(conn);
         self.queue.plan(self.now.after(self.spec.shell.ping_ms), Happening::PingDue { conn });
         self.learner_input(machine, Input::Opened);
+        // The syncer's first words come with its agreement to the connection.
+        let run = self.spec.run;
+        let challenge = Challenge { run, nonce: [0; 32], work_bits: 0 };
+        self.learner_input(machine, Input::Message(Message::Challenge(challenge)));
     }
 
     pub(super) fn deliver_up(&mut self, conn: ConnId, payload: Payload) {

@@ -109,7 +109,11 @@ fn a_lost_device_is_replaced_and_the_moments_go_on() {
     assert!(matches!(&outcome.device.given[1], Some(state) if state.vectors[0].iter().all(|m| *m == 40.0)));
     let hellos = fake.script(|script| script.hellos.clone());
     assert_eq!(hellos.len(), 3);
-    assert!(hellos.iter().all(|hello| hello.identity == Identity([5; 16]) && hello.run.is_none()));
+    assert!(
+        hellos
+            .iter()
+            .all(|hello| hello.identity == Key::from_secret(&[5; 32]).identity() && hello.run.is_none())
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
 use archipelago::diloco::{Codec, MergeJob, checksum};
 use archipelago::wire::{
     Bye, ConnId, FragmentId, Hello, Identity, LearnerId, LearnerState, LeaseId, Message, Millis, Progress,
-    RunId, Serial, Share, Update, Version, decode, encode,
+    RunId, Serial, Share, Signature, Update, Version, decode, encode,
 };
 use archipelago_sim::world::Toy;
 
@@ -132,7 +132,9 @@ fn hello(script: &mut Script<'_>) -> Hello {
     Hello {
         run: (!script.byte().is_multiple_of(4)).then_some(RUN),
         layout: None,
-        identity: Identity([script.byte() % 8; 16]),
+        identity: Identity([script.byte() % 8; 32]),
+        signature: Signature([script.byte(); 64]),
+        work: script.long(),
         name: String::from_utf8_lossy(&script.bytes(64)).into_owned(),
         device: "cpu, by chance".to_owned(),
         invite: None,

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::FateCounts;
-use crate::wire::{Fate, FragmentId, Identity, LearnerId, Refusal, Serial};
+use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
 /// Turns of all fragments that must be merged of a learner before it counts as known; constant of ours.
 const NEWCOMER_TURNS: u64 = 8;
@@ -57,7 +56,7 @@ impl From<Stored> for Ledger {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Account {
-    /// First 16 bytes of the SHA-256 of its identity: a snapshot gives no secret away.
+    /// The fingerprint of its identity.
     pub(super) identity: [u8; 16],
     /// Its name for people.
     pub name: String,
@@ -93,7 +92,13 @@ impl Ledger {
     /// The learner with this identity, if it was here before.
     #[must_use]
     pub fn find(&self, identity: &Identity) -> Option<LearnerId> {
-        self.identities.get(&hash(identity)).copied()
+        self.at(identity.fingerprint())
+    }
+
+    /// The learner whose identity has this fingerprint, if it was here before.
+    #[must_use]
+    pub fn at(&self, fingerprint: Fingerprint) -> Option<LearnerId> {
+        self.identities.get(&fingerprint.0).copied()
     }
 
     /// Identities ever seen.
@@ -122,7 +127,7 @@ impl Ledger {
             return (learner, true);
         }
         let learner = LearnerId(self.accounts.last_key_value().map_or(1, |(last, _)| last.0 + 1));
-        self.open(learner, hash(identity), name, device);
+        self.open(learner, identity.fingerprint().0, name, device);
         (learner, false)
     }
 
@@ -322,6 +327,12 @@ impl Ledger {
 }
 
 impl Account {
+    /// The short name of its key.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(self.identity)
+    }
+
     /// Nothing of it is merged.
     fn is_stranger(&self) -> bool {
         self.tokens_merged.iter().all(|&tokens| tokens == 0)
@@ -337,10 +348,6 @@ impl Account {
     pub fn trained(&self) -> u64 {
         self.tokens_merged.iter().copied().fold(self.tokens_trained, u64::max)
     }
-}
-
-fn hash(identity: &Identity) -> [u8; 16] {
-    Sha256::digest(identity.0)[..16].try_into().expect("SHA-256 has 32 bytes")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::track::{Fetch, Track};
 use super::{Learner, Output, Part};
 use crate::diloco::{Fragments, halves};
-use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Version, Welcome};
+use crate::wire::{Bye, CloseCode, FragmentId, Hello, Message, Millis, Signature, Version, Welcome};
 
 /// How long to wait before a failed fetch is tried again.
 const FETCH_RETRY_MS: u64 = 1_000;
@@ -21,6 +21,9 @@ impl Learner {
             run: self.part.as_ref().map(|part| part.run),
             layout: self.part.as_ref().map(|part| part.layout),
             identity: self.config.identity,
+            // Who holds the key adds what only it can know.
+            signature: Signature::NONE,
+            work: 0,
             name: self.config.name.clone(),
             device: self.config.device.clone(),
             invite: self.config.invite.clone(),

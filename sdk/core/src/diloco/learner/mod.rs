@@ -32,7 +32,7 @@ use track::{Fetch, Track};
 /// Who a learner says it is.
 #[derive(Clone, Debug)]
 pub struct LearnerConfig {
-    /// Its secret, the same at each start.
+    /// Its public key, the same at each start.
     pub identity: Identity,
     /// Its name for people.
     pub name: String,
@@ -243,7 +243,10 @@ impl Learner {
                 | CloseCode::Layout
                 | CloseCode::Replaced
                 | CloseCode::Untrusted
-                | CloseCode::Invite => Output::Stop(bye),
+                | CloseCode::Invite
+                | CloseCode::Identity
+                | CloseCode::Banned
+                | CloseCode::Work => Output::Stop(bye),
             }),
             Message::Collect { run, fragment, base } if self.is_part_of(run) => {
                 self.on_collect(fragment, base)

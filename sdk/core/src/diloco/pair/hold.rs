@@ -1,7 +1,7 @@
 //! A run that its owner holds, and what a learner that comes back is told.
 
 use super::*;
-use crate::wire::{Hello, LearnerState};
+use crate::wire::{Hello, LearnerState, Signature};
 
 #[test]
 fn a_held_run_launches_and_leases_nothing() {
@@ -48,7 +48,9 @@ fn a_welcome_tells_the_account_so_far() {
     let hello = Hello {
         run: None,
         layout: None,
-        identity: Identity([1; 16]),
+        identity: Identity([1; 32]),
+        signature: Signature::NONE,
+        work: 0,
         name: String::new(),
         device: String::new(),
         invite: None,

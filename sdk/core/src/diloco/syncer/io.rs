@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
-    Bye, ConnId, Fate, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial, Share, Version,
+    Bye, ConnId, Fate, Fingerprint, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial,
+    Share, Version,
 };
 
 /// Something that happened.
@@ -34,6 +35,9 @@ pub enum Input {
     Pace { learner: LearnerId, share: Share },
     /// The owner sends one learner away for so long, at most [`super::DROP_MS_MAX`]; 0 lets it come back.
     Drop { learner: LearnerId, wait_ms: u32 },
+    /// The owner banned whoever has the identity of this fingerprint: its connection is closed. That it does not come
+    /// back is for the shell to see to, as it sees to who it is.
+    Ban(Fingerprint),
     /// [`super::Syncer::deadline`] has come.
     Timeout,
 }

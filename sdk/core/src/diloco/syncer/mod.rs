@@ -37,6 +37,7 @@ pub use super::roster::DROP_MS_MAX;
 pub use config::{SyncerConfig, SyncerError};
 pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
+pub use people::BANNED;
 pub use record::SyncerRecord;
 pub use recovery::{Recovery, RecoveryError};
 pub use status::{LearnerStatus, Status};
@@ -136,6 +137,7 @@ impl Syncer {
             Input::Stall(stalled) => self.on_stall(now, stalled),
             Input::Pace { learner, share } => self.on_pace(learner, share),
             Input::Drop { learner, wait_ms } => self.on_drop(now, learner, wait_ms),
+            Input::Ban(fingerprint) => self.on_ban(fingerprint),
             Input::Timeout => {}
         }
         self.advance(now);

@@ -3,9 +3,12 @@
 use super::{Event, LeaveCause, Output, Syncer};
 use crate::diloco::{Entry, Returned, Speed, Verified};
 use crate::wire::{
-    BATCH_MAX, Bye, CloseCode, ConnId, Hello, LayoutHash, LearnerId, Message, Millis, Progress, RunId, Share,
-    Welcome,
+    BATCH_MAX, Bye, CloseCode, ConnId, Fingerprint, Hello, LayoutHash, LearnerId, Message, Millis, Progress,
+    RunId, Share, Welcome,
 };
+
+/// What one that the owner banned is told.
+pub const BANNED: &str = "the owner of the run banned this learner: its key is not taken in any more";
 
 impl Syncer {
     pub(super) fn on_message(&mut self, now: Millis, conn: ConnId, message: Message) {
@@ -135,6 +138,14 @@ impl Syncer {
         self.event(Event::Dropped { learner, wait_ms });
         if let Some(conn) = self.roster.conn(learner).filter(|_| wait_ms > 0) {
             self.turn_away(conn, wait_ms);
+        }
+    }
+
+    /// The owner banned whoever has this fingerprint.
+    pub(super) fn on_ban(&mut self, fingerprint: Fingerprint) {
+        let learner = self.ledger().at(fingerprint);
+        if let Some(conn) = learner.and_then(|learner| self.roster.conn(learner)) {
+            self.refuse(conn, CloseCode::Banned, BANNED.into());
         }
     }
 

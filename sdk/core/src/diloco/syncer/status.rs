@@ -3,7 +3,7 @@
 use super::Syncer;
 use crate::diloco::FateCounts;
 use crate::diloco::Timing;
-use crate::wire::{FragmentId, LearnerId, LearnerState, Millis, Share, Version};
+use crate::wire::{Fingerprint, FragmentId, LearnerId, LearnerState, Millis, Share, Version};
 
 /// A run at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +63,8 @@ pub struct Status {
 pub struct LearnerStatus<'a> {
     /// Its id in the run.
     pub learner: LearnerId,
+    /// The short name of its key.
+    pub fingerprint: Fingerprint,
     /// Its name for people.
     pub name: &'a str,
     /// What it computes with.
@@ -139,6 +141,7 @@ impl Syncer {
             let session = self.roster.session(learner);
             LearnerStatus {
                 learner,
+                fingerprint: account.fingerprint(),
                 name: &account.name,
                 device: &account.device,
                 state: session.map(|session| session.state),

@@ -9,7 +9,7 @@ use crate::diloco::{Codec, checksum};
 use crate::testing::{Asked, Desk, larger};
 use crate::wire::{
     CloseCode, ConnId, Fate, Hello, Identity, LearnerState, LeaseGrant, LeaseId, Message, Progress, Refusal,
-    Serial, Update,
+    Serial, Signature, Update,
 };
 
 const RUN: RunId = RunId(7);
@@ -30,6 +30,11 @@ struct Bench {
     fates: Vec<(ConnId, Fate)>,
     byes: Vec<(ConnId, CloseCode)>,
     leases_lost: usize,
+}
+
+fn hello(run: Option<RunId>, identity: Identity, name: String, device: String) -> Hello {
+    let signature = Signature::NONE;
+    Hello { run, layout: None, identity, signature, work: 0, name, device, invite: None }
 }
 
 impl Bench {
@@ -54,9 +59,9 @@ impl Bench {
     /// The peer of this number says hello, of `run` if it says that it comes back.
     fn hello(&mut self, peer: u8, run: Option<RunId>) -> ConnId {
         let conn = ConnId(u64::from(peer));
-        let identity = Identity([peer; 16]);
+        let identity = Identity([peer; 32]);
         let (name, device) = (peer.to_string(), String::new());
-        self.say(conn, Message::Hello(Hello { run, layout: None, identity, name, device, invite: None }));
+        self.say(conn, Message::Hello(hello(run, identity, name, device)));
         conn
     }
 
@@ -345,8 +350,8 @@ fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
     let mut bench = Bench::new(SyncerConfig { learners_max: 1, ..SyncerConfig::default() });
     bench.hello(1, None);
     let mut told = |peer: u8, run: Option<RunId>| -> Vec<Event> {
-        let (identity, name, device) = (Identity([peer; 16]), String::new(), String::new());
-        let hello = Hello { run, layout: None, identity, name, device, invite: None };
+        let (identity, name, device) = (Identity([peer; 32]), String::new(), String::new());
+        let hello = hello(run, identity, name, device);
         bench.syncer.handle(Millis(0), Input::Message(ConnId(9), Message::Hello(hello)));
         let outputs = std::iter::from_fn(|| bench.syncer.poll());
         outputs

@@ -9,7 +9,7 @@ const SECOND_US: u64 = 1_000_000;
 
 fn contact() -> Contact {
     let learner = LearnerConfig {
-        identity: Identity([1; 16]),
+        identity: Identity([1; 32]),
         name: String::new(),
         device: String::new(),
         invite: None,

@@ -93,7 +93,7 @@ fn an_engine_that_fails_begins_anew_and_the_owners_wishes_stay() {
     assert_eq!((rig.log.afresh.as_slice(), rig.log.disconnects.len()), (&["not a number".to_owned()][..], 1));
     rig.run_for(SECOND_US);
     assert_eq!((rig.log.built_anew, rig.member.state()), (2, LearnerState::Hidden));
-    assert_eq!((&rig.log.hellos[1].run, rig.log.hellos[1].identity), (&None, Identity([1; 16])));
+    assert_eq!((&rig.log.hellos[1].run, rig.log.hellos[1].identity), (&None, Identity([1; 32])));
     let steps = rig.steps_in(60 * SECOND_US);
     assert!(steps.abs_diff(300) < 5, "{steps} steps");
 }

@@ -146,3 +146,33 @@ fn what_comes_of_a_connection_that_was_given_up_changes_nothing() {
     assert_eq!((rig.log.hellos.len(), rig.log.disconnects.len()), (hellos, disconnects));
     assert_eq!((rig.log.ends.as_slice(), rig.member.phase()), (&[][..], Phase::Training));
 }
+
+/// Goal: nobody introduces itself unasked, nor twice on one connection.
+#[test]
+fn it_says_who_it_is_once_it_is_asked() {
+    let mut rig = Rig::joined();
+    rig.script.unasked = true;
+    rig.cut();
+    rig.run_for(5 * SECOND_US);
+    assert_eq!((rig.log.connects_us.len(), rig.log.newcomer.as_slice()), (2, &[true][..]));
+    rig.tell(Input::Message(Message::Challenge(CHALLENGE)));
+    rig.tell(Input::Message(Message::Challenge(CHALLENGE)));
+    rig.run_for(SECOND_US);
+    assert_eq!(rig.log.newcomer, [true, false], "it was taken in before");
+    assert_eq!(rig.log.hellos.len(), 2);
+    assert!(rig.log.closes.is_empty() && rig.member.awaits());
+}
+
+/// Goal: a syncer that asks and then says nothing is given up as one that never asked.
+#[test]
+fn a_question_is_no_answer() {
+    for unasked in [true, false] {
+        let mut rig = Rig::joined();
+        (rig.script.mute, rig.script.unasked) = (true, unasked);
+        rig.cut();
+        let before = rig.log.disconnects.len();
+        // It trains on and so looks often; its patience has grown to half a minute at most.
+        rig.run_for(90 * SECOND_US);
+        assert!(rig.log.disconnects.len() > before, "unasked: {unasked}");
+    }
+}

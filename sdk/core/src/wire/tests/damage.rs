@@ -14,12 +14,14 @@ fn any_message() -> impl Strategy<Value = Message> {
     let state =
         prop::sample::select(vec![LearnerState::Joining, LearnerState::Paused, LearnerState::Starved]);
     prop_oneof![
-        (any::<Option<u64>>(), any::<[u8; 16]>(), "\\PC{0,16}", "\\PC{0,16}").prop_map(
+        (any::<Option<u64>>(), any::<[u8; 32]>(), "\\PC{0,16}", "\\PC{0,16}").prop_map(
             |(run, identity, name, device)| Message::Hello(Hello {
                 invite: run.map(|_| Invite::new(name.clone())),
                 run: run.map(RunId),
                 layout: run.map(LayoutHash),
                 identity: Identity(identity),
+                signature: Signature([identity[0]; 64]),
+                work: run.unwrap_or_default(),
                 name,
                 device
             })

@@ -17,6 +17,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
     let receipt = |fate| Message::Receipt { run, fragment, serial, fate };
     let merged = Fate::Merged { version: Version(43), weight: 0.25, tokens: 8_192 };
     vec![
+        ("challenge", Message::Challenge(challenge())),
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
         ("welcome-untied", Message::Welcome(Box::new(untied()))),
@@ -65,11 +66,17 @@ pub(super) fn change(body: Vec<u8>) -> Merged {
     }
 }
 
+fn challenge() -> Challenge {
+    Challenge { run: RunId(3), nonce: [0xa5; 32], work_bits: 20 }
+}
+
 fn hello() -> Hello {
     Hello {
         run: None,
         layout: Some(LayoutHash(5)),
-        identity: Identity(*b"\x000123456789abcd\xff"),
+        identity: Identity(*b"\x000123456789abcdefghijklmnopqrst\xff"),
+        signature: Signature([0xc3; 64]),
+        work: 70_000,
         name: "lab 3".into(),
         device: "cpu avx512 2 threads".into(),
         invite: Some(Invite::new("come-in")),
@@ -164,6 +171,15 @@ fn bytes_are_frozen() {
     assert_eq!(found, golden, "\n{found}");
 }
 
+/// Goal: learners out there sign just these bytes.
+#[test]
+fn the_signed_text_is_frozen() {
+    let text = challenge().text();
+    assert_eq!(text.len(), 64);
+    let expected = [&b"archipelago hello v1\0\0\x05\0\x03\0\0\0\0\0\0\0"[..], &[0xa5; 32]].concat();
+    assert_eq!(text, expected);
+}
+
 #[test]
 fn samples_come_back() {
     for (name, message) in samples() {
@@ -214,7 +230,10 @@ fn largest_control_messages_keep_their_limits() {
     long.invite = Some(Invite::new(text(INVITE_BYTES_MAX)));
     let mut busy = progress(0.0);
     busy.leases = vec![(LeaseId(u64::MAX), u32::MAX); crate::data::LEASES_MAX as usize];
+    let mut hard = challenge();
+    (hard.run, hard.work_bits, long.work) = (run, u8::MAX, u64::MAX);
     for message in [
+        Message::Challenge(hard),
         Message::Hello(long),
         Message::Ready { run, layout: LayoutHash(u64::MAX), batch: u32::MAX },
         Message::Collect { run, fragment, base: Version(u64::MAX) },

@@ -10,17 +10,17 @@ fn merged(tokens: u64) -> Fate {
 #[test]
 fn an_identity_keeps_its_number() {
     let mut ledger = Ledger::new(vec![1]);
-    let first = ledger.enrol(&Identity([1; 16]), "a", "cpu");
-    let second = ledger.enrol(&Identity([2; 16]), "b", "cpu");
+    let first = ledger.enrol(&Identity([1; 32]), "a", "cpu");
+    let second = ledger.enrol(&Identity([2; 32]), "b", "cpu");
     assert_eq!((first, second), ((LearnerId(1), false), (LearnerId(2), false)));
-    assert_eq!(ledger.enrol(&Identity([1; 16]), "c", "gpu"), (LearnerId(1), true));
+    assert_eq!(ledger.enrol(&Identity([1; 32]), "c", "gpu"), (LearnerId(1), true));
     assert_eq!(ledger.account(LearnerId(1)).map(|a| a.name.as_str()), Some("c"));
 }
 
 #[test]
 fn tokens_merged_are_weighted_by_fragment() {
     let mut ledger = Ledger::new(vec![30, 10]);
-    let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
     ledger.settle(learner, FragmentId(0), Serial(1), &merged(100));
     assert_eq!(ledger.clock_tokens(), 75);
     ledger.settle(learner, FragmentId(1), Serial(2), &merged(100));
@@ -34,7 +34,7 @@ fn tokens_merged_are_weighted_by_fragment() {
 #[test]
 fn tokens_count_up_to_the_lease() {
     let mut ledger = Ledger::new(vec![1, 1]);
-    let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
     assert_eq!(ledger.countable(learner, FragmentId(0), 10), 0);
     ledger.lease(learner, 100);
     ledger.settle(learner, FragmentId(0), Serial(1), &merged(70));
@@ -46,7 +46,7 @@ fn tokens_count_up_to_the_lease() {
 #[test]
 fn no_word_of_a_learner_counts_beyond_its_lease() {
     let mut ledger = Ledger::new(vec![1]);
-    let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 16]), "a", "cpu").0);
+    let learners = [1, 2].map(|i| ledger.enrol(&Identity([i; 32]), "a", "cpu").0);
     for learner in learners {
         ledger.lease(learner, 100);
         ledger.report(learner, 60);
@@ -61,7 +61,7 @@ fn no_word_of_a_learner_counts_beyond_its_lease() {
 #[test]
 fn what_follows_from_the_accounts_is_found_again() {
     let mut ledger = Ledger::new(vec![30, 10]);
-    let identities = [1, 2, 3].map(|i| Identity([i; 16]));
+    let identities = [1, 2, 3].map(|i| Identity([i; 32]));
     for (identity, tokens) in identities.iter().zip([10, 0, 70]) {
         let (learner, _) = ledger.enrol(identity, "a", "cpu");
         if tokens > 0 {
@@ -81,7 +81,7 @@ fn what_follows_from_the_accounts_is_found_again() {
 #[test]
 fn each_fate_is_counted() {
     let mut ledger = Ledger::new(vec![1]);
-    let (learner, _) = ledger.enrol(&Identity([1; 16]), "a", "cpu");
+    let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
     let fates = [
         merged(1),
         Fate::Late(LateReason::RoundOver),

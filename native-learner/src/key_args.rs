@@ -1,0 +1,69 @@
+//! The settings of the verb `identity`.
+
+use std::path::PathBuf;
+
+use archipelago::run::Address;
+use clap::Args;
+
+use crate::exit::{Exit, Failure};
+use crate::identity::{default_folder, first_file};
+
+/// What to do with the key.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct IdentityArgs {
+    /// What is to be done
+    #[arg(value_name = "ORDER", value_enum)]
+    pub(crate) order: KeyOrder,
+    /// The syncer that the key is for: ws://HOST:PORT, a link to its page, or HOST:PORT
+    syncer: Option<String>,
+    /// TOML file with any of the settings of any verb, named like the flags
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The one file that holds the key
+    #[arg(long, value_name = "FILE", conflicts_with = "identity_dir")]
+    identity: Option<PathBuf>,
+    /// Folder of keys, of which the first for the syncer is meant [default: in the XDG state folder]
+    #[arg(long, value_name = "FOLDER")]
+    identity_dir: Option<PathBuf>,
+    /// For import: replace the key that is there, and lose its account
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What may be done with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum KeyOrder {
+    /// Print the key's fingerprint, by which a run's owner knows it, and its file
+    Show,
+    /// Print the key itself, one line for another machine; whoever has it is this learner
+    Export,
+    /// Read such a line from standard input and keep the key
+    Import,
+}
+
+impl IdentityArgs {
+    /// The file that is meant.
+    ///
+    /// # Errors
+    /// - `Usage`: neither a file nor a syncer is named, or what names it is malformed.
+    /// - `Identity`: there is no folder for keys.
+    pub(crate) fn path(&self) -> Result<PathBuf, Failure> {
+        if let Some(file) = &self.identity {
+            return Ok(file.clone());
+        }
+        let syncer = self
+            .syncer
+            .as_deref()
+            .ok_or_else(|| Failure::usage("a key is for one syncer: give its address, or --identity FILE"))?;
+        let address: Address = syncer.parse().map_err(Failure::usage)?;
+        let folder = match &self.identity_dir {
+            Some(folder) => folder.clone(),
+            None => default_folder(|name| std::env::var(name).ok())
+                .map_err(|error| Failure::new(Exit::Identity, error))?,
+        };
+        Ok(first_file(&folder, &address))
+    }
+}

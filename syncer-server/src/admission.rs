@@ -1,0 +1,213 @@
+//! Who is taken in: by key, ban, invite and work, before the core hears of anybody. None of it is the actor's work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use archipelago::bytes::hex;
+use archipelago::diloco::syncer::{BANNED, Input};
+use archipelago::wire::{Bye, Challenge, CloseCode, Fingerprint, Hello, Invite, RunId, is_work};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::actor::{ActorHandle, Command};
+use crate::clock::unix_ms;
+use crate::errors::ServerError;
+use crate::guests::Guests;
+use crate::identity::verify;
+use crate::secret::is_same;
+
+/// Time between two looks at who is banned by now: verbs may say so in the run's folder.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How a run takes people in.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The run.
+    pub run: RunId,
+    /// Whether an invite is asked for.
+    pub by_invite: bool,
+    /// The invite for everybody, if there is one.
+    pub invite: Option<Invite>,
+    /// Zero bits that a newcomer must find; 0 for none.
+    pub work_bits: u8,
+}
+
+/// Decides who is taken in. Copies share what they know.
+#[derive(Clone, Debug)]
+pub struct Admission(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    terms: Terms,
+    guests: Arc<Guests>,
+    banned: Mutex<BTreeSet<Fingerprint>>,
+    /// The nonces of the connections that stand and were taken in.
+    passes: Mutex<BTreeSet<[u8; 32]>>,
+}
+
+/// One connection that was taken in; the pass goes with it.
+#[derive(Debug)]
+pub struct Pass {
+    shared: Arc<Shared>,
+    nonce: [u8; 32],
+}
+
+impl Admission {
+    /// By `terms`, with these guests.
+    ///
+    /// # Errors
+    /// `Disk`: the banned cannot be read.
+    pub fn new(terms: Terms, guests: Arc<Guests>) -> Result<Self, ServerError> {
+        let banned = guests.banned()?.into_keys().collect();
+        let passes = Mutex::default();
+        Ok(Self(Arc::new(Shared { terms, guests, banned: Mutex::new(banned), passes })))
+    }
+
+    /// The guests.
+    #[must_use]
+    pub fn guests(&self) -> &Arc<Guests> {
+        &self.0.guests
+    }
+
+    /// Whether an invite is asked for.
+    #[must_use]
+    pub fn is_by_invite(&self) -> bool {
+        self.0.terms.by_invite
+    }
+
+    /// The invite for everybody, if there is one.
+    #[must_use]
+    pub fn invite(&self) -> Option<&Invite> {
+        self.0.terms.invite.as_ref()
+    }
+
+    /// Zero bits that newcomers must find; 0 for none.
+    #[must_use]
+    pub fn work_bits(&self) -> u8 {
+        self.0.terms.work_bits
+    }
+
+    /// What a new connection is asked.
+    ///
+    /// # Errors
+    /// [`getrandom::Error`]: the system gives no random numbers, so nobody can be known.
+    pub fn challenge(&self) -> Result<Challenge, getrandom::Error> {
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce)?;
+        Ok(Challenge { run: self.0.terms.run, nonce, work_bits: self.0.terms.work_bits })
+    }
+
+    /// Whether `hello` answers `challenge`, and by whom.
+    ///
+    /// # Errors
+    /// The goodbye for it: `Identity`, `Banned`, `Invite` or `Work`; `Restart` if the disk fails.
+    pub async fn judge(&self, challenge: &Challenge, hello: &Hello) -> Result<Pass, Bye> {
+        verify(challenge, hello).map_err(|fault| Bye::new(CloseCode::Identity, fault.to_string()))?;
+        let fingerprint = hello.identity.fingerprint();
+        if lock(&self.0.banned).contains(&fingerprint) {
+            // A ban that was lifted a moment ago holds no more.
+            let guests = Arc::clone(&self.0.guests);
+            let asked = tokio::task::spawn_blocking(move || guests.is_banned(fingerprint)).await;
+            if !matches!(asked, Ok(Ok(false))) {
+                return Err(Bye::new(CloseCode::Banned, BANNED));
+            }
+        }
+        let is_common = self.shows_common(hello.invite.as_ref().map(|invite| invite.expose().as_bytes()));
+        let asks = (self.is_by_invite() && !is_common, self.work_bits() > 0);
+        if asks != (false, false) {
+            let (shared, challenge, hello) = (Arc::clone(&self.0), *challenge, hello.clone());
+            let asked = tokio::task::spawn_blocking(move || shared.ask(asks, &challenge, &hello));
+            match asked.await {
+                Ok(asked) => asked?,
+                Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+            }
+        }
+        lock(&self.0.passes).insert(challenge.nonce);
+        Ok(Pass { shared: Arc::clone(&self.0), nonce: challenge.nonce })
+    }
+
+    /// Whether a request that shows this invite, or this pass, may have parameters and data.
+    #[must_use]
+    pub fn lets_fetch(&self, invite: Option<&[u8]>, pass: Option<&[u8]>) -> bool {
+        let has_pass = || {
+            pass.is_some_and(|shown| {
+                lock(&self.0.passes).iter().any(|nonce| is_same(hex(nonce).as_bytes(), shown))
+            })
+        };
+        !self.is_by_invite() || self.shows_common(invite) || has_pass()
+    }
+
+    fn shows_common(&self, shown: Option<&[u8]>) -> bool {
+        let common = self.invite().map(|invite| invite.expose().as_bytes());
+        common.zip(shown).is_some_and(|(common, shown)| is_same(shown, common))
+    }
+
+    /// Sees to it that the banned go, whoever banned them, until the actor ends.
+    pub async fn watch(self, actor: ActorHandle) {
+        let mut tick = interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut told: BTreeMap<Fingerprint, u32> = BTreeMap::new();
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = actor.closed() => return,
+            }
+            let guests = Arc::clone(&self.0.guests);
+            let looked = tokio::task::spawn_blocking(move || guests.banned()).await;
+            let banned = match looked {
+                Ok(Ok(banned)) => banned,
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "cannot look who is banned");
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            *lock(&self.0.banned) = banned.keys().copied().collect();
+            told.retain(|fingerprint, _| banned.contains_key(fingerprint));
+            for fingerprint in banned.into_keys() {
+                // Twice: one that was let in a moment before may not have been with the actor the first time.
+                let times = told.entry(fingerprint).or_default();
+                if *times < 2 {
+                    *times += 1;
+                    actor.tell(Command::Input(Input::Ban(fingerprint))).await;
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// What takes the disk: invites and work, where they are asked.
+    fn ask(&self, (invite, work): (bool, bool), challenge: &Challenge, hello: &Hello) -> Result<(), Bye> {
+        let fingerprint = hello.identity.fingerprint();
+        let is_known = work && self.guests.knows(fingerprint).map_err(failing)?;
+        if work && !is_known && !is_work(challenge, &hello.identity, hello.work) {
+            let why = "this run asks newcomers for some work, and none is shown: join with a current learner";
+            return Err(Bye::new(CloseCode::Work, why));
+        }
+        if invite {
+            let admitted = self.guests.admit(fingerprint, hello.invite.as_ref(), unix_ms());
+            admitted.map_err(failing)?.map_err(|fault| Bye::new(CloseCode::Invite, fault.to_string()))?;
+        }
+        if work && !is_known {
+            self.guests.remember(fingerprint, unix_ms()).map_err(failing)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        lock(&self.shared.passes).remove(&self.nonce);
+    }
+}
+
+fn failing(error: ServerError) -> Bye {
+    tracing::error!(%error, "cannot keep who is taken in");
+    Bye::new(CloseCode::Restart, "the syncer cannot keep who is taken in at present: come back later")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind it is whole after each statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,196 @@
+//! Personal invites: each takes in so many new keys, until it is over or revoked.
+
+use archipelago::wire::{Fingerprint, Invite};
+use rusqlite::{OptionalExtension, TransactionBehavior, params};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::{Guests, broken, check_note};
+use crate::errors::ServerError;
+use crate::store::{long, short};
+
+/// Keys that one invite may take in, at most.
+pub const USES_MAX: u32 = 100_000;
+
+/// What an invite is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InviteTerms {
+    /// New keys that it takes in, 1 to [`USES_MAX`].
+    pub uses: u32,
+    /// How long, in milliseconds from now; `None` for ever.
+    pub lasts_ms: Option<u64>,
+    /// What the owner notes, at most [`super::NOTE_BYTES_MAX`] bytes.
+    pub note: String,
+}
+
+/// An invite that was made: the only time that its text is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct MadeInvite {
+    /// Its name in lists.
+    pub id: String,
+    /// What its guest shows.
+    pub invite: String,
+}
+
+/// An invite as its owner sees it later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct InviteView {
+    /// Its name.
+    pub id: String,
+    /// What the owner noted.
+    pub note: String,
+    /// New keys that it takes in.
+    pub uses: u32,
+    /// Keys that it took in.
+    pub used: u32,
+    /// When it was made, in milliseconds since 1970.
+    #[cfg_attr(test, ts(type = "number"))]
+    pub made_ms: u64,
+    /// Until when it is good; `null` for ever.
+    #[cfg_attr(test, ts(type = "number | null"))]
+    pub expires_ms: Option<u64>,
+    /// Since when it is revoked; `null` if it is not.
+    #[cfg_attr(test, ts(type = "number | null"))]
+    pub revoked_ms: Option<u64>,
+}
+
+/// Why an invite takes nobody in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InviteFault {
+    /// There is none of that text.
+    #[error("this run asks for an invite: open the whole link that you were given, with what follows #")]
+    Unknown,
+    /// It took in as many as it may.
+    #[error("this invite is used up: ask the run's owner for another one")]
+    UsedUp,
+    /// Its time is over.
+    #[error("the time of this invite is over: ask the run's owner for another one")]
+    Over,
+    /// The owner took it back.
+    #[error("the run's owner has revoked this invite: ask for another one")]
+    Revoked,
+}
+
+impl Guests {
+    /// Makes an invite.
+    ///
+    /// # Errors
+    /// - `Config`: the terms make no sense.
+    /// - `Disk`, `System`: it cannot be made or kept.
+    pub fn invite(&self, terms: &InviteTerms, now_ms: u64) -> Result<MadeInvite, ServerError> {
+        check_note(&terms.note)?;
+        if !(1..=USES_MAX).contains(&terms.uses) {
+            let why = format!("an invite for {} makes no sense: give 1 to {USES_MAX} uses", terms.uses);
+            return Err(ServerError::Config { why });
+        }
+        let (id, secret) = (short()?, long()?);
+        let text = format!("{id}-{secret}");
+        let expires_ms = terms.lasts_ms.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
+        let insert = "INSERT INTO invites VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL)";
+        let row = params![
+            id,
+            hash(&text),
+            terms.note,
+            terms.uses,
+            now_ms as i64,
+            expires_ms.map(|at_ms| i64::try_from(at_ms).unwrap_or(i64::MAX))
+        ];
+        self.lock().execute(insert, row).map_err(|error| broken(&self.path, error))?;
+        Ok(MadeInvite { id, invite: text })
+    }
+
+    /// All invites, the newest first.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn invites(&self) -> Result<Vec<InviteView>, ServerError> {
+        let read = |row: &rusqlite::Row<'_>| {
+            let time =
+                |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(|ms| ms as u64));
+            Ok(InviteView {
+                id: row.get(0)?,
+                note: row.get(1)?,
+                uses: row.get(2)?,
+                used: row.get(6)?,
+                made_ms: row.get::<_, i64>(3)? as u64,
+                expires_ms: time(4)?,
+                revoked_ms: time(5)?,
+            })
+        };
+        self.list(
+            "SELECT id, note, uses, made_ms, expires_ms, revoked_ms,
+                 (SELECT count(*) FROM guests WHERE guests.invite = invites.id)
+             FROM invites ORDER BY made_ms DESC, id",
+            read,
+        )
+    }
+
+    /// Revokes an invite: it takes in nobody any more, and those that it took in stay. Whether it was good until now;
+    /// `None` if there is no such invite.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn revoke(&self, id: &str, now_ms: u64) -> Result<Option<bool>, ServerError> {
+        let wrong = |error| broken(&self.path, error);
+        let db = self.lock();
+        let update = "UPDATE invites SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms IS NULL";
+        if db.execute(update, params![id, now_ms as i64]).map_err(wrong)? > 0 {
+            return Ok(Some(true));
+        }
+        let there = db.query_row("SELECT 1 FROM invites WHERE id = ?1", [id], |_| Ok(())).optional();
+        Ok(there.map_err(wrong)?.map(|()| false))
+    }
+
+    /// Takes in the key with this fingerprint: one that an invite took in before needs none, any other spends one use
+    /// of `shown`. That is on the disk when this returns, and so before anybody is told; a crash in between costs
+    /// nothing, since the key is known when it comes again.
+    ///
+    /// # Errors
+    /// `Disk`; inside, each of [`InviteFault`].
+    pub fn admit(
+        &self,
+        fingerprint: Fingerprint,
+        shown: Option<&Invite>,
+        now_ms: u64,
+    ) -> Result<Result<(), InviteFault>, ServerError> {
+        let wrong = |error| broken(&self.path, error);
+        let mut db = self.lock();
+        let change = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrong)?;
+        let known = "SELECT 1 FROM guests WHERE fingerprint = ?1 AND invite IS NOT NULL";
+        if change.query_row(known, [fingerprint.0], |_| Ok(())).optional().map_err(wrong)?.is_some() {
+            return Ok(Ok(()));
+        }
+        let Some(shown) = shown else { return Ok(Err(InviteFault::Unknown)) };
+        let query = "SELECT id, uses, expires_ms, revoked_ms IS NOT NULL,
+                 (SELECT count(*) FROM guests WHERE guests.invite = invites.id)
+             FROM invites WHERE hash = ?1";
+        let read = |row: &rusqlite::Row<'_>| {
+            let (id, uses, used): (String, u32, u32) = (row.get(0)?, row.get(1)?, row.get(4)?);
+            Ok((id, uses, used, row.get::<_, Option<i64>>(2)?, row.get::<_, bool>(3)?))
+        };
+        let found = change.query_row(query, [hash(shown.expose())], read).optional().map_err(wrong)?;
+        let Some((id, uses, used, expires_ms, revoked)) = found else { return Ok(Err(InviteFault::Unknown)) };
+        if revoked {
+            return Ok(Err(InviteFault::Revoked));
+        }
+        if expires_ms.is_some_and(|at_ms| at_ms as u64 <= now_ms) {
+            return Ok(Err(InviteFault::Over));
+        }
+        if used >= uses {
+            return Ok(Err(InviteFault::UsedUp));
+        }
+        let insert = "INSERT OR REPLACE INTO guests VALUES (?1, ?2, ?3)";
+        change.execute(insert, params![fingerprint.0, id, now_ms as i64]).map_err(wrong)?;
+        change.commit().map_err(wrong)?;
+        Ok(Ok(()))
+    }
+}
+
+/// What is kept of an invite. It has 128 random bits, so that its hash cannot be guessed back.
+fn hash(text: &str) -> [u8; 32] {
+    Sha256::digest(text).into()
+}

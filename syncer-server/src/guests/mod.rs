@@ -1,0 +1,236 @@
+//! Who may come: personal invites, whom they took in, and the banned, in an SQLite file of the run's folder.
+//!
+//! The file is beside the tape and not in it: it is about keys and not about the run, verbs write to it while a server
+//! runs, and a copy of the run may be given away without it. Of an invite only its hash is kept.
+
+mod invite;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use archipelago::wire::Fingerprint;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+
+use crate::errors::ServerError;
+use crate::store::{disk, is_there};
+
+#[cfg(test)]
+pub use invite::InviteFault;
+#[cfg_attr(not(test), allow(unused_imports, reason = "named by the types of pages"))]
+pub use invite::MadeInvite;
+pub use invite::{InviteTerms, InviteView};
+
+/// The file's name in the run's folder.
+pub const FILE: &str = "guests.sqlite";
+
+/// The layout that this program writes, and the newest that it reads.
+const FORMAT: i64 = 1;
+
+/// Time that somebody else who writes may take.
+const BUSY_FOR: Duration = Duration::from_secs(5);
+
+/// Keys that are remembered for the work they showed, at most; of more, those of longest ago show some again.
+const WORKERS_MAX: i64 = 100_000;
+
+/// Longest note to an invite or a ban, in bytes.
+pub const NOTE_BYTES_MAX: usize = 200;
+
+/// The guests of one run.
+#[derive(Debug)]
+pub struct Guests {
+    path: PathBuf,
+    db: Mutex<Connection>,
+}
+
+/// One who was banned.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct BanView {
+    /// The key's fingerprint, 32 hex digits.
+    pub fingerprint: String,
+    /// What the owner noted.
+    pub note: String,
+    /// When, in milliseconds since 1970.
+    #[cfg_attr(test, ts(type = "number"))]
+    pub at_ms: u64,
+}
+
+impl Guests {
+    /// The guests of the run in `dir`; the file is made if it is not there.
+    ///
+    /// # Errors
+    /// - `Disk`: it cannot be read or written.
+    /// - `DirCorrupt`: it is of a later version of this program.
+    pub fn open(dir: &Path) -> Result<Self, ServerError> {
+        let path = dir.join(FILE);
+        let db = Connection::open(&path).map_err(|error| broken(&path, error))?;
+        let guests = Self { path, db: Mutex::new(db) };
+        guests.prepare()?;
+        Ok(guests)
+    }
+
+    /// Writes the guests of the run in `dir`, if it has any, to the folder `to`, as they are at one moment. The copy
+    /// is on the disk then.
+    ///
+    /// # Errors
+    /// `Disk`: something cannot be read or written, or `to` is no UTF-8 text.
+    pub fn copy(dir: &Path, to: &Path) -> Result<(), ServerError> {
+        let (path, copy) = (dir.join(FILE), to.join(FILE));
+        if !is_there(&path)? {
+            return Ok(());
+        }
+        let wrong = |error| broken(&path, error);
+        let db = Connection::open(&path).map_err(wrong)?;
+        db.busy_timeout(BUSY_FOR).map_err(wrong)?;
+        let name = copy.to_str().ok_or_else(|| wrong(rusqlite::Error::InvalidPath(copy.clone())))?;
+        db.execute("VACUUM INTO ?1", [name]).map_err(wrong)?;
+        let file = File::options().write(true).open(&copy).map_err(disk("sync", &copy))?;
+        file.sync_all().map_err(disk("sync", &copy))
+    }
+
+    fn prepare(&self) -> Result<(), ServerError> {
+        let db = self.lock();
+        let wrong = |error| broken(&self.path, error);
+        db.busy_timeout(BUSY_FOR).map_err(wrong)?;
+        db.pragma_update(None, "journal_mode", "WAL").map_err(wrong)?;
+        // A commit is on the disk when it returns: what an invite took in stays taken in.
+        db.pragma_update(None, "synchronous", "FULL").map_err(wrong)?;
+        let format: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(wrong)?;
+        if format > FORMAT {
+            let why = format!("it is of layout {format}, and this program knows {FORMAT}: use a newer one");
+            return Err(ServerError::DirCorrupt { path: self.path.clone(), why });
+        }
+        db.execute_batch(
+            "BEGIN IMMEDIATE;
+             CREATE TABLE IF NOT EXISTS invites (
+                 id TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE, note TEXT NOT NULL, uses INTEGER NOT NULL,
+                 made_ms INTEGER NOT NULL, expires_ms INTEGER, revoked_ms INTEGER
+             ) STRICT;
+             CREATE TABLE IF NOT EXISTS guests (
+                 fingerprint BLOB PRIMARY KEY, invite TEXT, at_ms INTEGER NOT NULL
+             ) STRICT;
+             CREATE INDEX IF NOT EXISTS guests_invite ON guests (invite, at_ms);
+             CREATE TABLE IF NOT EXISTS bans (
+                 fingerprint BLOB PRIMARY KEY, note TEXT NOT NULL, at_ms INTEGER NOT NULL
+             ) STRICT;
+             PRAGMA user_version = 1;
+             COMMIT;",
+        )
+        .map_err(wrong)
+    }
+
+    /// Whether this key was taken in before, by an invite or for its work.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn knows(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
+        let query = "SELECT 1 FROM guests WHERE fingerprint = ?1";
+        let found = self.lock().query_row(query, [fingerprint.0], |_| Ok(())).optional();
+        Ok(found.map_err(|error| broken(&self.path, error))?.is_some())
+    }
+
+    /// Remembers a key for the work that it showed.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn remember(&self, fingerprint: Fingerprint, now_ms: u64) -> Result<(), ServerError> {
+        let wrong = |error| broken(&self.path, error);
+        let mut db = self.lock();
+        let change = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrong)?;
+        let insert = "INSERT OR IGNORE INTO guests VALUES (?1, NULL, ?2)";
+        change.execute(insert, params![fingerprint.0, now_ms as i64]).map_err(wrong)?;
+        let forget = "DELETE FROM guests WHERE invite IS NULL AND fingerprint IN (
+             SELECT fingerprint FROM guests WHERE invite IS NULL ORDER BY at_ms DESC LIMIT -1 OFFSET ?1)";
+        change.execute(forget, [WORKERS_MAX]).map_err(wrong)?;
+        change.commit().map_err(wrong)
+    }
+
+    /// Bans whoever has this key; whether it was not banned yet.
+    ///
+    /// # Errors
+    /// `Disk`; `Config`: the note is too long.
+    pub fn ban(&self, fingerprint: Fingerprint, note: &str, now_ms: u64) -> Result<bool, ServerError> {
+        check_note(note)?;
+        let insert = "INSERT OR IGNORE INTO bans VALUES (?1, ?2, ?3)";
+        let done = self.lock().execute(insert, params![fingerprint.0, note, now_ms as i64]);
+        Ok(done.map_err(|error| broken(&self.path, error))? > 0)
+    }
+
+    /// Lifts a ban; whether there was one.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn lift(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
+        let done = self.lock().execute("DELETE FROM bans WHERE fingerprint = ?1", [fingerprint.0]);
+        Ok(done.map_err(|error| broken(&self.path, error))? > 0)
+    }
+
+    /// Whether whoever has this key is banned.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn is_banned(&self, fingerprint: Fingerprint) -> Result<bool, ServerError> {
+        let query = "SELECT 1 FROM bans WHERE fingerprint = ?1";
+        let found = self.lock().query_row(query, [fingerprint.0], |_| Ok(())).optional();
+        Ok(found.map_err(|error| broken(&self.path, error))?.is_some())
+    }
+
+    /// All the banned, the newest first.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn bans(&self) -> Result<Vec<BanView>, ServerError> {
+        let read = |row: &rusqlite::Row<'_>| {
+            let at_ms = row.get::<_, i64>(2)? as u64;
+            Ok(BanView { fingerprint: Fingerprint(row.get(0)?).to_string(), note: row.get(1)?, at_ms })
+        };
+        self.list("SELECT fingerprint, note, at_ms FROM bans ORDER BY at_ms DESC, fingerprint", read)
+    }
+
+    /// Since when each one is banned, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn banned(&self) -> Result<BTreeMap<Fingerprint, u64>, ServerError> {
+        let read = |row: &rusqlite::Row<'_>| Ok((Fingerprint(row.get(0)?), row.get::<_, i64>(1)? as u64));
+        Ok(self.list("SELECT fingerprint, at_ms FROM bans", read)?.into_iter().collect())
+    }
+
+    fn list<T>(
+        &self,
+        query: &str,
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, ServerError> {
+        let db = self.lock();
+        let rows = db.prepare(query).and_then(|mut query| query.query_map([], read)?.collect());
+        rows.map_err(|error| broken(&self.path, error))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        // A panic in the middle of a transaction has undone it.
+        self.db.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a note may be kept.
+fn check_note(note: &str) -> Result<(), ServerError> {
+    match note.len() <= NOTE_BYTES_MAX {
+        true => Ok(()),
+        false => {
+            let why =
+                format!("a note has at most {NOTE_BYTES_MAX} bytes, this one {}: shorten it", note.len());
+            Err(ServerError::Config { why })
+        }
+    }
+}
+
+fn broken(path: &Path, error: rusqlite::Error) -> ServerError {
+    ServerError::Disk { what: "read or write", path: path.to_owned(), source: std::io::Error::other(error) }
+}
+
+#[cfg(test)]
+mod tests;

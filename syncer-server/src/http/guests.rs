@@ -1,0 +1,146 @@
+//! Personal invites and bans, for the owner.
+
+use std::sync::Arc;
+
+use archipelago::wire::{Fingerprint, http as path};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::admin::{check_owner, read};
+use crate::clock::unix_ms;
+use crate::errors::ServerError;
+use crate::guests::{Guests, InviteTerms};
+
+/// Longest life of an invite that is asked for in seconds, a hundred years.
+const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
+
+/// What `POST /v1/invites` is told.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct NewInvite {
+    /// New keys that it takes in.
+    #[serde(default = "once")]
+    uses: u32,
+    /// How long it is good, in seconds; without it for ever.
+    expires_s: Option<f64>,
+    /// What the owner notes.
+    #[serde(default)]
+    note: String,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// What `POST /v1/bans` is told.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewBan {
+    /// The key's fingerprint, as /v1/learners has it.
+    fingerprint: String,
+    /// What the owner notes.
+    #[serde(default)]
+    note: String,
+}
+
+/// `GET /v1/invites`: all of them, without their secrets.
+pub async fn invites(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    owned(&app, &headers, |guests| guests.invites().map(json)).await
+}
+
+/// `POST /v1/invites`: makes one, and tells its text this once.
+pub async fn invite(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    owned(&app, &headers, move |guests| {
+        let NewInvite { uses, expires_s, note } = match read(&body, "{\"uses\": 1, \"expiresS\": 604800}") {
+            Ok(asked) => asked,
+            Err(why) => return Err(ServerError::Config { why }),
+        };
+        if let Some(seconds) = expires_s.filter(|seconds| !(*seconds > 0.0 && *seconds <= SECONDS_MAX)) {
+            let why = format!(
+                "an invite for {seconds} s makes no sense: give more than 0 and at most {SECONDS_MAX}"
+            );
+            return Err(ServerError::Config { why });
+        }
+        let lasts_ms = expires_s.map(|seconds| (seconds * 1e3) as u64);
+        guests.invite(&InviteTerms { uses, lasts_ms, note }, unix_ms()).map(json)
+    })
+    .await
+}
+
+/// `POST /v1/invites/{id}/revoke`: takes one back.
+pub async fn revoke(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
+    owned(&app, &headers, move |guests| {
+        Ok(match guests.revoke(&id, unix_ms())? {
+            Some(_) => (StatusCode::OK, "the invite takes in nobody any more\n").into_response(),
+            None => {
+                (StatusCode::NOT_FOUND, format!("there is no such invite: {} lists them\n", path::INVITES))
+                    .into_response()
+            }
+        })
+    })
+    .await
+}
+
+/// `GET /v1/bans`: the banned.
+pub async fn bans(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    owned(&app, &headers, |guests| guests.bans().map(json)).await
+}
+
+/// `POST /v1/bans`: bans a key. Its learner goes within a second.
+pub async fn ban(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    owned(&app, &headers, move |guests| {
+        let asked = read(&body, "{\"fingerprint\": \"32 hex digits\", \"note\": \"why\"}");
+        let NewBan { fingerprint, note } = asked.map_err(|why| ServerError::Config { why })?;
+        guests.ban(named(&fingerprint)?, &note, unix_ms())?;
+        Ok((StatusCode::OK, "it is banned\n").into_response())
+    })
+    .await
+}
+
+/// `POST /v1/bans/{fingerprint}/lift`: lets one come back.
+pub async fn lift(State(app): State<Arc<App>>, headers: HeaderMap, Path(name): Path<String>) -> Response {
+    owned(&app, &headers, move |guests| {
+        Ok(match guests.lift(named(&name)?)? {
+            true => (StatusCode::OK, "it may come back\n").into_response(),
+            false => (StatusCode::NOT_FOUND, "it is not banned\n").into_response(),
+        })
+    })
+    .await
+}
+
+fn named(text: &str) -> Result<Fingerprint, ServerError> {
+    text.parse()
+        .map_err(|error| ServerError::Config { why: format!("{text:?}: {error}; /v1/learners has them") })
+}
+
+fn json<T: Serialize>(value: T) -> Response {
+    Json(value).into_response()
+}
+
+/// Does what only the owner may, where it may wait for the disk.
+async fn owned(
+    app: &App,
+    headers: &HeaderMap,
+    work: impl FnOnce(&Guests) -> Result<Response, ServerError> + Send + 'static,
+) -> Response {
+    if let Err(refused) = check_owner(app, headers) {
+        return refused;
+    }
+    let guests = Arc::clone(app.context.admission.guests());
+    match tokio::task::spawn_blocking(move || work(&guests)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error @ ServerError::Config { .. })) => {
+            (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+        }
+        Ok(Err(error)) => {
+            tracing::error!(%error, "cannot keep what the owner says of guests");
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+        }
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the order failed\n").into_response(),
+    }
+}

@@ -1,0 +1,72 @@
+//! What the owner of a run shows with an order.
+
+use std::path::PathBuf;
+
+use crate::errors::ServerError;
+use crate::secret::is_same;
+use crate::store::{Store, read_token};
+
+/// The owner's token: one that was given, or the one in the run's folder as it is at each request, so that one that was
+/// rotated holds at once.
+#[derive(Clone)]
+pub struct Owner(Token);
+
+#[derive(Clone)]
+enum Token {
+    Given(String),
+    Kept(PathBuf),
+}
+
+impl Owner {
+    /// The token that was `given`, or else the one kept in the folder, which is made if there is none.
+    ///
+    /// # Errors
+    /// - `Disk`: the file cannot be read or written.
+    /// - `System`: the system gives no random numbers.
+    pub fn open(store: &Store, given: Option<&str>) -> Result<Self, ServerError> {
+        let token = store.admin_token(given)?;
+        Ok(Self(match given {
+            Some(_) => Token::Given(token),
+            None => Token::Kept(store.admin_token_path()),
+        }))
+    }
+
+    /// Whether `shown` is the token. A file that cannot be read or is empty lets nobody in.
+    #[must_use]
+    pub fn is(&self, shown: &[u8]) -> bool {
+        match &self.0 {
+            Token::Given(token) => is_same(shown, token.as_bytes()),
+            Token::Kept(path) => {
+                read_token(path).ok().flatten().is_some_and(|token| is_same(shown, token.as_bytes()))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Owner(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rotated_token_holds_at_once_and_is_never_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::look(dir.path());
+        let owner = Owner::open(&store, None).unwrap();
+        let before = store.admin_token(None).unwrap();
+        assert!(owner.is(before.as_bytes()) && !owner.is(b"") && !owner.is(b"other"));
+        let after = store.rotate_admin_token().unwrap();
+        assert!(owner.is(after.as_bytes()) && !owner.is(before.as_bytes()));
+        assert_eq!(store.admin_token(None).unwrap(), after);
+        assert!(!format!("{owner:?}").contains(&after));
+        std::fs::write(store.admin_token_path(), "\n").unwrap();
+        assert!(!owner.is(b"") && !owner.is(b"\n"), "an empty file is nobody's token");
+        let given = Owner::open(&store, Some("given-by-flag")).unwrap();
+        assert!(given.is(b"given-by-flag") && !given.is(after.as_bytes()));
+    }
+}

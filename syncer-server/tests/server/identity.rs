@@ -1,0 +1,221 @@
+//! Who may say that it is somebody, who is let in, and who is not.
+
+use archipelago::wire::{CloseCode, Hello, Identity, Invite, Message, RunId, SUBPROTOCOL, Search, Signature};
+use syncer_server::ServeConfig;
+use tokio_tungstenite::connect_async;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::Message as Frame;
+
+use futures::StreamExt;
+
+use crate::support::{Client, Learner, PATIENCE, Server, config, hello, key, sign};
+
+/// How a connection ends on which `hello` is said.
+async fn refused(server: &Server, say: impl FnOnce(&Client) -> Hello) -> (u16, String) {
+    let mut client = Client::connect(server).await;
+    let hello = say(&client);
+    client.send(&Message::Hello(hello)).await;
+    let end = tokio::time::timeout(PATIENCE, client.end()).await.expect("it is sent away");
+    assert_eq!(end.bye, end.close);
+    (end.close, end.reason)
+}
+
+/// Goal: what was heard on one connection opens no other, and nobody comes in as somebody else.
+#[tokio::test]
+async fn an_account_cannot_be_stolen() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut honest = Learner::join(&server, 1).await;
+    honest.merge().await;
+    let recorded = honest.client.signed(hello(1));
+    let identity = u16::from(CloseCode::Identity);
+
+    // All that a listener has, while the learner is there and after it is gone.
+    assert_eq!(refused(&server, |_| recorded.clone()).await.0, identity);
+    assert_eq!(
+        refused(&server, |thief| {
+            let signature = sign(&key(2), &thief.challenge);
+            Hello { signature, ..hello(1) }
+        })
+        .await
+        .0,
+        identity
+    );
+    // Signed for another run, as by a syncer that passes challenges on under its own name.
+    assert_eq!(
+        refused(&server, |thief| {
+            let mut other = thief.challenge;
+            other.run = RunId(other.run.0 ^ 1);
+            Hello { signature: sign(&key(1), &other), ..hello(1) }
+        })
+        .await
+        .0,
+        identity
+    );
+    assert_eq!(refused(&server, |_| Hello { signature: Signature([7; 64]), ..hello(1) }).await.0, identity);
+    // The neutral element: where nobody looks, this signature of it holds for every text.
+    let mut nobodys = ([0; 32], [0; 64]);
+    (nobodys.0[0], nobodys.1[0]) = (1, 1);
+    let (code, reason) = refused(&server, |_| Hello {
+        identity: Identity(nobodys.0),
+        signature: Signature(nobodys.1),
+        ..hello(1)
+    })
+    .await;
+    assert_eq!((code, reason.contains("no Ed25519 key")), (identity, true), "{reason}");
+    // A challenge is answered once, also by the one who was asked.
+    let (mut client, _) = Client::greet(&server, 2).await;
+    let again = client.signed(hello(2));
+    client.send(&Message::Hello(again)).await;
+    assert_eq!(client.end().await.close, u16::from(CloseCode::Protocol));
+
+    // The honest one was never disturbed, and its account is its own.
+    honest.collect().await;
+    let status = server.status().await;
+    assert_eq!(status["learnersTotal"], 2, "no thief has an account");
+    drop(honest);
+    let (_, welcome) = Client::greet(&server, 1).await;
+    assert!(welcome.tokens_merged > 0, "the account follows the key");
+    server.stop().await;
+}
+
+/// Goal: a learner of another version is told so in a way that it understands, and is not left to try again.
+#[tokio::test]
+async fn other_versions_get_their_typed_close() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    assert_ne!(SUBPROTOCOL, "archipelago.4");
+    for version in ["archipelago.4", "archipelago.99"] {
+        let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", version.parse().unwrap());
+        let (mut socket, answer) = connect_async(request).await.unwrap();
+        assert_eq!(answer.headers()["sec-websocket-protocol"], version);
+        let Frame::Binary(bytes) = socket.next().await.unwrap().unwrap() else { panic!("no message") };
+        assert_eq!((&bytes[..4], bytes[4]), (&b"ARCH"[..], 5), "it names the version that is spoken here");
+        let Frame::Close(Some(close)) = socket.next().await.unwrap().unwrap() else { panic!("no close") };
+        assert_eq!(u16::from(close.code), u16::from(CloseCode::Version));
+        assert!(close.reason.contains(version), "{}", close.reason);
+    }
+    server.stop().await;
+}
+
+/// An order of the owner.
+async fn order(server: &Server, line: &str, body: &str) -> (u16, serde_json::Value) {
+    let bytes = body.len();
+    let request = format!("{line}\nAuthorization: Bearer secret\nContent-Length: {bytes}");
+    let (code, _, answer) = server.exchange(&request, body).await;
+    (code, serde_json::from_slice(&answer).unwrap_or_default())
+}
+
+fn by_invite(dir: &std::path::Path) -> ServeConfig {
+    ServeConfig { invite: Some("personal".into()), ..config(dir) }
+}
+
+#[tokio::test]
+async fn a_personal_invite_takes_in_as_many_keys_as_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(by_invite(dir.path())).await;
+    assert_eq!(server.http("GET /v1/invites").await.0, 401);
+    assert_eq!(server.http("POST /v1/invites").await.0, 401);
+    assert_eq!(order(&server, "POST /v1/invites", "{\"uses\": 0}").await.0, 400);
+    let (code, made) =
+        order(&server, "POST /v1/invites", "{\"uses\": 2, \"expiresS\": 3600, \"note\": \"lab\"}").await;
+    assert_eq!(code, 200, "{made}");
+    let text = made["invite"].as_str().unwrap().to_owned();
+    let shows = |number: u8, invite: Option<&str>| Hello { invite: invite.map(Invite::new), ..hello(number) };
+    let invite = u16::from(CloseCode::Invite);
+    assert_eq!(refused(&server, |_| shows(1, None)).await.0, invite);
+    // A thief of the invite's text who cannot sign spends nothing.
+    let forged = refused(&server, |_| Hello { signature: Signature([7; 64]), ..shows(9, Some(&text)) }).await;
+    assert_eq!(forged.0, u16::from(CloseCode::Identity));
+    for number in [1, 2] {
+        let mut client = Client::connect(&server).await;
+        client.send(&Message::Hello(shows(number, Some(&text)))).await;
+        let Message::Welcome(welcome) = client.next().await else { panic!("it is invited") };
+        // Its connection is its pass to parameters and data.
+        let get = format!("GET /v1/runs/{}/shards/0", welcome.run);
+        let pass: String = client.challenge.nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(server.http(&format!("{get}\nx-archipelago-pass: {pass}")).await.0, 200);
+        let wrong = "0".repeat(64);
+        assert_eq!(server.http(&format!("{get}\nx-archipelago-pass: {wrong}")).await.0, 403);
+        assert_eq!(server.http(&format!("{get}\nx-archipelago-invite: {text}")).await.0, 403);
+    }
+    let (code, reason) = refused(&server, |_| shows(3, Some(&text))).await;
+    assert_eq!((code, reason.contains("used up")), (invite, true), "{reason}");
+    let (_, listed) = order(&server, "GET /v1/invites", "").await;
+    assert_eq!((&listed[0]["used"], &listed[0]["note"]), (&2.into(), &"lab".into()), "{listed}");
+    assert!(!listed.to_string().contains(&text));
+    // Revoked and started again, who is in stays in, and needs no invite.
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(order(&server, &format!("POST /v1/invites/{id}/revoke"), "").await.0, 200);
+    assert_eq!(order(&server, "POST /v1/invites/none/revoke", "").await.0, 404);
+    server.stop().await;
+    let server = Server::start(by_invite(dir.path())).await;
+    drop(Client::greet(&server, 1).await);
+    let (code, reason) = refused(&server, |_| shows(3, Some(&text))).await;
+    assert_eq!((code, reason.contains("revoked")), (invite, true), "{reason}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_banned_key_goes_at_once_and_stays_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let (client, _) = Client::greet(&server, 1).await;
+    let (_, _, body) = server.http("GET /v1/learners").await;
+    let learners: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let name = learners["learners"][0]["fingerprint"].as_str().unwrap().to_owned();
+    assert_eq!(name, hello(1).identity.fingerprint().to_string());
+    let ban = format!("{{\"fingerprint\": \"{name}\", \"note\": \"noise\"}}");
+    assert_eq!(server.http("POST /v1/bans").await.0, 401);
+    assert_eq!(order(&server, "POST /v1/bans", "{\"fingerprint\": \"x\"}").await.0, 400);
+    assert_eq!(order(&server, "POST /v1/bans", &ban).await.0, 200);
+    let banned = u16::from(CloseCode::Banned);
+    let end = tokio::time::timeout(PATIENCE, client.end()).await.expect("it goes");
+    assert_eq!((end.close, end.reason.contains("banned")), (banned, true), "{}", end.reason);
+    assert_eq!(refused(&server, |_| hello(1)).await.0, banned);
+    drop(Client::greet(&server, 2).await);
+    server.stop().await;
+
+    let server = Server::start(config(dir.path())).await;
+    assert_eq!(refused(&server, |_| hello(1)).await.0, banned, "a restart lifts nothing");
+    let (_, listed) = order(&server, "GET /v1/bans", "").await;
+    assert_eq!((&listed[0]["fingerprint"], &listed[0]["note"]), (&name.as_str().into(), &"noise".into()));
+    assert_eq!(order(&server, &format!("POST /v1/bans/{name}/lift"), "").await.0, 200);
+    assert_eq!(order(&server, &format!("POST /v1/bans/{name}/lift"), "").await.0, 404);
+    // What is said in the folder is heard within a second or so.
+    for _ in 0..600 {
+        let mut client = Client::connect(&server).await;
+        client.send(&Message::Hello(hello(1))).await;
+        if matches!(client.next().await, Message::Welcome(_)) {
+            server.stop().await;
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("it is still away");
+}
+
+#[tokio::test]
+async fn newcomers_work_once_where_work_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { proof_of_work: 8, ..config(dir.path()) }).await;
+    let work = u16::from(CloseCode::Work);
+    let (code, reason) = refused(&server, |client| {
+        assert_eq!(client.challenge.work_bits, 8);
+        let solves = |work: &u64| archipelago::wire::is_work(&client.challenge, &hello(1).identity, *work);
+        Hello { work: (0..).find(|work| !solves(work)).unwrap(), ..hello(1) }
+    })
+    .await;
+    assert_eq!((code, reason.contains("work")), (work, true), "{reason}");
+    let mut client = Client::connect(&server).await;
+    let found = Search::new(&client.challenge, &hello(1).identity).go_on(1 << 20).unwrap();
+    client.send(&Message::Hello(Hello { work: found, ..hello(1) })).await;
+    assert!(matches!(client.next().await, Message::Welcome(_)));
+    // Known from then on, also to the next start.
+    server.stop().await;
+    let server = Server::start(ServeConfig { proof_of_work: 24, ..config(dir.path()) }).await;
+    drop(Client::greet(&server, 1).await);
+    assert_eq!(refused(&server, |_| hello(2)).await.0, work);
+    server.stop().await;
+}
