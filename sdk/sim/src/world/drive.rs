@@ -33,7 +33,7 @@ impl World {
             let Some(effect) = process.poll(now, &mut || make(machine)) else { return };
             match effect {
                 Effect::Connect(attempt) => self.dial(machine, attempt),
-                Effect::Send(message) => self.send_up(machine, message),
+                Effect::Send(message) => self.send_up(machine, *message),
                 Effect::Fetch(fragment) => self.fetch(machine, fragment),
                 Effect::FetchShard(shard) => self.fetch_shard(machine, shard),
                 Effect::Applied(fragment) => {

@@ -14,11 +14,10 @@ use archipelago::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, Run
 
 /// What a process wants from the world.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most of what a process wants is to send a message")]
 pub(super) enum Effect {
     /// Make a connection: the attempt of this number.
     Connect(u32),
-    Send(Message),
+    Send(Box<Message>),
     /// Fetch a fragment: a syncer has one version of each, and answers with that.
     Fetch(FragmentId),
     FetchShard(u32),
@@ -135,8 +134,8 @@ impl Process {
                     return Some(Effect::Connect(self.attempts));
                 }
                 // Nobody is anybody else here, so nothing is signed.
-                Output::Greet { hello, .. } => return Some(Effect::Send(Message::Hello(*hello))),
-                Output::Send(message) => return Some(Effect::Send(message)),
+                Output::Greet { hello, .. } => return Some(Effect::Send(Box::new(Message::Hello(*hello)))),
+                Output::Send(message) => return Some(Effect::Send(Box::new(message))),
                 Output::Fetch { fragment, .. } => return Some(Effect::Fetch(fragment)),
                 Output::FetchShard { shard, .. } => return Some(Effect::FetchShard(shard)),
                 Output::Close(_) => return Some(Effect::Close),
