@@ -161,9 +161,10 @@ mod tests {
         check("1.5 min", 90_000);
         check("250ms", 250);
         check("2h", 7_200_000);
+        check("5d", 432_000_000);
         check("5", 5_000);
         check("0s", 0);
-        for bad in ["", "s", "5d", "1 week", "-1s", "1e400s", "5 s s", "NaN", "inf"] {
+        for bad in ["", "s", "5w", "1 week", "-1s", "1e400s", "5 s s", "NaN", "inf"] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
     }

@@ -16,7 +16,7 @@ pub struct Challenge {
     /// 32 random bytes that no other connection was ever given.
     #[serde(with = "serde_bytes")]
     pub nonce: [u8; 32],
-    /// What a newcomer must find, see [`super::work`]: so many leading zero bits, at most [`super::WORK_BITS_MAX`];
+    /// What a newcomer must find, see [`super::is_work`]: so many leading zero bits, at most [`super::WORK_BITS_MAX`];
     /// 0 for nothing.
     pub work_bits: u8,
 }
