@@ -102,7 +102,7 @@ async fn other_versions_get_their_typed_close() {
 /// An order of the owner.
 async fn order(server: &Server, line: &str, body: &str) -> (u16, serde_json::Value) {
     let bytes = body.len();
-    let request = format!("{line}\nAuthorization: Bearer secret\nContent-Length: {bytes}");
+    let request = format!("{line}\nAuthorization: Bearer secret-of-the-owner\nContent-Length: {bytes}");
     let (code, _, answer) = server.exchange(&request, body).await;
     (code, serde_json::from_slice(&answer).unwrap_or_default())
 }
