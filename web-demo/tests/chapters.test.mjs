@@ -359,6 +359,11 @@ test("the sentence", () => {
     null,
     "Island 2 sends poison: 2 refused so far. 2 islands train; the run in lock-step goes at the pace of the slowest.",
   );
+  check(
+    [on, island({ lies: true })],
+    null,
+    "Island 2 lies: the opposite of what was learnt is sent. 2 islands train; the run in lock-step goes at the pace of the slowest.",
+  );
   assert.equal(sentenceOf(null).tone, "waiting");
 });
 
@@ -375,6 +380,7 @@ test("a card says what an island does, and gives a speed only while it trains", 
     "sent away: 16 updates were refused",
   );
   assert.equal(badgeOf(island({ state: "expected", poisoned: true }))[0], "comes later");
+  assert.equal(badgeOf(island({ lies: true }))[0], "lies");
   assert.equal(badgeOf(island({ state: "dead", partitioned: true }))[0], "dead");
 });
 
