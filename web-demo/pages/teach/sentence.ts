@@ -42,7 +42,8 @@ export function sentenceOf(live: Live | null): Sentence {
       `${named(far)} ${are(far)} far away: a round trip takes ${milliseconds(tripMsOf(frame.islands, far))}.`,
     poisoned.length > 0 &&
       `${named(poisoned)} ${poisoned.length === 1 ? "sends" : "send"} poison: ${frame.run.refused} refused so far.`,
-    lying.length > 0 && `${named(lying)} ${lying.length === 1 ? "lies" : "lie"}: the opposite of what was learnt is sent.`,
+    lying.length > 0 &&
+      `${named(lying)} ${lying.length === 1 ? "lies" : "lie"}: the opposite of what was learnt is sent.`,
   ].filter((part) => part !== false);
   if (training === 0)
     return {
