@@ -219,7 +219,7 @@ test("what was sent is told slot by slot, with its peaks and its mean", async ()
   assert.deepEqual(waysOf([0, 300], 300), { bars: "M50.00 28V0.00h42.50V28z", mean: "M0 14.00H100" });
   assert.deepEqual(waysOf([], 300), { bars: "", mean: "" });
   const found = CHAPTERS.find(({ id }) => id === "fragments").find({ before: measure(), after: measure() });
-  assert.match(found.strips[0].label, /^8 fragments: 2\.50 kB a second at its peak/);
+  assert.match(found.strips[0].label, /^8 fragments: peak 2\.50 kB\/s, mean 5\.00 kB\/s$/);
 });
 
 test("steps of the twin count where they belong, however late they are heard of", () => {

@@ -14,6 +14,8 @@ export interface Before {
   readonly heldOut: readonly HeldOut[];
 }
 
+/** A loss so many times that of the start says no more than that the model is spoilt. */
+const SPOILT = 1.25;
 /** Ahead by less than this, in nats, nobody is ahead. */
 const AHEAD = 0.02;
 
@@ -94,7 +96,10 @@ export class LossChart {
     const before = this.before ? points(this.before.heldOut) : [];
     const [ours, twin] = [points(live.heldOut), points(live.twinHeldOut)];
     const losses = [...ours, ...twin, ...before].map(([, loss]) => loss);
-    const [min, max] = [Math.min(floor, ...losses) - 0.1, Math.max(floor + 1, ...losses) + 0.1];
+    // A run that a liar spoils leaves the chart at its upper edge: the others could not be told apart otherwise.
+    const most = SPOILT * (ours[0]?.[1] ?? Infinity);
+    const highest = Math.min(most, Math.max(floor + 1, ...losses));
+    const [min, max] = [Math.min(floor, ...losses) - 0.1, highest + 0.1];
     const lines: PlotLine[] = [
       { label: "decoupled", tone: "1", points: ours },
       { label: "lock-step", tone: "2", dash: "7 4", points: twin },

@@ -25,11 +25,11 @@ export const fragments: Chapter = {
     const [was, is] = [perSecond(before, before.updateBytes), perSecond(after, after.updateBytes)];
     const peak = (bars: readonly number[]) => (Math.max(0, ...bars) * 1_000) / SLOT_MS;
     const strips = [
-      { bars: before.sent.slice(-SLOTS), of: "8 fragments" },
-      { bars: after.sent.slice(-SLOTS), of: "1 fragment" },
-    ].map(({ bars, of }) => ({
+      { bars: before.sent.slice(-SLOTS), of: "8 fragments", mean: was },
+      { bars: after.sent.slice(-SLOTS), of: "1 fragment", mean: is },
+    ].map(({ bars, of, mean }) => ({
       bars,
-      label: `${of}: ${bytes(peak(bars))} a second at its peak; the line is the mean`,
+      label: `${of}: peak ${bytes(peak(bars))}/s, mean ${bytes(mean)}/s`,
     }));
     return {
       strips,

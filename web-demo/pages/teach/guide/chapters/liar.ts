@@ -16,7 +16,7 @@ export const liar: Chapter = {
   actions: [{ atMs: LIES_MS, island: LIAR, deed: "lie", factor: 1 }],
   speed: 4,
   text: [
-    "From 8 s on island 5 lies: it sends the opposite of what it learnt, five times as large. Nothing gives it away, for an honest island can learn as much at once. So the syncer bounds what anybody can do: an update counts up to three times the length that is usual, and an island has at most twice its share. Merged by the plain mean, that leaves the liar weaker than the four others together.",
+    "From 8 s on island 5 lies: it sends the opposite of what it learnt, five times as large. Nothing of it is refused, so the syncer bounds what anybody can do: an update counts up to three times the usual length, and an island at most twice the mean share.",
   ],
   question: "The bounds are taken away. What does one liar of five do to the model?",
   answers: [
