@@ -15,6 +15,8 @@ const AGREE = 0.9;
 const FRAME_MS = 100;
 /** No chapter takes longer than this, in virtual milliseconds. */
 const CHAPTER_MS_MAX = 180_000;
+/** The chapters whose finding is about lock-step too; the others do without that run, which costs as much as their own. */
+const TWINNED = new Set(["lockstep", "far"]);
 
 let CHAPTERS, Inquiry, Live, settled, wasm;
 
@@ -32,7 +34,8 @@ class Run {
   constructor(inquiry, spec, actions) {
     this.actions = [...actions];
     this.nowMs = 0;
-    this.sims = [new wasm.Lesson(spec), new wasm.Twin(spec)];
+    this.sims = [new wasm.Lesson(spec)];
+    if (TWINNED.has(inquiry.chapter.id)) this.sims.push(new wasm.Twin(spec));
     for (const action of actions) for (const sim of this.sims) sim.act(action);
     this.live = new Live(spec);
     this.inquiry = inquiry;
@@ -50,8 +53,10 @@ class Run {
     this.nowMs += FRAME_MS;
     for (const sim of this.sims) sim.advance(this.nowMs);
     const [frame, twin] = this.sims.map((sim) => sim.frame());
-    this.live.takeTwin(twin);
-    this.inquiry.takeTwin(twin);
+    if (twin) {
+      this.live.takeTwin(twin);
+      this.inquiry.takeTwin(twin);
+    }
     this.live.take(frame, this.actions);
     this.inquiry.take(frame, this.live);
   }

@@ -22,6 +22,7 @@ export function sentenceOf(live: Live | null): Sentence {
   const slow = by((island) => isHere(island) && island.slow > 1);
   const far = by((island) => isHere(island) && extraOf(island, live.spec.latencyMs) > 0);
   const poisoned = by((island) => isHere(island) && island.poisoned);
+  const lying = by((island) => isHere(island) && island.lies);
   const training = by(({ state }) => state === "training").length;
   const arriving = joining.length + lost.length + expected.length === frame.islands.length;
   if (arriving && frame.run.tokensTrained === 0)
@@ -41,6 +42,8 @@ export function sentenceOf(live: Live | null): Sentence {
       `${named(far)} ${are(far)} far away: a round trip takes ${milliseconds(tripMsOf(frame.islands, far))}.`,
     poisoned.length > 0 &&
       `${named(poisoned)} ${poisoned.length === 1 ? "sends" : "send"} poison: ${frame.run.refused} refused so far.`,
+    lying.length > 0 &&
+      `${named(lying)} ${lying.length === 1 ? "lies" : "lie"}: the opposite of what was learnt is sent.`,
   ].filter((part) => part !== false);
   if (training === 0)
     return {
@@ -60,7 +63,7 @@ export function sentenceOf(live: Live | null): Sentence {
       ? `${rest === 0 ? "no other trains" : plural(rest, "other trains", "others train")}${rest > 0 ? " on" : ""}`
       : plural(training, "island trains", "islands train");
   return {
-    tone: away || poisoned.length > 0 ? "held" : "going",
+    tone: away || poisoned.length + lying.length > 0 ? "held" : "going",
     text: `${parts.join(" ")} ${others[0]?.toUpperCase()}${others.slice(1)}; ${ofTwin(live, far.length > 0)}.`,
   };
 }

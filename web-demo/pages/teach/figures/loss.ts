@@ -2,8 +2,9 @@
 import { find, setAttribute, setText } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
 import { painter } from "../../shared/paint.js";
-import { type PlotLine, plot, steps } from "../../shared/plot.js";
+import { type PlotLine, type PlotSpec, plot, steps } from "../../shared/plot.js";
 import { typeScale } from "../../shared/type.js";
+import { breachInWords, NOTHING, type Watched } from "../guide/watched.js";
 import type { HeldOut, Live } from "../live.js";
 
 const HEIGHT_PX = 200;
@@ -13,6 +14,8 @@ export interface Before {
   readonly heldOut: readonly HeldOut[];
 }
 
+/** A loss so many times that of the start says no more than that the model is spoilt. */
+const SPOILT = 1.25;
 /** Ahead by less than this, in nats, nobody is ahead. */
 const AHEAD = 0.02;
 
@@ -32,8 +35,24 @@ export function noteOf({
     : "Lock-step was ahead when it stopped, for it shares at every step. It learns nothing while it stands still; the islands go on.";
 }
 
+/** What a chapter measures, and where the run was broken, on the axis of the chart, which ends at `endMs`. */
+export function marksOf({ breaches, stretches }: Watched, endMs: number): Pick<PlotSpec, "bands" | "moments"> {
+  const bands = stretches.flatMap(({ of, fromMs, untilMs }) => {
+    const [from, until] = [fromMs / 1_000, Math.min(untilMs ?? endMs, endMs) / 1_000];
+    return until > from ? [{ from, until, label: of === "before" ? "before" : "after" }] : [];
+  });
+  const [first] = breaches;
+  const moments =
+    first && first.island !== null && first.atMs <= endMs
+      ? [{ at: first.atMs / 1_000, label: breachInWords(first) }]
+      : [];
+  return { bands, moments };
+}
+
 export class LossChart {
   before: Before | null = null;
+  /** What a chapter asks of the run. */
+  watched: Watched = NOTHING;
   readonly #host = find("loss-chart", HTMLElement);
   readonly #svg = find("loss-plot", SVGSVGElement);
   readonly #note = find("loss-note", HTMLElement);
@@ -67,6 +86,8 @@ export class LossChart {
       endMs,
       this.before?.label,
       live.stalledSinceMs === null,
+      ...this.watched.breaches.map(({ atMs }) => atMs),
+      ...this.watched.stretches.map(({ fromMs, untilMs }) => `${fromMs}-${untilMs}`),
     ].join();
     if (state === this.#drawn) return;
     this.#drawn = state;
@@ -75,7 +96,10 @@ export class LossChart {
     const before = this.before ? points(this.before.heldOut) : [];
     const [ours, twin] = [points(live.heldOut), points(live.twinHeldOut)];
     const losses = [...ours, ...twin, ...before].map(([, loss]) => loss);
-    const [min, max] = [Math.min(floor, ...losses) - 0.1, Math.max(floor + 1, ...losses) + 0.1];
+    // A run that a liar spoils leaves the chart at its upper edge: the others could not be told apart otherwise.
+    const most = SPOILT * (ours[0]?.[1] ?? Infinity);
+    const highest = Math.min(most, Math.max(floor + 1, ...losses));
+    const [min, max] = [Math.min(floor, ...losses) - 0.1, highest + 0.1];
     const lines: PlotLine[] = [
       { label: "decoupled", tone: "1", points: ours },
       { label: "lock-step", tone: "2", dash: "7 4", points: twin },
@@ -95,15 +119,22 @@ export class LossChart {
       height: HEIGHT_PX,
       right: 92,
       lines,
+      ...marksOf(this.watched, endMs),
       x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s`, title: "time of the run" },
-      y: { min, max, ticks: steps(min, max), say: (loss) => loss.toFixed(1), title: "held-out loss, nats per token" },
+      y: {
+        min,
+        max,
+        ticks: steps(min, max),
+        say: (loss) => loss.toFixed(1),
+        title: "loss on text it has never seen: lower is better",
+      },
     });
     setText(this.#note, noteOf(live));
     const last = (all: readonly (readonly [number, number])[]) => nats(all.at(-1)?.[1] ?? null);
     setAttribute(
       this.#svg,
       "aria-label",
-      `Held-out loss in nats per token: decoupled ${last(ours)}, lock-step ${last(twin)}, floor ${nats(floor)}.`,
+      `Loss on text that the model has never seen, lower is better: decoupled ${last(ours)}, lock-step ${last(twin)}, floor ${nats(floor)}.`,
     );
   }
 }

@@ -19,6 +19,7 @@ export function badgeOf(island: Island): readonly [string, string] {
   if (island.state === "dead" || island.state === "expected") return STATES[island.state];
   if (island.stopped !== null) return ["sent away", "trouble"];
   if (island.poisoned) return ["poisoned", "trouble"];
+  if (island.lies) return ["lies", "trouble"];
   if (island.partitioned) return ["cut off", "trouble"];
   return STATES[island.state];
 }

@@ -48,6 +48,7 @@ const LETTERS: Readonly<Record<Deed, string>> = {
   partition: "p",
   heal: "h",
   poison: "v",
+  lie: "l",
   cure: "c",
   far: "d",
 };

@@ -5,7 +5,7 @@ import type { LessonSpec } from "../../shared/lesson.js";
 
 type Of<T> = { [K in keyof LessonSpec]: LessonSpec[K] extends T ? K : never }[keyof LessonSpec];
 export type NumberKey = Exclude<Of<number>, undefined>;
-export type ChoiceKey = "code" | "merge" | "apply" | "lockstep";
+export type ChoiceKey = "code" | "merge" | "bounds" | "apply" | "lockstep";
 
 /** A number between two others. */
 export interface Slider {
@@ -140,6 +140,17 @@ export const GROUPS: readonly Group[] = [
         options: [
           ["radial", "radial-directional (RDA)"],
           ["mean", "plain weighted mean"],
+        ],
+      },
+      {
+        kind: "choice",
+        key: "bounds",
+        short: "bo",
+        label: "Influence of one island",
+        hint: "How far one update can pull a merge.",
+        options: [
+          ["on", "bounded"],
+          ["off", "without bound"],
         ],
       },
       {

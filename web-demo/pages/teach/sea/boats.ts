@@ -20,6 +20,13 @@ const BITS: Readonly<Record<SeaScene["code"], string>> = {
   int2: "2 bits",
   int1: "1 bit",
 };
+/** The same where there is little room. */
+const SHORT: Readonly<Record<Parcel["what"], string>> = {
+  collect: "asks",
+  update: "sends",
+  merged: "merged",
+  whole: "model",
+};
 /** Boats put out from the rock, so many pixels from its middle. */
 const ROCK_PX = 30;
 
@@ -52,7 +59,7 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): v
     const isTold = scene.told !== null && parcel.round === scene.told;
     const isDim = scene.followed !== null && parcel.fragment !== scene.followed && parcel.what !== "whole";
     drawCells(context, parcel, boat.x, boat.y, isDim ? 0.2 : 1, (isTold ? 1.7 : 1) * size);
-    if (scene.told !== null && !isSmall(scene.sea) && !labelled.has(parcel.what)) {
+    if (scene.told !== null && !labelled.has(parcel.what)) {
       labelled.add(parcel.what);
       drawLabel(context, scene, boat, parcel);
     }
@@ -63,7 +70,8 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): v
 /** What a boat of the first round carries, in words beside it. */
 function drawLabel(context: CanvasRenderingContext2D, scene: SeaScene, boat: Point, parcel: Parcel): void {
   const down = parcel.what === "whole" ? "the model, for a newcomer" : "what all learnt, merged";
-  const text = parcel.up ? `what it learnt, ${BITS[scene.code]} a number` : down;
+  const long = parcel.up ? `what it learnt, ${BITS[scene.code]} a number` : down;
+  const text = isSmall(scene.sea) ? SHORT[parcel.what] : long;
   const width = context.measureText(text).width + 12;
   const left = Math.min(scene.sea.width - width - 4, Math.max(4, boat.x - width / 2));
   const top = boat.y - 40;

@@ -1,6 +1,9 @@
 import { bytes } from "../../../shared/format.js";
 import { bin, type Chapter } from "../chapter.js";
-import { perSecond } from "../measure.js";
+import { perSecond, SLOT_MS } from "../measure.js";
+
+/** Slots of time that are drawn of each run: as many as let single peaks be seen. */
+const SLOTS = 40;
 
 export const fragments: Chapter = {
   id: "fragments",
@@ -20,7 +23,16 @@ export const fragments: Chapter = {
   afterMs: 16_000,
   find: ({ before, after }) => {
     const [was, is] = [perSecond(before, before.updateBytes), perSecond(after, after.updateBytes)];
+    const peak = (bars: readonly number[]) => (Math.max(0, ...bars) * 1_000) / SLOT_MS;
+    const strips = [
+      { bars: before.sent.slice(-SLOTS), of: "8 fragments", mean: was },
+      { bars: after.sent.slice(-SLOTS), of: "1 fragment", mean: is },
+    ].map(({ bars, of, mean }) => ({
+      bars,
+      label: `${of}: peak ${bytes(peak(bars))}/s, mean ${bytes(mean)}/s`,
+    }));
     return {
+      strips,
       answer: [2, 0, 1][bin(is / Math.max(1e-9, was), 0.4, 2.5)] ?? 0,
       text: `Largest update: ${bytes(before.largestBytes)} with 8 fragments, ${bytes(after.largestBytes)} with 1. Sent up each second: ${bytes(was)} before, ${bytes(is)} since.`,
     };

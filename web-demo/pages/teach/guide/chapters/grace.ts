@@ -25,5 +25,5 @@ export const grace: Chapter = {
     };
   },
   moral:
-    "In the paper (Table 5, unequal speeds) K = 1 without grace lost 4 points of accuracy; with grace it matched waiting for everybody, at full goodput.",
+    "In the paper (Table 5, unequal speeds) the model scored 51.4 on average in tests with text under K = 1 without grace, and 55.3 with it. Waiting for everybody came to 54.4, and cost a sixth of the goodput.",
 };
