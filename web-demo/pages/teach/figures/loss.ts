@@ -1,9 +1,12 @@
 /** Held-out loss of both over virtual time, above the floor that no model goes below. */
+
 import { find, setAttribute, setText } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
+import { fixed, plain } from "../../shared/language.js";
 import { painter } from "../../shared/paint.js";
 import { type PlotLine, plot, steps } from "../../shared/plot.js";
 import { typeScale } from "../../shared/type.js";
+import { phrase } from "../../shared/words.js";
 import type { HeldOut, Live } from "../live.js";
 
 const HEIGHT_PX = 200;
@@ -16,9 +19,6 @@ export interface Before {
 /** Ahead by less than this, in nats, nobody is ahead. */
 const AHEAD = 0.02;
 
-const MEANING =
-  "Loss: how badly the model guesses text it has never seen. Goodput: what was trained, of what the islands could have trained.";
-
 /** What the figures mean; where the run in lock-step has the lower loss, why it may have. */
 export function noteOf({
   heldOut,
@@ -26,10 +26,8 @@ export function noteOf({
   stalledSinceMs,
 }: Pick<Live, "heldOut" | "twinHeldOut" | "stalledSinceMs">): string {
   const [ours, twin] = [heldOut.at(-1)?.loss, twinHeldOut.at(-1)?.loss];
-  if (ours === undefined || twin === undefined || ours - twin < AHEAD) return MEANING;
-  return stalledSinceMs === null
-    ? "Lock-step is ahead for now: it shares what was learnt at every step, and a young model gains most from that. A fault would stop it."
-    : "Lock-step was ahead when it stopped, for it shares at every step. It learns nothing while it stands still; the islands go on.";
+  if (ours === undefined || twin === undefined || ours - twin < AHEAD) return phrase("figures.meaning");
+  return phrase(stalledSinceMs === null ? "figures.twinAhead" : "figures.twinStopped");
 }
 
 export class LossChart {
@@ -77,10 +75,10 @@ export class LossChart {
     const losses = [...ours, ...twin, ...before].map(([, loss]) => loss);
     const [min, max] = [Math.min(floor, ...losses) - 0.1, Math.max(floor + 1, ...losses) + 0.1];
     const lines: PlotLine[] = [
-      { label: "decoupled", tone: "1", points: ours },
-      { label: "lock-step", tone: "2", dash: "7 4", points: twin },
+      { label: phrase("figures.decoupledLine"), tone: "1", points: ours },
+      { label: phrase("figures.lockstepLine"), tone: "2", dash: "7 4", points: twin },
       {
-        label: "floor",
+        label: phrase("figures.floorLine"),
         tone: "quiet",
         dash: "2 4",
         points: [
@@ -95,15 +93,18 @@ export class LossChart {
       height: HEIGHT_PX,
       right: 92,
       lines,
-      x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s`, title: "time of the run" },
-      y: { min, max, ticks: steps(min, max), say: (loss) => loss.toFixed(1), title: "held-out loss, nats per token" },
+      x: {
+        min: 0,
+        max: endMs / 1_000,
+        ticks: steps(0, endMs / 1_000),
+        say: (s) => `${plain(s)} s`,
+        title: phrase("figures.timeAxis"),
+      },
+      y: { min, max, ticks: steps(min, max), say: (loss) => fixed(loss, 1), title: phrase("figures.lossAxis") },
     });
     setText(this.#note, noteOf(live));
     const last = (all: readonly (readonly [number, number])[]) => nats(all.at(-1)?.[1] ?? null);
-    setAttribute(
-      this.#svg,
-      "aria-label",
-      `Held-out loss in nats per token: decoupled ${last(ours)}, lock-step ${last(twin)}, floor ${nats(floor)}.`,
-    );
+    const read = phrase("figures.read", { ours: last(ours), twin: last(twin), floor: nats(floor) });
+    setAttribute(this.#svg, "aria-label", read);
   }
 }
