@@ -5,8 +5,6 @@
 import { readFile } from "node:fs/promises";
 import type { Plugin } from "vite";
 
-const FILE = new URL("pages/words/en.json", import.meta.url);
-
 /** An element without elements in it, and one with some, that name the key of their text. */
 const LEAF = /<(\w+)(\s[^<>]*?\bdata-words="([\w.]+)"[^<>]*)>\s*<\/\1>/g;
 const BRANCH = /<(\w+)(\s[^<>]*?\bdata-words="([\w.]+)"[^<>]*)>\s*(<(?:(?!<\/\1>)[\s\S])*)<\/\1>/g;
@@ -20,7 +18,8 @@ export function wordsInPages(): Plugin {
     name: "words-in-pages",
     transformIndexHtml: {
       order: "pre",
-      handler: async (html) => filled(html, JSON.parse(await readFile(FILE, "utf8"))),
+      handler: async (html) =>
+        filled(html, JSON.parse(await readFile(new URL("pages/words/en.json", import.meta.url), "utf8"))),
     },
   };
 }

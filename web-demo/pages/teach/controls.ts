@@ -2,7 +2,7 @@
 
 import { find, make, setAttribute, setText } from "../shared/dom.js";
 import { fixed, plain } from "../shared/language.js";
-import { phrase } from "../shared/words.js";
+import { phrase } from "../words/phrase.js";
 import { SPEEDS } from "./run/address.js";
 import type { Stage } from "./run/stage.js";
 

@@ -2,7 +2,7 @@
 
 import { find, setText } from "../shared/dom.js";
 import type { Frame } from "../shared/lesson.js";
-import { phrase } from "../shared/words.js";
+import { phrase } from "../words/phrase.js";
 import { isAway } from "./islands/words.js";
 
 /** The island that a new visitor is invited to kill: the third, if there are three. */

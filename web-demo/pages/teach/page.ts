@@ -5,7 +5,7 @@ import { type Action, LESSON_MS_MAX, type LessonSpec } from "../shared/lesson.js
 import { isPart } from "../shared/link.js";
 import { whileSeen } from "../shared/paint.js";
 import type { Tone } from "../shared/sentence.js";
-import { phrase } from "../shared/words.js";
+import { phrase } from "../words/phrase.js";
 import { AddressBar } from "./address-bar.js";
 import { actionsOf, readBoard, writeBoard } from "./challenge/board.js";
 import { CHALLENGE, END_MS, FREE } from "./challenge/challenge.js";

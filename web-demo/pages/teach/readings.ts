@@ -5,7 +5,7 @@ import { legible } from "../shared/format.js";
 import { fixed } from "../shared/language.js";
 import type { Frame } from "../shared/lesson.js";
 import { SentenceView } from "../shared/sentence.js";
-import { phrase } from "../shared/words.js";
+import { phrase } from "../words/phrase.js";
 import { LossChart } from "./figures/loss.js";
 import { FiguresTable } from "./figures/table.js";
 import { Invitation } from "./invitation.js";

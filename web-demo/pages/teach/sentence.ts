@@ -2,7 +2,7 @@
 import { duration, milliseconds } from "../shared/format.js";
 import type { Island } from "../shared/lesson.js";
 import type { Sentence } from "../shared/sentence.js";
-import { type Key, listed, phrase, type Values } from "../shared/words.js";
+import { type Key, listed, phrase, type Values } from "../words/phrase.js";
 import { extraOf } from "./islands/words.js";
 import type { Live } from "./live.js";
 

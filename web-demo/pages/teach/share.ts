@@ -2,7 +2,7 @@
 
 import { find, say, setText } from "../shared/dom.js";
 import { copyFrom } from "../shared/link.js";
-import { phrase } from "../shared/words.js";
+import { phrase } from "../words/phrase.js";
 import type { Stage } from "./run/stage.js";
 
 /** The fragment for this moment, and what of it no link can hold. */

@@ -3,7 +3,7 @@
  * that of its `title`. A child that is a `data-slot` stands where the text has its name in braces. The page is built
  * with the English words in it (`words-in-pages.ts`), so this has work to do in another language alone.
  */
-import { type Key, phrase, WORDS } from "../shared/words.js";
+import { type Key, phrase, WORDS } from "./phrase.js";
 
 const ATTRIBUTE = "data-words-";
 

@@ -2,9 +2,9 @@
 import { find, say } from "../shared/dom.js";
 import { bytes } from "../shared/format.js";
 import { save } from "../shared/save.js";
-import { listed, phrase, WORDS } from "../shared/words.js";
 import { check, WORDS_BYTES_MAX } from "./check.js";
 import { FIELD, keep, type Refused } from "./kept.js";
+import { listed, phrase, WORDS } from "./phrase.js";
 import { ENGLISH_FILE } from "./texts.js";
 
 /** Keys that are named; of more their number is said. */
@@ -15,7 +15,7 @@ export function showWords(): void {
   const file = find("words-file", HTMLInputElement);
   const back = find("words-back", HTMLButtonElement);
   find("words-save", HTMLButtonElement).addEventListener("click", () =>
-    save(new Blob([ENGLISH_FILE], { type: "application/json" }), "words.json"),
+    save(new Blob([ENGLISH_FILE], { type: "application/json" }), "en.json"),
   );
   find("words-open", HTMLButtonElement).addEventListener("click", () => file.click());
   file.addEventListener("change", () => void open(file));

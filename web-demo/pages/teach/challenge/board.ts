@@ -5,7 +5,7 @@
 
 import { legible } from "../../shared/format.js";
 import type { Action, LessonSpec } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { readActions, writeAction } from "../run/address.js";
 import { isAllowed, KNOBS, settled } from "../run/knobs.js";
 import { CHALLENGE, counts, DEEDS_MAX, deedsOf, FREE, type Result } from "./challenge.js";

@@ -2,7 +2,7 @@
 
 import { milliseconds } from "../../shared/format.js";
 import type { Action, Frame, LessonSpec } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { isDone, type Plan } from "../guide/own.js";
 
 /** Settings that are free; everything else decides how hard it is. */

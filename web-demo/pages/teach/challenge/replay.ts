@@ -1,7 +1,7 @@
 /** Replays a run of the challenge beside the stage, as fast as can be, to see what it comes to. */
 
 import type { Frame } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { Goodput } from "../goodput.js";
 import type { Plan } from "../guide/own.js";
 import type { Ask, Tell } from "../run/messages.js";

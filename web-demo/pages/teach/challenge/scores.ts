@@ -3,7 +3,7 @@
 import { fillRows, find, make, say, setAttribute, setText } from "../../shared/dom.js";
 import { nats, percent } from "../../shared/format.js";
 import { copyFrom } from "../../shared/link.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { actionsOf, best, ENTRIES_MAX, type Entry, isSame, isSameRun, wayInWords } from "./board.js";
 import { counts, END_MS, type Result } from "./challenge.js";
 import { replay } from "./replay.js";

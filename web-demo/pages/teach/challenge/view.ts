@@ -3,7 +3,7 @@
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { nats, percent } from "../../shared/format.js";
 import type { Frame, LessonSpec } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Plan } from "../guide/own.js";
 import type { Live } from "../live.js";
 import { type Entry, entryOf, NAME_MAX } from "./board.js";

@@ -6,7 +6,7 @@ import { fixed, plain } from "../../shared/language.js";
 import { painter } from "../../shared/paint.js";
 import { type PlotLine, plot, steps } from "../../shared/plot.js";
 import { typeScale } from "../../shared/type.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { HeldOut, Live } from "../live.js";
 
 const HEIGHT_PX = 200;

@@ -2,7 +2,7 @@
 
 import { find, setText } from "../../shared/dom.js";
 import { bytes, count, duration, nats, percent, UNKNOWN } from "../../shared/format.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Live } from "../live.js";
 
 type Row = readonly [id: string, ours: string, twin: string];

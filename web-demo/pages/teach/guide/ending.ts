@@ -1,7 +1,7 @@
 /** After the last chapter: what was predicted, and where to go from here. */
 
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Chapter } from "./chapter.js";
 
 /** Whether each chapter that was seen to its end came as predicted. */

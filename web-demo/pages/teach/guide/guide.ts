@@ -3,7 +3,7 @@
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { percent } from "../../shared/format.js";
 import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { CHALLENGE } from "../challenge/challenge.js";
 import type { HeldOut, Live } from "../live.js";
 import { numbers } from "../sentence.js";
@@ -243,8 +243,9 @@ export class Guide {
       part.hidden = found !== null;
     if (isLeft) find("found-title", HTMLElement).focus({ preventScroll: true });
     const isRight = this.#guess === found?.answer;
-    const verdict = this.#guess === null ? "" : `${phrase(isRight ? "guide.asPredicted" : "guide.notAsPredicted")} `;
-    setText(this.#foundText, found ? verdict + found.text : "");
+    const verdict = phrase(isRight ? "guide.asPredicted" : "guide.notAsPredicted");
+    const seen = this.#guess === null ? [found?.text] : [verdict, found?.text];
+    setText(this.#foundText, found ? seen.join(" ") : "");
     fillRows(find("arrows", HTMLElement), found?.arrows ?? [], blankArrow, (row, { label, length }) => {
       setText(row.children[1]!, phrase("guide.arrow", { label, length: percent(length) }));
       row.style.setProperty("--length", Math.min(1, length).toFixed(3));

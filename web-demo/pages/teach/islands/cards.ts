@@ -4,7 +4,7 @@ import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { fixed } from "../../shared/language.js";
 import type { Deed, Frame, Island } from "../../shared/lesson.js";
 import { Spark } from "../../shared/spark.js";
-import { type Key, phrase } from "../../shared/words.js";
+import { type Key, phrase } from "../../words/phrase.js";
 import { badgeOf, extraOf, farFactor, figuresOf, isAway } from "./words.js";
 
 /** Does `deed` to an island. */

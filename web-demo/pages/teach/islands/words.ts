@@ -3,7 +3,7 @@
 import { count, UNKNOWN } from "../../shared/format.js";
 import { fixed } from "../../shared/language.js";
 import type { Island } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 
 /** A way takes so much longer for each unit of a far island's factor above 1, in milliseconds. */
 const FAR_MS = 10;

@@ -6,7 +6,7 @@
  */
 
 import { type Action, type Change, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { isLive, partsOf, settingOf } from "./changes.js";
 import { isAllowed, KNOBS, type Knob, settled } from "./knobs.js";
 

@@ -3,7 +3,7 @@
 import { bytes, milliseconds, percent } from "../../shared/format.js";
 import { plain } from "../../shared/language.js";
 import type { LessonSpec } from "../../shared/lesson.js";
-import { type Key, phrase } from "../../shared/words.js";
+import { type Key, phrase } from "../../words/phrase.js";
 
 type Of<T> = { [K in keyof LessonSpec]: LessonSpec[K] extends T ? K : never }[keyof LessonSpec];
 export type NumberKey = Exclude<Of<number>, undefined>;

@@ -1,7 +1,7 @@
 /** The run on stage: both Workers, the clock, and everything that was done to the run. */
 
 import type { Action, Change, Deed, Frame, LessonSpec, Setting, TwinFrame } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Plan } from "../guide/own.js";
 import { type Stretch, stretchesOf } from "./changes.js";
 import { Clock } from "./clock.js";

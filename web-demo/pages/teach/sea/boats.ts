@@ -1,7 +1,7 @@
 /** Parcels between islands and lighthouse: progress to the lighthouse on one side of the cable, changes back on the other. */
 
 import { color } from "../../shared/palette.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { drawCells } from "../timeline/cells.js";
 import type { Parcel } from "../timeline/history.js";
 import { along, islandAt, isSmall, lighthouseOf, type Point, radiusOf } from "./chart.js";

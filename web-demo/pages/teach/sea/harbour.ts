@@ -2,7 +2,7 @@
 
 import { duration } from "../../shared/format.js";
 import { color } from "../../shared/palette.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { HARBOUR_PX } from "./chart.js";
 import type { SeaScene } from "./scene.js";
 

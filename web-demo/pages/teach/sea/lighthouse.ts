@@ -1,7 +1,7 @@
 /** The syncer: a lighthouse whose light reaches as far as the model has learnt, and its rounds as rings about it. */
 
 import { color } from "../../shared/palette.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Round } from "../timeline/history.js";
 import { islandAt, isSmall, lighthouseOf } from "./chart.js";
 import { extraMsOf, flashOf, type SeaScene } from "./scene.js";

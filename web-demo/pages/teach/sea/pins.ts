@@ -7,7 +7,7 @@ import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { milliseconds } from "../../shared/format.js";
 import { fixed } from "../../shared/language.js";
 import type { Island } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Act } from "../islands/cards.js";
 import { badgeOf, extraOf, farFactor, isAway } from "../islands/words.js";
 import { cutAt, EXTRA_MS_MAX, extraMsAt, islandAt, isSmall, radiusOf, type Sea } from "./chart.js";

@@ -2,7 +2,7 @@
 
 import { find, make, setText } from "../../shared/dom.js";
 import type { LessonSpec } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { GROUPS, type Knob, settled } from "../run/knobs.js";
 
 export class Settings {

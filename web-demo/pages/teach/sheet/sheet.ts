@@ -1,7 +1,7 @@
 /** The teacher's sheet: what the chapters are about, on paper. It is made of the chapters themselves. */
 
 import { find, make, setText } from "../../shared/dom.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { CHALLENGE, faultsInWords, GOAL } from "../challenge/challenge.js";
 import type { Chapter } from "../guide/chapter.js";
 import { CHAPTERS } from "../guide/chapters/index.js";

@@ -3,7 +3,7 @@
 import { milliseconds } from "../../shared/format.js";
 import type { Island } from "../../shared/lesson.js";
 import { color } from "../../shared/palette.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import { drawParcels } from "./draw-parcels.js";
 import { firstAfter, type Round } from "./history.js";
 import { glowOf, islandLane, type Lane, rowY, type Scene, syncerLane, twinLane, xOf } from "./scene.js";

@@ -3,7 +3,7 @@
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { bytes, milliseconds } from "../../shared/format.js";
 import type { LessonSpec, Mark } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 import type { Parcel } from "./history.js";
 
 /** Least time between two parcels that are shown by themselves, in milliseconds of the wall clock. */

@@ -4,7 +4,7 @@ import { fillRows, find, make, setText } from "../../shared/dom.js";
 import { milliseconds, percent } from "../../shared/format.js";
 import { fixed } from "../../shared/language.js";
 import type { Mark, Share } from "../../shared/lesson.js";
-import { phrase } from "../../shared/words.js";
+import { phrase } from "../../words/phrase.js";
 
 const LINES_MAX = 12;
 

@@ -1,6 +1,6 @@
 import { milliseconds } from "../../../shared/format.js";
 import { fixed } from "../../../shared/language.js";
-import { chapterWords, phrase } from "../../../shared/words.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import type { Chapter } from "../chapter.js";
 import { perSecond } from "../measure.js";
 

@@ -1,5 +1,5 @@
 import { bytes, duration, nats } from "../../../shared/format.js";
-import { chapterWords, phrase } from "../../../shared/words.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter, measuredBy } from "../chapter.js";
 import { bytesPerUpdate } from "../measure.js";
 

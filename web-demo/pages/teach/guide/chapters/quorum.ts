@@ -1,6 +1,6 @@
 import { duration, milliseconds } from "../../../shared/format.js";
 import { fixed } from "../../../shared/language.js";
-import { chapterWords, phrase } from "../../../shared/words.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter } from "../chapter.js";
 import { perSecond, seconds } from "../measure.js";
 

@@ -1,4 +1,4 @@
-import { chapterWords, phrase } from "../../../shared/words.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter } from "../chapter.js";
 import { lengthOfMerged } from "../measure.js";
 

@@ -1,5 +1,5 @@
 import { fixed } from "../../../shared/language.js";
-import { chapterWords, phrase } from "../../../shared/words.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter } from "../chapter.js";
 import { perSecond } from "../measure.js";
 

@@ -1,5 +1,5 @@
 import { percent } from "../../../shared/format.js";
-import { chapterWords, phrase } from "../../../shared/words.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter } from "../chapter.js";
 
 const SLOW = 4;

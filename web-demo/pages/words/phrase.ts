@@ -1,10 +1,10 @@
 /** The words that pages show, in the language that was chosen. They stand in `pages/words/en.json`, or in a translation of it. */
 
-import { choose } from "../words/kept.js";
-import { type ChapterKey, isPlural, type Key, type ListKey, type Text } from "../words/texts.js";
-import { plain, speak } from "./language.js";
+import { plain, speak } from "../shared/language.js";
+import { choose } from "./kept.js";
+import { type ChapterKey, isPlural, type Key, type ListKey, type Text } from "./texts.js";
 
-export type { ChapterKey, Key } from "../words/texts.js";
+export type { ChapterKey, Key } from "./texts.js";
 
 /** The words in use. Whatever shows any waits for them. */
 export const WORDS = await choose();
