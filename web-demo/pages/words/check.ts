@@ -53,6 +53,7 @@ export function check(file: string): Checked {
     const keys = [...given].filter(([key, value]) => faultOf(ENGLISH.get(key)!, value) === why).map(([key]) => key);
     if (keys.length > 0) return refuse(why, keys);
   }
+  given.set("language", language);
   const texts = new Map([...ENGLISH].map(([key, text]) => [key, (given.get(key) as Text | undefined) ?? text]));
   return { ok: true, language, texts, missing: [...ENGLISH.keys()].filter((key) => !given.has(key)) };
 }
