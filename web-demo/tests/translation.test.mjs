@@ -73,7 +73,7 @@ function drawings() {
   };
 }
 
-test("in another language nothing is left in English: chapters, pictures, findings, challenge and sheet", async () => {
+test("in another language nothing is left in English: chapters, pictures, challenge, sheet and large machines", async () => {
   await beside("pseudo.json", JSON.stringify(pseudo));
   await page.addInitScript(drawings);
   await openWith("pseudo.json", "#view=lanes");
@@ -97,6 +97,9 @@ test("in another language nothing is left in English: chapters, pictures, findin
   await page.goto(`${site.url}teach.html?sheet`);
   await page.waitForSelector("#sheet-challenge h2");
   await allTranslated("sheet");
+  await page.goto(`${site.url}scale.html`);
+  await until("the figures", async () => (await page.textContent("#working")) === "");
+  await allTranslated("scale");
 });
 
 test("what was seen in a chapter is told in the language of the page, with its numbers", async () => {

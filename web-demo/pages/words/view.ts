@@ -10,7 +10,16 @@ import { ENGLISH_FILE } from "./texts.js";
 /** Keys that are named; of more their number is said. */
 const NAMED_MAX = 3;
 
-/** Lets whoever looks at the page save and open words; says what is wrong with those in use. */
+/** Says of the words in use what is missing of them, or why others are not used. */
+export function tellWords(): void {
+  const { refused, missing } = WORDS;
+  const notice = refused ? refusal(refused) : missing.length > 0 ? partly(missing) : "";
+  const place = find("words-notice", HTMLElement);
+  place.textContent = notice;
+  place.hidden = notice === "";
+}
+
+/** Lets whoever looks at the page save and open words. */
 export function showWords(): void {
   const file = find("words-file", HTMLInputElement);
   const back = find("words-back", HTMLButtonElement);
@@ -24,11 +33,6 @@ export function showWords(): void {
     keep(null);
     anew();
   });
-  const { refused, missing } = WORDS;
-  const notice = refused ? refusal(refused) : missing.length > 0 ? partly(missing) : "";
-  const place = find("words-notice", HTMLElement);
-  place.textContent = notice;
-  place.hidden = notice === "";
 }
 
 async function open(field: HTMLInputElement): Promise<void> {
