@@ -30,16 +30,10 @@ export class Spark {
     this.#ask();
   }
 
-  /** The first value and the last one, once there are any. */
-  get ends(): readonly [first: number, last: number] | null {
-    const { first, last } = this.#means;
-    return first === undefined || last === undefined ? null : [first, last];
-  }
-
   /** In words, for those who do not see it. */
   describe(): string {
-    if (!this.ends) return "Training loss since the start";
-    const [first, last] = this.ends;
+    const { first, last } = this.#means;
+    if (first === undefined || last === undefined) return "Training loss since the start";
     return `Training loss since the start: from ${first.toFixed(2)} to ${last.toFixed(2)} nats per token`;
   }
 

@@ -27,6 +27,8 @@ class Card {
   readonly #canvas: HTMLCanvasElement;
   readonly #buttons: Readonly<Record<"kill" | "slow" | "far" | "partition" | "poison", HTMLButtonElement>>;
   readonly #number: number;
+  /** The loss that its line begins with. */
+  #firstLoss: number | null = null;
   #steps = -1;
   #drawn = 0;
   #seen: Island | undefined;
@@ -68,6 +70,7 @@ class Card {
   /** A new run: its line begins anew. */
   reset(): void {
     this.#spark.clear();
+    this.#firstLoss = null;
     [this.#steps, this.#drawn] = [-1, 0];
   }
 
@@ -96,8 +99,8 @@ class Card {
     if (island.loss === null || island.steps <= this.#steps || now - this.#drawn < SPARK_MS) return;
     [this.#steps, this.#drawn] = [island.steps, now];
     this.#spark.push(island.loss);
-    const [first, last] = this.#spark.ends ?? [island.loss, island.loss];
-    const values = { island: this.#number, first: fixed(first, 2), last: fixed(last, 2) };
+    this.#firstLoss ??= island.loss;
+    const values = { island: this.#number, first: fixed(this.#firstLoss, 2), last: fixed(island.loss, 2) };
     setAttribute(this.#canvas, "aria-label", phrase("islands.lossRead", values));
   }
 

@@ -58,6 +58,9 @@ function chapterOf({ id, title, goal, minutes, question, answers, usual, break: 
 
 /** A link that opens the lesson there, written out for paper. */
 function opens(id: string): HTMLElement {
-  const url = new URL(location.pathname + linkOf(id), location.href).href;
-  return make("p", { class: "opens" }, make("a", { href: url }, url));
+  const url = new URL(location.href);
+  // What else the address says, such as the file of words, holds for the lesson as well.
+  url.searchParams.delete("sheet");
+  url.hash = linkOf(id);
+  return make("p", { class: "opens" }, make("a", { href: url.href }, url.href));
 }
