@@ -13,6 +13,7 @@ const spec = {
   roundsInFlight: 2,
   code: "int4",
   merge: "radial",
+  bounds: "on",
   apply: "keep",
   stepMs: 250,
   spread: 0.2,
@@ -57,6 +58,7 @@ test("what is written is read back", () => {
     { atMs: 9_500, island: 3, deed: "poison", factor: 1 },
     { atMs: 9_600, island: 3, deed: "cure", factor: 1 },
     { atMs: 9_700, island: 4, deed: "far", factor: 50 },
+    { atMs: 9_800, island: 4, deed: "lie", factor: 1 },
   ];
   const changes = [
     { atMs: 4_000, to: { quorum: 3 } },
@@ -66,7 +68,7 @@ test("what is written is read back", () => {
     { atMs: 7_000, to: { kilobytesPerS: 0 } },
   ];
   const place = {
-    spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", kilobytesPerS: 120, lateMs: 2_500 },
+    spec: { ...spec, islands: 8, grace: 0.35, code: "e3m0", bounds: "off", kilobytesPerS: 120, lateMs: 2_500 },
     actions,
     changes,
     atMs: 12_345,

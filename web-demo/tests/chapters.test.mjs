@@ -35,6 +35,7 @@ function measure(more = {}) {
     updateBytes: 50_000,
     largestBytes: 1_000,
     downBytes: 50_000,
+    sent: [0, 500, 0, 500],
     steps: [40, 40, 40, 40, 40, 20, 20, 20],
     tokens: 10_000,
     tokensMerged: 9_000,
@@ -64,6 +65,7 @@ const OUTCOMES = {
   int4: [{ mean: 4 }, {}, { mean: 5 }],
   rejoin: [{ steps: [10, 40, 10, 10, 10] }, {}, { lossUntil: 4 }],
   far: [{ shares: [2.4, 2.4, 2.4, 2.4, 0.4] }, {}, { merges: 3, shares: [0.6, 0.6, 0.6, 0.6, 0.6] }],
+  liar: [{}, { mean: 3.5 }, { mean: 5.1 }],
   scavenging: [{ steps: [10, 10, 10, 10, 0, 0, 0, 0] }, { lossUntil: 4 }, { steps: [40, 40, 40, 40, 0, 0, 0, 0] }],
 };
 
@@ -95,6 +97,7 @@ test("each answer of each chapter is what some run shows", () => {
       shares: [],
       updates: 0,
       updateBytes: 0,
+      sent: [],
       steps: [],
       tokens: 0,
       twinSteps: 0,
@@ -204,6 +207,19 @@ test("a stretch counts what is in it, and the next one begins at nothing", () =>
       [null, 2_280],
     ],
   );
+});
+
+test("what was sent is told slot by slot, with its peaks and its mean", async () => {
+  const { waysOf } = await load("teach/guide/strips.ts");
+  const watch = new Watch(2);
+  const sent = (fromMs, bytes) => ({ kind: "parcel", what: "update", fromMs, untilMs: fromMs + 30, bytes });
+  watch.take(frame(0, []));
+  watch.take(frame(1_000, [sent(10, 100), sent(150, 50), sent(650, 300)]));
+  assert.deepEqual(watch.now.sent, [150, 0, 0, 300]);
+  assert.deepEqual(waysOf([0, 300], 300), { bars: "M50.00 28V0.00h42.50V28z", mean: "M0 14.00H100" });
+  assert.deepEqual(waysOf([], 300), { bars: "", mean: "" });
+  const found = CHAPTERS.find(({ id }) => id === "fragments").find({ before: measure(), after: measure() });
+  assert.match(found.strips[0].label, /^8 fragments: 2\.50 kB a second at its peak/);
 });
 
 test("steps of the twin count where they belong, however late they are heard of", () => {
@@ -359,6 +375,11 @@ test("the sentence", () => {
     null,
     "Island 2 sends poison: 2 refused so far. 2 islands train; the run in lock-step goes at the pace of the slowest.",
   );
+  check(
+    [on, island({ lies: true })],
+    null,
+    "Island 2 lies: the opposite of what was learnt is sent. 2 islands train; the run in lock-step goes at the pace of the slowest.",
+  );
   assert.equal(sentenceOf(null).tone, "waiting");
 });
 
@@ -375,6 +396,7 @@ test("a card says what an island does, and gives a speed only while it trains", 
     "sent away: 16 updates were refused",
   );
   assert.equal(badgeOf(island({ state: "expected", poisoned: true }))[0], "comes later");
+  assert.equal(badgeOf(island({ lies: true }))[0], "lies");
   assert.equal(badgeOf(island({ state: "dead", partitioned: true }))[0], "dead");
 });
 

@@ -81,6 +81,7 @@ function drawn(still, of) {
     names: { fontPx: 12, leftPx: 80 },
     followed: null,
     chosen: null,
+    watched: { breaches: [], stretches: [] },
     still,
   });
   return seen;

@@ -3,6 +3,7 @@ export const ISLAND = {
   state: "training",
   partitioned: false,
   poisoned: false,
+  lies: false,
   slow: 1,
   latencyMs: 30,
   stopped: null,

@@ -125,7 +125,7 @@ test("everything can be done with the keyboard", async () => {
   assert.ok(await page.isVisible("#settings"));
   assert.ok(await page.isVisible(".legend"));
   await page.keyboard.press("ArrowRight");
-  await says("#chapter-number", /^Chapter 1 of 10$/);
+  await says("#chapter-number", /^Chapter 1 of 11$/);
   const focused = () => page.evaluate(() => document.activeElement.id);
   assert.deepEqual(
     [await focused(), await page.title()],

@@ -3,8 +3,8 @@
 use archipelago::diloco::MergeRule;
 use archipelago::wire::{Code, LateReason, Refusal};
 use archipelago_sim::lesson::{
-    Action, Apply, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep, Mark,
-    ParcelKind, Setting, Share, Totals, TwinFrame, TwinMark,
+    Action, Apply, Bounds, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep,
+    Mark, ParcelKind, Setting, Share, Totals, TwinFrame, TwinMark,
 };
 use archipelago_sim::paper::bandwidth::LATENCY_S;
 use archipelago_ts::Module;
@@ -20,6 +20,7 @@ fn types_of_lessons_are_current() {
     let module = module
         .declare::<Code>()
         .declare::<MergeRule>()
+        .declare::<Bounds>()
         .declare::<Apply>()
         .declare::<Lockstep>()
         .declare::<LessonSpec>();

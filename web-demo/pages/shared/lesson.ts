@@ -10,6 +10,9 @@ export type Code = "int4" | "e3m0" | "int2" | "int1" | "f32";
 /** How updates are merged. */
 export type MergeRule = "radial" | "mean";
 
+/** Whether what one island can do to a merge is bounded, as the syncer bounds it by itself. */
+export type Bounds = "on" | "off";
+
 /** [`archipelago::wire::ApplyPolicy`] by name; a blend keeps half. */
 export type Apply = "keep" | "keepResidue" | "overwrite" | "blend";
 
@@ -37,6 +40,8 @@ export type LessonSpec = {
   code: Code,
   /** How updates are merged. */
   merge: MergeRule,
+  /** Whether what one island can do to a merge is bounded. */
+  bounds: Bounds,
   /** What an island does with a merged fragment. */
   apply: Apply,
   /** What the twin in lock-step does when an island is gone. */
@@ -60,7 +65,7 @@ export type LessonSpec = {
 };
 
 /** What can be done to an island. */
-export type Deed = "kill" | "restart" | "slow" | "far" | "partition" | "heal" | "poison" | "cure";
+export type Deed = "kill" | "restart" | "slow" | "far" | "partition" | "heal" | "poison" | "lie" | "cure";
 
 /** Something done to an island. */
 export type Action = {
@@ -96,6 +101,8 @@ export type Island = {
   partitioned: boolean,
   /** Its updates are forged. */
   poisoned: boolean,
+  /** It sends the opposite of what it learnt. */
+  lies: boolean,
   /** Its steps take so many times as long as usual. */
   slow: number,
   /** One way of its link, in milliseconds. */

@@ -35,12 +35,18 @@ export interface PlotSpec {
   readonly right: number;
   /** A moment on the x axis that is marked. */
   readonly at?: number;
+  /** Stretches of the x axis that are shaded, each with its name. */
+  readonly bands?: readonly { readonly from: number; readonly until: number; readonly label: string }[];
+  /** Moments on the x axis at which something happened, each with its name. */
+  readonly moments?: readonly { readonly at: number; readonly label: string }[];
 }
 
 const SVG = "http://www.w3.org/2000/svg";
 const [LEFT, TOP, BOTTOM] = [48, 10, 26];
 /** Room for a title above the y axis, and for one below the x axis. */
 const TITLE_PX = 18;
+/** A band that is narrower than this has no name, in pixels. */
+const BAND_NAME_PX = 44;
 /** Least distance between two names, in pixels. */
 const NAME_PX = 15;
 
@@ -77,6 +83,17 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
     height - bottom - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - top - bottom);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
+  for (const { from, until, label } of spec.bands ?? []) {
+    const [left, wide] = [px(from), px(until) - px(from)];
+    add(svg, "rect", { class: "plot-band", x: left, y: top, width: wide, height: height - bottom - top });
+    if (wide >= BAND_NAME_PX)
+      add(
+        svg,
+        "text",
+        { class: "plot-tick", x: left + wide / 2, y: height - bottom - 5, "text-anchor": "middle" },
+        label,
+      );
+  }
   for (const tick of y.ticks) {
     add(svg, "line", { class: "plot-grid", x1: LEFT, x2: width - right, y1: py(tick), y2: py(tick) });
     add(svg, "text", { class: "plot-tick", x: LEFT - 6, y: py(tick) + 4, "text-anchor": "end" }, y.say(tick));
@@ -90,6 +107,13 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
     );
   if (spec.at !== undefined)
     add(svg, "line", { class: "plot-at", x1: px(spec.at), x2: px(spec.at), y1: top, y2: height - bottom });
+  for (const { at, label } of spec.moments ?? []) {
+    add(svg, "line", { class: "plot-moment", x1: px(at), x2: px(at), y1: top, y2: height - bottom });
+    // On the side where there is room.
+    const isLate = px(at) > (LEFT + width - right) / 2;
+    const place = { x: px(at) + (isLate ? -5 : 5), y: top + 9, "text-anchor": isLate ? "end" : "start" };
+    add(svg, "text", { class: "plot-moment", ...place }, label);
+  }
   if (y.title !== undefined) add(svg, "text", { class: "plot-title", x: 2, y: 13 }, y.title);
   if (x.title !== undefined) {
     const middle = { class: "plot-title", x: (LEFT + width - right) / 2, y: height - 7, "text-anchor": "middle" };

@@ -1,6 +1,7 @@
 /** The picture: the sea or the lanes, what it remembers, and the parcel that somebody looks at. */
 import { find, setAttribute } from "../shared/dom.js";
 import type { Action, Frame, LessonSpec, TwinFrame } from "../shared/lesson.js";
+import type { Watched } from "./guide/watched.js";
 import type { Act } from "./islands/cards.js";
 import type { Live } from "./live.js";
 import type { View } from "./run/address.js";
@@ -96,10 +97,10 @@ export class Drawing {
     this.#sea.show(shown.islands, spec);
   }
 
-  /** Draws the moment that the clock shows, `wallMs` after the last drawing. */
-  draw(live: Live, shown: Frame, clock: Clock, spec: LessonSpec, wallMs: number): void {
+  /** Draws the moment that the clock shows, `wallMs` after the last drawing, and what a chapter asks of the run. */
+  draw(live: Live, shown: Frame, clock: Clock, spec: LessonSpec, wallMs: number, watched: Watched): void {
     const speed = Math.min(clock.speed, Math.max(0.25, clock.pace));
-    if (this.#view === "map") this.#sea.draw(live, shown.islands, clock.shownMs, speed, this.followed);
-    else this.#timeline.draw(shown.islands, clock.shownMs, speed, spec.stepMs, spec.roundsInFlight, wallMs);
+    if (this.#view === "map") this.#sea.draw(live, shown.islands, clock.shownMs, speed, this.followed, watched);
+    else this.#timeline.draw(shown.islands, clock.shownMs, speed, spec.stepMs, spec.roundsInFlight, wallMs, watched);
   }
 }

@@ -325,10 +325,11 @@ export class TeachPage {
     this.#stage.tick(wallMs);
     const shown = this.#live?.frame;
     if (!this.#live || !shown) return;
-    this.#drawing.draw(this.#live, shown, this.#stage.clock, this.#stage.spec, wallMs);
+    this.#drawing.draw(this.#live, shown, this.#stage.clock, this.#stage.spec, wallMs, this.#guide.watched);
     this.#shareWhenSettled();
     if (now - this.#wordedAtMs < WORDS_MS) return;
     this.#wordedAtMs = now;
+    this.#readings.loss.watched = this.#guide.watched;
     this.#readings.show(this.#live, shown);
     this.#drawing.say(shown, this.#stage.spec);
     this.#controls.show();

@@ -23,6 +23,7 @@ export function sentenceOf(live: Live | null): Sentence {
   const slow = by((island) => isHere(island) && island.slow > 1);
   const far = by((island) => isHere(island) && extraOf(island, live.spec.latencyMs) > 0);
   const poisoned = by((island) => isHere(island) && island.poisoned);
+  const lying = by((island) => isHere(island) && island.lies);
   const training = by(({ state }) => state === "training").length;
   const arriving = joining.length + lost.length + expected.length === frame.islands.length;
   if (arriving && frame.run.tokensTrained === 0) return { tone: "waiting", text: phrase("sentence.fetching") };
@@ -38,6 +39,7 @@ export function sentenceOf(live: Live | null): Sentence {
     said("sentence.slow", slow),
     said("sentence.far", far, { time: milliseconds(tripMsOf(frame.islands, far)) }),
     said("sentence.poisoned", poisoned, { refused }),
+    said("sentence.lying", lying),
   ].filter((part) => part !== null);
   if (training === 0) {
     const nobody = gone.length > 0 && joining.length + lost.length === 0 ? "sentence.nobodyStart" : "sentence.nobody";
@@ -55,7 +57,7 @@ export function sentenceOf(live: Live | null): Sentence {
       : rest === 0
         ? phrase("sentence.noOther", { twin })
         : phrase("sentence.others", { count: rest, twin });
-  return { tone: away || poisoned.length > 0 ? "held" : "going", text: [...parts, others].join(" ") };
+  return { tone: away || poisoned.length + lying.length > 0 ? "held" : "going", text: [...parts, others].join(" ") };
 }
 
 /** What is to be said of these islands; nothing of none. */

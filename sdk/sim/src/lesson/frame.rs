@@ -30,6 +30,8 @@ pub struct Island {
     pub partitioned: bool,
     /// Its updates are forged.
     pub poisoned: bool,
+    /// It sends the opposite of what it learnt.
+    pub lies: bool,
     /// Its steps take so many times as long as usual.
     pub slow: f64,
     /// One way of its link, in milliseconds.

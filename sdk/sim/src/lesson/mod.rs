@@ -29,5 +29,5 @@ mod twin;
 pub use change::{Change, Setting};
 pub use frame::{Frame, Island, IslandState, Mark, ParcelKind, Share, Totals, TwinFrame, TwinMark};
 pub use run::Lesson;
-pub use spec::{Action, Apply, Deed, ISLANDS_MAX, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep};
+pub use spec::{Action, Apply, Bounds, Deed, ISLANDS_MAX, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep};
 pub use twin::Twin;

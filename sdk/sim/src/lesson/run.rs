@@ -4,11 +4,11 @@ use archipelago_core::bytes::hex;
 
 use super::change::{Due, Plan};
 use super::marks::Teller;
-use super::stage::{MEASURE_MS, Stage};
+use super::stage::{LIE_TIMES, MEASURE_MS, Stage};
 use super::{
     Action, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonError, LessonSpec, Mark, Totals,
 };
-use crate::world::{Fault, LinkSpec, MachineStatus, Poison, World};
+use crate::world::{Fault, Lie, LinkSpec, MachineStatus, Poison, World};
 
 /// A run of a few islands in virtual time.
 pub struct Lesson {
@@ -20,7 +20,7 @@ pub struct Lesson {
     /// Last measured loss.
     held_out: Option<f32>,
     measured_ms: u64,
-    poisoned: Vec<bool>,
+    poison: Vec<Option<Poison>>,
     slow: Vec<f64>,
     /// One way of each island, in milliseconds.
     latency_ms: Vec<u64>,
@@ -54,7 +54,7 @@ impl Lesson {
             world,
             held_out: None,
             measured_ms: 0,
-            poisoned: vec![false; islands],
+            poison: vec![None; islands],
             slow: vec![1.0; islands],
             latency_ms: vec![spec.latency_ms.into(); islands],
             plan: Plan::default(),
@@ -187,6 +187,7 @@ impl Lesson {
             Deed::Partition => self.world.inject(Fault::Partition(i)),
             Deed::Heal => self.world.inject(Fault::Heal(i)),
             Deed::Poison => self.poison(i, Some(Poison::Huge)),
+            Deed::Lie => self.poison(i, Some(Poison::Lie(Lie::Times(LIE_TIMES)))),
             Deed::Cure => {
                 self.poison(i, None);
                 if self.world.machines()[place].stopped.is_some() {
@@ -198,7 +199,7 @@ impl Lesson {
     }
 
     fn poison(&mut self, island: u32, poison: Option<Poison>) {
-        self.poisoned[island as usize] = poison.is_some();
+        self.poison[island as usize] = poison;
         self.world.inject(Fault::Poison(island, poison));
     }
 
@@ -214,7 +215,8 @@ impl Lesson {
         Island {
             state,
             partitioned: machine.partitioned,
-            poisoned: self.poisoned[place],
+            poisoned: self.poison[place] == Some(Poison::Huge),
+            lies: matches!(self.poison[place], Some(Poison::Lie(_))),
             slow: self.slow[place],
             latency_ms: self.latency_ms[place],
             stopped: machine.stopped.clone(),

@@ -36,6 +36,8 @@ pub struct LessonSpec {
     pub code: Code,
     /// How updates are merged.
     pub merge: MergeRule,
+    /// Whether what one island can do to a merge is bounded.
+    pub bounds: Bounds,
     /// What an island does with a merged fragment.
     pub apply: Apply,
     /// What the twin in lock-step does when an island is gone.
@@ -71,6 +73,7 @@ impl Default for LessonSpec {
             rounds_in_flight: 2,
             code: Code::Int4,
             merge: MergeRule::Radial,
+            bounds: Bounds::On,
             apply: Apply::KeepResidue,
             lockstep: Lockstep::Waits,
             step_ms: 100,
@@ -98,6 +101,19 @@ pub enum Apply {
     Overwrite,
     /// Half of it stays.
     Blend,
+}
+
+/// Whether what one island can do to a merge is bounded, as the syncer bounds it by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
+pub enum Bounds {
+    /// An update counts up to 3 times the length that is usual for its steps, and an island has at most twice the mean
+    /// share of a merge.
+    On,
+    /// Every update counts for as long as it is and for all that it says it was trained on. What no training can come
+    /// to is refused all the same.
+    Off,
 }
 
 /// The two kinds of training in lock-step.
@@ -147,6 +163,9 @@ pub enum Deed {
     Heal,
     /// It sends progress that is larger than anything can be.
     Poison,
+    /// It sends the opposite of what it learnt, five times as large. Nothing about it is refused, for an honest update
+    /// can be as long.
+    Lie,
     /// It is honest again, as a new process if the old one was sent away.
     Cure,
 }

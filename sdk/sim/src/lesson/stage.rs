@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Apply, LessonError, LessonSpec};
+use super::{Apply, Bounds, LessonError, LessonSpec};
 use crate::lab::Corpus;
 use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
 use archipelago::data::grammar;
@@ -33,6 +33,8 @@ const MODEL: ModelSpec = ModelSpec {
     norm_eps: 1e-5,
     untied_head: false,
 };
+/// What a liar sends is so many times what it learnt: the opposite, and long, but no longer than an honest update can be.
+pub(super) const LIE_TIMES: i32 = -5;
 /// Values that share a scale: small fragments need small blocks.
 pub(super) const BLOCK: u32 = 64;
 
@@ -150,18 +152,10 @@ impl Stage {
         let quorum = self.quorum();
         let silent_ms_max = 3_000.max(5 * u64::from(spec.step_ms));
         let patience = Doubling { first_ms: silent_ms_max, longest_ms: 16 * silent_ms_max };
-        // The islands of a lesson know each other: none has to prove itself first.
-        let influence = Influence { newcomers_share_max: 1.0, ..Influence::default() };
         WorldSpec {
             run: RunId(spec.seed.into()),
             run_spec: self.run_spec(),
-            syncer: SyncerConfig {
-                quorum,
-                merge: spec.merge,
-                influence,
-                silent_ms_max,
-                ..SyncerConfig::default()
-            },
+            syncer: SyncerConfig { quorum, merge: spec.merge, silent_ms_max, ..self.bounds() },
             theta: self.theta.clone(),
             shards: self.corpus.shards.clone(),
             machines: (0..spec.islands).map(|i| self.machine(i)).collect(),
@@ -171,6 +165,20 @@ impl Stage {
                 shards_at_hand: true,
                 ..ShellSpec::default()
             },
+        }
+    }
+
+    /// What bounds the influence of one island.
+    fn bounds(&self) -> SyncerConfig {
+        let usual = SyncerConfig::default();
+        // The islands of a lesson know each other: none has to prove itself first.
+        let influence = Influence { newcomers_share_max: 1.0, ..usual.influence };
+        match self.spec.bounds {
+            Bounds::On => SyncerConfig { influence, ..usual },
+            Bounds::Off => {
+                let influence = Influence { share_ratio_max: 0.0, turns_max: 0.0, ..influence };
+                SyncerConfig { influence, norm_ratio_max: 0.0, ..usual }
+            }
         }
     }
 

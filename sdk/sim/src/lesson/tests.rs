@@ -1,5 +1,7 @@
 //! Tests of lessons: histories that are always the same, and what each action does to them.
 
+mod liar;
+
 use std::{env, fs};
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! The same islands as synchronous data-parallel training: one step of all at a time.
 
 mod island;
+mod lies;
 
 use archipelago_core::bytes::hex;
 use sha2::{Digest, Sha256};
@@ -368,8 +369,12 @@ impl Twin {
         if self.islands.iter().any(|island| island.here && island.poisoned) {
             return self.forged_step(lr);
         }
-        let stats = self.trainer.step(&batch, lr).expect("training a tiny model by its schedule is stable");
-        self.loss = Some(stats.loss);
+        let loss = if self.is_lied_to() {
+            self.false_step(&batch, lr)
+        } else {
+            self.trainer.step(&batch, lr).expect("training a tiny model by its schedule is stable").loss
+        };
+        self.loss = Some(loss);
     }
 
     /// What AdamW makes of a gradient that is far too large in one block, with nobody there to refuse it: after

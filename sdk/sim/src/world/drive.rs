@@ -49,7 +49,7 @@ impl World {
         let Some(process) = &mut self.machines[machine as usize].process else { return };
         let Some(id) = process.conn else { return };
         let messages = match process.poison {
-            Some(poison) => poison.forge(message, self.spec.run_spec.exchange.code),
+            Some(poison) => poison.forge(message, &self.coding),
             None => {
                 if let (Message::Update(update), Some(ghosts)) = (&message, &process.ghosts) {
                     self.audit.on_update_sent(machine, life, update, ghosts);

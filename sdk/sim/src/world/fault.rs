@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::lie::Coding;
 use super::{Damage, Lie, Loss, Rng};
 use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
 
@@ -148,11 +149,12 @@ impl Poison {
         Self::NoFragment,
     ];
 
-    /// What a learner sends in place of `message`, whose values travel as `code`.
-    pub(super) fn forge(self, message: Message, code: Code) -> Vec<Message> {
+    /// What a learner sends in place of `message`, whose values travel as `coding` says.
+    pub(super) fn forge(self, message: Message, coding: &Coding) -> Vec<Message> {
         if let Self::Lie(lie) = self {
-            return lie.tell(message, code);
+            return lie.tell(message, coding);
         }
+        let code = coding.code();
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();
         match self {

@@ -68,6 +68,7 @@ use actor::SyncerProcess;
 use audit::Audit;
 use disk::Disk;
 use happening::Happening;
+use lie::Coding;
 use machine::Machine;
 use net::Conn;
 use queue::Queue;
@@ -97,6 +98,7 @@ pub struct World {
     now: Millis,
     spec: WorldSpec,
     layout: Layout,
+    coding: Coding,
     make: Box<MakeTrainer>,
     queue: Queue<Happening>,
     /// Chance on the network.
@@ -150,6 +152,7 @@ impl World {
         let fragments = syncer.fragments().count();
         let mut world = Self {
             now: Millis(0),
+            coding: Coding::new(&spec.run_spec.exchange, &layout),
             layout,
             make,
             queue: Queue::new(),

@@ -4,9 +4,10 @@ import { find, setAttribute, setText } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
 import { fixed, plain } from "../../shared/language.js";
 import { painter } from "../../shared/paint.js";
-import { type PlotLine, plot, steps } from "../../shared/plot.js";
+import { type PlotLine, type PlotSpec, plot, steps } from "../../shared/plot.js";
 import { typeScale } from "../../shared/type.js";
 import { phrase } from "../../words/phrase.js";
+import { breachInWords, NOTHING, type Watched } from "../guide/watched.js";
 import type { HeldOut, Live } from "../live.js";
 
 const HEIGHT_PX = 200;
@@ -30,8 +31,26 @@ export function noteOf({
   return phrase(stalledSinceMs === null ? "figures.twinAhead" : "figures.twinStopped");
 }
 
+/** What a chapter measures, and where the run was broken, on the axis of the chart, which ends at `endMs`. */
+export function marksOf({ breaches, stretches }: Watched, endMs: number): Pick<PlotSpec, "bands" | "moments"> {
+  const bands = stretches.flatMap(({ of, fromMs, untilMs }) => {
+    const [from, until] = [fromMs / 1_000, Math.min(untilMs ?? endMs, endMs) / 1_000];
+    return until > from
+      ? [{ from, until, label: phrase(of === "before" ? "figures.beforeBand" : "figures.afterBand") }]
+      : [];
+  });
+  const [first] = breaches;
+  const moments =
+    first && first.island !== null && first.atMs <= endMs
+      ? [{ at: first.atMs / 1_000, label: breachInWords(first) }]
+      : [];
+  return { bands, moments };
+}
+
 export class LossChart {
   before: Before | null = null;
+  /** What a chapter asks of the run. */
+  watched: Watched = NOTHING;
   readonly #host = find("loss-chart", HTMLElement);
   readonly #svg = find("loss-plot", SVGSVGElement);
   readonly #note = find("loss-note", HTMLElement);
@@ -65,6 +84,8 @@ export class LossChart {
       endMs,
       this.before?.label,
       live.stalledSinceMs === null,
+      ...this.watched.breaches.map(({ atMs }) => atMs),
+      ...this.watched.stretches.map(({ fromMs, untilMs }) => `${fromMs}-${untilMs}`),
     ].join();
     if (state === this.#drawn) return;
     this.#drawn = state;
@@ -93,6 +114,7 @@ export class LossChart {
       height: HEIGHT_PX,
       right: 92,
       lines,
+      ...marksOf(this.watched, endMs),
       x: {
         min: 0,
         max: endMs / 1_000,

@@ -24,12 +24,20 @@ export interface Evidence {
   readonly heldOutBefore: readonly HeldOut[];
 }
 
+/** What was carried in each of some slots of time, in the same unit in all strips of a finding. */
+export interface Strip {
+  readonly label: string;
+  readonly bars: readonly number[];
+}
+
 /** Which of the answers the run gave, and what was seen, with its numbers. */
 export interface Finding {
   readonly answer: number;
   readonly text: string;
   /** Lengths that are seen better than said, 1 for the longest that there is room for. */
   readonly arrows?: readonly { readonly label: string; readonly length: number }[];
+  /** What links had to carry over time: bars, and a line at their mean. */
+  readonly strips?: readonly Strip[];
 }
 
 export interface Chapter {

@@ -12,6 +12,8 @@ import { CHAPTERS } from "./chapters/index.js";
 import { Ending } from "./ending.js";
 import { Inquiry } from "./inquiry.js";
 import type { Plan, Stage } from "./own.js";
+import { Strips } from "./strips.js";
+import { NOTHING, type Watched } from "./watched.js";
 
 /** What the guide asks of the page. */
 export interface Stagehand {
@@ -39,6 +41,7 @@ export class Guide {
   readonly #title = document.title;
   readonly #finding = find("finding", HTMLElement);
   readonly #foundText = find("found-text", HTMLElement);
+  readonly #strips = new Strips();
   readonly #ending = new Ending(CHAPTERS, (id) => this.#open(id));
   /** Where somebody is: before the first chapter, in one, at what was predicted, or in the challenge. */
   #at = OPENING;
@@ -199,6 +202,11 @@ export class Guide {
     this.#refresh();
   }
 
+  /** What the pictures mark of the chapter's question. */
+  get watched(): Watched {
+    return this.#inquiry?.watched ?? NOTHING;
+  }
+
   /** Whether the chapter's stage is not what it was: a setting was changed, as it asked for. */
   get isRebuilt(): boolean {
     return this.#inquiry?.isRebuilt ?? false;
@@ -246,6 +254,7 @@ export class Guide {
     const verdict = phrase(isRight ? "guide.asPredicted" : "guide.notAsPredicted");
     const seen = this.#guess === null ? [found?.text] : [verdict, found?.text];
     setText(this.#foundText, found ? seen.join(" ") : "");
+    this.#strips.show(found?.strips ?? []);
     fillRows(find("arrows", HTMLElement), found?.arrows ?? [], blankArrow, (row, { label, length }) => {
       setText(row.children[1]!, phrase("guide.arrow", { label, length: percent(length) }));
       row.style.setProperty("--length", Math.min(1, length).toFixed(3));

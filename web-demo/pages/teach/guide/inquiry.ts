@@ -4,6 +4,7 @@ import type { HeldOut, Live } from "../live.js";
 import type { Chapter, Finding, ToDo } from "./chapter.js";
 import { type Measure, Watch } from "./measure.js";
 import { isDone, isOwn, isSet, type Plan, type Stage } from "./own.js";
+import { type Breach, NOTHING, type Stretch, type Watched } from "./watched.js";
 
 /** A run is measured once this many rounds are merged, or so much time is over: before, islands fetch the model. */
 const SETTLED = { merges: 3, ms: 4_000 } as const;
@@ -33,6 +34,9 @@ export class Inquiry {
   #settled = false;
   /** The run that begins next is this chapter's, broken: its stage was not set anew. */
   #breaking = false;
+  /** When this run was broken, and what of it has been measured to its end. */
+  #breaches: readonly Breach[] = [];
+  #ended: readonly Stretch[] = [];
 
   constructor(chapter: Chapter, stage: Stage) {
     this.chapter = chapter;
@@ -43,6 +47,8 @@ export class Inquiry {
   began(run: Plan): void {
     this.#watch = new Watch(run.spec.islands);
     this.#settled = false;
+    this.#breaches = this.#breaking ? [{ atMs: 0, island: null }] : [];
+    this.#ended = [];
     const isAsked = isOwn(run, this.#stage);
     // What was found stays while somebody tries what it says: that is another run, and no longer the question.
     if (!this.#breaking && (isAsked || this.phase.phase !== "found"))
@@ -60,8 +66,9 @@ export class Inquiry {
     this.#follow(frame.nowMs);
     if (this.phase.phase !== "after" || !this.#settled || this.measuredMs < this.chapter.afterMs) return;
     const { before, heldOutBefore } = this.phase;
-    const finding = this.chapter.find({ before, after: this.#watch.now, live, heldOutBefore });
-    this.phase = { phase: "found", finding };
+    const after = this.#watch.now;
+    this.#end("after", after);
+    this.phase = { phase: "found", finding: this.chapter.find({ before, after, live, heldOutBefore }) };
   }
 
   takeTwin(frame: TwinFrame): void {
@@ -75,8 +82,9 @@ export class Inquiry {
     const todo = this.chapter.break.kind === "deeds" ? this.chapter.break.deeds : [];
     const due = phase.phase === "breaking" ? phase.left : phase.phase === "before" && this.isWarm ? todo : [];
     const left = due.filter((one) => !isDone(action, one));
-    if (left.length === due.length) this.phase = { phase: "changed" };
-    else if (phase.phase === "breaking") this.phase = { ...phase, untilMs: action.atMs, left };
+    if (left.length === due.length) return this.changed();
+    this.#breaches = [...this.#breaches, { atMs: action.atMs, island: action.island }];
+    if (phase.phase === "breaking") this.phase = { ...phase, untilMs: action.atMs, left };
     else this.phase = { phase: "breaking", fromMs: action.atMs, untilMs: action.atMs, left, before: null };
   }
 
@@ -94,6 +102,7 @@ export class Inquiry {
     if (phase.phase !== "breaking" || nowMs < phase.fromMs) return;
     const isOver = phase.left.length === 0 && nowMs >= phase.untilMs + (this.chapter.skipMs ?? 0);
     const before = phase.before ?? this.#watch.cut();
+    if (!phase.before) this.#end("before", before);
     if (isOver && (phase.before || this.chapter.skipMs)) this.#watch.cut();
     this.phase = isOver ? { phase: "after", before, heldOutBefore: [] } : { ...phase, before };
   }
@@ -102,6 +111,25 @@ export class Inquiry {
   changing(heldOutBefore: readonly HeldOut[]): void {
     this.#breaking = true;
     this.phase = { phase: "after", before: this.#watch.cut(), heldOutBefore };
+  }
+
+  /** A stretch has been measured for long enough. */
+  #end(of: Stretch["of"], { fromMs, untilMs }: Measure): void {
+    this.#ended = [...this.#ended, { of, fromMs, untilMs, dueMs: this.#dueMs(of) }];
+  }
+
+  #dueMs(of: Stretch["of"]): number {
+    return of === "before" ? this.chapter.beforeMs : this.chapter.afterMs;
+  }
+
+  /** What the pictures mark. */
+  get watched(): Watched {
+    const { phase } = this.phase;
+    if (phase === "changed") return NOTHING;
+    const isOpen = this.#settled && (phase === "before" || phase === "after");
+    if (!isOpen) return { breaches: this.#breaches, stretches: this.#ended };
+    const open: Stretch = { of: phase, fromMs: this.#watch.now.fromMs, untilMs: null, dueMs: this.#dueMs(phase) };
+    return { breaches: this.#breaches, stretches: [...this.#ended, open] };
   }
 
   /** Whether the chapter's stage is not what it was: a setting was changed, as it asked for. */

@@ -22,6 +22,8 @@ export interface Measure {
   readonly updateBytes: number;
   readonly largestBytes: number;
   readonly downBytes: number;
+  /** Bytes of the updates that were sent in each slot of the stretch. */
+  readonly sent: readonly number[];
   /** Steps of each island, and of the twin. */
   readonly steps: readonly number[];
   readonly tokens: number;
@@ -33,6 +35,9 @@ export interface Measure {
   readonly liveMs: readonly (number | null)[];
   readonly mergedMs: readonly (number | null)[];
 }
+
+/** Length of a slot, in milliseconds. */
+export const SLOT_MS = 200;
 
 type Sums = { -readonly [K in keyof Measure]: Measure[K] extends readonly (infer T)[] ? T[] : Measure[K] };
 
@@ -135,6 +140,10 @@ export class Watch {
           sums.updates += 1;
           sums.updateBytes += mark.bytes;
           sums.largestBytes = Math.max(sums.largestBytes, mark.bytes);
+          // What was sent just before the stretch began is told in it.
+          const slot = Math.max(0, Math.floor((mark.fromMs - sums.fromMs) / SLOT_MS));
+          while (sums.sent.length <= slot) sums.sent.push(0);
+          sums.sent[slot] = (sums.sent[slot] ?? 0) + mark.bytes;
         } else sums.downBytes += mark.bytes;
     }
   }
@@ -158,6 +167,7 @@ function blank(islands: number, fromMs: number): Sums {
     updateBytes: 0,
     largestBytes: 0,
     downBytes: 0,
+    sent: [],
     steps: zeros(),
     tokens: 0,
     tokensMerged: 0,

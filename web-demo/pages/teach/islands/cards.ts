@@ -25,7 +25,7 @@ class Card {
   readonly #figures = make("span", { class: "quiet small number" });
   readonly #spark: Spark;
   readonly #canvas: HTMLCanvasElement;
-  readonly #buttons: Readonly<Record<"kill" | "slow" | "far" | "partition" | "poison", HTMLButtonElement>>;
+  readonly #buttons: Readonly<Record<"kill" | "slow" | "far" | "partition" | "poison" | "lie", HTMLButtonElement>>;
   readonly #number: number;
   /** The loss that its line begins with. */
   #firstLoss: number | null = null;
@@ -49,6 +49,7 @@ class Card {
       far: button(() => act(index, "far", this.#isFar ? 1 : farFactor(FAR_AWAY_MS))),
       partition: button((now) => act(index, now.partitioned ? "heal" : "partition")),
       poison: button((now) => act(index, now.poisoned ? "cure" : "poison")),
+      lie: button((now) => act(index, now.lies ? "cure" : "lie")),
     };
     for (const [deed, made] of Object.entries(this.#buttons)) made.dataset["does"] = `${deed}-${index}`;
     this.root = make(
@@ -76,7 +77,7 @@ class Card {
 
   /** `usualMs` is one way of an island that is nowhere in particular. */
   show(island: Island, usualMs: number): void {
-    const { kill, slow, far, partition, poison } = this.#buttons;
+    const { kill, slow, far, partition, poison, lie } = this.#buttons;
     this.#isFar = extraOf(island, usualMs) > 0;
     const [state, tone] = badgeOf(island);
     const [away, expected] = [isAway(island), island.state === "expected"];
@@ -88,10 +89,11 @@ class Card {
     this.#call(far, this.#isFar ? "islands.near" : "islands.far");
     this.#call(partition, island.partitioned ? "islands.heal" : "islands.cut");
     this.#call(poison, island.poisoned ? "islands.cure" : "islands.poison");
+    this.#call(lie, island.lies ? "islands.honest" : "islands.lie");
     kill.classList.toggle("danger", !away);
     kill.classList.toggle("primary", away);
     kill.disabled = expected;
-    for (const other of [slow, far, partition, poison]) other.disabled = away || expected;
+    for (const other of [slow, far, partition, poison, lie]) other.disabled = away || expected;
     setAttribute(this.root, "data-state", island.state);
     setAttribute(this.root, "data-stopped", island.stopped === null ? null : "");
     this.#seen = island;

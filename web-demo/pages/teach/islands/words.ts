@@ -22,6 +22,7 @@ export function badgeOf(island: Island): readonly [string, string] {
   if (island.state === "dead" || island.state === "expected") return STATES[island.state];
   if (island.stopped !== null) return [phrase("islands.states.sentAway"), "trouble"];
   if (island.poisoned) return [phrase("islands.states.poisoned"), "trouble"];
+  if (island.lies) return [phrase("islands.states.lies"), "trouble"];
   if (island.partitioned) return [phrase("islands.states.cutOff"), "trouble"];
   return STATES[island.state];
 }

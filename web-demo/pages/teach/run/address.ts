@@ -50,6 +50,7 @@ const LETTERS: Readonly<Record<Deed, string>> = {
   partition: "p",
   heal: "h",
   poison: "v",
+  lie: "l",
   cure: "c",
   far: "d",
 };

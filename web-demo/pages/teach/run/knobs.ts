@@ -7,7 +7,7 @@ import { type Key, phrase } from "../../words/phrase.js";
 
 type Of<T> = { [K in keyof LessonSpec]: LessonSpec[K] extends T ? K : never }[keyof LessonSpec];
 export type NumberKey = Exclude<Of<number>, undefined>;
-export type ChoiceKey = "code" | "merge" | "apply" | "lockstep";
+export type ChoiceKey = "code" | "merge" | "bounds" | "apply" | "lockstep";
 
 /** A number between two others. */
 export interface Slider {
@@ -135,6 +135,13 @@ export const GROUPS: readonly Group[] = [
         short: "r",
         ...called("merge"),
         options: optionsOf("merge", ["radial", "mean"]),
+      },
+      {
+        kind: "choice",
+        key: "bounds",
+        short: "bo",
+        ...called("bounds"),
+        options: optionsOf("bounds", ["on", "off"]),
       },
       {
         kind: "choice",

@@ -46,7 +46,7 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): v
     const isTold = scene.told !== null && parcel.round === scene.told;
     const isDim = scene.followed !== null && parcel.fragment !== scene.followed && parcel.what !== "whole";
     drawCells(context, parcel, boat.x, boat.y, isDim ? 0.2 : 1, (isTold ? 1.7 : 1) * size);
-    if (scene.told !== null && !isSmall(scene.sea) && !labelled.has(parcel.what)) {
+    if (scene.told !== null && !labelled.has(parcel.what)) {
       labelled.add(parcel.what);
       drawLabel(context, scene, boat, parcel);
     }
@@ -57,7 +57,8 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): v
 /** What a boat of the first round carries, in words beside it. */
 function drawLabel(context: CanvasRenderingContext2D, scene: SeaScene, boat: Point, parcel: Parcel): void {
   const down = phrase(parcel.what === "whole" ? "sea.whole" : "sea.down");
-  const text = parcel.up ? phrase("sea.up", { bits: phrase(`bits.${scene.code}`) }) : down;
+  const long = parcel.up ? phrase("sea.up", { bits: phrase(`bits.${scene.code}`) }) : down;
+  const text = isSmall(scene.sea) ? phrase(`sea.short.${parcel.what}`) : long;
   const width = context.measureText(text).width + 12;
   const left = Math.min(scene.sea.width - width - 4, Math.max(4, boat.x - width / 2));
   const top = boat.y - 40;

@@ -6,6 +6,7 @@ import { drawHarbour } from "./harbour.js";
 import { drawIsland } from "./islands.js";
 import { drawLight, drawRounds, drawTower } from "./lighthouse.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
+import { drawWatched } from "./watched.js";
 
 /** Cables end at the lighthouse's rock, so many pixels from its middle. */
 const ROCK_PX = 26;
@@ -24,6 +25,7 @@ export function drawSea(context: CanvasRenderingContext2D, scene: SeaScene): voi
   drawBoats(context, scene);
   drawRounds(context, scene);
   drawHarbour(context, scene);
+  drawWatched(context, scene);
   context.globalAlpha = 1;
 }
 

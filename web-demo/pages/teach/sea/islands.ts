@@ -23,7 +23,7 @@ export function drawIsland(context: CanvasRenderingContext2D, scene: SeaScene, a
   context.setLineDash(isGone ? [4, 4] : []);
   context.stroke();
   context.setLineDash([]);
-  if (!isGone) ring(context, at, 0.72 * radius, island.poisoned ? "danger" : "land");
+  if (!isGone) ring(context, at, 0.72 * radius, island.poisoned || island.lies ? "danger" : "land");
   if (island.state === "training") drawStep(context, scene, at, 1.32 * radius);
   if (!isGone) drawTaken(context, scene, at, radius);
   context.restore();

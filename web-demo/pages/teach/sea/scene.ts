@@ -1,5 +1,6 @@
 /** What is drawn of the sea. */
 import type { Island, LessonSpec } from "../../shared/lesson.js";
+import type { Watched } from "../guide/watched.js";
 import type { History } from "../timeline/history.js";
 import type { Sea } from "./chart.js";
 
@@ -36,6 +37,8 @@ export interface SeaScene {
   /** How much of what can be learnt is learnt, 0 to 1. */
   readonly knowledge: number;
   readonly harbour: Harbour;
+  /** What a chapter asks of the run. */
+  readonly watched: Watched;
   /** Nothing flashes, and nothing moves by itself. */
   readonly still: boolean;
 }

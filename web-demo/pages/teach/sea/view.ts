@@ -2,6 +2,7 @@
 import { find } from "../../shared/dom.js";
 import type { Island, LessonSpec } from "../../shared/lesson.js";
 import { Surface } from "../../shared/surface.js";
+import type { Watched } from "../guide/watched.js";
 import type { Act } from "../islands/cards.js";
 import type { Live } from "../live.js";
 import type { History } from "../timeline/history.js";
@@ -35,7 +36,14 @@ export class SeaView {
     this.#pins.show(islands, spec.latencyMs);
   }
 
-  draw(live: Live, islands: readonly Island[], nowMs: number, speed: number, followed: number | null): void {
+  draw(
+    live: Live,
+    islands: readonly Island[],
+    nowMs: number,
+    speed: number,
+    followed: number | null,
+    watched: Watched,
+  ): void {
     const { width, height, unit } = this.#surface;
     if (width === 0 || height === 0 || islands.length === 0) return;
     const sea: Sea = { width, height, islands: islands.length };
@@ -58,6 +66,7 @@ export class SeaView {
         waitsFor: live.stalledSinceMs === null ? null : (live.twin?.stalledBy[0] ?? null),
         standstillS: live.standstillMs / 1_000,
       },
+      watched,
       still: still.matches,
     };
     this.#pins.place(

@@ -7,6 +7,7 @@ import { phrase } from "../../words/phrase.js";
 import { drawParcels } from "./draw-parcels.js";
 import { firstAfter, type Round } from "./history.js";
 import { glowOf, islandLane, type Lane, rowY, type Scene, syncerLane, twinLane, xOf } from "./scene.js";
+import { drawBreaches, drawMeasured } from "./watched.js";
 
 const fontOf = (px: number) => `${px}px system-ui, sans-serif`;
 const FONT = fontOf(12);
@@ -24,6 +25,7 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene): void {
   context.font = FONT;
   context.textBaseline = "middle";
   context.lineWidth = 1;
+  drawMeasured(context, scene);
   drawAxis(context, scene, height);
   scene.islands.forEach((island, index) => drawIsland(context, scene, island, index));
   drawSyncer(context, scene);
@@ -34,6 +36,7 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene): void {
   context.clip();
   drawParcels(context, scene);
   drawApplied(context, scene);
+  drawBreaches(context, scene);
   context.restore();
 }
 
@@ -84,7 +87,7 @@ function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Isl
   }
   const steps = scene.history.steps[index] ?? [];
   const merges = (island.stepMs * (scene.width - scene.names.leftPx)) / scene.spanMs < STEP_PX_LEAST;
-  context.fillStyle = color(island.poisoned ? "danger" : "line-quiet");
+  context.fillStyle = color(island.poisoned || island.lies ? "danger" : "line-quiet");
   context.globalAlpha = scene.followed === null ? 0.55 : 0.3;
   context.beginPath();
   for (let at = firstAfter(steps, scene.nowMs - scene.spanMs, STEP_MS_MAX); at < steps.length; at += 1) {

@@ -1,5 +1,6 @@
 /** Where things are on the timeline: lanes from top to bottom, time from left to right. */
 import type { Island } from "../../shared/lesson.js";
+import type { Watched } from "../guide/watched.js";
 import type { History, Parcel } from "./history.js";
 
 /** What is drawn. */
@@ -18,6 +19,8 @@ export interface Scene {
   /** Only this fragment is drawn in full. */
   readonly followed: number | null;
   readonly chosen: Parcel | null;
+  /** What a chapter asks of the run. */
+  readonly watched: Watched;
   /** Nothing flashes. */
   readonly still: boolean;
 }

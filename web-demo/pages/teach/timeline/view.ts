@@ -3,6 +3,7 @@
 import { find } from "../../shared/dom.js";
 import type { Island } from "../../shared/lesson.js";
 import { Surface } from "../../shared/surface.js";
+import type { Watched } from "../guide/watched.js";
 import { isPresenting } from "../presenter.js";
 import { draw } from "./draw.js";
 import { parcelAt } from "./draw-parcels.js";
@@ -52,6 +53,7 @@ export class TimelineView {
     stepMs: number,
     roundsInFlight: number,
     wallMs: number,
+    watched: Watched,
   ): void {
     const { width, height } = this.#surface;
     if (width === 0 || height === 0 || islands.length === 0) return;
@@ -73,6 +75,7 @@ export class TimelineView {
       height,
       followed: this.followed,
       chosen: this.chosen,
+      watched,
       still: still.matches,
     };
     const context = this.#surface.context();

@@ -10,6 +10,7 @@ pub(super) struct State {
     pub(super) dead: bool,
     pub(super) cut: bool,
     pub(super) poisoned: bool,
+    pub(super) lies: bool,
     pub(super) slow: f64,
     /// One way, in milliseconds.
     pub(super) latency_ms: u64,
@@ -18,7 +19,7 @@ pub(super) struct State {
 impl State {
     /// One that has not come yet, so far away.
     pub(super) fn at(latency_ms: u64) -> Self {
-        Self { here: false, dead: false, cut: false, poisoned: false, slow: 1.0, latency_ms }
+        Self { here: false, dead: false, cut: false, poisoned: false, lies: false, slow: 1.0, latency_ms }
     }
 
     /// Whether it is out of reach of the others.
@@ -35,8 +36,9 @@ impl State {
             Deed::Far => self.latency_ms = action.latency_ms(spec),
             Deed::Partition => self.cut = true,
             Deed::Heal => self.cut = false,
-            Deed::Poison => self.poisoned = true,
-            Deed::Cure => self.poisoned = false,
+            Deed::Poison => (self.poisoned, self.lies) = (true, false),
+            Deed::Lie => (self.poisoned, self.lies) = (false, true),
+            Deed::Cure => (self.poisoned, self.lies) = (false, false),
         }
         false
     }

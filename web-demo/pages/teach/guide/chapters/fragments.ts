@@ -1,7 +1,10 @@
 import { bytes } from "../../../shared/format.js";
 import { chapterWords, phrase } from "../../../words/phrase.js";
 import { bin, type Chapter } from "../chapter.js";
-import { perSecond } from "../measure.js";
+import { perSecond, SLOT_MS } from "../measure.js";
+
+/** Slots of time that are drawn of each run: as many as let single peaks be seen. */
+const SLOTS = 40;
 
 export const fragments: Chapter = {
   id: "fragments",
@@ -15,7 +18,13 @@ export const fragments: Chapter = {
   afterMs: 16_000,
   find: ({ before, after }) => {
     const [was, is] = [perSecond(before, before.updateBytes), perSecond(after, after.updateBytes)];
+    const peak = (bars: readonly number[]) => (Math.max(0, ...bars) * 1_000) / SLOT_MS;
+    const [parts, whole] = [before.sent.slice(-SLOTS), after.sent.slice(-SLOTS)];
     return {
+      strips: [
+        { bars: parts, label: phrase("chapters.fragments.strip", { peak: bytes(peak(parts)) }) },
+        { bars: whole, label: phrase("chapters.fragments.stripWhole", { peak: bytes(peak(whole)) }) },
+      ],
       answer: [2, 0, 1][bin(is / Math.max(1e-9, was), 0.4, 2.5)] ?? 0,
       text: phrase("chapters.fragments.finding", {
         largestWas: bytes(before.largestBytes),

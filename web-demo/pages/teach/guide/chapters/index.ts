@@ -4,6 +4,7 @@ import { far } from "./far.js";
 import { fragments } from "./fragments.js";
 import { grace } from "./grace.js";
 import { int4 } from "./int4.js";
+import { liar } from "./liar.js";
 import { lockstep } from "./lockstep.js";
 import { quorum } from "./quorum.js";
 import { rda } from "./rda.js";
@@ -21,5 +22,6 @@ export const CHAPTERS: readonly Chapter[] = [
   int4,
   rejoin,
   far,
+  liar,
   scavenging,
 ];

@@ -1,0 +1,49 @@
+//! Tests of a liar: what bounds of influence are for, what they do not stop, and what a lie does in lock-step.
+
+use super::super::*;
+use super::{act, lesson, twin};
+use archipelago::diloco::MergeRule;
+
+const LIES_MS: u32 = 8_000;
+
+/// Loss when the last `liars` of five islands begin to lie, and 12 s later.
+fn losses(bounds: Bounds, liars: u32) -> (f32, Frame) {
+    let spec = LessonSpec { merge: MergeRule::Mean, bounds, ..LessonSpec::default() };
+    let lies: Vec<Action> = (0..liars).map(|i| act(LIES_MS, 4 - i, Deed::Lie)).collect();
+    let mut told = lesson(spec, &lies, LIES_MS.into());
+    let before = told.frame().run.held_out.unwrap();
+    told.advance(u64::from(LIES_MS) + 12_000);
+    (before, told.frame())
+}
+
+#[test]
+fn a_bounded_liar_is_outvoted_and_one_without_bounds_is_not() {
+    let (before, bounded) = losses(Bounds::On, 1);
+    assert!(bounded.run.held_out.unwrap() < before - 0.05, "{before} {:?}", bounded.run);
+    assert!(bounded.islands[4].lies && !bounded.islands[4].poisoned);
+    assert_eq!((bounded.run.refused, bounded.run.live), (0, 5), "nothing about a lie is refused");
+    let (before, free) = losses(Bounds::Off, 1);
+    assert!(free.run.held_out.unwrap() > before + 0.02, "{before} {:?}", free.run);
+}
+
+#[test]
+fn two_of_five_spoil_a_run_in_spite_of_the_bounds() {
+    let (before, found) = losses(Bounds::On, 2);
+    assert!(found.run.held_out.unwrap() > before + 0.5, "{before} {:?}", found.run);
+}
+
+#[test]
+fn a_lie_is_added_up_in_lock_step_until_it_ends() {
+    let spec = LessonSpec::default();
+    let lies = [act(4_000, 4, Deed::Lie)];
+    let (honest, mut lied) = (twin(spec, &[], 8_000).frame(), twin(spec, &lies, 4_000));
+    let before = lied.frame().held_out.unwrap();
+    lied.advance(8_000);
+    let found = lied.frame();
+    assert!(found.held_out.unwrap() > before, "{before} {:?}", found.held_out);
+    assert_eq!(found.steps, honest.steps, "a lie takes as long as the truth");
+    lied.act(act(8_000, 4, Deed::Cure)).unwrap();
+    lied.advance(10_000);
+    let (worst, cured) = (found.held_out.unwrap(), lied.frame().held_out.unwrap());
+    assert!(cured < worst, "{worst} {cured}");
+}
