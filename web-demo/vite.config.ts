@@ -1,6 +1,7 @@
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 import { PAGES, staticSite } from "./static-site.js";
+import { wordsInPages } from "./words-in-pages.js";
 
 /** Pages at the root of a syncer; everything beside them has a hash in its name and may be cached for ever. */
 const OF_SYNCER = [
@@ -21,7 +22,7 @@ export default defineConfig(({ mode }) => {
     publicDir: false,
     // `npm run dev` beside a syncer: pages from here, the run from there.
     server: { proxy: { "/v1": { target: "http://127.0.0.1:7700", ws: true } } },
-    plugins: isStatic ? [staticSite(process.env["SITE"])] : [],
+    plugins: [wordsInPages(), ...(isStatic ? [staticSite(process.env["SITE"])] : [])],
     worker: { format: "es" },
     build: {
       outDir: isStatic ? "../dist-static" : "../dist",

@@ -262,11 +262,11 @@ test("the picture's pace is that of the machine, faster or slower by a round num
     const pace = paceOf(everyS);
     assert.deepEqual([Number(pace.shownS.toFixed(3)), pace.said], [shownS, said]);
   };
-  check(26, 2.6, "10 times as fast");
-  check(2.2, 2.2, "in real time");
-  check(0.5, 0.5, "in real time");
-  check(3_153.6, 3.154, "1,000 times as fast");
-  check(31_536, 3.154, "10.0 k times as fast");
+  check(26, 2.6, "Shown 10 times as fast");
+  check(2.2, 2.2, "Shown in real time");
+  check(0.5, 0.5, "Shown in real time");
+  check(3_153.6, 3.154, "Shown 1,000 times as fast");
+  check(31_536, 3.154, "Shown 10.0 k times as fast");
 });
 
 test("on a phone the chart stays in view above what moves it", async () => {

@@ -1,5 +1,7 @@
 /** Asks the Worker, and keeps what it answers to the newest question. */
+
 import type { Yield } from "../shared/lesson.js";
+import { phrase } from "../words/phrase.js";
 import type { Answers, Job, Question } from "./messages.js";
 import { questionsOf } from "./questions.js";
 import type { Settings } from "./settings.js";
@@ -31,7 +33,7 @@ export class Explorer {
     };
     this.#worker.onerror = (event) => {
       event.preventDefault();
-      failed(event.message || "a Worker could not be loaded");
+      failed(event.message || phrase("failures.worker"));
     };
   }
 

@@ -1,9 +1,11 @@
 /** A picture of the machine: squares of chips in blocks, one for each learner. Where a chip fails, its block stops for a moment. */
+
 import { find, setAttribute, setText } from "../shared/dom.js";
-import { count, plural } from "../shared/format.js";
+import { count } from "../shared/format.js";
 import { whileSeen } from "../shared/paint.js";
 import { color, onThemeChange } from "../shared/palette.js";
 import { Surface } from "../shared/surface.js";
+import { phrase } from "../words/phrase.js";
 import { type Pace, paceOf } from "./pace.js";
 import type { Settings } from "./settings.js";
 
@@ -64,16 +66,12 @@ export class FaultsView {
     if (!this.#settings) return;
     const { chips, learners } = this.#settings;
     const rest =
-      learners === 1
-        ? "There is one learner, so all of it stops."
-        : `The learner that has it stops; ${plural(learners - 1, "other goes", "others go")} on.`;
-    const how = this.#isPaused ? "Shown at one moment" : `Shown ${this.#pace.said}`;
-    setText(
-      this.#said,
-      `Each square is ${count(chips / SQUARES)} chips; a red one has just failed. ${rest} ${how}; how long a stop takes is not to scale.`,
-    );
-    setText(this.#pause, this.#isPaused ? "Play" : "Pause");
-    setAttribute(this.#pause, "aria-label", `${this.#isPaused ? "Play" : "Pause"} the picture of failures`);
+      learners === 1 ? phrase("scale.picture.alone") : phrase("scale.picture.others", { count: learners - 1 });
+    const pace = this.#isPaused ? phrase("scale.picture.still") : this.#pace.said;
+    setText(this.#said, phrase("scale.picture.said", { chips: count(chips / SQUARES), rest, pace }));
+    setText(this.#pause, phrase(this.#isPaused ? "scale.picture.play" : "scale.picture.pause"));
+    const label = phrase(this.#isPaused ? "scale.picture.playLabel" : "scale.picture.pauseLabel");
+    setAttribute(this.#pause, "aria-label", label);
   }
 
   #tick(): void {

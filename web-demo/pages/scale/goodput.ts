@@ -1,7 +1,10 @@
 /** Goodput against chips, with the paper's points, and what it means where the sliders stand. */
+
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
-import { duration, percent, plural } from "../shared/format.js";
+import { duration, percent } from "../shared/format.js";
+import { fixed } from "../shared/language.js";
 import { type PlotLine, plot } from "../shared/plot.js";
+import { phrase } from "../words/phrase.js";
 import { lineOf, type Result } from "./explorer.js";
 import { FaultsView } from "./faults.js";
 import { CHIPS, ROWS } from "./paper.js";
@@ -64,21 +67,23 @@ export class GoodputView {
         right: width < 560 ? 92 : 136,
         lines: width < 560 ? lines.map((line) => ({ ...line, label: line.label.replace("M = ", "") })) : lines,
         at: settings.chips,
-        x: { min: 10_000, max: 5_000_000, log: true, ticks, say: chips, title: "chips" },
+        x: { min: 10_000, max: 5_000_000, log: true, ticks, say: chips, title: phrase("scale.failures.xAxis") },
         y: {
           min: 0,
           max: 1,
           ticks: [0, 0.2, 0.4, 0.6, 0.8, 1],
           say: whole,
-          title: "goodput: share of the time that trains",
+          title: phrase("scale.failures.yAxis"),
         },
       });
-      this.#reader.show({ lines, plotted, sayX: (at) => `${chips(at)} chips`, sayY: percent });
+      this.#reader.show({
+        lines,
+        plotted,
+        sayX: (at) => phrase("scale.failures.chips", { chips: chips(at) }),
+        sayY: percent,
+      });
     }
-    setText(
-      find("goodput-note", HTMLElement),
-      asPaper ? "Crosses are the paper's figures." : "The paper has figures for one interruption a year only.",
-    );
+    setText(find("goodput-note", HTMLElement), phrase(asPaper ? "scale.failures.crosses" : "scale.failures.noCrosses"));
     this.#say(settings, results);
     this.#table(lines, asPaper);
   }
@@ -89,15 +94,17 @@ export class GoodputView {
     const [set, one] = [of(SET_LINE), of(SET_LINE + 1)];
     if (!set || !one) return;
     const everyS = everySOf(settings);
-    const every = everyS < 10 ? `${everyS.toFixed(1)} s` : duration(everyS);
-    const many =
-      settings.learners === 1
-        ? ""
-        : ` Cut into ${plural(settings.learners, "learner")} that do not wait for each other, ${percent(set.goodput)}; somebody makes progress ${percent(set.uptime)} of the time.`;
+    const every = everyS < 10 ? `${fixed(everyS, 1)} s` : duration(everyS);
     this.#show(settings, everyS);
-    const text = `At ${chips(settings.chips)} chips something breaks every ${every}. One elastic run does useful work ${percent(one.goodput)} of the time.${many}`;
+    const alone = phrase("scale.failures.reading", { chips: chips(settings.chips), every, one: percent(one.goodput) });
+    const cut = phrase("scale.failures.readingCut", {
+      count: settings.learners,
+      goodput: percent(set.goodput),
+      uptime: percent(set.uptime),
+    });
+    const text = settings.learners === 1 ? alone : `${alone} ${cut}`;
     setText(find("reading", HTMLElement), text);
-    setAttribute(this.#svg, "aria-label", `Goodput against the number of chips. ${text}`);
+    setAttribute(this.#svg, "aria-label", phrase("scale.failures.read", { reading: text }));
   }
 
   /** Has failures come at the pace that is set, once for each setting. */

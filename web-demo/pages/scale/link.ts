@@ -1,8 +1,11 @@
 /** The link that each method needs, against how busy compute is to be. */
+
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
-import { count, milliseconds, percent, plural } from "../shared/format.js";
+import { count, milliseconds, percent } from "../shared/format.js";
+import { fixed, plain, precise } from "../shared/language.js";
 import { DATA_CENTRE_LATENCY_MS } from "../shared/lesson.js";
 import { type PlotLine, plot } from "../shared/plot.js";
+import { phrase } from "../words/phrase.js";
 import { lineOf, type Result } from "./explorer.js";
 import { LINK } from "./paper.js";
 import { bitsOf, METHODS, UTILISATIONS } from "./questions.js";
@@ -21,7 +24,7 @@ const TONES: readonly Pick<PlotLine, "tone" | "dash">[] = [
 
 /** 0.42, 1.7, 104. */
 function gbit(value: number): string {
-  return value >= 99.5 ? value.toFixed(0) : String(Number(value.toPrecision(2)));
+  return value >= 99.5 ? fixed(value, 0) : precise(value, 2, 1);
 }
 
 export class LinkView {
@@ -63,22 +66,22 @@ export class LinkView {
           max: 0.99,
           ticks: width < 560 ? [0.5, 0.7, 0.9] : [0.5, 0.6, 0.7, 0.8, 0.9],
           say: (value) => percent(value).replace(".0", ""),
-          title: "share of the time that compute is to be busy",
+          title: phrase("scale.links.xAxis"),
         },
         y: {
           min: 10 ** low,
           max: 10 ** Math.max(high, low + 1),
           log: true,
           ticks: Array.from({ length: Math.max(1, high - low) + 1 }, (_, at) => 10 ** (low + at)),
-          say: (rate) => (rate < 1 ? String(Number(rate.toPrecision(1))) : count(rate)),
-          title: "Gbit/s between data centres",
+          say: (rate) => (rate < 1 ? precise(rate, 1) : count(rate)),
+          title: phrase("scale.links.yAxis"),
         },
       });
       this.#reader.show({
         lines,
         plotted,
-        sayX: (value) => `compute busy ${percent(value)}`,
-        sayY: (rate) => `${gbit(rate)} Gbit/s`,
+        sayX: (value) => phrase("scale.links.busy", { share: percent(value) }),
+        sayY: (rate) => phrase("scale.links.rate", { rate: gbit(rate) }),
       });
     }
     this.#say(settings, results);
@@ -91,12 +94,13 @@ export class LinkView {
       )?.value;
     const [parallel, int4] = [rate(0), rate(4)];
     if (parallel === undefined || int4 === undefined) return;
-    const decoupled = Number.isFinite(int4)
-      ? `, Decoupled DiLoCo with 4 bits ${gbit(int4)}: ${Math.round(parallel / int4)} times less.`
-      : `. For Decoupled DiLoCo no link is fast enough: latency alone takes longer than ${plural(settings.roundsInFlight, "step")}. Put more rounds in flight, or let a step take longer.`;
-    const text = `To keep compute busy ${percent(settings.utilisation)} of the time, data-parallel training needs ${gbit(parallel)} Gbit/s between data centres${decoupled}`;
+    const values = { share: percent(settings.utilisation), parallel: gbit(parallel) };
+    const [decoupled, times] = [gbit(int4), Math.round(parallel / int4)];
+    const text = Number.isFinite(int4)
+      ? phrase("scale.links.reading", { ...values, decoupled, times })
+      : phrase("scale.links.readingNone", { ...values, count: settings.roundsInFlight });
     setText(find("link-reading", HTMLElement), text);
-    setAttribute(this.#svg, "aria-label", `Gbit/s against how busy compute is. ${text}`);
+    setAttribute(this.#svg, "aria-label", phrase("scale.links.read", { reading: text }));
     const asPaper = isAsPaper(settings);
     const blank = () =>
       make(
@@ -114,8 +118,8 @@ export class LinkView {
       [
         method.label,
         String(bits),
-        value === undefined ? "–" : Number.isFinite(value) ? gbit(value) : "no link will do",
-        theirs === undefined ? "" : String(theirs),
+        value === undefined ? "–" : Number.isFinite(value) ? gbit(value) : phrase("scale.links.none"),
+        theirs === undefined ? "" : plain(theirs),
       ].forEach((said, cell) => setText(row.cells[cell]!, said));
     });
   }

@@ -1,4 +1,8 @@
 /** What failures and links cost at the scale of data centres. A Worker works it out; the page draws. */
+
+import { fillPage } from "../words/page.js";
+import { phrase } from "../words/phrase.js";
+import { tellWords } from "../words/view.js";
 import "./scale.css";
 import { find, make, say, setText } from "../shared/dom.js";
 import { copyFrom, isPart } from "../shared/link.js";
@@ -8,6 +12,8 @@ import { GoodputView } from "./goodput.js";
 import { LinkView } from "./link.js";
 import { FAILURES, type Knob, LINKS, read, type Settings, write } from "./settings.js";
 
+fillPage();
+tellWords();
 showRunLinks();
 const notice = find("notice", HTMLElement);
 const goodput = new GoodputView();
@@ -21,10 +27,10 @@ const explorer = new Explorer(
   (results, done) => {
     goodput.show(settings, results);
     link.show(settings, results);
-    setText(find("working", HTMLElement), done ? "" : "Working it out…");
+    setText(find("working", HTMLElement), done ? "" : phrase("scale.working"));
   },
   (why) => {
-    notify(`The figures could not be worked out: ${why}. Change a setting, or load the page anew.`);
+    notify(phrase("scale.failed", { why }));
     setText(find("working", HTMLElement), "");
   },
 );
@@ -55,7 +61,7 @@ function change(key: keyof Settings, value: number): void {
 
 /** Asks for the figures of what is set. */
 function ask(): void {
-  setText(find("working", HTMLElement), "Working it out…");
+  setText(find("working", HTMLElement), phrase("scale.working"));
   explorer.ask(settings);
 }
 
@@ -87,11 +93,8 @@ function field({ key, label, values, say }: Knob): HTMLElement {
 function open(): void {
   const { settings: found, wrong } = read(location.hash);
   settings = found;
-  notify(
-    wrong.length === 0
-      ? ""
-      : `This link has something for "${wrong.join('", "')}" that it cannot be; the default is used.`,
-  );
+  const quoted = wrong.map((label) => `"${label}"`).join(", ");
+  notify(wrong.length === 0 ? "" : phrase("scale.wrong", { settings: quoted }));
   for (const show of shows) show();
   showLink();
   ask();
@@ -100,7 +103,8 @@ function open(): void {
 find("failures", HTMLElement).append(...FAILURES.map(field));
 find("links", HTMLElement).append(...LINKS.map(field));
 find("copy", HTMLButtonElement).addEventListener("click", async () => {
-  say(find("copied", HTMLElement), (await copyFrom(url)) ? "Copied." : "Selected: press Ctrl+C to copy it.");
+  const isCopied = await copyFrom(url);
+  say(find("copied", HTMLElement), phrase(isCopied ? "scale.share.copied" : "scale.share.selected"));
 });
 window.addEventListener("hashchange", () => (isPart(location.hash) ? address() : open()));
 open();

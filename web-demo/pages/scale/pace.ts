@@ -1,5 +1,7 @@
 /** How fast the picture of failures goes: so that one comes every few seconds, whatever the settings. */
+
 import { count } from "../shared/format.js";
+import { phrase } from "../words/phrase.js";
 
 /** Failures of the picture come so far apart at most, in seconds. */
 const GAP_S_MAX = 4;
@@ -22,9 +24,9 @@ export function paceOf(everyS: number): Pace {
   const shownS = Math.max(GAP_S_MIN, everyS / factor);
   const said =
     factor === 1
-      ? "in real time"
+      ? phrase("scale.picture.realTime")
       : factor > 1
-        ? `${count(factor)} times as fast`
-        : `${count(1 / factor)} times as slow`;
+        ? phrase("scale.picture.fast", { factor: count(factor) })
+        : phrase("scale.picture.slow", { factor: count(1 / factor) });
   return { shownS, factor, said };
 }

@@ -1,5 +1,7 @@
 /** Which figures a setting asks for. */
+
 import type { LinkNeed } from "../shared/lesson.js";
+import { phrase } from "../words/phrase.js";
 import type { Question } from "./messages.js";
 import { ROWS } from "./paper.js";
 import type { Settings } from "./settings.js";
@@ -21,11 +23,11 @@ export interface Method {
 }
 
 export const METHODS: readonly Method[] = [
-  { label: "data-parallel", method: "dataParallel" },
-  { label: "DiLoCo", method: "diloco" },
-  { label: "Streaming DiLoCo", method: "streaming" },
-  { label: "Decoupled", method: "decoupled" },
-  { label: "Decoupled, int4", method: "decoupled", bits: 4 },
+  { label: phrase("scale.links.parallel"), method: "dataParallel" },
+  { label: phrase("scale.links.diloco"), method: "diloco" },
+  { label: phrase("scale.links.streaming"), method: "streaming" },
+  { label: phrase("scale.links.decoupled"), method: "decoupled" },
+  { label: phrase("scale.links.decoupled4"), method: "decoupled", bits: 4 },
 ];
 
 /** Bits that a method sends with these settings. */

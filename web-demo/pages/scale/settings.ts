@@ -1,5 +1,8 @@
 /** What can be set on this page: ranges, words, and how links name it. */
-import { duration, percent, plural } from "../shared/format.js";
+
+import { duration, percent } from "../shared/format.js";
+import { plain } from "../shared/language.js";
+import { phrase } from "../words/phrase.js";
 
 /** Everything that is set. */
 export interface Settings {
@@ -41,21 +44,22 @@ export const DEFAULTS: Settings = {
 
 const range = (from: number, to: number, step = 1) =>
   Array.from({ length: Math.round((to - from) / step) + 1 }, (_, at) => Number((from + at * step).toFixed(6)));
-const plain = String;
 
 /** 150 k, 1.2 M. */
 export function chips(value: number): string {
-  return value < 1_000_000 ? `${value / 1_000} k` : `${value / 1_000_000} M`;
+  return value < 1_000_000 ? `${plain(value / 1_000)} k` : `${plain(value / 1_000_000)} M`;
 }
 
 function years(value: number): string {
-  return value < 1 ? plural(Math.round(value * 12), "month") : plural(value, "year");
+  return value < 1
+    ? phrase("scale.months", { count: Math.round(value * 12) })
+    : phrase("scale.years", { count: value });
 }
 
 export const FAILURES: readonly Knob[] = [
   {
     key: "chips",
-    label: "Chips",
+    label: phrase("scale.knobs.chips"),
     values: [
       10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1_000, 1_200, 1_500, 2_000, 2_400, 3_000, 4_000, 5_000,
     ].map((one) => one * 1_000),
@@ -63,42 +67,45 @@ export const FAILURES: readonly Knob[] = [
   },
   {
     key: "mtbiYears",
-    label: "A chip runs between interruptions for",
+    label: phrase("scale.knobs.mtbiYears"),
     values: [1 / 12, 0.25, 0.5, 1, 2, 3, 5, 10],
     say: years,
   },
-  { key: "learners", label: "Learners, M", values: [1, 2, 4, 8, 16, 32], say: plain },
+  { key: "learners", label: phrase("scale.knobs.learners"), values: [1, 2, 4, 8, 16, 32], say: plain },
 ];
 
 export const LINKS: readonly Knob[] = [
   {
     key: "paramsBillion",
-    label: "Parameters",
+    label: phrase("scale.knobs.paramsBillion"),
     values: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000],
-    say: (value) => (value < 1_000 ? `${value} billion` : `${value / 1_000} trillion`),
+    say: (value) =>
+      value < 1_000
+        ? phrase("scale.billion", { billion: value })
+        : phrase("scale.trillion", { trillion: value / 1_000 }),
   },
   {
     key: "stepS",
-    label: "A step takes",
+    label: phrase("scale.knobs.stepS"),
     values: [0.1, 0.2, 0.5, 1, 2, 5, 10],
-    say: (value) => (value < 1 ? `${value} s` : duration(value)),
+    say: (value) => (value < 1 ? `${plain(value)} s` : duration(value)),
   },
-  { key: "dataCentres", label: "Data centres", values: range(2, 16), say: plain },
-  { key: "bits", label: "Bits of a parameter", values: [1, 2, 4, 8, 16, 32], say: plain },
+  { key: "dataCentres", label: phrase("scale.knobs.dataCentres"), values: range(2, 16), say: plain },
+  { key: "bits", label: phrase("scale.knobs.bits"), values: [1, 2, 4, 8, 16, 32], say: plain },
   {
     key: "utilisation",
-    label: "Compute is to be busy for",
+    label: phrase("scale.knobs.utilisation"),
     values: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99],
     say: percent,
   },
   {
     key: "syncEvery",
-    label: "Steps between merges, H: DiLoCo, Streaming",
+    label: phrase("scale.knobs.syncEvery"),
     values: [8, 12, 16, 24, 30, 48, 64, 96, 100, 200, 500],
     say: plain,
   },
-  { key: "fragments", label: "Fragments, P", values: [1, 2, 4, 8, 12, 16, 24, 36, 40], say: plain },
-  { key: "roundsInFlight", label: "Rounds in flight, τ", values: [1, 2, 3, 4, 5], say: plain },
+  { key: "fragments", label: phrase("scale.knobs.fragments"), values: [1, 2, 4, 8, 12, 16, 24, 36, 40], say: plain },
+  { key: "roundsInFlight", label: phrase("scale.knobs.roundsInFlight"), values: [1, 2, 3, 4, 5], say: plain },
 ];
 
 const ALL = [...FAILURES, ...LINKS];

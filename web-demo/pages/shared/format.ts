@@ -1,11 +1,12 @@
 /** Numbers for people. `null` is what is not known yet. */
+import { fixed, grouped, plain, precise } from "./language.js";
 
 /** What stands where nothing is known yet. */
 export const UNKNOWN = "–";
 
 /** 950, 1,234, 12.3 k, 4.56 M. */
 export function count(value: number | null): string {
-  if (value !== null && Math.abs(value) < 9_999.5) return String(Math.round(value)).replace(/\B(?=\d{3}$)/, ",");
+  if (value !== null && Math.abs(value) < 9_999.5) return grouped(Math.round(value));
   return scaled(value, ["", " k", " M", " G", " T"]);
 }
 
@@ -24,12 +25,12 @@ export function percent(share: number | null): string {
   if (share === null || !Number.isFinite(share)) return UNKNOWN;
   const value = share * 100;
   const digits = value === 0 || value >= 99.95 ? 0 : value < 0.995 ? 2 : 1;
-  return `${value.toFixed(digits)} %`;
+  return `${fixed(value, digits)} %`;
 }
 
 /** Nats per token. */
 export function nats(loss: number | null): string {
-  return loss === null ? UNKNOWN : loss.toFixed(3);
+  return loss === null ? UNKNOWN : fixed(loss, 3);
 }
 
 /** 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
@@ -63,9 +64,9 @@ export function ago(seconds: number): string {
 /** 0.4 ms, 340 ms, 1.24 s, 2 min 5 s. */
 export function milliseconds(value: number | null): string {
   if (value === null) return UNKNOWN;
-  if (value < 10) return `${Number(value.toFixed(1))} ms`;
-  if (value < 1_000) return `${value.toFixed(0)} ms`;
-  return value < 60_000 ? `${Number((value / 1_000).toPrecision(3))} s` : duration(value / 1_000);
+  if (value < 10) return `${fixed(value, 1, 0)} ms`;
+  if (value < 1_000) return `${fixed(value, 0)} ms`;
+  return value < 60_000 ? `${precise(value / 1_000, 3, 1)} s` : duration(value / 1_000);
 }
 
 /** A model that knows nothing writes control characters too; a dot stands for each. */
@@ -82,6 +83,6 @@ function scaled(value: number | null, units: readonly string[]): string {
     size /= 1_000;
     unit += 1;
   }
-  const text = unit === 0 ? String(Math.round(size)) : size.toPrecision(3);
+  const text = unit === 0 ? plain(Math.round(size)) : precise(size, 3);
   return `${value < 0 ? "−" : ""}${text}${units[unit]}`;
 }

@@ -1,12 +1,15 @@
 /** Play, pause, step, speed, and what the clock says. */
+
 import { find, make, setAttribute, setText } from "../shared/dom.js";
+import { fixed, plain } from "../shared/language.js";
+import { phrase } from "../words/phrase.js";
 import { SPEEDS } from "./run/address.js";
 import type { Stage } from "./run/stage.js";
 
 const NAMES: Readonly<Record<number, string>> = { 0.25: "¼×", 0.5: "½×" };
 
 function nameOf(speed: number): string {
-  return NAMES[speed] ?? `${speed}×`;
+  return NAMES[speed] ?? `${plain(speed)}×`;
 }
 
 export class Controls {
@@ -59,11 +62,12 @@ export class Controls {
 
   show(): void {
     const { clock } = this.#stage;
-    setText(this.#play, clock.playing ? "Pause" : "Play");
+    setText(this.#play, phrase(clock.playing ? "time.pause" : "time.play"));
     setAttribute(this.#play, "data-playing", clock.playing ? "" : null);
     this.#speed.value = String(clock.speed);
-    setText(this.#time, `${(clock.shownMs / 1_000).toFixed(1)} s`);
-    const slow = clock.isSlow ? `This machine keeps up with ${clock.pace.toFixed(1)}× of ${nameOf(clock.speed)}.` : "";
-    setText(this.#pace, clock.isReplaying ? `Replaying to ${(clock.targetMs / 1_000).toFixed(1)} s…` : slow);
+    setText(this.#time, `${fixed(clock.shownMs / 1_000, 1)} s`);
+    const slow = () => phrase("time.slow", { pace: fixed(clock.pace, 1), speed: nameOf(clock.speed) });
+    const replaying = () => phrase("time.replaying", { time: `${fixed(clock.targetMs / 1_000, 1)} s` });
+    setText(this.#pace, clock.isReplaying ? replaying() : clock.isSlow ? slow() : "");
   }
 }

@@ -1,6 +1,8 @@
 /** The button that invites a new visitor to kill an island, and to start it again. */
+
 import { find, setText } from "../shared/dom.js";
 import type { Frame } from "../shared/lesson.js";
+import { phrase } from "../words/phrase.js";
 import { isAway } from "./islands/words.js";
 
 /** The island that a new visitor is invited to kill: the third, if there are three. */
@@ -20,7 +22,8 @@ export class Invitation {
   show(frame: Frame): void {
     const at = invitedOf(frame);
     const invited = frame.islands[at];
-    setText(this.#button, invited && isAway(invited) ? `Start island ${at + 1} again` : `Kill island ${at + 1}`);
+    const key = invited && isAway(invited) ? "opening.startAgain" : "opening.kill";
+    setText(this.#button, phrase(key, { island: at + 1 }));
     this.#after.hidden = !frame.islands.some(isAway);
   }
 }

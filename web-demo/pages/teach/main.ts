@@ -1,9 +1,14 @@
 /** The page on which decoupled training is broken on purpose. It draws; two Workers run. With `?sheet` it is the teacher's. */
 import "./teach.css";
 import { showRunLinks } from "../shared/nav.js";
+import { fillPage } from "../words/page.js";
+import { showWords, tellWords } from "../words/view.js";
 import { TeachPage } from "./page.js";
 import { showSheet } from "./sheet/sheet.js";
 
+fillPage();
+tellWords();
+showWords();
 showRunLinks();
 if (new URLSearchParams(location.search).has("sheet")) showSheet();
 else await new TeachPage().start();

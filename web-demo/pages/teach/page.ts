@@ -1,9 +1,11 @@
 /** The page as a whole: the run on stage, what shows it, and what its visitor does. */
+
 import { find, setAttribute, setText } from "../shared/dom.js";
 import { type Action, LESSON_MS_MAX, type LessonSpec } from "../shared/lesson.js";
 import { isPart } from "../shared/link.js";
 import { whileSeen } from "../shared/paint.js";
 import type { Tone } from "../shared/sentence.js";
+import { phrase } from "../words/phrase.js";
 import { AddressBar } from "./address-bar.js";
 import { actionsOf, readBoard, writeBoard } from "./challenge/board.js";
 import { CHALLENGE, END_MS, FREE } from "./challenge/challenge.js";
@@ -65,8 +67,7 @@ export class TeachPage {
     },
     sampled: (atMs, text) => this.#readings.wrote(atMs, text),
     failed: (why) => {
-      const help = "Load the page anew; if that does not help, this browser may be too old for WebAssembly.";
-      notice("trouble", `The run broke down: ${why}. ${help}`);
+      notice("trouble", phrase("failures.run", { why }));
     },
   });
   readonly #readings = new Readings(this.#stage, () => this.#islandOrBack(this.#invited));
@@ -277,7 +278,7 @@ export class TeachPage {
     const heldOut = this.#live?.heldOut ?? [];
     this.#guide.changing(heldOut);
     this.#begin(spec);
-    this.#readings.loss.before = { label: "before", heldOut };
+    this.#readings.loss.before = { label: phrase("figures.beforeLine"), heldOut };
   }
 
   /** The same run again; a chapter that was through begins anew as a whole. */

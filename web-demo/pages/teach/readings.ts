@@ -1,8 +1,11 @@
 /** What is written about the run: its sentence, its figures, its islands, its last events, its texts. */
+
 import { find, setText } from "../shared/dom.js";
 import { legible } from "../shared/format.js";
+import { fixed } from "../shared/language.js";
 import type { Frame } from "../shared/lesson.js";
 import { SentenceView } from "../shared/sentence.js";
+import { phrase } from "../words/phrase.js";
 import { LossChart } from "./figures/loss.js";
 import { FiguresTable } from "./figures/table.js";
 import { Invitation } from "./invitation.js";
@@ -33,15 +36,18 @@ export class Readings {
   reset(islands: number): void {
     this.#cards.reset(islands);
     this.#words.reset();
-    setText(find("text-now", HTMLElement), "Nothing written yet.");
-    setText(find("text-now-at", HTMLElement), "Now");
+    setText(find("text-now", HTMLElement), phrase("texts.nothing"));
+    setText(find("text-now-at", HTMLElement), phrase("texts.now"));
   }
 
   /** The model wrote `text` at this moment. */
   wrote(atMs: number, text: string): void {
     const [id, at] = atMs === 0 ? ["text-before", "text-before-at"] : ["text-now", "text-now-at"];
     setText(find(id, HTMLElement), legible(text));
-    setText(find(at, HTMLElement), atMs === 0 ? "At the start" : `After ${(atMs / 1_000).toFixed(1)} s`);
+    setText(
+      find(at, HTMLElement),
+      atMs === 0 ? phrase("texts.start") : phrase("texts.after", { time: fixed(atMs / 1_000, 1) }),
+    );
   }
 
   /** Somebody did something: what comes of it is told soon. */

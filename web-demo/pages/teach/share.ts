@@ -1,6 +1,8 @@
 /** The link to this very moment, and its digest: whoever opens the link gets the same one. */
+
 import { find, say, setText } from "../shared/dom.js";
 import { copyFrom } from "../shared/link.js";
+import { phrase } from "../words/phrase.js";
 import type { Stage } from "./run/stage.js";
 
 /** The fragment for this moment, and what of it no link can hold. */
@@ -29,8 +31,12 @@ export class Share {
   async #copy(): Promise<void> {
     const leftOut = this.#write();
     const copied = await copyFrom(this.#link);
-    const what = leftOut === null ? ": it leads to this very moment." : `, but ${leftOut}.`;
-    say(this.#said, copied ? `Copied${what}` : `Selected: press Ctrl+C to copy it${leftOut === null ? "." : what}`);
+    say(
+      this.#said,
+      leftOut === null
+        ? phrase(copied ? "share.copied" : "share.selected")
+        : phrase(copied ? "share.copiedPartly" : "share.selectedPartly", { leftOut }),
+    );
   }
 
   /** Puts the link to this moment into its field, and gives what it cannot tell. */
@@ -49,12 +55,12 @@ export class Share {
     const { lesson, twin } = await this.#stage.digests();
     // It may have gone on meanwhile.
     if (this.#stage.clock.targetMs === atMs)
-      setText(this.#digest, `At ${atMs} ms: ${lesson} decoupled, ${twin} in lock-step.`);
+      setText(this.#digest, phrase("share.digestAt", { ms: atMs, lesson, twin }));
   }
 
   clear(): void {
     this.#link.value = "";
-    setText(this.#digest, "Pause the run to see it.");
+    setText(this.#digest, phrase("share.pauseFirst"));
     setText(this.#said, "");
   }
 }

@@ -2,8 +2,10 @@
  * A leaderboard without a server: links carry the best runs, each with a name, and with everything that decides it, so
  * that whoever opens the link can check what it claims.
  */
+
 import { legible } from "../../shared/format.js";
 import type { Action, LessonSpec } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import { readActions, writeAction } from "../run/address.js";
 import { isAllowed, KNOBS, settled } from "../run/knobs.js";
 import { CHALLENGE, counts, DEEDS_MAX, deedsOf, FREE, type Result } from "./challenge.js";
@@ -31,7 +33,7 @@ const KNOBS_FREE = KNOBS.filter(({ key }) => (FREE as readonly string[]).include
 /** A name as it is shown: one line, short, and without what would turn the text about. */
 export function tidy(name: string): string {
   const plain = legible(name).replace(/\s+/g, " ").trim();
-  return [...plain].slice(0, NAME_MAX).join("").trim() || "Somebody";
+  return [...plain].slice(0, NAME_MAX).join("").trim() || phrase("challenge.somebody");
 }
 
 /** Whether two are the same run by the same name. */
@@ -77,9 +79,8 @@ export function readBoard(
   for (const entry of read) if (entry !== null && !entries.some((other) => isSame(other, entry))) entries.push(entry);
   const broken = read.filter((entry) => entry === null).length;
   const notices = [
-    broken > 0 &&
-      `${broken === 1 ? "One score" : `${broken} scores`} of this link cannot be read, and ${broken === 1 ? "is" : "are"} left out.`,
-    texts.length > ENTRIES_MAX && `This link has more than ${ENTRIES_MAX} scores; the rest is left out.`,
+    broken > 0 && phrase("address.scores", { count: broken }),
+    texts.length > ENTRIES_MAX && phrase("address.scoresMax", { max: ENTRIES_MAX }),
   ].filter((notice) => notice !== false);
   return { entries: best(entries), notices };
 }
@@ -125,10 +126,12 @@ export function wayInWords({ spec, deeds }: Pick<Entry, "spec" | "deeds">): stri
     // Of "Quorum, K" the letter is enough.
     const name = knob.label.split(", ").at(-1)!;
     if (knob.kind === "slider") return `${name} ${knob.say(Number(value))}`;
-    const option = knob.options.find(([one]) => one === value)?.[1] ?? "";
-    return knob.key === "code" ? `${option.split(",")[0]} bits` : option;
+    if (knob.key === "code") return phrase(`bits.${spec.code}`);
+    return knob.options.find(([one]) => one === value)?.[1] ?? "";
   });
-  return `${said.join(", ")}; ${deeds.length === 0 ? "nothing done by hand" : `${deeds.length} ${deeds.length === 1 ? "deed" : "deeds"} by hand`}`;
+  const { length } = deeds;
+  const did = length === 0 ? phrase("challenge.wayNoDeeds") : phrase("challenge.wayDeeds", { count: length });
+  return phrase("challenge.way", { settings: said.join(", "), deeds: did });
 }
 
 /** A run as an entry. */

@@ -1,6 +1,8 @@
 /** The challenge: a run of a minute that is broken four times, with settings and deeds left to whoever takes it. */
+
 import { milliseconds } from "../../shared/format.js";
 import type { Action, Frame, LessonSpec } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import { isDone, type Plan } from "../guide/own.js";
 
 /** Settings that are free; everything else decides how hard it is. */
@@ -26,7 +28,7 @@ const FAULTS: readonly Action[] = [
 /** It is a stage like a chapter's, and links name it like one. */
 export const CHALLENGE = {
   id: "challenge",
-  title: "The challenge",
+  title: phrase("challenge.title"),
   // Narrow links, and settings that could be better in every respect.
   stage: {
     islands: 5,
@@ -93,12 +95,15 @@ export function isAttempt({ spec, actions, changes }: Plan, stage: LessonSpec): 
   return isSame && changes.length === 0 && deeds !== null && deeds.length <= DEEDS_MAX;
 }
 
-/** "At 20 s island 4 becomes eight times slower." */
+/** "At 20 s island 4 becomes 8 times slower." */
 export function faultsInWords(): string[] {
-  const what = ({ deed, factor }: Action) =>
-    deed === "kill" ? "dies" : deed === "slow" ? `becomes ${factor} times slower` : "is cut off";
-  return FAULTS.map((fault) => `At ${milliseconds(fault.atMs)} island ${fault.island + 1} ${what(fault)}.`);
+  return FAULTS.map(({ atMs, island, deed, factor }) => {
+    const values = { time: milliseconds(atMs), island: island + 1 };
+    if (deed === "kill") return phrase("challenge.faults.kill", values);
+    if (deed === "slow") return phrase("challenge.faults.slow", { ...values, factor });
+    return phrase("challenge.faults.partition", values);
+  });
 }
 
 /** What is asked for, in words. */
-export const GOAL = `Have the model guess text that it has never seen as well as can be: reach the lowest held-out loss after ${milliseconds(END_MS)} of the run, and keep goodput at ${GOODPUT_MIN_SAID} or more.`;
+export const GOAL = phrase("challenge.goal", { time: milliseconds(END_MS), goodput: GOODPUT_MIN_SAID });

@@ -1,5 +1,7 @@
 /** Replays a run of the challenge beside the stage, as fast as can be, to see what it comes to. */
+
 import type { Frame } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import { Goodput } from "../goodput.js";
 import type { Plan } from "../guide/own.js";
 import type { Ask, Tell } from "../run/messages.js";
@@ -22,12 +24,12 @@ export function replay({ spec, actions, changes }: Plan, reached: (nowMs: number
         reached(frame.nowMs);
         const found = resultOf(frame, goodput.ours);
         if (found) came(found);
-        else if (frame.nowMs >= END_MS) failed(new Error("nothing was measured"));
+        else if (frame.nowMs >= END_MS) failed(new Error(phrase("failures.unmeasured")));
       }
     };
     worker.onerror = (event) => {
       event.preventDefault();
-      failed(new Error(event.message || "a Worker could not be loaded"));
+      failed(new Error(event.message || phrase("failures.worker")));
     };
     ask({ ask: "be", kind: "lesson" });
   });

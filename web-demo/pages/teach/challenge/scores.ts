@@ -3,6 +3,7 @@
 import { fillRows, find, make, say, setAttribute, setText } from "../../shared/dom.js";
 import { nats, percent } from "../../shared/format.js";
 import { copyFrom } from "../../shared/link.js";
+import { phrase } from "../../words/phrase.js";
 import { actionsOf, best, ENTRIES_MAX, type Entry, isSame, isSameRun, wayInWords } from "./board.js";
 import { counts, END_MS, type Result } from "./challenge.js";
 import { replay } from "./replay.js";
@@ -18,11 +19,11 @@ interface Scored extends Entry {
 }
 
 const WORDS: Readonly<Record<Proof, string>> = {
-  claimed: "claimed by the link",
-  checking: "being replayed",
-  seen: "✓ seen in this page",
-  refuted: "✗ not as claimed",
-  failed: "could not be replayed",
+  claimed: phrase("challenge.proofs.claimed"),
+  checking: phrase("challenge.proofs.checking"),
+  seen: phrase("challenge.proofs.seen"),
+  refuted: phrase("challenge.proofs.refuted"),
+  failed: phrase("challenge.proofs.failed"),
 };
 
 export class Scores {
@@ -75,17 +76,21 @@ export class Scores {
   /** This is what an entry's run comes to. */
   #proved(entry: Entry, result: Result): void {
     const holds = result.loss === entry.result.loss && result.goodput === entry.result.goodput;
-    const came = `its run comes to loss ${nats(result.loss)}, goodput ${percent(result.goodput)}${counts(result) ? "" : ", which does not count"}`;
+    const values = { loss: nats(result.loss), goodput: percent(result.goodput) };
+    const came = phrase(counts(result) ? "challenge.comes" : "challenge.comesToNothing", values);
     this.#mark(entry, holds ? { proof: "seen", note: "" } : { proof: "refuted", note: came, result });
     say(
       this.#said,
-      holds ? `Checked: ${entry.name}'s score holds.` : `Checked: ${entry.name}'s score is wrong, ${came}.`,
+      holds
+        ? phrase("challenge.checked", { name: entry.name })
+        : phrase("challenge.checkedWrong", { name: entry.name, came }),
     );
     this.#host.changed();
   }
 
   async #check(entry: Entry): Promise<void> {
-    const seconds = (ms: number) => `${Math.floor(ms / 1_000)} of ${END_MS / 1_000} s`;
+    const seconds = (ms: number) =>
+      phrase("challenge.progress", { seconds: Math.floor(ms / 1_000), all: END_MS / 1_000 });
     this.#mark(entry, { proof: "checking", note: seconds(0) });
     try {
       const plan = { spec: entry.spec, actions: actionsOf(entry), changes: [] };
@@ -121,8 +126,8 @@ export class Scores {
       make("span", { class: "number board-result" }),
       make("span", { class: "small quiet board-way" }),
       make("span", { class: "small board-proof" }),
-      make("button", { type: "button", class: "board-check" }, "Check it"),
-      make("a", { class: "small board-watch" }, "Watch it"),
+      make("button", { type: "button", class: "board-check" }, phrase("challenge.check")),
+      make("a", { class: "small board-watch" }, phrase("challenge.watch")),
     );
     row.querySelector("button")?.addEventListener("click", () => {
       const entry = this.#all[[...this.#list.children].indexOf(row)];
@@ -136,15 +141,15 @@ export class Scores {
     const [named, came, way, proven, check, watch] = [...row.children] as HTMLElement[];
     if (!named || !came || !way || !proven || !check || !watch) return;
     setText(named, name);
-    setText(came, `loss ${nats(result.loss)}, goodput ${percent(result.goodput)}`);
+    setText(came, phrase("challenge.result", { loss: nats(result.loss), goodput: percent(result.goodput) }));
     setText(way, wayInWords(entry));
-    setText(proven, note === "" ? WORDS[proof] : `${WORDS[proof]}: ${note}`);
+    setText(proven, note === "" ? WORDS[proof] : phrase("challenge.proofNote", { proof: WORDS[proof], note }));
     setAttribute(proven, "data-proof", proof);
     check.hidden = proof === "seen" || proof === "refuted";
     setAttribute(check, "aria-disabled", proof === "checking" ? "true" : null);
-    setAttribute(check, "aria-label", `Check it: replay ${name}'s run`);
+    setAttribute(check, "aria-label", phrase("challenge.checkLabel", { name }));
     setAttribute(watch, "href", this.#host.linkTo(entry));
-    setAttribute(watch, "aria-label", `Watch it: ${name}'s run`);
+    setAttribute(watch, "aria-label", phrase("challenge.watchLabel", { name }));
   }
 
   async #share(): Promise<void> {
@@ -154,11 +159,6 @@ export class Scores {
     link.value = url.href;
     link.hidden = false;
     const copied = await copyFrom(link);
-    say(
-      this.#said,
-      copied
-        ? "Copied: whoever opens the link finds the challenge and this board."
-        : "Selected: press Ctrl+C to copy it.",
-    );
+    say(this.#said, phrase(copied ? "challenge.boardCopied" : "challenge.boardSelected"));
   }
 }

@@ -1,7 +1,9 @@
 /** The challenge's part of the guide: what is asked for, how it stands, and how it ended. */
+
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { nats, percent } from "../../shared/format.js";
 import type { Frame, LessonSpec } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import type { Plan } from "../guide/own.js";
 import type { Live } from "../live.js";
 import { type Entry, entryOf, NAME_MAX } from "./board.js";
@@ -85,13 +87,14 @@ export class ChallengeView {
     const whose = isOurs ? this.scores.saw(entryOf("", result, run.spec, run.actions)) : null;
     const canEnter = isOurs && counts(result) && whose === null;
     const verdict = !isOurs
-      ? "But this run is not the challenge's: it has other islands, links, faults or chance, so it does not count."
+      ? phrase("challenge.foreign")
       : whose !== null
-        ? `This is ${whose}'s run.`
+        ? phrase("challenge.whose", { name: whose })
         : canEnter
-          ? "That counts. Put your name to it:"
-          : `Goodput is below ${GOODPUT_MIN_SAID}, so this run does not count. Help the islands as soon as something breaks.`;
-    setText(this.#ended, `Loss ${nats(result.loss)}, goodput ${percent(result.goodput)}. ${verdict}`);
+          ? phrase("challenge.counts")
+          : phrase("challenge.countsNot", { goodput: GOODPUT_MIN_SAID });
+    const came = phrase("challenge.ended", { loss: nats(result.loss), goodput: percent(result.goodput) });
+    setText(this.#ended, `${came} ${verdict}`);
     this.#form.hidden = !canEnter;
   }
 
@@ -100,10 +103,7 @@ export class ChallengeView {
     const entry = entryOf(this.#name.value, this.#result, this.#run.spec, this.#run.actions);
     const isIn = this.scores.enter(entry);
     this.#form.hidden = isIn;
-    setText(
-      this.#said,
-      isIn ? "You are on the board. Copy the link: the board goes with it." : "Eight runs here are better: try again.",
-    );
+    setText(this.#said, phrase(isIn ? "challenge.entered" : "challenge.notEntered"));
     find("board-title", HTMLElement).focus();
   }
 
@@ -113,9 +113,10 @@ export class ChallengeView {
     const { nowMs, run } = this.#frame;
     const goodput = this.#live?.goodput ?? null;
     const left = Math.max(0, Math.ceil((END_MS - nowMs) / 1_000));
+    const values = { loss: nats(run.heldOut), goodput: percent(goodput) };
     setText(
       this.#stands,
-      `${left > 0 ? `${left} s to go` : "Over"}: loss ${nats(run.heldOut)}, goodput ${percent(goodput)}`,
+      left > 0 ? phrase("challenge.toGo", { ...values, seconds: left }) : phrase("challenge.over", values),
     );
     setAttribute(this.#stands, "data-tone", goodput !== null && goodput < GOODPUT_MIN ? "trouble" : "going");
   }

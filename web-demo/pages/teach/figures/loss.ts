@@ -1,9 +1,12 @@
 /** Held-out loss of both over virtual time, above the floor that no model goes below. */
+
 import { find, setAttribute, setText } from "../../shared/dom.js";
 import { nats } from "../../shared/format.js";
+import { fixed, plain } from "../../shared/language.js";
 import { painter } from "../../shared/paint.js";
 import { type PlotLine, type PlotSpec, plot, steps } from "../../shared/plot.js";
 import { typeScale } from "../../shared/type.js";
+import { phrase } from "../../words/phrase.js";
 import { breachInWords, NOTHING, type Watched } from "../guide/watched.js";
 import type { HeldOut, Live } from "../live.js";
 
@@ -19,9 +22,6 @@ const SPOILT = 1.25;
 /** Ahead by less than this, in nats, nobody is ahead. */
 const AHEAD = 0.02;
 
-const MEANING =
-  "Loss: how badly the model guesses text it has never seen. Goodput: what was trained, of what the islands could have trained.";
-
 /** What the figures mean; where the run in lock-step has the lower loss, why it may have. */
 export function noteOf({
   heldOut,
@@ -29,17 +29,17 @@ export function noteOf({
   stalledSinceMs,
 }: Pick<Live, "heldOut" | "twinHeldOut" | "stalledSinceMs">): string {
   const [ours, twin] = [heldOut.at(-1)?.loss, twinHeldOut.at(-1)?.loss];
-  if (ours === undefined || twin === undefined || ours - twin < AHEAD) return MEANING;
-  return stalledSinceMs === null
-    ? "Lock-step is ahead for now: it shares what was learnt at every step, and a young model gains most from that. A fault would stop it."
-    : "Lock-step was ahead when it stopped, for it shares at every step. It learns nothing while it stands still; the islands go on.";
+  if (ours === undefined || twin === undefined || ours - twin < AHEAD) return phrase("figures.meaning");
+  return phrase(stalledSinceMs === null ? "figures.twinAhead" : "figures.twinStopped");
 }
 
 /** What a chapter measures, and where the run was broken, on the axis of the chart, which ends at `endMs`. */
 export function marksOf({ breaches, stretches }: Watched, endMs: number): Pick<PlotSpec, "bands" | "moments"> {
   const bands = stretches.flatMap(({ of, fromMs, untilMs }) => {
     const [from, until] = [fromMs / 1_000, Math.min(untilMs ?? endMs, endMs) / 1_000];
-    return until > from ? [{ from, until, label: of === "before" ? "before" : "after" }] : [];
+    return until > from
+      ? [{ from, until, label: phrase(of === "before" ? "figures.beforeBand" : "figures.afterBand") }]
+      : [];
   });
   const [first] = breaches;
   const moments =
@@ -101,10 +101,10 @@ export class LossChart {
     const highest = Math.min(most, Math.max(floor + 1, ...losses));
     const [min, max] = [Math.min(floor, ...losses) - 0.1, highest + 0.1];
     const lines: PlotLine[] = [
-      { label: "decoupled", tone: "1", points: ours },
-      { label: "lock-step", tone: "2", dash: "7 4", points: twin },
+      { label: phrase("figures.decoupledLine"), tone: "1", points: ours },
+      { label: phrase("figures.lockstepLine"), tone: "2", dash: "7 4", points: twin },
       {
-        label: "floor",
+        label: phrase("figures.floorLine"),
         tone: "quiet",
         dash: "2 4",
         points: [
@@ -120,21 +120,18 @@ export class LossChart {
       right: 92,
       lines,
       ...marksOf(this.watched, endMs),
-      x: { min: 0, max: endMs / 1_000, ticks: steps(0, endMs / 1_000), say: (s) => `${s} s`, title: "time of the run" },
-      y: {
-        min,
-        max,
-        ticks: steps(min, max),
-        say: (loss) => loss.toFixed(1),
-        title: "loss on text it has never seen: lower is better",
+      x: {
+        min: 0,
+        max: endMs / 1_000,
+        ticks: steps(0, endMs / 1_000),
+        say: (s) => `${plain(s)} s`,
+        title: phrase("figures.timeAxis"),
       },
+      y: { min, max, ticks: steps(min, max), say: (loss) => fixed(loss, 1), title: phrase("figures.lossAxis") },
     });
     setText(this.#note, noteOf(live));
     const last = (all: readonly (readonly [number, number])[]) => nats(all.at(-1)?.[1] ?? null);
-    setAttribute(
-      this.#svg,
-      "aria-label",
-      `Loss on text that the model has never seen, lower is better: decoupled ${last(ours)}, lock-step ${last(twin)}, floor ${nats(floor)}.`,
-    );
+    const read = phrase("figures.read", { ours: last(ours), twin: last(twin), floor: nats(floor) });
+    setAttribute(this.#svg, "aria-label", read);
   }
 }

@@ -1,6 +1,8 @@
 /** Decoupled and in lock-step, figure beside figure. */
+
 import { find, setText } from "../../shared/dom.js";
-import { bytes, count, duration, nats, percent } from "../../shared/format.js";
+import { bytes, count, duration, nats, percent, UNKNOWN } from "../../shared/format.js";
+import { phrase } from "../../words/phrase.js";
 import type { Live } from "../live.js";
 
 type Row = readonly [id: string, ours: string, twin: string];
@@ -14,7 +16,7 @@ export function rowsOf(live: Live): readonly Row[] {
     ["held-out", nats(run.heldOut), nats(twin.heldOut)],
     ["goodput", percent(live.goodput), percent(live.twinGoodput)],
     ["trained", count(run.tokensTrained), count(twin.tokens)],
-    ["participation", percent(run.participation), twin.tokens > 0 ? "all" : "–"],
+    ["participation", percent(run.participation), twin.tokens > 0 ? phrase("figures.all") : UNKNOWN],
     ["bytes", bytes(run.bytesUp + run.bytesDown), bytes(twin.bytes)],
     ["still", duration(live.idleMs / 1_000), duration((live.stalledMs + live.standstillMs) / 1_000)],
   ];
@@ -34,7 +36,12 @@ export class FiguresTable {
     setText(this.#floor, nats(run.floor));
     setText(
       this.#more,
-      `${count(run.rounds)} rounds, ${count(run.late)} answers late, ${count(run.refused)} refused; grace now ${Math.round(run.graceMs)} ms.`,
+      phrase("figures.more", {
+        rounds: count(run.rounds),
+        late: count(run.late),
+        refused: count(run.refused),
+        grace: Math.round(run.graceMs),
+      }),
     );
   }
 }

@@ -1,5 +1,7 @@
 /** After the last chapter: what was predicted, and where to go from here. */
+
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
+import { phrase } from "../../words/phrase.js";
 import type { Chapter } from "./chapter.js";
 
 /** Whether each chapter that was seen to its end came as predicted. */
@@ -8,12 +10,11 @@ export type Score = ReadonlyMap<string, boolean>;
 /** "Of the 3 chapters that you tried, 2 came as you predicted; 6 are left." */
 export function scoreOf(score: Score, chapters: number): string {
   const right = [...score.values()].filter(Boolean).length;
-  const came = `${right === 0 ? "none" : right} came as you predicted`;
-  if (score.size === 0) return `You have not tried any of the ${chapters} chapters yet.`;
-  if (score.size === chapters) return `Of ${chapters} chapters, ${came}.`;
-  const tried = score.size === 1 ? "Of the one chapter" : `Of the ${score.size} chapters`;
-  const left = chapters - score.size;
-  return `${tried} that you tried, ${came}; ${left === 1 ? "one is" : `${left} are`} left.`;
+  const came = right === 0 ? phrase("ending.noneCame") : phrase("ending.came", { count: right });
+  if (score.size === 0) return phrase("ending.untried", { chapters });
+  if (score.size === chapters) return phrase("ending.whole", { chapters, came });
+  const left = phrase("ending.left", { count: chapters - score.size });
+  return phrase("ending.tried", { count: score.size, came, left });
 }
 
 export class Ending {
@@ -61,7 +62,8 @@ export class Ending {
     button.dataset["chapter"] = id;
     setText(button, title);
     const came = this.#score.get(id);
-    setText(said, came === undefined ? "not tried" : came ? "as you predicted" : "not as you predicted");
+    const key = came === undefined ? "ending.rowUntried" : came ? "ending.rowRight" : "ending.rowWrong";
+    setText(said, phrase(key));
     setAttribute(said, "data-came", came === undefined ? null : String(came));
   }
 }

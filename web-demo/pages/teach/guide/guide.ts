@@ -3,9 +3,10 @@
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { percent } from "../../shared/format.js";
 import type { Action, Frame, LessonSpec, TwinFrame } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import { CHALLENGE } from "../challenge/challenge.js";
 import type { HeldOut, Live } from "../live.js";
-import { named } from "../sentence.js";
+import { numbers } from "../sentence.js";
 import type { Chapter } from "./chapter.js";
 import { CHAPTERS } from "./chapters/index.js";
 import { Ending } from "./ending.js";
@@ -50,7 +51,9 @@ export class Guide {
 
   constructor(hand: Stagehand) {
     this.#hand = hand;
-    CHAPTERS.forEach(({ id, title }, at) => this.#dot(id, String(at + 1), title, `${at + 1}: ${title}`));
+    CHAPTERS.forEach(({ id, title }, at) =>
+      this.#dot(id, String(at + 1), title, phrase("guide.dot", { number: at + 1, title })),
+    );
     this.#dot(CHALLENGE.id, "★", CHALLENGE.title, CHALLENGE.title);
     find("chapter-before", HTMLButtonElement).addEventListener("click", () => this.go(-1));
     find("chapter-after", HTMLButtonElement).addEventListener("click", () => this.go(1));
@@ -113,12 +116,12 @@ export class Guide {
     for (const dot of this.#dots.querySelectorAll("button"))
       setAttribute(dot, "aria-current", dot.dataset["chapter"] === this.id ? "step" : null);
     const title = chapter?.title ?? (at === CHALLENGED ? CHALLENGE.title : null);
-    document.title = title === null ? this.#title : `${title} · ${this.#title}`;
-    const number = chapter ? `Chapter ${at + 1} of ${CHAPTERS.length}` : "";
+    document.title = title === null ? this.#title : phrase("guide.pageTitle", { title, page: this.#title });
+    const number = chapter ? phrase("guide.number", { number: at + 1, chapters: CHAPTERS.length }) : "";
     setText(find("chapter-number", HTMLElement), number);
     const after = find("chapter-after", HTMLButtonElement);
     after.hidden = at === CHALLENGED;
-    setText(after, at === ENDING ? "The challenge" : at === ENDING - 1 ? "How you did" : "Next chapter");
+    setText(after, phrase(at === ENDING ? "challenge.title" : at === ENDING - 1 ? "guide.toEnding" : "guide.next"));
   }
 
   /** Shows a chapter from its beginning, the challenge, or the opening; `stage` is what its own run is. */
@@ -247,32 +250,36 @@ export class Guide {
     for (const part of [this.#toBreak, find("chapter-text", HTMLElement), find("predict-title", HTMLElement)])
       part.hidden = found !== null;
     if (isLeft) find("found-title", HTMLElement).focus({ preventScroll: true });
-    const verdict =
-      this.#guess === null ? "" : this.#guess === found?.answer ? "As you predicted. " : "Not as you predicted. ";
-    setText(this.#foundText, found ? verdict + found.text : "");
+    const isRight = this.#guess === found?.answer;
+    const verdict = phrase(isRight ? "guide.asPredicted" : "guide.notAsPredicted");
+    const seen = this.#guess === null ? [found?.text] : [verdict, found?.text];
+    setText(this.#foundText, found ? seen.join(" ") : "");
     this.#strips.show(found?.strips ?? []);
     fillRows(find("arrows", HTMLElement), found?.arrows ?? [], blankArrow, (row, { label, length }) => {
-      setText(row.children[1]!, `${label}, ${percent(length)}`);
+      setText(row.children[1]!, phrase("guide.arrow", { label, length: percent(length) }));
       row.style.setProperty("--length", Math.min(1, length).toFixed(3));
     });
   }
 
   #hint({ chapter, phase, isWarm, measuredMs }: Inquiry): string {
-    const left = (ms: number) => `${Math.max(0, Math.ceil((ms - measuredMs) / 1_000))} s of the run`;
+    const left = (ms: number) => Math.max(0, Math.ceil((ms - measuredMs) / 1_000));
     switch (phase.phase) {
       case "before":
-        if (this.#guess === null) return "Choose an answer first.";
-        if (!isWarm) return `First the undisturbed run is measured: ${left(chapter.beforeMs)} more.`;
-        return chapter.break.kind === "setting" ? "The run begins anew with it." : "Now.";
+        if (this.#guess === null) return phrase("guide.hints.choose");
+        if (!isWarm) return phrase("guide.hints.measuring", { seconds: left(chapter.beforeMs) });
+        return phrase(chapter.break.kind === "setting" ? "guide.hints.setting" : "guide.hints.now");
       case "changed":
-        return "This run has been changed: it cannot answer the question.";
+        return phrase("guide.hints.changed");
       case "breaking":
-        if (phase.left.length > 0) return `Go on: ${named(phase.left.map(({ island }) => island))} too.`;
-        return `Watch: ${left((chapter.skipMs ?? 0) + chapter.afterMs)} more.`;
+        if (phase.left.length > 0) {
+          const islands = numbers(phase.left.map(({ island }) => island));
+          return phrase("guide.hints.goOn", { count: phase.left.length, islands });
+        }
+        return phrase("guide.hints.watch", { seconds: left((chapter.skipMs ?? 0) + chapter.afterMs) });
       case "after":
-        return `Watch: ${left(chapter.afterMs)} more.`;
+        return phrase("guide.hints.watch", { seconds: left(chapter.afterMs) });
       case "found":
-        return "Done.";
+        return phrase("guide.hints.done");
     }
   }
 }

@@ -1,5 +1,8 @@
 /** What the pictures mark of a chapter's question: where its run was broken, and which stretches of it are measured. */
 
+import { fixed, plain } from "../../shared/language.js";
+import { phrase } from "../../words/phrase.js";
+
 /** Somebody broke the run at a moment: an island of it, or, where it is `null`, all of it with another setting. */
 export interface Breach {
   readonly atMs: number;
@@ -38,14 +41,17 @@ export function lastOf({ stretches }: Watched, nowMs: number): Stretch | null {
 /** "measured before the break: 3 of 6 s"; short where there is little room. */
 export function stretchInWords(stretch: Stretch, { breaches }: Watched, nowMs: number, isShort: boolean): string {
   const isSetting = breaches.some(({ island }) => island === null);
-  const of = stretch.of === "before" ? "before the break" : isSetting ? "with the change" : "since the break";
+  const after = isSetting ? "watched.changed" : "watched.since";
+  const said = phrase(stretch.of === "before" ? "watched.before" : after);
   const due = Math.round(stretch.dueMs / 1_000);
   const passed = Math.floor((shareOf(stretch, nowMs) * stretch.dueMs) / 1_000 + 1e-9);
-  const seconds = passed >= due ? `${due} s` : `${passed} of ${due} s`;
-  return isShort ? `${of}: ${seconds}` : `measured ${of}: ${seconds}`;
+  const time = passed >= due ? `${plain(due)} s` : phrase("watched.passed", { passed, due });
+  return phrase(isShort ? "watched.short" : "watched.long", { stretch: said, time });
 }
 
 /** "broken at 6.2 s". */
 export function breachInWords({ atMs, island }: Breach): string {
-  return island === null ? "changed" : `broken at ${(atMs / 1_000).toFixed(1)} s`;
+  return island === null
+    ? phrase("watched.setting")
+    : phrase("watched.broken", { time: `${fixed(atMs / 1_000, 1)} s` });
 }

@@ -1,8 +1,10 @@
 /** The islands: what each does, and the switches that break it. */
 
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
+import { fixed } from "../../shared/language.js";
 import type { Deed, Frame, Island } from "../../shared/lesson.js";
 import { Spark } from "../../shared/spark.js";
+import { type Key, phrase } from "../../words/phrase.js";
 import { badgeOf, extraOf, farFactor, figuresOf, isAway } from "./words.js";
 
 /** Does `deed` to an island. */
@@ -24,20 +26,18 @@ class Card {
   readonly #spark: Spark;
   readonly #canvas: HTMLCanvasElement;
   readonly #buttons: Readonly<Record<"kill" | "slow" | "far" | "partition" | "poison" | "lie", HTMLButtonElement>>;
-  readonly #name: string;
+  readonly #number: number;
+  /** The loss that its line begins with. */
+  #firstLoss: number | null = null;
   #steps = -1;
   #drawn = 0;
   #seen: Island | undefined;
   #isFar = false;
 
   constructor(index: number, act: Act) {
-    const name = `Island ${index + 1}`;
-    this.#canvas = make("canvas", {
-      class: "spark",
-      role: "img",
-      "aria-label": `Training loss of ${name.toLowerCase()}`,
-    });
-    this.#name = name.toLowerCase();
+    const island = index + 1;
+    this.#number = island;
+    this.#canvas = make("canvas", { class: "spark", role: "img", "aria-label": phrase("islands.loss", { island }) });
     const button = (does: (island: Island) => void) => {
       const made = make("button", { type: "button" });
       made.addEventListener("click", () => this.#seen && does(this.#seen));
@@ -55,13 +55,13 @@ class Card {
     this.root = make(
       "li",
       { class: "island" },
-      make("h3", {}, name),
+      make("h3", {}, phrase("islands.name", { island })),
       this.#state,
       this.#figures,
       this.#canvas,
       make(
         "div",
-        { class: "switches", role: "group", "aria-label": `Break ${name.toLowerCase()}` },
+        { class: "switches", role: "group", "aria-label": phrase("islands.break", { island }) },
         ...Object.values(this.#buttons),
       ),
     );
@@ -71,6 +71,7 @@ class Card {
   /** A new run: its line begins anew. */
   reset(): void {
     this.#spark.clear();
+    this.#firstLoss = null;
     [this.#steps, this.#drawn] = [-1, 0];
   }
 
@@ -83,12 +84,12 @@ class Card {
     setText(this.#state, state);
     setAttribute(this.#state, "data-tone", tone);
     setText(this.#figures, away || expected ? "" : figuresOf(island));
-    this.#call(kill, away ? "Start again" : "Kill");
-    this.#call(slow, island.slow > 1 ? "Speed up" : "Slow");
-    this.#call(far, this.#isFar ? "Near" : "Far");
-    this.#call(partition, island.partitioned ? "Heal" : "Cut off");
-    this.#call(poison, island.poisoned ? "Cure" : "Poison");
-    this.#call(lie, island.lies ? "Be honest" : "Lie");
+    this.#call(kill, away ? "islands.start" : "islands.kill");
+    this.#call(slow, island.slow > 1 ? "islands.fast" : "islands.slow");
+    this.#call(far, this.#isFar ? "islands.near" : "islands.far");
+    this.#call(partition, island.partitioned ? "islands.heal" : "islands.cut");
+    this.#call(poison, island.poisoned ? "islands.cure" : "islands.poison");
+    this.#call(lie, island.lies ? "islands.honest" : "islands.lie");
     kill.classList.toggle("danger", !away);
     kill.classList.toggle("primary", away);
     kill.disabled = expected;
@@ -100,17 +101,16 @@ class Card {
     if (island.loss === null || island.steps <= this.#steps || now - this.#drawn < SPARK_MS) return;
     [this.#steps, this.#drawn] = [island.steps, now];
     this.#spark.push(island.loss);
-    setAttribute(
-      this.#canvas,
-      "aria-label",
-      this.#spark.describe().replace("Training loss", `Training loss of ${this.#name}`),
-    );
+    this.#firstLoss ??= island.loss;
+    const values = { island: this.#number, first: fixed(this.#firstLoss, 2), last: fixed(island.loss, 2) };
+    setAttribute(this.#canvas, "aria-label", phrase("islands.lossRead", values));
   }
 
   /** What a button says begins its name, for those who call it by what they see. */
-  #call(button: HTMLButtonElement, text: string): void {
-    setText(button, text);
-    setAttribute(button, "aria-label", `${text}: ${this.#name}`);
+  #call(button: HTMLButtonElement, key: Key): void {
+    const action = phrase(key);
+    setText(button, action);
+    setAttribute(button, "aria-label", phrase("islands.action", { action, island: this.#number }));
   }
 }
 

@@ -4,7 +4,9 @@
  * Only what differs from the chapter's stage is written. What cannot be read is left out, and said. A run with a moment
  * stands still at it; one without begins at its seed and plays, with everything that was done to it.
  */
+
 import { type Action, type Change, type Deed, LESSON_MS_MAX, type LessonSpec } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import { isLive, partsOf, settingOf } from "./changes.js";
 import { isAllowed, KNOBS, type Knob, settled } from "./knobs.js";
 
@@ -80,12 +82,10 @@ export function linkOf(chapter: string): string {
 
 /** What of a place does not fit into its link, in words; `null` if all does. */
 export function leftOut(place: Place): string | null {
-  const parts = [
-    [place.actions, place.changes].some((all) => all.length > ACTIONS_MAX || !all.every(isLinkable)) &&
-      `not all that was done to this run: a link holds ${ACTIONS_MAX} deeds of the first ${HOURS_MAX} hours`,
-    place.atMs > LESSON_MS_MAX && `not this moment: a run ends after ${HOURS_MAX} hours`,
-  ].filter((part) => part !== false);
-  return parts.length === 0 ? null : parts.join(", and ");
+  const isLong = [place.actions, place.changes].some((all) => all.length > ACTIONS_MAX || !all.every(isLinkable));
+  const deeds = isLong ? phrase("share.deedsLeftOut", { deeds: ACTIONS_MAX, hours: HOURS_MAX }) : null;
+  const moment = place.atMs > LESSON_MS_MAX ? phrase("share.momentLeftOut", { hours: HOURS_MAX }) : null;
+  return deeds !== null && moment !== null ? phrase("share.bothLeftOut", { deeds, moment }) : (deeds ?? moment);
 }
 
 function isLinkable({ atMs }: Action | Change): boolean {
@@ -113,10 +113,10 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
   const notices: string[] = [];
   const version = fields.get("v");
   if (version !== null && version !== String(VERSION))
-    notices.push(`This link is of another version (${clip(version)}); what is still known of it is used.`);
+    notices.push(phrase("address.version", { version: clip(version) }));
   let chapter = fields.get("chapter");
   if (chapter !== null && stageOf(chapter) === undefined) {
-    notices.push(`There is no chapter "${clip(chapter)}".`);
+    notices.push(phrase("address.chapter", { chapter: clip(chapter) }));
     chapter = null;
   }
   const base = stageOf(chapter)!;
@@ -126,20 +126,23 @@ export function read(hash: string, stageOf: StageOf): { readonly place: Place; r
     if (text === null) continue;
     const value = readValue(knob, text);
     if (isAllowed(knob, value)) changed[knob.key] = value;
-    else notices.push(`"${clip(text)}" is nothing for "${knob.label}"; it is ${base.spec[knob.key]}.`);
+    else {
+      const usual = String(base.spec[knob.key]);
+      notices.push(phrase("address.setting", { value: clip(text), setting: knob.label, usual }));
+    }
   }
   const spec = settled({ ...base.spec, ...changed });
   const actions = readActions(fields.get("a") ?? "", spec.islands, notices);
   const changes = readChanges(fields.get("w") ?? "", spec, notices);
   const atMs = number(fields.get("t") ?? "0");
-  if (!(atMs >= 0 && atMs <= LESSON_MS_MAX)) notices.push("The moment of this link cannot be read; it begins at 0.");
+  if (!(atMs >= 0 && atMs <= LESSON_MS_MAX)) notices.push(phrase("address.moment"));
   const speed = SPEEDS.find((one) => one === number(fields.get("x") ?? String(base.speed)));
   if (speed === undefined)
-    notices.push(`"${clip(fields.get("x") ?? "")}" is no speed of this page; it is ${base.speed}.`);
+    notices.push(phrase("address.speed", { speed: clip(fields.get("x") ?? ""), usual: base.speed }));
   const view = fields.get("view") ?? "map";
-  if (view !== "map" && view !== "lanes") notices.push(`There is no picture "${clip(view)}"; it is the map.`);
+  if (view !== "map" && view !== "lanes") notices.push(phrase("address.view", { view: clip(view) }));
   const presenter = fields.get("presenter") ?? "0";
-  if (!["0", "1"].includes(presenter)) notices.push(`"${clip(presenter)}" is nothing for presenter mode; it is off.`);
+  if (!["0", "1"].includes(presenter)) notices.push(phrase("address.presenter", { value: clip(presenter) }));
   return {
     place: {
       spec,
@@ -160,7 +163,7 @@ function readFollowed(text: string | null, usual: number | null, fragments: numb
   if (text === ALL) return null;
   const at = number(text ?? "") - 1;
   if (Number.isInteger(at) && at >= 0 && at < fragments) return at;
-  if (text !== null) notices.push(`There is no fragment "${clip(text)}" to follow.`);
+  if (text !== null) notices.push(phrase("address.fragment", { fragment: clip(text) }));
   return usual !== null && usual < fragments ? usual : null;
 }
 
@@ -168,7 +171,7 @@ function readFollowed(text: string | null, usual: number | null, fragments: numb
 export function readActions(text: string, islands: number, notices: string[]): Action[] {
   const actions: Action[] = [];
   const parts = text.split("~").filter(Boolean);
-  if (parts.length > ACTIONS_MAX) notices.push(`This link has more than ${ACTIONS_MAX} deeds; the rest is left out.`);
+  if (parts.length > ACTIONS_MAX) notices.push(phrase("address.deedsMax", { max: ACTIONS_MAX }));
   for (const part of parts.slice(0, ACTIONS_MAX)) {
     const match = /^([a-z])(\d)(?:x(\d{1,2}(?:\.\d{1,3})?|100))?@(\d{1,8})$/.exec(part);
     const deed = DEEDS.get(match?.[1] ?? "");
@@ -176,7 +179,7 @@ export function readActions(text: string, islands: number, notices: string[]): A
     const atMs = Number(match?.[4]);
     const factor = match?.[3] === undefined ? 1 : Number(match[3]);
     if (deed === undefined || island < 0 || island >= islands || !(atMs <= LESSON_MS_MAX) || factor < 1) {
-      notices.push(`"${clip(part)}" is nothing that can be done to this run; it is left out.`);
+      notices.push(phrase("address.deed", { deed: clip(part) }));
       continue;
     }
     actions.push({ atMs, island, deed, factor });
@@ -188,13 +191,13 @@ export function readActions(text: string, islands: number, notices: string[]): A
 function readChanges(text: string, spec: LessonSpec, notices: string[]): Change[] {
   const changes: Change[] = [];
   const parts = text.split("~").filter(Boolean);
-  if (parts.length > ACTIONS_MAX) notices.push(`This link has more than ${ACTIONS_MAX} changes; the rest is left out.`);
+  if (parts.length > ACTIONS_MAX) notices.push(phrase("address.changesMax", { max: ACTIONS_MAX }));
   for (const part of parts.slice(0, ACTIONS_MAX)) {
     const [, short, said = "", at] = /^([a-z]+):([\w.]+)@(\d{1,8})$/.exec(part) ?? [];
     const knob = KNOBS.find((one) => one.short === short);
     const [value, atMs] = [knob && readValue(knob, said), Number(at)];
     if (!knob || !isLive(knob.key) || !isAllowed(knob, value) || !(atMs <= LESSON_MS_MAX)) {
-      notices.push(`"${clip(part)}" is nothing that can change while a run goes on; it is left out.`);
+      notices.push(phrase("address.change", { change: clip(part) }));
       continue;
     }
     changes.push({ atMs, to: settingOf(settled({ ...spec, [knob.key]: value }), knob.key) });

@@ -1,7 +1,9 @@
 /** Everything that can be set: names, ranges and words, for the sliders and for links alike. */
 
 import { bytes, milliseconds, percent } from "../../shared/format.js";
+import { plain } from "../../shared/language.js";
 import type { LessonSpec } from "../../shared/lesson.js";
+import { type Key, phrase } from "../../words/phrase.js";
 
 type Of<T> = { [K in keyof LessonSpec]: LessonSpec[K] extends T ? K : never }[keyof LessonSpec];
 export type NumberKey = Exclude<Of<number>, undefined>;
@@ -39,19 +41,27 @@ export interface Group {
   readonly knobs: readonly Knob[];
 }
 
-const plain = String;
-const ofFragments = (value: number) => (value === 1 ? "1, the whole model" : String(value));
+const ofFragments = (value: number) => (value === 1 ? phrase("settings.wholeModel") : plain(value));
+
+/** What a knob is called, and what is said of it. */
+function called(key: NumberKey | ChoiceKey): Pick<Knob, "label" | "hint"> {
+  return { label: phrase(`settings.knobs.${key}.label`), hint: phrase(`settings.knobs.${key}.hint`) };
+}
+
+/** Values of a choice, each with what it is called. */
+function optionsOf<K extends ChoiceKey>(key: K, values: readonly LessonSpec[K][]): Choice["options"] {
+  return values.map((value) => [value, phrase(`settings.options.${key}.${value}` as Key)] as const);
+}
 
 export const GROUPS: readonly Group[] = [
   {
-    title: "Rounds",
+    title: phrase("settings.groups.rounds"),
     knobs: [
       {
         kind: "slider",
         key: "islands",
         short: "m",
-        label: "Islands, M",
-        hint: "Each trains by itself.",
+        ...called("islands"),
         min: 1,
         max: 8,
         step: 1,
@@ -61,8 +71,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "quorum",
         short: "k",
-        label: "Quorum, K",
-        hint: "Answers that a round waits for.",
+        ...called("quorum"),
         min: 1,
         max: 8,
         step: 1,
@@ -72,8 +81,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "grace",
         short: "g",
-        label: "Grace, γ",
-        hint: "Share of the slack that a round waits on, after its quorum.",
+        ...called("grace"),
         min: 0,
         max: 1,
         step: 0.05,
@@ -83,8 +91,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "syncEvery",
         short: "h",
-        label: "Steps between merges of a fragment, H",
-        hint: "More steps: fewer bytes, staler islands.",
+        ...called("syncEvery"),
         min: 4,
         max: 96,
         step: 4,
@@ -94,8 +101,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "fragments",
         short: "p",
-        label: "Fragments, P",
-        hint: "Parts that the model is merged in.",
+        ...called("fragments"),
         min: 1,
         max: 12,
         step: 1,
@@ -105,8 +111,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "roundsInFlight",
         short: "f",
-        label: "Rounds in flight, τ",
-        hint: "On different fragments.",
+        ...called("roundsInFlight"),
         min: 1,
         max: 4,
         step: 1,
@@ -115,68 +120,46 @@ export const GROUPS: readonly Group[] = [
     ],
   },
   {
-    title: "Updates",
+    title: phrase("settings.groups.updates"),
     knobs: [
       {
         kind: "choice",
         key: "code",
         short: "c",
-        label: "Bits of a parameter",
-        hint: "Both ways.",
-        options: [
-          ["f32", "32, as it is"],
-          ["int4", "4, uniform"],
-          ["e3m0", "4, powers of two"],
-          ["int2", "2"],
-          ["int1", "1"],
-        ],
+        ...called("code"),
+        options: optionsOf("code", ["f32", "int4", "e3m0", "int2", "int1"]),
       },
       {
         kind: "choice",
         key: "merge",
         short: "r",
-        label: "Merge",
-        hint: "Of the islands' updates.",
-        options: [
-          ["radial", "radial-directional (RDA)"],
-          ["mean", "plain weighted mean"],
-        ],
+        ...called("merge"),
+        options: optionsOf("merge", ["radial", "mean"]),
       },
       {
         kind: "choice",
         key: "bounds",
         short: "bo",
-        label: "Influence of one island",
-        hint: "How far one update can pull a merge.",
-        options: [
-          ["on", "bounded"],
-          ["off", "without bound"],
-        ],
+        ...called("bounds"),
+        options: optionsOf("bounds", ["on", "off"]),
       },
       {
         kind: "choice",
         key: "apply",
         short: "y",
-        label: "Apply",
-        hint: "What an island does with a merged fragment.",
-        options: [
-          ["keep", "keep own progress"],
-          ["keepResidue", "and what rounding cut off"],
-          ["overwrite", "overwrite"],
-          ["blend", "half and half"],
-        ],
+        ...called("apply"),
+        options: optionsOf("apply", ["keep", "keepResidue", "overwrite", "blend"]),
       },
     ],
   },
   {
-    title: "Islands",
+    title: phrase("settings.groups.islands"),
     knobs: [
       {
         kind: "slider",
         key: "stepMs",
         short: "ms",
-        label: "Step of the fastest",
-        hint: "In virtual time.",
+        ...called("stepMs"),
         min: 50,
         max: 1_000,
         step: 10,
@@ -186,8 +169,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "spread",
         short: "sp",
-        label: "Spread",
-        hint: "So much longer do steps of the slowest take.",
+        ...called("spread"),
         min: 0,
         max: 1,
         step: 0.02,
@@ -197,8 +179,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "jitter",
         short: "j",
-        label: "Jitter",
-        hint: "How much steps of one island differ.",
+        ...called("jitter"),
         min: 0,
         max: 1,
         step: 0.05,
@@ -208,8 +189,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "late",
         short: "n",
-        label: "Come later",
-        hint: "So many islands are not there at first.",
+        ...called("late"),
         min: 0,
         max: 7,
         step: 1,
@@ -219,8 +199,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "lateMs",
         short: "nt",
-        label: "And come at",
-        hint: "In virtual time.",
+        ...called("lateMs"),
         min: 0,
         max: 60_000,
         step: 500,
@@ -230,24 +209,19 @@ export const GROUPS: readonly Group[] = [
         kind: "choice",
         key: "lockstep",
         short: "ls",
-        label: "Lock-step, beside it",
-        hint: "What it does when an island is gone.",
-        options: [
-          ["waits", "waits for it"],
-          ["elastic", "goes on without it after 3 s"],
-        ],
+        ...called("lockstep"),
+        options: optionsOf("lockstep", ["waits", "elastic"]),
       },
     ],
   },
   {
-    title: "Link of each island",
+    title: phrase("settings.groups.link"),
     knobs: [
       {
         kind: "slider",
         key: "latencyMs",
         short: "la",
-        label: "Latency, one way",
-        hint: "",
+        ...called("latencyMs"),
         min: 0,
         max: 1_000,
         step: 10,
@@ -257,19 +231,18 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "kilobytesPerS",
         short: "kb",
-        label: "Bandwidth",
-        hint: "Each way.",
+        ...called("kilobytesPerS"),
         min: 0,
         max: 1_000,
         step: 5,
-        say: (value) => (value === 0 ? "unlimited" : `${bytes(value * 1_000)}/s`),
+        say: (value) =>
+          value === 0 ? phrase("settings.unlimited") : phrase("settings.rate", { bytes: bytes(value * 1_000) }),
       },
       {
         kind: "slider",
         key: "loss",
         short: "lo",
-        label: "Messages sent again",
-        hint: "A message that is lost costs the time to send it again.",
+        ...called("loss"),
         min: 0,
         max: 0.5,
         step: 0.01,
@@ -279,8 +252,7 @@ export const GROUPS: readonly Group[] = [
         kind: "slider",
         key: "seed",
         short: "s",
-        label: "Seed",
-        hint: "One seed, one history.",
+        ...called("seed"),
         min: 1,
         max: 99,
         step: 1,

@@ -1,5 +1,7 @@
 /** The run on stage: both Workers, the clock, and everything that was done to the run. */
+
 import type { Action, Change, Deed, Frame, LessonSpec, Setting, TwinFrame } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import type { Plan } from "../guide/own.js";
 import { type Stretch, stretchesOf } from "./changes.js";
 import { Clock } from "./clock.js";
@@ -67,7 +69,7 @@ export class Stage {
     });
     worker.onerror = (event) => {
       event.preventDefault();
-      this.#audience.failed(event.message || "a Worker could not be loaded");
+      this.#audience.failed(event.message || phrase("failures.worker"));
     };
     this.#ask(worker, { ask: "be", kind });
     return worker;

@@ -1,5 +1,7 @@
 /** Parcels between islands and lighthouse: progress to the lighthouse on one side of the cable, changes back on the other. */
+
 import { color } from "../../shared/palette.js";
+import { phrase } from "../../words/phrase.js";
 import { drawCells } from "../timeline/cells.js";
 import type { Parcel } from "../timeline/history.js";
 import { along, islandAt, isSmall, lighthouseOf, type Point, radiusOf } from "./chart.js";
@@ -12,21 +14,6 @@ const BOATS_MAX = 70;
 const TRIP_MS_MAX = 15_000;
 /** Pixels beside the cable. */
 const BESIDE_PX = 9;
-/** Bits that a number travels in. */
-const BITS: Readonly<Record<SeaScene["code"], string>> = {
-  f32: "32 bits",
-  int4: "4 bits",
-  e3m0: "4 bits",
-  int2: "2 bits",
-  int1: "1 bit",
-};
-/** The same where there is little room. */
-const SHORT: Readonly<Record<Parcel["what"], string>> = {
-  collect: "asks",
-  update: "sends",
-  merged: "merged",
-  whole: "model",
-};
 /** Boats put out from the rock, so many pixels from its middle. */
 const ROCK_PX = 30;
 
@@ -69,9 +56,9 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): v
 
 /** What a boat of the first round carries, in words beside it. */
 function drawLabel(context: CanvasRenderingContext2D, scene: SeaScene, boat: Point, parcel: Parcel): void {
-  const down = parcel.what === "whole" ? "the model, for a newcomer" : "what all learnt, merged";
-  const long = parcel.up ? `what it learnt, ${BITS[scene.code]} a number` : down;
-  const text = isSmall(scene.sea) ? SHORT[parcel.what] : long;
+  const down = phrase(parcel.what === "whole" ? "sea.whole" : "sea.down");
+  const long = parcel.up ? phrase("sea.up", { bits: phrase(`bits.${scene.code}`) }) : down;
+  const text = isSmall(scene.sea) ? phrase(`sea.short.${parcel.what}`) : long;
   const width = context.measureText(text).width + 12;
   const left = Math.min(scene.sea.width - width - 4, Math.max(4, boat.x - width / 2));
   const top = boat.y - 40;

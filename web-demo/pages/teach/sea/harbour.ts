@@ -1,6 +1,8 @@
 /** The same islands in lock-step, at the lower edge: a convoy that sails together or lies still together. */
+
 import { duration } from "../../shared/format.js";
 import { color } from "../../shared/palette.js";
+import { phrase } from "../../words/phrase.js";
 import { HARBOUR_PX } from "./chart.js";
 import type { SeaScene } from "./scene.js";
 
@@ -12,8 +14,8 @@ export function drawHarbour(context: CanvasRenderingContext2D, scene: SeaScene):
   const { width, height } = scene.sea;
   const isStill = waitsFor !== null;
   const text = isStill
-    ? `In lock-step: still for ${duration(standstillS)}, waits for island ${waitsFor + 1}`
-    : `In lock-step: ${steps} steps`;
+    ? phrase("sea.convoyStill", { time: duration(standstillS), island: waitsFor + 1 })
+    : phrase("sea.convoy", { steps });
   const [top, y] = [height - HARBOUR_PX, height - HARBOUR_PX / 2];
   context.globalAlpha = 0.94;
   context.fillStyle = color(isStill ? "danger-wash" : "card");

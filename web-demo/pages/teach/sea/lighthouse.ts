@@ -1,5 +1,7 @@
 /** The syncer: a lighthouse whose light reaches as far as the model has learnt, and its rounds as rings about it. */
+
 import { color } from "../../shared/palette.js";
+import { phrase } from "../../words/phrase.js";
 import type { Round } from "../timeline/history.js";
 import { islandAt, isSmall, lighthouseOf } from "./chart.js";
 import { extraMsOf, flashOf, type SeaScene } from "./scene.js";
@@ -144,7 +146,7 @@ function drawMerge(
   if (alpha === 1 && round.row === 0 && !isSmall(scene.sea)) {
     context.textAlign = "center";
     context.fillStyle = color("ink");
-    context.fillText(`${round.shares.length} merged`, x, y + 34);
+    context.fillText(phrase("sea.merged", { answers: round.shares.length }), x, y + 34);
   }
 }
 

@@ -2,9 +2,12 @@
  * What can be touched on the sea: an island is clicked and dies, is dragged and lies farther out, its cable is clicked and
  * cut. Each is a button, so that keys do the same.
  */
+
 import { find, make, setAttribute, setText } from "../../shared/dom.js";
 import { milliseconds } from "../../shared/format.js";
+import { fixed } from "../../shared/language.js";
 import type { Island } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import type { Act } from "../islands/cards.js";
 import { badgeOf, extraOf, farFactor, isAway } from "../islands/words.js";
 import { cutAt, EXTRA_MS_MAX, extraMsAt, islandAt, isSmall, radiusOf, type Sea } from "./chart.js";
@@ -75,28 +78,27 @@ class Pin {
     const [state, tone] = badgeOf(island);
     const extraMs = extraOf(island, baseMs);
     if (extraMs === this.#wantedMs) this.#wantedMs = null;
-    const name = `Island ${this.#at + 1}`;
+    const number = this.#at + 1;
     const words = [
-      island.slow > 1 && !isAway(island) && `${Number(island.slow.toFixed(1))}× slower`,
-      extraMs > 0 && !isAway(island) && `${milliseconds(2 * extraMs)} farther`,
+      island.slow > 1 && !isAway(island) && phrase("pins.slower", { factor: fixed(island.slow, 1, 0) }),
+      extraMs > 0 && !isAway(island) && phrase("pins.farther", { time: milliseconds(2 * extraMs) }),
     ].filter((word) => word !== false);
     const isUsual = island.state === "training" && tone === "going";
-    setText(this.#name, isShort ? String(this.#at + 1) : name);
+    setText(this.#name, isShort ? String(number) : phrase("islands.name", { island: number }));
     const shown = isUsual ? words.join(", ") : state;
     setText(this.#state, shown);
     // Where there is little room, the broken cable and what is to do about it say enough.
     this.#state.hidden = shown === "" || (isShort && island.partitioned && !isAway(island));
     setAttribute(this.#state, "data-tone", isUsual ? "waiting" : tone);
-    const does = isAway(island) ? "start it again" : "kill it";
-    const told = [state, ...words].join(", ");
-    setAttribute(this.#island, "aria-label", `${name}, ${told}: ${does}`);
-    setAttribute(this.#island, "title", `Click: ${does}. Drag or arrow keys: farther out.`);
+    const label = isAway(island) ? "pins.startLabel" : "pins.killLabel";
+    setAttribute(this.#island, "aria-label", phrase(label, { island: number, state: [state, ...words].join(", ") }));
+    setAttribute(this.#island, "title", phrase(isAway(island) ? "pins.startTip" : "pins.killTip"));
     this.#island.disabled = island.state === "expected";
     this.#cable.hidden = island.state === "expected" || isAway(island);
-    const cable = island.partitioned ? "Mend" : "Cut";
-    setText(this.#cable, island.partitioned ? "mend" : "✂");
-    setAttribute(this.#cable, "aria-label", `${cable} the cable of island ${this.#at + 1}`);
-    setAttribute(this.#cable, "title", `${cable} the cable`);
+    setText(this.#cable, island.partitioned ? phrase("pins.mend") : "✂");
+    const cable = island.partitioned ? "pins.mendLabel" : "pins.cutLabel";
+    setAttribute(this.#cable, "aria-label", phrase(cable, { island: number }));
+    setAttribute(this.#cable, "title", phrase(island.partitioned ? "pins.mendTip" : "pins.cutTip"));
     setAttribute(this.root, "data-cut", island.partitioned ? "" : null);
   }
 

@@ -2,6 +2,7 @@
 
 import { find, make, setText } from "../../shared/dom.js";
 import type { LessonSpec } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import { GROUPS, type Knob, settled } from "../run/knobs.js";
 
 export class Settings {
@@ -30,7 +31,7 @@ export class Settings {
 
   #field(knob: Knob, changed: (key: keyof LessonSpec, value: string | number) => void): HTMLElement {
     const id = `knob-${knob.key}`;
-    const mark = make("span", { class: "anew" }, "begins a new run");
+    const mark = make("span", { class: "anew" }, phrase("settings.anew"));
     mark.hidden = true;
     this.#marks.set(knob.key, mark);
     const hint = make("span", { class: "hint", id: `${id}-hint` }, knob.hint, " ", mark);
@@ -73,9 +74,7 @@ export class Settings {
   /** Lets these be changed alone; all, without a list. */
   allow(keys: readonly (keyof LessonSpec)[] | null): void {
     for (const [key, field] of this.#fields) field.disabled = keys !== null && !keys.includes(key);
-    const goesOn = "The run goes on with what you change, but where it says that a new one begins, from its seed.";
-    const held = "In the challenge each change begins a new run, and what makes it hard is the same for all.";
-    setText(this.#said, keys === null ? goesOn : held);
+    setText(this.#said, phrase(keys === null ? "settings.goesOn" : "settings.held"));
   }
 
   /** Marks the knobs that begin a new run at present. */

@@ -1,5 +1,7 @@
 /** The teacher's sheet: what the chapters are about, on paper. It is made of the chapters themselves. */
+
 import { find, make, setText } from "../../shared/dom.js";
+import { phrase } from "../../words/phrase.js";
 import { CHALLENGE, faultsInWords, GOAL } from "../challenge/challenge.js";
 import type { Chapter } from "../guide/chapter.js";
 import { CHAPTERS } from "../guide/chapters/index.js";
@@ -11,23 +13,21 @@ const CHALLENGE_MINUTES = 10;
 /** Shows the sheet in place of the lesson. */
 export function showSheet(): void {
   document.documentElement.classList.add("sheet");
-  document.title = `Teacher's sheet · ${document.title}`;
+  document.title = phrase("sheet.pageTitle", { page: document.title });
   find("sheet", HTMLElement).hidden = false;
   const minutes = CHAPTERS.reduce((sum, chapter) => sum + chapter.minutes, CHALLENGE_MINUTES);
-  setText(
-    find("sheet-lead", HTMLElement),
-    `${CHAPTERS.length} chapters and a challenge, about ${minutes} minutes in all; each chapter stands by itself. A language model trains on several islands in the page, something breaks, and the class predicts what comes of it.`,
-  );
+  setText(find("sheet-lead", HTMLElement), phrase("sheet.lead", { chapters: CHAPTERS.length, minutes }));
   find("sheet-chapters", HTMLElement).append(...CHAPTERS.map(chapterOf));
   find("sheet-challenge", HTMLElement).append(
-    make("h2", {}, CHALLENGE.title, make("span", { class: "minutes" }, `${CHALLENGE_MINUTES} min`)),
+    make(
+      "h2",
+      {},
+      CHALLENGE.title,
+      make("span", { class: "minutes" }, phrase("sheet.minutes", { minutes: CHALLENGE_MINUTES })),
+    ),
     make("p", {}, GOAL),
     make("ul", {}, ...faultsInWords().map((fault) => make("li", {}, fault))),
-    make(
-      "p",
-      {},
-      "Scores travel in the link: the class passes one link on, and whoever opens it can check each score.",
-    ),
+    make("p", {}, phrase("sheet.scores")),
     opens(CHALLENGE.id),
   );
   find("sheet-back", HTMLAnchorElement).href = location.pathname;
@@ -40,24 +40,27 @@ function chapterOf({ id, title, goal, minutes, question, answers, usual, break: 
       "li",
       at === usual ? { class: "usual" } : {},
       answer,
-      ...(at === usual ? [" ", make("strong", {}, "✓ right")] : []),
+      ...(at === usual ? [" ", make("strong", {}, phrase("sheet.right"))] : []),
     ),
   );
   return make(
     "li",
     {},
-    make("h2", {}, title, make("span", { class: "minutes" }, `${minutes} min`)),
-    make("p", {}, make("strong", {}, "Goal: "), goal),
-    make("p", {}, make("strong", {}, "Question: "), question),
+    make("h2", {}, title, make("span", { class: "minutes" }, phrase("sheet.minutes", { minutes }))),
+    make("p", {}, make("strong", {}, phrase("sheet.goal")), " ", goal),
+    make("p", {}, make("strong", {}, phrase("sheet.question")), " ", question),
     make("ol", { class: "options" }, ...options),
-    make("p", {}, make("strong", {}, "Break: "), `“${todo.label}”.`),
-    make("p", {}, make("strong", {}, "To take along: "), moral),
+    make("p", {}, make("strong", {}, phrase("sheet.break")), " ", phrase("sheet.breakQuoted", { label: todo.label })),
+    make("p", {}, make("strong", {}, phrase("sheet.moral")), " ", moral),
     opens(id),
   );
 }
 
 /** A link that opens the lesson there, written out for paper. */
 function opens(id: string): HTMLElement {
-  const url = new URL(location.pathname + linkOf(id), location.href).href;
-  return make("p", { class: "opens" }, make("a", { href: url }, url));
+  const url = new URL(location.href);
+  // What else the address says, such as the file of words, holds for the lesson as well.
+  url.searchParams.delete("sheet");
+  url.hash = linkOf(id);
+  return make("p", { class: "opens" }, make("a", { href: url.href }, url.href));
 }

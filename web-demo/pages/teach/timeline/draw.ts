@@ -3,6 +3,7 @@
 import { milliseconds } from "../../shared/format.js";
 import type { Island } from "../../shared/lesson.js";
 import { color } from "../../shared/palette.js";
+import { phrase } from "../../words/phrase.js";
 import { drawParcels } from "./draw-parcels.js";
 import { firstAfter, type Round } from "./history.js";
 import { glowOf, islandLane, type Lane, rowY, type Scene, syncerLane, twinLane, xOf } from "./scene.js";
@@ -51,7 +52,7 @@ function drawAxis(context: CanvasRenderingContext2D, scene: Scene, height: numbe
     context.fillRect(Math.round(x), 18, 1, height - 18);
     if (x < scene.names.leftPx + 18) continue;
     context.fillStyle = color("ink-soft");
-    context.fillText(ms === 0 ? "start" : milliseconds(ms), x, 9);
+    context.fillText(ms === 0 ? phrase("lanes.start") : milliseconds(ms), x, 9);
   }
   context.fillStyle = color("ink-soft");
   context.fillRect(Math.round(xOf(scene, scene.nowMs)), 18, 1, height - 18);
@@ -76,13 +77,13 @@ function stretch(scene: Scene, fromMs: number, untilMs: number): readonly [numbe
 function drawIsland(context: CanvasRenderingContext2D, scene: Scene, island: Island, index: number): void {
   const lane = islandLane(scene, index);
   const y = lane.top + lane.height / 2;
-  label(context, scene, `Island ${index + 1}`, y);
+  label(context, scene, phrase("islands.name", { island: index + 1 }), y);
   context.fillStyle = color("line");
   context.fillRect(scene.names.leftPx, lane.top + lane.height - 1, scene.width - scene.names.leftPx, 1);
   for (const away of scene.history.absences) {
     if (away.island !== index) continue;
     const seen = stretch(scene, away.fromMs, away.untilMs ?? Infinity);
-    if (seen) hatch(context, seen, lane, "not there");
+    if (seen) hatch(context, seen, lane, phrase("lanes.absent"));
   }
   const steps = scene.history.steps[index] ?? [];
   const merges = (island.stepMs * (scene.width - scene.names.leftPx)) / scene.spanMs < STEP_PX_LEAST;
@@ -146,7 +147,7 @@ function drawSyncer(context: CanvasRenderingContext2D, scene: Scene): void {
   const lane = syncerLane(scene);
   context.fillStyle = color("sea-wash");
   context.fillRect(0, lane.top, scene.width, lane.height - 1);
-  label(context, scene, "Syncer", lane.top + lane.height / 2);
+  label(context, scene, phrase("lanes.syncer"), lane.top + lane.height / 2);
   for (const round of scene.history.rounds) {
     if (round.launchedMs > scene.nowMs) break;
     drawRound(context, scene, round);
@@ -214,7 +215,7 @@ function drawMerge(context: CanvasRenderingContext2D, scene: Scene, round: Round
 function drawTwin(context: CanvasRenderingContext2D, scene: Scene): void {
   const lane = twinLane(scene);
   const y = lane.top + lane.height / 2;
-  label(context, scene, "In lock-step", y);
+  label(context, scene, phrase("lanes.lockstep"), y);
   const { twinSteps, stalls } = scene.history;
   const parts = { computed: new Path2D(), sent: new Path2D() };
   for (let at = firstAfter(twinSteps, scene.nowMs - scene.spanMs, STEP_MS_MAX); at < twinSteps.length; at += 1) {
@@ -234,7 +235,7 @@ function drawTwin(context: CanvasRenderingContext2D, scene: Scene): void {
   for (const stall of stalls) {
     if (stall.fromMs > scene.nowMs) continue;
     const seen = stretch(scene, stall.fromMs, stall.untilMs ?? Infinity);
-    if (seen) hatch(context, seen, lane, `waits for island ${stall.island + 1}`);
+    if (seen) hatch(context, seen, lane, phrase("lanes.waits", { island: stall.island + 1 }));
   }
 }
 

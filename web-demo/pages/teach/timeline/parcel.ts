@@ -3,29 +3,25 @@
 import { fillRows, find, make, setAttribute, setText } from "../../shared/dom.js";
 import { bytes, milliseconds } from "../../shared/format.js";
 import type { LessonSpec, Mark } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 import type { Parcel } from "./history.js";
 
 /** Least time between two parcels that are shown by themselves, in milliseconds of the wall clock. */
 const CHANGE_MS = 700;
 
-const BITS: Readonly<Record<LessonSpec["code"], string>> = {
-  f32: "32 bits a parameter; shown as the nearest of fifteen steps",
-  int4: "4 bits a parameter: a code from −7 to 7, times the scale of its block",
-  e3m0: "4 bits a parameter: a sign and a power of two, times the scale of its block",
-  int2: "2 bits a parameter, times the scale of its block",
-  int1: "1 bit a parameter: the sign, times the scale of its block",
-};
-
 /** "Fragment 3, round 7: progress from island 2 to the syncer, 2.21 kB in 31 ms. 4 bits a parameter: …" */
 export function saidOf(parcel: Parcel, code: LessonSpec["code"]): string {
-  const island = `island ${parcel.island + 1}`;
-  const way = parcel.up ? `${island} to the syncer` : `the syncer to ${island}`;
-  const what = { update: "progress", merged: "merged change", whole: "all of it", collect: "request" }[parcel.what];
-  const round = parcel.round === null ? "" : `, round ${parcel.round}`;
-  const took = milliseconds(Math.round(parcel.untilMs - parcel.fromMs));
-  // Whoever joins gets the parameters themselves, whatever code their changes travel as.
-  const bits = parcel.what === "whole" ? "32 bits a parameter, as they are" : BITS[code];
-  return `Fragment ${parcel.fragment + 1}${round}: ${what} from ${way}, ${bytes(parcel.bytes)} in ${took}. ${bits}.`;
+  const values = {
+    fragment: parcel.fragment + 1,
+    what: phrase(`parcels.what.${parcel.what}`),
+    way: phrase(parcel.up ? "parcels.up" : "parcels.down", { island: parcel.island + 1 }),
+    bytes: bytes(parcel.bytes),
+    time: milliseconds(Math.round(parcel.untilMs - parcel.fromMs)),
+    // Whoever joins gets the parameters themselves, whatever code their changes travel as.
+    bits: phrase(`parcels.bits.${parcel.what === "whole" ? "whole" : code}`),
+  };
+  if (parcel.round === null) return phrase("parcels.said", values);
+  return phrase("parcels.saidOfRound", { ...values, round: parcel.round });
 }
 
 export class ParcelView {
@@ -44,9 +40,9 @@ export class ParcelView {
   reset(fragments: number): void {
     const kept = Number(this.#select.value) < fragments ? this.#select.value : "";
     this.#select.replaceChildren(
-      make("option", { value: "" }, "all fragments"),
+      make("option", { value: "" }, phrase("parcels.all")),
       ...Array.from({ length: fragments }, (_, at) =>
-        make("option", { value: String(at) }, `fragment ${at + 1} of ${fragments}`),
+        make("option", { value: String(at) }, phrase("parcels.one", { fragment: at + 1, fragments })),
       ),
     );
     this.#select.value = kept;

@@ -2,44 +2,53 @@
 
 import { fillRows, find, make, setText } from "../../shared/dom.js";
 import { milliseconds, percent } from "../../shared/format.js";
-import type { Mark } from "../../shared/lesson.js";
+import { fixed } from "../../shared/language.js";
+import type { Mark, Share } from "../../shared/lesson.js";
+import { phrase } from "../../words/phrase.js";
 
 const LINES_MAX = 12;
 
 /** An event in words, or nothing for what happens all the time. */
 export function wordsOf(mark: Mark): string | null {
-  const island = "island" in mark ? `island ${mark.island + 1}` : "";
+  const island = "island" in mark ? mark.island + 1 : 0;
   switch (mark.kind) {
     case "step":
     case "parcel":
       return null;
     case "applied":
-      return `${island[0]?.toUpperCase()}${island.slice(1)} takes fragment ${mark.fragment + 1} in.`;
+      return phrase("events.applied", { island, fragment: mark.fragment + 1 });
     case "launched":
-      return `Round ${mark.round} asks for fragment ${mark.fragment + 1}.`;
+      return phrase("events.launched", { round: mark.round, fragment: mark.fragment + 1 });
     case "answered":
       return mark.round === null
-        ? `The answer of ${island} is early: it waits for the next round.`
-        : `Round ${mark.round}: ${island} answers.`;
+        ? phrase("events.early", { island })
+        : phrase("events.answered", { round: mark.round, island });
     case "quorum":
-      return `Round ${mark.round} has its quorum.`;
+      return phrase("events.quorum", { round: mark.round });
     case "grace":
-      return `Round ${mark.round} grants ${milliseconds(Math.max(0, Math.round(mark.untilMs - mark.atMs)))} of grace.`;
+      return phrase("events.grace", {
+        round: mark.round,
+        time: milliseconds(Math.max(0, Math.round(mark.untilMs - mark.atMs))),
+      });
     case "merged":
-      return `Round ${mark.round} is merged: ${mark.shares.map(({ island, share }) => `island ${island + 1} ${percent(share)}`).join(", ")}.`;
+      return phrase("events.merged", { round: mark.round, shares: mark.shares.map(shareOf).join(", ") });
     case "abandoned":
-      return `Round ${mark.round} is given up.`;
+      return phrase("events.abandoned", { round: mark.round });
     case "late":
-      return `The answer of ${island} is too late; its progress rides in its next answer.`;
+      return phrase("events.late", { island });
     case "refused":
-      return `The answer of ${island} is refused (${mark.why.replaceAll("_", " ")}).`;
+      return phrase("events.refused", { island, why: phrase(`events.reasons.${mark.why}`) });
     case "live":
-      return `${island[0]?.toUpperCase()}${island.slice(1)} takes part.`;
+      return phrase("events.live", { island });
     case "left":
-      return `${island[0]?.toUpperCase()}${island.slice(1)} is gone.`;
+      return phrase("events.left", { island });
     case "heldOut":
-      return `Held-out loss: ${mark.loss.toFixed(3)} nats.`;
+      return phrase("events.heldOut", { loss: fixed(mark.loss, 3) });
   }
+}
+
+function shareOf({ island, share }: Share): string {
+  return phrase("events.share", { island: island + 1, share: percent(share) });
 }
 
 export class Words {
@@ -62,7 +71,7 @@ export class Words {
     const byTime = told.sort((a, b) => a.atMs - b.atMs);
     const lines = byTime.flatMap((mark) => {
       const words = wordsOf(mark);
-      return words === null ? [] : [`${(mark.atMs / 1_000).toFixed(2)} s  ${words}`];
+      return words === null ? [] : [phrase("events.line", { time: fixed(mark.atMs / 1_000, 2), event: words })];
     });
     if (lines.length === 0) return;
     this.#lines = [...this.#lines, ...lines].slice(-LINES_MAX);

@@ -1,4 +1,6 @@
 import { milliseconds } from "../../../shared/format.js";
+import { fixed } from "../../../shared/language.js";
+import { chapterWords, phrase } from "../../../words/phrase.js";
 import type { Chapter } from "../chapter.js";
 import { perSecond } from "../measure.js";
 
@@ -8,22 +10,12 @@ const FACTOR = 50;
 
 export const far: Chapter = {
   id: "far",
-  title: "Far away",
-  goal: "Say why an answer that comes late is not lost, and what distance costs in lock-step.",
+  ...chapterWords("far"),
   minutes: 6,
   stage: { islands: 5 },
   speed: 1,
-  text: [
-    "All five islands lie close to the syncer. An answer that comes after its round has been merged waits there: it is the first answer to the next round on the same fragment.",
-  ],
-  question: "Island 5 moves so far away that a message takes half a second. What becomes of what it learns?",
-  answers: [
-    "Most of it comes too late and is lost",
-    "It is merged nearly as before, a little later",
-    "It is merged, but the others merge far less often",
-  ],
   usual: 1,
-  break: { kind: "deeds", label: "Send island 5 far away", deeds: [{ island: FAR, deed: "far", factor: FACTOR }] },
+  break: { kind: "deeds", label: phrase("chapters.far.break"), deeds: [{ island: FAR, deed: "far", factor: FACTOR }] },
   beforeMs: 6_000,
   afterMs: 12_000,
   // What was under way when it left is still told of, and the first answers from far away need their time.
@@ -35,9 +27,14 @@ export const far: Chapter = {
     const twin = perSecond(after, after.twinSteps) / Math.max(1e-9, perSecond(before, before.twinSteps));
     return {
       answer: since < 0.6 * often ? 2 : is < 0.6 * was ? 0 : 1,
-      text: `Of what is merged, ${(100 * was).toFixed(0)} % was island 5's before and ${(100 * is).toFixed(0)} % is since; ${often.toFixed(1)} merges a second became ${since.toFixed(1)}. The lock-step run, which waits ${milliseconds(2 * 10 * (FACTOR - 1))} longer for it at each step, takes ${Math.round(100 * twin)} % of the steps that it took.`,
+      text: phrase("chapters.far.finding", {
+        was: fixed(100 * was, 0),
+        is: fixed(100 * is, 0),
+        often: fixed(often, 1),
+        since: fixed(since, 1),
+        trip: milliseconds(2 * 10 * (FACTOR - 1)),
+        twin: Math.round(100 * twin),
+      }),
     };
   },
-  moral:
-    "Late is not lost: whoever is far away is merged with what it learnt one round ago, and nobody waits for it. Only those who add up every step pay the way there and back at every step.",
 };

@@ -1,0 +1,54 @@
+/** The words that pages show, in the language that was chosen. They stand in `pages/words/en.json`, or in a translation of it. */
+
+import { plain, speak } from "../shared/language.js";
+import { choose } from "./kept.js";
+import { type ChapterKey, isPlural, type Key, type ListKey, type Text } from "./texts.js";
+
+export type { ChapterKey, Key } from "./texts.js";
+
+/** The words in use. Whatever shows any waits for them. */
+export const WORDS = await choose();
+speak(WORDS.language);
+const plurals = new Intl.PluralRules(WORDS.language);
+const lists = new Intl.ListFormat(WORDS.language, { type: "conjunction" });
+
+/** What stands for the names in braces. */
+export type Values = Readonly<Record<string, string | number>>;
+
+/** The text of a key, filled. Of a plural it is the form for the number `count`. */
+export function phrase(key: Key, values: Values = {}): string {
+  return fill(formOf(WORDS.texts.get(key)!, Number(values["count"] ?? 0)), values);
+}
+
+/** The texts of a list. */
+export function phrases(key: ListKey): readonly string[] {
+  return WORDS.texts.get(key) as readonly string[];
+}
+
+/** "2, 3 and 4". */
+export function listed(items: readonly (string | number)[]): string {
+  return lists.format(items.map(String));
+}
+
+/** What every chapter of the lesson says. */
+export function chapterWords(chapter: ChapterKey) {
+  return {
+    title: phrase(`chapters.${chapter}.title`),
+    goal: phrase(`chapters.${chapter}.goal`),
+    text: phrases(`chapters.${chapter}.text`),
+    question: phrase(`chapters.${chapter}.question`),
+    answers: phrases(`chapters.${chapter}.answers`),
+    moral: phrase(`chapters.${chapter}.moral`),
+  };
+}
+
+function formOf(text: Text, count: number): string {
+  return isPlural(text) ? (text[plurals.select(count)] ?? text["other"]!) : (text as string);
+}
+
+function fill(text: string, values: Values): string {
+  return text.replace(/\{(\w+)\}/g, (braced, name: string) => {
+    const value = values[name];
+    return typeof value === "number" ? plain(value) : (value ?? braced);
+  });
+}
