@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::forge::Craft;
 use super::{Damage, Lie, Loss, Rng};
 use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
 
@@ -148,10 +149,11 @@ impl Poison {
         Self::NoFragment,
     ];
 
-    /// What a learner sends in place of `message`, whose values travel as `code`.
-    pub(super) fn forge(self, message: Message, code: Code) -> Vec<Message> {
+    /// What a learner sends in place of `message`.
+    pub(super) fn forge(self, message: Message, mut craft: Craft<'_>) -> Vec<Message> {
+        let code = craft.run.exchange.code;
         if let Self::Lie(lie) = self {
-            return lie.tell(message, code);
+            return lie.tell(message, &mut craft);
         }
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();

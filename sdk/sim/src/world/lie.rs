@@ -1,7 +1,7 @@
 //! What a learner says that speaks the protocol well and lies.
 
-use archipelago::diloco::checksum;
-use archipelago::wire::{Code, Message, Progress, Update};
+use super::forge::Craft;
+use archipelago::wire::{Message, Progress, Update};
 use serde::{Deserialize, Serialize};
 
 /// How a learner lies. Its messages are well-formed, and nothing of it is refused for its form.
@@ -18,8 +18,26 @@ pub enum Lie {
     Inflates,
     /// It sends zeros as the fruit of all steps that there can be, and says that all it was leased is done.
     Rides,
-    /// The values of its updates are so many times as large, where they travel as they are.
+    /// The values of its updates are so many times as large.
     Times(i32),
+    /// Its updates are turned around, and as long as a syncer believes their steps can have made them.
+    Reaches,
+    /// Its updates are noise, on each segment as long as what it trained.
+    Noise,
+    /// After its first few updates of each fragment it sends the last of them again and again, as if it were new.
+    Stale,
+    /// It sends what an honest learner sent last of the same fragment.
+    Copies,
+    /// Its updates are noise, and it says that they are the fruit of all steps that there can be.
+    Claims,
+    /// Its updates are made as long as those of an honest learner, however little it trained. In the lab it takes one
+    /// step in ten.
+    Sandbags,
+    /// Its updates are as long as what it trained, and lean half towards a direction that all who lie like this share.
+    Drifts,
+    /// On each segment the scale of the first block is so large that the update is as long as is believed; all codes
+    /// stay. Nothing where values travel as they are.
+    Scales,
 }
 
 /// The step of one that boasts, in milliseconds.
@@ -29,16 +47,17 @@ const CRAWL_MS: f32 = 3_600_000.0;
 
 impl Lie {
     /// What is sent in place of `message`.
-    pub(super) fn tell(self, message: Message, code: Code) -> Vec<Message> {
+    pub(super) fn tell(self, message: Message, craft: &mut Craft<'_>) -> Vec<Message> {
         vec![match message {
             Message::Progress(progress) => Message::Progress(self.report(progress)),
-            Message::Update(update) => match self {
-                Self::Rides | Self::Times(_) => Message::Update(self.update(update, code)),
-                _ => return Vec::new(),
-            },
-            Message::Pass { .. } if !matches!(self, Self::Rides | Self::Times(_)) => return Vec::new(),
+            Message::Update(_) | Message::Pass { .. } if self.is_mute() => return Vec::new(),
+            Message::Update(update) => Message::Update(self.update(update, craft)),
             other => other,
         }]
+    }
+
+    fn is_mute(self) -> bool {
+        matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
     }
 
     fn report(self, progress: Progress) -> Progress {
@@ -47,28 +66,19 @@ impl Lie {
             Self::Crawls => Progress { step_ms: CRAWL_MS, ..progress },
             Self::Boasts => Progress { step_ms: BOAST_MS, ..progress },
             Self::Inflates => Progress { step_ms: BOAST_MS, tokens: u64::MAX, ..progress },
-            Self::Rides => {
+            Self::Rides | Self::Claims => {
                 let leases = done(progress.leases);
                 Progress { step_ms: BOAST_MS, tokens: u64::MAX, leases, ..progress }
             }
-            Self::Mute | Self::Times(_) => progress,
+            _ => progress,
         }
     }
 
-    fn update(self, mut update: Update, code: Code) -> Update {
-        match self {
-            Self::Times(factor) if code == Code::F32 => {
-                for bytes in update.body.as_chunks_mut::<4>().0 {
-                    *bytes = (f32::from_le_bytes(*bytes) * factor as f32).to_le_bytes();
-                }
-            }
-            Self::Rides => {
-                update.body.fill(0);
-                (update.steps, update.tokens) = (u32::MAX, u64::MAX);
-            }
-            _ => {}
+    fn update(self, mut update: Update, craft: &mut Craft<'_>) -> Update {
+        craft.forge(self, &mut update);
+        if matches!(self, Self::Rides | Self::Claims) {
+            (update.steps, update.tokens) = (u32::MAX, u64::MAX);
         }
-        update.checksum = checksum(&update.body);
         update
     }
 }

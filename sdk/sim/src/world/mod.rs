@@ -28,6 +28,7 @@ mod drive;
 mod fault;
 mod faults;
 mod file;
+mod forge;
 mod freight;
 mod ghosts;
 mod happening;
@@ -56,13 +57,14 @@ mod toy;
 mod trace;
 mod unfold;
 mod violation;
+mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use archipelago::diloco::Layout;
 use archipelago::diloco::syncer::{Event, Status, Syncer, SyncerError};
+use archipelago::diloco::{Layout, MergeJob};
 use archipelago::member;
-use archipelago::wire::{ConnId, Millis};
+use archipelago::wire::{ConnId, FragmentId, Millis};
 
 use actor::SyncerProcess;
 use audit::Audit;
@@ -127,6 +129,10 @@ pub struct World {
     events: VecDeque<(Millis, Event)>,
     /// `None` while nobody looks.
     traces: Option<VecDeque<Trace>>,
+    /// `None` while nobody looks.
+    merges: Option<VecDeque<MergeJob>>,
+    /// The last body of each fragment that an honest learner sent, where anybody lies.
+    overheard: BTreeMap<FragmentId, Vec<u8>>,
     finished: bool,
 }
 
@@ -171,6 +177,8 @@ impl World {
             audit,
             events: VecDeque::new(),
             traces: None,
+            merges: None,
+            overheard: BTreeMap::new(),
             finished: false,
             spec,
         };
