@@ -3,6 +3,7 @@
 mod chance;
 mod crash;
 mod links;
+mod poison;
 mod processes;
 mod proof;
 mod runs;
@@ -24,7 +25,7 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm`, `soak` and `tape`.
+    /// `storm`, `soak`, `tape` and `poison`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
@@ -33,7 +34,7 @@ pub struct Args {
     crash: crash::Args,
     #[command(flatten)]
     storm: storm::Args,
-    /// Crash and storm: what decides what is done, to whom and when [default: 1].
+    /// Crash, storm and poison: what decides what is done, to whom and when [default: 1].
     #[arg(long)]
     seed: Option<u64>,
     /// Storm and soak: minutes of each run, at least 2 [default: 8 and 60].
@@ -70,6 +71,8 @@ enum Name {
     Soak,
     /// What the tape costs a run, in time and merges; takes about four minutes.
     Tape,
+    /// What hostile learners of every kind do to the loss, in virtual time; takes about twenty minutes of one processor.
+    Poison,
 }
 
 /// Measures; exit code 1 if something could not be measured.
@@ -90,8 +93,8 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: `--minutes` is for `cargo xtask bench storm` and `soak` alone");
         return ExitCode::FAILURE;
     }
-    if args.seed.is_some() && !matches!(args.name, Some(Name::Crash | Name::Storm)) {
-        eprintln!("error: `--seed` is for `cargo xtask bench crash` and `storm` alone");
+    if args.seed.is_some() && !matches!(args.name, Some(Name::Crash | Name::Storm | Name::Poison)) {
+        eprintln!("error: `--seed` is for `cargo xtask bench crash`, `storm` and `poison` alone");
         return ExitCode::FAILURE;
     }
     let long = [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Tape];
@@ -101,7 +104,8 @@ pub fn run(args: &Args) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    let all = || Name::value_variants().iter().copied().filter(|name| !long.contains(name)).collect();
+    let is_short = |name: &Name| !long.contains(name) && *name != Name::Poison;
+    let all = || Name::value_variants().iter().copied().filter(is_short).collect();
     let names = args.name.map_or_else(all, |name| vec![name]);
     let mut figures = Map::new();
     for name in names {
@@ -140,6 +144,7 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         }
         Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
         Name::Tape => args.links.programs().and_then(|programs| tape::run(&programs)),
+        Name::Poison => poison::run(seed),
     }
 }
 

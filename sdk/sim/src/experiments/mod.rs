@@ -11,6 +11,7 @@ mod goodput;
 mod heterogeneity;
 mod learners;
 mod lines;
+mod poison;
 mod regions;
 mod report;
 mod scavenging;
@@ -60,6 +61,8 @@ enum Subject {
     Learners(learners::LearnersArgs),
     /// Loss against updates that are old, long or of other batches, and against what joiners begin with
     Staleness(staleness::StalenessArgs),
+    /// Loss against hostile learners of every kind, and who notices them
+    Poison(poison::PoisonArgs),
 }
 
 /// Settings of every subject in which something is drawn.
@@ -108,6 +111,7 @@ pub fn run(cli: &Cli, progress: &mut dyn FnMut(&str)) -> Result<String, Simulate
         }
         Subject::Learners(args) => answer(&learners::run(args, progress)?, args, &args.common.output),
         Subject::Staleness(args) => answer(&staleness::run(args, progress)?, args, &args.common.output),
+        Subject::Poison(args) => answer(&poison::run(args, progress)?, args, &args.common.output),
     }
 }
 

@@ -20,7 +20,7 @@ fn check(subject: &str, flag: &str, values: &[&str]) {
 #[test]
 fn bad_flags_are_named() {
     let huge = u64::MAX.to_string();
-    for subject in ["learners", "heterogeneity", "staleness"] {
+    for subject in ["learners", "heterogeneity", "staleness", "poison"] {
         check(subject, "batch", &["0", "4097", "4294967295"]);
         check(subject, "steps", &["0", "1000001", &huge]);
         if subject != "staleness" {
@@ -80,10 +80,13 @@ fn bad_flags_are_named() {
 }
 
 #[test]
-fn bad_flags_of_staleness_are_named() {
+fn bad_flags_of_staleness_and_poison_are_named() {
     for flag in ["width", "context"] {
         check("staleness", flag, &["0", "12", "4294967295"]);
+        check("poison", flag, &["0", "12", "4294967295"]);
     }
+    check("poison", "hostile", &["0", "4", "91", "4294967295"]);
+    check("poison", "step-jitter", &["-1", "2", "NaN"]);
     for flag in ["away", "away-from", "rest", "ramp-steps", "batches"] {
         check("staleness", flag, &["0", "4294967295"]);
     }

@@ -1,4 +1,4 @@
-//! What `heterogeneity`, `learners` and `staleness` share: settings of the trained model, and many runs at a time.
+//! What `heterogeneity`, `learners`, `staleness` and `poison` share: settings of the trained model, and many runs at a time.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -196,6 +196,7 @@ impl TrainingArgs {
             budget: Budget::Tokens(tokens),
             seed: 0,
             samples: 0,
+            cosines: false,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The experiment's baseline: one trainer with the batches of all learners.
 
 use super::recipe::Sampler;
-use super::{Corpus, LabError, Outcome, Reader, Recipe, Sample, Spent};
+use super::{Corpus, LabError, Noticed, Outcome, Reader, Recipe, Sample, Spent};
 use archipelago::engine::Trainer;
 use archipelago::engine::cpu::CpuTrainer;
 use archipelago::model::{init, learning_rate};
@@ -39,6 +39,7 @@ impl Recipe {
         let loss = self.measure(corpus, trainer.params())?;
         Ok(Outcome {
             loss,
+            broken: None,
             tokens: trained,
             tokens_merged: trained,
             merged_by: Vec::new(),
@@ -50,6 +51,8 @@ impl Recipe {
             refused: 0,
             virtual_ms: 0,
             samples: sampler.end(),
+            noticed: Noticed::default(),
+            cosines: Vec::new(),
         })
     }
 }

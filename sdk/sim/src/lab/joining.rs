@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::idler::Idler;
 use super::{Joining, LabError, Recipe};
 use crate::world::MachineSpec;
 use archipelago::diloco::Layout;
@@ -19,13 +20,16 @@ pub(super) struct Newcomers {
     inner: InnerSpec,
     machines: Vec<MachineSpec>,
     joining: Joining,
+    /// By machine: whether it does a part of its work.
+    idles: Vec<bool>,
     shelf: Rc<RefCell<Option<OptimiserState>>>,
 }
 
 impl Newcomers {
     pub(super) fn new(recipe: &Recipe) -> Self {
         let (model, inner, joining) = (recipe.model, recipe.inner, recipe.joining);
-        Self { model, inner, machines: recipe.machines.clone(), joining, shelf: Rc::default() }
+        let idles = (0..recipe.learners()).map(|machine| recipe.idles(machine)).collect();
+        Self { model, inner, machines: recipe.machines.clone(), joining, idles, shelf: Rc::default() }
     }
 
     /// Trainers are made as machines start; whether they can be is found out here.
@@ -43,6 +47,9 @@ impl Newcomers {
     pub(super) fn trainer(&self, machine: u32) -> Box<dyn Trainer> {
         let joins = self.machines[machine as usize].starts_ms > 0;
         let trainer = self.plain(machine as usize).expect("the same was made before");
+        if self.idles[machine as usize] {
+            return Box::new(Idler::new(trainer));
+        }
         match self.joining {
             Joining::Ramp { .. } | Joining::Donor if joins || machine == 0 => {
                 let (joining, shelf) = (self.joining, Rc::clone(&self.shelf));

@@ -9,12 +9,17 @@
 
 mod alone;
 mod corpus;
+mod cosines;
+mod idler;
 mod joining;
+mod noticed;
 mod reader;
 mod recipe;
 mod together;
 
 pub use corpus::Corpus;
+pub use cosines::{Cosines, Part};
+pub use noticed::{Noticed, Treated};
 pub(crate) use reader::Reader;
 pub use recipe::{Budget, Joining, Outcome, Recipe, Sample, Spent, reference_model};
 
@@ -39,8 +44,8 @@ pub enum LabError {
         /// Tokens of a window and its last target.
         needed: usize,
     },
-    /// No machine, or a budget of nothing.
-    #[error("an experiment needs at least one machine and a budget above 0")]
+    /// No honest machine, or a budget of nothing.
+    #[error("an experiment needs at least one honest machine and a budget above 0")]
     Nothing,
     /// The shape is no model, or the optimiser's numbers are out of range.
     #[error(transparent)]
@@ -54,7 +59,7 @@ pub enum LabError {
     /// Training failed, as with a learning rate that is too high.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A learner stopped before the budget was spent, as its training failed.
+    /// An honest learner stopped before the budget was spent, as its training failed.
     #[error("seed {seed}: the learner on machine {machine} stopped at {tokens} tokens: {reason}")]
     Stopped {
         /// The recipe's seed.

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Corpus, LabError};
-use crate::world::{Fault, MachineSpec};
+use super::{Corpus, Cosines, LabError, Noticed};
+use crate::world::{Fault, Lie, MachineSpec, Poison};
 use archipelago::data::BYTE_VOCAB;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
@@ -11,7 +11,7 @@ use archipelago::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
 /// When an experiment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// All machines together have trained so many tokens.
+    /// All honest machines together have trained so many tokens.
     Tokens(u64),
     /// So many milliseconds of virtual time are over.
     Ms(u64),
@@ -46,7 +46,8 @@ pub struct Recipe {
     pub machines: Vec<MachineSpec>,
     /// Whether every machine holds the text from the beginning. It fetches it over its link if not.
     pub text_at_hand: bool,
-    /// What is done to the machines: not before so many milliseconds of virtual time, in this order.
+    /// What is done to the machines: not before so many milliseconds of virtual time, in this order. A machine that is
+    /// poisoned at some time is hostile: its tokens do not count, and it may be sent away.
     pub faults: Vec<(u64, Fault)>,
     /// What who joins late begins with.
     pub joining: Joining,
@@ -56,6 +57,9 @@ pub struct Recipe {
     pub seed: u64,
     /// How often the loss is measured on the way, evenly spread over the budget.
     pub samples: u32,
+    /// Whether honest updates that are merged together are compared; it takes time for each pair, and changes nothing
+    /// of the run.
+    pub cosines: bool,
 }
 
 /// The shape of the independent model of the method that our results are set beside: two layers of
@@ -81,7 +85,7 @@ pub fn reference_model() -> ModelSpec {
 pub struct Sample {
     /// Virtual time, in milliseconds; 0 in training alone.
     pub at_ms: u64,
-    /// Tokens trained by all machines together.
+    /// Tokens trained by all honest machines together.
     pub tokens: u64,
     /// Held-out loss of Θ, in nats per token.
     pub loss: f32,
@@ -92,20 +96,23 @@ pub struct Sample {
 pub struct Spent {
     /// Held-out loss of Θ̂, which all learners hold, in nats per token.
     pub loss: f32,
-    /// Tokens trained by all machines together.
+    /// Tokens trained by all honest machines together.
     pub tokens: u64,
-    /// Tokens of them that were merged.
+    /// Tokens that were merged, those of hostile learners too.
     pub tokens_merged: u64,
 }
 
 /// What training led to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Held-out loss of the parameters that result, in nats per token.
+    /// Held-out loss of the parameters that result, in nats per token; infinite if hostile learners made them such that
+    /// they have none.
     pub loss: f32,
-    /// Tokens trained by all machines together.
+    /// Why honest learners could not go on, where hostile ones brought that about: then all else is as it was by then.
+    pub broken: Option<String>,
+    /// Tokens trained by all honest machines together.
     pub tokens: u64,
-    /// Tokens of them that were merged.
+    /// Tokens that were merged, those of hostile learners too.
     pub tokens_merged: u64,
     /// The same of the learner on each machine; empty in training alone.
     pub merged_by: Vec<u64>,
@@ -113,7 +120,7 @@ pub struct Outcome {
     pub grace_ms: u64,
     /// When the budget was spent, before the last rounds collected everybody's progress.
     pub spent: Spent,
-    /// Mean steps of a learner.
+    /// Mean steps of an honest learner.
     pub steps_per_learner: f64,
     /// Rounds that led to a version.
     pub rounds: u64,
@@ -125,6 +132,10 @@ pub struct Outcome {
     pub virtual_ms: u64,
     /// The loss on the way.
     pub samples: Vec<Sample>,
+    /// What became of hostile learners and of honest ones; zeros in training alone.
+    pub noticed: Noticed,
+    /// How near honest updates were to each other, if that was asked for.
+    pub cosines: Vec<Cosines>,
 }
 
 impl Recipe {
@@ -142,10 +153,34 @@ impl Recipe {
         self.machines.len() as u32
     }
 
+    /// Whether a machine is poisoned at some time.
+    #[must_use]
+    pub fn is_hostile(&self, machine: u32) -> bool {
+        self.poisons(machine).next().is_some()
+    }
+
+    /// Whether anybody is.
+    pub(super) fn is_attacked(&self) -> bool {
+        (0..self.learners()).any(|machine| self.is_hostile(machine))
+    }
+
+    /// Whether a machine's learner does a part of its work only.
+    pub(super) fn idles(&self, machine: u32) -> bool {
+        self.poisons(machine).any(|poison| poison == Poison::Lie(Lie::Sandbags))
+    }
+
+    fn poisons(&self, machine: u32) -> impl Iterator<Item = Poison> {
+        self.faults.iter().filter_map(move |(_, fault)| match fault {
+            Fault::Poison(poisoned, poison) if *poisoned == machine => *poison,
+            _ => None,
+        })
+    }
+
     /// # Errors
     /// [`LabError::Nothing`]
     pub(super) fn check(&self) -> Result<(), LabError> {
-        let nothing = self.machines.is_empty() || matches!(self.budget, Budget::Tokens(0) | Budget::Ms(0));
+        let honest = (0..self.learners()).any(|machine| !self.is_hostile(machine));
+        let nothing = !honest || matches!(self.budget, Budget::Tokens(0) | Budget::Ms(0));
         if nothing { Err(LabError::Nothing) } else { Ok(()) }
     }
 

@@ -1,7 +1,7 @@
 //! Whole experiments, so small that they take moments.
 
 use super::*;
-use crate::world::MachineSpec;
+use crate::world::{Fault, Lie, MachineSpec, Poison};
 use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::model::Preset;
@@ -33,6 +33,7 @@ fn recipe() -> Recipe {
         budget: Budget::Tokens(tokens),
         seed: 1,
         samples: 0,
+        cosines: false,
     }
 }
 
@@ -68,4 +69,80 @@ fn what_blows_up_says_why() {
         let alone = recipe.train_alone(&corpus, 4 * 64).unwrap_err();
         assert!(alone.to_string().contains("lower the learning rate"), "{alone}");
     }
+}
+
+/// Five learners of whom the last is hostile; the four others train as many tokens as in [`recipe`] each.
+fn attacked(poison: Poison) -> Recipe {
+    let plain = recipe();
+    let tokens = 4 * 40 * 64;
+    Recipe {
+        inner: InnerSpec { warmup_tokens: tokens / 20, total_tokens: tokens, ..plain.inner },
+        syncer: SyncerConfig { learners_start: 5, ..plain.syncer },
+        machines: vec![MachineSpec::default(); 5],
+        faults: vec![(0, Fault::Poison(4, Some(poison)))],
+        budget: Budget::Tokens(tokens),
+        cosines: true,
+        ..plain
+    }
+}
+
+/// What hostile learners train counts for nothing, and that one of them is sent away ends no run. Nobody honest is
+/// refused.
+#[test]
+fn hostile_learners_count_for_nothing() {
+    let mut recipe = attacked(Poison::NotFinite);
+    recipe.syncer.refusals_max = 3;
+    let outcome = recipe.train(&corpus()).unwrap();
+    assert!((4 * 40 * 64..4 * 44 * 64).contains(&outcome.tokens), "{outcome:#?}");
+    assert!((40.0..44.0).contains(&outcome.steps_per_learner), "{outcome:#?}");
+    let Noticed { after_rounds, hostile, honest } = outcome.noticed;
+    assert!(after_rounds.is_some_and(|rounds| rounds < 3), "{outcome:#?}");
+    assert!(hostile.merged == 0 && hostile.weight == 0.0 && hostile.closed > 0, "{outcome:#?}");
+    assert!(hostile.refused >= 3 * hostile.closed, "{outcome:#?}");
+    assert!(honest.merged > 0 && honest.refused == 0 && honest.closed == 0, "{outcome:#?}");
+    assert_eq!(outcome.broken, None);
+}
+
+/// Who sends what is well-formed has its part of the merges, and its updates are in no pair of honest ones.
+#[test]
+fn what_is_well_formed_is_merged() {
+    let corpus = corpus();
+    let outcome = attacked(Poison::Lie(Lie::Times(-1))).train(&corpus).unwrap();
+    assert!((0.1..0.3).contains(&outcome.noticed.hostile_share()), "{outcome:#?}");
+    assert_eq!((outcome.noticed.after_rounds, outcome.noticed.hostile.refused), (None, 0), "{outcome:#?}");
+    let pairs: u64 = outcome.cosines.iter().map(|cosines| cosines.pairs).sum();
+    let segments = archipelago::model::layout(&reference_model()).unwrap().tensors().len() as u64 / 4 + 1;
+    assert!(pairs > 0 && pairs <= 4 * 3 / 2 * segments * outcome.rounds, "{outcome:#?}");
+    let whole = Recipe { cosines: false, ..attacked(Poison::Lie(Lie::Times(-1))) }.train(&corpus).unwrap();
+    assert_eq!(Outcome { cosines: vec![], ..outcome }, whole, "looking changes nothing");
+}
+
+/// One that takes a step in ten and hides it is as long as the others.
+#[test]
+fn sandbags_are_light_and_long() {
+    let mut world = attacked(Poison::Lie(Lie::Sandbags)).world(&corpus()).unwrap();
+    world.inject(Fault::Poison(4, Some(Poison::Lie(Lie::Sandbags))));
+    world.watch_merges();
+    world.run_for(4_000);
+    let jobs = world.take_merges();
+    let norms = |is_odd: bool| {
+        let updates = jobs.iter().flat_map(|job| &job.updates);
+        let its = updates.filter(|update| (world.machine_of(update.learner) == Some(4)) == is_odd);
+        let norms: Vec<f64> = its.map(|update| update.body.norm()).collect();
+        norms.iter().sum::<f64>() / norms.len() as f64
+    };
+    let ratio = norms(true) / norms(false);
+    assert!((0.8..1.2).contains(&ratio), "{ratio}");
+}
+
+/// A run that hostile learners ruin says so in place of an error, and so does nobody else's.
+#[test]
+fn a_ruined_run_is_an_outcome() {
+    let corpus = corpus();
+    let mut recipe = attacked(Poison::NotFinite);
+    recipe.inner.lr_max = f32::MAX;
+    let outcome = recipe.train(&corpus).unwrap();
+    assert!(outcome.broken.is_some_and(|why| why.contains("stopped")), "{:?}", outcome.noticed);
+    recipe.faults.clear();
+    assert!(matches!(recipe.train(&corpus), Err(LabError::Stopped { .. })));
 }

@@ -1,9 +1,12 @@
 //! An experiment in a world: many learners under one syncer.
 
+use super::cosines::Collector;
 use super::joining::Newcomers;
+use super::noticed::Watcher;
 use super::recipe::Sampler;
 use super::{Budget, Corpus, LabError, Outcome, Recipe, Sample, Spent};
 use crate::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
+use archipelago::diloco::syncer::Syncer;
 use archipelago::model::{check_inner, init, layout};
 use archipelago::wire::RunId;
 
@@ -37,81 +40,21 @@ impl Recipe {
         Ok(World::new(self.seed, spec, layout(&model)?, Box::new(move |machine| newcomers.trainer(machine)))?)
     }
 
-    /// Trains until the budget is spent, collects the learners' last progress, and measures Θ.
+    /// Trains until the budget is spent, collects the learners' last progress, and measures Θ. Where hostile learners keep
+    /// the honest ones from that, the outcome says so.
     ///
     /// # Errors
     /// Each variant of [`LabError`] but `Split` and `Lease`.
     pub fn train(&self, corpus: &Corpus) -> Result<Outcome, LabError> {
-        let mut world = self.world(corpus)?;
-        let mut sampler = Sampler::new(self);
-        let step_ms = self.machines.iter().map(|machine| machine.step_ms).min().unwrap_or(1);
-        let (mut last, mut moved_ms) = (0, 0);
-        let mut faults = self.faults.iter().peekable();
-        loop {
-            let machines = world.machines();
-            let (tokens, now_ms) = (tokens(&machines), world.now().0);
-            if let Some((machine, reason)) = stopped(machines) {
-                return Err(LabError::Stopped { seed: self.seed, machine, tokens, reason });
-            }
-            let spent = self.spent(tokens, now_ms);
-            if sampler.is_due(spent)
-                && let Some(theta) = world.syncer().and_then(|syncer| syncer.theta())
-            {
-                let loss = self.measure(corpus, &theta)?;
-                sampler.take(Sample { at_ms: now_ms, tokens, loss });
-            }
-            if spent >= 1.0 {
-                break;
-            }
-            if tokens > last {
-                (last, moved_ms) = (tokens, now_ms);
-            } else if now_ms - moved_ms > STILL_MS_MAX {
-                return Err(LabError::StandsStill { seed: self.seed, tokens });
-            }
-            while let Some((_, fault)) = faults.next_if(|(at_ms, _)| *at_ms <= now_ms) {
-                world.inject(*fault);
-            }
-            let left_ms = match self.budget {
-                Budget::Tokens(_) => step_ms,
-                Budget::Ms(all) => step_ms.min(all - now_ms),
-            };
-            world.run_for(left_ms.max(1));
+        let mut course = Course::new(self, corpus)?;
+        match course.train() {
+            Err(
+                error
+                @ (LabError::Stopped { .. } | LabError::NotFinite { .. } | LabError::StandsStill { .. }),
+            ) if self.is_attacked() => course.broken(&error),
+            Err(error) => Err(error),
+            Ok(()) => course.end(),
         }
-        self.end(world, corpus, sampler)
-    }
-
-    fn end(&self, mut world: World, corpus: &Corpus, sampler: Sampler) -> Result<Outcome, LabError> {
-        // A merge that is at work has what is measured here; it takes some milliseconds.
-        let is_there = |world: &World| world.syncer().is_some_and(|syncer| syncer.thetas().is_some());
-        if !world.run_until(FINISH_MS_MAX, 1, is_there) {
-            return Err(LabError::StandsStill { seed: self.seed, tokens: tokens(&world.machines()) });
-        }
-        let virtual_ms = world.now().0;
-        let grace_ms = world.status().map_or(0, |status| status.grace_ms);
-        let spent = self.spent_at_last(&world, corpus)?;
-        world.inject(Fault::Finish);
-        if !world.run_until(FINISH_MS_MAX, 100, World::is_finished) {
-            return Err(LabError::StandsStill { seed: self.seed, tokens: tokens(&world.machines()) });
-        }
-        world.check().map_err(|violation| LabError::Violation { seed: self.seed, violation })?;
-        let status = world.status().expect("no fault of a recipe ends the syncer");
-        let theta = world.syncer().and_then(|syncer| syncer.theta()).expect("nothing is merged any more");
-        let machines = world.machines();
-        let steps: u64 = machines.iter().map(|machine| machine.steps).sum();
-        Ok(Outcome {
-            loss: self.measure(corpus, &theta)?,
-            tokens: tokens(&machines),
-            tokens_merged: status.tokens_merged,
-            merged_by: (0..self.learners()).map(|machine| world.tokens_merged(machine)).collect(),
-            grace_ms,
-            spent,
-            steps_per_learner: steps as f64 / f64::from(self.learners()),
-            rounds: status.rounds,
-            updates_merged: status.fates.merged,
-            refused: status.fates.refused.values().sum(),
-            virtual_ms,
-            samples: sampler.end(),
-        })
     }
 
     fn spent_at_last(&self, world: &World, corpus: &Corpus) -> Result<Spent, LabError> {
@@ -123,17 +66,153 @@ impl Recipe {
             fragments.scatter(p, &values, &mut hat);
         }
         let loss = self.measure(corpus, &hat)?;
-        Ok(Spent { loss, tokens: tokens(&world.machines()), tokens_merged: syncer.status().tokens_merged })
+        let tokens = self.tokens(&world.machines());
+        Ok(Spent { loss, tokens, tokens_merged: syncer.status().tokens_merged })
+    }
+
+    fn honest<'a>(&self, machines: &'a [MachineStatus]) -> impl Iterator<Item = (usize, &'a MachineStatus)> {
+        (0..).zip(machines).filter(|(machine, _)| !self.is_hostile(*machine as u32))
+    }
+
+    /// Tokens trained by honest machines.
+    fn tokens(&self, machines: &[MachineStatus]) -> u64 {
+        self.honest(machines).map(|(_, machine)| machine.tokens).sum()
+    }
+
+    /// The first honest machine whose learner stays away for good or had to begin anew, with its reason: before the end
+    /// nobody honest is sent away, and no loss of a run that had to begin anew means anything.
+    fn stopped(&self, machines: &[MachineStatus]) -> Option<(usize, String)> {
+        let reason = |machine: &MachineStatus| machine.stopped.clone().or(machine.afresh.clone());
+        self.honest(machines).find_map(|(i, machine)| Some((i, reason(machine)?)))
     }
 }
 
-fn tokens(machines: &[MachineStatus]) -> u64 {
-    machines.iter().map(|machine| machine.tokens).sum()
+/// A recipe under way.
+struct Course<'a> {
+    recipe: &'a Recipe,
+    corpus: &'a Corpus,
+    world: World,
+    sampler: Sampler,
+    watcher: Watcher,
+    cosines: Option<Collector>,
 }
 
-/// The first machine whose learner stays away for good or had to begin anew, with its reason: before the end nobody is
-/// sent away, and no loss of a run that had to begin anew means anything.
-fn stopped(machines: Vec<MachineStatus>) -> Option<(usize, String)> {
-    let mut reasons = machines.into_iter().enumerate();
-    reasons.find_map(|(i, machine)| Some((i, machine.stopped.or(machine.afresh)?)))
+impl<'a> Course<'a> {
+    fn new(recipe: &'a Recipe, corpus: &'a Corpus) -> Result<Self, LabError> {
+        let mut world = recipe.world(corpus)?;
+        let mut cosines = None;
+        if recipe.cosines {
+            world.watch_merges();
+            cosines = Some(Collector::new(layout(&recipe.model)?));
+        }
+        let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(recipe));
+        Ok(Self { recipe, corpus, world, sampler, watcher, cosines })
+    }
+
+    /// Until the budget is spent.
+    fn train(&mut self) -> Result<(), LabError> {
+        let (recipe, seed) = (self.recipe, self.recipe.seed);
+        let step_ms = recipe.machines.iter().map(|machine| machine.step_ms).min().unwrap_or(1);
+        let (mut last, mut moved_ms) = (0, 0);
+        let mut faults = recipe.faults.iter().peekable();
+        loop {
+            self.look();
+            let machines = self.world.machines();
+            let (tokens, now_ms) = (recipe.tokens(&machines), self.world.now().0);
+            if let Some((machine, reason)) = recipe.stopped(&machines) {
+                return Err(LabError::Stopped { seed, machine, tokens, reason });
+            }
+            let spent = recipe.spent(tokens, now_ms);
+            if self.sampler.is_due(spent)
+                && let Some(theta) = self.world.syncer().and_then(|syncer| syncer.theta())
+            {
+                let loss = recipe.measure(self.corpus, &theta)?;
+                self.sampler.take(Sample { at_ms: now_ms, tokens, loss });
+            }
+            if spent >= 1.0 {
+                return Ok(());
+            }
+            if tokens > last {
+                (last, moved_ms) = (tokens, now_ms);
+            } else if now_ms - moved_ms > STILL_MS_MAX {
+                return Err(LabError::StandsStill { seed, tokens });
+            }
+            while let Some((_, fault)) = faults.next_if(|(at_ms, _)| *at_ms <= now_ms) {
+                self.world.inject(*fault);
+            }
+            let left_ms = match recipe.budget {
+                Budget::Tokens(_) => step_ms,
+                Budget::Ms(all) => step_ms.min(all - now_ms),
+            };
+            self.world.run_for(left_ms.max(1));
+        }
+    }
+
+    /// Looks at what happened.
+    fn look(&mut self) {
+        self.watcher.follow(&mut self.world);
+        if let Some(cosines) = &mut self.cosines {
+            for job in self.world.take_merges() {
+                cosines.take(&job, |learner| self.watcher.is_honest(learner));
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<Outcome, LabError> {
+        let (recipe, seed) = (self.recipe, self.recipe.seed);
+        let still = |world: &World| LabError::StandsStill { seed, tokens: recipe.tokens(&world.machines()) };
+        if !self.settle() {
+            return Err(still(&self.world));
+        }
+        let virtual_ms = self.world.now().0;
+        let grace_ms = self.world.status().map_or(0, |status| status.grace_ms);
+        let spent = recipe.spent_at_last(&self.world, self.corpus)?;
+        self.world.inject(Fault::Finish);
+        if !self.world.run_until(FINISH_MS_MAX, 100, World::is_finished) {
+            return Err(still(&self.world));
+        }
+        self.world.check().map_err(|violation| LabError::Violation { seed, violation })?;
+        let theta = self.world.syncer().and_then(Syncer::theta).expect("nothing is merged any more");
+        let loss = recipe.measure(self.corpus, &theta)?;
+        Ok(Outcome { grace_ms, spent, virtual_ms, ..self.outcome(loss) })
+    }
+
+    /// What there is when honest learners cannot go on.
+    fn broken(mut self, error: &LabError) -> Result<Outcome, LabError> {
+        self.settle();
+        let theta = self.world.syncer().and_then(Syncer::theta);
+        let loss = theta.and_then(|theta| self.recipe.measure(self.corpus, &theta).ok());
+        Ok(Outcome { broken: Some(error.to_string()), ..self.outcome(loss.unwrap_or(f32::INFINITY)) })
+    }
+
+    /// Waits for merges that are at work, which takes some milliseconds; whether they ended.
+    fn settle(&mut self) -> bool {
+        let is_there = |world: &World| world.syncer().is_some_and(|syncer| syncer.thetas().is_some());
+        self.world.run_until(FINISH_MS_MAX, 1, is_there)
+    }
+
+    fn outcome(self, loss: f32) -> Outcome {
+        let (recipe, world) = (self.recipe, self.world);
+        let status = world.status().expect("no fault of a recipe ends the syncer");
+        let machines = world.machines();
+        let (tokens, tokens_merged) = (recipe.tokens(&machines), status.tokens_merged);
+        let steps: u64 = recipe.honest(&machines).map(|(_, machine)| machine.steps).sum();
+        Outcome {
+            loss,
+            broken: None,
+            tokens,
+            tokens_merged,
+            merged_by: (0..recipe.learners()).map(|machine| world.tokens_merged(machine)).collect(),
+            grace_ms: status.grace_ms,
+            spent: Spent { loss, tokens, tokens_merged },
+            steps_per_learner: steps as f64 / recipe.honest(&machines).count() as f64,
+            rounds: status.rounds,
+            updates_merged: status.fates.merged,
+            refused: status.fates.refused.values().sum(),
+            virtual_ms: world.now().0,
+            samples: self.sampler.end(),
+            noticed: self.watcher.noticed,
+            cosines: self.cosines.map(Collector::end).unwrap_or_default(),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Trace;
 use super::World;
+use super::forge::Craft;
 use super::happening::Happening;
 use super::host::REQUEST_BYTES;
 use super::link::Way;
@@ -45,14 +46,22 @@ impl World {
     }
 
     fn send_up(&mut self, machine: u32, message: Message) {
-        let life = self.machines[machine as usize].life;
-        let Some(process) = &mut self.machines[machine as usize].process else { return };
+        let is_overheard = self.machines.iter().any(|machine| machine.forged);
+        let there = &mut self.machines[machine as usize];
+        let (life, memory) = (there.life, &mut there.memory);
+        let Some(process) = &mut there.process else { return };
         let Some(id) = process.conn else { return };
         let messages = match process.poison {
-            Some(poison) => poison.forge(message, &self.coding),
+            Some(poison) => {
+                let (run, overheard) = (&self.spec.run_spec, &self.overheard);
+                poison.forge(message, Craft { run, fragments: process.fragments(), overheard, memory })
+            }
             None => {
                 if let (Message::Update(update), Some(ghosts)) = (&message, &process.ghosts) {
                     self.audit.on_update_sent(machine, life, update, ghosts);
+                    if is_overheard {
+                        self.overheard.insert(update.fragment, update.body.clone());
+                    }
                 }
                 vec![message]
             }

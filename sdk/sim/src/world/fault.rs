@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::lie::Coding;
+use super::forge::Craft;
 use super::{Damage, Lie, Loss, Rng};
 use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
 
@@ -149,12 +149,12 @@ impl Poison {
         Self::NoFragment,
     ];
 
-    /// What a learner sends in place of `message`, whose values travel as `coding` says.
-    pub(super) fn forge(self, message: Message, coding: &Coding) -> Vec<Message> {
+    /// What a learner sends in place of `message`.
+    pub(super) fn forge(self, message: Message, mut craft: Craft<'_>) -> Vec<Message> {
+        let code = craft.run.exchange.code;
         if let Self::Lie(lie) = self {
-            return lie.tell(message, coding);
+            return lie.tell(message, &mut craft);
         }
-        let code = coding.code();
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();
         match self {

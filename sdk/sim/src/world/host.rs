@@ -47,6 +47,7 @@ impl Host for World {
 
     fn merge(&mut self, job: MergeJob) {
         self.keep_bodies(&job);
+        self.note_merge(&job);
         let values = job.updates.len() as u64 * job.state.theta.len() as u64;
         let took_ps = values * self.weight() * self.spec.shell.pace.merge_ps_per_value;
         let at = self.now.after(self.spec.shell.merge_ms + took_ps / 1_000_000_000);

@@ -1,9 +1,7 @@
 //! What a learner says that speaks the protocol well and lies.
 
-use std::num::NonZeroU16;
-
-use archipelago::diloco::{Codec, Fragments, Layout, checksum};
-use archipelago::wire::{Code, ExchangeSpec, Message, Progress, Update};
+use super::forge::Craft;
+use archipelago::wire::{Message, Progress, Update};
 use serde::{Deserialize, Serialize};
 
 /// How a learner lies. Its messages are well-formed, and nothing of it is refused for its form.
@@ -22,33 +20,24 @@ pub enum Lie {
     Rides,
     /// The values of its updates are so many times as large; below 0 they point the other way.
     Times(i32),
-}
-
-/// How the values of a run's fragments travel: a liar has to code what it makes up.
-pub(super) struct Coding {
-    codec: Codec,
-    fragments: Fragments,
-}
-
-impl Coding {
-    /// Of a run that a syncer accepted.
-    pub(super) fn new(exchange: &ExchangeSpec, layout: &Layout) -> Self {
-        let count = NonZeroU16::new(exchange.fragments).expect("a syncer accepted it");
-        let codec = Codec::new(exchange).expect("a syncer accepted it");
-        Self { codec, fragments: Fragments::plan(layout, count) }
-    }
-
-    pub(super) fn code(&self) -> Code {
-        self.codec.code()
-    }
-
-    /// The body of `update` with values `factor` times as large; `None` if it is no body.
-    fn times(&self, update: &Update, factor: i32) -> Option<Vec<u8>> {
-        let segments = self.fragments.segments(update.fragment)?;
-        let mut values = self.codec.decode(segments, &update.body).ok()?;
-        values.iter_mut().for_each(|value| *value *= factor as f32);
-        Some(self.codec.encode(segments, &values))
-    }
+    /// Its updates are turned around, and as long as a syncer believes their steps can have made them.
+    Reaches,
+    /// Its updates are noise, on each segment as long as what it trained.
+    Noise,
+    /// After its first few updates of each fragment it sends the last of them again and again, as if it were new.
+    Stale,
+    /// It sends what an honest learner sent last of the same fragment.
+    Copies,
+    /// Its updates are noise, and it says that they are the fruit of all steps that there can be.
+    Claims,
+    /// Its updates are made as long as those of an honest learner, however little it trained. In the lab it takes one
+    /// step in ten.
+    Sandbags,
+    /// Its updates are as long as what it trained, and lean half towards a direction that all who lie like this share.
+    Drifts,
+    /// On each segment the scale of the first block is so large that the update is as long as is believed; all codes
+    /// stay. Nothing where values travel as they are.
+    Scales,
 }
 
 /// The step of one that boasts, in milliseconds.
@@ -58,16 +47,17 @@ const CRAWL_MS: f32 = 3_600_000.0;
 
 impl Lie {
     /// What is sent in place of `message`.
-    pub(super) fn tell(self, message: Message, coding: &Coding) -> Vec<Message> {
+    pub(super) fn tell(self, message: Message, craft: &mut Craft<'_>) -> Vec<Message> {
         vec![match message {
             Message::Progress(progress) => Message::Progress(self.report(progress)),
-            Message::Update(update) => match self {
-                Self::Rides | Self::Times(_) => Message::Update(self.update(update, coding)),
-                _ => return Vec::new(),
-            },
-            Message::Pass { .. } if !matches!(self, Self::Rides | Self::Times(_)) => return Vec::new(),
+            Message::Update(_) | Message::Pass { .. } if self.is_mute() => return Vec::new(),
+            Message::Update(update) => Message::Update(self.update(update, craft)),
             other => other,
         }]
+    }
+
+    fn is_mute(self) -> bool {
+        matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
     }
 
     fn report(self, progress: Progress) -> Progress {
@@ -76,28 +66,19 @@ impl Lie {
             Self::Crawls => Progress { step_ms: CRAWL_MS, ..progress },
             Self::Boasts => Progress { step_ms: BOAST_MS, ..progress },
             Self::Inflates => Progress { step_ms: BOAST_MS, tokens: u64::MAX, ..progress },
-            Self::Rides => {
+            Self::Rides | Self::Claims => {
                 let leases = done(progress.leases);
                 Progress { step_ms: BOAST_MS, tokens: u64::MAX, leases, ..progress }
             }
-            Self::Mute | Self::Times(_) => progress,
+            _ => progress,
         }
     }
 
-    fn update(self, mut update: Update, coding: &Coding) -> Update {
-        match self {
-            Self::Times(factor) => {
-                if let Some(body) = coding.times(&update, factor) {
-                    update.body = body;
-                }
-            }
-            Self::Rides => {
-                update.body.fill(0);
-                (update.steps, update.tokens) = (u32::MAX, u64::MAX);
-            }
-            _ => {}
+    fn update(self, mut update: Update, craft: &mut Craft<'_>) -> Update {
+        craft.forge(self, &mut update);
+        if matches!(self, Self::Rides | Self::Claims) {
+            (update.steps, update.tokens) = (u32::MAX, u64::MAX);
         }
-        update.checksum = checksum(&update.body);
         update
     }
 }

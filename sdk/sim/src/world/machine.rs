@@ -1,6 +1,7 @@
 //! One machine: where a learner's process runs, and its way to the syncer.
 
 use super::clock::Clock;
+use super::forge::Memory;
 use super::happening::Happening;
 use super::link::Link;
 use super::process::Process;
@@ -26,6 +27,7 @@ pub(super) struct Machine {
     pub(super) poison: Option<Poison>,
     /// It was poisoned at some time: what it says of its tokens is not to be believed.
     pub(super) forged: bool,
+    pub(super) memory: Memory,
     /// Its owner paused it.
     pub(super) paused: bool,
     /// How soon it is to be merged again and again, in milliseconds, if anybody looks.
@@ -63,6 +65,7 @@ impl Machine {
             crawl: 1.0,
             poison: None,
             forged: false,
+            memory: Memory::new(Rng::stream(seed, 0x3_0000 + u64::from(index))),
             paused: false,
             merged_within_ms: None,
             well_since: Millis(0),

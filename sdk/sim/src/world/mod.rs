@@ -28,6 +28,7 @@ mod drive;
 mod fault;
 mod faults;
 mod file;
+mod forge;
 mod freight;
 mod ghosts;
 mod happening;
@@ -56,19 +57,19 @@ mod toy;
 mod trace;
 mod unfold;
 mod violation;
+mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use archipelago::diloco::Layout;
 use archipelago::diloco::syncer::{Event, Status, Syncer, SyncerError};
+use archipelago::diloco::{Layout, MergeJob};
 use archipelago::member;
-use archipelago::wire::{ConnId, Millis};
+use archipelago::wire::{ConnId, FragmentId, Millis};
 
 use actor::SyncerProcess;
 use audit::Audit;
 use disk::Disk;
 use happening::Happening;
-use lie::Coding;
 use machine::Machine;
 use net::Conn;
 use queue::Queue;
@@ -98,7 +99,6 @@ pub struct World {
     now: Millis,
     spec: WorldSpec,
     layout: Layout,
-    coding: Coding,
     make: Box<MakeTrainer>,
     queue: Queue<Happening>,
     /// Chance on the network.
@@ -129,6 +129,10 @@ pub struct World {
     events: VecDeque<(Millis, Event)>,
     /// `None` while nobody looks.
     traces: Option<VecDeque<Trace>>,
+    /// `None` while nobody looks.
+    merges: Option<VecDeque<MergeJob>>,
+    /// The last body of each fragment that an honest learner sent, where anybody lies.
+    overheard: BTreeMap<FragmentId, Vec<u8>>,
     finished: bool,
 }
 
@@ -152,7 +156,6 @@ impl World {
         let fragments = syncer.fragments().count();
         let mut world = Self {
             now: Millis(0),
-            coding: Coding::new(&spec.run_spec.exchange, &layout),
             layout,
             make,
             queue: Queue::new(),
@@ -174,6 +177,8 @@ impl World {
             audit,
             events: VecDeque::new(),
             traces: None,
+            merges: None,
+            overheard: BTreeMap::new(),
             finished: false,
             spec,
         };

@@ -226,6 +226,11 @@ impl Process {
         known.collect()
     }
 
+    /// The fragments of its run, once it is joined.
+    pub(super) fn fragments(&self) -> Option<&Fragments> {
+        self.workshop.as_ref().map(|workshop| &*workshop.fragments)
+    }
+
     /// θ, `[layout.len()]`, once it is there.
     pub(super) fn params(&self) -> Option<&[f32]> {
         self.workshop.as_ref().map(|workshop| workshop.trainer.params())

@@ -1,0 +1,239 @@
+//! Which runs are compared: attacks, shares of hostile learners, and ways of merging.
+
+use archipelago::diloco::syncer::SyncerConfig;
+use archipelago::diloco::{Influence, MergeRule};
+use archipelago_sim::lab::Recipe;
+use archipelago_sim::world::{Fault, Lie, Poison};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::PoisonArgs;
+use crate::experiments::SimulateError;
+use crate::experiments::training::Experiment;
+
+/// Identities that one hostile machine throws away in a run, one after the other.
+const IDENTITIES: u64 = 6;
+
+/// What hostile learners do.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attack {
+    /// A scale in the update is no number
+    NotFinite,
+    /// The update is 100 times as long
+    #[value(name = "times-100")]
+    #[serde(rename = "times-100")]
+    Times100,
+    /// The update is turned around, and as long as a syncer believes its steps can have made it
+    Edge,
+    /// The update is turned around
+    Flip,
+    /// Noise as long as the update
+    Noise,
+    /// The fourth update of each fragment, again and again
+    Stale,
+    /// What an honest learner sent last
+    Copy,
+    /// Noise as long as the update, said to be the fruit of all tokens that there can be
+    Tokens,
+    /// One step in ten, and the update made as long as that of an honest learner
+    Sandbag,
+    /// The update leans half towards a direction that all hostile learners share
+    Drift,
+    /// One scale of each segment is so large that the update is as long as is believed
+    Scale,
+    /// As edge, by learners that leave while others of new identities start
+    Identities,
+}
+
+impl Attack {
+    /// Its name in tables and flags.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn poison(self) -> Poison {
+        Poison::Lie(match self {
+            Self::NotFinite => return Poison::NotFinite,
+            Self::Times100 => Lie::Times(100),
+            Self::Edge | Self::Identities => Lie::Reaches,
+            Self::Flip => Lie::Times(-1),
+            Self::Noise => Lie::Noise,
+            Self::Stale => Lie::Stale,
+            Self::Copy => Lie::Copies,
+            Self::Tokens => Lie::Claims,
+            Self::Sandbag => Lie::Sandbags,
+            Self::Drift => Lie::Drifts,
+            Self::Scale => Lie::Scales,
+        })
+    }
+}
+
+/// How updates are merged, and what bounds them.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arm {
+    /// The weighted mean, without any bound
+    Mean,
+    /// Radial averaging as the paper has it, without any bound
+    Rda,
+    /// What a syncer does by default
+    Ours,
+}
+
+impl Arm {
+    /// Its name in tables and flags.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::Rda => "rda",
+            Self::Ours => "ours",
+        }
+    }
+
+    fn change(self, syncer: &mut SyncerConfig) {
+        let free = Influence {
+            share_ratio_max: 0.0,
+            turns_max: 0.0,
+            half_life_turns: 0.0,
+            newcomers_share_max: 1.0,
+        };
+        let merge = match self {
+            Self::Mean => MergeRule::Mean,
+            Self::Rda => MergeRule::Radial,
+            Self::Ours => return,
+        };
+        *syncer = SyncerConfig { merge, influence: free, norm_ratio_max: 0.0, ..*syncer };
+    }
+}
+
+/// One cell of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    /// `None` where nobody is hostile.
+    pub(super) attack: Option<Attack>,
+    /// Hostile learners, in percent.
+    pub(super) percent: u32,
+    pub(super) arm: Arm,
+    /// Name of the experiment.
+    pub(super) ours: String,
+    /// Name of the one beside it.
+    pub(super) base: String,
+}
+
+/// Experiments and what is said of them.
+pub(super) struct Plan<'a> {
+    args: &'a PoisonArgs,
+    /// Tokens that honest learners train on in each run.
+    tokens: u64,
+    pub(super) experiments: Vec<Experiment>,
+    pub(super) cells: Vec<Cell>,
+}
+
+impl<'a> Plan<'a> {
+    /// # Errors
+    /// `Setting`, `Preset`: a setting is out of range.
+    pub(super) fn new(args: &'a PoisonArgs) -> Result<Self, SimulateError> {
+        let step_tokens = u64::from(args.training.batch) * u64::from(args.context);
+        let tokens = step_tokens.saturating_mul(args.steps).saturating_mul(args.learners.into());
+        let mut plan = Self { args, tokens, experiments: vec![], cells: vec![] };
+        let arms = chosen(&args.arms);
+        for &arm in &arms {
+            let ours = plan.clean(arm, args.learners)?;
+            // What bounds cost where nobody is hostile.
+            let base = plan.clean(Arm::Ours, args.learners)?;
+            plan.cells.push(Cell { attack: None, percent: 0, arm, ours, base });
+        }
+        for attack in chosen(&args.attacks) {
+            for &percent in &args.hostile {
+                for &arm in &arms {
+                    let hostile = hostile(args.learners, percent);
+                    let base = plan.clean(arm, args.learners - hostile)?;
+                    let ours = plan.attacked(attack, percent, arm)?;
+                    plan.cells.push(Cell { attack: Some(attack), percent, arm, ours, base });
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Adds a run of so many honest learners and nobody else; gives its name.
+    fn clean(&mut self, arm: Arm, honest: u32) -> Result<String, SimulateError> {
+        let name = clean(arm, honest);
+        let mut recipe = self.recipe(arm, honest)?;
+        recipe.cosines = arm == Arm::Ours && honest == self.args.learners;
+        self.experiments.push(Experiment { name: name.clone(), recipe, alone_tokens: None });
+        Ok(name)
+    }
+
+    fn attacked(&mut self, attack: Attack, percent: u32, arm: Arm) -> Result<String, SimulateError> {
+        let hostile = hostile(self.args.learners, percent);
+        let honest = self.args.learners - hostile;
+        let mut recipe = self.recipe(arm, self.args.learners)?;
+        if attack == Attack::Identities {
+            succeed(&mut recipe, honest, self.length_ms(honest) / IDENTITIES);
+        }
+        let poisoned = (honest..recipe.learners()).map(|i| (0, Fault::Poison(i, Some(attack.poison()))));
+        recipe.faults.splice(0..0, poisoned);
+        let name = format!("{}, {percent} %, {}", attack.name(), arm.name());
+        self.experiments.push(Experiment { name: name.clone(), recipe, alone_tokens: None });
+        Ok(name)
+    }
+
+    /// How long honest learners take for their tokens.
+    fn length_ms(&self, honest: u32) -> u64 {
+        let steps = self.args.steps * u64::from(self.args.learners) / u64::from(honest);
+        steps * self.args.training.step_ms
+    }
+
+    fn recipe(&self, arm: Arm, learners: u32) -> Result<Recipe, SimulateError> {
+        let (args, mut recipe) = (self.args, self.args.training.recipe(learners, self.tokens)?);
+        let width = args.width;
+        // As wide between as the reference is, for its width.
+        (recipe.model.d_model, recipe.model.d_ff, recipe.model.context) =
+            (width, width * 11 / 4, args.context);
+        // What is compared is updates, not how the text travels.
+        recipe.text_at_hand = true;
+        for machine in &mut recipe.machines {
+            machine.jitter = args.step_jitter;
+        }
+        arm.change(&mut recipe.syncer);
+        Ok(recipe)
+    }
+}
+
+/// Has each machine from `honest` on leave after `span_ms`, and another one with a new identity start in its place, and so
+/// on.
+fn succeed(recipe: &mut Recipe, honest: u32, span_ms: u64) {
+    let span_ms = span_ms.max(1);
+    let first = recipe.learners();
+    for generation in 1..IDENTITIES {
+        for slot in 0..first - honest {
+            let mut machine = recipe.machines[(honest + slot) as usize];
+            machine.starts_ms = generation * span_ms;
+            recipe.machines.push(machine);
+        }
+        for slot in 0..first - honest {
+            let before = match generation {
+                1 => honest + slot,
+                _ => first + (generation as u32 - 2) * (first - honest) + slot,
+            };
+            recipe.faults.push((generation * span_ms, Fault::Leave(before)));
+        }
+    }
+}
+
+/// Name of the run of so many honest learners and nobody else.
+pub(super) fn clean(arm: Arm, honest: u32) -> String {
+    format!("{honest} honest alone, {}", arm.name())
+}
+
+/// How many of `learners` are hostile.
+pub(super) fn hostile(learners: u32, percent: u32) -> u32 {
+    (f64::from(learners) * f64::from(percent) / 100.0).round() as u32
+}
+
+/// `given`, or all that there are.
+fn chosen<T: ValueEnum>(given: &[T]) -> Vec<T> {
+    if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
+}

@@ -1,0 +1,42 @@
+//! One picture for each way of merging: the loss over the share of hostile learners.
+
+use super::plan::{Arm, Attack, Cell};
+use crate::experiments::lines::Found;
+use crate::experiments::{Axis, Mark, Plot, Scale, Series};
+
+/// Gaps below this many percent are drawn there: on an axis by logarithm there is no 0, and less is noise.
+const GAP_MIN: f64 = 0.1;
+
+/// A picture for each way of merging that was looked at.
+pub(super) fn plots(cells: &[Cell], found: &Found) -> Vec<Plot> {
+    let plot = |arm: Arm| {
+        let cells: Vec<&Cell> =
+            cells.iter().filter(|cell| cell.arm == arm && cell.attack.is_some()).collect();
+        let mut attacks: Vec<Attack> = cells.iter().filter_map(|cell| cell.attack).collect();
+        attacks.dedup();
+        (!attacks.is_empty()).then(|| Plot {
+            name: format!("poison-{}", arm.name()),
+            title: title(arm).into(),
+            x: Axis { label: "hostile learners, %".into(), scale: Scale::Linear },
+            y: Axis { label: "loss above honest ones alone, %".into(), scale: Scale::Log },
+            series: (0..).zip(attacks).map(|(i, attack)| series(i, attack, &cells, found)).collect(),
+        })
+    };
+    [Arm::Mean, Arm::Rda, Arm::Ours].into_iter().filter_map(plot).collect()
+}
+
+fn title(arm: Arm) -> &'static str {
+    match arm {
+        Arm::Mean => "Weighted mean, no bounds",
+        Arm::Rda => "Radial averaging as published, no bounds",
+        Arm::Ours => "As by default",
+    }
+}
+
+/// Colours are six, so that every second six has hollow marks.
+fn series(index: u8, attack: Attack, cells: &[&Cell], found: &Found) -> Series {
+    let its = cells.iter().filter(|cell| cell.attack == Some(attack));
+    let points = its.map(|cell| (f64::from(cell.percent), cell.gap(found).max(GAP_MIN)));
+    let mark = if index < 6 { Mark::Line } else { Mark::Hollow };
+    Series { name: attack.name(), colour: index % 6, mark, points: points.collect() }
+}

@@ -1,0 +1,62 @@
+use super::*;
+use archipelago_cli::defaults;
+
+fn report(flags: &str) -> Report {
+    let small = "--steps 60 --width 8 --context 8 --batch 2 --sync-every 6 --fragments 2 --learners 5";
+    let flags: Vec<&str> = small.split_whitespace().chain(flags.split_whitespace()).collect();
+    run(&defaults(&flags), &mut |_| {}).unwrap()
+}
+
+/// The figures of one row, or of one point, by its name.
+fn figure(report: &Report, name: &str) -> f64 {
+    let mut all = report.cases.iter().chain(&report.points);
+    let found = all.find(|case| case.case == name);
+    found.unwrap_or_else(|| panic!("{name} in {report:#?}")).ours
+}
+
+/// Every attack is run against every way of merging, and no honest update is refused by any.
+#[test]
+fn every_attack_has_its_cells() {
+    let report = report("--hostile 20");
+    let attacks = <Attack as clap::ValueEnum>::value_variants();
+    assert_eq!(report.cases.len(), 3 + 3 * attacks.len());
+    for attack in attacks {
+        for arm in ["mean", "rda", "ours"] {
+            let cell = format!("{}, 20 %, {arm}", attack.name());
+            assert!(!figure(&report, &cell).is_nan(), "{cell}");
+            assert_eq!(figure(&report, &format!("{cell}, honest refused")), 0.0, "{cell}");
+        }
+    }
+    for part in ["embedding", "attention", "feed-forward", "norms"] {
+        let [p5, p50, p95] = ["p5", "p50", "p95"].map(|p| figure(&report, &format!("cosine, {part}, {p}")));
+        assert!(-1.0 < p5 && p5 < p50 && p50 < p95 && p95 <= 1.0, "{part}: {p5} {p50} {p95}");
+    }
+    let plots: Vec<&str> = report.plots.iter().map(|plot| plot.name.as_str()).collect();
+    assert_eq!(plots, ["poison-mean", "poison-rda", "poison-ours"]);
+}
+
+/// What ruins a run that is merged without bounds does far less to one with them; figures are of one short run each, so the
+/// bars are wide.
+#[test]
+fn bounds_hold_off_what_ruins_a_mean() {
+    let report = report("--hostile 40 --attacks edge,identities");
+    for attack in ["edge", "identities"] {
+        let gap = |arm: &str| figure(&report, &format!("{attack}, 40 %, {arm}"));
+        assert!(gap("mean") > 100.0 && gap("mean") > 3.0 * gap("ours"), "{report:#?}");
+    }
+}
+
+/// What is no number is seen at once, whoever merges; who only trains less is never seen.
+#[test]
+fn what_is_noticed_and_what_is_not() {
+    let report = report("--hostile 20,40 --attacks not-finite,sandbag --arms ours");
+    for percent in [20, 40] {
+        let of = |attack: &str, what: &str| format!("{attack}, {percent} %, ours, {what}");
+        assert!(figure(&report, &of("not-finite", "noticed after rounds")) < 4.0);
+        assert_eq!(figure(&report, &of("not-finite", "hostile in merges")), 0.0);
+        let share = figure(&report, &of("sandbag", "hostile in merges"));
+        assert!((share - f64::from(percent)).abs() < 8.0, "{share}");
+        let noticed = of("sandbag", "noticed after rounds");
+        assert!(report.points.iter().all(|point| point.case != noticed), "{report:#?}");
+    }
+}

@@ -1,0 +1,51 @@
+//! A trainer that does a part of its work.
+
+use archipelago::diloco::Layout;
+use archipelago::engine::cpu::CpuTrainer;
+use archipelago::engine::{EngineError, OptimiserState, StepStats, Trainer};
+
+/// Steps of which it takes one.
+const ONE_IN: u32 = 10;
+
+/// Takes one step in ten, and says of the others that they led to what that one did.
+pub(super) struct Idler {
+    trainer: CpuTrainer,
+    steps: u32,
+    last: StepStats,
+}
+
+impl Idler {
+    pub(super) fn new(trainer: CpuTrainer) -> Self {
+        Self { trainer, steps: 0, last: StepStats { loss: 0.0, grad_norm: 0.0, tokens: 0 } }
+    }
+}
+
+impl Trainer for Idler {
+    fn layout(&self) -> &Layout {
+        self.trainer.layout()
+    }
+
+    fn params(&self) -> &[f32] {
+        self.trainer.params()
+    }
+
+    fn params_mut(&mut self) -> &mut [f32] {
+        self.trainer.params_mut()
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        if self.steps.is_multiple_of(ONE_IN) {
+            self.last = self.trainer.step(tokens, lr)?;
+        }
+        self.steps = self.steps.wrapping_add(1);
+        Ok(self.last)
+    }
+
+    fn moments(&self) -> Option<OptimiserState> {
+        self.trainer.moments()
+    }
+
+    fn describe(&self) -> String {
+        self.trainer.describe()
+    }
+}

@@ -1,0 +1,188 @@
+//! Bodies of updates that are not what was trained, and what they are made with.
+
+use std::collections::BTreeMap;
+
+use super::{Lie, Rng};
+use archipelago::diloco::{Codec, Fragments, Segment, VALUE_ABS_MAX, checksum};
+use archipelago::wire::{Code, FragmentId, InnerSpec, RunSpec, Update};
+
+/// Share of a direction that all who drift have in common: the cosine of their updates to it.
+const DRIFT: f64 = 0.5;
+/// Chance of that direction; the same in every process of a run.
+const DRIFT_STREAM: u64 = 0xd21f;
+/// Updates of each fragment that a stale learner sends as they are; then it sends the last of them for ever. The very first
+/// are of the warm-up, and hardly more than zeros.
+const FRESH: usize = 4;
+/// How near a forger goes to the longest update that is believed: coding makes it a little longer.
+const NEARLY: f64 = 0.97;
+/// How much farther than AdamW goes an update may reach, as the syncer has it.
+const REACH_SLACK: f64 = 4.0;
+
+/// What a forger keeps from one update to the next.
+#[derive(Debug)]
+pub(super) struct Memory {
+    rng: Rng,
+    /// How many updates of each fragment were sent as they were, and the last of them.
+    kept: BTreeMap<FragmentId, (usize, Vec<u8>)>,
+}
+
+impl Memory {
+    pub(super) fn new(rng: Rng) -> Self {
+        Self { rng, kept: BTreeMap::new() }
+    }
+
+    /// Keeps the body of `update` while it is one of the first, and puts the kept one in its place after that.
+    fn repeat(&mut self, update: &mut Update) {
+        let (count, body) = self.kept.entry(update.fragment).or_default();
+        if *count < FRESH {
+            (*count, *body) = (*count + 1, update.body.clone());
+        }
+        update.body.clone_from(body);
+    }
+}
+
+/// What a forger works with.
+pub(super) struct Craft<'a> {
+    pub(super) run: &'a RunSpec,
+    /// `None` before its run is joined; then there is nothing to forge.
+    pub(super) fragments: Option<&'a Fragments>,
+    /// The last body of each fragment that an honest learner sent.
+    pub(super) overheard: &'a BTreeMap<FragmentId, Vec<u8>>,
+    pub(super) memory: &'a mut Memory,
+}
+
+impl Craft<'_> {
+    /// Puts what `lie` says into the body of `update`, which its learner's replica coded.
+    pub(super) fn forge(&mut self, lie: Lie, update: &mut Update) {
+        let segments = self.fragments.and_then(|fragments| fragments.segments(update.fragment));
+        let Some(segments) = segments else { return };
+        let codec = Codec::new(&self.run.exchange).expect("the syncer uses the same codec");
+        let mut values = codec.decode(segments, &update.body).expect("its own replica coded it");
+        let overheard = self.overheard.get(&update.fragment);
+        match lie {
+            Lie::Rides => update.body.fill(0),
+            Lie::Stale => self.memory.repeat(update),
+            Lie::Copies => update.body = overheard.unwrap_or(&update.body).clone(),
+            Lie::Scales => self.raise_scales(&codec, segments, &values, update),
+            _ => {
+                let honest = overheard.and_then(|body| codec.decode(segments, body).ok());
+                self.bend(lie, segments, &mut values, honest.as_deref(), update.steps);
+                update.body = codec.encode(segments, &values);
+            }
+        }
+        update.checksum = checksum(&update.body);
+    }
+
+    /// Bends `values`, what was trained; `honest` is what an honest learner sent last.
+    fn bend(
+        &mut self,
+        lie: Lie,
+        segments: &[Segment],
+        values: &mut [f32],
+        honest: Option<&[f32]>,
+        steps: u32,
+    ) {
+        match lie {
+            Lie::Times(factor) => scale(values, f64::from(factor)),
+            Lie::Reaches => {
+                let reach = NEARLY * reach(&self.run.inner, steps, values.len());
+                stretch(values, reach);
+                scale(values, -1.0);
+            }
+            Lie::Noise | Lie::Claims => {
+                for part in parts(segments, values.len()) {
+                    let values = &mut values[part];
+                    let long = norm(values);
+                    values.fill_with(|| self.memory.rng.bell());
+                    stretch(values, long);
+                }
+            }
+            Lie::Sandbags => {
+                let Some(honest) = honest else { return };
+                for part in parts(segments, values.len()) {
+                    stretch(&mut values[part.clone()], norm(&honest[part]));
+                }
+            }
+            Lie::Drifts => {
+                for (part, segment) in parts(segments, values.len()).zip(segments) {
+                    let stream = DRIFT_STREAM << 32 | u64::from(segment.start);
+                    lean(&mut values[part], Rng::stream(self.run.seed, stream));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the scale of the first block of each segment so large that the update is as long as is believed, and the
+    /// segment as long as its part of the fragment.
+    fn raise_scales(&self, codec: &Codec, segments: &[Segment], values: &[f32], update: &mut Update) {
+        if codec.code() == Code::F32 {
+            return;
+        }
+        let reach = NEARLY * reach(&self.run.inner, update.steps, values.len());
+        let mut block = 0;
+        for part in parts(segments, values.len()) {
+            let aim = reach * (part.len() as f64 / values.len() as f64).sqrt();
+            let first = norm(&values[part.start..part.end.min(part.start + codec.block_len())]);
+            let field = &mut update.body[2 * block..2 * block + 2];
+            block += part.len().div_ceil(codec.block_len());
+            if first > 0.0 {
+                let rest = (norm(&values[part]).powi(2) - first.powi(2)).max(0.0);
+                let factor = ((aim * aim - rest).max(0.0).sqrt() / first).max(1.0);
+                // A scale is the upper half of an `f32`.
+                let bits = u16::from_le_bytes([field[0], field[1]]);
+                let raised = f64::from(f32::from_bits(u32::from(bits) << 16)) * factor;
+                let raised = raised.min(VALUE_ABS_MAX.into()) as f32;
+                field.copy_from_slice(&((raised.to_bits() >> 16) as u16).to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The values of each segment, within the fragment.
+fn parts(segments: &[Segment], len: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    segments.iter().scan(0, move |next, segment| {
+        let start = *next;
+        *next = (start + segment.len as usize).min(len);
+        Some(start..*next)
+    })
+}
+
+/// Largest norm that a syncer believes `steps` steps on `len` values to have come to, see `rounds/admit.rs`.
+fn reach(inner: &InnerSpec, steps: u32, len: usize) -> f64 {
+    let [beta1, beta2] = [inner.beta1, inner.beta2].map(f64::from);
+    let step = f64::from(inner.lr_max) * ((1.0 - beta1) / (1.0 - beta2).sqrt()).max(1.0);
+    REACH_SLACK * step * f64::from(steps) * (len as f64).sqrt()
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt()
+}
+
+fn scale(values: &mut [f32], factor: f64) {
+    values.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+}
+
+/// Makes `values` as long as `long`; zeros stay zeros.
+fn stretch(values: &mut [f32], long: f64) {
+    let is = norm(values);
+    if is > 0.0 {
+        scale(values, long / is);
+    }
+}
+
+/// Turns `values` towards a direction, by chance, and leaves their norm.
+fn lean(values: &mut [f32], mut rng: Rng) {
+    let long = norm(values);
+    if long == 0.0 {
+        return;
+    }
+    let mut direction: Vec<f32> = values.iter().map(|_| rng.bell()).collect();
+    stretch(&mut direction, DRIFT);
+    scale(values, (1.0 - DRIFT * DRIFT).sqrt() / long);
+    values.iter_mut().zip(&direction).for_each(|(value, towards)| *value += towards);
+    stretch(values, long);
+}
+
+#[cfg(test)]
+mod tests;
