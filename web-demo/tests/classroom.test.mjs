@@ -115,7 +115,11 @@ test("a class over plain http, with a hand on each island", async () => {
   const { rounds } = await syncer.status();
   await teacher.fill(".island-card [type=number]", "9");
   await press("Ada", "Drop");
-  await says(ada, "#sentence", /^Dropped by the owner of the run: this machine (may return in \d s|returning now)/);
+  await says(
+    ada,
+    "#sentence",
+    /^Dropped by the owner of the run\.(.+ when it is back\.)? It (may return in \d s|returns now)\.$/,
+  );
   await until("Ada to be back", async () => (await shown("Ada")).state === "training");
   await says(ada, "#sentence", /^Training, balanced\.$/);
   const back = await shown("Ada");

@@ -19,7 +19,7 @@ test("after Finish a phone shows its part and the model, and offers no start, al
     if (again) await page.reload();
     await says("#sentence", /^The run is complete/);
     await until("the model to take home", () => page.isVisible("#take-home a"));
-    await says("#about", /^This run has trained a model/);
+    await says("#about", /^This run has trained a tiny language model/);
     await says("#thanks-text", /% of what this model has learnt came from this machine/);
     await says("#sample", /\S{3}/);
     for (const gone of ["#start", "#modes", "#qr", "#rules"]) assert.ok(!(await page.isVisible(gone)), gone);

@@ -76,9 +76,22 @@ test("WebGPU, WebAssembly and native learners are merged into one model", async 
 
 test("a device that is lost is opened anew, and training goes on", async () => {
   const context = await gpuBrowser.newContext();
+  // No page can take a GPU away: the engine's Worker is told to give up its own.
+  await context.addInitScript(() => {
+    const Plain = window.Worker;
+    window.started = [];
+    window.Worker = class extends Plain {
+      constructor(...given) {
+        super(...given);
+        window.started.push(this);
+      }
+    };
+  });
   const { page } = await contribute(context, "unlucky", "gpu");
+  const loseDevice = () =>
+    page.evaluate(() => window.started.forEach((worker) => worker.postMessage({ do: "loseDevice" })));
   const before = await merged("unlucky");
-  await page.evaluate(() => window.archipelago.loseDevice());
+  await loseDevice();
   await until("the page to tell of it", async () => /lost/.test(await page.textContent("#error")));
   const after = await merged("unlucky", before.tokensMerged);
   assert.equal(after.learner, before.learner, "it is the same learner");

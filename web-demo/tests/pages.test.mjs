@@ -32,7 +32,7 @@ for (const path of ["./", "./dashboard", "./teach", "./scale"]) {
       test(`${path} in the ${colorScheme} theme, ${width} px wide`, async () => {
         const { context, page, trouble } = await open(path, colorScheme, width);
         if (path === "./") {
-          await until("the run to be described", async () => /parameters/.test(await page.textContent("#about")));
+          await until("the run to be described", async () => /language model/.test(await page.textContent("#about")));
           await page.click("#start");
           await until("it to train", async () => /^Training/.test(await page.textContent("#sentence")));
           await until("a receipt", () => page.$("#receipts li"));

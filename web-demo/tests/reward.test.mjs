@@ -67,7 +67,7 @@ test("a code for phones is shown where a phone can open the link, and else what 
   const show = async (links) => {
     await page.route("**/v1/status", (route) => route.fulfill({ json: { ...status, links } }));
     await page.goto(syncer.url);
-    await says(page, "#about", /parameters/);
+    await says(page, "#about", /language model/);
   };
   await show([]);
   await says(page, "#link-local", /^Only this machine can open this link\..* --listen/);
@@ -94,14 +94,25 @@ test("the board adds teams up, and is away where the owner hides names", async (
     learner(2, "<b>Bob</b> @physics", 250),
     learner(3, "Cleo", 400),
     learner(4, "Dan @ Chess", 0),
+    learner(5, "browser", 30),
+    learner(6, "browser", 20),
   ];
   await show({});
+  // What is so unless the owner hides names.
+  await says(
+    page,
+    "#costs",
+    /Whoever reaches this page sees the name that you choose, what you compute with, and how much/,
+  );
   const rows = (id) => page.locator(`#${id} tr`).allTextContents();
   await until("the board", () => page.isVisible("#board"));
   assert.deepEqual(await rows("board-people-rows"), [
     "Cleo40040.0 %",
     "Ada @ Physics30030.0 %",
     "<b>Bob</b> @physics25025.0 %",
+    // Who gave no name has a number.
+    "browser #5303.0 %",
+    "browser #6202.0 %",
   ]);
   assert.deepEqual(await rows("board-teams-rows"), ["Physics55055.0 %"]);
   await show({ namesHidden: true });
@@ -117,9 +128,10 @@ test("a syncer that stands still is said within seconds, and training goes on", 
   const [watch] = [await context.newPage()];
   await watch.goto(new URL("dashboard", syncer.url).href);
   await says(watch, "#sentence", /^Training: /);
+  await page.bringToFront();
+  await says(page, "#sentence", /^Training, gentle\.$/);
   syncer.freeze(true);
   const from = Date.now();
-  await page.bringToFront();
   await says(page, "#sentence", /^Training alone: no news from the syncer\./);
   await says(watch, "#sentence", /^No news from the syncer/);
   assert.ok(Date.now() - from < 20_000, `after ${Date.now() - from} ms`);
@@ -177,6 +189,73 @@ test("traffic is booked for the day on which it came, and by all tabs together",
   one.addTraffic(morning, 10);
   assert.equal(one.readTraffic(morning), 15);
   delete globalThis.localStorage;
+});
+
+test("what was given is kept by day and for all runs, in bounded room", async () => {
+  const kept = new Map();
+  globalThis.localStorage = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value) };
+  const { keepGiven, readBook, readGiven, RUNS_MAX, DAYS_MAX } = await load("contribute/given.ts");
+  const { allOf } = await load("contribute/days.ts");
+  const day = (at) => new Date(2026, 10, at, 12);
+  keepGiven("one", { tokens: 100, trainMs: 1_000 }, day(1));
+  keepGiven("one", { tokens: 150, trainMs: 1_500 }, day(1));
+  assert.equal(allOf(readBook()), "", "one run on one day is what the card says anyway");
+  keepGiven("one", { tokens: 400, trainMs: 4_000 }, day(2));
+  keepGiven("two", { tokens: 50, trainMs: 60_000 }, day(2));
+  // What was forgotten here and is told by the syncer belongs to no day.
+  keepGiven("three", { tokens: 1_000, trainMs: 0 }, null);
+  assert.deepEqual(readBook().days, [
+    { day: "2026-11-01", tokens: 150, trainMs: 1_500 },
+    { day: "2026-11-02", tokens: 300, trainMs: 62_500 },
+  ]);
+  assert.deepEqual(readGiven("one"), { tokens: 400, trainMs: 4_000 });
+  assert.equal(allOf(readBook()), "On 2 days this browser has given 1 min 4 s and 1,450 tokens, to 3 runs.");
+  for (let at = 1; at <= 100; at += 1) keepGiven(`run ${at}`, { tokens: 1, trainMs: 0 }, new Date(2027, 0, at));
+  const { runs, days, all } = readBook();
+  assert.deepEqual([runs.length, days.length], [RUNS_MAX, DAYS_MAX]);
+  assert.equal(days.at(-1).day, "2027-04-10");
+  assert.deepEqual([all.tokens, all.runs, all.days], [1_550, 103, 102]);
+  // What somebody else wrote there breaks nothing.
+  for (const text of ["null", "7", '{"runs":[null,{"run":3}],"days":7,"all":[]}', "{"]) {
+    kept.set("archipelago.given", text);
+    assert.deepEqual([readBook().runs, readBook().days, readBook().all.tokens], [[], [], 0]);
+  }
+  delete globalThis.localStorage;
+});
+
+test("a visitor who comes back sees what was given on earlier days", async () => {
+  const { context, page } = await open();
+  const given = (name, value, tokens) => ({ [name]: value, tokens, trainMs: 60_000 });
+  const book = {
+    runs: [given("run", "another", 5_000)],
+    days: [given("day", "2026-11-01", 2_000), given("day", "2026-11-02", 3_000)],
+    all: { tokens: 5_000, trainMs: 120_000, runs: 1, days: 2 },
+  };
+  await page.evaluate((book) => localStorage.setItem("archipelago.given", JSON.stringify(book)), book);
+  await page.reload();
+  await says(page, "#thanks-all", /^On 2 days this browser has given 2 min and 5,000 tokens, to 1 run\.$/);
+  await says(page, "#thanks-text", /^Nothing of this machine is in this run's model yet\.$/);
+  await page.click("#thanks-days summary");
+  assert.deepEqual(await page.locator("#thanks-rows tr").allTextContents(), [
+    "2026-11-021 min3,000",
+    "2026-11-011 min2,000",
+  ]);
+  await context.close();
+});
+
+test("what the model was given is set apart from what it wrote, once two texts tell", async () => {
+  const page = await browser.newPage();
+  const status = await syncer.status();
+  let sample = "Once upon a time";
+  await page.route("**/v1/status", (route) => route.fulfill({ json: { ...status, sample, live: 1 } }));
+  await page.goto(syncer.url);
+  await says(page, "#sample", /^Once upon a time$/);
+  assert.equal(await page.locator(".prompt").count(), 0, "one text alone does not tell");
+  assert.equal(await page.getAttribute("#islands", "aria-label"), "1 island round the syncer.");
+  sample = "Once upon <b>us</b>";
+  await says(page, "#sample", /^Once upon <b>us<\/b>$/);
+  assert.deepEqual(await page.locator(".prompt").allTextContents(), ["Once upon ", "Once upon "]);
+  await page.close();
 });
 
 test("a part is said in words that do not claim more than is known", async () => {

@@ -31,6 +31,28 @@ test("numbers for people", async () => {
   check(plural(1_200, "learner"), "1,200 learners");
 });
 
+test("a round is called by what people can read, whatever its number", async () => {
+  const { roundName } = await load("dashboard/lanes.ts");
+  const told = (epoch, serial) => roundName(String(epoch * 2n ** 32n + serial));
+  assert.equal(told(0n, 12n), "12");
+  // After a restart the syncer counts on from a power of two.
+  for (const [epoch, serial] of [
+    [1n, 0n],
+    [2n, 87n],
+    [7n, 4_000n],
+  ])
+    assert.equal(told(epoch, serial), String(serial));
+});
+
+test("who gave no name is told apart by number", async () => {
+  const { nameOf, titleOf } = await load("shared/names.ts");
+  const check = (name, called, titled) =>
+    assert.deepEqual([nameOf({ name, learner: 7 }), titleOf({ name, learner: 7 })], [called, titled]);
+  check("Ada", "Ada", "Ada #7");
+  check("browser", "browser #7", "browser #7");
+  check("", "Learner 7", "Learner 7");
+});
+
 test("the time scale of rounds grows, begins at launch and has room for all", async () => {
   const { TimeScale } = await load("dashboard/lanes.ts");
   const scale = new TimeScale([round(1), round(2, { mergeEndMs: 640 })], 10_000);

@@ -111,11 +111,6 @@ export class Learner {
     this.#tell({ do: "reconnect" });
   }
 
-  /** Takes the GPU away, as a driver that resets does; for tests and lessons. */
-  loseDevice(): void {
-    this.#tell({ do: "loseDevice" });
-  }
-
   /**
    * Goes on with `prompt`, with what all learners have merged so far; see {@link Writer.write}. The parameters are
    * fetched once, two bytes each; training goes on meanwhile. When the learner ends it fails as `aborted`.

@@ -4,7 +4,8 @@ import type { Capabilities, LearnerError, Measured } from "@archipelago-train/le
 import { capabilities, measure } from "@archipelago-train/learner";
 import type { ServerStatus } from "../shared/api.js";
 import { find, make } from "../shared/dom.js";
-import { bytes, count, legible, plural } from "../shared/format.js";
+import { bytes, count, plural } from "../shared/format.js";
+import { modelOf, termsOf } from "../shared/model-words.js";
 import { say } from "./say.js";
 
 /** Bits on the socket per parameter and round, each way, until the run has measured its own. */
@@ -18,19 +19,11 @@ const MEMORY_SHARE = 0.5;
 /** Time that each engine trains when it is measured. */
 const TRAIN_MS = 1_000;
 
-/** Says what is being trained. */
+/** Says what is being trained, and the terms for it where somebody asks for more. */
 export function showRun(status: ServerStatus): void {
-  const others = status.live === 1 ? "1 machine takes" : `${status.live} machines take`;
-  const text = status.corpus ? ` on ${status.corpus}` : "";
-  const loss = status.valLossLast === null ? "" : ` It has learned from ${count(status.tokensMerged)} tokens so far.`;
-  const model = `a model with ${count(status.params)} parameters (“${status.init ?? status.preset}”)${text}`;
-  const tokens = `It has learned from ${count(status.tokensMerged)} tokens of ${plural(status.learnersTotal, "machine")}.`;
-  say(
-    "about",
-    status.finished
-      ? `This run has trained ${model}. ${tokens}`
-      : `This run trains ${model}. ${others} part now.${loss}`,
-  );
+  say("about", aboutOf(status));
+  say("about-terms", termsOf(status));
+  find("about-more", HTMLElement).hidden = false;
   showCosts(status);
   say(
     "model-state",
@@ -40,7 +33,15 @@ export function showRun(status: ServerStatus): void {
         ? "The last text that it wrote:"
         : "It writes anew now and then, so that what stands below may be a little older than the figures above.",
   );
-  say("sample", legible(status.sample) || "Nothing yet.");
+}
+
+/** "This run trains a tiny language model on made-up sentences. 3 machines take part now. It has read …" */
+export function aboutOf(status: ServerStatus): string {
+  const model = `a ${modelOf(status)}`;
+  const read = `It has read ${count(status.tokensMerged)} ${status.tokenIsByte ? "letters" : "pieces of words"}`;
+  if (status.finished) return `This run has trained ${model}. ${read} on ${plural(status.learnersTotal, "machine")}.`;
+  const others = status.live === 1 ? "1 machine takes" : `${count(status.live)} machines take`;
+  return `This run trains ${model}. ${others} part now.${status.tokensMerged > 0 ? ` ${read} so far.` : ""}`;
 }
 
 function showCosts(status: ServerStatus): void {
@@ -51,13 +52,13 @@ function showCosts(status: ServerStatus): void {
   const hourly =
     rounds > 0
       ? `about ${bytes((2 * rounds * status.params * bits) / 8)} an hour at the run's pace`
-      : "a few bits per parameter and round";
+      : "somewhat more the faster the run is";
   const shard = status.corpusTokens * 2 || 0;
   const lines = [
     "Nothing computes before you press the button, and Stop ends it at once.",
     `Data: ${bytes(status.params * 2)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,
     `Memory: about ${bytes(status.params * 4 * COPIES)} for the model and as much again to compute.`,
-    "Power: a processor or GPU that works hard; choose how hard below the sentence above.",
+    "Power: a processor or GPU that works hard; choose how hard at the top of this page.",
     "Nothing of yours is read: the text comes from the run, and what goes back are changes of the model.",
     status.namesHidden
       ? "The run's owner shows nobody names or devices: others see a number, and how much you did."

@@ -2,6 +2,7 @@
 import type { LearnersPage, LearnerView, ServerStatus } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, legible } from "../shared/format.js";
+import { nameOf } from "../shared/names.js";
 
 /** Rows of each list. */
 const ROWS_MAX = 8;
@@ -24,7 +25,7 @@ export function teamOf(name: string): string {
 /** The foremost of `learners`, of whom `own` is this page's. */
 export function people(learners: readonly LearnerView[], own: number | null): Place[] {
   const places = learners.map((learner) => ({
-    name: learner.name,
+    name: nameOf(learner),
     tokens: learner.tokensMerged,
     share: learner.mergedShare,
     own: learner.learner === own,

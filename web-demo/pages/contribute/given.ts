@@ -1,6 +1,7 @@
-/** What this machine gave to a run, and what it sent, received and fetched today, kept in this browser. */
+/** What this machine gave, by run and by day, and what it sent, received and fetched today, kept in this browser. */
+import { dayOf } from "../shared/save.js";
 
-/** What one machine gave to one run. */
+/** What one machine gave. */
 export interface Given {
   /** Its tokens in the model. */
   readonly tokens: number;
@@ -8,17 +9,72 @@ export interface Given {
   readonly trainMs: number;
 }
 
-const GIVEN = "archipelago.given.";
+/** What it gave on one day, to whatever run. */
+export interface DayGiven extends Given {
+  /** As 2026-11-23. */
+  readonly day: string;
+}
+
+/** What this browser remembers of all runs. */
+export interface Book {
+  /** The runs that were given to last, the newest last. */
+  readonly runs: readonly (Given & { readonly run: string })[];
+  /** The days on which something was given, the newest last. */
+  readonly days: readonly DayGiven[];
+  /** All of it, that of days and runs that are forgotten too. */
+  readonly all: Given & { readonly runs: number; readonly days: number };
+}
+
+/** Runs and days that are remembered one by one. */
+export const [RUNS_MAX, DAYS_MAX] = [40, 31];
+
+const GIVEN = "archipelago.given";
 const TRAFFIC = "archipelago.traffic";
+const NOTHING: Given = { tokens: 0, trainMs: 0 };
 
 /** What was given to `run` before, if this browser remembers. */
 export function readGiven(run: string): Given {
-  const kept = read(GIVEN + run) as Partial<Given> | null;
-  return { tokens: number(kept?.tokens), trainMs: number(kept?.trainMs) };
+  const { tokens, trainMs } = readBook().runs.find((known) => known.run === run) ?? NOTHING;
+  return { tokens, trainMs };
 }
 
-export function keepGiven(run: string, given: Given): void {
-  keep(GIVEN + run, given);
+/** What was given to all runs. */
+export function readBook(): Book {
+  const kept = (read(GIVEN) ?? {}) as Partial<Record<keyof Book, unknown>>;
+  const all = (kept.all ?? {}) as Partial<Record<keyof Book["all"], unknown>>;
+  return {
+    runs: rowsOf(kept.runs, "run"),
+    days: rowsOf(kept.days, "day"),
+    all: { ...givenOf(all), runs: number(all.runs), days: number(all.days) },
+  };
+}
+
+/** Notes what was given to `run`. What is more than was known of is booked for `now`'s day; `null` if nobody knows when. */
+export function keepGiven(run: string, given: Given, now: Date | null): void {
+  const book = readBook();
+  const before = book.runs.find((known) => known.run === run);
+  const more = {
+    tokens: Math.max(0, given.tokens - (before?.tokens ?? 0)),
+    trainMs: Math.max(0, given.trainMs - (before?.trainMs ?? 0)),
+  };
+  const day = now && dayOf(now);
+  const today = book.days.find((known) => known.day === day);
+  const others = book.runs.filter((known) => known.run !== run);
+  const otherDays = book.days.filter((known) => known.day !== day);
+  const isNewDay = day !== null && !today;
+  keep(GIVEN, {
+    runs: [...others, { run, ...given }].slice(-RUNS_MAX),
+    days: [...otherDays, ...(day ? [{ day, ...sum(today ?? NOTHING, more) }] : [])].slice(-DAYS_MAX),
+    all: {
+      ...sum(book.all, more),
+      runs: book.all.runs + (before ? 0 : 1),
+      days: book.all.days + (isNewDay ? 1 : 0),
+    },
+  } satisfies Book);
+}
+
+function sum(a: Given, b: Given): Given {
+  return { tokens: a.tokens + b.tokens, trainMs: a.trainMs + b.trainMs };
 }
 
 /** What was booked last, for browsers that keep nothing. */
@@ -38,8 +94,17 @@ export function addTraffic(now: Date, bytes: number): void {
   keep(TRAFFIC, booked);
 }
 
-function dayOf(now: Date): string {
-  return `${now.getFullYear()}-${now.getMonth() + 1}-${now.getDate()}`;
+/** The rows of a list that was kept, each with its name under `key`. */
+function rowsOf<K extends "run" | "day">(kept: unknown, key: K): (Given & { readonly [key in K]: string })[] {
+  if (!Array.isArray(kept)) return [];
+  return kept.flatMap((row: unknown) => {
+    const name = (row as Partial<Record<K, unknown>> | null)?.[key];
+    return typeof name === "string" ? [{ ...givenOf(row as object), [key]: name } as never] : [];
+  });
+}
+
+function givenOf(kept: { readonly tokens?: unknown; readonly trainMs?: unknown }): Given {
+  return { tokens: number(kept.tokens), trainMs: number(kept.trainMs) };
 }
 
 function number(kept: unknown): number {

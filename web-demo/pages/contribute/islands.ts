@@ -1,5 +1,6 @@
 /** The islands of the run round its lighthouse, one's own among them. */
 import { play, setAttribute } from "../shared/dom.js";
+import { plural } from "../shared/format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT] = [320, 150];
@@ -46,7 +47,9 @@ export class Islands {
     );
     this.#svg.replaceChildren(...shapes);
     const others = Math.max(0, count - (own ? 1 : 0));
-    const words = own ? `Your island, and ${others} more, round the syncer.` : `${others} islands round the syncer.`;
+    const words = own
+      ? `Your island, and ${others} more, round the syncer.`
+      : `${plural(others, "island")} round the syncer.`;
     setAttribute(this.#svg, "aria-label", words);
   }
 

@@ -58,12 +58,12 @@ export class Live {
     const { kind, text } = inWords(fate);
     this.#fates[kind] += 1;
     const list = find("receipts", HTMLElement);
-    list.prepend(make("li", {}, `Fragment ${fragment}: ${text}`));
+    list.prepend(make("li", {}, `Part ${fragment} of the model: ${text}`));
     while (list.children.length > RECEIPTS_MAX) list.lastChild?.remove();
     const { merged, late, refused } = this.#fates;
     say(
       "receipts-sum",
-      `Of this machine's updates ${merged} merged, ${late} came too late to use, ${refused} refused. What did not count rides in the next update.`,
+      `Of the changes that this machine sent, the model took in ${merged}; ${late} came too late, ${refused} were refused. What did not count goes along with the next.`,
     );
   }
 
@@ -79,9 +79,9 @@ function inWords(fate: LearnerEventMap["receipt"]["fate"]): { kind: "merged" | "
     const { tokens, weight } = fate.merged;
     return {
       kind: "merged",
-      text: `merged: ${count(tokens)} tokens, ${(weight * 100).toFixed(0)} % of that merge`,
+      text: `took it in, ${count(tokens)} tokens' worth, as ${(weight * 100).toFixed(0)} % of that step`,
     };
   }
-  if ("late" in fate) return { kind: "late", text: `too late to use (${fate.late.replaceAll("_", " ")})` };
-  return { kind: "refused", text: `refused (${fate.refused.replaceAll("_", " ")})` };
+  if ("late" in fate) return { kind: "late", text: `it came too late (${fate.late.replaceAll("_", " ")})` };
+  return { kind: "refused", text: `it was refused (${fate.refused.replaceAll("_", " ")})` };
 }

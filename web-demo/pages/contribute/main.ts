@@ -1,9 +1,10 @@
 /** The page on which a visitor lends a machine. */
 import { measure, Writer } from "@archipelago-train/learner";
 import type { ServerStatus } from "../shared/api.js";
-import { find, setAttribute } from "../shared/dom.js";
+import { find } from "../shared/dom.js";
 import { carryInvite, linkFor, shareLink } from "../shared/link.js";
-import type { Sentence } from "../shared/sentence.js";
+import { showNews } from "../shared/news.js";
+import { type Sentence, SentenceView } from "../shared/sentence.js";
 import { Talk } from "../shared/talk.js";
 import { showBrowser, showFits, showRun } from "./before.js";
 import { showBoard } from "./board.js";
@@ -12,6 +13,7 @@ import { COMPLETE, showComplete } from "./complete.js";
 import { Machine, ScreenLock } from "./conditions.js";
 import { bindForms } from "./form.js";
 import { addTraffic } from "./given.js";
+import { ANSWER_MS, STATUS_MS, silenceMs, TICK_MS, TRAINING_MS } from "./listening.js";
 import { Live } from "./live.js";
 import { Reward } from "./reward.js";
 import { say } from "./say.js";
@@ -19,14 +21,8 @@ import { Session } from "./session.js";
 import { keepSettings, noteRunning, readSettings, wasRunning } from "./settings.js";
 import { bindCopy, showLink } from "./share.js";
 
-/** Time between two looks at the run, in milliseconds; none while the page is hidden. */
-const STATUS_MS = 5_000;
-/** And while this machine trains, so that it is soon known that nobody hears it. */
-const TRAINING_MS = 2_000;
-/** Without a word for so long, in milliseconds, the syncer is silent. */
-const SILENT_MS = 4_000;
-/** A syncer that does not answer within this, in milliseconds, does not answer. */
-const ANSWER_MS = 2_000;
+/** Readers of screens are left alone for so long after a sentence, in milliseconds, unless its tone changes. */
+const QUIET_MS = 8_000;
 /** How long a trouble is shown at least, in milliseconds. */
 const TROUBLE_MS = 20_000;
 
@@ -41,10 +37,14 @@ let settings = readSettings();
 let session: Session | undefined;
 let preset = "tiny";
 /** When the syncer was heard last: by an answer, a welcome or a receipt. */
-let newsMs = performance.now();
+let newsMs: number | null = null;
+/** Since when somebody listens: what was not asked for is no silence. */
+let listeningMs = performance.now();
+let complete = false;
 let looking = false;
 let lookedMs = -STATUS_MS;
 const title = document.title;
+const sentence = new SentenceView({ quietMs: QUIET_MS, tonesAtOnce: true });
 /** When something went wrong last. */
 let troubleMs = 0;
 
@@ -98,11 +98,10 @@ function show(state: "running" | "idle"): void {
 }
 
 /** Shows the sentence in the colour of its tone. */
-function tell({ tone, text }: Sentence): void {
-  say("sentence", text);
-  setAttribute(find("sentence", HTMLElement), "data-tone", tone);
+function tell(told: Sentence): void {
+  sentence.show(told);
   // Whoever looks at another tab sees it too.
-  document.title = session ? `${text.split(/[,.:;(]/, 1)[0]} · ${title}` : title;
+  document.title = session ? `${told.text.split(/[,.:;(]/, 1)[0]} · ${title}` : title;
 }
 
 function problem(text: string): void {
@@ -117,9 +116,12 @@ function heard(): void {
   session?.hear(0);
 }
 
-/** Looks at the run if it is time to. */
-function lookInTime(): void {
-  if (performance.now() - lookedMs >= (session ? TRAINING_MS : STATUS_MS)) void look();
+/** Looks at the run if it is time to, and says if the syncer has been silent for too long. */
+function tick(): void {
+  if (document.hidden) return;
+  const nowMs = performance.now();
+  session?.hear(silenceMs(nowMs, newsMs, listeningMs));
+  if (nowMs - lookedMs >= (session ? TRAINING_MS : STATUS_MS)) void look();
 }
 
 async function look(): Promise<void> {
@@ -131,6 +133,7 @@ async function look(): Promise<void> {
     if (!answer.ok) throw new Error(`the syncer answers ${answer.status}`);
     const status: ServerStatus = await answer.json();
     preset = status.preset;
+    complete = status.finished;
     showRun(status);
     showComplete(status);
     // One that trains hears it from its own learner.
@@ -144,8 +147,6 @@ async function look(): Promise<void> {
     heard();
   } catch (error) {
     // A learner that runs says itself what it does.
-    const silentMs = performance.now() - newsMs;
-    session?.hear(silentMs < SILENT_MS ? 0 : silentMs);
     if (!session)
       say(
         "about",
@@ -175,13 +176,19 @@ bindCopy();
 carryInvite();
 showInsecure();
 void look();
-setInterval(lookInTime, 1_000);
+setInterval(tick, TICK_MS);
 // While it was hidden nobody looked: that is no silence of the syncer's.
-document.addEventListener("visibilitychange", heard);
+document.addEventListener("visibilitychange", () => {
+  listeningMs = performance.now();
+});
+showNews(
+  () => newsMs && (performance.now() - newsMs) / 1_000,
+  () => complete,
+);
 void showBrowser().then((found) =>
   find("check", HTMLElement).addEventListener("click", () => void showFits(found, preset)),
 );
 if (wasRunning() && settings.resume) start();
 
-/** For the console: measures, writes, and breaks things on purpose. */
-Object.assign(window, { archipelago: { measure, Writer, loseDevice: () => session?.loseDevice() } });
+/** For the console: measures and writes. */
+Object.assign(window, { archipelago: { measure, Writer } });

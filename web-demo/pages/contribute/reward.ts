@@ -5,6 +5,8 @@ import { find } from "../shared/dom.js";
 import { count, duration, legible } from "../shared/format.js";
 import { linkFor } from "../shared/link.js";
 import { dayOf, savePicture } from "../shared/save.js";
+import { promptOf, writeText } from "../shared/texts.js";
+import { hasGiven, showDays } from "./days.js";
 import { type Given, keepGiven, readGiven } from "./given.js";
 import { Islands } from "./islands.js";
 import { say } from "./say.js";
@@ -19,10 +21,14 @@ export function partOf(tokens: number, all: number): string {
 
 /** "This machine has trained for 12 min in all, and 885 k tokens of that are in the model. 12 % of …" */
 export function thanksOf({ tokens, trainMs }: Given, all: number): string {
+  if (tokens === 0) return "Nothing of this machine is in this run's model yet.";
   const read = `This machine has trained for ${duration(trainMs / 1_000)} in all, and ${count(tokens)} tokens of that are in the model`;
   const part = partOf(tokens, all);
   return part === "" ? `${read}.` : `${read}. ${part}`;
 }
+
+/** Texts that are compared. */
+const TEXTS_MAX = 8;
 
 export class Reward {
   readonly #islands = new Islands(find("islands", SVGSVGElement));
@@ -39,7 +45,11 @@ export class Reward {
   /** Its number in the run, once it is welcomed. */
   #learner: number | null = null;
   #all = 0;
-  #text = "";
+  /** What the model wrote when the visitor came, and what it writes now. */
+  #then = "";
+  #now = "";
+  /** The last few texts, which tell by what they have in common what the model was given. */
+  #texts: readonly string[] = [];
   /** Where the run is found; an invite is no part of it. */
   #place = "";
   readonly #name: () => string;
@@ -55,16 +65,29 @@ export class Reward {
     if (this.#run !== status.run && !isTraining) {
       this.#run = status.run;
       this.#given = readGiven(status.run);
-      this.#card.hidden = this.#given.tokens === 0;
+      [this.#then, this.#texts] = ["", []];
+      this.#card.hidden = !hasGiven();
     }
     this.#all = status.tokensMerged;
     [this.#place = ""] = linkFor(status.links).split("#");
     this.#credit(status);
     if (!this.#card.hidden) this.#thank();
     this.#islands.show(status.live, isTraining);
-    if (status.sample === "") return;
-    if (this.#text === "") say("sample-before", legible(status.sample));
-    this.#text = legible(status.sample);
+    this.#wrote(status.sample);
+  }
+
+  /** The newest text of the model. */
+  #wrote(text: string): void {
+    if (text !== "" && !this.#texts.includes(text)) this.#texts = [...this.#texts, text].slice(-TEXTS_MAX);
+    this.#now = text;
+    if (this.#then === "") this.#then = text;
+    this.#showTexts();
+  }
+
+  #showTexts(): void {
+    const prompt = promptOf(this.#texts);
+    writeText(find("sample-before", HTMLElement), this.#then, prompt);
+    writeText(find("sample", HTMLElement), this.#now, prompt);
   }
 
   /** What was merged after the last report of a learner, which has ended since, is known to the syncer alone. */
@@ -72,7 +95,7 @@ export class Reward {
     const mine = status.learners.find(({ learner }) => learner === this.#learner);
     if (status.run !== this.#run || !mine || mine.tokensMerged <= this.#given.tokens) return;
     this.#given = { ...this.#given, tokens: mine.tokensMerged };
-    keepGiven(this.#run, this.#given);
+    keepGiven(this.#run, this.#given, new Date());
     say("part", partOf(this.#given.tokens, this.#all));
   }
 
@@ -82,7 +105,8 @@ export class Reward {
     [this.#before, this.#learner] = [null, null];
     [this.#elsewhere, this.#reported] = [0, 0];
     this.#islands.show(Math.max(1, this.#islands.count), true);
-    say("sample-before", this.#text === "" ? "Nothing yet." : this.#text);
+    this.#then = this.#now;
+    this.#showTexts();
     say("sample-before-title", "When you came");
   }
 
@@ -90,7 +114,10 @@ export class Reward {
   welcomed({ run, learner, tokensMerged }: LearnerEventMap["welcomed"]): void {
     this.#learner = learner;
     const isAnother = this.#before !== null && this.#run !== run;
-    const trainMs = this.#before === null || isAnother ? readGiven(run).trainMs : this.#before.trainMs;
+    const known = readGiven(run);
+    const trainMs = this.#before === null || isAnother ? known.trainMs : this.#before.trainMs;
+    // This browser forgot it: nobody knows on which day that was.
+    if (known.tokens === 0 && tokensMerged > 0) keepGiven(run, { tokens: tokensMerged, trainMs }, null);
     if (isAnother) this.#elsewhere = this.#reported;
     this.#run = run;
     this.#before = { tokens: tokensMerged, trainMs };
@@ -102,7 +129,7 @@ export class Reward {
     const tokens = this.#before.tokens + Math.max(0, report.tokensMerged - this.#elsewhere);
     this.#given = { tokens, trainMs: this.#before.trainMs + report.trainMs };
     this.#all = Math.max(this.#all, report.clockTokens);
-    keepGiven(this.#run, this.#given);
+    keepGiven(this.#run, this.#given, new Date());
     say("part", partOf(tokens, this.#all));
   }
 
@@ -114,12 +141,13 @@ export class Reward {
   /** Nothing computes any more. */
   ended(): void {
     this.#islands.show(this.#islands.count, false);
-    this.#card.hidden = this.#given.tokens === 0;
+    this.#card.hidden = !hasGiven();
     if (!this.#card.hidden) this.#thank();
   }
 
   #thank(): void {
     say("thanks-text", thanksOf(this.#given, this.#all));
+    showDays();
   }
 
   /** A picture to keep or to show around. */

@@ -3,6 +3,7 @@
 import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "@archipelago-train/learner";
 import { capabilities, join } from "@archipelago-train/learner";
 import type { LearnerView } from "../shared/api.js";
+import { NAMELESS } from "../shared/names.js";
 import { DROPPED, slowed } from "../shared/rein.js";
 import type { Sentence, Tone } from "../shared/sentence.js";
 import { COMPLETE } from "./complete.js";
@@ -100,11 +101,6 @@ export class Session {
     return this.#id;
   }
 
-  /** Takes the GPU away on purpose. */
-  loseDevice(): void {
-    this.#learner?.loseDevice();
-  }
-
   /** Ends it now. */
   async stop(why: Sentence = { tone: "done", text: "Stopped: nothing computes any more. Thank you." }): Promise<void> {
     this.#end(why);
@@ -128,14 +124,17 @@ export class Session {
     if (this.#ended) return;
     // "auto" still falls back where the GPU turns out not to do.
     const asked = this.#settings.engine === "auto" && engine === "gpu" ? "auto" : engine;
-    const learner = join(syncer, { engine: asked, share: MODES[mode].share, name: name || "browser" });
+    const learner = join(syncer, { engine: asked, share: MODES[mode].share, name: name || NAMELESS });
     this.#learner = learner;
     const doing = (sentence: Sentence) => {
       this.#doing = sentence;
       this.apply();
     };
     const waiting = (text: string) => doing({ tone: "waiting", text });
-    learner.on("connecting", () => waiting("Connecting to the syncer…"));
+    learner.on("connecting", () => {
+      // Who was connected, or tried to be, has been told that it tries again: each try is no news.
+      if (this.#id === undefined && this.#doing.untold === undefined) waiting("Connecting to the syncer…");
+    });
     learner.on("preparing", () => waiting("Getting ready: building the model…"));
     learner.on("standby", () =>
       waiting(
@@ -190,39 +189,39 @@ export class Session {
 /** What a learner does, in one sentence. */
 export function sentence(report: Report, mode: string): Sentence {
   const offline = report.offline;
-  if (offline?.code === DROPPED && report.doing !== "paused") return { tone: "held", text: dropped(report, offline) };
-  const again = offline && (offline.retryMs > 0 ? `trying again in ${seconds(offline.retryMs)} s` : "trying again now");
-  const apart = offline ? ` Not connected (${offline.reason}), ${again}.` : "";
+  if (offline?.code === DROPPED && report.doing !== "paused") return dropped(report, offline);
   // While it trains or rests on its own, what matters is that it is cut off.
-  const tone = (connected: Tone): Tone => (offline ? "trouble" : connected);
+  const plain = (tone: Tone, text: string): Sentence => {
+    if (!offline) return { tone, text };
+    const untold = offline.retryMs > 0 ? ` in ${seconds(offline.retryMs)} s.` : " now.";
+    return { tone: "trouble", text: `${text} Not connected (${offline.reason}), trying again`, untold };
+  };
   switch (report.doing) {
     case "connecting":
-      return {
-        tone: "waiting",
-        text: offline ? `Connecting: ${offline.reason}, ${again}.` : "Connecting to the syncer…",
-      };
+      return { ...plain("waiting", offline ? "Connecting." : "Connecting to the syncer…"), tone: "waiting" };
     case "joining":
-      return { tone: tone("waiting"), text: `Joining: fetching the model.${apart}` };
+      return plain("waiting", "Joining: fetching the model.");
     case "starved":
-      return { tone: tone("waiting"), text: `Waiting for data to train on.${apart}` };
+      return plain("waiting", "Waiting for data to train on.");
     case "held":
       return { tone: "waiting", text: "Waiting: the owner of the run paused it." };
     case "training": {
       const slow = report.share < 1 ? `, ${slowed(report.share)} by the owner of the run` : "";
-      return { tone: tone("going"), text: `Training, ${mode.toLowerCase()}${slow}.${apart}` };
+      return plain("going", `Training, ${mode.toLowerCase()}${slow}.`);
     }
     case "paused":
-      return { tone: tone("held"), text: `Resting.${apart}` };
+      return plain("held", "Resting.");
     case "leaving":
       return { tone: "waiting", text: "Leaving." };
   }
 }
 
 /** What a learner does that the owner dropped. */
-function dropped(report: Report, offline: Offline): string {
-  const wait = offline.retryMs > 0 ? `may return in ${seconds(offline.retryMs)} s` : "returning now";
-  const alone = report.doing === "training" ? "; what it learns alone until then counts when it is back" : "";
-  return `Dropped by the owner of the run: this machine ${wait}${alone}.`;
+function dropped(report: Report, offline: Offline): Sentence {
+  const alone = report.doing === "training" ? " What this machine learns alone until then counts when it is back." : "";
+  const back =
+    offline.retryMs > 0 ? [" It may return", ` in ${seconds(offline.retryMs)} s.`] : [" It returns", " now."];
+  return { tone: "held", text: `Dropped by the owner of the run.${alone}${back[0]}`, untold: back[1]! };
 }
 
 function seconds(ms: number): number {

@@ -53,7 +53,9 @@ export class Chart {
     this.#spec = spec;
     this.#scene = scene;
     const caption = make("figcaption", {}, make("h3", {}, spec.title), this.#summary);
-    figure.append(caption, this.#keys, this.#plotHost, this.#tableOf(spec));
+    // Both in one row of the grid that charts share.
+    const folded = make("div", {}, this.#tableOf(spec), ...moreOf(spec));
+    figure.append(caption, this.#keys, this.#plotHost, folded);
     this.refresh = painter(figure, () => this.#paint());
     new ResizeObserver(() => this.#resize()).observe(this.#plotHost);
     this.#plotHost.addEventListener("keydown", (event) => this.#key(event));
@@ -273,4 +275,11 @@ export class Chart {
     const place = places[Math.min(last, Math.max(first, goal))] ?? 0;
     plot.setCursor({ left: plot.valToPos(place, "x"), top: 0 });
   }
+}
+
+/** The terms of a chart, folded, if it has any. */
+function moreOf({ more }: ChartSpec): HTMLElement[] {
+  if (more === undefined) return [];
+  const summary = make("summary", { class: "small" }, "More about this");
+  return [make("details", {}, summary, make("p", { class: "small" }, more))];
 }

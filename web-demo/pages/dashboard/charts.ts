@@ -54,7 +54,10 @@ export function makeCharts(grid: HTMLElement, course: Course, facts: () => Facts
 function loss(course: Course, floor: () => number | null): ChartSpec {
   const line = { format: nats, tick: plain };
   return {
-    title: "Loss, in nats per token",
+    title: "How badly it guesses",
+    more:
+      "This is the loss in nats per token: the mean of −ln of the chance that the model gave to what came next. Held-out " +
+      "is on text that no learner trains on, training on what they train on.",
     name: "Loss",
     unit: "nats per token",
     lines: [
@@ -90,7 +93,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
       const after = duration(last.timeS - startOf(course.view));
-      return `Held-out loss from ${nats(first.loss)} to ${nats(last.loss)} in ${after}.${below}`;
+      return `From ${nats(first.loss)} to ${nats(last.loss)} in ${after}, on text that it has never seen: lower is better.${below}`;
     },
   };
 }

@@ -5,15 +5,17 @@ import { count, nats } from "../shared/format.js";
 import { linkFor } from "../shared/link.js";
 import { painter } from "../shared/paint.js";
 import { Spark } from "../shared/spark.js";
+import { promptOf, writeText } from "../shared/texts.js";
 import type { Course } from "./course.js";
 import { Islands } from "./islands.js";
 import { Join } from "./join.js";
 import type { Owner } from "./owner.js";
-import { promptOf, writeText } from "./samples.js";
+import { textsOf } from "./samples.js";
 
 /** The part of the page for a class. */
 export class ClassView {
   readonly #section = find("classroom", HTMLElement);
+  readonly #heading = find("heading", HTMLElement);
   readonly #join = new Join();
   readonly #islands: Islands;
   readonly #canvas = find("class-spark", HTMLCanvasElement);
@@ -34,6 +36,8 @@ export class ClassView {
   show(status: ServerStatus): void {
     this.#section.hidden = !status.classroom;
     document.body.classList.toggle("for-class", status.classroom);
+    // A class needs its room on the screen; readers of screens still find the page's heading.
+    this.#heading.classList.toggle("hidden-text", status.classroom);
     if (!status.classroom) return;
     this.#status = status;
     const here = this.#islands.show(status.learners, performance.now());
@@ -61,13 +65,14 @@ export class ClassView {
     setText(find("class-loss", HTMLElement), nats(status.valLossLast));
     const start = status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start`;
     setText(find("class-loss-start", HTMLElement), start);
-    const { evaluations, samples } = this.#course.view;
+    const { evaluations } = this.#course.view;
     for (const { timeS, loss } of evaluations) {
       if (timeS <= this.#drawn) continue;
       this.#drawn = timeS;
       this.#spark.push(loss);
     }
-    setAttribute(this.#canvas, "aria-label", `Held-out loss: ${nats(status.valLossLast)} now, ${start}.`);
-    writeText(find("class-text", HTMLElement), samples.at(-1)?.text ?? status.sample, promptOf(samples));
+    setAttribute(this.#canvas, "aria-label", `How badly it guesses: ${nats(status.valLossLast)} now, ${start}.`);
+    const texts = textsOf(this.#course);
+    writeText(find("class-text", HTMLElement), texts.at(-1) ?? status.sample, promptOf(texts));
   }
 }

@@ -1,6 +1,7 @@
 /** Who may come: personal invites and the banned, for the run's owner. */
 import type { BanView, InviteView, LearnersPage, MadeInvite } from "../shared/api.js";
 import { find, make, setText } from "../shared/dom.js";
+import { nameOf } from "../shared/names.js";
 import type { Owner } from "./owner.js";
 
 /** Milliseconds of a day. */
@@ -41,8 +42,8 @@ export class Guests {
     if (!invites.ok || !bans.ok || !page.ok) return this.#say(refused && !refused.ok ? refused.text : "", "trouble");
     this.#invites.replaceChildren(...invites.value.map((invite) => this.#inviteRow(invite)));
     this.#bans.replaceChildren(...bans.value.map((ban) => this.#banRow(ban)));
-    const learners = page.value.learners.map(({ name, fingerprint }) =>
-      make("option", { value: fingerprint }, `${name} (${fingerprint.slice(0, 8)})`),
+    const learners = page.value.learners.map((view) =>
+      make("option", { value: view.fingerprint }, `${nameOf(view)} (${view.fingerprint.slice(0, 8)})`),
     );
     this.#whom.replaceChildren(make("option", { value: "" }, "Choose a learner"), ...learners);
   }

@@ -2,6 +2,7 @@
 import type { ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { bytes, count, duration, nats, percent, plural } from "../shared/format.js";
+import { modelOf, termsOf } from "../shared/model-words.js";
 
 /** Writes the figures of a status; gives the function that does it. */
 export function makeHeadline(): (status: ServerStatus) => void {
@@ -9,19 +10,18 @@ export function makeHeadline(): (status: ServerStatus) => void {
     const node = find(id, HTMLElement);
     return (text: string) => setText(node, text);
   };
-  const [about, participation] = [put("about"), put("participation")];
-  const [loss, lossStart, speed, speedMore] = [put("loss"), put("loss-start"), put("speed"), put("speed-more")];
+  const [about, aboutTerms, participation] = [put("about"), put("about-terms"), put("participation")];
+  const [loss, lossStart, lossBits] = [put("loss"), put("loss-start"), put("loss-bits")];
+  const [speed, speedMore] = [put("speed"), put("speed-more")];
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
   return (status) => {
-    about(
-      `A model of ${count(status.params)} parameters (“${status.init ?? status.preset}”) on ${status.corpus}, for ${duration(status.runS)}.`,
-    );
+    about(`A ${modelOf(status)}, ${duration(status.runS)} old.`);
+    aboutTerms(termsOf(status));
     participation(percent(status.participation));
     loss(nats(status.valLossLast));
-    lossStart(
-      status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start${perByte(status)}`,
-    );
+    lossStart(status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start`);
+    lossBits(perByte(status));
     speed(count(status.tokensPerS));
     speedMore(status.timing.stepMs > 0 ? `median step ${status.timing.stepMs.toFixed(0)} ms` : "tokens a second");
     live(count(status.live));
@@ -46,7 +46,7 @@ function scheduleOf(status: ServerStatus): string {
 
 function perByte(status: ServerStatus): string {
   if (status.valLossLast === null || status.bytesPerToken <= 0) return "";
-  return `; ${(status.valLossLast / Math.LN2 / status.bytesPerToken).toFixed(2)} bits per byte now`;
+  return ` That is ${(status.valLossLast / Math.LN2 / status.bytesPerToken).toFixed(2)} bits per byte now.`;
 }
 
 function perParameter(bits: number | null): string {

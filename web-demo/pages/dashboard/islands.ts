@@ -2,9 +2,10 @@
 import type { LearnerView, RoundsView } from "../shared/api.js";
 import { find, make, play, setAttribute, setText } from "../shared/dom.js";
 import { count, percent } from "../shared/format.js";
+import { titleOf } from "../shared/names.js";
 import { placeIn, roomFor } from "../shared/places.js";
 import { reinOf, slowed } from "../shared/rein.js";
-import { nameOf, toneOf } from "./learner-words.js";
+import { toneOf } from "./learner-words.js";
 import type { Owner } from "./owner.js";
 import { Reins } from "./reins.js";
 
@@ -183,11 +184,6 @@ class Card {
     setText(this.#what, `${titleOf(view)}: ${state}.${speed} ${percent(view.mergedShare)} of the model is its work.`);
     this.#reins.show(view, titleOf(view));
   }
-}
-
-/** Its name and its number: two of a class may have the same name. */
-function titleOf(view: LearnerView): string {
-  return `${nameOf(view)} #${view.learner}`;
 }
 
 /** What it looks like. */

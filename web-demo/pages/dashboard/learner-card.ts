@@ -2,7 +2,10 @@
 import type { LearnerView } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { count, duration, percent, plural } from "../shared/format.js";
-import { aboutOf, lostUpdates, nameOf } from "./learner-words.js";
+import { nameOf } from "../shared/names.js";
+import { Spark } from "../shared/spark.js";
+import { courseOf, type LearnerCourses } from "./learner-course.js";
+import { aboutOf, lostUpdates } from "./learner-words.js";
 import type { Owner } from "./owner.js";
 import { Reins } from "./reins.js";
 
@@ -11,11 +14,15 @@ export class LearnerCard {
   readonly #card = find("learner-card", HTMLElement);
   readonly #name = find("learner-name", HTMLElement);
   readonly #told = find("learner-told", HTMLElement);
+  readonly #course = find("learner-course", HTMLElement);
+  readonly #spark = new Spark(find("learner-spark", HTMLCanvasElement), true);
+  readonly #courses: LearnerCourses;
   readonly #reins: Reins;
   #chosen: number | null = null;
   #from: HTMLElement | null = null;
 
-  constructor(owner: Owner) {
+  constructor(owner: Owner, courses: LearnerCourses) {
+    this.#courses = courses;
     this.#reins = new Reins(owner);
     this.#card.append(this.#reins.item);
     find("learner-close", HTMLElement).addEventListener("click", () => this.#close());
@@ -41,6 +48,9 @@ export class LearnerCard {
   #show(view: LearnerView): void {
     setText(this.#name, nameOf(view));
     setText(this.#told, historyOf(view));
+    const speeds = this.#courses.of(view.learner);
+    this.#spark.show(speeds);
+    setText(this.#course, courseOf(speeds));
     this.#reins.show(view, nameOf(view));
   }
 

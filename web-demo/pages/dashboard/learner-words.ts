@@ -2,11 +2,6 @@
 import type { Fates, LearnerView } from "../shared/api.js";
 import { count, milliseconds } from "../shared/format.js";
 
-/** What people call a learner. */
-export function nameOf(view: LearnerView): string {
-  return view.name || `Learner ${view.learner}`;
-}
-
 /** "cpu, 1 thread; batch 8; answers within 1.31 s; its link is thin": what is known of it. */
 export function aboutOf(view: LearnerView): string {
   const parts = [view.device];

@@ -2,10 +2,12 @@
 import type { LearnersPage, LearnerView, Sort } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural } from "../shared/format.js";
+import { nameOf } from "../shared/names.js";
 import { whileSeen } from "../shared/paint.js";
 import { reinOf } from "../shared/rein.js";
 import { LearnerCard } from "./learner-card.js";
-import { aboutOf, lostUpdates, nameOf, toneOf } from "./learner-words.js";
+import { LearnerCourses } from "./learner-course.js";
+import { aboutOf, lostUpdates, toneOf } from "./learner-words.js";
 import type { Owner } from "./owner.js";
 
 const PAGE = 50;
@@ -24,6 +26,7 @@ export class Learners {
   readonly #away = find("learners-away", HTMLButtonElement);
   readonly #heads = [...this.#section.querySelectorAll<HTMLElement>("th[data-sort]")];
   readonly #card: LearnerCard;
+  readonly #courses = new LearnerCourses();
   readonly #names = new Map<number, string>();
   #sort: Sort = "merged";
   #offset = 0;
@@ -32,7 +35,7 @@ export class Learners {
   #asking: AbortController | undefined;
 
   constructor(owner: Owner) {
-    this.#card = new LearnerCard(owner);
+    this.#card = new LearnerCard(owner, this.#courses);
     this.#rows.addEventListener("click", (event) => {
       const button = event.target instanceof Element ? event.target.closest("button") : null;
       const view = this.#page?.learners.find(({ learner }) => String(learner) === button?.dataset["learner"]);
@@ -56,6 +59,13 @@ export class Learners {
   /** What people call a learner, as far as it is known. */
   nameOf(learner: number): string {
     return this.#names.get(learner) ?? `Learner ${learner}`;
+  }
+
+  /** Hears how learners do now. */
+  look(learners: readonly LearnerView[]): void {
+    this.meet(learners);
+    this.#courses.take(learners);
+    this.#card.renew(learners);
   }
 
   /** Learns names. */

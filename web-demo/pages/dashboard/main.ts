@@ -7,6 +7,7 @@ import type { LogView, RoundsView, SeriesView, ServerStatus } from "../shared/ap
 import { find, setText } from "../shared/dom.js";
 import { EventLink, type LinkState } from "../shared/events.js";
 import { carryInvite, copyFrom, invite, linkFor, shareLink } from "../shared/link.js";
+import { showNews } from "../shared/news.js";
 import { painter } from "../shared/paint.js";
 import { SentenceView } from "../shared/sentence.js";
 import { Talk } from "../shared/talk.js";
@@ -17,7 +18,6 @@ import { Guests } from "./guests.js";
 import { makeHeadline } from "./headline.js";
 import { Learners } from "./learners.js";
 import { LogList } from "./log.js";
-import { showNewsOf } from "./news.js";
 import { Owner } from "./owner.js";
 import { makeSamples } from "./samples.js";
 import { countdownOf, sentenceOf } from "./sentence.js";
@@ -66,7 +66,7 @@ const refreshOwner = painter(find("share", HTMLElement), () => {
 });
 
 function showSentence(): void {
-  sentence.show(sentenceOf(status, link), countdownOf(status, link));
+  sentence.show({ ...sentenceOf(status, link), untold: countdownOf(status, link) });
 }
 
 function refreshAll(): void {
@@ -115,7 +115,7 @@ const events = new EventLink(
     status: (news) => {
       const floorCame = status === null;
       status = news;
-      learners.meet(news.learners);
+      learners.look(news.learners);
       showSentence();
       alerts.show(status.alerts);
       find("complete", HTMLElement).hidden = !status.finished;
@@ -165,7 +165,10 @@ const events = new EventLink(
   },
 );
 
-showNewsOf(events, () => status?.finished ?? false);
+showNews(
+  () => events.newsAgeS(),
+  () => status?.finished ?? false,
+);
 
 // Apart, so that what draws charts is no part of the page's first task.
 void import("./charts.js").then(({ makeCharts }) => {

@@ -30,6 +30,8 @@ export interface Line extends Source {
 /** What a chart shows. */
 export interface ChartSpec {
   readonly title: string;
+  /** The terms for it, for who wants to know more. */
+  readonly more?: string;
   /** Its name in a file's name, and on a button. */
   readonly name: string;
   /** What the left scale measures, and the right one. */

@@ -1,8 +1,9 @@
-/** What the model wrote as it learned. It is shown as text only: what a model writes is nobody's markup. */
+/** What the model wrote as it learned. */
 import type { TextSample } from "../shared/api.js";
-import { find, make, setText } from "../shared/dom.js";
-import { count, duration, legible, nats } from "../shared/format.js";
+import { find, setText } from "../shared/dom.js";
+import { count, duration, nats } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
+import { promptOf, writeText } from "../shared/texts.js";
 import type { Course } from "./course.js";
 
 /** The section with the texts; the function asks for it to be written anew. */
@@ -16,7 +17,7 @@ export function makeSamples(course: Course): () => void {
     const chosen = samples[Math.min(Number(slider.value), samples.length - 1)];
     setText(moment, chosen ? momentOf(chosen) : "");
     slider.setAttribute("aria-valuetext", chosen ? momentOf(chosen) : "nothing written yet");
-    writeText(text, chosen?.text ?? "", promptOf(course.view.samples));
+    writeText(text, chosen?.text ?? "", promptOf(textsOf(course)));
   };
   const refresh = painter(find("samples", HTMLElement), () => {
     const { samples } = course.view;
@@ -27,36 +28,16 @@ export function makeSamples(course: Course): () => void {
     if (atEnd) slider.value = slider.max;
     field.hidden = samples.length < 2;
     setText(firstMoment, first ? momentOf(first) : "");
-    writeText(firstText, first?.text ?? "", promptOf(course.view.samples));
+    writeText(firstText, first?.text ?? "", promptOf(textsOf(course)));
     show();
   });
   slider.addEventListener("input", show);
   return refresh;
 }
 
-/** What all texts begin with, which is what the model was given; nothing as long as all are the same. */
-export function promptOf(samples: readonly TextSample[]): string {
-  const [first = "", ...others] = samples.map(({ text }) => text);
-  if (others.every((text) => text === first)) return "";
-  let prompt = first;
-  for (const text of others) {
-    let same = 0;
-    while (same < prompt.length && prompt[same] === text[same]) same += 1;
-    prompt = prompt.slice(0, same);
-  }
-  // No half of a letter that takes two.
-  return prompt.replace(/[\uD800-\uDBFF]$/, "");
-}
-
-/** Shows a text, and apart from what the model wrote the `prompt` that it went on from. */
-export function writeText(node: Element, text: string, prompt: string): void {
-  if (text === "") return setText(node, "Nothing written yet.");
-  const given = text.startsWith(prompt) ? prompt : "";
-  const [before, written] = [legible(given), legible(text.slice(given.length))];
-  // Who selects a text to copy it keeps the selection.
-  if (node.textContent === before + written && (node.firstElementChild !== null) === (before !== "")) return;
-  const mark = before === "" ? [] : [make("span", { class: "prompt", title: "Given to the model" }, before)];
-  node.replaceChildren(...mark, written);
+/** The texts of the run's course. */
+export function textsOf({ view }: Course): string[] {
+  return view.samples.map(({ text }) => text);
 }
 
 function momentOf(sample: TextSample): string {

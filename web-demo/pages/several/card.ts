@@ -29,7 +29,7 @@ const STATES: Readonly<Record<RunState, readonly [string, string, readonly Order
 const FIGURES: readonly (readonly [string, (run: RunView) => string])[] = [
   ["Machines", (run) => (run.figures ? count(run.figures.live) : UNKNOWN)],
   ["Learned from", (run) => (run.figures ? `${count(run.figures.tokensMerged)} tokens` : UNKNOWN)],
-  ["Held-out loss: lower is better", (run) => (run.figures ? nats(run.figures.valLossLast) : UNKNOWN)],
+  ["How badly it guesses: lower is better", (run) => (run.figures ? nats(run.figures.valLossLast) : UNKNOWN)],
   ["Work that was kept", (run) => (run.figures?.tokensMerged ? percent(run.figures.participation) : UNKNOWN)],
 ];
 

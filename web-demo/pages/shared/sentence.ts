@@ -8,6 +8,8 @@ export type Tone = "going" | "waiting" | "held" | "trouble" | "done";
 export interface Sentence {
   readonly tone: Tone;
   readonly text: string;
+  /** What follows the text and changes too often to be told, such as a countdown. */
+  readonly untold?: string;
 }
 
 /** When readers of screens are told. */
@@ -25,6 +27,8 @@ export class SentenceView {
   readonly #telling: Telling;
   #tone: Tone | undefined;
   #tellAtMs = 0;
+  #text = "";
+  #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(telling: Telling) {
     this.#telling = telling;
@@ -35,15 +39,27 @@ export class SentenceView {
     this.#tellAtMs = performance.now() + afterMs;
   }
 
-  /** Shows a sentence, and after it what changes too often to be told, such as a countdown. */
-  show({ tone, text }: Sentence, untold = ""): void {
+  /** Shows a sentence, and tells it: at once, or when readers have been left alone for long enough. */
+  show({ tone, text, untold = "" }: Sentence): void {
     setAttribute(this.#shown, "data-tone", tone);
     setText(this.#shown, text + untold);
-    const nowMs = performance.now();
+    this.#text = text;
     const isPressing = this.#telling.tonesAtOnce && tone !== this.#tone;
     this.#tone = tone;
-    if (!isPressing && nowMs < this.#tellAtMs) return;
-    if (this.#told.textContent !== text) this.#tellAtMs = nowMs + this.#telling.quietMs;
-    setText(this.#told, text);
+    if (isPressing) this.#tell();
+    else this.#tellInTime();
+  }
+
+  #tell(): void {
+    if (this.#told.textContent !== this.#text) this.#tellAtMs = performance.now() + this.#telling.quietMs;
+    setText(this.#told, this.#text);
+  }
+
+  /** Tells what is shown once it is time to; nobody may show it again until then. */
+  #tellInTime(): void {
+    clearTimeout(this.#timer);
+    const waitMs = this.#tellAtMs - performance.now();
+    if (waitMs <= 0) this.#tell();
+    else this.#timer = setTimeout(() => this.#tellInTime(), waitMs);
   }
 }

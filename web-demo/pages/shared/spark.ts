@@ -1,4 +1,4 @@
-/** The loss since the start as a line. */
+/** A course of values as a line, the loss since the start for one. */
 import { Means } from "./means.js";
 import { color, onThemeChange } from "./palette.js";
 
@@ -9,8 +9,12 @@ export class Spark {
   #width = 0;
   #height = 0;
 
-  constructor(canvas: HTMLCanvasElement) {
+  readonly #fromZero: boolean;
+
+  /** `fromZero` if the line stands above nothing at all, and else above its least value. */
+  constructor(canvas: HTMLCanvasElement, fromZero = false) {
     this.#canvas = canvas;
+    this.#fromZero = fromZero;
     // The size comes from here: asking for it while drawing would have the page laid out anew.
     new ResizeObserver((entries) => {
       const box = entries.at(-1)?.contentRect;
@@ -25,6 +29,12 @@ export class Spark {
     this.#ask();
   }
 
+  /** Shows another course, which whoever owns it adds to. */
+  show(means: Means): void {
+    this.#means = means;
+    this.#ask();
+  }
+
   push(value: number): void {
     this.#means.push(value);
     this.#ask();
@@ -33,8 +43,8 @@ export class Spark {
   /** In words, for those who do not see it. */
   describe(): string {
     const { first, last } = this.#means;
-    if (first === undefined || last === undefined) return "Training loss since the start";
-    return `Training loss since the start: from ${first.toFixed(2)} to ${last.toFixed(2)} nats per token`;
+    if (first === undefined || last === undefined) return "How badly it has guessed since the start";
+    return `How badly it has guessed since the start: from ${first.toFixed(2)} to ${last.toFixed(2)}`;
   }
 
   #ask(): void {
@@ -56,7 +66,7 @@ export class Spark {
     const context = canvas.getContext("2d");
     const points = this.#means.all;
     if (!context || points.length < 2) return;
-    const low = Math.min(...points);
+    const low = this.#fromZero ? 0 : Math.min(...points);
     const high = Math.max(...points, low + 1e-6);
     context.scale(scale, scale);
     context.lineWidth = 2;

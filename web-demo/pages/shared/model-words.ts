@@ -1,0 +1,36 @@
+/** What is trained, in words for everybody and in terms. */
+import type { ServerStatus } from "./api.js";
+import { count } from "./format.js";
+
+/** What the syncer calls the text that it makes up itself. */
+const GRAMMAR = "built-in grammar";
+
+/** "tiny language model on made-up sentences". */
+export function modelOf({ params, corpus }: ServerStatus): string {
+  return `${sizeOf(params)} language model${textOf(corpus)}`;
+}
+
+/** The same in the words of those who build such models. */
+export function termsOf(status: ServerStatus): string {
+  const { params, preset, init, corpus, tokensMerged } = status;
+  const text = corpus === "" ? "" : ` Its text: ${corpus}.`;
+  const model = `The model has ${count(params)} parameters (“${init ?? preset}”), the numbers that training adjusts.`;
+  const token = status.tokenIsByte ? "a token is a byte here" : "a token is a piece of a word";
+  return `${model}${text} ${count(tokensMerged)} tokens are merged into it; ${token}.`;
+}
+
+/** A model's size in a word. */
+function sizeOf(params: number): string {
+  const sizes = [
+    [1e6, "tiny"],
+    [2e7, "small"],
+    [2e8, "middling"],
+  ] as const;
+  return sizes.find(([below]) => params < below)?.[1] ?? "large";
+}
+
+/** What it reads. */
+function textOf(corpus: string): string {
+  if (corpus === "") return "";
+  return corpus === GRAMMAR ? " on made-up sentences" : ` on the text “${corpus}”`;
+}
