@@ -16,8 +16,8 @@ use crate::experiments::SimulateError;
 use plan::{Arm, Attack, Cell, Plan};
 
 /// Settings of `simulate poison`.
-// The rate stays where it is after its rise, since hostile tokens move the clock that it falls by; and runs are small and
-// of one seed, since there are many.
+// The rate stays where it is after its rise, since hostile tokens move the clock that it falls by; and runs are small
+// and of one seed, since there are many.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[command(
