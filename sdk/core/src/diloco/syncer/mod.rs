@@ -62,6 +62,8 @@ pub struct Syncer {
     books: Books,
     schedule: Schedule,
     downlink: Downlink,
+    /// How long the one was merged that has been for longest, of those who are there, in milliseconds.
+    longest_ms: u64,
     /// When [`Self::ask_ahead`] has something to do.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
@@ -119,6 +121,7 @@ impl Syncer {
             spec,
             config,
             fragments,
+            longest_ms: 0,
             ask_ahead_at: None,
             out: VecDeque::new(),
         })
