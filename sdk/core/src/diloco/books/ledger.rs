@@ -85,8 +85,7 @@ pub struct Account {
     pub fates: FateCounts,
     /// Refusals since the last update that was merged.
     pub refused_in_a_row: u32,
-    /// For how long it has been merged, in milliseconds, all fragments together; `None` for one of before this was
-    /// written, of whom only the number of merges is known.
+    /// For how long it was merged, in milliseconds, all fragments together; `None` on tapes of before this was written.
     #[serde(default)]
     merged_ms: Option<u64>,
     /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
@@ -201,9 +200,8 @@ impl Ledger {
     }
 
     /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged, or they were merged
-    /// for less than [`PROBATION_MS`]. While the run is young that is less: half of `longest_ms`, which is how long the
-    /// one of those who are there was merged that has been for longest. Otherwise everybody would be new in the first
-    /// ten minutes of a run, and the first who is not would have a merge for itself.
+    /// for less than [`PROBATION_MS`], or than half of `longest_ms`, the longest time that anybody present was merged.
+    /// Without the second all would be new in a young run, and the first who is not would have a merge for itself.
     #[must_use]
     pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
         let turns = PROBATION_TURNS * self.fragment_lens.len() as u64;

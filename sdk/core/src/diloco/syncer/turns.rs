@@ -4,17 +4,16 @@ use super::{Event, Output, Syncer};
 use crate::diloco::speed::{SPEED_SLACK, lower_median};
 use crate::diloco::{
     Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
-    Paced, Rounds, Settled, Standing, Traffic, Verified,
+    PROBATION_MS, Paced, Rounds, Settled, Standing, Traffic, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
 };
 
-/// A learner counts for at most so many of the median of the others who are known…
+/// A learner counts for at most so many of the median of the others who are known, times the root of the probations that
+/// it has been merged for, if they are more than one: one that is far ahead is counted in full after a while, and one
+/// that says so counts in an hour for 20 of the median, and in a day for less than 100. Constant of ours.
 const PACE_RATIO_MAX: f64 = 8.0;
-/// …or for so many times what it counted for so far, if that is more: one that is far ahead is counted in full after a
-/// while, and one that says so counts in an hour for 20 of the median, and in a day for less than 100. Constants of ours.
-const PACE_GROWTH: f64 = 1.5;
 
 impl Syncer {
     /// Launches what is due, or once the run ends the last round of each fragment that is free.
@@ -310,17 +309,19 @@ impl Syncer {
     }
 
     /// The shortest time in which `learner` is believed to take a step where tokens are counted, in milliseconds: so
-    /// that it counts as much as eight of the median of the others who are known, or half as much again as it has
-    /// counted so far. While nobody else is known, its word counts as far as that of the others allows.
+    /// that it counts as much as eight of the median of the others who are known, and slowly for more. What it counted
+    /// for so far does not enter, for that may have been its word. While nobody else is known, its word counts as far
+    /// as that of the others allows.
     pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
         let by_word = self.roster.step_ms_counted(now, learner);
-        let pace = |learner| self.ledger().pace(learner).filter(|_| !self.is_newcomer(learner));
+        let pace = |other| self.ledger().pace(other).filter(|_| !self.is_newcomer(other));
         let others = self.roster.live().filter(|&other| other != learner);
         let median = lower_median(others.filter_map(pace));
         if median <= 0.0 {
             return by_word;
         }
-        let most = (PACE_RATIO_MAX * median).max(PACE_GROWTH * pace(learner).unwrap_or(0.0));
+        let probations = self.ledger().merged_ms(learner) as f64 / PROBATION_MS as f64;
+        let most = PACE_RATIO_MAX * median * probations.max(1.0).sqrt();
         by_word.max(SPEED_SLACK * self.step_tokens(learner) as f64 / most)
     }
 
