@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What one of three or more has of a merge at most.
+const HALF: f64 = 0.5;
+
 /// Rules that shape the weights of a merge.
 ///
 /// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
@@ -12,7 +15,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
-    /// No learner has more than this many times the mean share of a merge, above 1; 0 for no bound.
+    /// No learner has more than this many times the mean share of a merge, nor more than half of it beside two others,
+    /// above 1; 0 for no bound.
     pub share_ratio_max: f64,
     /// Steps beyond this many times H weigh nothing, above 0; 0 for no bound.
     pub turns_max: f64,
@@ -77,7 +81,10 @@ impl Influence {
         for group in [&new, &known] {
             let mut its: Vec<f64> = group.iter().map(|&at| weights[at]).collect();
             if self.share_ratio_max > 0.0 {
-                bound(&mut its, self.share_ratio_max / group.len() as f64);
+                // Of three nobody has its way against the two others. Of two nobody knows which one lies, and a bound
+                // would take from a fast one beside a slow one most of its progress.
+                let share_max = if group.len() > 2 { HALF } else { 1.0 };
+                bound(&mut its, share_max.min(self.share_ratio_max / group.len() as f64));
             }
             group.iter().zip(its).for_each(|(&at, weight)| weights[at] = weight);
         }
@@ -161,6 +168,7 @@ mod tests {
         let bounded = Influence { share_ratio_max: 2.0, ..FREE };
         assert_eq!(shares(bounded, &steps(&[10])), [1.0]);
         assert_eq!(shares(bounded, &steps(&[10, 1_000])), [0.0099, 0.9901], "twice the mean of two is all");
+        assert_eq!(shares(bounded, &steps(&[1_000, 10, 30])), [0.5, 0.125, 0.375], "no majority of three");
         assert_eq!(shares(bounded, &steps(&[1_000, 10, 30, 10])), [0.5, 0.1, 0.3, 0.1]);
         // The second is above its bound only because the first is held to its own.
         assert_eq!(
