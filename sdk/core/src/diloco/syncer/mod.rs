@@ -24,6 +24,7 @@ mod io;
 mod people;
 mod record;
 mod recovery;
+mod seats;
 mod status;
 #[cfg(test)]
 mod tests;

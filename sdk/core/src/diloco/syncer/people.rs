@@ -161,9 +161,8 @@ impl Syncer {
             let reason = "another connection with the same identity took over".into();
             self.refuse(ghost, CloseCode::Replaced, reason);
         }
-        if self.roster.len() >= self.config.learners_max as usize {
-            let reason = format!("{} learners are connected, which is the limit", self.config.learners_max);
-            return self.refuse(conn, CloseCode::Full, reason);
+        if let Err(full) = self.seat(known) {
+            return self.close(conn, full);
         }
         if known.is_none() {
             let roster = &self.roster;
