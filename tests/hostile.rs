@@ -127,6 +127,29 @@ fn a_crowd_of_newcomers_does_not_take_over_within_seconds() {
     });
 }
 
+/// Goal: one whose updates were thirty times too long for a while is part of the run again once they are not.
+#[test]
+fn refusals_heal() {
+    for_seeds(5, |seed| {
+        let mut world = Toys::new(3).world(seed);
+        watch(&mut world, seed, 20_000);
+        world.inject(Fault::Poison(2, Some(Poison::Huge)));
+        watch(&mut world, seed, 4_000);
+        let refused =
+            |world: &World| learners(world).map(|one| one.fates.refused.values().sum::<u64>()).max();
+        assert!(refused(&world) >= Some(4), "seed {seed}: {}", brief(&world));
+        let sent_away = |world: &World| refused(world) >= Some(16);
+        assert!(world.run_until(60_000, 100, sent_away), "seed {seed}: {}", brief(&world));
+        world.inject(Fault::Poison(2, None));
+        let merged =
+            |world: &World| learners(world).find(|one| one.name == "machine 2").map(|one| one.fates.merged);
+        let before = merged(&world);
+        watch(&mut world, seed, 60_000);
+        assert!(merged(&world) > before.map(|merged| merged + 20), "seed {seed}: {}", brief(&world));
+        assert!(world.machines()[2].stopped.is_none(), "seed {seed}");
+    });
+}
+
 /// Goal: updates many times as long as their steps can make them pull a merge hardly farther than honest ones: those of
 /// a quarter of all, with their signs flipped, do not drive the run apart, and nobody is sent away for a burst.
 #[test]

@@ -154,7 +154,9 @@ impl Syncer {
                 let refusals = self.books.refusals(learner);
                 if refusals >= self.config.refusals_max {
                     let reason = format!(
-                        "{refusals} updates in a row were refused: start again with fresh parameters"
+                        "{refusals} updates in a row were refused, the last one as {}: begin afresh, with fresh \
+                         parameters and the learning rate of the run",
+                        refusal_of(&fate)
                     );
                     self.refuse(conn, CloseCode::Untrusted, reason);
                 }
@@ -349,6 +351,21 @@ impl Syncer {
                 self.config.outer.with_momentum_share(self.ledger().clock_tokens() as f64 / warmup_tokens)
             }
             false => self.config.outer,
+        }
+    }
+}
+
+/// Why an update was refused, in words.
+fn refusal_of(fate: &Fate) -> &'static str {
+    match fate {
+        Fate::Refused(Refusal::Norm) => "longer than its steps can have made it",
+        Fate::Refused(Refusal::NotFinite) => "not finite",
+        Fate::Refused(Refusal::Shape) => "of another shape than its fragment",
+        Fate::Refused(Refusal::Checksum) => "not what its checksum says",
+        Fate::Refused(Refusal::Empty) => "without steps or tokens",
+        Fate::Refused(Refusal::Unleased) => "of more tokens than were leased",
+        Fate::Refused(Refusal::NotInvited | Refusal::Unsettled) | Fate::Late(_) | Fate::Merged { .. } => {
+            "not asked for"
         }
     }
 }
