@@ -75,6 +75,8 @@
 //! example `own_syncer` of the crate `archipelago` is such a shell, with threads and channels, from the first greeting
 //! to the last merge.
 
+#![forbid(unsafe_code)]
+
 pub mod bytes;
 pub mod data;
 pub mod diloco;

@@ -4,6 +4,8 @@
 //! [`lab`] trains small models for real in it, [`lesson`] tells a run of a few islands as pictures, and [`paper`]
 //! recomputes the tables of the paper.
 
+#![forbid(unsafe_code)]
+
 pub mod lab;
 pub mod lesson;
 pub mod paper;

@@ -1,5 +1,7 @@
 //! The program `simulate`: the paper's tables beside ours.
 
+#![forbid(unsafe_code)]
+
 mod experiments;
 
 use std::process::ExitCode;

@@ -137,7 +137,7 @@ fn comes_back_as_the_same_learner() {
 #[test]
 fn final_goodbyes_end_the_run() {
     let codes =
-        [CloseCode::Version, CloseCode::Layout, CloseCode::Untrusted, CloseCode::Replaced, CloseCode::Invite];
+        [CloseCode::Version, CloseCode::Layout, CloseCode::Banned, CloseCode::Replaced, CloseCode::Invite];
     for code in codes {
         let fake = FakeSyncer::start(Script { goodbyes: vec![bye(code)], ..Script::default() });
         let (result, _) = learn(config(&fake.address), |_| false);

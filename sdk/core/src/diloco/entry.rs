@@ -73,6 +73,9 @@ pub struct MergeEntry {
     pub radii: Vec<f64>,
     /// The updates, by learner.
     pub parts: Vec<Part>,
+    /// The weight of those who were waited for in vain: as if each of them had sent zeros.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub absent: f64,
     /// Checksum of the coded change of Θ̂.
     pub checksum: u64,
     /// Digest of the new Θ̂.
@@ -98,6 +101,17 @@ pub struct Part {
     pub weight: f64,
     /// Checksum of its body.
     pub checksum: u64,
+    /// Time since the update of its sender before this one came that was merged on this fragment, in milliseconds;
+    /// `None` for the first one that a process of the syncer sees, and on tapes of before this was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ms: Option<u64>,
+    /// It counted as far as an update of so many steps; `None` for its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach_steps: Option<u32>,
+}
+
+fn is_zero(weight: &f64) -> bool {
+    *weight == 0.0
 }
 
 impl Entry {
@@ -137,7 +151,9 @@ mod tests {
         let Entry::Merged(merge) = &entry else { panic!("{entry:?}") };
         assert_eq!(merge.radii, [0.0; 0]);
         assert!(!serde_json::to_string(&entry).unwrap().contains("radii"));
-        let bounded = Entry::Merged(MergeEntry { radii: vec![0.1, 1.0 / 3.0], ..merge.clone() });
+        assert_eq!(merge.absent, 0.0);
+        assert!(!serde_json::to_string(&entry).unwrap().contains("absent"));
+        let bounded = Entry::Merged(MergeEntry { radii: vec![0.1, 1.0 / 3.0], absent: 0.7, ..merge.clone() });
         let text = serde_json::to_string(&bounded).unwrap();
         assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), bounded, "to the bit");
     }

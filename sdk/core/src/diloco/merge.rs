@@ -65,7 +65,7 @@ pub struct Weighted {
     pub learner: LearnerId,
     /// Its weight against the others', finite and above 0.
     pub weight: f64,
-    /// Steps that it is the fruit of, at least 1.
+    /// Steps that it may be as long as, at least 1.
     pub steps: u32,
     /// Coded `Θ̂ − θ`.
     pub body: CheckedBody,
@@ -80,6 +80,8 @@ pub struct MergeJob {
     pub fragment: FragmentId,
     /// Its state before.
     pub state: FragmentState,
+    /// The weight of those who sent nothing, not below 0: as if they had sent zeros.
+    pub absent: f64,
     /// The updates, in any order. Where learners keep their progress, it is the same from whatever version they held;
     /// else all are relative to `state.hat`.
     pub updates: Vec<Weighted>,
@@ -193,6 +195,8 @@ impl MergeJob {
     /// - [`MergeClass::Radial`]: `Δ = (Σ w_m ‖v_m‖ / Σ w_m) φ(Σ w_m φ(v_m))`, so that Δ is as long as
     ///   the updates are, however nearly orthogonal they are. If they cancel out, the weighted mean.
     ///
+    /// With `absent` that much is added to each Σ w_m by which is divided.
+    ///
     /// With `radii` each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`: a merge is
     /// hardly longer for an update that is.
     ///
@@ -216,7 +220,8 @@ impl MergeJob {
             let norms: Vec<f64> = self.updates.iter().map(|update| update.body.squares()[i].sqrt()).collect();
             let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
             let radius = self.radii.get(i).copied().unwrap_or(f64::INFINITY);
-            let (updates, norm) = factors(&self.codec, span, &self.updates, &norms, radius, radial);
+            let (updates, norm) =
+                factors(&self.codec, span, &self.updates, self.absent, &norms, radius, radial);
             square += norm * norm;
             advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
         }
@@ -243,7 +248,7 @@ impl MergeJob {
         if let Some(pair) = self.updates.windows(2).find(|pair| pair[0].learner == pair[1].learner) {
             return Err(MergeError::Duplicate { learner: pair[0].learner });
         }
-        let mut total = 0.0;
+        let mut total = self.absent;
         for &Weighted { learner, weight, .. } in &self.updates {
             total += weight;
             if !(weight > 0.0 && f64::is_finite(total)) {
@@ -267,11 +272,12 @@ fn factors<'a>(
     codec: &Codec,
     span: Span,
     updates: &'a [Weighted],
+    absent: f64,
     norms: &[f64],
     radius: f64,
     radial: bool,
 ) -> (Vec<(f64, &'a [u8])>, f64) {
-    let total: f64 = updates.iter().map(|update| update.weight).sum();
+    let total = absent + updates.iter().map(|update| update.weight).sum::<f64>();
     let shares = updates.iter().map(|update| update.weight / total);
     let bodies = updates.iter().map(|update| update.body.bytes());
     let counted =
@@ -293,7 +299,10 @@ fn factors<'a>(
     let shorter = |(&counted, &norm): (&f64, &f64)| if counted < norm { counted / norm } else { 1.0 };
     let shares = shares.zip(radii.iter().zip(norms).map(shorter)).map(|(share, shorter)| share * shorter);
     let mean: Vec<(f64, &[u8])> = shares.zip(bodies).collect();
-    let norm = if let [counted] = &radii[..] { *counted } else { combined_square(codec, span, &mean).sqrt() };
+    let norm = match &radii[..] {
+        [counted] if absent == 0.0 => *counted,
+        _ => combined_square(codec, span, &mean).sqrt(),
+    };
     (mean, norm)
 }
 

@@ -27,7 +27,8 @@ pub mod tape;
 mod window;
 
 pub use books::{
-    Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, Returned, Speed,
+    Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, PROBATION_MS, Returned,
+    Speed,
 };
 pub use downlink::{Audience, Downlink, DownlinkPolicy, DownlinkTerms, Follow};
 pub use entry::{Entry, MergeEntry, Part};

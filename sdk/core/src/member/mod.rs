@@ -122,6 +122,8 @@ pub struct Member {
     phase: Phase,
     /// What the syncer asked on this connection.
     challenge: Option<Challenge>,
+    /// When it last began afresh because too many of its updates were refused, in microseconds.
+    healed_us: Option<u64>,
     /// When something was last handled.
     now_us: u64,
     out: VecDeque<Output>,
@@ -139,6 +141,7 @@ impl Member {
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
             phase: Phase::Greeting,
             challenge: None,
+            healed_us: None,
             now_us: 0,
             out: VecDeque::new(),
             learner: Learner::new(config.learner),

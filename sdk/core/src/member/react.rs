@@ -5,6 +5,9 @@ use super::{End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, Member, O
 use crate::diloco::learner::{self, HandsIn};
 use crate::wire::{Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
 
+/// Time between two fresh starts after too many refusals, in microseconds.
+const HEALS_US_MIN: u64 = 3_600_000_000;
+
 impl Member {
     pub(super) fn react(&mut self, input: Input) {
         let now_us = self.now_us;
@@ -261,11 +264,22 @@ impl Member {
                 self.end(End::Complete(bye));
             }
             CloseCode::WrongRun => self.afresh(&bye.reason.clone(), bye),
+            CloseCode::Untrusted if self.may_heal() => {
+                self.healed_us = Some(self.now_us);
+                self.afresh(&bye.reason.clone(), bye);
+            }
             _ => {
                 self.out.push_back(Output::Close(bye.clone()));
                 self.end(End::Refused(bye));
             }
         }
+    }
+
+    /// Whether one that took part may begin afresh after too many refusals: what was wrong with it may be over then, and
+    /// whoever is refused again within the hour is wrong for good.
+    fn may_heal(&self) -> bool {
+        let is_rare = self.healed_us.is_none_or(|at| self.now_us.saturating_sub(at) >= HEALS_US_MIN);
+        self.phase == Phase::Training && is_rare
     }
 
     /// Gives up the connection, if there is one; one that leaves is gone with it.

@@ -10,8 +10,14 @@ use super::{Lanes, Work};
 
 /// Does `work` with pairs of the widest vectors that this processor has.
 pub fn widest(work: impl Work) {
-    if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has them.
+    // Processors and virtual machines there are that have the first of them alone.
+    if is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx2")
+    {
+        // SAFETY: the processor has them all.
         unsafe { with_avx512(work) }
     } else if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has them.

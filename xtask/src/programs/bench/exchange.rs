@@ -149,6 +149,7 @@ impl Merge {
             round: Round(0),
             fragment: FragmentId(0),
             state: std::mem::replace(&mut self.state, empty),
+            absent: 0.0,
             updates: self.updates.clone(),
             segments: self.segments.clone(),
             codec: codec_of(Code::Int4),

@@ -45,9 +45,10 @@ pub(in crate::diloco) fn follow(
         Entry::Settled { fragment, learner, serial, fate } => {
             ledger.settle(*learner, *fragment, *serial, fate)
         }
-        Entry::Merged(MergeEntry { fragment, version, parts, .. }) => {
-            let total: f64 = parts.iter().map(|part| part.weight).sum();
+        Entry::Merged(MergeEntry { fragment, version, parts, absent, .. }) => {
+            let total = absent + parts.iter().map(|part| part.weight).sum::<f64>();
             for part in parts {
+                ledger.note_merged(part.learner, part.tokens, part.after_ms);
                 let (weight, tokens) = ((part.weight / total) as f32, part.tokens);
                 let fate = Fate::Merged { version: *version, weight, tokens };
                 ledger.settle(part.learner, *fragment, part.serial, &fate);

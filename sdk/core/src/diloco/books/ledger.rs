@@ -7,8 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::FateCounts;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
-/// Turns of all fragments that must be merged of a learner before it counts as known; constant of ours.
-const NEWCOMER_TURNS: u64 = 8;
+/// For so long must updates of a learner be merged before it counts as known, in milliseconds, on each fragment. It is
+/// less while nobody who is there was merged for twice as long: see [`Ledger::is_newcomer`]. Constant of ours.
+pub const PROBATION_MS: u64 = 600_000;
+/// In so many turns of all fragments at least: the time since the update before counts up to this part of
+/// [`PROBATION_MS`], so that nobody is known for having waited. Constant of ours.
+const PROBATION_TURNS: u64 = 8;
+const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
 
 /// All that the run knows of its learners, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,6 +85,12 @@ pub struct Account {
     pub fates: FateCounts,
     /// Refusals since the last update that was merged.
     pub refused_in_a_row: u32,
+    /// For how long it was merged, in milliseconds, all fragments together; `None` on tapes of before this was written.
+    #[serde(default)]
+    merged_ms: Option<u64>,
+    /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
+    #[serde(default)]
+    pace: (u64, u64),
 }
 
 impl Ledger {
@@ -150,6 +161,8 @@ impl Ledger {
             updates: 0,
             fates: FateCounts::default(),
             refused_in_a_row: 0,
+            merged_ms: Some(0),
+            pace: (0, 0),
         });
         (account.name, account.device) = (name.into(), device.into());
     }
@@ -179,11 +192,38 @@ impl Ledger {
         self.accounts.get(&learner)
     }
 
-    /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged.
+    /// For how long `learner` has been merged, in milliseconds: the mean over fragments.
     #[must_use]
-    pub fn is_newcomer(&self, learner: LearnerId) -> bool {
-        let merges = NEWCOMER_TURNS * self.fragment_lens.len() as u64;
-        self.account(learner).is_none_or(|account| account.fates.merged < merges)
+    pub fn merged_ms(&self, learner: LearnerId) -> u64 {
+        let merged_ms = self.account(learner).map_or(0, Account::merged_ms);
+        merged_ms / (self.fragment_lens.len() as u64).max(1)
+    }
+
+    /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged, or they were merged
+    /// for less than [`PROBATION_MS`], or than half of `longest_ms`, the longest time that anybody present was merged.
+    /// Without the second all would be new in a young run, and the first who is not would have a merge for itself.
+    #[must_use]
+    pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
+        let turns = PROBATION_TURNS * self.fragment_lens.len() as u64;
+        let is_short = self.account(learner).is_none_or(|account| account.fates.merged < turns);
+        is_short || self.merged_ms(learner) < PROBATION_MS.min(longest_ms / 2)
+    }
+
+    /// How many tokens of `learner` were merged in a millisecond, as long as its pace is known.
+    #[must_use]
+    pub fn pace(&self, learner: LearnerId) -> Option<f64> {
+        let (tokens, ms) = self.account(learner)?.pace;
+        (tokens > 0 && ms > 0).then(|| tokens as f64 / ms as f64)
+    }
+
+    /// Notes that an update of `learner` of so many `tokens` is merged that came `after_ms` after the one before it on
+    /// its fragment, if there was one.
+    pub(super) fn note_merged(&mut self, learner: LearnerId, tokens: u64, after_ms: Option<u64>) {
+        if let (Some(account), Some(after_ms)) = (self.accounts.get_mut(&learner), after_ms) {
+            let (before, ms) = account.pace;
+            account.pace = (before.saturating_add(tokens), ms.saturating_add(after_ms));
+            account.merged_ms = Some(account.merged_ms().saturating_add(after_ms.min(TURN_MS_MAX)));
+        }
     }
 
     /// Notes that `tokens` more were leased to `learner`.
@@ -236,10 +276,11 @@ impl Ledger {
         }
     }
 
-    /// Notes that a new process of `learner` counts its tokens from 0.
+    /// Notes that a new process of `learner` counts its tokens from 0. What was refused of the one before says nothing
+    /// of it.
     pub(super) fn restart(&mut self, learner: LearnerId) {
         if let Some(account) = self.accounts.get_mut(&learner) {
-            account.reported_tokens = 0;
+            (account.reported_tokens, account.refused_in_a_row) = (0, 0);
         }
     }
 
@@ -333,8 +374,13 @@ impl Account {
         Fingerprint(self.identity)
     }
 
+    fn merged_ms(&self) -> u64 {
+        self.merged_ms.unwrap_or(TURN_MS_MAX.saturating_mul(self.fates.merged))
+    }
+
     /// Nothing of it is merged.
-    fn is_stranger(&self) -> bool {
+    #[must_use]
+    pub fn is_stranger(&self) -> bool {
         self.tokens_merged.iter().all(|&tokens| tokens == 0)
     }
 

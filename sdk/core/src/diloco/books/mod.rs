@@ -12,14 +12,14 @@ mod supply;
 pub use fates::FateCounts;
 pub(super) use follow::follow;
 pub use lease::{LeaseError, LeasePool, Returned};
-pub use ledger::{Account, Ledger};
+pub use ledger::{Account, Ledger, PROBATION_MS};
 pub use supply::Speed;
 use supply::Supplies;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::speed::SPEED_SLACK;
-use super::{Entry, Settled};
+use super::{Entry, MergeEntry, Settled};
 use crate::data::LEASES_MAX;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
 
@@ -257,6 +257,15 @@ impl Books {
     #[must_use]
     pub fn last_merged(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
         *self.ledger.account(learner)?.merged.get(usize::from(fragment.0))?
+    }
+
+    /// Notes a merge for the tape, and for how long its learners have been merged by then. What became of their updates
+    /// is to be settled next.
+    pub fn note_merge(&mut self, entry: MergeEntry) {
+        for part in &entry.parts {
+            self.ledger.note_merged(part.learner, part.tokens, part.after_ms);
+        }
+        self.note(Entry::Merged(entry));
     }
 
     /// Books the fate of an update. Those of a merge are on the tape with it.

@@ -34,6 +34,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
         round: Round(3),
         fragment: FragmentId(1),
         state: FragmentState { version: Version(7), ..FragmentState::new(zeros) },
+        absent: 0.0,
         updates: updates.iter().map(update).collect(),
         segments,
         codec,

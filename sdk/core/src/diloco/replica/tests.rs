@@ -274,6 +274,7 @@ impl World {
             round: Round(0),
             fragment,
             state: self.states[slot].take().unwrap(),
+            absent: 0.0,
             updates: updates
                 .into_iter()
                 .zip(included)

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::{Roster, Session};
 use crate::diloco::speed::{SPEED_SLACK, lower_median, weighted_lower_median};
-use crate::wire::{LearnerId, Millis};
+use crate::wire::{LearnerId, LearnerState, Millis};
 
 /// Updates of a connection that must be merged before the pace of its learner is known; constant of ours.
 const MERGES_MIN: u32 = 8;
@@ -104,6 +104,16 @@ impl Roster {
         if let Some(session) = session {
             (session.has_answered, session.waits_since) = (true, None);
         }
+    }
+
+    /// Whether an answer of `learner` may be waited for: no question to it has waited for longer than a silence may
+    /// last, nor did it say that it pauses.
+    #[must_use]
+    pub fn is_awaited(&self, now: Millis, learner: LearnerId) -> bool {
+        self.session(learner).is_some_and(|session| {
+            let waited_ms = session.waits_since.map_or(0, |since| now.since(since));
+            session.state != LearnerState::Paused && waited_ms <= self.patience.silent_ms_max
+        })
     }
 
     /// Whether `learner` answers when it is asked: it did over this connection, and no question to it has waited for

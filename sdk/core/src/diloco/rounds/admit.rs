@@ -53,7 +53,10 @@ impl Rounds {
         match tokens.min(standing.unmerged_tokens) {
             0 => Err(Fate::Refused(Refusal::Unleased)),
             tokens => {
-                self.usual.note(body.squares(), steps, self.norm_pace(1, standing.clock_tokens));
+                let rate = self.norm_pace(1, standing.clock_tokens);
+                if standing.has_voice {
+                    self.usual.note(learner, standing.is_new, body.squares(), steps, rate);
+                }
                 Ok(Admitted { steps, tokens })
             }
         }

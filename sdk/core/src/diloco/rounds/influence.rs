@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What one of three or more has of a merge at most.
+const HALF: f64 = 0.5;
+
 /// Rules that shape the weights of a merge.
 ///
 /// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
@@ -12,14 +15,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
-    /// No learner has more than this many times the mean share of a merge, above 1; 0 for no bound.
+    /// No learner has more than this many times the mean share of a merge, nor more than half of it beside two others,
+    /// above 1; 0 for no bound.
     pub share_ratio_max: f64,
     /// Steps beyond this many times H weigh nothing, above 0; 0 for no bound.
     pub turns_max: f64,
     /// After so many newer versions of its fragment an update weighs half, above 0; 0 for never.
     pub half_life_turns: f64,
     /// Learners that have yet to prove themselves have at most this share of a merge together, if anybody else is in
-    /// it, above 0; 1 for no bound.
+    /// it or was waited for, above 0; 1 for no bound.
     pub newcomers_share_max: f64,
 }
 
@@ -42,16 +46,45 @@ pub(super) struct Load {
     pub(super) is_new: bool,
 }
 
+/// Of how many steps updates may be as long as that takes: a newcomer's of no more than those of the median learner of
+/// the round that is none, or of all while nobody else is in it. Steps are a word, and the one of a known learner is
+/// held against its own pace.
+pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
+    let sorted = |is_in: &dyn Fn(&&Load) -> bool| {
+        let mut steps: Vec<u32> = loads.iter().filter(is_in).map(|load| load.steps).collect();
+        steps.sort_unstable();
+        steps
+    };
+    let known = sorted(&|load| !load.is_new);
+    let steps = if known.is_empty() { sorted(&|_| true) } else { known };
+    let median = steps.get(steps.len() / 2).copied().unwrap_or(u32::MAX);
+    loads.iter().map(|load| if load.is_new { load.steps.min(median) } else { load.steps }).collect()
+}
+
+/// What all weigh in a merge.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Weights {
+    /// The updates, above 0.
+    pub(super) updates: Vec<f64>,
+    /// Those who were waited for in vain.
+    pub(super) absent: f64,
+}
+
 impl Influence {
-    /// The weights of updates in a merge, above 0, before they are divided by their sum. `sync_every` is H, in steps.
-    pub(super) fn weights(&self, loads: &[Load], sync_every: u32) -> Vec<f64> {
+    /// The weights of updates in a merge, before they are divided by their sum. `sync_every` is H, in steps. Where only
+    /// newcomers answered and somebody known was waited for, they have the share that they would have beside it, or
+    /// being quick would be all that it takes to have a merge for oneself.
+    pub(super) fn weights(&self, loads: &[Load], sync_every: u32, is_known_there: bool) -> Weights {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
         // Who is new has no say in how those who are not stand to each other.
         let (new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| loads[at].is_new);
         for group in [&new, &known] {
             let mut its: Vec<f64> = group.iter().map(|&at| weights[at]).collect();
             if self.share_ratio_max > 0.0 {
-                bound(&mut its, self.share_ratio_max / group.len() as f64);
+                // Of three nobody has its way against the two others. Of two nobody knows which one lies, and a bound
+                // would take from a fast one beside a slow one most of its progress.
+                let share_max = if group.len() > 2 { HALF } else { 1.0 };
+                bound(&mut its, share_max.min(self.share_ratio_max / group.len() as f64));
             }
             group.iter().zip(its).for_each(|(&at, weight)| weights[at] = weight);
         }
@@ -62,7 +95,9 @@ impl Influence {
             let factor = share_max / (1.0 - share_max) * of_known / of_new;
             new.iter().for_each(|&at| weights[at] = (weights[at] * factor).max(f64::MIN_POSITIVE));
         }
-        weights
+        let is_apart = of_known == 0.0 && is_known_there && share_max > 0.0 && share_max < 1.0;
+        let absent = if is_apart { of_new * (1.0 - share_max) / share_max } else { 0.0 };
+        Weights { updates: weights, absent: if absent.is_finite() { absent } else { 0.0 } }
     }
 
     fn weight(&self, load: &Load, sync_every: u32) -> f64 {
@@ -103,9 +138,9 @@ mod tests {
     use super::*;
 
     fn shares(influence: Influence, loads: &[Load]) -> Vec<f64> {
-        let weights = influence.weights(loads, 10);
-        let total: f64 = weights.iter().sum();
-        weights.iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect()
+        let Weights { updates, absent } = influence.weights(loads, 10, true);
+        let total = absent + updates.iter().sum::<f64>();
+        updates.iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect()
     }
 
     fn steps(steps: &[u32]) -> Vec<Load> {
@@ -133,6 +168,7 @@ mod tests {
         let bounded = Influence { share_ratio_max: 2.0, ..FREE };
         assert_eq!(shares(bounded, &steps(&[10])), [1.0]);
         assert_eq!(shares(bounded, &steps(&[10, 1_000])), [0.0099, 0.9901], "twice the mean of two is all");
+        assert_eq!(shares(bounded, &steps(&[1_000, 10, 30])), [0.5, 0.125, 0.375], "no majority of three");
         assert_eq!(shares(bounded, &steps(&[1_000, 10, 30, 10])), [0.5, 0.1, 0.3, 0.1]);
         // The second is above its bound only because the first is held to its own.
         assert_eq!(
@@ -152,6 +188,18 @@ mod tests {
         assert_eq!(shares(old, &ancient), [1.0]);
     }
 
+    #[test]
+    fn the_steps_of_newcomers_reach_as_far_as_those_of_others() {
+        let load = |(steps, is_new)| Load { steps, tokens: 8, age: 0, is_new };
+        let check = |loads: &[(u32, bool)], expected: &[u32]| {
+            let loads: Vec<Load> = loads.iter().copied().map(load).collect();
+            assert_eq!(reaching(&loads), expected);
+        };
+        check(&[(10, false), (40, false), (12, false), (9_000, true), (3, true)], &[10, 40, 12, 12, 3]);
+        check(&[(10, true), (11, true), (9_000, true)], &[10, 11, 11]);
+        check(&[(9_000, true)], &[9_000]);
+    }
+
     /// However many they are and whatever they claim.
     #[test]
     fn newcomers_have_a_small_share_together() {
@@ -161,6 +209,8 @@ mod tests {
         assert_eq!(shares(guarded, &[known(10), new(10), new(10)]), [0.85, 0.075, 0.075]);
         assert_eq!(shares(guarded, &[known(30), known(10), new(10_000)]), [0.6375, 0.2125, 0.15]);
         assert_eq!(shares(guarded, &[known(99), new(1)]), [0.99, 0.01], "less is less");
-        assert_eq!(shares(guarded, &[new(10), new(30)]), [0.25, 0.75], "nobody else is there");
+        assert_eq!(shares(guarded, &[new(10), new(30)]), [0.0375, 0.1125], "nobody else answered");
+        let free = guarded.weights(&[new(10), new(30)], 10, false);
+        assert_eq!(free, Weights { updates: vec![640.0, 1_920.0], absent: 0.0 }, "nobody else is there");
     }
 }

@@ -1,6 +1,6 @@
 //! From what a round collected to a new version.
 
-use super::influence::Load;
+use super::influence::{Load, Weights, reaching};
 use super::{Phase, Rounds, Taken};
 use crate::diloco::{
     FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled, Weighted,
@@ -17,6 +17,7 @@ pub(super) struct Merging {
     outer: OuterSpec,
     /// As [`crate::diloco::MergeJob`] has them.
     radii: Vec<f64>,
+    absent: f64,
     shares: Vec<MergeShare>,
     launched: Millis,
     began: Millis,
@@ -74,30 +75,42 @@ pub struct Paced {
 }
 
 impl Rounds {
-    /// Ends collecting, and hands what is in to a job with the fragment's state. `None` if no round collects.
-    pub fn merge(&mut self, now: Millis, outer: OuterSpec) -> Option<MergeJob> {
+    /// Ends collecting, and hands what is in to a job with the fragment's state. `None` if no round collects. `known`:
+    /// somebody who need not prove itself any more is there and answers.
+    pub fn merge(&mut self, now: Millis, outer: OuterSpec, known: bool) -> Option<MergeJob> {
         self.collecting()?;
         let state = self.state.take()?;
         let Phase::Collecting(open) = std::mem::replace(&mut self.phase, Phase::Idle) else { return None };
         let loads: Vec<Load> = open.taken.values().map(|taken| self.load(taken)).collect();
-        let weights = self.terms.influence.weights(&loads, self.terms.sync_every);
-        let total: f64 = weights.iter().sum();
+        let Weights { updates: weights, absent } =
+            self.terms.influence.weights(&loads, self.terms.sync_every, known);
+        let total = absent + weights.iter().sum::<f64>();
         let mut updates = Vec::with_capacity(open.taken.len());
         let mut shares = Vec::with_capacity(open.taken.len());
-        for ((learner, taken), weight) in open.taken.into_iter().zip(weights) {
+        for (((learner, taken), weight), reach) in open.taken.into_iter().zip(weights).zip(reaching(&loads)) {
             let Taken { serial, base, steps, tokens, until, came, body, checksum, .. } = taken;
-            let part = Part { learner, serial, base, steps, tokens, weight, checksum };
+            let after_ms = self.came.get(&learner).map(|before| came.since(*before));
+            let reach_steps = (reach != steps).then_some(reach);
+            let part = Part { learner, serial, base, steps, tokens, weight, checksum, after_ms, reach_steps };
             shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
-            updates.push(Weighted { learner, weight, steps, body });
+            updates.push(Weighted { learner, weight, steps: reach, body });
         }
         let radii = self.usual.radii(self.terms.norm_ratio_max);
         let (round, launched) = (open.round, open.launched);
-        self.phase =
-            Phase::Merging(Merging { round, outer, radii: radii.clone(), shares, launched, began: now });
+        self.phase = Phase::Merging(Merging {
+            round,
+            outer,
+            radii: radii.clone(),
+            absent,
+            shares,
+            launched,
+            began: now,
+        });
         Some(MergeJob {
             round,
             fragment: self.terms.fragment,
             state,
+            absent,
             updates,
             segments: self.terms.segments.clone(),
             codec: self.terms.codec,
@@ -117,13 +130,13 @@ impl Rounds {
         if self.versions.len() > VERSIONS_KEPT {
             self.versions.pop_front();
         }
-        let Merging { outer, radii, shares, launched, began, .. } = merging;
+        let Merging { outer, radii, absent, shares, launched, began, .. } = merging;
         let (fragment, rule) = (self.terms.fragment, self.terms.merge);
         let parts = shares.iter().map(|share| share.part).collect();
         let paced = |MergeShare { part, came, .. }: &MergeShare| {
-            let Part { learner, steps, tokens, .. } = *part;
-            let before = self.came.insert(learner, *came);
-            let step_ms = before.map(|before| came.since(before) as f64 / f64::from(steps.max(1)));
+            let Part { learner, steps, tokens, after_ms, .. } = *part;
+            self.came.insert(learner, *came);
+            let step_ms = after_ms.map(|after_ms| after_ms as f64 / f64::from(steps.max(1)));
             Paced { learner, tokens, step_ms }
         };
         let paces = shares.iter().map(paced).collect();
@@ -134,8 +147,20 @@ impl Rounds {
             Settled { round: Some(round), fragment, learner, serial, tokens, fate }
         });
         let settled = settled.collect();
-        let entry =
-            MergeEntry { round, fragment, base, version, rule, outer, radii, parts, checksum, digest, norm };
+        let entry = MergeEntry {
+            round,
+            fragment,
+            base,
+            version,
+            rule,
+            outer,
+            radii,
+            parts,
+            absent,
+            checksum,
+            digest,
+            norm,
+        };
         let (collect_ms, sync_ms) = (began.since(launched), now.since(began));
         Some(Merge { entry, settled, body, collect_ms, sync_ms, paces })
     }

@@ -12,8 +12,14 @@ const P: FragmentId = FragmentId(0);
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 /// A learner of whom anything is believed.
-const TRUSTED: Standing =
-    Standing { step_ms_least: 1.0, step_tokens: 8, unmerged_tokens: 1_000, is_new: false, clock_tokens: 0 };
+const TRUSTED: Standing = Standing {
+    step_ms_least: 1.0,
+    step_tokens: 8,
+    unmerged_tokens: 1_000,
+    is_new: false,
+    has_voice: true,
+    clock_tokens: 0,
+};
 
 /// One fragment, and who looks into its updates.
 fn fragment() -> (Rounds, Verifier) {
@@ -53,7 +59,7 @@ fn launch(round: u64, invited: &[LearnerId]) -> Launch {
 
 /// Merges what `rounds` holds, here and now.
 fn merge(rounds: &mut Rounds, now: Millis) -> Merge {
-    let job = rounds.merge(now, OuterSpec { lr: 1.0, momentum: 0.0 }).expect("it collects");
+    let job = rounds.merge(now, OuterSpec { lr: 1.0, momentum: 0.0 }, false).expect("it collects");
     let outcome = job.run().expect("it was checked");
     rounds.merged(now.after(5), outcome).expect("it is the job under way")
 }
@@ -255,10 +261,10 @@ fn a_merge_that_fails_leaves_all_as_it_was() {
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let update = update(&rounds, &verifier, 4, 0.1);
     rounds.answer(Millis(5), ANNE, update, &TRUSTED).unwrap();
-    let mut job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
+    let mut job = rounds.merge(Millis(5), OuterSpec::default(), false).unwrap();
     assert!(rounds.is_merging() && rounds.hat().is_none());
     assert!(
-        rounds.merge(Millis(5), OuterSpec::default()).is_none() && rounds.is_merging(),
+        rounds.merge(Millis(5), OuterSpec::default(), false).is_none() && rounds.is_merging(),
         "one job at a time"
     );
     job.updates.clear();
@@ -273,7 +279,7 @@ fn only_the_job_under_way_comes_back() {
     rounds.launch(Millis(0), launch(4, &[ANNE]));
     let answer = update(&rounds, &verifier, 4, 0.1);
     rounds.answer(Millis(5), ANNE, answer, &TRUSTED).unwrap();
-    let job = rounds.merge(Millis(5), OuterSpec::default()).unwrap();
+    let job = rounds.merge(Millis(5), OuterSpec::default(), false).unwrap();
     let stranger = crate::diloco::MergeOutcome { round: Round(3), ..job.clone().run().unwrap() };
     assert_eq!(rounds.merged(Millis(6), stranger), None);
     assert!(rounds.is_merging());

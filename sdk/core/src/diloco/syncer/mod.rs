@@ -24,6 +24,7 @@ mod io;
 mod people;
 mod record;
 mod recovery;
+mod seats;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,8 @@ pub struct Syncer {
     books: Books,
     schedule: Schedule,
     downlink: Downlink,
+    /// How long the one was merged that has been for longest, of those who are there, in milliseconds.
+    longest_ms: u64,
     /// When [`Self::ask_ahead`] has something to do.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
@@ -119,6 +122,7 @@ impl Syncer {
             spec,
             config,
             fragments,
+            longest_ms: 0,
             ask_ahead_at: None,
             out: VecDeque::new(),
         })

@@ -161,9 +161,8 @@ impl Syncer {
             let reason = "another connection with the same identity took over".into();
             self.refuse(ghost, CloseCode::Replaced, reason);
         }
-        if self.roster.len() >= self.config.learners_max as usize {
-            let reason = format!("{} learners are connected, which is the limit", self.config.learners_max);
-            return self.refuse(conn, CloseCode::Full, reason);
+        if let Err(full) = self.seat(known) {
+            return self.close(conn, full);
         }
         if known.is_none() {
             let roster = &self.roster;
@@ -242,7 +241,7 @@ impl Syncer {
         }
         self.books.doubt(learner);
         // It may have said how fast it is before it was ready.
-        self.measure_step();
+        self.measure();
         self.ask_again(now, conn, learner);
         self.event(Event::Live { learner });
         self.lease(now, conn);
@@ -257,14 +256,14 @@ impl Syncer {
             return self.refuse(conn, CloseCode::Protocol, reason);
         }
         let changed = self.roster.report(conn, progress.step_ms, progress.loss, progress.state);
-        let tokens_per_ms = self.step_tokens(learner) as f64 / self.roster.step_ms_counted(now, learner);
+        let tokens_per_ms = self.step_tokens(learner) as f64 / self.step_ms_counted(now, learner);
         let is_live = self.roster.is_live(learner);
         let returned = self.books.report(now, learner, progress, tokens_per_ms, is_live);
         self.tell_returned(returned, false);
         if changed {
             self.event(Event::State { learner, state: progress.state });
         }
-        self.measure_step();
+        self.measure();
         self.lease(now, conn);
         if progress.steps > 0 {
             let follow = self.downlink.trains(now, conn);
@@ -296,12 +295,16 @@ impl Syncer {
         let learner = self.roster.close(conn)?;
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
-        self.measure_step();
+        self.measure();
         self.event(Event::Left { learner, why });
         Some(learner)
     }
 
-    pub(super) fn measure_step(&mut self) {
+    /// Notes what depends on who is there: the time of a step, and who has been merged for longest.
+    pub(super) fn measure(&mut self) {
+        let ledger = self.books.ledger();
+        let merged_ms = self.roster.live().map(|learner| ledger.merged_ms(learner));
+        self.longest_ms = merged_ms.max().unwrap_or(0);
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }

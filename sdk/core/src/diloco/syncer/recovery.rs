@@ -151,7 +151,7 @@ impl Recovery {
         merge: &MergeEntry,
         mut body: impl FnMut(&Part) -> Result<Vec<u8>, String>,
     ) -> Result<Option<MergeOutcome>, RecoveryError> {
-        let &MergeEntry { round, fragment, base, version, rule, outer, .. } = merge;
+        let &MergeEntry { round, fragment, base, version, rule, outer, absent, .. } = merge;
         let no_fragment = || RecoveryError::NoFragment(fragment);
         let segments = self.fragments.segments(fragment).ok_or_else(no_fragment)?;
         let state = self.states.get_mut(usize::from(fragment.0)).ok_or_else(no_fragment)?;
@@ -170,7 +170,8 @@ impl Recovery {
             }
             let body =
                 self.codec.check(segments, bytes).map_err(|error| RecoveryError::Body(learner, error))?;
-            Ok(Weighted { learner, weight: part.weight, steps: part.steps, body })
+            let steps = part.reach_steps.unwrap_or(part.steps);
+            Ok(Weighted { learner, weight: part.weight, steps, body })
         });
         let updates = updates.collect::<Result<_, _>>()?;
         let (codec, segments) = (self.codec, segments.to_vec());
@@ -181,6 +182,7 @@ impl Recovery {
             round,
             fragment,
             state: before,
+            absent,
             updates,
             segments,
             codec,

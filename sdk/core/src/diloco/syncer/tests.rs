@@ -371,3 +371,28 @@ fn who_is_turned_away_is_told_of_and_is_no_learner_that_left() {
         "{replaced:?}"
     );
 }
+
+/// Goal: identities that come to nothing take no more than half of the seats, and none from one that trains.
+#[test]
+fn who_earned_a_seat_gets_one() {
+    let mut bench = Bench::new(SyncerConfig { learners_max: 3, ..SyncerConfig::default() });
+    let earners = [1, 2].map(|peer| bench.honest(peer));
+    bench.hello(3, None);
+    bench.pass(2_000);
+    earners.into_iter().for_each(|conn| bench.answer_honestly(conn));
+    assert!(earners.iter().all(|conn| bench.account(*conn).fates.merged > 0));
+    bench.byes.clear();
+    bench.feed(Input::Disconnected(earners[0]));
+    bench.hello(4, None);
+    assert_eq!(bench.byes, [], "a seat is free");
+    bench.honest(1);
+    assert_eq!(
+        bench.byes,
+        [(ConnId(3), CloseCode::Full)],
+        "the stranger that has sat there for longest goes"
+    );
+    bench.feed(Input::Disconnected(ConnId(2)));
+    bench.hello(5, None);
+    bench.hello(6, None);
+    assert_eq!(bench.byes[1..], [(ConnId(6), CloseCode::Full)], "both seats of strangers are taken");
+}

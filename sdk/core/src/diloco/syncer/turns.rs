@@ -1,13 +1,19 @@
 //! Routing rounds: launch, collect, merge, settle.
 
 use super::{Event, Output, Syncer};
+use crate::diloco::speed::{SPEED_SLACK, lower_median};
 use crate::diloco::{
     Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
-    Paced, Rounds, Settled, Standing, Traffic, Verified,
+    PROBATION_MS, Paced, Rounds, Settled, Standing, Traffic, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
 };
+
+/// A learner counts for at most so many of the median of the others who are known, times the root of the probations that
+/// it has been merged for, if they are more than one: one that is far ahead is counted in full after a while, and one
+/// that says so counts in an hour for 20 of the median, and in a day for less than 100. Constant of ours.
+const PACE_RATIO_MAX: f64 = 8.0;
 
 impl Syncer {
     /// Launches what is due, or once the run ends the last round of each fragment that is free.
@@ -42,6 +48,7 @@ impl Syncer {
     /// Ends the rounds whose time has come.
     pub(super) fn close_rounds(&mut self, now: Millis) {
         let outer = self.outer();
+        let known = self.is_known_there(now);
         for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
             let alive = |learner| self.roster.is_live(learner);
             if let Some(quorum) = rounds.reach_quorum(now, &alive) {
@@ -56,7 +63,7 @@ impl Syncer {
             }
             match verdict.decision {
                 Decision::Merge { .. } => {
-                    let job = rounds.merge(now, outer);
+                    let job = rounds.merge(now, outer, known);
                     self.out.extend(job.map(|job| Output::Merge(Box::new(job))));
                 }
                 Decision::Abandon { .. } => {
@@ -147,7 +154,9 @@ impl Syncer {
                 let refusals = self.books.refusals(learner);
                 if refusals >= self.config.refusals_max {
                     let reason = format!(
-                        "{refusals} updates in a row were refused: start again with fresh parameters"
+                        "{refusals} updates in a row were refused, the last one as {}: begin afresh, with fresh \
+                         parameters and the learning rate of the run",
+                        refusal_of(&fate)
                     );
                     self.refuse(conn, CloseCode::Untrusted, reason);
                 }
@@ -250,8 +259,8 @@ impl Syncer {
         for Paced { learner, tokens, step_ms } in paces {
             self.roster.note_merged(learner, tokens, step_ms);
         }
-        self.measure_step();
-        self.books.note(Entry::Merged(entry));
+        self.measure();
+        self.books.note_merge(entry);
         let (updates, tokens) = (settled.len() as u32, settled.iter().map(|settled| settled.tokens).sum());
         settled.into_iter().for_each(|settled| self.settle(settled));
         let clock_tokens = self.ledger().clock_tokens();
@@ -290,13 +299,42 @@ impl Syncer {
     }
 
     fn standing(&self, now: Millis, learner: LearnerId, fragment: FragmentId) -> Standing {
+        let is_new = self.is_newcomer(learner);
         Standing {
             step_tokens: self.step_tokens(learner),
-            step_ms_least: self.roster.step_ms_counted(now, learner),
+            step_ms_least: self.step_ms_counted(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
-            is_new: self.ledger().is_newcomer(learner),
+            is_new,
+            has_voice: !is_new || !self.is_known_there(now),
             clock_tokens: self.ledger().clock_tokens(),
         }
+    }
+
+    /// The shortest time in which `learner` is believed to take a step where tokens are counted, in milliseconds: so
+    /// that it counts as much as eight of the median of the others who are known, and slowly for more. What it counted
+    /// for so far does not enter, for that may have been its word. While nobody else is known, its word counts as far
+    /// as that of the others allows.
+    pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
+        let by_word = self.roster.step_ms_counted(now, learner);
+        let pace = |other| self.ledger().pace(other).filter(|_| !self.is_newcomer(other));
+        let others = self.roster.live().filter(|&other| other != learner);
+        let median = lower_median(others.filter_map(pace));
+        if median <= 0.0 {
+            return by_word;
+        }
+        let probations = self.ledger().merged_ms(learner) as f64 / PROBATION_MS as f64;
+        let most = PACE_RATIO_MAX * median * probations.max(1.0).sqrt();
+        by_word.max(SPEED_SLACK * self.step_tokens(learner) as f64 / most)
+    }
+
+    /// Whether `learner` has yet to prove itself, beside those who are there.
+    fn is_newcomer(&self, learner: LearnerId) -> bool {
+        self.ledger().is_newcomer(learner, self.longest_ms)
+    }
+
+    /// Whether anybody is there and answers who need not prove itself any more.
+    fn is_known_there(&self, now: Millis) -> bool {
+        self.roster.live().any(|learner| self.roster.is_awaited(now, learner) && !self.is_newcomer(learner))
     }
 
     /// Tokens of one step of `learner`, above 0.
@@ -313,6 +351,21 @@ impl Syncer {
                 self.config.outer.with_momentum_share(self.ledger().clock_tokens() as f64 / warmup_tokens)
             }
             false => self.config.outer,
+        }
+    }
+}
+
+/// Why an update was refused, in words.
+fn refusal_of(fate: &Fate) -> &'static str {
+    match fate {
+        Fate::Refused(Refusal::Norm) => "longer than its steps can have made it",
+        Fate::Refused(Refusal::NotFinite) => "not finite",
+        Fate::Refused(Refusal::Shape) => "of another shape than its fragment",
+        Fate::Refused(Refusal::Checksum) => "not what its checksum says",
+        Fate::Refused(Refusal::Empty) => "without steps or tokens",
+        Fate::Refused(Refusal::Unleased) => "of more tokens than were leased",
+        Fate::Refused(Refusal::NotInvited | Refusal::Unsettled) | Fate::Late(_) | Fate::Merged { .. } => {
+            "not asked for"
         }
     }
 }

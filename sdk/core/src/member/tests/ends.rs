@@ -58,7 +58,7 @@ fn goodbyes_bring_it_back_make_it_new_or_end_it() {
     let mut rig = Rig::joined();
     rig.goodbye(bye(CloseCode::Done));
     assert_eq!(rig.log.ends, [End::Complete(bye(CloseCode::Done))]);
-    for code in [CloseCode::Version, CloseCode::Layout, CloseCode::Untrusted, CloseCode::Invite] {
+    for code in [CloseCode::Version, CloseCode::Layout, CloseCode::Banned, CloseCode::Invite] {
         let mut rig = Rig::joined();
         rig.goodbye(bye(code));
         assert_eq!(rig.log.ends, [End::Refused(bye(code))]);
@@ -69,8 +69,27 @@ fn goodbyes_bring_it_back_make_it_new_or_end_it() {
 #[test]
 fn a_goodbye_that_was_lost_is_known_by_its_number() {
     let mut rig = Rig::joined();
-    rig.tell(Input::Closed { code: Some(CloseCode::Untrusted.into()), reason: "so it is".to_owned() });
-    assert_eq!(rig.log.ends, [End::Refused(Bye::new(CloseCode::Untrusted, "so it is"))]);
+    rig.tell(Input::Closed { code: Some(CloseCode::Banned.into()), reason: "so it is".to_owned() });
+    assert_eq!(rig.log.ends, [End::Refused(Bye::new(CloseCode::Banned, "so it is"))]);
+}
+
+/// Goal: one whose updates were refused for a while trains again by itself, and one that goes on so ends.
+#[test]
+fn too_many_refusals_heal_once_an_hour() {
+    const HOUR_US: u64 = 3_600 * SECOND_US;
+    let mut rig = Rig::joined();
+    for (afresh, waits_us) in [(1, 0), (2, HOUR_US)] {
+        rig.run_for(waits_us);
+        rig.goodbye(bye(CloseCode::Untrusted));
+        rig.run_for(20 * SECOND_US);
+        assert_eq!((rig.log.afresh.len(), rig.log.ends.len()), (afresh, 0));
+        assert!(rig.log.hellos.last().is_some_and(|hello| hello.run.is_none()) && rig.member.awaits());
+    }
+    rig.goodbye(bye(CloseCode::Untrusted));
+    assert_eq!(
+        (rig.log.afresh.len(), rig.log.ends.as_slice()),
+        (2, &[End::Refused(bye(CloseCode::Untrusted))][..])
+    );
 }
 
 #[test]

@@ -94,3 +94,45 @@ fn each_fate_is_counted() {
     let account = ledger.account(learner).unwrap();
     assert_eq!((account.fates.total(), account.refused_in_a_row), (4, 2));
 }
+
+/// Merges an update of `learner` on each of two fragments, which came so long after the one before it.
+fn turn(ledger: &mut Ledger, learner: LearnerId, after_ms: Option<u64>) {
+    for p in [0, 1] {
+        ledger.note_merged(learner, 1, after_ms);
+        ledger.settle(learner, FragmentId(p), Serial(1), &merged(1));
+    }
+}
+
+/// Goal: neither merges in a hurry nor a long wait make one known; in a young run half of its time does.
+#[test]
+fn a_newcomer_is_known_after_merges_and_time() {
+    let known_after = |after_ms, longest_ms| {
+        let mut ledger = Ledger::new(vec![1, 1]);
+        let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
+        turn(&mut ledger, learner, None);
+        (1..100_000).find(|_| {
+            turn(&mut ledger, learner, Some(after_ms));
+            !ledger.is_newcomer(learner, longest_ms)
+        })
+    };
+    let old = 2 * PROBATION_MS;
+    assert_eq!(known_after(10, old), Some(60_000), "ten minutes, however many merges that is");
+    assert_eq!(known_after(10, u64::MAX), Some(60_000));
+    assert_eq!(known_after(u64::MAX, old), Some(8), "who waits between two merges needs as many as eight");
+    assert_eq!(known_after(10, 60_000), Some(3_000), "of a run that is a minute old a half is enough");
+    assert_eq!(known_after(10, 0), Some(7), "nobody is there who was ever merged, but for itself");
+}
+
+/// Goal: of one that an older release has kept, the number of merges is all that counts.
+#[test]
+fn who_was_known_before_there_was_a_time_is_known() {
+    let mut ledger = Ledger::new(vec![1, 1]);
+    let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
+    (0..8).for_each(|_| turn(&mut ledger, learner, Some(1)));
+    let read = |text: &str| serde_json::from_str::<Ledger>(text).unwrap();
+    let text = serde_json::to_string(&ledger).unwrap();
+    assert!(read(&text).is_newcomer(learner, 2 * PROBATION_MS));
+    let old = text.replace(",\"merged_ms\":16,\"pace\":[16,16]", "");
+    assert_ne!(old, text);
+    assert!(!read(&old).is_newcomer(learner, 2 * PROBATION_MS));
+}
