@@ -88,6 +88,55 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
     assert!(read(&told) > read(&points), "learners were told of too little to lose");
 }
 
+/// Goal: whatever the owner was told (a run that is held, a learner that is slowed down or sent away, the end of the
+/// run) holds after any crash; the checker compares the orders on the tape with each syncer that goes on from it.
+#[test]
+fn crashes_undo_no_order_of_the_owner() {
+    let (begun, cut_off) = (AtomicU64::new(0), AtomicU64::new(0));
+    for_seeds(worlds(240), |seed| {
+        let mut rng = Rng::stream(seed, 0x0e4d);
+        let mut world = world(seed, &mut rng);
+        let machines = world.machines().len() as u64;
+        world.run_for(rng.between(1_000, 6_000));
+        let end = rng.below(CRASHES);
+        for turn in 0..CRASHES {
+            world.run_for(rng.between(1, 1_500));
+            let machine = rng.below(machines) as u32;
+            world.inject(match rng.below(4) {
+                0 => Fault::Hold(true),
+                1 => Fault::Hold(false),
+                2 => Fault::Pace(machine, rng.between(1, 1_000) as f64 / 1e3),
+                _ => Fault::Drop(machine, rng.between(0, 2_000) as u32),
+            });
+            if turn == end {
+                world.inject(Fault::Finish);
+            }
+            // Before the order is kept, while the last rounds are under way, or later.
+            world.run_for(rng.between(0, 250));
+            let was_over = world.is_finished();
+            world.inject(crash(&mut rng));
+            world.run_for(rng.between(0, 200));
+            world.inject(Fault::RestartSyncer);
+            world.run_for(150);
+            check(&world, seed);
+            if turn == end && !was_over {
+                let is_kept = world.status().is_some_and(|status| status.finished);
+                begun.fetch_add(1, Ordering::Relaxed);
+                cut_off.fetch_add(u64::from(is_kept), Ordering::Relaxed);
+            }
+        }
+        world.inject(Fault::Hold(false));
+        world.inject(Fault::Finish);
+        let is_over = |world: &World| world.status().is_some_and(|status| status.finished);
+        let ends = world.run_until(60_000, 500, is_over);
+        check(&world, seed);
+        assert!(ends, "seed {seed}: {}", brief(&world));
+    });
+    let (begun, cut_off) = (begun.into_inner(), cut_off.into_inner());
+    println!("{begun} ends were cut off by a crash; {cut_off} of them were on the tape by then, and came");
+    assert!(cut_off > 0, "no end was cut off: {begun}");
+}
+
 /// Goal: damage to what was synced is named, or is in what is not needed to go on; then all is as if there was none.
 #[test]
 fn damage_is_named_or_does_not_matter() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use archipelago::diloco::RunId;
+use archipelago::diloco::{Reins, RunId};
 use serde::Serialize;
 
 use crate::config::{ForkArgs, SETTINGS_FILE};
@@ -52,7 +52,8 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
     let (mut record, states) = recovery.into_parts();
     let of = record.run;
     record.run = RunId(random_u64()?);
-    (record.held, record.finished) = (false, false);
+    (record.held, record.finishing, record.finished) = (false, false, false);
+    record.reins = Reins::default();
     let here = Store::open(&args.to)?;
     // The run's description comes last: without it `serve` refuses the folder, so that no half a fork goes on.
     if let Some(held_out) = there.held_out(&record.spec.model)? {

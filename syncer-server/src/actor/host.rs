@@ -51,7 +51,7 @@ impl Host for Desk<'_> {
             Entry::Finished => Some(Happening::Finished),
             _ => None,
         };
-        self.record.keep(entry);
+        self.record.keep(self.now, entry);
         if let Some(what) = what {
             self.record.log(self.board, self.now, what);
         }

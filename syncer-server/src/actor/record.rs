@@ -1,5 +1,6 @@
 //! What the actor keeps on the tape, and what waits until it is there.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use archipelago::diloco::syncer::Event;
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::clock::unix_ms;
 use crate::outbox::Outgoing;
-use crate::status::{Board, Happening};
+use crate::status::{Board, Happening, Taped};
 use crate::tape::{State, Writer};
 
 /// Something to be told once what was decided before it is safe.
@@ -31,7 +32,12 @@ pub(super) struct Record {
     /// How the tape stands.
     pub(super) state: watch::Receiver<State>,
     pub(super) gate: Gate<Said>,
+    /// When the decisions were made that are not on the disk yet: of each moment the first one.
+    waiting: VecDeque<(u64, Millis)>,
 }
+
+/// Decisions that lie closer together than this count as made at one moment, in milliseconds.
+const MOMENT_MS: u64 = 100;
 
 impl Record {
     /// For a run of so many fragments, on a tape to which nobody writes yet.
@@ -42,12 +48,15 @@ impl Record {
         if !writer.keeps() {
             gate.reach(u64::MAX);
         }
-        Self { writer, state, gate }
+        Self { writer, state, gate, waiting: VecDeque::new() }
     }
 
-    /// Keeps a decision.
-    pub(super) fn keep(&mut self, entry: Entry) {
+    /// Keeps a decision, made at `now`.
+    pub(super) fn keep(&mut self, now: Millis, entry: Entry) {
         let seq = self.gate.decide(&entry);
+        if self.waiting.back().is_none_or(|(_, at)| now.since(*at) >= MOMENT_MS) && self.writer.keeps() {
+            self.waiting.push_back((seq, now));
+        }
         self.writer.row(seq, unix_ms(), entry);
     }
 
@@ -73,7 +82,33 @@ impl Record {
     pub(super) fn look(&mut self) -> State {
         let state = self.state.borrow_and_update().clone();
         self.gate.reach(state.safe);
+        // The first of a moment may be on the disk, and the last of it not.
+        while self.waiting.get(1).is_some_and(|(seq, _)| self.gate.is_safe(*seq)) {
+            self.waiting.pop_front();
+        }
+        if self.gate.is_all_safe() {
+            self.waiting.clear();
+        }
         state
+    }
+
+    /// How the tape stands, for the status; `None` if another program leads the run by now.
+    pub(super) fn taped(&mut self, now: Millis) -> Option<Taped> {
+        let State { is_fenced, safe, body_bytes, fault, .. } = self.look();
+        let taped = Taped { decisions: safe, update_bytes: body_bytes, fault, waits_ms: self.waits_ms(now) };
+        (!is_fenced).then_some(taped)
+    }
+
+    /// How many decisions are not on the disk yet, and for how many seconds the oldest of them has waited.
+    pub(super) fn unsaved(&self, now: Millis) -> (u64, Option<f64>) {
+        let waits_ms = self.waits_ms(now).filter(|_| !self.gate.is_all_safe());
+        (self.gate.unsaved(), waits_ms.map(|ms| ms as f64 / 1e3))
+    }
+
+    /// How long the oldest decision has waited for the disk that is not there yet, in milliseconds; that of a decision
+    /// of the same moment, where this one is newer than that.
+    fn waits_ms(&self, now: Millis) -> Option<u64> {
+        self.waiting.front().map(|(_, at)| now.since(*at))
     }
 
     /// Nothing before row `seq` is needed to go on.

@@ -31,7 +31,7 @@ use crate::llama::Course;
 use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
 use crate::report::Story;
-use crate::status::{Board, Evaluation, Happening, ServerStatus, Taped};
+use crate::status::{Board, Evaluation, Happening, ServerStatus};
 use crate::store::Store;
 use crate::tape::Writer;
 use crate::webhook::Webhook;
@@ -162,7 +162,10 @@ impl Running {
                 Some(written) = state.saves.next() => self.saved(&mut state, written),
                 Ok(()) = state.record.state.changed() => self.taped(&mut state)?,
                 _ = status_tick.tick() => self.publish(&state),
-                _ = rounds_tick.tick() => self.publish_rounds(),
+                _ = rounds_tick.tick() => {
+                    self.taped(&mut state)?;
+                    self.publish_rounds();
+                }
                 _ = save_tick.tick() => state.saves.is_due |= !self.syncer.is_over(),
                 Some(command) = self.mailbox.commands.recv() => self.command(&mut state, command),
                 () = timer => self.handle(Input::Timeout),
@@ -336,13 +339,11 @@ impl Running {
         }
     }
 
-    /// The tape moved on, or cannot be written any more, or can again.
+    /// The tape moved on, or cannot be written any more, or can again. A disk that hangs does not say so: ask often.
     fn taped(&mut self, state: &mut State) -> Result<(), ServerError> {
-        let tape = state.record.look();
-        if tape.is_fenced {
+        let Some(tape) = state.record.taped(self.clock.now()) else {
             return Err(ServerError::DirInUse { dir: self.store.dir().to_owned() });
-        }
-        let tape = Taped { decisions: tape.safe, update_bytes: tape.body_bytes, fault: tape.fault };
+        };
         if let Some(news) = self.board.disk().taped(tape) {
             let is_faulty = self.board.disk().is_faulty();
             self.handle(Input::Stall(is_faulty));
@@ -392,7 +393,7 @@ impl Running {
     fn status(&self, state: &State) -> ServerStatus {
         let sockets = state.outboxes.len() as u32;
         let mut status = self.board.status(self.clock.now(), &self.syncer, self.meters.read(), sockets);
-        status.disk.unsaved = state.record.gate.unsaved();
+        (status.disk.unsaved, status.disk.unsaved_age_s) = state.record.unsaved(self.clock.now());
         status
     }
 }

@@ -92,6 +92,7 @@ impl<'a> Plan<'a> {
         if let Some(difference) = contradiction.filter(|_| there.is_some()) {
             return Err(ServerError::OtherRun { dir: config.dir.clone(), difference });
         }
+        there.as_ref().map_or(Ok(()), |there| store.check_tokenizer(there))?;
         let origin = Origin::of(config, there.as_ref())?;
         let kept = store.tokenizer_path();
         let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
@@ -305,6 +306,7 @@ fn begin(
         spec: spec.clone(),
         init,
         text,
+        tokenizer: None,
         forked: None,
     };
     let syncer = Syncer::new(run, spec.clone(), config, layout, &theta);
@@ -324,7 +326,8 @@ fn find(
     corpus: &Corpus,
 ) -> Result<Option<Snapshot>, ServerError> {
     let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
-    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, text, forked: there.forked };
+    let (forked, tokenizer) = (there.forked, there.tokenizer.clone());
+    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, text, tokenizer, forked };
     if let Some(difference) = there.difference(&here) {
         return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }

@@ -26,6 +26,22 @@ pub struct Taped {
     pub update_bytes: u64,
     /// Why nothing can be written, while that is so.
     pub fault: Option<Arc<str>>,
+    /// How long the oldest decision has waited for the disk, in milliseconds, if one does.
+    pub waits_ms: Option<u64>,
+}
+
+/// A decision that has waited for longer than this, in milliseconds, waits for a disk that hangs. A disk that turns
+/// takes some 50 ms, and a second if it is busy.
+pub const UNSAVED_MS_MAX: u64 = 3_000;
+
+impl Taped {
+    /// The same; a disk that has not answered for too long takes nothing, as far as anybody can tell.
+    fn judged(mut self) -> Self {
+        let hangs = self.waits_ms.is_some_and(|ms| ms > UNSAVED_MS_MAX);
+        let no_answer = || format!("it has not answered for more than {} s", UNSAVED_MS_MAX / 1_000).into();
+        self.fault = self.fault.or_else(|| hangs.then(no_answer));
+        self
+    }
 }
 
 /// What is kept of the run on the disk, and what is wrong with that.
@@ -42,6 +58,8 @@ pub struct DiskView {
     /// Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners
     /// have not been told of them.
     pub unsaved: u64,
+    /// How long the oldest of them has waited for the disk, in seconds.
+    pub unsaved_age_s: Option<f64>,
     /// Updates on the disk, in bytes.
     pub update_bytes: u64,
     /// Age of the newest snapshot of this process, in seconds.
@@ -51,6 +69,7 @@ pub struct DiskView {
 impl Disk {
     /// Takes in how the tape stands; gives that it cannot be written any more, or can again, as far as that is news.
     pub fn taped(&mut self, tape: Taped) -> Option<Happening> {
+        let tape = tape.judged();
         let news = news(self.tape.fault.as_ref(), tape.fault.as_ref(), true);
         self.tape = tape;
         news
@@ -96,6 +115,7 @@ impl Disk {
             decisions: self.tape.decisions,
             // Who asks the actor knows.
             unsaved: 0,
+            unsaved_age_s: None,
             update_bytes: self.tape.update_bytes,
             snapshot_age_s: self.saved.map(|saved| now.since(saved) as f64 / 1e3),
         }
@@ -108,5 +128,28 @@ fn news(before: Option<&Arc<str>>, now: Option<&Arc<str>>, is_tape: bool) -> Opt
         (None, Some(why)) => Some(Happening::DiskFault { why: why.to_string(), is_tape }),
         (Some(_), None) => Some(Happening::DiskMended { is_tape }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a disk that says nothing is told of as one that says no, once each time, and a slow one is not.
+    #[test]
+    fn a_disk_that_hangs_takes_nothing() {
+        let mut disk = Disk::default();
+        let mut look = |waits_ms: Option<u64>, fault: Option<&str>| {
+            disk.taped(Taped { waits_ms, fault: fault.map(Arc::from), ..Taped::default() })
+        };
+        assert_eq!((look(None, None), look(Some(UNSAVED_MS_MAX), None)), (None, None));
+        let told = look(Some(UNSAVED_MS_MAX + 1), None).unwrap();
+        assert!(
+            matches!(&told, Happening::DiskFault { why, is_tape: true } if why.contains("3 s")),
+            "{told:?}"
+        );
+        assert_eq!((look(Some(9_000), None), look(Some(9_500), Some("locked"))), (None, None));
+        assert_eq!(look(Some(40), None), Some(Happening::DiskMended { is_tape: true }));
+        assert_eq!(look(None, None), None);
     }
 }

@@ -4,7 +4,7 @@ use archipelago::bytes::{from_f32s, hex};
 use archipelago::model;
 use sha2::{Digest, Sha256};
 
-use super::{Initial, Manifest, Store, disk, publish};
+use super::{Initial, Manifest, Store, disk, or_remove, publish};
 use crate::errors::ServerError;
 use crate::llama::{Precision, SpecialTokens, Tensors, write_tensors};
 
@@ -53,8 +53,9 @@ impl Store {
         let layout = model::layout(&manifest.spec.model).map_err(no_model)?;
         let path = self.dir.join(FILE);
         let partial = path.with_extension("partial");
-        write_tensors(&partial, &layout, theta, Precision::F32).map_err(disk("write", &partial))?;
-        publish(&partial, &path)
+        let written =
+            write_tensors(&partial, &layout, theta, Precision::F32).map_err(disk("write", &partial));
+        or_remove(written.and_then(|()| publish(&partial, &path)), &partial)
     }
 }
 

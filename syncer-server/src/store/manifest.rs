@@ -27,6 +27,9 @@ pub struct Manifest {
     /// The name of the text, for people; folders of before have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// SHA-256 of `tokenizer.json`, in hexadecimal; folders of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
 }
 
 /// A folder whose model a run began from, as the run remembers it.

@@ -18,12 +18,16 @@ mod held_out;
 mod initial;
 mod manifest;
 mod place;
+mod seal;
 mod snapshot;
+mod snapshots;
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use archipelago::wire::{Invite, ModelSpec, RunId};
+use archipelago::bytes::hex;
+use archipelago::wire::{Invite, ModelSpec};
+use sha2::{Digest, Sha256};
 
 use crate::config::{INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT};
 use crate::errors::ServerError;
@@ -32,9 +36,6 @@ pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
 pub use place::{fit, is_there, is_within, make_private, names, outside, write_private};
 pub use snapshot::Snapshot;
-
-/// Snapshots kept: the newest, and the one before in case the newest is damaged.
-const SNAPSHOTS_KEPT: usize = 2;
 
 /// The file with the owner's token.
 const ADMIN_TOKEN: &str = "admin.token";
@@ -63,7 +64,10 @@ impl Store {
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(disk("write", &path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { dir: dir.to_owned(), _lock: Some(lock) }),
+            Ok(()) => {
+                snapshots::sweep(&snapshots);
+                Ok(Self { dir: dir.to_owned(), _lock: Some(lock) })
+            }
             Err(TryLockError::WouldBlock) => Err(ServerError::DirInUse { dir: dir.to_owned() }),
             Err(TryLockError::Error(source)) => Err(disk("lock", &path)(source)),
         }
@@ -87,6 +91,26 @@ impl Store {
         self.dir.join("tokenizer.json")
     }
 
+    /// Sees to it that the tokenizer is the one that the run of `manifest` began with. Folders of former versions do
+    /// not say which one that was.
+    ///
+    /// # Errors
+    /// - `Disk`: the file cannot be read.
+    /// - `DirCorrupt`: it is another one.
+    pub fn check_tokenizer(&self, manifest: &Manifest) -> Result<(), ServerError> {
+        let path = self.tokenizer_path();
+        let Some(expected) = &manifest.tokenizer else { return Ok(()) };
+        let json = fs::read(&path).map_err(disk("read", &path))?;
+        match digest(&json) == *expected {
+            true => Ok(()),
+            false => {
+                let why = "it is damaged: it does not match the checksum in run.json; put it back from a copy of the \
+                           folder";
+                Err(ServerError::DirCorrupt { path, why: why.into() })
+            }
+        }
+    }
+
     fn held_out_path(&self) -> PathBuf {
         self.dir.join("held-out.json")
     }
@@ -108,7 +132,7 @@ impl Store {
             };
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        serde_json::from_slice(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
+        seal::unseal(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
             path,
             why: format!(
                 "not a run's description ({error}): give --dir another folder, or move this one away"
@@ -134,7 +158,8 @@ impl Store {
     pub fn begin(&self, manifest: &Manifest, tokenizer_json: &str, theta: &[f32]) -> Result<(), ServerError> {
         write_private(&self.tokenizer_path(), tokenizer_json)?;
         self.keep_initial(manifest, theta)?;
-        let json = serde_json::to_string_pretty(manifest).expect("plain data");
+        let manifest = Manifest { tokenizer: Some(digest(tokenizer_json.as_bytes())), ..manifest.clone() };
+        let json = serde_json::to_string_pretty(&seal::seal(&manifest)).expect("plain data");
         write_private(&self.dir.join("run.json"), &json)
     }
 
@@ -144,10 +169,16 @@ impl Store {
     /// `Disk`: the file cannot be written.
     pub fn keep_held_out(&self, held_out: &HeldOut) -> Result<(), ServerError> {
         let path = self.held_out_path();
-        match path.exists() {
-            true => Ok(()),
-            false => write_private(&path, &serde_json::to_string(held_out).expect("plain data")),
-        }
+        let json = serde_json::to_vec(&seal::seal(held_out)).expect("plain data");
+        let is_kept = match is_there(&path)? {
+            // One of before there were checksums gets one.
+            true => {
+                fs::read(&path).map_err(disk("read", &path))?
+                    != serde_json::to_vec(held_out).expect("plain data")
+            }
+            false => false,
+        };
+        if is_kept { Ok(()) } else { write_private(&path, &String::from_utf8_lossy(&json)) }
     }
 
     /// What is measured on; `None` if it was not kept, as in folders of former versions.
@@ -161,53 +192,13 @@ impl Store {
             return Ok(None);
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        match serde_json::from_slice::<HeldOut>(&json) {
-            Ok(held_out) if held_out.fits(spec) => Ok(Some(held_out)),
-            _ => {
-                let why = "it does not fit the run: remove it, and the next start writes it again".into();
-                Err(ServerError::DirCorrupt { path, why })
-            }
-        }
-    }
-
-    /// The newest snapshot that is whole; damaged ones are passed over with a warning.
-    ///
-    /// # Errors
-    /// - `Disk`: the folder cannot be read.
-    /// - `DirCorrupt`: there are snapshots, and none is whole or of `run`.
-    pub fn latest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
-        let paths = self.snapshots()?;
-        let mut last_fault = None;
-        for path in paths.iter().rev() {
-            // That it may not be read is no damage: the one before would be an older run.
-            File::open(path).map_err(disk("read", path))?;
-            match Snapshot::read(path) {
-                Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
-                Ok(snapshot) => last_fault = Some(format!("it is of run {}, not {run}", snapshot.record.run)),
-                Err(why) => {
-                    tracing::warn!(snapshot = %path.display(), %why, "snapshot is damaged, taking the one before");
-                    last_fault = Some(why);
-                }
-            }
-        }
-        match last_fault {
-            None => Ok(None),
-            Some(why) => Err(ServerError::DirCorrupt {
-                path: self.dir.join("snapshots"),
-                why: format!(
-                    "no snapshot can be used ({why}): give --dir another folder, or move this one away"
-                ),
-            }),
-        }
-    }
-
-    /// The oldest snapshot that is whole.
-    ///
-    /// # Errors
-    /// `Disk`: the folder cannot be read.
-    pub fn oldest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
-        let whole = |path: &PathBuf| Snapshot::read(path).ok().filter(|snapshot| snapshot.record.run == run);
-        Ok(self.snapshots()?.iter().find_map(whole))
+        let why = match seal::unseal::<HeldOut>(&json) {
+            Ok(held_out) if held_out.fits(spec) => return Ok(Some(held_out)),
+            Ok(_) => "it does not fit the run".to_owned(),
+            Err(why) => why,
+        };
+        let why = format!("{why}: remove it, and the next start writes it again");
+        Err(ServerError::DirCorrupt { path, why })
     }
 
     /// Where the rows of the run's tape are.
@@ -220,24 +211,6 @@ impl Store {
     #[must_use]
     pub fn has_tape(&self) -> bool {
         self.tape_path().try_exists().unwrap_or(true)
-    }
-
-    /// Writes `snapshot` as the newest and removes all but the newest two.
-    ///
-    /// # Errors
-    /// `Disk`: it cannot be written; what was there before still is.
-    pub fn save(&self, snapshot: &Snapshot) -> Result<PathBuf, ServerError> {
-        let before = self.snapshots()?;
-        let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
-        let folder = self.dir.join("snapshots");
-        let path = folder.join(format!("{next:08}.safetensors"));
-        let partial = folder.join(format!("{next:08}.partial"));
-        snapshot.write(&partial).map_err(disk("write", &partial))?;
-        publish(&partial, &path)?;
-        for old in before.iter().rev().skip(SNAPSHOTS_KEPT - 1) {
-            fs::remove_file(old).map_err(disk("remove", old))?;
-        }
-        Ok(path)
     }
 
     /// The token that admin requests must show: `given`, or the one kept here, or a new one.
@@ -299,23 +272,6 @@ impl Store {
         make_private(&self.dir)?;
         write_private(path, &format!("{token}\n"))
     }
-
-    /// The snapshots, oldest first.
-    pub(crate) fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
-        let folder = self.dir.join("snapshots");
-        if !is_there(&folder)? {
-            return Ok(Vec::new());
-        }
-        let mut paths = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(disk("read", &folder))? {
-            let path = entry.map_err(disk("read", &folder))?.path();
-            if path.extension().is_some_and(|ending| ending == "safetensors") && number(&path).is_some() {
-                paths.push(path);
-            }
-        }
-        paths.sort_by_key(|path| number(path));
-        Ok(paths)
-    }
 }
 
 /// The token in the file at `path`, if there is one.
@@ -356,8 +312,21 @@ pub fn random_u64() -> Result<u64, ServerError> {
 /// `Disk`.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
     let partial = path.with_extension("partial");
-    fs::write(&partial, bytes).map_err(disk("write", &partial))?;
-    publish(&partial, path)
+    let written = fs::write(&partial, bytes).map_err(disk("write", &partial));
+    or_remove(written.and_then(|()| publish(&partial, path)), &partial)
+}
+
+/// `written`; if that failed, `partial` is removed, for it may be what the disk has no room for.
+fn or_remove<T>(written: Result<T, ServerError>, partial: &Path) -> Result<T, ServerError> {
+    if written.is_err() {
+        // That it cannot be removed says no more than why it could not be written.
+        let _ = fs::remove_file(partial);
+    }
+    written
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 /// Syncs `partial` and gives it its name.
@@ -393,8 +362,4 @@ pub(crate) fn disk<'a>(
     path: &'a Path,
 ) -> impl Fn(std::io::Error) -> ServerError + use<'a> {
     move |source| ServerError::Disk { what, path: path.to_owned(), source }
-}
-
-fn number(path: &Path) -> Option<u64> {
-    path.file_stem()?.to_str()?.parse().ok()
 }

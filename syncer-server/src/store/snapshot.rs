@@ -32,6 +32,10 @@ pub struct Snapshot {
 /// The `__metadata__` entry that holds all but the tensors; safetensors knows only texts there.
 const META: &str = "archipelago";
 
+/// The `__metadata__` entry with the checksum of that text: SHA-256, in hexadecimal. Snapshots of former versions have
+/// none.
+const META_SHA256: &str = "archipelago-sha256";
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Meta {
@@ -47,9 +51,17 @@ struct Meta {
 }
 
 impl Meta {
-    /// Reads the text of the header's entry.
-    fn of(entry: Option<&String>) -> Result<Self, String> {
-        let meta = entry.ok_or_else(|| format!("no {META} entry in its header"))?;
+    /// Reads the texts of the header.
+    fn of<'a>(entries: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self, String> {
+        let mut entries: BTreeMap<&str, &str> =
+            entries.into_iter().map(|(key, text)| (&**key, &**text)).collect();
+        let meta = entries.remove(META).ok_or_else(|| format!("no {META} entry in its header"))?;
+        if entries.remove(META_SHA256).is_some_and(|sha256| sha256 != hex(&Sha256::digest(meta))) {
+            return Err(format!("its {META} entry does not match its checksum"));
+        }
+        if let Some(entry) = entries.keys().next() {
+            return Err(format!("nobody wrote the entry {entry:?} of its header"));
+        }
         serde_json::from_str(meta).map_err(|error| format!("its {META} entry: {error}"))
     }
 }
@@ -84,7 +96,8 @@ impl Snapshot {
             sha256: hex(&sha.finalize()),
         };
         let meta = serde_json::to_string(&meta).expect("plain data");
-        let meta = [(META.to_owned(), meta)].into_iter().collect();
+        let sha256 = hex(&Sha256::digest(&meta));
+        let meta = [(META.to_owned(), meta), (META_SHA256.to_owned(), sha256)].into_iter().collect();
         safetensors::serialize_to_file(tensors, Some(meta), path).map_err(std::io::Error::other)
     }
 
@@ -101,7 +114,7 @@ impl Snapshot {
             return Err("its header is longer than the file".into());
         }
         let head: Head = serde_json::from_reader(file.take(length)).map_err(|error| error.to_string())?;
-        let meta = Meta::of(head.metadata.as_ref().and_then(|entries| entries.get(META)))?;
+        let meta = Meta::of(head.metadata.iter().flatten())?;
         Ok((meta.record.run, meta.seq))
     }
 
@@ -109,8 +122,7 @@ impl Snapshot {
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
-        let meta = header.metadata().as_ref().and_then(|entries| entries.get(META));
-        let Meta { seq, record, versions, carried, sha256 } = Meta::of(meta)?;
+        let Meta { seq, record, versions, carried, sha256 } = Meta::of(header.metadata().iter().flatten())?;
 
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
         let mut sha = Sha256::new();

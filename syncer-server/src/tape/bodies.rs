@@ -10,6 +10,9 @@ use super::Place;
 /// What a segment begins with: its kind and its layout.
 const MAGIC: &[u8; 8] = b"ARCHBOD1";
 
+/// A body comes after its length in so many bytes.
+pub(super) const LENGTH_BYTES: u64 = 4;
+
 /// A segment that is longer is not appended to any more, in bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
@@ -135,12 +138,18 @@ impl Reader {
         Self { dir: dir.to_owned(), open: None }
     }
 
+    /// Where a segment is.
+    #[must_use]
+    pub fn path(&self, segment: u32) -> PathBuf {
+        path(&self.dir, segment)
+    }
+
     /// The next body at `place`, which moves on behind it.
     ///
     /// # Errors
     /// What is wrong, and in which file.
     pub fn next(&mut self, place: &mut Place, len: usize) -> Result<Vec<u8>, String> {
-        let path = path(&self.dir, place.segment);
+        let path = self.path(place.segment);
         let wrong = |error: io::Error| format!("{} at byte {}: {error}", path.display(), place.offset);
         let file = match &mut self.open {
             Some((file, number)) if *number == place.segment => file,
@@ -164,7 +173,7 @@ impl Reader {
         }
         let mut body = vec![0; len];
         file.read_exact(&mut body).map_err(wrong)?;
-        place.offset += 4 + len as u64;
+        place.offset += LENGTH_BYTES + len as u64;
         Ok(body)
     }
 }

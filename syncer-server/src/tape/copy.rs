@@ -18,7 +18,7 @@ use archipelago::model;
 
 use super::Rows;
 use super::bodies::{Reader, segments, sync_folder};
-use super::recover::{BODIES, Broken, broken, corrupt};
+use super::recover::{BODIES, Broken, broken, corrupt, damaged};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Snapshot, Store, disk};
 
@@ -185,9 +185,11 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
         let mut place = row.place.ok_or_else(|| broken("it does not say where its bodies are".into()))?;
         let len = lens.get(usize::from(merge.fragment.0)).copied().unwrap_or(0);
         for part in &merge.parts {
+            let at = place;
             let body = bodies.next(&mut place, len).map_err(broken)?;
             if checksum(&body) != part.checksum {
-                return Err(broken(format!("the update of learner {} is damaged", part.learner)));
+                let why = format!("the update of learner {} is damaged", part.learner);
+                return Err(broken(damaged(&bodies, at, len, &why)));
             }
         }
         Ok(())

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use archipelago::diloco::syncer::{Recovery, Syncer, SyncerConfig};
+use archipelago::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
 use archipelago::diloco::{Entry, MergeOutcome};
 use archipelago::model;
 
-use super::bodies::Reader;
-use super::{Row, Rows, RowsError};
+use super::bodies::{LENGTH_BYTES, Reader};
+use super::{Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Snapshot, Store, disk};
 
@@ -70,18 +70,33 @@ pub(super) fn follow(
     bodies: &mut Reader,
     row: &Row,
 ) -> Result<Option<MergeOutcome>, Broken> {
-    let followed = match &row.entry {
-        Entry::Merged(merge) => {
-            let len = recovery.body_bytes(merge.fragment);
-            let mut place = row.place;
-            recovery.follow(&row.entry, |_| {
-                let place = place.as_mut().ok_or("the row does not say where it is")?;
-                bodies.next(place, len)
-            })
-        }
-        entry => recovery.follow(entry, |_| Err("only merges have bodies".to_owned())),
+    let broken = |why: String| Broken::Row(row.seq, row.entry.kind(), why);
+    let Entry::Merged(merge) = &row.entry else {
+        let followed = recovery.follow(&row.entry, |_| Err("only merges have bodies".to_owned()));
+        return followed.map_err(|error| broken(error.to_string()));
     };
-    followed.map_err(|error| Broken::Row(row.seq, row.entry.kind(), error.to_string()))
+    let len = recovery.body_bytes(merge.fragment);
+    let (mut place, mut read) = (row.place, None);
+    let followed = recovery.follow(&row.entry, |_| {
+        let place = place.as_mut().ok_or("the row does not say where it is")?;
+        read = Some(*place);
+        bodies.next(place, len)
+    });
+    followed.map_err(|error| match read.filter(|_| is_of_a_body(&error)) {
+        Some(at) => broken(damaged(bodies, at, len, &error)),
+        None => broken(error.to_string()),
+    })
+}
+
+/// Whether the body that was read last is not what it was, of which [`Reader`] knows nothing.
+fn is_of_a_body(error: &RecoveryError) -> bool {
+    matches!(error, RecoveryError::Damaged(..) | RecoveryError::Body(..))
+}
+
+/// What is wrong with the body of `len` bytes at `at`, and where it is.
+pub(super) fn damaged(bodies: &Reader, at: Place, len: usize, why: &impl std::fmt::Display) -> String {
+    let begin = at.offset + LENGTH_BYTES;
+    format!("{} from byte {begin} on, {len} bytes: {why}", bodies.path(at.segment).display())
 }
 
 /// Why a tape cannot be followed to its end.

@@ -86,12 +86,14 @@ impl Recording {
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
         let manifest = store.begun()?;
+        store.check_tokenizer(&manifest)?;
         let path = store.tape_path();
         if !path.exists() {
             let why = "there is no tape: the run is of an older version, and has only snapshots".to_owned();
             return Err(ServerError::DirCorrupt { path, why });
         }
         let rows = Rows::look(&path, manifest.run).map_err(|error| broken(&path, error))?;
+        rows.check_pages().map_err(|error| broken(&path, error))?;
         let is_whole = rows.is_whole().map_err(|error| broken(&path, error))?;
         Ok(Self { manifest, store, rows, is_whole })
     }

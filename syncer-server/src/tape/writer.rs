@@ -10,7 +10,7 @@ use archipelago::diloco::tape::{Held, TapeJob, TapeStore};
 use archipelago::diloco::{Entry, Round, RunId};
 use tokio::sync::watch;
 
-use super::rows::BEGINNING;
+use super::rows::{BEGINNING, SNAPSHOT};
 use super::{Bodies, Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
 use crate::status::{LOG_MAX, LogEntry};
@@ -18,6 +18,8 @@ use crate::store::{Store, disk};
 
 /// Jobs that are brought to the disk together, at most.
 const BATCH_MAX: usize = 4_096;
+/// What a row takes on the disk with its share of pages that are not full, at most, unless many took part in a merge.
+const ROW_BYTES: u64 = 1_024;
 /// Time between two tries while the disk takes nothing.
 const RETRY: Duration = Duration::from_millis(500);
 /// Tries to write what is left when the program ends.
@@ -71,13 +73,14 @@ impl Writer {
         keep_bytes: u64,
     ) -> Result<Self, ServerError> {
         let path = store.tape_path();
-        let from = if is_new { BEGINNING } else { "snapshot" };
-        let rows =
-            Rows::open(&path, run, owner, from).map_err(|error| super::recover::broken(&path, error))?;
+        let from = if is_new { BEGINNING } else { SNAPSHOT };
+        let broken = |error| super::recover::broken(&path, error);
+        let rows = Rows::open(&path, run, owner, from).map_err(broken)?;
+        rows.check_pages().map_err(broken)?;
         let dir = store.dir().join(super::recover::BODIES);
         let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
         let body_bytes = bodies.bytes().map_err(disk("read", &dir))?;
-        let log = rows.log().map_err(|error| super::recover::broken(&path, error))?;
+        let log = rows.log().map_err(broken)?;
         let (jobs, queue) = channel();
         let (safe, logged) = (rows.last(), rows.logged());
         let (tell, state) = watch::channel(State { safe, logged, body_bytes, ..State::default() });
@@ -274,11 +277,22 @@ impl Worker {
         let needed = rows.segment_of(seq)?.unwrap_or(u32::MAX);
         let oldest = bodies.forget(needed, self.keep_bytes)?;
         // As long as no merge has lost its updates, the run can be followed from its beginning.
-        if let Some(gone) = rows.last_before(oldest)? {
-            rows.forget(seq.min(gone + 1))?;
+        let gone = rows.last_before(oldest)?;
+        let until = first_kept(seq, gone, rows.last(), self.keep_bytes);
+        if rows.first()?.is_some_and(|first| first < until) {
+            rows.forget(until)?;
         }
         Ok(())
     }
+}
+
+/// The first row to keep of those up to `last`, if those from `needed` on are needed to go on, and the updates of the
+/// merges up to row `gone` are not there any more. Where few merges happen rows still come, of reports and leases, and
+/// at `--keep` they are the surplus.
+fn first_kept(needed: u64, gone: Option<u64>, last: u64, keep_bytes: u64) -> u64 {
+    let lost = gone.map_or(0, |gone| gone + 1);
+    let surplus = (last + 1).saturating_sub(keep_bytes / ROW_BYTES);
+    needed.min(lost.max(surplus))
 }
 
 /// While the disk takes nothing, no more lines of the log wait than are kept anyway.
@@ -290,4 +304,19 @@ fn forget_oldest_lines(batch: &mut Vec<Job>) {
         surplus -= usize::from(is_surplus);
         !is_surplus
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_not_needed_have_a_bound() {
+        let kept = |needed, gone, last| first_kept(needed, gone, last, 100 * ROW_BYTES);
+        assert_eq!(kept(90, None, 99), 0, "all of it has room");
+        assert_eq!(kept(90, Some(40), 99), 41, "nobody can follow a merge without its updates");
+        assert_eq!(kept(950, None, 1_000), 901, "a run in which nothing is merged");
+        assert_eq!(kept(950, Some(930), 1_000), 931);
+        assert_eq!(kept(500, Some(930), 1_000), 500, "what is needed stays, however much it is");
+    }
 }

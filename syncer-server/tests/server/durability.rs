@@ -182,3 +182,58 @@ async fn whoever_watches_hears_of_a_merge_when_it_is_on_the_disk() {
     hears_of_merges(&mut watch, 2).await;
     server.stop().await;
 }
+
+/// Goal: a disk that answers nothing is told of everywhere within 5 s, though no write has failed, and is forgotten
+/// as soon as it answers. Another program holds the rows.
+#[tokio::test]
+async fn a_disk_that_hangs_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let mut learner = Learner::join(&server, 1).await;
+    learner.merge().await;
+    unsaved(&server, false).await;
+    assert_eq!(server.status().await["disk"]["unsavedAgeS"], serde_json::Value::Null);
+    assert_eq!(server.http("GET /readyz").await.0, 200);
+    let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
+    rows.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (_newcomer, held) = (Client::connect(&server).await, std::time::Instant::now());
+    learner.steps += 1;
+    learner.report().await;
+    unsaved(&server, true).await;
+    let told = async {
+        loop {
+            let status = server.status().await;
+            if !status["disk"]["tapeFault"].is_null() {
+                return status;
+            }
+        }
+    };
+    let status = tokio::time::timeout(PATIENCE, told).await.unwrap();
+    // SQLite itself says after 5 s that the rows are locked.
+    let why = status["disk"]["tapeFault"].as_str().unwrap();
+    assert!(why.contains("not answered for more than 3 s"), "{why} after {:?}", held.elapsed());
+    assert!(status["disk"]["unsavedAgeS"].as_f64() > Some(3.0), "{status:#}");
+    let (code, _, body) = server.http("GET /readyz").await;
+    assert_eq!(code, 503, "{}", String::from_utf8_lossy(&body));
+    let seen = async {
+        loop {
+            let status = server.status().await;
+            if status["alerts"][0]["kind"] == "diskFault" {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, seen).await.unwrap();
+    let metrics = String::from_utf8(server.http("GET /metrics").await.2).unwrap();
+    assert!(metrics.contains("archipelago_tape_fault 1"), "{metrics}");
+    assert!(metrics.contains("archipelago_tape_unsaved_timestamp_seconds "), "{metrics}");
+    let log = String::from_utf8(server.http("GET /v1/log").await.2).unwrap();
+    assert!(log.contains("not answered"), "{log}");
+
+    rows.execute_batch("ROLLBACK").unwrap();
+    let mended = async { while !server.status().await["disk"]["tapeFault"].is_null() {} };
+    tokio::time::timeout(PATIENCE, mended).await.unwrap();
+    assert_eq!(server.http("GET /readyz").await.0, 200);
+    learner.merge().await;
+    server.stop().await;
+}

@@ -13,6 +13,7 @@ mod glance;
 mod hosting;
 mod identity;
 mod init;
+mod layouts;
 mod log;
 mod monitoring;
 mod owner;

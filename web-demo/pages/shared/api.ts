@@ -141,6 +141,8 @@ export type DiskView = {
   decisions: number,
   /** Decisions that the figures know of and the disk does not yet: a crash at this moment would undo them. Learners have not been told of them. */
   unsaved: number,
+  /** How long the oldest of them has waited for the disk, in seconds. */
+  unsavedAgeS: number | null,
   /** Updates on the disk, in bytes. */
   updateBytes: number,
   /** Age of the newest snapshot of this process, in seconds. */

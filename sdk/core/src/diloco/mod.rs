@@ -40,7 +40,7 @@ pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Timing};
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
-pub use roster::{Patience, Roster, Session};
+pub use roster::{Patience, Reins, Roster, Session};
 pub use rounds::{
     Answered, Influence, Merge, Paced, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier,
 };

@@ -57,6 +57,8 @@ pub struct Turn {
     pub rounds_abandoned: u64,
     /// The owner holds the run: nothing is launched or leased.
     pub is_held: bool,
+    /// The last collection has begun: nobody is taken in any more.
+    pub is_ending: bool,
     /// The run is over for good: everyone was sent home, and nobody is taken in.
     pub is_over: bool,
 }
@@ -90,6 +92,7 @@ impl Default for Turn {
             rounds_merged: 0,
             rounds_abandoned: 0,
             is_held: false,
+            is_ending: false,
             is_over: false,
         }
     }
@@ -110,10 +113,14 @@ impl Turn {
 }
 
 impl Schedule {
-    /// The schedule of a run whose turn this is.
+    /// The schedule of a run whose turn this is. One whose last collection had begun goes on with it.
     #[must_use]
     pub fn new(terms: ScheduleTerms, turn: Turn) -> Self {
-        Self { terms, turn, launched: None, ending: None, is_stalled: false }
+        let mut schedule = Self { terms, turn, launched: None, ending: None, is_stalled: false };
+        if turn.is_ending {
+            schedule.finish();
+        }
+        schedule
     }
 
     /// From now on so many rounds may be in flight.
@@ -164,7 +171,14 @@ impl Schedule {
     /// Whether the last collection has begun, or is over.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        self.ending.is_some() || self.is_over()
+        self.turn.is_ending || self.is_over()
+    }
+
+    /// Whether everyone may be sent home at once, which [`Self::last`] and [`Self::end`] do: a process that goes on
+    /// with a last collection finds nobody to collect from.
+    #[must_use]
+    pub fn may_end(&self, is_idle: bool) -> bool {
+        self.ending.is_some() && is_idle && !self.is_stalled && !self.is_over()
     }
 
     /// Whether everyone was sent home.
@@ -180,6 +194,7 @@ impl Schedule {
 
     /// From now on only the last round of each fragment is launched.
     pub fn finish(&mut self) {
+        self.turn.is_ending = true;
         if !self.is_over() {
             let todo = (0..self.terms.fragments).map(FragmentId).collect();
             self.ending.get_or_insert(Ending { todo });

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::Violation;
 use super::books::{Booked, Books, Life};
 use super::ghosts::Ghosts;
+use super::owner::Orders;
 use super::receipts::Receipts;
 use super::spans::Spans;
 use super::told::Told;
@@ -29,6 +30,7 @@ pub(super) struct Audit {
     pub(super) safe: u64,
     /// What learners were really told.
     pub(super) told: Told,
+    pub(super) orders: Orders,
     /// Updates that are on the tape as merged, and not yet said to be.
     pub(super) merged: BTreeMap<(LearnerId, FragmentId, Serial), u64>,
     /// What each version stands for, for ever.
@@ -44,7 +46,7 @@ pub(super) struct Audit {
     pub(super) versions: BTreeMap<FragmentId, Version>,
     pub(super) in_flight: BTreeMap<FragmentId, Round>,
     pub(super) launched: Option<Millis>,
-    finishing: bool,
+    pub(super) finishing: bool,
     pub(super) receipts: Receipts,
     /// Which machine a learner runs on.
     pub(super) homes: BTreeMap<LearnerId, u32>,
@@ -65,6 +67,7 @@ impl Audit {
             booked: VecDeque::new(),
             safe: 0,
             told: Told::default(),
+            orders: Orders::default(),
             merged: BTreeMap::new(),
             contents: BTreeMap::new(),
             wholes: BTreeMap::new(),

@@ -37,6 +37,7 @@ mod lie;
 mod link;
 mod machine;
 mod net;
+mod owner;
 mod payload;
 mod process;
 mod queue;

@@ -11,6 +11,7 @@ use archipelago::wire::{ConnId, FragmentId, Message, Version};
 impl Audit {
     /// The syncer decided something, which is row `seq`.
     pub(super) fn on_entry(&mut self, seq: u64, entry: &Entry) {
+        self.orders.note(seq, entry);
         match entry {
             Entry::Leased { learner, grant } => self.book(seq, Booked::Granted(*learner, *grant)),
             &Entry::Returned { lease, windows, .. } => self.book(seq, Booked::TakenBack(lease, windows)),
@@ -87,6 +88,10 @@ impl Audit {
         self.merged.clear();
         let told = self.told.check(recovery, &self.books);
         self.verify(told);
+        self.orders.cut(last);
+        self.finishing = self.orders.is_finishing();
+        let obeyed = self.orders.check(recovery.record());
+        self.verify(obeyed);
         let exact = self.books.check(&recovery.record().ledger, |_| None);
         self.verify(exact);
         for (fragment, state) in (0..).map(FragmentId).zip(recovery.states()) {

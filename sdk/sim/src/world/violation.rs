@@ -224,6 +224,12 @@ pub enum Violation {
         /// What it was told of.
         what: String,
     },
+    /// The owner was told of something that the syncer does not know after a crash.
+    #[error("the owner was told of {what}, which is undone")]
+    OwnerUndone {
+        /// What the owner was told of.
+        what: String,
+    },
     /// Rows that were kept are not there after a crash.
     #[error("the tape had row {safe}, and ends with row {last}")]
     RowsLost {

@@ -39,7 +39,7 @@ fn rows_come_back_and_go_on() {
     let (_dir, path) = written(3);
     assert_eq!(read(&path, 0).unwrap(), (1..=3).map(row).collect::<Vec<_>>());
     assert_eq!(read(&path, 2).unwrap(), [row(3)]);
-    let mut rows = Rows::open(&path, RUN, 2, "snapshot").unwrap();
+    let mut rows = Rows::open(&path, RUN, 2, SNAPSHOT).unwrap();
     assert_eq!((rows.last(), rows.is_whole().unwrap()), (3, true));
     rows.append(&[row(4)], &[]).unwrap();
     assert_eq!(read(&path, 3).unwrap(), [row(4)]);
@@ -90,11 +90,35 @@ fn who_was_followed_by_another_program_writes_no_more() {
 #[test]
 fn a_later_layout_is_not_touched() {
     let (_dir, path) = written(1);
-    change(&path, "UPDATE meta SET value = '2' WHERE key = 'format'");
-    assert!(matches!(Rows::open(&path, RUN, 2, BEGINNING), Err(RowsError::Format(2))));
-    assert!(matches!(read(&path, 0), Err(RowsError::Format(2))));
+    change(&path, "UPDATE meta SET value = '3' WHERE key = 'format'");
+    assert!(matches!(Rows::open(&path, RUN, 2, BEGINNING), Err(RowsError::Format(3))));
+    assert!(matches!(read(&path, 0), Err(RowsError::Format(3))));
     let db = Connection::open(&path).unwrap();
     assert_eq!(meta(&db, "owner").unwrap().as_deref(), Some("1"), "whoever writes there goes on");
+}
+
+/// Goal: a program of before merges were bounded says of a tape with bounds that it is too old for it.
+#[test]
+fn an_older_layout_is_read_and_raised_by_who_writes_on() {
+    let (_dir, path) = written(2);
+    change(&path, "UPDATE meta SET value = '1' WHERE key = 'format'");
+    assert_eq!(read(&path, 0).unwrap().len(), 2);
+    let layout = || meta(&Connection::open(&path).unwrap(), "format").unwrap();
+    assert_eq!(layout().as_deref(), Some("1"), "who only reads changes nothing");
+    drop(Rows::open(&path, RUN, 2, BEGINNING).unwrap());
+    assert_eq!(layout().as_deref(), Some("2"));
+    assert_eq!(read(&path, 0).unwrap().len(), 2);
+}
+
+#[test]
+fn a_file_that_does_not_say_what_it_is_is_damaged() {
+    for (key, value) in [("format", "0"), ("format", "one"), ("from", "beginnimg")] {
+        let (_dir, path) = written(2);
+        change(&path, &format!("UPDATE meta SET value = '{value}' WHERE key = '{key}'"));
+        assert!(matches!(read(&path, 0), Err(RowsError::Meta(_, found)) if found == value), "{key} {value}");
+        let opened = Rows::open(&path, RUN, 2, BEGINNING);
+        assert!(matches!(opened, Err(RowsError::Meta(..))), "{key} {value}");
+    }
 }
 
 /// Goal: what is here was written by the first program that had a tape, and is read by every later one.

@@ -105,16 +105,32 @@ fn an_owner_can_change_its_mind() {
     assert_eq!(pair.returns_ms(), Some(DROP_MS_MAX.into()));
 }
 
+/// Goal: what the owner was told of a learner holds for the next process, too, and what is over stays over.
 #[test]
-fn a_syncer_that_starts_anew_lets_everybody_go() {
+fn the_owners_hand_outlives_the_syncer() {
     let mut pair = Pair::new(&[1.0, 3.0]);
     pair.steps(50);
+    pair.disconnect(0);
     pair.pace(0.125);
     pair.send_away(60_000);
-    let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
-    pair.disconnect(1);
-    pair.restart((record, states), SyncerConfig::default(), 0);
+    let restart = |pair: &mut Pair| {
+        let (record, states) = (pair.syncer.record().unwrap(), pair.syncer.states().cloned().collect());
+        (0..2).for_each(|i| pair.disconnect(i));
+        // As a snapshot has it.
+        let record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
+        pair.restart((record, states), SyncerConfig::default(), 0);
+        (0..2).for_each(|i| pair.connect(i));
+    };
+    pair.steps(1_000);
+    restart(&mut pair);
+    assert_eq!((pair.returns_ms(), pair.syncer.status().connected), (Some(60_000), 1), "it begins anew");
+    pair.steps(6_001);
+    assert_eq!(pair.returns_ms(), None);
     pair.connect(0);
-    pair.connect(1);
-    assert_eq!((pair.shares(), pair.syncer.status().connected), (vec![1.0, 1.0], 2));
+    assert_eq!((pair.shares(), pair.syncer.status().connected), (vec![0.125, 1.0], 2));
+    restart(&mut pair);
+    assert_eq!((pair.shares(), pair.syncer.status().connected), (vec![0.125, 1.0], 2));
+    pair.pace(1.0);
+    restart(&mut pair);
+    assert_eq!(pair.shares(), [1.0, 1.0]);
 }

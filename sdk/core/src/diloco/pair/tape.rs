@@ -125,6 +125,46 @@ fn whatever_happens_is_on_the_tape_and_follows_from_it() {
     assert_eq!(again.into_parts(), pair.tape.recovery.clone().into_parts());
 }
 
+/// Goal: an end that the owner was told of comes, though the syncer dies before it: the next process finds nobody to
+/// collect from, and is over as soon as it can keep that.
+#[test]
+fn an_end_that_was_begun_outlives_the_syncer() {
+    let (pair, start) = eventful();
+    let entries = &pair.tape.entries;
+    let begun = entries.iter().position(|entry| entry.kind() == "finishing").unwrap();
+    assert!(entries[begun..].iter().any(|entry| entry.kind() == "finished"));
+    let mut again = start;
+    entries[..=begun].iter().for_each(|entry| follow(&mut again, &pair.tape.bodies, entry).unwrap());
+    let record = serde_json::to_vec(again.record()).unwrap();
+    assert!(serde_json::from_slice::<SyncerRecord>(&record).unwrap().finishing, "a snapshot has it, too");
+
+    let mut syncer = Syncer::go_on(again, &pair.layout, SyncerConfig::default(), 0).unwrap();
+    let now = Millis(5);
+    syncer.handle(now, syncer::Input::Stall(true));
+    assert!(!syncer.is_over() && syncer.deadline(now) != Some(now.after(1)), "it cannot be kept");
+    syncer.handle(now, syncer::Input::Stall(false));
+    let mut kinds = Vec::new();
+    while let Some(output) = syncer.poll() {
+        if let syncer::Output::Record(entry) = output {
+            kinds.push(entry.kind());
+        }
+    }
+    assert_eq!((syncer.is_over(), kinds), (true, vec!["began", "finished"]));
+    assert_ne!(syncer.deadline(now), Some(now.after(1)));
+}
+
+/// Goal: the same if nobody hands in anything but the time.
+#[test]
+fn an_end_that_was_begun_needs_no_visitor() {
+    let (pair, start) = eventful();
+    let (mut record, states) = start.into_parts();
+    record.finishing = true;
+    let mut syncer = Syncer::restore(record, &pair.layout, SyncerConfig::default(), states, 0).unwrap();
+    let at = syncer.deadline(Millis(0)).expect("it has something to do");
+    syncer.handle(at, syncer::Input::Timeout);
+    assert!(syncer.is_over());
+}
+
 #[test]
 fn what_does_not_follow_is_said() {
     let (pair, start) = eventful();

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 
 use allowance::Allowance;
 use pace::Pace;
-pub use rein::DROP_MS_MAX;
-use rein::Rein;
+pub use rein::{DROP_MS_MAX, Reins};
 
 use super::speed::{STEP_MS, average};
 use crate::wire::{ConnId, LearnerId, LearnerState, Millis, Share};
@@ -42,7 +41,7 @@ pub struct Roster {
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<LearnerId, ConnId>,
     /// Learners that the owner slowed down or sent away.
-    reins: BTreeMap<LearnerId, Rein>,
+    reins: Reins,
 }
 
 /// One connection with a learner behind it.
@@ -81,10 +80,10 @@ pub struct Session {
 }
 
 impl Roster {
-    /// Nobody is connected.
+    /// Nobody is connected, and the owner has had this asked of learners.
     #[must_use]
-    pub fn new(patience: Patience) -> Self {
-        Self { patience, sessions: BTreeMap::new(), connections: BTreeMap::new(), reins: BTreeMap::new() }
+    pub fn new(patience: Patience, reins: Reins) -> Self {
+        Self { patience, sessions: BTreeMap::new(), connections: BTreeMap::new(), reins }
     }
 
     /// Connections with a learner behind them.
@@ -279,7 +278,7 @@ impl Roster {
     /// The part of its time that the owner has `learner` train.
     #[must_use]
     pub fn share(&self, learner: LearnerId) -> Share {
-        self.reins.get(&learner).map_or(Share::FULL, |rein| rein.share)
+        self.reins.share(learner)
     }
 
     /// When `session` counts as gone if nothing is heard of it.

@@ -132,7 +132,8 @@ mod tests {
     use super::super::*;
 
     fn roster(claims: &[f32]) -> Roster {
-        let mut roster = Roster::new(Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 });
+        let patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
+        let mut roster = Roster::new(patience, Reins::default());
         for (&step_ms, learner) in claims.iter().zip(1..) {
             let conn = ConnId(u64::from(learner));
             roster.open(Millis(0), conn, LearnerId(learner), true);

@@ -2,6 +2,7 @@
 
 use super::*;
 
+const PATIENCE: Patience = Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 };
 const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 const CARL: LearnerId = LearnerId(3);
@@ -12,7 +13,7 @@ fn conn(learner: LearnerId) -> ConnId {
 
 /// Those who trained when the clock stood at 0, with the time of a step of each in milliseconds.
 fn roster(live: &[(LearnerId, f32)]) -> Roster {
-    let mut roster = Roster::new(Patience { silent_ms_max: 1_000, hidden_ms_max: 10_000 });
+    let mut roster = Roster::new(PATIENCE, Reins::default());
     for &(learner, step_ms) in live {
         roster.open(Millis(0), conn(learner), learner, true);
         roster.ready(conn(learner), 1);
@@ -75,7 +76,7 @@ fn a_dropped_learner_stays_away_until_its_time_has_come() {
     roster.send_away(Millis(100), ANNE, 50);
     assert_eq!((roster.away_ms(Millis(120), ANNE), roster.away_ms(Millis(150), ANNE)), (Some(30), None));
     assert!(roster.is_reined(ANNE));
-    roster.expire_reins(Millis(150));
+    assert_eq!((roster.expire_reins(Millis(149)), roster.expire_reins(Millis(150))), (vec![], vec![ANNE]));
     assert!(!roster.is_reined(ANNE), "what is over is forgotten");
     roster.pace(ANNE, Share::new(0.25).unwrap());
     assert_eq!(roster.share(ANNE).ratio(), 0.25);

@@ -45,7 +45,7 @@ pub use status::{LearnerStatus, Status};
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
-    QuorumPolicy, Roster, Rounds, Schedule, Timing, Turn, Verifier,
+    QuorumPolicy, Reins, Roster, Rounds, Schedule, Timing, Turn, Verifier,
 };
 use crate::data;
 use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
@@ -93,7 +93,8 @@ impl Syncer {
         let lens = fragments.ids().map(|p| fragments.len(p) as u32).collect();
         let windows = spec.data.shards.iter().map(|shard| data::windows(shard.tokens, spec.model.context));
         let leases = LeasePool::new(windows.collect())?;
-        let record = SyncerRecord::new(run, spec, leases, Ledger::new(lens), Turn::default());
+        let (ledger, turn) = (Ledger::new(lens), Turn::default());
+        let record = SyncerRecord::new(run, spec, leases, ledger, turn, Reins::default());
         Self::assemble(record, config, fragments, states)
     }
 
@@ -104,7 +105,7 @@ impl Syncer {
         states: Vec<FragmentState>,
     ) -> Result<Self, SyncerError> {
         let turn = record.turn();
-        let SyncerRecord { run, spec, leases, ledger, .. } = record;
+        let SyncerRecord { run, spec, leases, ledger, reins, .. } = record;
         let codec = Codec::new(&spec.exchange)?;
         let versions = states.iter().map(|state| state.version).collect();
         let rounds = fragments.ids().zip(states).map(|(fragment, state)| {
@@ -114,7 +115,7 @@ impl Syncer {
         Ok(Self {
             run,
             rounds: rounds.collect(),
-            roster: Roster::new(config.patience()),
+            roster: Roster::new(config.patience(), reins),
             books: Books::new(config.book_terms(&spec), leases, ledger),
             schedule: Schedule::new(config.schedule_terms(&spec, fragments.count()), turn),
             downlink: Downlink::new(config.downlink_terms(&fragments, codec), versions),
@@ -178,7 +179,9 @@ impl Syncer {
         let alive = |learner| self.roster.is_live(learner);
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing(), &alive);
         let rounds = self.rounds.iter().filter_map(ends);
-        let others = [self.roster.deadline(), self.books.deadline(), self.launch_at(), self.ask_ahead_at];
+        let end = self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle)).then_some(now);
+        let others =
+            [self.roster.deadline(), self.books.deadline(), self.launch_at(), self.ask_ahead_at, end];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 

@@ -84,7 +84,9 @@ impl Syncer {
 
     /// Closes silent sessions and takes back lost leases.
     pub(super) fn expire(&mut self, now: Millis) {
-        self.roster.expire_reins(now);
+        for learner in self.roster.expire_reins(now) {
+            self.books.note(Entry::Dropped { learner, wait_ms: 0 });
+        }
         for conn in self.roster.silent(now) {
             self.refuse(conn, CloseCode::Silent, "nothing was heard for too long: connect again".into());
         }

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Syncer, SyncerConfig, SyncerError, plan};
 use crate::diloco::books::LEASE_WINDOWS_MAX;
-use crate::diloco::{Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Rounds, Timing, Turn};
+use crate::diloco::{
+    Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, Reins, Rounds, Timing, Turn,
+};
 use crate::wire::{FragmentId, LeaseId, RunId, RunSpec};
 
-/// What a snapshot holds beside the [`FragmentState`]s. Who was slowed down or sent away is not in it: everybody
-/// starts anew with the syncer.
+/// What a snapshot holds beside the [`FragmentState`]s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncerRecord {
@@ -35,16 +36,28 @@ pub struct SyncerRecord {
     /// Whether the owner holds the run.
     #[serde(default)]
     pub held: bool,
+    /// Whether the last collection has begun; one that was cut off is over once the syncer goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub finishing: bool,
     /// Whether the run is over for good.
     #[serde(default)]
     pub finished: bool,
+    /// Whom the owner slowed down or sent away.
+    #[serde(default, skip_serializing_if = "Reins::is_empty")]
+    pub reins: Reins,
 }
 
 impl SyncerRecord {
-    pub(super) fn new(run: RunId, spec: RunSpec, leases: LeasePool, ledger: Ledger, turn: Turn) -> Self {
-        let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, is_held, is_over } =
-            turn;
-        let (held, finished) = (is_held, is_over);
+    pub(super) fn new(
+        run: RunId,
+        spec: RunSpec,
+        leases: LeasePool,
+        ledger: Ledger,
+        turn: Turn,
+        reins: Reins,
+    ) -> Self {
+        let Turn { timing, next_round, next_fragment, rounds_merged, rounds_abandoned, .. } = turn;
+        let Turn { is_held: held, is_ending: finishing, is_over: finished, .. } = turn;
         Self {
             run,
             spec,
@@ -56,7 +69,9 @@ impl SyncerRecord {
             rounds_merged,
             rounds_abandoned,
             held,
+            finishing,
             finished,
+            reins,
         }
     }
 
@@ -90,6 +105,7 @@ impl SyncerRecord {
             rounds_merged: self.rounds_merged,
             rounds_abandoned: self.rounds_abandoned,
             is_held: self.held,
+            is_ending: self.finishing,
             is_over: self.finished,
         }
     }
@@ -108,7 +124,8 @@ impl Syncer {
     #[must_use]
     pub fn record_amid(&self) -> SyncerRecord {
         let (leases, ledger) = (self.books.leases().clone(), self.books.ledger().clone());
-        SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, *self.schedule.turn())
+        let (turn, reins) = (*self.schedule.turn(), self.roster.reins());
+        SyncerRecord::new(self.run, self.spec.clone(), leases, ledger, turn, reins)
     }
 
     /// Goes on from a snapshot, in a process that started `started_s` seconds after 1970 began.

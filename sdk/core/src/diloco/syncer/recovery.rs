@@ -141,8 +141,17 @@ impl Recovery {
                 record.next_round = record.next_round.max(round.0 + 1);
             }
             Entry::Held { held } => record.held = *held,
+            Entry::Paced { learner, share } => record.reins.pace(*learner, *share),
+            Entry::Dropped { learner, wait_ms } => record.reins.send_away(*learner, *wait_ms),
+            Entry::Finishing => record.finishing = true,
             Entry::Finished => record.finished = true,
-            _ => {}
+            Entry::Enrolled { .. }
+            | Entry::Forgotten { .. }
+            | Entry::Restarted { .. }
+            | Entry::Leased { .. }
+            | Entry::Reported { .. }
+            | Entry::Returned { .. }
+            | Entry::Settled { .. } => {}
         }
     }
 

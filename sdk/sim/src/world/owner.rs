@@ -1,0 +1,71 @@
+//! What the owner ordered, and the tape has: no crash may undo it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Violation;
+use archipelago::diloco::Entry;
+use archipelago::diloco::syncer::SyncerRecord;
+use archipelago::wire::{LearnerId, Share};
+
+/// The owner's orders, and the row of each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Orders(VecDeque<(u64, Entry)>);
+
+impl Orders {
+    /// The syncer decided something, which is row `seq`.
+    pub(super) fn note(&mut self, seq: u64, entry: &Entry) {
+        let is_order = matches!(
+            entry,
+            Entry::Held { .. } | Entry::Paced { .. } | Entry::Dropped { .. } | Entry::Finishing
+        );
+        if is_order {
+            self.0.push_back((seq, entry.clone()));
+        }
+    }
+
+    /// What came after row `last` was never kept.
+    pub(super) fn cut(&mut self, last: u64) {
+        self.0.retain(|(seq, _)| *seq <= last);
+    }
+
+    /// Whether the last collection has begun.
+    pub(super) fn is_finishing(&self) -> bool {
+        self.0.iter().any(|(_, entry)| *entry == Entry::Finishing)
+    }
+
+    /// Whether a syncer that goes on like `record` obeys all of it.
+    ///
+    /// # Errors
+    /// [`Violation::OwnerUndone`].
+    pub(super) fn check(&self, record: &SyncerRecord) -> Result<(), Violation> {
+        let undone = |what: String| Err(Violation::OwnerUndone { what });
+        let mut is_held = false;
+        let mut reins: BTreeMap<LearnerId, (Share, u32)> = BTreeMap::new();
+        for (_, entry) in &self.0 {
+            match *entry {
+                Entry::Held { held } => is_held = held,
+                Entry::Paced { learner, share } => reins.entry(learner).or_insert((Share::FULL, 0)).0 = share,
+                Entry::Dropped { learner, wait_ms } => {
+                    reins.entry(learner).or_insert((Share::FULL, 0)).1 = wait_ms;
+                }
+                _ => {}
+            }
+        }
+        if record.held != is_held {
+            return undone(format!("a run that is held: {is_held}"));
+        }
+        if record.finishing != self.is_finishing() {
+            return undone("the end of the run".to_owned());
+        }
+        for (learner, (share, wait_ms)) in reins {
+            let found = (record.reins.share(learner), record.reins.wait_ms(learner));
+            if found != (share, wait_ms) {
+                return undone(format!(
+                    "learner {learner}, which trains for {} of its time and was sent away for {wait_ms} ms",
+                    share.ratio()
+                ));
+            }
+        }
+        Ok(())
+    }
+}

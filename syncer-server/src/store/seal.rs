@@ -1,0 +1,88 @@
+//! Descriptions that say by themselves whether they are damaged: JSON with a checksum of the rest in it.
+
+use archipelago::bytes::hex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// The entry with the checksum: SHA-256, in hexadecimal, of the other entries as JSON without spaces, in the order of
+/// their names.
+const SEAL: &str = "sha256";
+
+/// `content`, an object without an entry of this name, with its checksum.
+pub(super) fn seal(content: &impl Serialize) -> Value {
+    let text = serde_json::to_string(content).expect("plain data");
+    let mut value: Value = serde_json::from_str(&text).expect("it was written here");
+    let seal = digest(&value);
+    if let Value::Object(entries) = &mut value {
+        entries.insert(SEAL.to_owned(), seal.into());
+    }
+    value
+}
+
+/// What is in `json`. Descriptions of former versions have no checksum, and are believed.
+///
+/// # Errors
+/// A sentence: it is no JSON, is not what its checksum says, or does not describe a `T`.
+pub(super) fn unseal<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let seal = value.as_object_mut().and_then(|entries| entries.remove(SEAL));
+    if seal.is_some_and(|seal| seal.as_str() != Some(&digest(&value))) {
+        return Err("it is damaged: what is in it does not match its checksum".to_owned());
+    }
+    // As text, because numbers are read from there to the bit that was written.
+    let text = serde_json::to_string(&value).expect("it was read from JSON");
+    serde_json::from_str(&text).map_err(|error| error.to_string())
+}
+
+/// Of an object, whose entries are in the order of their names.
+fn digest(value: &Value) -> String {
+    let mut value = value.clone();
+    value.sort_all_objects();
+    hex(&Sha256::digest(serde_json::to_string(&value).expect("it is JSON")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Content {
+        seed: u64,
+        rate: f32,
+        names: Vec<String>,
+    }
+
+    fn content() -> Content {
+        Content { seed: u64::MAX, rate: 0.1, names: vec!["ä".into(), "b".into()] }
+    }
+
+    /// Goal: whatever byte is changed in whatever way, what is read is what was written, or is refused.
+    #[test]
+    fn no_changed_byte_is_believed() {
+        let json = serde_json::to_vec_pretty(&seal(&content())).unwrap();
+        assert_eq!(unseal::<Content>(&json).unwrap(), content());
+        let mut refused = 0;
+        for at in 0..json.len() {
+            for byte in (0..=255).filter(|byte| *byte != json[at]) {
+                let mut changed = json.clone();
+                changed[at] = byte;
+                match unseal::<Content>(&changed) {
+                    Ok(read) => assert_eq!(read, content(), "byte {at} became {byte}"),
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+        assert!(refused > json.len() * 200, "{refused} of {}", json.len() * 255);
+    }
+
+    #[test]
+    fn what_former_versions_wrote_is_read() {
+        let json = serde_json::to_vec(&content()).unwrap();
+        assert_eq!(unseal::<Content>(&json).unwrap(), content());
+    }
+}

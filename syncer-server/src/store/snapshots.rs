@@ -1,0 +1,139 @@
+//! The newest snapshots of a run, in its folder.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use archipelago::wire::RunId;
+
+use super::{Snapshot, Store, disk, is_there, or_remove, publish};
+use crate::errors::ServerError;
+
+/// Snapshots kept: the newest, and the one before in case the newest is damaged.
+const SNAPSHOTS_KEPT: usize = 2;
+
+impl Store {
+    /// The newest snapshot that is whole; damaged ones are passed over with a warning.
+    ///
+    /// # Errors
+    /// - `Disk`: the folder cannot be read.
+    /// - `DirCorrupt`: there are snapshots, and none is whole or of `run`.
+    pub fn latest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
+        let paths = self.snapshots()?;
+        let mut last_fault = None;
+        for path in paths.iter().rev() {
+            // That it may not be read is no damage: the one before would be an older run.
+            File::open(path).map_err(disk("read", path))?;
+            match Snapshot::read(path) {
+                Ok(snapshot) if snapshot.record.run == run => return Ok(Some(snapshot)),
+                Ok(snapshot) => last_fault = Some(format!("it is of run {}, not {run}", snapshot.record.run)),
+                Err(why) => {
+                    tracing::warn!(snapshot = %path.display(), %why, "snapshot is damaged, taking the one before");
+                    last_fault = Some(why);
+                }
+            }
+        }
+        match last_fault {
+            None => Ok(None),
+            Some(why) => Err(ServerError::DirCorrupt {
+                path: self.dir.join("snapshots"),
+                why: format!(
+                    "no snapshot can be used ({why}): give --dir another folder, or move this one away"
+                ),
+            }),
+        }
+    }
+
+    /// The oldest snapshot that is whole.
+    ///
+    /// # Errors
+    /// `Disk`: the folder cannot be read.
+    pub fn oldest(&self, run: RunId) -> Result<Option<Snapshot>, ServerError> {
+        let whole = |path: &PathBuf| Snapshot::read(path).ok().filter(|snapshot| snapshot.record.run == run);
+        Ok(self.snapshots()?.iter().find_map(whole))
+    }
+
+    /// Writes `snapshot` as the newest and removes all but the newest two.
+    ///
+    /// # Errors
+    /// `Disk`: it cannot be written; what was there before still is.
+    pub fn save(&self, snapshot: &Snapshot) -> Result<PathBuf, ServerError> {
+        let before = self.snapshots()?;
+        let next = before.last().map_or(1, |path| number(path).unwrap_or(0) + 1);
+        let folder = self.dir.join("snapshots");
+        let path = folder.join(format!("{next:08}.safetensors"));
+        let partial = folder.join(format!("{next:08}.partial"));
+        let written = snapshot.write(&partial).map_err(disk("write", &partial));
+        or_remove(written.and_then(|()| publish(&partial, &path)), &partial)?;
+        for old in before.iter().rev().skip(SNAPSHOTS_KEPT - 1) {
+            fs::remove_file(old).map_err(disk("remove", old))?;
+        }
+        Ok(path)
+    }
+
+    /// The snapshots, oldest first.
+    pub(crate) fn snapshots(&self) -> Result<Vec<PathBuf>, ServerError> {
+        let folder = self.dir.join("snapshots");
+        if !is_there(&folder)? {
+            return Ok(Vec::new());
+        }
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(disk("read", &folder))? {
+            let path = entry.map_err(disk("read", &folder))?.path();
+            if path.extension().is_some_and(|ending| ending == "safetensors") && number(&path).is_some() {
+                paths.push(path);
+            }
+        }
+        paths.sort_by_key(|path| number(path));
+        Ok(paths)
+    }
+}
+
+/// Removes what an earlier process did not write to its end: it is of no use, and takes room.
+pub(super) fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let is_left =
+        |path: &PathBuf| path.extension().is_some_and(|ending| ending == "partial") && number(path).is_some();
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_left) {
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                tracing::info!(path = %path.display(), "removed a snapshot that was not written to its end")
+            }
+            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove half a snapshot"),
+        }
+    }
+}
+
+fn number(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::write_file;
+    use super::*;
+
+    /// Goal: what a process that died left of a snapshot is gone once the next one leads the run, and nothing else is.
+    #[test]
+    fn half_a_snapshot_is_swept_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Store::open(dir.path()).unwrap());
+        let folder = dir.path().join("snapshots");
+        let write = |name: &&str| fs::write(folder.join(name), "half").unwrap();
+        let names = ["00000007.partial", "00000006.safetensors", "mine.partial"];
+        names.iter().for_each(write);
+        let _leads = Store::open(dir.path()).unwrap();
+        let is_left = |name: &str| folder.join(name).exists();
+        assert_eq!(names.map(is_left), [false, true, true]);
+        write(&"00000008.partial");
+        assert!(Store::open(dir.path()).is_err() && is_left("00000008.partial"), "another program writes it");
+    }
+
+    #[test]
+    fn what_cannot_be_written_takes_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("held.json");
+        fs::create_dir(&path).unwrap();
+        assert!(write_file(&path, b"bytes").is_err(), "a folder is in its place");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "half a file is left");
+    }
+}
