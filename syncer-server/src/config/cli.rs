@@ -214,6 +214,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
         classroom::imply(config, &given.sources);
         if config.classroom {
             kept.imply("preset", &config.preset);
+            config.data.iter().for_each(|data| kept.imply("data", &data.to_string()));
             config.invite.iter().for_each(|invite| kept.imply("invite", invite));
         }
         config.kept = config.runs.is_none().then_some(kept);

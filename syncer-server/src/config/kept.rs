@@ -5,7 +5,7 @@ use std::path::Path;
 use archipelago_cli::{Sources, key_of, with_key};
 use clap::Args;
 
-use super::{OF_THE_SERVER, ServeConfig};
+use super::{DataSource, OF_THE_SERVER, ServeConfig};
 
 /// The file in the run's folder.
 pub const SETTINGS_FILE: &str = "settings.toml";
@@ -88,7 +88,8 @@ impl Kept {
 
 /// `value` as it means the same from elsewhere.
 fn settled(key: &str, value: &str) -> String {
-    let path = PATHS.contains(&key).then(|| std::path::absolute(value).ok()).flatten();
+    let is_built_in = key == "data" && DataSource::is_built_in(value);
+    let path = (PATHS.contains(&key) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();
     path.map_or_else(|| value.to_owned(), |path| path.to_string_lossy().into_owned())
 }
 

@@ -3,6 +3,7 @@
 mod alerts;
 mod classroom;
 mod cli;
+mod data;
 mod glance;
 mod guests;
 mod kept;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
+pub use data::{BuiltIn, DataSource};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
@@ -37,10 +39,11 @@ pub struct ServeConfig {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// UTF-8 text file, or folder of them; without it a built-in grammar is trained on
-    #[arg(long, value_name = "PATH", help_heading = "Data")]
-    pub data: Option<PathBuf>,
-    /// Size of the built-in corpus (bytes)
+    /// UTF-8 text file, or folder of them; or builtin:austen, a volume of a novel in the public domain; by default
+    /// builtin:grammar, sentences made up by rules, and builtin:austen for a class
+    #[arg(long, value_name = "PATH|builtin:NAME", value_parser = DataSource::parser(), help_heading = "Data")]
+    pub data: Option<DataSource>,
+    /// Size of the text that is made by the built-in grammar
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
     /// Train byte-level BPE with this many tokens on the data; without it a token is a byte

@@ -12,7 +12,7 @@ use archipelago::wire::{Invite, RunSpec};
 
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;
-use crate::config::{self, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
+use crate::config::{self, BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
 use crate::corpus::{Corpus, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
@@ -333,8 +333,7 @@ fn find(
 
 /// The name of the text, for people.
 fn text_name(config: &ServeConfig) -> String {
-    let source = config.data.as_deref().and_then(Path::file_name);
-    source.map_or_else(|| "built-in grammar".into(), |name| name.to_string_lossy().into_owned())
+    config.data.as_ref().map_or_else(|| BuiltIn::Grammar.title().to_owned(), DataSource::title)
 }
 
 fn facts(config: &ServeConfig, origin: &Origin, corpus: &Corpus, spec: &RunSpec) -> Facts {
