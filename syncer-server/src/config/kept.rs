@@ -35,7 +35,7 @@ const FIXED: [&str; 14] = [
 ];
 
 /// Settings that name files, which need not be found from where the next start is.
-pub const PATHS: [&str; 3] = ["data", "init", "tokenizer"];
+pub const PATHS: [&str; 4] = ["data", "init", "params", "tokenizer"];
 
 /// What a start keeps in the run's folder.
 #[derive(Clone, Debug, Default)]
@@ -48,10 +48,10 @@ pub struct Kept {
     pub contradiction: Option<String>,
 }
 
-/// Whether `key` is a setting that a run keeps. The folder that it began with is none: the run has its model and its
-/// tokenizer by then, and that folder may go.
+/// Whether `key` is a setting that a run keeps. The folder or the file that it began with is none: the run has its
+/// model by then, and that may go.
 pub fn is_kept(key: &str) -> bool {
-    !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init"].contains(&key)
+    !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init", "params"].contains(&key)
 }
 
 impl Kept {

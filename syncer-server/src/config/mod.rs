@@ -63,6 +63,10 @@ pub struct ServeConfig {
     /// are taken
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub init: Option<PathBuf>,
+    /// Train a model of your own, not the built-in decoder: named vectors and matrices with the values to begin with, a
+    /// safetensors file; learners bring the program, and of the preset, window, batch and rates are taken
+    #[arg(long, value_name = "FILE", help_heading = "Training", conflicts_with = "init")]
+    pub params: Option<PathBuf>,
     /// Length of a training window; by default the preset's, or what the model of --init was made for
     #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub context: Option<NonZeroU32>,

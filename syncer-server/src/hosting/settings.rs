@@ -52,7 +52,7 @@ fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, S
 pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String> {
     let config = of_run(text, Path::new(""), server)?;
     let data = config.data.as_ref().and_then(DataSource::path).is_some();
-    let named = [data, config.init.is_some(), config.tokenizer.is_some()];
+    let named = [data, config.init.is_some(), config.params.is_some(), config.tokenizer.is_some()];
     match PATHS.iter().zip(named).find(|(_, named)| *named) {
         None => Ok(()),
         Some((key, _)) => Err(format!(
