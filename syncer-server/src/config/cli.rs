@@ -9,7 +9,9 @@ use clap::{Args, Parser, Subcommand};
 
 use super::guests::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
-use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
+use super::{
+    EventsArgs, OF_THE_SERVER, OrderArgs, RunFlags, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom,
+};
 use crate::errors::Exit;
 use crate::llama::Precision;
 
@@ -36,6 +38,11 @@ impl Program for Cli {
         ("run", "name"),
         ("run", "runs"),
     ];
+
+    // What variables set is meant for `serve`, and not for a run that somebody makes elsewhere.
+    fn has_twin(verb: &str, id: &str) -> bool {
+        !Self::WITHOUT_TWIN.contains(&(verb, id)) && !(verb == "run" && RunFlags::has(id))
+    }
 }
 
 /// What to do.
