@@ -2,14 +2,16 @@
 //!
 //! The model is a table of bigrams: for each byte, the scores of the byte that follows. Whatever implements
 //! [`Trainer`] is made an engine by [`HostEngine`], which does the exchange. Without an argument the example trains
-//! alone and codes its progress once. With an address behind it, `-- ws://HOST:PORT`, it takes
-//! part in a run whose syncer was given the same layout (see the example `own_syncer`).
+//! alone and codes its progress once. With `-- --write FILE` it writes the file that a run of this model begins with,
+//! `syncer-server serve --params FILE --lr 20`, and with an address, `-- ws://HOST:PORT`, it takes part in that run.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
 use std::env;
 use std::error::Error;
+use std::path::Path;
 
+use archipelago::bytes::from_f32s;
 use archipelago::data::{bytes_to_tokens, grammar};
 use archipelago::diloco::{Layout, MergeClass, Tensor};
 use archipelago::engine::{EngineError, StepStats};
@@ -18,6 +20,8 @@ use archipelago::run::Key;
 use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec, Serial, ShardSpec};
 use archipelago::{Control, Engine, Event, HostEngine, RunConfig, Trainer, run};
 use futures::executor::block_on;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 
 /// Bytes that a token can be.
 const VOCAB: usize = 256;
@@ -84,9 +88,11 @@ impl Trainer for Bigrams {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    match env::args().nth(1) {
-        Some(address) => take_part(&address),
-        None => {
+    let words: Vec<String> = env::args().skip(1).collect();
+    match words.iter().map(|word| &**word).collect::<Vec<_>>()[..] {
+        ["--write", file] => write(Path::new(file)),
+        [address] => take_part(address),
+        _ => {
             let (first, last) = train_alone()?;
             println!("loss {first:.3} → {last:.3} nats per byte");
             Ok(())
@@ -101,12 +107,21 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));
     let report = runtime.block_on(run(config, &Control::new(), build, |event| {
-        if let Event::Receipt { fate, .. } = event {
-            println!("an update met its fate: {fate:?}");
+        if let Event::Progress(now) = event {
+            println!("{} steps, loss {:.3}", now.steps, now.loss.unwrap_or(f32::NAN));
         }
     }))?;
     println!("{} updates merged", report.updates_merged);
     Ok(())
+}
+
+/// Writes what a run of this model begins with: its tensors by name, in 32 bits.
+fn write(file: &Path) -> Result<(), Box<dyn Error>> {
+    let bytes = from_f32s(&[0.0; VOCAB * VOCAB]);
+    let table = TensorView::new(Dtype::F32, vec![VOCAB, VOCAB], &bytes)?;
+    // The scores are merged radially, as is everything whose merge a file does not name: an entry "merge.bigrams" of
+    // its metadata with the value "mean" would ask for the plain mean.
+    Ok(safetensors::serialize_to_file([("bigrams", table)], None, file)?)
 }
 
 /// Trains for 300 steps and codes the progress on each fragment; the losses at first and at last.

@@ -16,7 +16,6 @@ use crate::errors::ServerError;
 use crate::llama::{
     Card, Course, Precision, SpecialTokens, generation_config, model_config, tokenizer_config, write_tensors,
 };
-use crate::prepare::layout;
 use crate::store::{Manifest, Snapshot, Store, disk, names, write_file};
 
 /// What was exported.
@@ -125,7 +124,7 @@ pub(crate) fn write(
     let manifest = store.begun()?;
     let path = store.tokenizer_path();
     let tokenizer = fs::read_to_string(&path).map_err(disk("read", &path))?;
-    let layout = layout(&manifest.spec)?;
+    let layout = manifest.layout()?;
     let theta = flat(states, &manifest.spec, &layout)?;
     let course = Course::of(&record.ledger, losses);
     Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(&layout, out)?;
@@ -156,22 +155,26 @@ impl Model<'_> {
     /// Writes the folder `out`, and makes it if it is not there.
     fn write(&self, layout: &Layout, out: &Path) -> Result<(), ServerError> {
         fs::create_dir_all(out).map_err(disk("make", out))?;
+        let card = out.join("README.md");
+        write_file(&card, self.card().as_bytes())?;
         let path = out.join("model.safetensors");
         write_tensors(&path, layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
+
+        // safetensors makes files for their owner only; a model is for whom the folder is for.
+        let permissions = fs::metadata(&card).map_err(disk("read", &card))?.permissions();
+        fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
+        write_file(&out.join("tokenizer.json"), self.tokenizer.as_bytes())?;
+        if !self.manifest.is_decoder() {
+            return Ok(());
+        }
 
         let json = |name: &str, value: serde_json::Value| {
             write_file(&out.join(name), format!("{value:#}\n").as_bytes())
         };
         let (spec, special) = (&self.manifest.spec.model, self.special());
         json("config.json", model_config(spec, &special, self.form.precision))?;
-        // safetensors makes files for their owner only; a model is for whom the folder is for.
-        let config = out.join("config.json");
-        let permissions = fs::metadata(&config).map_err(disk("read", &config))?.permissions();
-        fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
         json("generation_config.json", generation_config(spec, &special))?;
-        json("tokenizer_config.json", tokenizer_config(spec, &special, self.tokenizer))?;
-        write_file(&out.join("README.md"), self.card().as_bytes())?;
-        write_file(&out.join("tokenizer.json"), self.tokenizer.as_bytes())
+        json("tokenizer_config.json", tokenizer_config(spec, &special, self.tokenizer))
     }
 
     fn special(&self) -> SpecialTokens {
@@ -182,7 +185,7 @@ impl Model<'_> {
         let manifest = self.manifest;
         let card = Card {
             run: &manifest.run.to_string(),
-            model: &manifest.spec.model,
+            model: manifest.is_decoder().then_some(&manifest.spec.model),
             params: self.theta.len() as u64,
             text: manifest.text.as_deref(),
             text_tokens: manifest.spec.data.shards.iter().map(|shard| shard.tokens).sum(),
@@ -200,7 +203,7 @@ impl Model<'_> {
     /// - `Internal`: the parameters are not those of such a model.
     /// - `Disk`: something cannot be written.
     pub(crate) fn archive(&self, dir: &Path, name: &str) -> Result<File, ServerError> {
-        let layout = layout(&self.manifest.spec)?;
+        let layout = self.manifest.layout()?;
         if self.theta.len() != layout.len() {
             let what = "the parameters do not fit the run's model".into();
             return Err(ServerError::Internal { what });

@@ -1,14 +1,15 @@
-//! What a run begins with: the shape and the seed of a preset, or the model of a folder.
+//! What a run begins with: the shape and the seed of a preset, the model of a folder, or tensors of a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use archipelago::diloco::Layout;
 use archipelago::model::{self, ModelSpec};
 use archipelago::wire::RunSpec;
 
 use crate::config::{ServeConfig, preset};
 use crate::errors::ServerError;
-use crate::llama::{Folder, LlamaError};
-use crate::store::{Initial, Manifest, Store};
+use crate::llama::{Folder, LlamaError, SpecialTokens, Tensors};
+use crate::store::{Initial, Manifest, NamedTensor, Store};
 
 /// The first parameters of a run.
 pub(crate) struct Beginning {
@@ -24,8 +25,26 @@ pub(crate) enum Origin {
     Seed,
     /// From a folder that the settings name.
     Folder(Folder),
-    /// From a folder that the settings do not name any more: the run's own folder keeps what it needs of it.
+    /// From a file that the settings name: tensors of which learners alone know what they mean.
+    Own(Own),
+    /// From a folder or a file that the settings do not name any more: the run's own folder keeps what it needs of it.
     Kept(Box<Manifest>),
+}
+
+/// A model that is not the built-in decoder, as its file has it.
+pub(crate) struct Own {
+    tensors: Tensors,
+    layout: Layout,
+    name: String,
+}
+
+impl Own {
+    fn open(path: &Path) -> Result<Self, LlamaError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let tensors = Tensors::open(path.parent().unwrap_or(Path::new("")), vec![name.clone()])?;
+        let layout = tensors.layout()?;
+        Ok(Self { tensors, layout, name })
+    }
 }
 
 impl Origin {
@@ -34,9 +53,12 @@ impl Origin {
     /// # Errors
     /// `Init`: the folder holds no model that a run can begin from.
     pub(crate) fn of(config: &ServeConfig, there: Option<&Manifest>) -> Result<Self, ServerError> {
+        if let Some(path) = &config.params {
+            return Own::open(path).map(Self::Own).map_err(unusable(path));
+        }
         match (&config.init, there) {
             (Some(path), _) => {
-                Folder::open(path, config.context.map(Into::into)).map(Self::Folder).map_err(unusable(config))
+                Folder::open(path, config.context.map(Into::into)).map(Self::Folder).map_err(unusable(path))
             }
             (None, Some(manifest)) if manifest.init.is_some() => Ok(Self::Kept(Box::new(manifest.clone()))),
             (None, _) => Ok(Self::Seed),
@@ -46,7 +68,8 @@ impl Origin {
     /// The tokenizer that belongs to the model, if one does.
     pub(crate) fn tokenizer(&self, store: &Store) -> Option<PathBuf> {
         match self {
-            Self::Seed => None,
+            Self::Seed | Self::Own(_) => None,
+            Self::Kept(manifest) if !manifest.is_decoder() => None,
             Self::Folder(folder) => Some(folder.tokenizer()),
             Self::Kept(_) => Some(store.tokenizer_path()),
         }
@@ -59,9 +82,12 @@ impl Origin {
     /// - `Preset`: there is none of that name.
     pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<ModelSpec, ServerError> {
         let mut model = match self {
-            Self::Seed => preset(config)?.model(tokens),
+            // Of a model of one's own that is not the decoder, window and vocabulary are taken.
+            Self::Seed | Self::Own(_) => preset(config)?.model(tokens),
             Self::Folder(folder) => {
-                folder.check_vocab(tokens).map_err(unusable(config))?;
+                folder
+                    .check_vocab(tokens)
+                    .map_err(unusable(config.init.as_deref().unwrap_or(Path::new(""))))?;
                 *folder.model()
             }
             Self::Kept(manifest) => manifest.spec.model,
@@ -70,10 +96,32 @@ impl Origin {
         Ok(model)
     }
 
-    /// The name of the folder, if it is one.
+    /// Where each parameter of the model lies.
+    ///
+    /// # Errors
+    /// `Internal`: `spec` is no model.
+    pub(crate) fn layout(&self, spec: &RunSpec) -> Result<Layout, ServerError> {
+        match self {
+            Self::Own(own) => Ok(own.layout.clone()),
+            Self::Kept(manifest) => manifest.layout(),
+            Self::Seed | Self::Folder(_) => model::layout(&spec.model).map_err(|error| no_model(&error)),
+        }
+    }
+
+    /// The tensors of a model that is not the built-in decoder.
+    pub(crate) fn tensors(&self) -> Option<Vec<NamedTensor>> {
+        match self {
+            Self::Own(own) => Some(NamedTensor::all(&own.layout)),
+            Self::Kept(manifest) => manifest.tensors.clone(),
+            Self::Seed | Self::Folder(_) => None,
+        }
+    }
+
+    /// The name of the folder or the file, if it is one.
     pub(crate) fn folder(&self) -> Option<String> {
         match self {
             Self::Seed => None,
+            Self::Own(own) => Some(own.name.clone()),
             Self::Folder(folder) => Some(folder.name()),
             Self::Kept(manifest) => manifest.init.as_ref().map(|initial| initial.folder.clone()),
         }
@@ -94,10 +142,17 @@ impl Origin {
         match self {
             Self::Seed => model::init(&spec.model, spec.seed)
                 .map(|theta| Beginning { theta, initial: None })
-                .map_err(|error| ServerError::Internal { what: error.to_string() }),
+                .map_err(|error| no_model(&error)),
             Self::Folder(folder) => {
-                let theta = folder.params().map_err(unusable(config))?;
+                let path = config.init.as_deref().unwrap_or(Path::new(""));
+                let theta = folder.params().map_err(unusable(path))?;
                 let initial = Some(Initial::of(folder.name(), folder.special().clone(), &theta));
+                Ok(Beginning { theta, initial })
+            }
+            Self::Own(own) => {
+                let path = config.params.as_deref().unwrap_or(Path::new(""));
+                let theta = own.tensors.read(&own.layout).map_err(unusable(path))?;
+                let initial = Some(Initial::of(own.name.clone(), SpecialTokens::default(), &theta));
                 Ok(Beginning { theta, initial })
             }
             Self::Kept(manifest) => {
@@ -107,7 +162,10 @@ impl Origin {
     }
 }
 
-fn unusable(config: &ServeConfig) -> impl Fn(LlamaError) -> ServerError {
-    let dir = config.init.clone().unwrap_or_default();
-    move |why| ServerError::Init { dir: dir.clone(), why }
+fn no_model(error: &dyn std::fmt::Display) -> ServerError {
+    ServerError::Internal { what: format!("the run cannot be set up: {error}") }
+}
+
+fn unusable(path: &Path) -> impl Fn(LlamaError) -> ServerError {
+    move |why| ServerError::Init { dir: path.to_owned(), why }
 }

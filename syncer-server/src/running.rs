@@ -74,7 +74,18 @@ impl Running {
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
         let Prepared {
-            syncer, corpus, store, carried, evaluator, facts, owner, tape, resumed, forked, ..
+            syncer,
+            corpus,
+            store,
+            carried,
+            evaluator,
+            facts,
+            owner,
+            tape,
+            resumed,
+            forked,
+            is_decoder,
+            ..
         } = prepared;
         let admission = context.admission.clone();
         let app = Arc::new(http::App {
@@ -92,7 +103,12 @@ impl Running {
             foreign: 0.into(),
             spelling: http::Spelling::default(),
             hats: http::Hats::new(syncer.fragments().count().into(), http::Terms::default()),
-            exports: http::Exports::new(syncer.spec().clone(), Arc::clone(&store), config.licence.clone()),
+            exports: http::Exports::new(
+                syncer.spec().clone(),
+                is_decoder,
+                Arc::clone(&store),
+                config.licence.clone(),
+            ),
             next_conn: AtomicU64::new(1),
             stopping: stopping.clone(),
             open,

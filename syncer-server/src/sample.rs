@@ -40,7 +40,7 @@ const SPELT_MAX: usize = 256;
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`, `Tokenizer`: something of it cannot be read.
-/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not.
+/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not, or the model is no decoder.
 /// - `Internal`: what was read is no model.
 pub fn sample(
     args: &SampleArgs,
@@ -50,6 +50,10 @@ pub fn sample(
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
+    if !manifest.is_decoder() {
+        let why = "the model of this run is not the built-in decoder: only the program that trains it can let it write";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let path = store.tokenizer_path();
     let vocabulary = Vocabulary::from_json(&std::fs::read(&path).map_err(disk("read", &path))?)?;

@@ -204,6 +204,29 @@ fn open_once(arguments: &[&str]) -> String {
 
 #[cfg(unix)]
 #[test]
+fn a_class_has_a_real_text_and_goes_on_with_it() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let text = |dir: &str| -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(format!("{dir}/run.json")).unwrap()).unwrap()
+    };
+    let (novel, grammar) = (dir("novel"), dir("grammar"));
+    open_once(&["--classroom", "--no-eval", "--dir", &novel]);
+    assert_eq!(text(&novel)["text"], "Pride and Prejudice, volume one");
+    // With --classroom and without it, as its folder says.
+    for again in [&["--classroom", "--dir", &novel][..], &["--dir", &novel]] {
+        assert!(open_once(again).contains("resumed=true"), "{again:?}");
+    }
+    let (code, _, said) = run(&["validate", "--dir", &novel, "--data", "builtin:grammar"]);
+    assert!(code == 12 && said.contains("--data"), "{said}");
+    // A class whose run began with the grammar goes on with the grammar.
+    open_once(&["--preset", "tiny", "--no-eval", "--corpus-bytes", "60kB", "--dir", &grammar]);
+    assert!(open_once(&["--classroom", "--dir", &grammar]).contains("resumed=true"));
+    assert_eq!(text(&grammar)["text"], "built-in grammar");
+}
+
+#[cfg(unix)]
+#[test]
 fn a_run_goes_on_with_its_own_settings() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path().join("run");

@@ -57,14 +57,14 @@ impl Sources {
     }
 }
 
-/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag, but for
-/// [`Program::WITHOUT_TWIN`]; of a flag given twice the last counts; and the help of each verb ends with the exit
+/// The command line of `P`: each setting of each verb has its twin in the environment, named like its flag, where
+/// [`Program::has_twin`] says so; of a flag given twice the last counts; and the help of each verb ends with the exit
 /// codes.
 #[must_use]
 pub fn command<P: Program>() -> Command {
     let finish = |verb: Command| {
         let name = verb.get_name().to_owned();
-        let has_twin = |arg: &Arg| !P::WITHOUT_TWIN.contains(&(&name, arg.get_id().as_str()));
+        let has_twin = |arg: &Arg| P::has_twin(&name, arg.get_id().as_str());
         verb.mut_args(|arg| if has_twin(&arg) { with_twin(arg) } else { arg })
             .after_help(exit_help(P::EXIT_CODES))
     };

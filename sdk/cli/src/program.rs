@@ -11,6 +11,12 @@ pub trait Program: clap::Parser {
     /// Settings without a twin in the environment, as verb and id: they say what is looked at or done this once, and
     /// a variable that is set for another verb must not divert that.
     const WITHOUT_TWIN: &[(&str, &str)] = &[];
+
+    /// Whether the setting `id` of `verb` has a twin in the environment.
+    #[must_use]
+    fn has_twin(verb: &str, id: &str) -> bool {
+        !Self::WITHOUT_TWIN.contains(&(verb, id))
+    }
 }
 
 /// Declares the exit codes of a program: an enum of them, and the table that its help shows.

@@ -4,6 +4,7 @@ mod alerts;
 mod ending;
 mod log;
 mod retune;
+mod story;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -30,7 +31,6 @@ use crate::errors::ServerError;
 use crate::llama::Course;
 use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
-use crate::report::Story;
 use crate::status::{Board, Evaluation, Happening, ServerStatus};
 use crate::store::Store;
 use crate::tape::Writer;
@@ -234,9 +234,7 @@ impl Running {
                 let _ = reply.send(Box::new(self.status(state)));
             }
             Command::Story(reply) => {
-                let carried = self.board.carried(self.clock.now(), self.meters.read());
-                let record = self.syncer.record_amid();
-                let _ = reply.send(Box::new(Story::new(&record, carried, self.board.names_hidden())));
+                let _ = reply.send(Box::new(self.story()));
             }
             Command::View(view, reply) => {
                 let now = self.clock.now();

@@ -9,7 +9,9 @@ use clap::{Args, Parser, Subcommand};
 
 use super::guests::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
-use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom};
+use super::{
+    EventsArgs, OF_THE_SERVER, OrderArgs, RunFlags, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom,
+};
 use crate::errors::Exit;
 use crate::llama::Precision;
 
@@ -36,6 +38,11 @@ impl Program for Cli {
         ("run", "name"),
         ("run", "runs"),
     ];
+
+    // What variables set is meant for `serve`, and not for a run that somebody makes elsewhere.
+    fn has_twin(verb: &str, id: &str) -> bool {
+        !Self::WITHOUT_TWIN.contains(&(verb, id)) && !(verb == "run" && RunFlags::has(id))
+    }
 }
 
 /// What to do.
@@ -214,6 +221,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
         classroom::imply(config, &given.sources);
         if config.classroom {
             kept.imply("preset", &config.preset);
+            config.data.iter().for_each(|data| kept.imply("data", &data.to_string()));
             config.invite.iter().for_each(|invite| kept.imply("invite", invite));
         }
         config.kept = config.runs.is_none().then_some(kept);

@@ -5,7 +5,7 @@ use std::path::Path;
 use archipelago_cli::{Sources, key_of, with_key};
 use clap::Args;
 
-use super::{OF_THE_SERVER, ServeConfig};
+use super::{DataSource, OF_THE_SERVER, ServeConfig};
 
 /// The file in the run's folder.
 pub const SETTINGS_FILE: &str = "settings.toml";
@@ -35,7 +35,7 @@ const FIXED: [&str; 14] = [
 ];
 
 /// Settings that name files, which need not be found from where the next start is.
-pub const PATHS: [&str; 3] = ["data", "init", "tokenizer"];
+pub const PATHS: [&str; 4] = ["data", "init", "params", "tokenizer"];
 
 /// What a start keeps in the run's folder.
 #[derive(Clone, Debug, Default)]
@@ -48,10 +48,10 @@ pub struct Kept {
     pub contradiction: Option<String>,
 }
 
-/// Whether `key` is a setting that a run keeps. The folder that it began with is none: the run has its model and its
-/// tokenizer by then, and that folder may go.
+/// Whether `key` is a setting that a run keeps. The folder or the file that it began with is none: the run has its
+/// model by then, and that may go.
 pub fn is_kept(key: &str) -> bool {
-    !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init"].contains(&key)
+    !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init", "params"].contains(&key)
 }
 
 impl Kept {
@@ -88,7 +88,8 @@ impl Kept {
 
 /// `value` as it means the same from elsewhere.
 fn settled(key: &str, value: &str) -> String {
-    let path = PATHS.contains(&key).then(|| std::path::absolute(value).ok()).flatten();
+    let is_built_in = key == "data" && DataSource::is_built_in(value);
+    let path = (PATHS.contains(&key) && !is_built_in).then(|| std::path::absolute(value).ok()).flatten();
     path.map_or_else(|| value.to_owned(), |path| path.to_string_lossy().into_owned())
 }
 

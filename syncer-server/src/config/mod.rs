@@ -3,6 +3,8 @@
 mod alerts;
 mod classroom;
 mod cli;
+mod data;
+mod flags;
 mod glance;
 mod guests;
 mod kept;
@@ -19,6 +21,8 @@ use serde::Serialize;
 
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
+pub use data::{BuiltIn, DataSource};
+pub use flags::RunFlags;
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
@@ -37,10 +41,11 @@ pub struct ServeConfig {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// UTF-8 text file, or folder of them; without it a built-in grammar is trained on
-    #[arg(long, value_name = "PATH", help_heading = "Data")]
-    pub data: Option<PathBuf>,
-    /// Size of the built-in corpus (bytes)
+    /// UTF-8 text file, or folder of them; or builtin:austen, a volume of a novel in the public domain; by default
+    /// builtin:grammar, sentences made up by rules, and builtin:austen for a class
+    #[arg(long, value_name = "PATH|builtin:NAME", value_parser = DataSource::parser(), help_heading = "Data")]
+    pub data: Option<DataSource>,
+    /// Size of the text that is made by the built-in grammar
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
     /// Train byte-level BPE with this many tokens on the data; without it a token is a byte
@@ -60,6 +65,10 @@ pub struct ServeConfig {
     /// are taken
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub init: Option<PathBuf>,
+    /// Train a model of your own, not the built-in decoder: named vectors and matrices with the values to begin with, a
+    /// safetensors file; learners bring the program, and of the preset, window, batch and rates are taken
+    #[arg(long, value_name = "FILE", help_heading = "Training", conflicts_with = "init")]
+    pub params: Option<PathBuf>,
     /// Length of a training window; by default the preset's, or what the model of --init was made for
     #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub context: Option<NonZeroU32>,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::RunName;
+use super::{RunFlags, RunName};
 
 /// Settings of the server, which it has once for all runs.
 pub const OF_THE_SERVER: [&str; 14] = [
@@ -42,7 +42,7 @@ pub struct OrderArgs {
     /// The run's name: 1 to 32 of a to z, 0 to 9 and -
     #[arg(value_name = "RUN")]
     pub name: RunName,
-    /// For create: TOML file with the run's settings, whose keys are flags of `serve`
+    /// For create: TOML file with the run's settings, whose keys are flags of `serve`; the flags below beat it
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
     /// Address of the syncer, as http://HOST:PORT or https://HOST
@@ -57,6 +57,9 @@ pub struct OrderArgs {
     /// Delete without asking
     #[arg(long)]
     pub yes: bool,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    pub flags: RunFlags,
 }
 
 /// What may be done to a run.

@@ -1,11 +1,11 @@
-//! Text from a file, a folder, or the built-in grammar.
+//! Text from a file, a folder, or one that the program brings along.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use archipelago::data::grammar;
 
-use crate::config::ServeConfig;
+use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
 
 /// A text and what is known of it.
@@ -16,6 +16,9 @@ pub struct Text {
     pub entropy_floor: Option<f64>,
 }
 
+/// What it is and why anybody may have it stands beside it.
+const AUSTEN: &str = include_str!("../../assets/austen.txt");
+
 /// The text that `config` names.
 ///
 /// # Errors
@@ -23,10 +26,16 @@ pub struct Text {
 /// - `DataEmpty`: there is no text in it.
 /// - `DataBinary`: a file is not UTF-8, or holds a zero byte.
 pub fn read(config: &ServeConfig) -> Result<Text, ServerError> {
-    let Some(path) = &config.data else {
-        let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
-        let entropy_floor = Some(grammar::entropy_nats_per_byte());
-        return Ok(Text { text: grammar::generate(config.seed, bytes), entropy_floor });
+    let path = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
+        DataSource::BuiltIn(BuiltIn::Grammar) => {
+            let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
+            let entropy_floor = Some(grammar::entropy_nats_per_byte());
+            return Ok(Text { text: grammar::generate(config.seed, bytes), entropy_floor });
+        }
+        DataSource::BuiltIn(BuiltIn::Austen) => {
+            return Ok(Text { text: AUSTEN.to_owned(), entropy_floor: None });
+        }
+        DataSource::Path(path) => path,
     };
     let unreadable = |source| ServerError::DataUnreadable { path: path.clone(), source };
     let mut files = Vec::new();
@@ -87,7 +96,7 @@ mod tests {
     use super::*;
 
     fn read_path(path: &Path) -> Result<String, ServerError> {
-        let config = ServeConfig { data: Some(path.to_owned()), ..ServeConfig::default() };
+        let config = ServeConfig { data: Some(path.to_owned().into()), ..ServeConfig::default() };
         read(&config).map(|text| text.text)
     }
 
@@ -106,6 +115,16 @@ mod tests {
         check("zero.bin", b"ab\0c", 6);
         check("latin1.txt", b"caf\xe9", 6);
         assert_eq!(read_path(&dir.path().join("none.txt")).unwrap_err().exit_code(), 4);
+    }
+
+    #[test]
+    fn a_class_has_a_text_that_it_can_read() {
+        let text = |data| read(&ServeConfig { data, ..ServeConfig::default() }).unwrap();
+        let novel = text(Some(DataSource::BuiltIn(BuiltIn::Austen)));
+        assert!(novel.text.is_ascii() && novel.entropy_floor.is_none());
+        assert!(novel.text.lines().any(|line| line.starts_with("It is a truth universally acknowledged")));
+        let grammar = text(Some(DataSource::BuiltIn(BuiltIn::Grammar)));
+        assert!(grammar.text == text(None).text && grammar.entropy_floor.is_some());
     }
 
     #[test]

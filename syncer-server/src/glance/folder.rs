@@ -4,7 +4,6 @@ use std::path::Path;
 
 use archipelago::diloco::Millis;
 use archipelago::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago::model;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -111,7 +110,7 @@ impl Folder {
         let internal = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run in its folder cannot be put together: {error}"),
         };
-        let layout = model::layout(&self.manifest.spec.model).map_err(|error| internal(&error))?;
+        let layout = self.manifest.layout()?;
         let config = SyncerConfig::default();
         let syncer = match &self.snapshot {
             Some(Snapshot { record, states, .. }) if !self.store.has_tape() => {

@@ -63,11 +63,11 @@ fn row(run: &RunView) -> Vec<String> {
 /// - `Config`: the order makes no sense, was not meant, or the server refuses it.
 /// - `NoSyncer`: nobody answers there.
 pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
-    let OrderArgs { order, name, settings, url, runs, token, yes } = args;
-    if settings.is_some() && *order != RunOrder::Create {
-        return Err(ServerError::Config {
-            why: "--settings is for create alone: a run keeps its own".into(),
-        });
+    let OrderArgs { order, name, settings, url, runs, token, yes, flags } = args;
+    let given = settings.as_ref().map(|_| "settings").or(flags.first());
+    if let Some(flag) = given.filter(|_| *order != RunOrder::Create) {
+        let why = format!("--{flag} is for create alone: a run keeps its own settings");
+        return Err(ServerError::Config { why });
     }
     if *order == RunOrder::Delete && !yes {
         ask(name)?;
@@ -78,7 +78,7 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
     };
     let (method, route, body) = match order {
         RunOrder::Create => {
-            let settings = settings.as_deref().map_or(Ok(String::new()), read)?;
+            let settings = flags.over(&settings.as_deref().map_or(Ok(String::new()), read)?);
             (Method::POST, path::RUNS.to_owned(), json!({ "name": name, "settings": settings }).to_string())
         }
         RunOrder::Delete => (Method::DELETE, format!("{}/{name}", path::RUNS), String::new()),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use archipelago_cli::{FileError, from_toml};
 
-use crate::config::{OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig};
+use crate::config::{DataSource, OF_THE_SERVER, PATHS, SETTINGS_FILE, ServeConfig};
 use crate::errors::ServerError;
 use crate::store::{make_private, write_private};
 
@@ -51,7 +51,8 @@ fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, S
 /// A sentence: a key or a value is wrong, or names a file.
 pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String> {
     let config = of_run(text, Path::new(""), server)?;
-    let named = [config.data.is_some(), config.init.is_some(), config.tokenizer.is_some()];
+    let data = config.data.as_ref().and_then(DataSource::path).is_some();
+    let named = [data, config.init.is_some(), config.params.is_some(), config.tokenizer.is_some()];
     match PATHS.iter().zip(named).find(|(_, named)| *named) {
         None => Ok(()),
         Some((key, _)) => Err(format!(
@@ -107,6 +108,7 @@ mod tests {
             let error = check_sent(&format!("{key} = \"/etc/passwd\""), &server).unwrap_err();
             assert!(error.starts_with(&format!("`{key}` names a file")), "{error}");
         }
+        assert_eq!(check_sent("data = \"builtin:austen\"", &server), Ok(()));
         // The folder of pages is the server's.
         assert!(check_sent("pages = \"/\"", &server).is_err());
     }

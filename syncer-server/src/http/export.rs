@@ -34,22 +34,30 @@ const RETRY_S: &str = "30";
 /// What archives are made of.
 pub struct Exports {
     spec: RunSpec,
+    is_decoder: bool,
     store: Arc<Store>,
     licence: Option<String>,
     turn: Arc<Semaphore>,
 }
 
 impl Exports {
-    /// Archives of a run like `spec` in the folder of `store`, under the licence that its owner chose.
+    /// Archives of a run like `spec`, whose model is the built-in decoder or another one, in the folder of `store`,
+    /// under the licence that its owner chose.
     #[must_use]
-    pub fn new(spec: RunSpec, store: Arc<Store>, licence: Option<String>) -> Self {
-        Self { spec, store, licence, turn: Arc::new(Semaphore::new(1)) }
+    pub fn new(spec: RunSpec, is_decoder: bool, store: Arc<Store>, licence: Option<String>) -> Self {
+        Self { spec, is_decoder, store, licence, turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// What the run is.
     #[must_use]
     pub fn spec(&self) -> &RunSpec {
         &self.spec
+    }
+
+    /// Whether the model is the built-in decoder.
+    #[must_use]
+    pub fn is_decoder(&self) -> bool {
+        self.is_decoder
     }
 
     fn make(&self, subject: &Subject, name: &str) -> Result<(File, u64), ServerError> {

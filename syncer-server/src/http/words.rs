@@ -39,6 +39,11 @@ pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
+    if !app.exports.is_decoder() {
+        let why =
+            "the model of this run is not the built-in decoder: only the program that trains it can use it\n";
+        return (StatusCode::NOT_FOUND, why).into_response();
+    }
     let spec = app.exports.spec();
     let token_is_byte = matches!(app.corpus.vocabulary, Vocabulary::Bytes);
     Json(ModelView { model: spec.model, fragments: spec.exchange.fragments, token_is_byte }).into_response()

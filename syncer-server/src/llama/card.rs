@@ -36,8 +36,8 @@ impl Course {
 pub struct Card<'a> {
     /// The run, as 16 hex digits.
     pub run: &'a str,
-    /// The sizes.
-    pub model: &'a ModelSpec,
+    /// The sizes, of the built-in decoder.
+    pub model: Option<&'a ModelSpec>,
     /// Its parameters, counted.
     pub params: u64,
     /// The name of the text, if it is known.
@@ -57,7 +57,7 @@ impl Card<'_> {
     #[must_use]
     pub fn to_markdown(self) -> String {
         let licence = self.licence.map(|licence| format!("license: {licence}\n")).unwrap_or_default();
-        let ModelSpec { vocab, d_model, layers, heads, kv_heads, context, .. } = self.model;
+        let Some(model) = self.model else { return self.of_tensors(&licence) };
         let mut card = format!(
             "---\n{licence}library_name: transformers\npipeline_tag: text-generation\ntags:\n- archipelago\n---\n\n\
              # A language model of {} parameters\n\n\
@@ -70,6 +70,30 @@ impl Card<'_> {
              ```\n\n| | |\n|---|---|\n",
             self.params,
         );
+        let ModelSpec { vocab, d_model, layers, heads, kv_heads, context, .. } = model;
+        let size = format!(
+            "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, {vocab} tokens"
+        );
+        self.add_rows(&mut card, &[("size", size), ("longest text", format!("{context} tokens"))]);
+        card
+    }
+
+    /// The card of a model that only the program that trained it knows.
+    fn of_tensors(self, licence: &str) -> String {
+        let mut card = format!(
+            "---\n{licence}tags:\n- archipelago\n---\n\n\
+             # A model of {} parameters\n\n\
+             It was trained with Archipelago, in which many computers train one model together. `model.safetensors` \
+             holds its tensors under the names that they began with; what they mean is known to the program that \
+             trained it.\n\n| | |\n|---|---|\n",
+            self.params,
+        );
+        self.add_rows(&mut card, &[]);
+        card
+    }
+
+    /// What is told of every model, and `more` of this one.
+    fn add_rows(self, card: &mut String, more: &[(&str, String)]) {
         let course = self.course;
         let text = self.text.map_or_else(|| "a text".to_owned(), quoted);
         let init = self.init.map_or_else(
@@ -78,9 +102,6 @@ impl Card<'_> {
         );
         let loss =
             |loss: Option<f32>| loss.map_or_else(|| "not measured".to_owned(), |loss| format!("{loss:.4}"));
-        let size = format!(
-            "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, {vocab} tokens"
-        );
         let rows = [
             ("trained on", format!("{text}, {} tokens", self.text_tokens)),
             ("began with", init),
@@ -94,15 +115,12 @@ impl Card<'_> {
                     loss(course.loss_last)
                 ),
             ),
-            ("size", size),
-            ("longest text", format!("{context} tokens")),
             ("licence", self.licence.unwrap_or("none was chosen: ask whoever trained it").to_owned()),
             ("run", self.run.to_owned()),
         ];
-        for (what, value) in rows {
+        for (what, value) in more.iter().chain(&rows) {
             writeln!(card, "| {what} | {value} |").expect("a string takes all that is written");
         }
-        card
     }
 }
 

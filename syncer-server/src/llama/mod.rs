@@ -1,5 +1,5 @@
 //! A Hugging Face folder of a Llama: what it says of its model, its parameters, and the same once more when it is
-//! written.
+//! written; and a file of parameters that are no Llama's.
 //!
 //! Folders come from strangers. Whatever is in one, reading it ends with a model that this program can train or with
 //! one sentence; no more memory is taken than the model has parameters, and a few megabytes.
@@ -8,6 +8,7 @@ mod card;
 mod config;
 mod error;
 mod folder;
+mod own;
 mod reader;
 mod special;
 mod writer;

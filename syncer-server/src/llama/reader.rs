@@ -31,6 +31,8 @@ pub struct Tensors {
     folder: PathBuf,
     files: Vec<String>,
     places: BTreeMap<String, Place>,
+    /// What the files say beside their tensors.
+    notes: BTreeMap<String, String>,
 }
 
 /// A tensor in a file.
@@ -51,9 +53,10 @@ impl Tensors {
     /// - `Form`: one is no safetensors file, or its tensors overlap, leave holes or reach beyond its end.
     /// - `Tensor`: two of them have a tensor of the same name.
     pub fn open(folder: &Path, files: Vec<String>) -> Result<Self, LlamaError> {
-        let mut places = BTreeMap::new();
+        let (mut places, mut notes) = (BTreeMap::new(), BTreeMap::new());
         for (index, name) in files.iter().enumerate() {
             let (first, header) = header(&open(folder, name)?, name)?;
+            notes.extend(header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
             for (tensor, info) in header.tensors() {
                 let place = Place {
                     file: index,
@@ -66,7 +69,17 @@ impl Tensors {
                 }
             }
         }
-        Ok(Self { folder: folder.to_owned(), files, places })
+        Ok(Self { folder: folder.to_owned(), files, places, notes })
+    }
+
+    /// The name, the file and the shape of each tensor, in the order of the names.
+    pub(super) fn shapes(&self) -> impl Iterator<Item = (&str, &str, &[usize])> {
+        self.places.iter().map(|(name, place)| (&**name, &*self.files[place.file], &*place.shape))
+    }
+
+    /// What the files say beside their tensors.
+    pub(super) fn notes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.notes.iter().map(|(key, value)| (&**key, &**value))
     }
 
     /// Checks that these are the parameters of `layout` and nothing else, each of its shape and in f32, f16 or bf16.

@@ -338,7 +338,7 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     let course = Course { learners: 3, tokens_merged: 4_000, loss_first: Some(5.5), loss_last: None };
     let card = Card {
         run: "00000000000000ff",
-        model: folder.model(),
+        model: Some(folder.model()),
         params: 3_304,
         text: Some("a`b|c\n---"),
         text_tokens: 77,
@@ -361,6 +361,12 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
     let without = Card { licence: None, init: None, ..card }.to_markdown();
     assert!(!without.contains("license:") && without.contains("none was chosen"), "{without}");
     assert!(without.contains("random parameters"), "{without}");
+    let own = Card { model: None, ..card }.to_markdown();
+    assert!(
+        own.starts_with("---\nlicense: cc-by-4.0\ntags") && own.contains("| run | 00000000000000ff |"),
+        "{own}"
+    );
+    assert!(!own.contains("transformers") && !own.contains("layers"), "{own}");
     for bad in ["", "a b", "mit\n", "mit: x", &"x".repeat(65)] {
         assert!(!licence(bad), "{bad:?}");
     }

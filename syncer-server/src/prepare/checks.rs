@@ -7,7 +7,7 @@ use archipelago::wire::RunSpec;
 use archipelago_cli::{Bytes, range};
 
 use super::internal;
-use crate::config::{self, ServeConfig, preset, syncer_config};
+use crate::config::{self, DataSource, ServeConfig, preset, syncer_config};
 use crate::errors::ServerError;
 use crate::links::{allowed_origins, origin};
 use crate::memory::available_bytes;
@@ -38,7 +38,7 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
     config::admin_token(config.admin_token.as_deref())?;
     allowed_origins(config)?;
     fit(&config.dir)?;
-    outside(&config.dir, config.data.as_deref())?;
+    outside(&config.dir, config.data.as_ref().and_then(DataSource::path))?;
     Ok(())
 }
 

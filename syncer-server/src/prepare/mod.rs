@@ -12,7 +12,7 @@ use archipelago::wire::{Invite, RunSpec};
 
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;
-use crate::config::{self, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
+use crate::config::{self, BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
 use crate::corpus::{Corpus, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
@@ -20,7 +20,9 @@ use crate::guests::Guests;
 use crate::origin::{Beginning, Origin};
 use crate::owner::Owner;
 use crate::status::{Carried, Facts};
-use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, fit, random_u64, write_private};
+use crate::store::{
+    FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, fit, random_u64, write_private,
+};
 use crate::tape::{Writer, recover};
 
 pub(crate) use checks::alert_terms;
@@ -35,6 +37,8 @@ pub(crate) struct Prepared {
     pub(crate) store: Arc<Store>,
     /// Totals of earlier starts of the same run.
     pub(crate) carried: Carried,
+    /// Whether the model is the built-in decoder.
+    pub(crate) is_decoder: bool,
     /// What measures the held-out loss, unless that is switched off.
     pub(crate) evaluator: Option<Evaluator>,
     /// What the status tells and what never changes.
@@ -100,12 +104,12 @@ impl<'a> Plan<'a> {
         let model = origin.model(config, corpus.vocabulary.size())?;
         let spec = run_spec(config, model, corpus.spec.clone())?;
         corpus.check_size(spec.model.context, spec.inner.batch)?;
-        let layout = layout(&spec)?;
+        let layout = origin.layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
         checks::memory(&layout)?;
         // A folder's parameters tell whether it is the one that the run began with.
         let beginning = match origin {
-            Origin::Folder(_) => Some(origin.beginning(config, &store, &spec)?),
+            Origin::Folder(_) | Origin::Own(_) => Some(origin.beginning(config, &store, &spec)?),
             Origin::Seed | Origin::Kept(_) => None,
         };
         let found = match there {
@@ -115,7 +119,7 @@ impl<'a> Plan<'a> {
                     (None, Origin::Kept(_)) => there.init.clone(),
                     (None, _) => None,
                 };
-                find(&store, &there, init, &spec, &corpus)?
+                find(&store, &there, (init, origin.tensors()), &spec, &corpus)?
             }
             None => None,
         };
@@ -186,8 +190,8 @@ impl<'a> Plan<'a> {
                     Some(beginning) => beginning,
                     None => origin.beginning(config, &store, &spec)?,
                 };
-                let text = Some(text_name(config));
-                let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, text)?;
+                let what = (origin.tensors(), Some(text_name(config)));
+                let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, what)?;
                 let tape = if config.without_tape_for_benchmarks {
                     tracing::warn!(
                         "nothing is kept: this run is for benchmarks, and nobody can go on with it"
@@ -200,7 +204,9 @@ impl<'a> Plan<'a> {
             }
         };
 
-        let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
+        // What is not the built-in decoder can be measured by nobody here.
+        let is_decoder = origin.tensors().is_none();
+        let held_out = HeldOut::of(&corpus.held_out, spec.model.context).filter(|_| is_decoder);
         if let Some(held_out) = &held_out {
             store.keep_held_out(held_out)?;
         }
@@ -220,6 +226,7 @@ impl<'a> Plan<'a> {
             store: Arc::new(store),
             carried,
             evaluator,
+            is_decoder,
             resumed,
             forked,
             tape,
@@ -295,7 +302,7 @@ fn begin(
     layout: &Layout,
     config: SyncerConfig,
     beginning: Beginning,
-    text: Option<String>,
+    (tensors, text): (Option<Vec<NamedTensor>>, Option<String>),
 ) -> Result<Syncer, ServerError> {
     let run = RunId(random_u64()?);
     let Beginning { theta, initial: init } = beginning;
@@ -305,6 +312,7 @@ fn begin(
         corpus: corpus.hash.clone(),
         spec: spec.clone(),
         init,
+        tensors,
         text,
         tokenizer: None,
         forked: None,
@@ -321,13 +329,13 @@ fn begin(
 fn find(
     store: &Store,
     there: &Manifest,
-    init: Option<Initial>,
+    (init, tensors): (Option<Initial>, Option<Vec<NamedTensor>>),
     spec: &RunSpec,
     corpus: &Corpus,
 ) -> Result<Option<Snapshot>, ServerError> {
     let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
     let (forked, tokenizer) = (there.forked, there.tokenizer.clone());
-    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, text, tokenizer, forked };
+    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, tensors, text, tokenizer, forked };
     if let Some(difference) = there.difference(&here) {
         return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }
@@ -336,8 +344,7 @@ fn find(
 
 /// The name of the text, for people.
 fn text_name(config: &ServeConfig) -> String {
-    let source = config.data.as_deref().and_then(Path::file_name);
-    source.map_or_else(|| "built-in grammar".into(), |name| name.to_string_lossy().into_owned())
+    config.data.as_ref().map_or_else(|| BuiltIn::Grammar.title().to_owned(), DataSource::title)
 }
 
 fn facts(config: &ServeConfig, origin: &Origin, corpus: &Corpus, spec: &RunSpec) -> Facts {

@@ -76,9 +76,14 @@ impl<'a> Search<'a> {
     /// # Errors
     /// - `DirCorrupt`: the folder holds nothing to measure on.
     /// - `Disk`: it cannot be read.
+    /// - `Config`: the model is not the built-in decoder.
     /// - `Internal`: the run is no model.
     pub fn new(recording: &'a Recording, until: u64, points: u32) -> Result<Self, ServerError> {
         let spec = &recording.manifest().spec;
+        if !recording.manifest().is_decoder() {
+            let why = "--losses: the model of this run is not the built-in decoder, so this program cannot measure it";
+            return Err(ServerError::Config { why: why.to_owned() });
+        }
         let store = recording.store();
         let held_out = store.held_out(&spec.model)?.ok_or_else(|| ServerError::DirCorrupt {
             path: store.dir().to_owned(),

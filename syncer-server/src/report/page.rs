@@ -148,17 +148,23 @@ fn texts(html: &mut Html, story: &Story) {
 
 fn model(html: &mut Html, story: &Story) {
     html.raw("<section>\n").element("h2", "The model");
-    html.element(
-        "p",
-        "The model is in the folder that “syncer-server export” writes, and in the archive that the dashboard gives. \
-         The transformers of Hugging Face load it as a Llama:",
-    );
+    let place = "The model is in the folder that “syncer-server export” writes, and in the archive that the dashboard \
+                 gives.";
+    if story.is_decoder {
+        html.element("p", &format!("{place} The transformers of Hugging Face load it as a Llama:"));
+    } else {
+        let whose = "Its tensors have the names that they began with; what they mean is known to the program that \
+                     trained it.";
+        html.element("p", &format!("{place} {whose}"));
+    }
     let load = "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n\
                 tokenizer = AutoTokenizer.from_pretrained(\"my-model\")\n\
                 model = AutoModelForCausalLM.from_pretrained(\"my-model\")\n\
                 tokens = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n\
                 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=100, do_sample=True)[0]))";
-    html.element("pre", load);
+    if story.is_decoder {
+        html.element("pre", load);
+    }
     let sha = story.spec.data.shards.iter().map(|shard| archipelago::bytes::hex(&shard.sha256));
     let sums: Vec<Vec<String>> = sha.enumerate().map(|(i, sum)| vec![format!("Shard {i}"), sum]).collect();
     html.raw("<details>\n").element("summary", "SHA-256 of the text's shards, as tokens");
@@ -171,6 +177,9 @@ fn settings(html: &mut Html, story: &Story) {
     // By way of the text, in which numbers of 32 bits are as short as people wrote them.
     let spec = serde_json::to_string(&story.spec).unwrap_or_default();
     let mut spec: Value = serde_json::from_str(&spec).unwrap_or_default();
+    if let Some(spec) = spec.as_object_mut().filter(|_| !story.is_decoder) {
+        spec.remove("model");
+    }
     if let Some(data) = spec.get_mut("data").and_then(Value::as_object_mut) {
         data.remove("shards");
     }

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 
 use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::model;
 use archipelago::wire::{LearnerId, RunId, RunSpec};
 
 use crate::status::{Carried, hidden_name};
@@ -17,6 +16,8 @@ pub struct Story {
     pub spec: RunSpec,
     /// Parameters of its model.
     pub params: u64,
+    /// Whether the model is the built-in decoder.
+    pub is_decoder: bool,
     /// Whether it is over for good.
     pub is_over: bool,
     /// Rounds that led to a version.
@@ -45,10 +46,10 @@ pub struct Person {
 }
 
 impl Story {
-    /// What `record` and `carried` tell. Where it `hides_names`, learners are numbers, and their devices are nobody's
-    /// business.
+    /// What `record` and `carried` tell of a run whose model has `params` parameters. Where it `hides_names`, learners are
+    /// numbers, and their devices are nobody's business.
     #[must_use]
-    pub fn new(record: &SyncerRecord, carried: Carried, hides_names: bool) -> Self {
+    pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
         let ledger = &record.ledger;
         let person = |(learner, account): (LearnerId, &archipelago::diloco::Account)| Person {
             name: if hides_names { hidden_name(learner) } else { account.name.clone() },
@@ -61,8 +62,8 @@ impl Story {
         Self {
             run: record.run,
             spec: record.spec.clone(),
-            // A snapshot of a run has a model that can be laid out.
-            params: model::layout(&record.spec.model).map_or(0, |layout| layout.len() as u64),
+            params,
+            is_decoder: true,
             is_over: record.finished,
             rounds: record.rounds_merged,
             tokens_merged: ledger.clock_tokens(),

@@ -18,7 +18,7 @@ pub(super) fn story(carried: Carried) -> Story {
     let layout = model::layout(&spec.model).unwrap();
     let theta = vec![0.0; layout.len()];
     let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
-    Story::new(&syncer.record_amid(), carried, false)
+    Story::new(&syncer.record_amid(), layout.len() as u64, carried, false)
 }
 
 fn person(name: &str, tokens_merged: u64) -> Person {

@@ -26,16 +26,15 @@ impl Store {
     /// - `DirCorrupt`: they are missing, or not those that the run began with.
     /// - `Internal`: the run has no model.
     pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
-        let spec = &manifest.spec;
-        let no_model = |error: model::ModelError| ServerError::Internal { what: error.to_string() };
         let Some(initial) = &manifest.init else {
-            return model::init(&spec.model, spec.seed).map_err(no_model);
+            let theta = model::init(&manifest.spec.model, manifest.spec.seed);
+            return theta.map_err(|error| ServerError::Internal { what: error.to_string() });
         };
         let corrupt = |why: String| ServerError::DirCorrupt {
             path: self.dir.join(FILE),
             why: format!("{why}: put the file back from a copy of the folder, or give --dir another one"),
         };
-        let layout = model::layout(&spec.model).map_err(no_model)?;
+        let layout = manifest.layout()?;
         let read = Tensors::open(&self.dir, vec![FILE.to_owned()]).and_then(|tensors| tensors.read(&layout));
         let theta = read.map_err(|error| corrupt(error.to_string()))?;
         match digest(&theta) == initial.sha256 {
@@ -49,8 +48,7 @@ impl Store {
         if manifest.init.is_none() {
             return Ok(());
         }
-        let no_model = |error: model::ModelError| ServerError::Internal { what: error.to_string() };
-        let layout = model::layout(&manifest.spec.model).map_err(no_model)?;
+        let layout = manifest.layout()?;
         let path = self.dir.join(FILE);
         let partial = path.with_extension("partial");
         let written =

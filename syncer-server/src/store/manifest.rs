@@ -4,6 +4,7 @@ use archipelago::wire::{RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::NamedTensor;
 use crate::llama::SpecialTokens;
 
 /// What a run is. It never changes; other settings may from one start to the next.
@@ -21,6 +22,10 @@ pub struct Manifest {
     /// The folder whose model the run began with; without one its first parameters follow from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Initial>,
+    /// The tensors of a model that is not the built-in decoder, in order; the context and the vocabulary stay those of
+    /// `spec`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensors: Option<Vec<NamedTensor>>,
     /// The run that this one was forked from, and after which of its decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<(RunId, u64)>,
@@ -85,8 +90,8 @@ impl Manifest {
 }
 
 /// What the first parameters of a run are told by, beside its seed.
-fn beginning(manifest: &Manifest) -> Option<&str> {
-    manifest.init.as_ref().map(|initial| &*initial.sha256)
+fn beginning(manifest: &Manifest) -> Option<(&str, Option<&[NamedTensor]>)> {
+    manifest.init.as_ref().map(|initial| (&*initial.sha256, manifest.tensors.as_deref()))
 }
 
 /// What gives a leaf, for people. The shape of the model, its batch and its rates may follow from the preset, too.

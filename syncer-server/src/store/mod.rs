@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run.json                        what the run is (Manifest); written once
-//! initial.safetensors             the first parameters, if the run began with the model of a folder
+//! initial.safetensors             the first parameters, if the run began with given ones
 //! settings.toml                   what the next start goes on with, unless it is given something else
 //! tokenizer.json                  text ⇄ tokens
 //! held-out.json                   the part of the held-out text that is measured on
@@ -17,6 +17,7 @@
 mod held_out;
 mod initial;
 mod manifest;
+mod own;
 mod place;
 mod seal;
 mod snapshot;
@@ -34,6 +35,7 @@ use crate::errors::ServerError;
 
 pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
+pub use own::NamedTensor;
 pub use place::{fit, is_there, is_within, make_private, names, outside, write_private};
 pub use snapshot::Snapshot;
 

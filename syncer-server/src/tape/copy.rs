@@ -14,7 +14,6 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use archipelago::diloco::{Codec, Entry, Fragments, checksum};
-use archipelago::model;
 
 use super::Rows;
 use super::bodies::{Reader, segments, sync_folder};
@@ -206,7 +205,7 @@ fn body_bytes(manifest: &Manifest) -> Result<Vec<usize>, ServerError> {
     let impossible =
         |error: String| ServerError::Internal { what: format!("the run makes no sense: {error}") };
     let spec = &manifest.spec;
-    let layout = model::layout(&spec.model).map_err(|error| impossible(error.to_string()))?;
+    let layout = manifest.layout()?;
     let codec = Codec::new(&spec.exchange).map_err(|error| impossible(error.to_string()))?;
     let fragments =
         Fragments::plan(&layout, NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN));

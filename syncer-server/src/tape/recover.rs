@@ -4,7 +4,6 @@ use std::path::Path;
 
 use archipelago::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
 use archipelago::diloco::{Entry, MergeOutcome};
-use archipelago::model;
 
 use super::bodies::{LENGTH_BYTES, Reader};
 use super::{Place, Row, Rows, RowsError};
@@ -46,14 +45,14 @@ pub fn recover(
 /// The run as `snapshot` has it.
 pub(super) fn from_snapshot(manifest: &Manifest, snapshot: &Snapshot) -> Result<Recovery, ServerError> {
     let (record, states) = (snapshot.record.clone(), snapshot.states.clone());
-    let layout = model::layout(&manifest.spec.model).map_err(impossible)?;
+    let layout = manifest.layout()?;
     Recovery::new(record, &layout, states).map_err(impossible)
 }
 
 /// The run before its first decision.
 pub(super) fn from_beginning(store: &Store, manifest: &Manifest) -> Result<Recovery, ServerError> {
     let Manifest { run, spec, .. } = manifest;
-    let layout = model::layout(&spec.model).map_err(impossible)?;
+    let layout = manifest.layout()?;
     let theta = store.initial(manifest)?;
     let syncer =
         Syncer::new(*run, spec.clone(), SyncerConfig::default(), &layout, &theta).map_err(impossible)?;

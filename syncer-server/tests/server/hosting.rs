@@ -1,11 +1,12 @@
 //! A server of several runs: names, orders, tokens, and a run that fails.
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use syncer_server::{PlaceArgs, ServeConfig, ServerError, StatusArgs, glance, host};
+use syncer_server::{PlaceArgs, ServeConfig, ServerError, StatusArgs, Verb, glance, host, order, parse};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -143,6 +144,31 @@ async fn runs_are_made_held_put_away_and_deleted_by_their_owner_alone() {
     assert_eq!(house.ask("GET /v1/runs/a/status", "", "").await.0, 404);
     assert_eq!(states(&house.list("").await), [("b", "open")]);
     assert!(!dir.path().join("a").exists());
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_is_made_by_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    let house = House::start(dir.path()).await;
+    let order = |words: &[&str]| {
+        let url = format!("http://{}", house.address);
+        let line = ["syncer-server", "run"].iter().chain(words);
+        let line = line.copied().chain(["--url", &url, "--token", "secret-of-the-owner"]).map(OsString::from);
+        let Verb::Run(args) = parse(line).unwrap().verb else { panic!("{words:?}") };
+        tokio::task::spawn_blocking(move || order(&args).map_err(|error| error.to_string()))
+    };
+    let create =
+        ["create", "poems", "--preset", "tiny", "--data", "builtin:austen", "--no-eval", "--seed", "7"];
+    assert_eq!(order(&create).await.unwrap().as_deref(), Ok("the run poems is open"));
+    let kept = fs::read_to_string(dir.path().join("poems/settings.toml")).unwrap();
+    for line in ["preset = \"tiny\"", "data = \"builtin:austen\"", "no-eval = true", "seed = 7"] {
+        assert!(kept.lines().any(|found| found == line), "{line}: {kept}");
+    }
+    let of_server = order(&["create", "tales", "--data", "/etc/hostname"]).await.unwrap().unwrap_err();
+    assert!(of_server.contains("`data` names a file of the server"), "{of_server}");
+    let late = order(&["pause", "poems", "--seed", "8"]).await.unwrap().unwrap_err();
+    assert!(late.contains("--seed is for create alone"), "{late}");
     house.stop().await;
 }
 

@@ -19,7 +19,7 @@ fn golden() -> PathBuf {
 fn from_folder(dir: &Path) -> ServeConfig {
     ServeConfig {
         init: Some(golden().join("model")),
-        data: Some(golden().join("text.txt")),
+        data: Some(golden().join("text.txt").into()),
         held_out: 0.3,
         batch: std::num::NonZeroU32::new(2),
         ..config(dir)

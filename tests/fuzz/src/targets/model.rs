@@ -78,7 +78,7 @@ impl Stage {
     fn config(&self) -> ServeConfig {
         let mut config: ServeConfig = defaults(&[]);
         config.init = Some(self.model());
-        config.data = Some(self.dir.path().join("text.txt"));
+        config.data = Some(self.dir.path().join("text.txt").into());
         config.dir = self.dir.path().join("run");
         config
     }

@@ -1,0 +1,103 @@
+//! The settings of a run as flags of `run create`: those of `serve` that are the run's own.
+
+use archipelago_cli::with_key;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use super::{OF_THE_SERVER, ServeConfig};
+
+/// Settings of a run that were given as flags, each with its value.
+#[derive(Clone, Debug, Default)]
+pub struct RunFlags(Vec<(String, String)>);
+
+impl RunFlags {
+    /// Whether the setting that has this id in `serve` is one of these flags.
+    pub(super) fn has(id: &str) -> bool {
+        arguments().any(|arg| arg.get_id() == id)
+    }
+
+    /// The first one that was given.
+    #[must_use]
+    pub fn first(&self) -> Option<&str> {
+        self.0.first().map(|(key, _)| &**key)
+    }
+
+    /// The settings of the TOML `text`, with these in the place of what it says otherwise.
+    #[must_use]
+    pub fn over(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (key, value)| with_key(&text, key, value))
+    }
+}
+
+/// The flags of `serve` that are not the server's, and are no secret of its owner.
+fn arguments() -> impl Iterator<Item = Arg> {
+    let of_server = |key: &str| OF_THE_SERVER.contains(&key) || ["config", "admin-token"].contains(&key);
+    let command = ServeConfig::augment_args(Command::new("serve"));
+    let all: Vec<Arg> = command.get_arguments().cloned().collect();
+    all.into_iter().filter(move |arg| !arg.get_long().is_none_or(of_server))
+}
+
+impl Args for RunFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(arguments())
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for RunFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = arguments().filter_map(|arg| {
+            let (id, key) = (arg.get_id().as_str(), arg.get_long()?);
+            let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
+            let words = matches.try_get_raw(id).ok().flatten().filter(|_| is_given)?;
+            Some((key.to_owned(), words.last()?.to_string_lossy().into_owned()))
+        });
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use archipelago_cli::CliError;
+
+    use super::super::{Cli, Verb, parse};
+    use super::*;
+
+    #[test]
+    fn a_run_is_made_with_the_flags_of_serve_that_are_its_own() {
+        let create = |arguments: &[&str]| {
+            let arguments = ["syncer-server", "run", "create", "poems"].iter().chain(arguments);
+            match parse(arguments.map(OsString::from))?.verb {
+                Verb::Run(args) => Ok(args.flags),
+                verb => panic!("{verb:?}"),
+            }
+        };
+        let flags =
+            create(&["--preset", "tiny", "--no-eval", "--seed=7", "--data", "builtin:austen"]).unwrap();
+        let text = flags.over("# mine\nseed = 3\nbatch = 4\n");
+        assert!(text.starts_with("# mine\nseed = 7\nbatch = 4\n"), "{text}");
+        let read: ServeConfig = archipelago_cli::from_toml(&text, &OF_THE_SERVER).unwrap();
+        assert_eq!((&*read.preset, read.no_eval, read.seed), ("tiny", true, 7));
+        assert_eq!(read.data.unwrap().to_string(), "builtin:austen");
+        assert_eq!(create(&[]).unwrap().over("seed = 3"), "seed = 3", "defaults are the server's to know");
+        for foreign in ["--listen=127.0.0.1:1", "--classroom", "--admin-token=secret-of-the-owner"] {
+            assert!(matches!(create(&[foreign]), Err(CliError::Usage(_))), "{foreign}");
+        }
+        assert!(matches!(create(&["--seed", "many"]), Err(CliError::Usage(_))));
+        let command = archipelago_cli::command::<Cli>();
+        let run = command.find_subcommand("run").unwrap();
+        let with_twin =
+            run.get_arguments().filter(|arg| arg.get_env().is_some()).map(|arg| arg.get_id().as_str());
+        assert_eq!(with_twin.collect::<Vec<_>>(), ["settings", "url", "token", "yes"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! A model that is not the built-in decoder, as `docs/developer.md` tells it: its file, a syncer that serves it, and
+//! learners that are the example `custom_model`, all of them processes.
+#![cfg(unix)]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::verbs::run;
+
+/// The example, built with the features that the tests have of the SDK.
+fn example() -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "-p",
+        "archipelago",
+        "--example",
+        "custom_model",
+        "--features",
+        "default,ts",
+    ]);
+    if folder.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo can be started").success(), "the example cannot be built");
+    folder.join("examples/custom_model")
+}
+
+/// The losses that a learner told of, in order, and how many of its updates were merged.
+fn told(learner: &Output) -> (Vec<f32>, u64) {
+    let said = String::from_utf8_lossy(&learner.stdout);
+    assert!(learner.status.success(), "{said}\n{}", String::from_utf8_lossy(&learner.stderr));
+    let losses = said.lines().filter_map(|line| line.split_once(", loss ")?.1.parse::<f32>().ok());
+    let merged = said.lines().filter_map(|line| line.strip_suffix(" updates merged")?.parse::<u64>().ok());
+    (losses.collect(), merged.sum())
+}
+
+fn words(said: &Output) -> String {
+    String::from_utf8_lossy(&said.stderr).into_owned()
+}
+
+/// Goal: a program made from the docs trains a model of its own on a run with another such program: updates of both are
+/// merged and the loss falls. The run goes on after a restart, and its model is exported under its own names.
+#[test]
+fn a_model_of_ones_own_is_trained_over_the_network() {
+    let _machine = whole_machine();
+    let example = example();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bigrams.safetensors");
+    assert!(Command::new(&example).arg("--write").arg(&file).status().unwrap().success());
+
+    let flags = ["--preset", "tiny", "--lr", "20", "--corpus-bytes", "512KiB", "--learners-start", "2"];
+    let flags = [&flags[..], &["--stop-at-tokens", "1500000", "--params", file.to_str().unwrap()]].concat();
+    let mut syncer = SyncerProcess::start(&flags);
+    // Before anybody trains, so that it shows what goes on from: the folder alone, without the file.
+    syncer.kill();
+    std::fs::remove_file(&file).unwrap();
+    syncer.restart_with(&["--learners-start", "2"]);
+
+    let join = || {
+        let mut learner = Command::new(&example);
+        learner.arg(syncer.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        learner.spawn().unwrap()
+    };
+    let learners = [join(), join()];
+    // The built-in decoder is another model, and its learner says so and leaves.
+    let mut stranger = syncer.learner("decoder");
+    assert!(!stranger.wait().success());
+    // All bytes are alike to the scores that it begins with.
+    let untrained = 256_f32.ln();
+    for learner in learners {
+        let (losses, merged) = told(&learner.wait_with_output().unwrap());
+        assert!(losses.last().is_some_and(|last| *last < untrained - 1.5), "{losses:?}");
+        assert!(merged > 0, "nothing of it was merged");
+    }
+    let status = syncer.interrupt();
+    assert!(status["finished"] == true && number(&status, "tokensMerged") >= 1_500_000.0, "{status:#}");
+
+    exported(&syncer.folder(), &folder.path().join("out"));
+    assert!(syncer.replay()["merges"].as_u64().is_some_and(|merges| merges > 0));
+}
+
+/// Exports the run in `dir` to `out`, and has the verbs that need the decoder say why they cannot.
+fn exported(dir: &Path, out: &Path) {
+    let verb = |words: &[&OsStr]| run(&[words, &["--dir".as_ref(), dir.as_ref()]].concat());
+    let export = verb(&["export".as_ref(), "--out".as_ref(), out.as_ref()]);
+    assert!(export.status.success(), "{}", words(&export));
+    let bytes = std::fs::read(out.join("model.safetensors")).unwrap();
+    let header_bytes = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_bytes]).unwrap();
+    assert_eq!(header["bigrams"]["shape"], serde_json::json!([256, 256]), "{header}");
+    assert!(bytes[8 + header_bytes..].iter().any(|&byte| byte != 0), "it was trained");
+    assert!(!out.join("config.json").exists(), "it is no Llama");
+    assert!(out.join("report.html").exists());
+    for refused in [&["sample".as_ref()][..], &["replay".as_ref(), "--losses".as_ref()]] {
+        let said = verb(refused);
+        assert_eq!(said.status.code(), Some(3), "{}", words(&said));
+        assert!(words(&said).contains("not the built-in decoder"), "{}", words(&said));
+    }
+}
