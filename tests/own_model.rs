@@ -91,9 +91,9 @@ fn exported(dir: &Path, out: &Path) {
     let verb = |words: &[&OsStr]| run(&[words, &["--dir".as_ref(), dir.as_ref()]].concat());
     let export = verb(&["export".as_ref(), "--out".as_ref(), out.as_ref()]);
     assert!(export.status.success(), "{}", words(&export));
-    let bytes = std::fs::read(out.join("model.safetensors")).unwrap();
-    let header_bytes = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_bytes]).unwrap();
+    let bytes = std::fs::read(out.join("model.safetensors")).expect("it is there");
+    let header_bytes = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_bytes]).expect("it is JSON");
     assert_eq!(header["bigrams"]["shape"], serde_json::json!([256, 256]), "{header}");
     assert!(bytes[8 + header_bytes..].iter().any(|&byte| byte != 0), "it was trained");
     assert!(!out.join("config.json").exists(), "it is no Llama");

@@ -41,7 +41,7 @@ impl Program for Cli {
 
     // What variables set is meant for `serve`, and not for a run that somebody makes elsewhere.
     fn has_twin(verb: &str, id: &str) -> bool {
-        !Self::WITHOUT_TWIN.contains(&(verb, id)) && !(verb == "run" && RunFlags::has(id))
+        !(Self::WITHOUT_TWIN.contains(&(verb, id)) || verb == "run" && RunFlags::has(id))
     }
 }
 

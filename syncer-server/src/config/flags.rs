@@ -4,7 +4,25 @@ use archipelago_cli::with_key;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
-use super::{OF_THE_SERVER, ServeConfig};
+use super::ServeConfig;
+
+/// Settings of the server, which it has once for all runs.
+pub const OF_THE_SERVER: [&str; 14] = [
+    "runs",
+    "dir",
+    "listen",
+    "public-url",
+    "pages",
+    "allow-origin",
+    "allow-host",
+    "connections-max",
+    "connections-per-address",
+    "classroom",
+    "exit-when-finished",
+    "without-tape-for-benchmarks",
+    "json",
+    "quiet",
+];
 
 /// Settings of a run that were given as flags, each with its value.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +70,8 @@ impl FromArgMatches for RunFlags {
         let given = arguments().filter_map(|arg| {
             let (id, key) = (arg.get_id().as_str(), arg.get_long()?);
             let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
-            let words = matches.try_get_raw(id).ok().flatten().filter(|_| is_given)?;
-            Some((key.to_owned(), words.last()?.to_string_lossy().into_owned()))
+            let mut words = matches.try_get_raw(id).ok().flatten().filter(|_| is_given)?;
+            Some((key.to_owned(), words.next_back()?.to_string_lossy().into_owned()))
         });
         Ok(Self(given.collect()))
     }

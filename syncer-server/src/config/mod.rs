@@ -22,7 +22,7 @@ use serde::Serialize;
 pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use data::{BuiltIn, DataSource};
-pub use flags::RunFlags;
+pub use flags::{OF_THE_SERVER, RunFlags};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
@@ -30,7 +30,7 @@ pub use name::RunName;
 pub use run::{
     INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config,
 };
-pub use runs::{OF_THE_SERVER, OrderArgs, RunOrder, RunsArgs};
+pub use runs::{OrderArgs, RunOrder, RunsArgs};
 
 /// Settings of `serve`, `validate` and `doctor`. Each flag is also a key of the TOML file, and an
 /// environment variable `ARCHIPELAGO_` + its name in capitals.

@@ -4,24 +4,6 @@ use std::path::PathBuf;
 
 use super::{RunFlags, RunName};
 
-/// Settings of the server, which it has once for all runs.
-pub const OF_THE_SERVER: [&str; 14] = [
-    "runs",
-    "dir",
-    "listen",
-    "public-url",
-    "pages",
-    "allow-origin",
-    "allow-host",
-    "connections-max",
-    "connections-per-address",
-    "classroom",
-    "exit-when-finished",
-    "without-tape-for-benchmarks",
-    "json",
-    "quiet",
-];
-
 /// Settings of `runs`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunsArgs {

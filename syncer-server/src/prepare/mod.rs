@@ -206,16 +206,8 @@ impl<'a> Plan<'a> {
 
         // What is not the built-in decoder can be measured by nobody here.
         let is_decoder = origin.tensors().is_none();
-        let held_out = HeldOut::of(&corpus.held_out, spec.model.context).filter(|_| is_decoder);
-        if let Some(held_out) = &held_out {
-            store.keep_held_out(held_out)?;
-        }
-        let evaluator = match held_out.filter(|_| !config.no_eval) {
-            None => None,
-            Some(held_out) => {
-                Some(Evaluator::new(&spec.model, layout.len() as u64, held_out, &corpus, spec.seed)?)
-            }
-        };
+        let evaluator =
+            if is_decoder { evaluator(config, &store, &corpus, &spec, layout.len() as u64)? } else { None };
         Ok(Prepared {
             body_bytes_max,
             admission: admission(config, &store, syncer.run())?,
@@ -232,6 +224,23 @@ impl<'a> Plan<'a> {
             tape,
         })
     }
+}
+
+/// What measures the held-out loss of the built-in decoder, if anything of the text is held out and it is to be
+/// measured. The text that is held out is kept in the folder in any case.
+fn evaluator(
+    config: &ServeConfig,
+    store: &Store,
+    corpus: &Corpus,
+    spec: &RunSpec,
+    parameters: u64,
+) -> Result<Option<Evaluator>, ServerError> {
+    let Some(held_out) = HeldOut::of(&corpus.held_out, spec.model.context) else { return Ok(None) };
+    store.keep_held_out(&held_out)?;
+    if config.no_eval {
+        return Ok(None);
+    }
+    Evaluator::new(&spec.model, parameters, held_out, corpus, spec.seed).map(Some)
 }
 
 /// Who is taken in to the run `run` in the folder of `store`.
@@ -335,7 +344,8 @@ fn find(
 ) -> Result<Option<Snapshot>, ServerError> {
     let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
     let (forked, tokenizer) = (there.forked, there.tokenizer.clone());
-    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, tensors, text, tokenizer, forked };
+    let here =
+        Manifest { format: FORMAT, run: there.run, corpus, spec, init, tensors, text, tokenizer, forked };
     if let Some(difference) = there.difference(&here) {
         return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }

@@ -46,8 +46,8 @@ pub struct Person {
 }
 
 impl Story {
-    /// What `record` and `carried` tell of a run whose model has `params` parameters. Where it `hides_names`, learners are
-    /// numbers, and their devices are nobody's business.
+    /// What `record` and `carried` tell of a run whose model has `params` parameters. Where it `hides_names`, learners
+    /// are numbers, and their devices are nobody's business.
     #[must_use]
     pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
         let ledger = &record.ledger;

@@ -1,10 +1,13 @@
 //! What a run is, as its folder remembers it.
 
+use archipelago::diloco::Layout;
+use archipelago::model;
 use archipelago::wire::{RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::NamedTensor;
+use crate::errors::ServerError;
 use crate::llama::SpecialTokens;
 
 /// What a run is. It never changes; other settings may from one start to the next.
@@ -53,6 +56,24 @@ pub struct Initial {
 pub const FORMAT: u32 = 1;
 
 impl Manifest {
+    /// Whether the model is the built-in decoder, so that this program can compute with it.
+    #[must_use]
+    pub fn is_decoder(&self) -> bool {
+        self.tensors.is_none()
+    }
+
+    /// Where each parameter of the model lies.
+    ///
+    /// # Errors
+    /// `Internal`: what is kept is no model.
+    pub fn layout(&self) -> Result<Layout, ServerError> {
+        let Some(tensors) = &self.tensors else {
+            return model::layout(&self.spec.model)
+                .map_err(|error| ServerError::Internal { what: format!("the run has no model: {error}") });
+        };
+        NamedTensor::layout(tensors)
+    }
+
     /// What tells `other` from this, in words; `None` if they are the same run's.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {

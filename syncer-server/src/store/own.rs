@@ -1,10 +1,8 @@
-//! The model of a run: the built-in decoder, or tensors that only learners know the meaning of.
+//! The tensors of a model that only learners know the meaning of.
 
 use archipelago::diloco::{Layout, MergeClass, Tensor};
-use archipelago::model;
 use serde::{Deserialize, Serialize};
 
-use super::Manifest;
 use crate::errors::ServerError;
 
 /// A tensor of a model that is not the built-in decoder. See [`Tensor`].
@@ -33,31 +31,19 @@ impl NamedTensor {
         };
         layout.tensors().iter().map(of).collect()
     }
-}
 
-impl Manifest {
-    /// Whether the model is the built-in decoder, so that this program can compute with it.
-    #[must_use]
-    pub fn is_decoder(&self) -> bool {
-        self.tensors.is_none()
-    }
-
-    /// Where each parameter of the model lies.
+    /// Where each parameter of a model of these tensors lies.
     ///
     /// # Errors
-    /// `Internal`: what is kept is no model.
-    pub fn layout(&self) -> Result<Layout, ServerError> {
-        let no_model =
-            |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
-        let Some(tensors) = &self.tensors else {
-            return model::layout(&self.spec.model).map_err(|error| no_model(error.to_string()));
-        };
-        let of = |tensor: &NamedTensor| Tensor {
+    /// `Internal`: they are no model.
+    pub(super) fn layout(tensors: &[Self]) -> Result<Layout, ServerError> {
+        let of = |tensor: &Self| Tensor {
             name: tensor.name.clone(),
             rows: tensor.rows,
             cols: tensor.cols,
             merge: tensor.merge,
         };
-        Layout::new(tensors.iter().map(of).collect()).map_err(|error| no_model(error.to_string()))
+        Layout::new(tensors.iter().map(of).collect())
+            .map_err(|error| ServerError::Internal { what: format!("the run has no model: {error}") })
     }
 }

@@ -196,7 +196,7 @@ async fn a_disk_that_hangs_is_told_of() {
     assert_eq!(server.http("GET /readyz").await.0, 200);
     let rows = rusqlite::Connection::open(dir.path().join("tape.sqlite")).unwrap();
     rows.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let (_newcomer, held) = (Client::connect(&server).await, std::time::Instant::now());
+    let (_newcomer, held) = (Client::connect(&server).await, tokio::time::Instant::now());
     learner.steps += 1;
     learner.report().await;
     unsaved(&server, true).await;

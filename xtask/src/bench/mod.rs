@@ -71,7 +71,7 @@ enum Name {
     Soak,
     /// What the tape costs a run, in time and merges; takes about four minutes.
     Tape,
-    /// What hostile learners of every kind do to the loss, in virtual time; takes about twenty minutes of one processor.
+    /// What hostile learners of every kind do to the loss, in virtual time; takes about twenty minutes of one core.
     Poison,
 }
 

@@ -275,8 +275,8 @@ impl Member {
         }
     }
 
-    /// Whether one that took part may begin afresh after too many refusals: what was wrong with it may be over then, and
-    /// whoever is refused again within the hour is wrong for good.
+    /// Whether one that took part may begin afresh after too many refusals: what was wrong with it may be over then,
+    /// and whoever is refused again within the hour is wrong for good.
     fn may_heal(&self) -> bool {
         let is_rare = self.healed_us.is_none_or(|at| self.now_us.saturating_sub(at) >= HEALS_US_MIN);
         self.phase == Phase::Training && is_rare

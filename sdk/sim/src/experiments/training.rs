@@ -1,4 +1,5 @@
-//! What `heterogeneity`, `learners`, `staleness` and `poison` share: settings of the trained model, and many runs at a time.
+//! What `heterogeneity`, `learners`, `staleness` and `poison` share: settings of the trained model, and many runs at a
+//! time.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Recipe;
 use crate::world::World;
 use archipelago::diloco::syncer::{Event, LeaveCause};
 use archipelago::wire::{Fate, LearnerId};
@@ -53,8 +52,8 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    pub(super) fn new(recipe: &Recipe) -> Self {
-        let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
+    /// Of machines of which these are hostile.
+    pub(super) fn new(is_hostile: Vec<bool>) -> Self {
         Self { is_hostile, machines: BTreeMap::new(), rounds: 0, noticed: Noticed::default() }
     }
 

@@ -40,8 +40,8 @@ impl Recipe {
         Ok(World::new(self.seed, spec, layout(&model)?, Box::new(move |machine| newcomers.trainer(machine)))?)
     }
 
-    /// Trains until the budget is spent, collects the learners' last progress, and measures Θ. Where hostile learners keep
-    /// the honest ones from that, the outcome says so.
+    /// Trains until the budget is spent, collects the learners' last progress, and measures Θ. Where hostile learners
+    /// keep the honest ones from that, the outcome says so.
     ///
     /// # Errors
     /// Each variant of [`LabError`] but `Split` and `Lease`.
@@ -105,7 +105,8 @@ impl<'a> Course<'a> {
             world.watch_merges();
             cosines = Some(Collector::new(layout(&recipe.model)?));
         }
-        let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(recipe));
+        let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
+        let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(is_hostile));
         Ok(Self { recipe, corpus, world, sampler, watcher, cosines })
     }
 

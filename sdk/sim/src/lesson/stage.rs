@@ -33,7 +33,8 @@ const MODEL: ModelSpec = ModelSpec {
     norm_eps: 1e-5,
     untied_head: false,
 };
-/// What a liar sends is so many times what it learnt: the opposite, and long, but no longer than an honest update can be.
+/// What a liar sends is so many times what it learnt: the opposite, and long, but no longer than an honest update can
+/// be.
 pub(super) const LIE_TIMES: i32 = -5;
 /// Values that share a scale: small fragments need small blocks.
 pub(super) const BLOCK: u32 = 64;

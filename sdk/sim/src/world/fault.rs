@@ -153,7 +153,7 @@ impl Poison {
     pub(super) fn forge(self, message: Message, mut craft: Craft<'_>) -> Vec<Message> {
         let code = craft.run.exchange.code;
         if let Self::Lie(lie) = self {
-            return lie.tell(message, &mut craft);
+            return craft.tell(lie, message).into_iter().collect();
         }
         let Message::Update(mut update) = message else { return vec![message] };
         let honest = update.clone();

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::{Lie, Rng};
 use archipelago::diloco::{Codec, Fragments, Segment, VALUE_ABS_MAX, checksum};
-use archipelago::wire::{Code, FragmentId, InnerSpec, RunSpec, Update};
+use archipelago::wire::{Code, FragmentId, InnerSpec, Message, RunSpec, Update};
 
 /// Share of a direction that all who drift have in common: the cosine of their updates to it.
 const DRIFT: f64 = 0.5;
 /// Chance of that direction; the same in every process of a run.
 const DRIFT_STREAM: u64 = 0xd21f;
-/// Updates of each fragment that a stale learner sends as they are; then it sends the last of them for ever. The very first
-/// are of the warm-up, and hardly more than zeros.
+/// Updates of each fragment that a stale learner sends as they are; then it sends the last of them for ever. The very
+/// first are of the warm-up, and hardly more than zeros.
 const FRESH: usize = 4;
 /// How near a forger goes to the longest update that is believed: coding makes it a little longer.
 const NEARLY: f64 = 0.97;
@@ -52,8 +52,26 @@ pub(super) struct Craft<'a> {
 }
 
 impl Craft<'_> {
+    /// What a learner that tells `lie` sends in place of `message`.
+    pub(super) fn tell(&mut self, lie: Lie, message: Message) -> Option<Message> {
+        if lie.swallows(&message) {
+            return None;
+        }
+        Some(match message {
+            Message::Progress(progress) => Message::Progress(lie.report(progress)),
+            Message::Update(mut update) => {
+                self.forge(lie, &mut update);
+                if lie.boasts_of_steps() {
+                    (update.steps, update.tokens) = (u32::MAX, u64::MAX);
+                }
+                Message::Update(update)
+            }
+            other => other,
+        })
+    }
+
     /// Puts what `lie` says into the body of `update`, which its learner's replica coded.
-    pub(super) fn forge(&mut self, lie: Lie, update: &mut Update) {
+    fn forge(&mut self, lie: Lie, update: &mut Update) {
         let segments = self.fragments.and_then(|fragments| fragments.segments(update.fragment));
         let Some(segments) = segments else { return };
         let codec = Codec::new(&self.run.exchange).expect("the syncer uses the same codec");

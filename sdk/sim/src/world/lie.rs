@@ -1,7 +1,6 @@
 //! What a learner says that speaks the protocol well and lies.
 
-use super::forge::Craft;
-use archipelago::wire::{Message, Progress, Update};
+use archipelago::wire::{Message, Progress};
 use serde::{Deserialize, Serialize};
 
 /// How a learner lies. Its messages are well-formed, and nothing of it is refused for its form.
@@ -46,21 +45,19 @@ const BOAST_MS: f32 = 0.011;
 const CRAWL_MS: f32 = 3_600_000.0;
 
 impl Lie {
-    /// What is sent in place of `message`.
-    pub(super) fn tell(self, message: Message, craft: &mut Craft<'_>) -> Vec<Message> {
-        vec![match message {
-            Message::Progress(progress) => Message::Progress(self.report(progress)),
-            Message::Update(_) | Message::Pass { .. } if self.is_mute() => return Vec::new(),
-            Message::Update(update) => Message::Update(self.update(update, craft)),
-            other => other,
-        }]
+    /// Whether a learner that lies like this sends nothing in place of `message`.
+    pub(super) fn swallows(self, message: &Message) -> bool {
+        matches!(message, Message::Update(_) | Message::Pass { .. })
+            && matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
     }
 
-    fn is_mute(self) -> bool {
-        matches!(self, Self::Crawls | Self::Boasts | Self::Mute | Self::Inflates)
+    /// Whether its updates are the fruit of all steps that there can be, by what it says.
+    pub(super) fn boasts_of_steps(self) -> bool {
+        matches!(self, Self::Rides | Self::Claims)
     }
 
-    fn report(self, progress: Progress) -> Progress {
+    /// What it reports in place of `progress`.
+    pub(super) fn report(self, progress: Progress) -> Progress {
         let done = |leases: Vec<_>| leases.into_iter().map(|(lease, _)| (lease, u32::MAX)).collect();
         match self {
             Self::Crawls => Progress { step_ms: CRAWL_MS, ..progress },
@@ -72,13 +69,5 @@ impl Lie {
             }
             _ => progress,
         }
-    }
-
-    fn update(self, mut update: Update, craft: &mut Craft<'_>) -> Update {
-        craft.forge(self, &mut update);
-        if matches!(self, Self::Rides | Self::Claims) {
-            (update.steps, update.tokens) = (u32::MAX, u64::MAX);
-        }
-        update
     }
 }

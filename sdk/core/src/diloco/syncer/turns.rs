@@ -10,9 +10,9 @@ use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
 };
 
-/// A learner counts for at most so many of the median of the others who are known, times the root of the probations that
-/// it has been merged for, if they are more than one: one that is far ahead is counted in full after a while, and one
-/// that says so counts in an hour for 20 of the median, and in a day for less than 100. Constant of ours.
+/// A learner counts for at most so many of the median of the others who are known, times the root of the probations
+/// that it has been merged for, if they are more than one: one that is far ahead is counted in full after a while, and
+/// one that says so counts in an hour for 20 of the median, and in a day for less than 100. Constant of ours.
 const PACE_RATIO_MAX: f64 = 8.0;
 
 impl Syncer {

@@ -73,8 +73,8 @@ pub fn run(args: &PoisonArgs, progress: &mut dyn FnMut(&str)) -> Result<Report, 
     let nobody = found.get(&plan::clean(Arm::Ours, args.learners));
     let spread = nobody.map(cosines).unwrap_or_default();
     let mut notes = vec![format!(
-        "Percent of held-out loss above that of the same honest learners alone, merged in the same way, after equal tokens \
-         of honest learners; the mean of {} seeds.",
+        "Percent of held-out loss above that of the same honest learners alone, merged in the same way, after equal \
+         tokens of honest learners; the mean of {} seeds.",
         args.training.seeds
     )];
     notes.extend(spread.iter().map(|(part, figures)| {
@@ -161,8 +161,8 @@ fn case(cell: &Cell, found: &Found) -> Case {
     Case::new(cell.case(), cell.gap(found), None).noted(note)
 }
 
-/// What else is known of a cell: rounds until somebody hostile was noticed, unless nobody was; what was refused of honest
-/// learners, and how much of the merges the hostile had, in percent.
+/// What else is known of a cell: rounds until somebody hostile was noticed, unless nobody was; what was refused of
+/// honest learners, and how much of the merges the hostile had, in percent.
 fn points(cell: &Cell, found: &Found) -> Vec<Case> {
     let ours = &found[&cell.ours];
     let of = |what: &str, figure: f64| Case::new(format!("{}, {what}", cell.case()), figure, None);

@@ -202,8 +202,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Has each machine from `honest` on leave after `span_ms`, and another one with a new identity start in its place, and so
-/// on.
+/// Has each machine from `honest` on leave after `span_ms`, and another one with a new identity start in its place, and
+/// so on.
 fn succeed(recipe: &mut Recipe, honest: u32, span_ms: u64) {
     let span_ms = span_ms.max(1);
     let first = recipe.learners();

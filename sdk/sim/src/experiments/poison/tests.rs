@@ -1,3 +1,5 @@
+//! Small tables of poison: every attack has its cells, and bounds are worth what they cost.
+
 use super::*;
 use archipelago_cli::defaults;
 
@@ -35,8 +37,8 @@ fn every_attack_has_its_cells() {
     assert_eq!(plots, ["poison-mean", "poison-rda", "poison-ours"]);
 }
 
-/// What ruins a run that is merged without bounds does far less to one with them; figures are of one short run each, so the
-/// bars are wide.
+/// What ruins a run that is merged without bounds does far less to one with them; figures are of one short run each, so
+/// the bars are wide.
 #[test]
 fn bounds_hold_off_what_ruins_a_mean() {
     let report = report("--hostile 40 --attacks edge,identities");

@@ -46,7 +46,8 @@ impl Forge {
 
     fn tell(&mut self, lie: Lie, message: Message) -> Vec<Message> {
         let Self { run, fragments, overheard, memory, .. } = self;
-        lie.tell(message, &mut Craft { run, fragments: Some(fragments), overheard, memory })
+        let mut craft = Craft { run, fragments: Some(fragments), overheard, memory };
+        craft.tell(lie, message).into_iter().collect()
     }
 
     fn forge(&mut self, lie: Lie, update: &Update) -> Update {
