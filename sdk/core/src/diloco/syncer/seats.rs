@@ -11,8 +11,10 @@ impl Syncer {
     ///
     /// Those of whom nothing was ever merged have at most half of the seats once anything was merged of anyone. One
     /// that was merged for more than twice as long as another takes its seat: whoever fills a run with identities that
-    /// do next to nothing keeps nobody out who trains.  # Errors The goodbye for it, with the time after which it may
-    /// ask again.
+    /// do next to nothing keeps nobody out who trains.
+    ///
+    /// # Errors
+    /// The goodbye for it, with the time after which it may ask again.
     pub(super) fn seat(&mut self, comes: Option<LearnerId>) -> Result<(), Bye> {
         let seats = self.config.learners_max as usize;
         let merit = comes.map_or(0, |learner| self.merit(learner));
