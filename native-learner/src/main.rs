@@ -9,6 +9,8 @@
 //! | `identity`, `keys`, `key_args` | the learner's key on disk, shown and taken along |
 //! | `show` | what people and programs get to see |
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod cli;
 mod compute;

@@ -82,17 +82,16 @@ pub async fn turn_away(mut socket: WebSocket, asked: &str) {
     drop(timeout(BYE_WITHIN, telling).await);
 }
 
-/// Serves one open socket until either side ends it.
-pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
+/// Serves one open socket until either side ends it. Gives why the peer was refused, if it was before the actor heard
+/// of it.
+pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) -> Option<CloseCode> {
     let (sink, mut stream) = socket.split();
-    let challenge = match context.admission.challenge() {
-        Ok(challenge) => challenge,
-        Err(error) => return tracing::error!(%error, "no random numbers to ask a learner with"),
-    };
+    let unasked = |error| tracing::error!(%error, "no random numbers to ask a learner with");
+    let challenge = context.admission.challenge().map_err(unasked).ok()?;
     let fragments = u16::try_from(context.fragment_lens.len()).unwrap_or(u16::MAX);
     let (outbox, queues, bye) = Outbox::new(fragments, context.body_bytes_max);
     if !context.actor.tell(Command::Open(conn, outbox)).await {
-        return;
+        return None;
     }
     let writer = Writer { sink, meters: Arc::clone(&context.meters) };
     let mut writing = tokio::spawn(writer.open(challenge, queues));
@@ -104,11 +103,13 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
         _ = &mut writing => Ended::Elsewhere,
     };
     let readable = !matches!(ended, Ended::Broken(_));
+    let mut refused = None;
     if let Ended::Refused(fault) | Ended::Broken(fault) = ended {
         tracing::debug!(%conn, code = u16::from(fault.code), reason = fault.reason, "refused");
         // Before the actor hears of it: it drops its end of the queues then, and a writer whose queues have
         // ended leaves without a word. Full means that the actor said goodbye first.
         let _ = bye.try_send(fault.clone());
+        refused = Some(fault.code);
         context.actor.tell(Command::TurnedAway(fault)).await;
     }
     context.actor.tell(Command::Input(Input::Disconnected(conn))).await;
@@ -124,6 +125,7 @@ pub async fn serve(socket: WebSocket, conn: ConnId, context: Context) {
     } else {
         sleep(BYE_WITHIN / 2).await;
     }
+    refused
 }
 
 /// How reading ended.

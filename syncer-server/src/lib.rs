@@ -41,6 +41,8 @@
 //! | `backup` | the run's folder once more, while the run goes on |
 //! | `report/` | what a run was, to be kept: curves and a page |
 
+#![forbid(unsafe_code)]
+
 mod actor;
 mod admission;
 mod announce;

@@ -1,5 +1,7 @@
 //! The syncer-server binary: reads settings, runs a verb, gives its exit code.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;

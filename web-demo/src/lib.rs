@@ -3,6 +3,8 @@
 //! Everything here is called by the TypeScript package in `package/`; pages talk to that. Numbers of 64 bits
 //! cross as JavaScript numbers: no count of a run comes near 2⁵³.
 
+#![forbid(unsafe_code)]
+
 mod convert;
 mod failure;
 mod helper;

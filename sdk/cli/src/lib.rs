@@ -13,6 +13,8 @@
 //! | `method` | the settings of the method itself |
 //! | `plot` | plots as SVG, and numbers as people read them |
 
+#![forbid(unsafe_code)]
+
 mod file;
 mod layers;
 mod method;

@@ -13,6 +13,7 @@
 //!
 //! The binary `archipelago-demo` is [`run`] with its flags. It needs no source and no toolchain.
 
+#![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
 

@@ -1,5 +1,7 @@
 //! The binary `archipelago-demo`: reads flags, runs a demo, gives its exit code.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::guess::Guesses;
 
 /// Why a connection is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,7 @@ pub enum Full {
 #[derive(Clone)]
 pub struct Crowd {
     open: Arc<Mutex<Open>>,
+    guesses: Arc<Guesses>,
     all_max: u32,
     address_max: u32,
 }
@@ -31,7 +35,7 @@ struct Open {
 impl Crowd {
     /// At most `all_max` connections, and at most `address_max` from one address.
     pub fn new(all_max: u32, address_max: u32) -> Self {
-        Self { open: Arc::default(), all_max, address_max }
+        Self { open: Arc::default(), guesses: Arc::default(), all_max, address_max }
     }
 
     /// A place for a connection from `address`, until it is dropped. This machine itself is counted in all alone: a
@@ -71,6 +75,23 @@ impl Crowd {
 pub struct Place {
     crowd: Crowd,
     who: Option<IpAddr>,
+}
+
+impl Place {
+    /// Whether it is from this machine itself.
+    pub fn is_local(&self) -> bool {
+        self.who.is_none()
+    }
+
+    /// How long its address must wait before it may show a secret again, if it showed too many that were wrong.
+    pub fn guess_wait(&self) -> Option<Duration> {
+        self.crowd.guesses.wait(self.who?, Instant::now())
+    }
+
+    /// A secret that it showed was wrong.
+    pub fn guessed(&self) {
+        self.crowd.guesses.note(self.who, Instant::now());
+    }
 }
 
 impl Drop for Place {

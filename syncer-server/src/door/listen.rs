@@ -21,7 +21,9 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use super::crowd::{Crowd, Full, Place};
+use super::guess::slow;
 use super::host::{Names, check};
+use super::patience::{Coming, Going, STALL_MAX};
 
 /// Longest time from the beginning of a request's header to its end, and that a connection waits for its next request.
 /// A browser sends a header in one packet.
@@ -47,6 +49,7 @@ impl Door {
 
 /// Answers requests until told to stop.
 pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
+    let router = router.layer(middleware::from_fn(slow));
     let router = router.layer(middleware::from_fn_with_state(door.names, check));
     let (mut wait, ended) = (ACCEPT_WAIT[0], stopping.clone());
     let mut stopped = pin!(async move { drop(stopping.wait_for(|stopped| *stopped).await) });
@@ -96,11 +99,13 @@ async fn serve(stream: TcpStream, place: Place, router: Router, mut ended: watch
     let answered = service_fn(move |mut request: Request<Incoming>| {
         let mut router = router.clone();
         request.extensions_mut().insert(Arc::clone(&place));
-        async move { Ok::<Response<Body>, Infallible>(into_ok(router.call(request.map(Body::new)).await)) }
+        let request = request.map(|body| Body::new(Coming::new(body, STALL_MAX)));
+        async move { Ok::<Response<Body>, Infallible>(into_ok(router.call(request).await)) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_WAIT).max_buf_size(HEADER_BYTES_MAX);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answered).with_upgrades());
+    let mut connection =
+        pin!(http.serve_connection(TokioIo::new(Going::new(stream, STALL_MAX)), answered).with_upgrades());
     let stopped = async move { drop(ended.wait_for(|stopped| *stopped).await) };
     let result = tokio::select! {
         result = connection.as_mut() => result,

@@ -5,13 +5,17 @@
 //! |---|---|
 //! | `crowd` | connections at once, in all and from one address |
 //! | `descriptors` | how many files and sockets the system allows |
+//! | `guess` | tokens and invites that are wrong |
 //! | `host` | the names that this server answers to |
 //! | `listen` | accepting connections, and answering them |
+//! | `patience` | peers that stop in the middle |
 
 mod crowd;
 pub mod descriptors;
+mod guess;
 mod host;
 mod listen;
+mod patience;
 
 pub use crowd::Place;
 pub use listen::{Door, answer};

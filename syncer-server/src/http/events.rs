@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -16,10 +17,17 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{mpsc, watch};
 
 use super::App;
+use super::admin::check_owner;
 use crate::actor::News;
+use crate::door::Place;
 
 /// Streams at once.
 pub const WATCHERS_MAX: u32 = 256;
+/// Of these, streams that only the owner gets, who shows the token or is at the machine of the syncer itself.
+pub const OWNER_WATCHERS: u32 = 16;
+
+/// What a proxy says of whom it asks for.
+const FORWARDED: [&str; 2] = ["x-forwarded-for", "forwarded"];
 
 /// Events that wait for one reader, at most.
 const EVENTS_AHEAD: usize = 4;
@@ -40,12 +48,18 @@ pub struct EventsQuery {
 /// `run`. Who reads too slowly is told `lagged` and the number of events it missed; a status follows.
 pub async fn events(
     State(app): State<Arc<App>>,
+    place: Option<Extension<Arc<Place>>>,
+    headers: HeaderMap,
     query: Result<Query<EventsQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(query)) = query else {
         return (StatusCode::BAD_REQUEST, "ask for raw=1 or nothing\n").into_response();
     };
-    let Some(seat) = Seat::take(&app) else {
+    // A proxy on this machine brings strangers too, and says so.
+    let is_near = place.is_some_and(|place| place.is_local())
+        && !FORWARDED.iter().any(|name| headers.contains_key(*name));
+    let is_owner = is_near || check_owner(&app, &headers).is_ok();
+    let Some(seat) = Seat::take(&app, is_owner) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages watch this run: try again later\n")
             .into_response();
     };
@@ -122,8 +136,9 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(app: &Arc<App>) -> Option<Self> {
-        let more = |watchers: u32| (watchers < WATCHERS_MAX).then_some(watchers + 1);
+    fn take(app: &Arc<App>, is_owner: bool) -> Option<Self> {
+        let most = if is_owner { WATCHERS_MAX } else { WATCHERS_MAX - OWNER_WATCHERS };
+        let more = |watchers: u32| (watchers < most).then_some(watchers + 1);
         app.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self { app: Arc::clone(app) })
     }

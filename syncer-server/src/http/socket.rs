@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use archipelago::wire::{ConnId, SUBPROTOCOL};
+use archipelago::wire::{CloseCode, ConnId, SUBPROTOCOL};
 use axum::Extension;
 use axum::extract::{State, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -37,6 +37,10 @@ pub async fn upgrade(
     if *app.stopping.borrow() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the server stops: come back later\n").into_response();
     }
+    if place.as_ref().is_some_and(|place| place.guess_wait().is_some()) {
+        let why = "too many wrong tokens or invites came from your address: come back later\n";
+        return (StatusCode::TOO_MANY_REQUESTS, why).into_response();
+    }
     let Some(seat) = Seat::take(&app) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many sockets are open: come back later\n")
             .into_response();
@@ -51,7 +55,10 @@ pub async fn upgrade(
     let conn = ConnId(app.next_conn.fetch_add(1, Ordering::Relaxed));
     let context = app.context.clone();
     connection::limit(upgrade).protocols([SUBPROTOCOL]).on_upgrade(move |socket| async move {
-        connection::serve(socket, conn, context).await;
+        let refused = connection::serve(socket, conn, context).await;
+        if let Some(place) = place.as_ref().filter(|_| refused == Some(CloseCode::Invite)) {
+            place.guessed();
+        }
         // The connection is counted for as long as its socket is open.
         drop((seat, place));
     })

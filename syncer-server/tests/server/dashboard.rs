@@ -22,7 +22,10 @@ pub struct Watch {
 impl Watch {
     pub async fn open(server: &Server, path: &str) -> Self {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+        // More headers may follow the path, a line each.
+        let (path, more) = path.split_once('\n').unwrap_or((path, ""));
+        let more = more.lines().map(|line| format!("{line}\r\n")).collect::<String>();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{more}\r\n", server.address);
         stream.write_all(request.as_bytes()).await.unwrap();
         Self { stream, text: String::new() }
     }
@@ -119,9 +122,38 @@ async fn streams_at_once_are_bounded() {
     assert_eq!((code, why), (503, b"too many pages watch this run: try again later\n".to_vec()));
     // Those who leave make room.
     drop(watches);
+    room(&server).await;
+    server.stop().await;
+}
+
+/// Goal: strangers that take every stream that they get leave some for the owner, also where a proxy beside the syncer
+/// brings them, and hear when to come back.
+#[tokio::test]
+async fn strangers_leave_streams_for_the_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let far = "\nX-Forwarded-For: 192.0.2.1";
+    let mut watches = Vec::new();
+    for _ in 0..syncer_server::WATCHERS_MAX - 16 {
+        let mut watch = Watch::open(&server, &format!("/v1/events{far}")).await;
+        watch.until("status", 1).await;
+        watches.push(watch);
+    }
+    let (code, head, _) = server.http(&format!("GET /v1/events{far}")).await;
+    assert_eq!(code, 503);
+    assert!(head.contains("retry-after: 10"), "{head}");
+    let token = std::fs::read_to_string(dir.path().join("admin.token")).unwrap();
+    let shown = format!("{far}\nAuthorization: Bearer {}", token.trim());
+    Watch::open(&server, &format!("/v1/events{shown}")).await.until("status", 1).await;
+    Watch::open(&server, "/v1/events").await.until("status", 1).await;
+    server.stop().await;
+}
+
+/// Waits until there is a stream again.
+async fn room(server: &Server) {
     let room = async {
         loop {
-            let mut watch = Watch::open(&server, "/v1/events").await;
+            let mut watch = Watch::open(server, "/v1/events").await;
             let mut bytes = [0; 12];
             watch.stream.read_exact(&mut bytes).await.unwrap();
             if bytes.ends_with(b"200") {
@@ -130,7 +162,6 @@ async fn streams_at_once_are_bounded() {
         }
     };
     tokio::time::timeout(PATIENCE, room).await.unwrap();
-    server.stop().await;
 }
 
 #[tokio::test]

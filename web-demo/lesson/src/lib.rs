@@ -3,6 +3,8 @@
 //!
 //! Compiled for `simd128` and never for `relaxed-simd`: a lesson has the same bits everywhere.
 
+#![forbid(unsafe_code)]
+
 mod scale;
 #[cfg(test)]
 mod types;
