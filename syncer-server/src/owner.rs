@@ -1,42 +1,20 @@
 //! What the owner of a run shows with an order.
 
-use std::fs::Metadata;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::path::PathBuf;
 
 use crate::errors::ServerError;
 use crate::secret::is_same;
 use crate::store::{Store, read_token};
 
 /// The owner's token: one that was given, or the one in the run's folder as it is at each request, so that one that was
-/// rotated holds at once. The file is read again only when it is another one: guesses cost no reading.
+/// rotated holds at once.
 #[derive(Clone)]
 pub struct Owner(Token);
 
 #[derive(Clone)]
 enum Token {
     Given(String),
-    Kept(PathBuf, Arc<Mutex<Option<(Stamp, Option<String>)>>>),
-}
-
-/// What tells one state of a file from another.
-type Stamp = (u64, u64, Option<SystemTime>);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let found = std::fs::metadata(path).ok()?;
-    Some((number(&found), found.len(), found.modified().ok()))
-}
-
-/// The file behind the name: what replaces it has another number.
-#[cfg(unix)]
-fn number(found: &Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(found)
-}
-
-#[cfg(not(unix))]
-fn number(_: &Metadata) -> u64 {
-    0
+    Kept(PathBuf),
 }
 
 impl Owner {
@@ -49,7 +27,7 @@ impl Owner {
         let token = store.admin_token(given)?;
         Ok(Self(match given {
             Some(_) => Token::Given(token),
-            None => Token::Kept(store.admin_token_path(), Arc::default()),
+            None => Token::Kept(store.admin_token_path()),
         }))
     }
 
@@ -58,14 +36,8 @@ impl Owner {
     pub fn is(&self, shown: &[u8]) -> bool {
         match &self.0 {
             Token::Given(token) => is_same(shown, token.as_bytes()),
-            Token::Kept(path, read) => {
-                let Some(stamp) = stamp(path) else { return false };
-                let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
-                if read.as_ref().is_none_or(|(before, _)| *before != stamp) {
-                    *read = Some((stamp, read_token(path).ok().flatten()));
-                }
-                let token = read.as_ref().and_then(|(_, token)| token.as_ref());
-                token.is_some_and(|token| is_same(shown, token.as_bytes()))
+            Token::Kept(path) => {
+                read_token(path).ok().flatten().is_some_and(|token| is_same(shown, token.as_bytes()))
             }
         }
     }

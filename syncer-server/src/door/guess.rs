@@ -2,31 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use archipelago::wire::http::INVITE_HEADER;
-use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use tokio::time::sleep;
-
-use super::crowd::Place;
+use tokio::time::Instant;
 
 /// Wrong secrets that an address may show at once…
 const WRONG_MAX: f64 = 10.0;
 /// …and the time after which it may show one more.
 const WRONG_EVERY: Duration = Duration::from_secs(10);
-/// A wrong secret from this machine itself is answered so much later, and never locked out: behind a proxy that is
-/// everybody, the owner among them.
-const LOCAL_WAIT: Duration = Duration::from_millis(250);
 /// Addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 /// Time between two lines of the log.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// What an answer that has a time to come back later says if it does not say another.
-const RETRY_S: &str = "10";
 
 /// Counts wrong secrets.
 #[derive(Debug, Default)]
@@ -81,73 +69,9 @@ fn refilled((left, at): (f64, Instant), now: Instant) -> f64 {
     (left + more).min(WRONG_MAX)
 }
 
-/// Slows down whoever guesses tokens and invites, and says with each refusal for want of room when to come back.
-pub(super) async fn slow(request: Request, next: Next) -> Response {
-    let shows = request.headers().contains_key(header::AUTHORIZATION)
-        || request.headers().contains_key(INVITE_HEADER);
-    let place = request.extensions().get::<Arc<Place>>().filter(|_| shows).cloned();
-    if let Some(wait) = place.as_ref().and_then(|place| place.guess_wait()) {
-        let retry = [(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1))];
-        let why = "too many wrong tokens or invites came from your address: wait, and show the right one\n";
-        return (StatusCode::TOO_MANY_REQUESTS, retry, why).into_response();
-    }
-    let mut response = next.run(request).await;
-    let status = response.status();
-    if let Some(place) = place.filter(|_| [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status))
-    {
-        place.guessed();
-        if place.is_local() {
-            sleep(LOCAL_WAIT).await;
-        }
-    }
-    if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
-        response.headers_mut().entry(header::RETRY_AFTER).or_insert(HeaderValue::from_static(RETRY_S));
-    }
-    response
-}
-
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
-    use axum::http::HeaderMap;
-    use axum::routing::get;
-    use axum::{Router, middleware};
-    use tower_service::Service;
-
-    use super::super::crowd::Crowd;
     use super::*;
-
-    /// Goal: who guessed too often is not heard any more for a while, not even with the right secret; others are, and
-    /// what needs no secret is answered.
-    #[tokio::test]
-    async fn who_guesses_gets_no_answer_to_a_guess() {
-        let secret = |headers: HeaderMap| async move {
-            match headers.get(header::AUTHORIZATION) {
-                Some(shown) if shown != "Bearer right" => StatusCode::UNAUTHORIZED,
-                _ => StatusCode::OK,
-            }
-        };
-        let mut router = Router::new().route("/", get(secret)).layer(middleware::from_fn(slow));
-        let crowd = Crowd::new(2, 2);
-        let [anne, bert] = [1, 2].map(|last| Arc::new(crowd.enter(IpAddr::from([192, 0, 2, last])).unwrap()));
-        let mut ask = |place: &Arc<Place>, shown: Option<&str>| {
-            let request = Request::builder().uri("/").extension(Arc::clone(place));
-            let request = shown
-                .into_iter()
-                .fold(request, |request, shown| request.header(header::AUTHORIZATION, shown));
-            let answer = router.call(request.body(Body::empty()).unwrap());
-            async move {
-                let answer = answer.await.unwrap();
-                (answer.status().as_u16(), answer.headers().contains_key(header::RETRY_AFTER))
-            }
-        };
-        for _ in 0..10 {
-            assert_eq!(ask(&anne, Some("Bearer wrong")).await, (401, false));
-        }
-        assert_eq!(ask(&anne, Some("Bearer right")).await, (429, true));
-        assert_eq!(ask(&anne, None).await, (200, false));
-        assert_eq!(ask(&bert, Some("Bearer right")).await, (200, false));
-    }
 
     #[test]
     fn who_guesses_waits_and_nobody_else_does() {

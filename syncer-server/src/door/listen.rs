@@ -21,9 +21,9 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use super::crowd::{Crowd, Full, Place};
-use super::guess::slow;
 use super::host::{Names, check};
 use super::patience::{Coming, Going, STALL_MAX};
+use super::slow::slow;
 
 /// Longest time from the beginning of a request's header to its end, and that a connection waits for its next request.
 /// A browser sends a header in one packet.

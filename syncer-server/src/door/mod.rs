@@ -9,6 +9,7 @@
 //! | `host` | the names that this server answers to |
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
+//! | `slow` | requests that show secrets |
 
 mod crowd;
 pub mod descriptors;
@@ -16,6 +17,7 @@ mod guess;
 mod host;
 mod listen;
 mod patience;
+mod slow;
 
 pub use crowd::Place;
 pub use listen::{Door, answer};

@@ -178,7 +178,7 @@ mod tests {
         let slow = async {
             let mut bytes = [0; 1];
             for _ in 0..16 {
-                tokio::time::sleep(MAX / 100).await;
+                sleep(MAX / 100).await;
                 theirs.read_exact(&mut bytes).await.unwrap();
             }
         };
