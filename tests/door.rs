@@ -24,17 +24,21 @@ fn a_door_full_of_silent_sockets_harms_nobody_inside() {
     let before = syncer.wait_until("a merge", |status| number(status, "rounds") > 0.0);
 
     let mut silent: Vec<TcpStream> = Vec::new();
-    let tries = 120;
-    for _ in 0..tries {
+    let (tries, mut turned_away) = (120, 0);
+    for turn in 0..tries {
         // The oldest go, and many more come in their place than there is room for.
         let gone = silent.len().saturating_sub(400);
         silent.drain(..gone);
         for _ in 0..40 {
             silent.extend(TcpStream::connect_timeout(&syncer.address, Duration::from_millis(200)));
         }
+        // The oldest take their places along, so that now and then somebody else finds one.
+        if turn % 10 == 9 && syncer.get("/v1/status").is_err() {
+            turned_away += 1;
+        }
         sleep(FULL / tries);
     }
-    assert!(syncer.get("/v1/status").is_err(), "the door was never full");
+    assert!(turned_away > 0, "the door was never full");
     drop(silent);
 
     let after = syncer
