@@ -188,7 +188,9 @@ fn what_is_missing_or_damaged_is_named() {
     let mut bad = good.clone();
     bad[good.len() / 2] ^= 1;
     fs::write(&bodies, bad).unwrap();
-    refused("(merged): the update of learner 1");
+    refused("(merged): ");
+    refused(bodies.to_str().unwrap());
+    refused("the update of learner 1 is damaged");
     fs::write(&bodies, good).unwrap();
     syncer.restart();
     assert!(number(&syncer.try_status().unwrap(), "rounds") > 20.0);

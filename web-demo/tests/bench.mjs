@@ -3,6 +3,7 @@ import { readdir, readFile } from "node:fs/promises";
 import { cpus, loadavg } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
+import { lessonFigures } from "./lesson-figures.mjs";
 import { launch, root, startSyncer } from "./support.mjs";
 
 /** Starts of which the median is taken, after one that fills the caches. */
@@ -108,6 +109,7 @@ try {
     memory_bytes_webgpu: facts.gpu.memoryBytes,
     memory_bytes_wasm: facts.cpu.memoryBytes,
     params: facts.cpu.params,
+    ...(await lessonFigures(browser)),
     cores: cpus().length,
     load: loadavg()[0],
   };

@@ -14,7 +14,7 @@ const MAGIC: &[u8; 8] = b"ARCHBOD1";
 pub(super) const LENGTH_BYTES: u64 = 4;
 
 /// A segment that is longer is not appended to any more, in bytes.
-const SEGMENT_BYTES: u64 = 64 << 20;
+pub(super) const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// The folder of the segments.
 #[derive(Debug)]

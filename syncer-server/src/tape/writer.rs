@@ -10,6 +10,7 @@ use archipelago::diloco::tape::{Held, TapeJob, TapeStore};
 use archipelago::diloco::{Entry, Round, RunId};
 use tokio::sync::watch;
 
+use super::bodies::SEGMENT_BYTES;
 use super::rows::{BEGINNING, SNAPSHOT};
 use super::{Bodies, Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
@@ -288,10 +289,11 @@ impl Worker {
 
 /// The first row to keep of those up to `last`, if those from `needed` on are needed to go on, and the updates of the
 /// merges up to row `gone` are not there any more. Where few merges happen rows still come, of reports and leases, and
-/// at `--keep` they are the surplus.
+/// what they take beyond `--keep`, or beyond a segment where that is more, is surplus: the newest segment stays whatever
+/// `--keep` says, and its merges with it.
 fn first_kept(needed: u64, gone: Option<u64>, last: u64, keep_bytes: u64) -> u64 {
     let lost = gone.map_or(0, |gone| gone + 1);
-    let surplus = (last + 1).saturating_sub(keep_bytes / ROW_BYTES);
+    let surplus = (last + 1).saturating_sub(keep_bytes.max(SEGMENT_BYTES) / ROW_BYTES);
     needed.min(lost.max(surplus))
 }
 
@@ -312,11 +314,13 @@ mod tests {
 
     #[test]
     fn rows_that_are_not_needed_have_a_bound() {
-        let kept = |needed, gone, last| first_kept(needed, gone, last, 100 * ROW_BYTES);
+        let room = 2 * SEGMENT_BYTES / ROW_BYTES;
+        let kept = |needed, gone, last| first_kept(needed, gone, last, 2 * SEGMENT_BYTES);
         assert_eq!(kept(90, None, 99), 0, "all of it has room");
         assert_eq!(kept(90, Some(40), 99), 41, "nobody can follow a merge without its updates");
-        assert_eq!(kept(950, None, 1_000), 901, "a run in which nothing is merged");
-        assert_eq!(kept(950, Some(930), 1_000), 931);
-        assert_eq!(kept(500, Some(930), 1_000), 500, "what is needed stays, however much it is");
+        assert_eq!(kept(room + 450, None, room + 500), 501, "a run in which nothing is merged");
+        assert_eq!(kept(room + 450, Some(530), room + 500), 531);
+        assert_eq!(kept(300, Some(530), room + 500), 300, "what is needed stays, however much it is");
+        assert_eq!(first_kept(90, None, 99, 0), 0, "the merges of the newest segment can be followed");
     }
 }

@@ -1,0 +1,80 @@
+// What `cargo xtask bench browser` measures of the lesson: its bytes, its frames, and how soon an island is seen to be gone.
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { gzipSync } from "node:zlib";
+import { root, serve } from "./support.mjs";
+
+/** For how long frames are counted. */
+const COUNTED_MS = 10_000;
+/** Visits of which the median is taken. */
+const VISITS = 5;
+
+const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
+
+/** What a visitor loads beside the engine, packed, in bytes. */
+async function pageBytes(browser, site) {
+  const page = await browser.newPage();
+  const loaded = new Set();
+  page.on("request", (request) => loaded.add(new URL(request.url()).pathname.slice(1)));
+  await page.goto(`${site.url}teach.html`);
+  await page.waitForFunction(() => Number.parseFloat(document.querySelector("#time").textContent) > 0);
+  await page.close();
+  const files = [...loaded].filter((file) => !file.endsWith(".wasm"));
+  const sizes = files.map(async (file) => gzipSync(await readFile(join(root, "dist", file)), { level: 9 }).length);
+  return (await Promise.all(sizes)).reduce((a, b) => a + b);
+}
+
+/** Pictures a second of eight islands at 1 ×, and the longest that one was waited for. */
+async function frames(browser, site) {
+  const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
+  await page.goto(`${site.url}teach.html#v=1&m=8&x=1`);
+  await page.waitForFunction(() => Number.parseFloat(document.querySelector("#time").textContent) > 1);
+  const figures = await page.evaluate(async (countedMs) => {
+    const next = () => new Promise((drawn) => requestAnimationFrame(drawn));
+    const waits = [];
+    const began = await next();
+    let last = began;
+    while (last - began < countedMs) {
+      const now = await next();
+      waits.push(now - last);
+      last = now;
+    }
+    return { perS: (1_000 * waits.length) / (last - began), longestMs: Math.max(...waits) };
+  }, COUNTED_MS);
+  await page.close();
+  return figures;
+}
+
+/** From the link to the sentence that says that an island is gone and the others go on, clicked as soon as that is possible. */
+async function killedMs(browser, site) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+  const page = await context.newPage();
+  const began = performance.now();
+  await page.goto(`${site.url}teach.html`);
+  await page.click("[data-pin='2']");
+  await page.waitForFunction(() => document.querySelector("#sentence").textContent.startsWith("Island 3 is gone"));
+  const ms = performance.now() - began;
+  await context.close();
+  return ms;
+}
+
+/** All of it; bounds stand beside what they bound. */
+export async function lessonFigures(browser) {
+  const site = await serve(join(root, "dist"));
+  try {
+    const killed = [];
+    for (let visit = 0; visit < VISITS; visit += 1) killed.push(await killedMs(browser, site));
+    const { perS, longestMs } = await frames(browser, site);
+    return {
+      lesson_gzip_bytes: await pageBytes(browser, site),
+      lesson_gzip_bytes_max: 250_000,
+      lesson_frames_per_s: perS,
+      lesson_frames_per_s_min: 60,
+      lesson_longest_frame_ms: longestMs,
+      lesson_killed_ms_p50: median(killed),
+      lesson_killed_ms_max: 10_000,
+    };
+  } finally {
+    await site.stop();
+  }
+}
