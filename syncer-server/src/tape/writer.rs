@@ -289,8 +289,8 @@ impl Worker {
 
 /// The first row to keep of those up to `last`, if those from `needed` on are needed to go on, and the updates of the
 /// merges up to row `gone` are not there any more. Where few merges happen rows still come, of reports and leases, and
-/// what they take beyond `--keep`, or beyond a segment where that is more, is surplus: the newest segment stays whatever
-/// `--keep` says, and its merges with it.
+/// what they take beyond `--keep`, or beyond a segment where that is more, is surplus: the newest segment stays
+/// whatever `--keep` says, and its merges with it.
 fn first_kept(needed: u64, gone: Option<u64>, last: u64, keep_bytes: u64) -> u64 {
     let lost = gone.map_or(0, |gone| gone + 1);
     let surplus = (last + 1).saturating_sub(keep_bytes.max(SEGMENT_BYTES) / ROW_BYTES);
