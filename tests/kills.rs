@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use archipelago::diloco::{Codec, Fragments, checksum};
 use archipelago::model::layout;
 use archipelago::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
-use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::processes::{SyncerProcess, newest_snapshot, number, whole_machine};
 use archipelago_tests::socket::{RawSocket, Received};
 
 /// A small run without any snapshot but its first.
@@ -99,7 +99,10 @@ fn kills_lose_nothing_that_a_learner_was_told() {
         let replayed = syncer.replay();
         assert!(number(&replayed, "merges") >= 8.0, "{replayed:#}");
 
+        let (folder, before) = (syncer.folder(), newest_snapshot(&syncer.folder()));
         syncer.restart();
+        // However short its lives are, each begins where the last one ended, and not where the first one began.
+        syncer.wait_until("what it followed is saved", |_| newest_snapshot(&folder) > before);
         let status = syncer.try_status().unwrap();
         assert!(number(&status, "rounds") >= number(&replayed, "merges"), "{replayed:#} {status:#}");
         let (_socket, welcome) = RawSocket::greet(syncer.address, WITNESS);

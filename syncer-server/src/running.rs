@@ -85,6 +85,7 @@ impl Running {
             resumed,
             forked,
             is_decoder,
+            snapshot_seq,
             ..
         } = prepared;
         let admission = context.admission.clone();
@@ -133,6 +134,7 @@ impl Running {
                 snapshot_every: config.snapshot_every.0,
                 mailbox,
                 tape,
+                snapshot_seq,
                 started: Happening::Started {
                     resumed,
                     forked: forked.map(|(run, at)| (run.to_string(), at)),

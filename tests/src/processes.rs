@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -220,13 +220,9 @@ impl SyncerProcess {
     /// # Panics
     /// As [`Self::wait_until`].
     pub fn wait_for_snapshot(&mut self) {
-        let folder = self.dir.path().join("run/snapshots");
-        let newest = || {
-            let names = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-            names.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")).max()
-        };
-        let before = newest();
-        self.wait_until("a snapshot is written", |_| newest() > before);
+        let folder = self.folder();
+        let before = newest_snapshot(&folder);
+        self.wait_until("a snapshot is written", |_| newest_snapshot(&folder) > before);
     }
 
     /// The address for learners.
@@ -344,4 +340,12 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -
         .stderr(file("log"))
         .spawn()
         .expect("syncer-server can be started")
+}
+
+/// The newest snapshot in the folder of a run.
+#[must_use]
+pub fn newest_snapshot(folder: &Path) -> Option<PathBuf> {
+    let names = std::fs::read_dir(folder.join("snapshots")).into_iter().flatten().flatten();
+    let paths = names.map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")).max()
 }

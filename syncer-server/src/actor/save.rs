@@ -12,7 +12,6 @@ use crate::status::Carried;
 use crate::store::{Snapshot, Store};
 
 /// A snapshot on its way to the disk.
-#[derive(Default)]
 pub(super) struct Saves {
     /// One is to be taken.
     pub(super) is_due: bool,
@@ -26,6 +25,14 @@ pub(super) struct Saves {
 pub(super) type Written = Result<Result<u64, ServerError>, JoinError>;
 
 impl Saves {
+    /// At the start of a run that went on from a snapshot with the rows up to `snapshot_seq`, and knows those up to
+    /// `decided` by now. What had to be followed goes into a snapshot at once: a program that is killed again and
+    /// again before the next one is due would follow more and more of it.
+    pub(super) fn after(snapshot_seq: Option<u64>, decided: u64) -> Self {
+        let is_due = decided > snapshot_seq.unwrap_or(0);
+        Self { is_due, taking: None, writing: JoinSet::new(), last: snapshot_seq }
+    }
+
     /// Goes on with what there is to do. `carried` gives what the server adds up.
     pub(super) fn step(
         &mut self,

@@ -60,6 +60,8 @@ pub struct Actor {
     pub mailbox: Mailbox,
     /// Where decisions go.
     pub tape: Writer,
+    /// The last row in the snapshot that the syncer went on from.
+    pub snapshot_seq: Option<u64>,
     /// How this start of the run is told in its log.
     pub started: Happening,
     /// Where alerts are told, beside the log.
@@ -83,13 +85,14 @@ struct State {
 }
 
 impl State {
-    fn new(fragments: Arc<Fragments>, tape: Writer) -> Self {
+    fn new(fragments: Arc<Fragments>, tape: Writer, snapshot_seq: Option<u64>) -> Self {
+        let record = Record::new(tape, fragments.count());
         Self {
-            record: Record::new(tape, fragments.count()),
+            saves: Saves::after(snapshot_seq, record.gate.decided()),
+            record,
             encoder: Encoder::new(fragments),
             outboxes: BTreeMap::new(),
             merges: JoinSet::new(),
-            saves: Saves::default(),
             hats: Vec::new(),
             orders: Vec::new(),
             subjects: Vec::new(),
@@ -108,12 +111,11 @@ impl Actor {
     /// - `DirInUse`: another program leads the run by now.
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
-        let Self { syncer, clock, meters, board, store, snapshot_every, mailbox, tape, started, webhook } =
-            self;
-        let state = State::new(Arc::clone(syncer.fragments()), tape);
+        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, .. } = self;
+        let state = State::new(Arc::clone(syncer.fragments()), self.tape, self.snapshot_seq);
         let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook };
         running.log(&state.record, started);
-        running.run(state, snapshot_every, shutdown).await
+        running.run(state, self.snapshot_every, shutdown).await
     }
 }
 

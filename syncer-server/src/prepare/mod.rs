@@ -55,6 +55,8 @@ pub(crate) struct Prepared {
     pub(crate) forked: Option<(RunId, u64)>,
     /// What the core decides goes there.
     pub(crate) tape: Writer,
+    /// The last row in the snapshot that is gone on from.
+    pub(crate) snapshot_seq: Option<u64>,
 }
 
 /// What a run with some settings would be: the settings checked, the data read, and what its folder holds already.
@@ -157,6 +159,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
         let Self { config, origin, beginning, syncer_config, store, corpus, spec, layout, .. } = self;
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
+        let snapshot_seq = found.as_ref().map(|found| found.seq);
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
             write_private(&config.dir.join(SETTINGS_FILE), &text)?;
         }
@@ -222,6 +225,7 @@ impl<'a> Plan<'a> {
             resumed,
             forked,
             tape,
+            snapshot_seq,
         })
     }
 }
