@@ -114,6 +114,13 @@ pub struct ServeConfig {
     /// addresses
     #[arg(long, value_name = "URL", help_heading = "Server")]
     pub public_url: Option<String>,
+    /// Certificate of this server, PEM: it then answers to https alone. The chain, its own first; read again when it
+    /// changes
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM; read again when it changes
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub tls_key: Option<PathBuf>,
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
     #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
     pub dir: PathBuf,
@@ -202,6 +209,14 @@ pub struct ServeConfig {
     /// Log warnings and errors only (RUST_LOG goes further)
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
+}
+
+impl ServeConfig {
+    /// What links to the server itself begin with.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.tls_cert.is_some() { "https" } else { "http" }
+    }
 }
 
 impl Default for ServeConfig {

@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -24,6 +25,7 @@ use super::crowd::{Crowd, Full, Place};
 use super::host::{Names, check};
 use super::patience::{Coming, Going, STALL_MAX};
 use super::slow::slow;
+use super::tls::Tls;
 
 /// Longest time from the beginning of a request's header to its end, and that a connection waits for its next request.
 /// A browser sends a header in one packet.
@@ -38,12 +40,25 @@ const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_se
 pub struct Door {
     crowd: Crowd,
     names: Names,
+    tls: Option<Tls>,
 }
 
 impl Door {
-    /// A door for `connections_max` in all, `address_max` from one address, that answers to `names`.
-    pub fn new(connections_max: u32, address_max: u32, names: Names) -> Self {
-        Self { crowd: Crowd::new(connections_max, address_max), names }
+    /// A door for `connections_max` in all, `address_max` from one address, that answers to `names`, with `tls` alone
+    /// if that is given.
+    pub(super) fn new(connections_max: u32, address_max: u32, names: Names, tls: Option<Tls>) -> Self {
+        Self { crowd: Crowd::new(connections_max, address_max), names, tls }
+    }
+
+    /// Looks for new certificates until told to stop, and tells of each whether it is shown from now on.
+    pub async fn renew<F: Future<Output = ()>>(
+        self,
+        stopping: watch::Receiver<bool>,
+        tell: impl Fn(bool) -> F,
+    ) {
+        if let Some(tls) = self.tls {
+            tls.renew(stopping, tell).await;
+        }
     }
 }
 
@@ -52,6 +67,7 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
     let router = router.layer(middleware::from_fn(slow));
     let router = router.layer(middleware::from_fn_with_state(door.names, check));
     let (mut wait, ended) = (ACCEPT_WAIT[0], stopping.clone());
+    let Door { crowd, tls, .. } = door;
     let mut stopped = pin!(async move { drop(stopping.wait_for(|stopped| *stopped).await) });
     loop {
         let accepted = tokio::select! {
@@ -61,13 +77,14 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
         match accepted {
             Ok((stream, address)) => {
                 wait = ACCEPT_WAIT[0];
-                admit(stream, address.ip(), &door.crowd, &router, &ended);
+                let entered = crowd.enter(address.ip());
+                admit(stream, entered, tls.as_ref(), &router, &ended);
             }
             // Somebody who went away again is nothing to wait for.
             Err(error) if is_of_the_peer(&error) => {}
             Err(error) => {
                 if wait == ACCEPT_WAIT[0] {
-                    tracing::error!(%error, open = door.crowd.count(), "no connection can be taken for a while");
+                    tracing::error!(%error, open = crowd.count(), "no connection can be taken for a while");
                 }
                 sleep(wait).await;
                 wait = (2 * wait).min(ACCEPT_WAIT[1]);
@@ -76,24 +93,46 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
     }
 }
 
-/// Answers `stream` in a task of its own, if there is room.
-fn admit(stream: TcpStream, address: IpAddr, crowd: &Crowd, router: &Router, ended: &watch::Receiver<bool>) {
-    match crowd.enter(address) {
-        Ok(place) => {
-            // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "a connection stays slow");
-            }
-            tokio::spawn(serve(stream, place, router.clone(), ended.clone()));
-        }
+/// Answers `stream` in a task of its own, if there was room.
+fn admit(
+    stream: TcpStream,
+    entered: Result<Place, Full>,
+    tls: Option<&Tls>,
+    router: &Router,
+    ended: &watch::Receiver<bool>,
+) {
+    let place = match entered {
+        Ok(place) => place,
         Err(full) => {
-            tracing::debug!(%address, ?full, "a connection too many");
-            refuse(&stream, full);
+            tracing::debug!(?full, "a connection too many");
+            // Whoever wants TLS would not understand it.
+            if tls.is_none() {
+                refuse(&stream, full);
+            }
+            return;
         }
+    };
+    // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection stays slow");
+    }
+    let (router, ended) = (router.clone(), ended.clone());
+    match tls.cloned() {
+        None => drop(tokio::spawn(serve(Going::new(stream, STALL_MAX), place, router, ended))),
+        Some(tls) => drop(tokio::spawn(async move {
+            match tls.shake_hands(stream).await {
+                Ok(stream) => serve(stream, place, router, ended).await,
+                Err(error) => tracing::debug!(%error, "no TLS with somebody"),
+            }
+        })),
     }
 }
 
-async fn serve(stream: TcpStream, place: Place, router: Router, mut ended: watch::Receiver<bool>) {
+/// Answers what comes over `stream`.
+async fn serve<S>(stream: S, place: Place, router: Router, mut ended: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     // Whoever takes the connection over, as a learner's socket does, takes its place along.
     let place = Arc::new(place);
     let answered = service_fn(move |mut request: Request<Incoming>| {
@@ -104,8 +143,7 @@ async fn serve(stream: TcpStream, place: Place, router: Router, mut ended: watch
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_WAIT).max_buf_size(HEADER_BYTES_MAX);
-    let mut connection =
-        pin!(http.serve_connection(TokioIo::new(Going::new(stream, STALL_MAX)), answered).with_upgrades());
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answered).with_upgrades());
     let stopped = async move { drop(ended.wait_for(|stopped| *stopped).await) };
     let result = tokio::select! {
         result = connection.as_mut() => result,

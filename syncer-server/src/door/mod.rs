@@ -1,5 +1,5 @@
-//! The front door: who may connect, how many at once, how long they may take to say what they want, and by which name
-//! they must call this server.
+//! The front door: who may connect, how many at once, how long they may take to say what they want, by which name they
+//! must call this server, and with which certificate it answers.
 //!
 //! | file | concept |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
 //! | `slow` | requests that show secrets |
+//! | `tls` | the certificate, and the next one |
 
 mod crowd;
 pub mod descriptors;
@@ -18,6 +19,7 @@ mod host;
 mod listen;
 mod patience;
 mod slow;
+mod tls;
 
 pub use crowd::Place;
 pub use listen::{Door, answer};
@@ -28,10 +30,34 @@ use crate::errors::ServerError;
 /// The door that `config` asks for. The system is asked for as many sockets as it allows.
 ///
 /// # Errors
-/// `Config`: a name is no name of a host.
+/// - `Config`: a name is no name of a host, or of certificate and key one is missing.
+/// - `Certificate`: they cannot be used.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
     let names = host::Names::new(&config.allow_host, config.public_url.as_deref());
     let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
+    let tls = certificate(config)?;
     let connections_max = descriptors::connections(descriptors::raise(), config.connections_max);
-    Ok(Door::new(connections_max, config.connections_per_address, names))
+    Ok(Door::new(connections_max, config.connections_per_address, names, tls))
+}
+
+/// Checks the certificate that `config` names, if it names one.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn check_certificate(config: &ServeConfig) -> Result<(), ServerError> {
+    certificate(config).map(drop)
+}
+
+fn certificate(config: &ServeConfig) -> Result<Option<tls::Tls>, ServerError> {
+    let wrong = |why: &str| Err(ServerError::Config { why: why.into() });
+    let is_plain = config.public_url.as_deref().is_some_and(|url| url.starts_with("http://"));
+    match (&config.tls_cert, &config.tls_key) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) if is_plain => {
+            wrong("--public-url begins with http://, and with --tls-cert the server answers to https alone")
+        }
+        (Some(cert), Some(key)) => tls::Tls::open(cert, key).map(Some),
+        (Some(_), None) => wrong("--tls-cert needs the key of the certificate: give --tls-key too"),
+        (None, Some(_)) => wrong("--tls-key needs its certificate: give --tls-cert too"),
+    }
 }

@@ -22,4 +22,5 @@ mod settings;
 mod socket;
 mod support;
 mod take_home;
+mod tls;
 mod words;
