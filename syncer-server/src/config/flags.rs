@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use super::ServeConfig;
 
 /// Settings of the server, which it has once for all runs.
-pub const OF_THE_SERVER: [&str; 16] = [
+pub const OF_THE_SERVER: [&str; 17] = [
     "runs",
     "dir",
     "listen",
@@ -17,6 +17,7 @@ pub const OF_THE_SERVER: [&str; 16] = [
     "pages",
     "allow-origin",
     "allow-host",
+    "trusted-proxy",
     "connections-max",
     "connections-per-address",
     "classroom",

@@ -145,12 +145,16 @@ pub struct ServeConfig {
     /// local network; others are refused. May be given several times
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Server")]
     pub allow_host: Vec<String>,
+    /// Address of a proxy before this server, or a network of them as 172.16.0.0/12: whom it names in Forwarded or
+    /// X-Forwarded-For counts as the one who comes. May be given several times
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Server")]
+    pub trusted_proxy: Vec<String>,
     /// Connections at once, of learners and of everybody else; fewer if the system allows fewer
     #[arg(long, value_name = "COUNT", default_value_t = 8192, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: u32,
     /// Connections at once from one address, or from one network of IPv6 addresses; those of this machine itself, and
-    /// of a proxy on it, are not counted
+    /// of a --trusted-proxy, are not counted
     #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_per_address: u32,

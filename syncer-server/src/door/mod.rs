@@ -9,6 +9,7 @@
 //! | `host` | the names that this server answers to |
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
+//! | `proxy` | proxies that say whom they bring |
 //! | `slow` | requests that show secrets |
 //! | `tls` | the certificate, and the next one |
 
@@ -18,6 +19,7 @@ mod guess;
 mod host;
 mod listen;
 mod patience;
+mod proxy;
 mod slow;
 mod tls;
 
@@ -30,14 +32,17 @@ use crate::errors::ServerError;
 /// The door that `config` asks for. The system is asked for as many sockets as it allows.
 ///
 /// # Errors
-/// - `Config`: a name is no name of a host, or of certificate and key one is missing.
+/// - `Config`: a name is no name of a host, a proxy no address, or of certificate and key one is missing.
 /// - `Certificate`: they cannot be used.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
     let names = host::Names::new(&config.allow_host, config.public_url.as_deref());
     let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
+    let proxies = proxy::Proxies::new(&config.trusted_proxy);
+    let proxies = proxies.map_err(|why| ServerError::Config { why: format!("--trusted-proxy: {why}") })?;
     let tls = certificate(config)?;
     let connections_max = descriptors::connections(descriptors::raise(), config.connections_max);
-    Ok(Door::new(connections_max, config.connections_per_address, names, tls))
+    let crowd = crowd::Crowd::new(connections_max, config.connections_per_address);
+    Ok(Door { crowd, names, proxies, tls })
 }
 
 /// Checks the certificate that `config` names, if it names one.

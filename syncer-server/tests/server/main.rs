@@ -17,6 +17,7 @@ mod layouts;
 mod log;
 mod monitoring;
 mod owner;
+mod proxy;
 mod replay;
 mod settings;
 mod socket;
