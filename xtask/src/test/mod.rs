@@ -7,6 +7,7 @@ mod bare;
 mod browsers;
 mod commands;
 mod documents;
+mod limits;
 mod newcomer;
 mod package;
 mod stages;
