@@ -6,6 +6,7 @@ mod arrows;
 mod bare;
 mod browsers;
 mod commands;
+mod deps;
 mod documents;
 mod limits;
 mod newcomer;
@@ -45,7 +46,11 @@ struct Ran {
 pub fn run(args: &Args) -> ExitCode {
     if args.list {
         for stage in STAGES {
-            let quick = if stage.when == When::All { "" } else { QUICK };
+            let quick = match stage.when {
+                When::Both | When::Quick => QUICK,
+                When::Asked => "asked",
+                When::All => "",
+            };
             println!("{:<12} {quick:<6} {}", stage.name, stage.what);
         }
         return ExitCode::SUCCESS;
