@@ -86,7 +86,7 @@ pub use backup::{BackedUp, backup};
 pub use config::{
     AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, ForkArgs, InviteArgs, InviteOrder,
     OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig, StatusArgs,
-    TableArgs, TokenArgs, TokenOrder, Verb, moved, parse,
+    TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};

@@ -25,7 +25,7 @@ pub use data::{BuiltIn, DataSource};
 pub use flags::{OF_THE_SERVER, RunFlags};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
-pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
+pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use name::RunName;
 pub use run::{
     INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config,

@@ -165,8 +165,13 @@ impl Client {
     }
 
     /// Introduces itself as learner `number`.
-    pub async fn introduced(mut self, number: u8) -> (Self, Welcome) {
-        self.send(&Message::Hello(hello(number))).await;
+    pub async fn introduced(self, number: u8) -> (Self, Welcome) {
+        self.introduced_as(hello(number)).await
+    }
+
+    /// Introduces itself by `hello`, which it signs.
+    pub async fn introduced_as(mut self, hello: Hello) -> (Self, Welcome) {
+        self.send(&Message::Hello(hello)).await;
         match self.next().await {
             Message::Welcome(welcome) => (self, *welcome),
             other => panic!("not a welcome: {other:?}"),
