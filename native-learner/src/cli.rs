@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use archipelago::engine::EngineKind;
 use archipelago::model::Preset;
+use archipelago::platform::trust_only;
 use archipelago::run::{Address, BatchChoice};
 use archipelago_cli::{Program, Span, range, some_time};
 use clap::{Args, Parser, Subcommand};
@@ -76,6 +77,27 @@ impl ComputeArgs {
     }
 }
 
+/// Whose certificates are believed.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct TrustArgs {
+    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+impl TrustArgs {
+    /// Has this program's connections believe them; to be called once, before the first connection.
+    ///
+    /// # Errors
+    /// `Usage`: the file cannot be read, or holds none.
+    pub(crate) fn apply(&self) -> Result<(), Failure> {
+        let Some(file) = &self.ca else { return Ok(()) };
+        let wrong = |why: String| Failure::usage(format!("--ca {}: {why}", file.display()));
+        let pem = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+        trust_only(&pem).map_err(|error| wrong(error.to_string()))
+    }
+}
+
 /// How to take part.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct JoinArgs {
@@ -84,6 +106,8 @@ pub(crate) struct JoinArgs {
     /// What the run's owner gave you to join, unless the link to it ends in #invite=…
     #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     invite: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
@@ -186,6 +210,8 @@ impl BenchArgs {
 pub(crate) struct DoctorArgs {
     /// The syncer to try: ws://HOST:PORT, a link to its page, or HOST:PORT
     syncer: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
     /// Print one JSON object

@@ -20,6 +20,7 @@ use crate::show::Show;
 
 pub(crate) fn join(args: &JoinArgs) -> Result<(), Failure> {
     let address = args.address()?;
+    args.trust.apply()?;
     let control = Control::new();
     control.set_duty_cycle(args.duty_cycle).map_err(Failure::usage)?;
     let identity = identity(args, &address)?;

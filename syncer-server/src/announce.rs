@@ -23,6 +23,9 @@ pub struct Announcement {
     pub url: String,
     /// What native learners join, invite included.
     pub join: String,
+    /// The server as this machine reaches it, ending with `/`.
+    #[serde(skip)]
+    here: String,
     /// For a class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classroom: Option<Classroom>,
@@ -53,12 +56,17 @@ impl Announcement {
     /// For a server that listens on `address` and asks for `invite`.
     #[must_use]
     pub fn new(config: &ServeConfig, address: SocketAddr, invite: Option<&Invite>, coloured: bool) -> Self {
-        let links = Links::of(address, config.public_url.as_deref());
+        let links = Links::of(address, config);
         let invite = fragment(invite);
+        // A certificate is for the name that others use, and for no address of this machine.
+        let here = match config.public_url.is_some() && config.tls_cert.is_some() {
+            true => links.best().to_owned(),
+            false => format!("{}://{}/", config.scheme(), from_here(address)),
+        };
         let url = format!("{}{invite}", links.best());
         let classroom = config.classroom.then(|| {
             let pages: Vec<String> = links.pages.iter().map(|page| format!("{page}{invite}")).collect();
-            let dashboard = format!("http://{}/dashboard{invite}", from_here(address));
+            let dashboard = format!("{here}dashboard{invite}");
             Classroom {
                 words: words(&pages, links.local_only, &dashboard),
                 links: pages,
@@ -72,7 +80,7 @@ impl Announcement {
         // The same place in the scheme of sockets: http is ws, https is wss.
         let join =
             format!("{}{SOCKET}{invite}", links.best().trim_end_matches('/').replacen("http", "ws", 1));
-        Self { event: "listening", address, url, join, classroom }
+        Self { event: "listening", address, url, join, here, classroom }
     }
 
     /// The dashboard from this machine, with what makes it the owner's. It is for the owner's eyes alone, and the part
@@ -80,7 +88,7 @@ impl Announcement {
     #[must_use]
     pub fn owner_link(&self, token: &str) -> String {
         let invite = self.url.split_once('#').map_or_else(String::new, |(_, invite)| format!("{invite}&"));
-        format!("http://{}/dashboard#{invite}token={token}", from_here(self.address))
+        format!("{}dashboard#{invite}token={token}", self.here)
     }
 }
 
@@ -173,6 +181,34 @@ mod tests {
 
         let said = announce("127.0.0.1:7700", |config| config.classroom = true).to_string();
         assert!(said.contains("only this machine can open that"), "{said}");
+    }
+
+    #[test]
+    fn with_a_certificate_all_links_say_so() {
+        let with = |public: Option<&str>| {
+            let said = announce("127.0.0.1:7700", |config| {
+                (config.tls_cert, config.classroom) = (Some("cert.pem".into()), true);
+                config.public_url = public.map(str::to_owned);
+            });
+            let watch = said.classroom.clone().unwrap().dashboard;
+            [said.url.clone(), said.join.clone(), said.owner_link("abc"), watch].map(|link| {
+                let (place, _) = link.split_once('#').unwrap();
+                place.to_owned()
+            })
+        };
+        let here = "https://127.0.0.1:7700";
+        let expected = ["/", "/v1/ws", "/dashboard", "/dashboard"].map(|path| format!("{here}{path}"));
+        assert_eq!(
+            with(None),
+            expected.map(|link| link.replace("https://127.0.0.1:7700/v1", "wss://127.0.0.1:7700/v1"))
+        );
+        let [url, join, owner, watch] = with(Some("https://class.example"));
+        assert_eq!((&*url, &*join), ("https://class.example/", "wss://class.example/v1/ws"));
+        assert_eq!(
+            [owner, watch],
+            ["https://class.example/dashboard"; 2],
+            "the certificate is for that name"
+        );
     }
 
     #[test]

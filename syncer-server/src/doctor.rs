@@ -5,7 +5,7 @@ use std::path::Path;
 use archipelago_cli::Bytes;
 
 use crate::config::ServeConfig;
-use crate::door::descriptors;
+use crate::door::{self, descriptors};
 use crate::errors::ServerError;
 use crate::memory::available_bytes;
 use crate::{bind, corpus};
@@ -27,7 +27,14 @@ pub struct Finding {
 
 /// Looks at everything that `serve` with these settings needs.
 pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
-    vec![cores(), memory(), sockets(config), address(config).await, data(config), disk(&config.dir)]
+    let mut findings =
+        vec![cores(), memory(), sockets(config), address(config).await, data(config), disk(&config.dir)];
+    if config.tls_cert.is_some() || config.tls_key.is_some() {
+        let found =
+            door::check_certificate(config).map(|()| "the certificate and its key are one pair".into());
+        findings.push(finding("tls", found));
+    }
+    findings
 }
 
 /// An error if one of `findings` does not work.

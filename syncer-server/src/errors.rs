@@ -30,9 +30,73 @@ exit_codes! {
         Memory = 18, "not enough memory";
         Init = 19, "a run cannot begin with the model of the folder that was given";
         NoSyncer = 20, "no syncer answers";
+        Certificate = 21, "the certificate or its key cannot be used";
         // As shells count it: 128 + SIGINT.
         Stopped = 130, "stopped at once by a second signal";
     }
+}
+
+/// Why a certificate and its key cannot be used. One sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file is not there or may not be read.
+    #[error("cannot read {}: {source}; give --{flag} a file in PEM form", .path.display())]
+    Unreadable {
+        /// The setting that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is larger than any certificate.
+    #[error("{} is larger than {most}: --{flag} takes a file in PEM form", .path.display())]
+    TooLarge {
+        /// The setting that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What it may have.
+        most: Bytes,
+    },
+    /// There is no certificate in the file.
+    #[error(
+        "{} holds no certificate: give --tls-cert the chain in PEM form, the server's own first",
+        .path.display()
+    )]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no private key in the file.
+    #[error("{} holds no private key: give --tls-key one in PEM form, without a passphrase", .path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key is of another certificate.
+    #[error(
+        "the key in {} is not that of the certificate in {}: give the two that belong together",
+        .key.display(),
+        .cert.display()
+    )]
+    Mismatch {
+        /// The file with the key.
+        key: PathBuf,
+        /// The file with the certificate.
+        cert: PathBuf,
+    },
+    /// The two cannot be used.
+    #[error(
+        "the certificate in {} cannot be used ({why}): give one of an RSA, ECDSA or Ed25519 key",
+        .cert.display()
+    )]
+    Unusable {
+        /// The file with the certificate.
+        cert: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
 }
 
 /// Why a verb failed. One sentence each: what is wrong, and what to do.
@@ -64,6 +128,9 @@ pub enum ServerError {
         /// What is wrong and what to do.
         why: String,
     },
+    /// The certificate or its key cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// The data is not there or may not be read.
     #[error("cannot read data {}: {source}; give --data a UTF-8 text file or a folder of them", .path.display())]
     DataUnreadable {
@@ -255,6 +322,7 @@ impl ServerError {
         let exit = match self {
             Self::System { .. } | Self::Internal { .. } => Exit::Failed,
             Self::ConfigFile(_) | Self::Setting(_) | Self::Config { .. } => Exit::Settings,
+            Self::Certificate(_) => Exit::Certificate,
             Self::DataUnreadable { .. } => Exit::DataUnreadable,
             Self::DataEmpty { .. } => Exit::DataEmpty,
             Self::DataBinary { .. } => Exit::DataBinary,

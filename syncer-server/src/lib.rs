@@ -86,10 +86,10 @@ pub use backup::{BackedUp, backup};
 pub use config::{
     AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, ForkArgs, InviteArgs, InviteOrder,
     OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig, StatusArgs,
-    TableArgs, TokenArgs, TokenOrder, Verb, moved, parse,
+    TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
-pub use errors::{Exit, ServerError};
+pub use errors::{CertificateError, Exit, ServerError};
 pub use export::{Exported, export};
 pub use fork::{Forked, fork};
 pub use hosting::{RunFigures, RunState, RunView, RunsView, host, order, runs};
@@ -104,6 +104,7 @@ pub use store::Store;
 pub use tape::{Member, ReplayedMerge};
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
@@ -148,7 +149,7 @@ pub async fn serve_and_tell(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<ServerStatus, ServerError> {
     let entrance = door::open(&config)?;
-    let links = listener.local_addr().ok().map(|address| Links::of(address, config.public_url.as_deref()));
+    let links = listener.local_addr().ok().map(|address| Links::of(address, &config));
     let restart = async {
         shutdown.await;
         running::restart()
@@ -158,6 +159,9 @@ pub async fn serve_and_tell(
     if let Some(remark) = http::remark(config.pages.as_deref()) {
         tracing::warn!("{remark}");
     }
+    let told = Arc::clone(&run.app);
+    let tell_renewal = move |shown| running::certificate(vec![Arc::clone(&told)], shown);
+    tokio::spawn(entrance.clone().renew(run.stopping.clone(), tell_renewal));
     let web = tokio::spawn(door::answer(listener, entrance, hosting::single(run.app), run.stopping));
     tell();
     let ended = run.work.await;

@@ -36,14 +36,15 @@ pub struct Links {
 }
 
 impl Links {
-    /// The links to a server that listens on `address`; `public` if its owner knows better.
+    /// The links to a server with the settings `config` that listens on `address`.
     #[must_use]
-    pub fn of(address: SocketAddr, public: Option<&str>) -> Self {
-        Self::among(address, public, &own_addresses())
+    pub fn of(address: SocketAddr, config: &ServeConfig) -> Self {
+        Self::among(address, config, &own_addresses())
     }
 
-    fn among(address: SocketAddr, public: Option<&str>, own: &[IpAddr]) -> Self {
-        if let Some(public) = public {
+    fn among(address: SocketAddr, config: &ServeConfig, own: &[IpAddr]) -> Self {
+        // Its owner may know better.
+        if let Some(public) = &config.public_url {
             return Self { pages: vec![format!("{}/", public.trim_end_matches('/'))], local_only: false };
         }
         let port = address.port();
@@ -55,7 +56,8 @@ impl Links {
             hosts.push(Ipv4Addr::LOCALHOST.into());
         }
         let local_only = hosts.iter().all(IpAddr::is_loopback);
-        let pages = hosts.iter().map(|&ip| format!("http://{}/", SocketAddr::new(ip, port))).collect();
+        let scheme = config.scheme();
+        let pages = hosts.iter().map(|&ip| format!("{scheme}://{}/", SocketAddr::new(ip, port))).collect();
         Self { pages, local_only }
     }
 
@@ -153,8 +155,9 @@ mod tests {
     #[test]
     fn links_lead_to_where_the_server_listens() {
         let lan: Vec<IpAddr> = vec!["192.168.7.5".parse().unwrap(), "10.0.0.3".parse().unwrap()];
-        let check = |address: &str, public, own: &[IpAddr], pages: &[&str], local_only| {
-            let links = Links::among(address.parse().unwrap(), public, own);
+        let check = |address: &str, public: Option<&str>, own: &[IpAddr], pages: &[&str], local_only| {
+            let config = ServeConfig { public_url: public.map(str::to_owned), ..ServeConfig::default() };
+            let links = Links::among(address.parse().unwrap(), &config, own);
             assert_eq!(links, Links { pages: pages.iter().map(ToString::to_string).collect(), local_only });
         };
         check("0.0.0.0:7700", None, &lan, &["http://192.168.7.5:7700/", "http://10.0.0.3:7700/"], false);
@@ -164,6 +167,9 @@ mod tests {
         check("10.1.2.3:80", None, &lan, &["http://10.1.2.3:80/"], false);
         check("[::1]:80", None, &lan, &["http://[::1]:80/"], true);
         check("127.0.0.1:80", Some("https://a.example/b"), &lan, &["https://a.example/b/"], false);
+        let config = ServeConfig { tls_cert: Some("cert.pem".into()), ..ServeConfig::default() };
+        let links = Links::among("10.1.2.3:443".parse().unwrap(), &config, &lan);
+        assert_eq!(links.pages, ["https://10.1.2.3:443/"]);
     }
 
     #[test]

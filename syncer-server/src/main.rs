@@ -11,8 +11,8 @@ use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
 use syncer_server::{
     Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
-    ServerError, Verb, backup, bind, examine, export, fork, glance, host, invite, judge, moved, order,
-    owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
+    ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite, judge, moved,
+    order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -120,7 +120,9 @@ async fn start_house(
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
     let exported = export(&args.dir, &args.out, args.dtype, args.licence.as_deref(), args.overwrite)?;
-    let (out, tensorboard, hides_names) = (&*args.out, args.tensorboard.as_deref(), args.hide_names);
+    let (out, tensorboard) = (&*args.out, args.tensorboard.as_deref());
+    // Learners were promised that nobody is told their names.
+    let hides_names = args.hide_names || hides_names(&args.dir);
     report(&args.dir, Reports { out, tensorboard, hides_names })?;
     match args.json {
         true => say(&serde_json::to_string(&exported).expect("plain data")),

@@ -10,7 +10,7 @@ use archipelago::wire::{Bye, CloseCode};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::actor::{Actor, ActorHandle, Final};
+use crate::actor::{Actor, ActorHandle, Command, Final};
 use crate::clock::Clock;
 use crate::config::ServeConfig;
 use crate::connection::Context;
@@ -155,6 +155,14 @@ impl Running {
             Ok(status)
         };
         Ok(Self { app, stopping, work: Box::pin(work) })
+    }
+}
+
+/// Tells the logs of runs of a certificate that came, and whether it is `shown` from now on.
+pub(crate) async fn certificate(apps: Vec<Arc<http::App>>, shown: bool) {
+    for app in apps {
+        // A run that has ended has no log to write.
+        app.context.actor.tell(Command::Happened(Happening::Certificate { shown })).await;
     }
 }
 

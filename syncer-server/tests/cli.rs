@@ -43,6 +43,13 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(3, &["--alert-loss", "0.9"], "--alert-loss 0.9 is out of range");
     check(3, &["--webhook", "chat.example"], "--webhook is no address");
     check(3, &["--public-url", "class.example"], "--public-url class.example is no link");
+    check(3, &["--tls-cert", &empty], "give --tls-key too");
+    check(
+        21,
+        &["--tls-cert", &empty, "--tls-key", &empty],
+        "empty.txt holds no certificate: give --tls-cert the chain",
+    );
+    check(3, &["--trusted-proxy", "caddy"], "--trusted-proxy: \"caddy\" is no address");
     check(4, &["--data", none.to_str().unwrap()], "none.txt");
     check(5, &["--data", &empty], "is empty");
     check(6, &["--data", &binary], "is not UTF-8 text (byte 4");

@@ -15,7 +15,8 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
      -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 
 /// The targets, as `tests/fuzz` names them.
-const TARGETS: [&str; 7] = ["wire", "codec", "shard", "settings", "model", "peer", "world"];
+const TARGETS: [&str; 10] =
+    ["wire", "codec", "shard", "settings", "model", "import", "tape", "learner", "peer", "world"];
 
 /// What to search, and how long.
 #[derive(clap::Args)]

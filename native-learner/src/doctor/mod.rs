@@ -26,6 +26,7 @@ impl Finding {
 
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let address = args.address()?;
+    args.trust.apply()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
     runtime.block_on(look(args, address.as_ref()))

@@ -25,6 +25,6 @@ pub use io::{
 };
 /// What only operating systems have.
 #[cfg(all(feature = "learner", not(target_family = "wasm")))]
-pub use native::{interrupted, open_private};
+pub use native::{TrustError, interrupted, open_private, trust_only};
 #[cfg(feature = "learner")]
 pub use sys::{Clock, Socket, fetch, random_bytes, sleep, yield_now};

@@ -33,6 +33,8 @@ pub enum Command {
     Input(Input),
     /// A socket was closed with this before the core heard of it, or in spite of what it knew.
     TurnedAway(Bye),
+    /// Something that the core has no part in happened.
+    Happened(Happening),
     /// An order of the owner, about this learner if it is about one.
     Order(Option<LearnerId>, Input, oneshot::Sender<Obeyed>),
     /// These settings hold from now on, and this is what changed.

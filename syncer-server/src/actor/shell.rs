@@ -250,6 +250,7 @@ impl Running {
             Command::TurnedAway(bye) => {
                 self.log(&state.record, Happening::TurnedAway { reason: bye.reason, times: 1 });
             }
+            Command::Happened(what) => self.log(&state.record, what),
             Command::Evaluated(evaluation, text, reply) => {
                 self.evaluated(evaluation, text);
                 state.saves.is_due |= self.syncer.is_over();

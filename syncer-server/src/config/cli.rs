@@ -105,7 +105,8 @@ pub struct ExportArgs {
     /// Folder to write an event file for TensorBoard to, made if it is not there
     #[arg(long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// Call learners by numbers in report.html, and leave out their devices
+    /// Call learners by numbers in report.html, and leave out their devices; so it is in any case if the run was served
+    /// with --hide-names
     #[arg(long)]
     pub hide_names: bool,
     /// One JSON line on standard output

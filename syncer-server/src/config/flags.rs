@@ -7,14 +7,17 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use super::ServeConfig;
 
 /// Settings of the server, which it has once for all runs.
-pub const OF_THE_SERVER: [&str; 14] = [
+pub const OF_THE_SERVER: [&str; 17] = [
     "runs",
     "dir",
     "listen",
     "public-url",
+    "tls-cert",
+    "tls-key",
     "pages",
     "allow-origin",
     "allow-host",
+    "trusted-proxy",
     "connections-max",
     "connections-per-address",
     "classroom",
@@ -116,6 +119,6 @@ mod tests {
         let run = command.find_subcommand("run").unwrap();
         let with_twin =
             run.get_arguments().filter(|arg| arg.get_env().is_some()).map(|arg| arg.get_id().as_str());
-        assert_eq!(with_twin.collect::<Vec<_>>(), ["settings", "url", "token", "yes"]);
+        assert_eq!(with_twin.collect::<Vec<_>>(), ["settings", "url", "ca", "token", "yes"]);
     }
 }

@@ -8,6 +8,9 @@ pub struct PlaceArgs {
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700", conflicts_with = "dir")]
     pub url: String,
+    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub ca: Option<PathBuf>,
     /// Folder of the run, to be looked at without asking a syncer
     #[arg(long, value_name = "FOLDER")]
     pub dir: Option<PathBuf>,

@@ -54,6 +54,13 @@ pub fn is_kept(key: &str) -> bool {
     !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init", "params"].contains(&key)
 }
 
+/// Whether the run in `dir` was begun or gone on with to tell nobody the learners' names.
+#[must_use]
+pub fn hides_names(dir: &Path) -> bool {
+    let text = std::fs::read_to_string(dir.join(SETTINGS_FILE)).unwrap_or_default();
+    key_of(&text, "hide-names").is_some_and(|value| value == "true")
+}
+
 impl Kept {
     /// What was `given` for the run in `dir` by all layers, of which the folder's is the lowest; `contradiction` is
     /// what the others say against that.
@@ -110,4 +117,23 @@ pub fn contradiction(given: &Sources, dir: &Path) -> Option<String> {
         (means(&value) != means(&kept))
             .then(|| format!("it was begun with --{key} {kept}, not --{key} {value}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_told_nobody_the_names_goes_on_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(SETTINGS_FILE);
+        assert!(!hides_names(dir.path()), "there is no file");
+        for (text, hidden) in
+            [("hide-names = true\n", true), ("hide-names = false\n", false), ("seed = 1", false)]
+        {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(hides_names(dir.path()), hidden, "{text}");
+        }
+        assert!(is_kept("hide-names"), "it is what the run keeps");
+    }
 }

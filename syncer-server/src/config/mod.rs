@@ -25,7 +25,7 @@ pub use data::{BuiltIn, DataSource};
 pub use flags::{OF_THE_SERVER, RunFlags};
 pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
-pub use kept::{Kept, PATHS, SETTINGS_FILE, is_kept};
+pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use name::RunName;
 pub use run::{
     INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config,
@@ -114,6 +114,13 @@ pub struct ServeConfig {
     /// addresses
     #[arg(long, value_name = "URL", help_heading = "Server")]
     pub public_url: Option<String>,
+    /// Certificate of this server, PEM: it then answers to https alone. The chain, its own first; read again when it
+    /// changes
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM; read again when it changes
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub tls_key: Option<PathBuf>,
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
     #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
     pub dir: PathBuf,
@@ -138,12 +145,16 @@ pub struct ServeConfig {
     /// local network; others are refused. May be given several times
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Server")]
     pub allow_host: Vec<String>,
+    /// Address of a proxy before this server, or a network of them as 172.16.0.0/12: whom it names in Forwarded or
+    /// X-Forwarded-For counts as the one who comes. May be given several times
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Server")]
+    pub trusted_proxy: Vec<String>,
     /// Connections at once, of learners and of everybody else; fewer if the system allows fewer
     #[arg(long, value_name = "COUNT", default_value_t = 8192, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: u32,
     /// Connections at once from one address, or from one network of IPv6 addresses; those of this machine itself, and
-    /// of a proxy on it, are not counted
+    /// of a --trusted-proxy, are not counted
     #[arg(long, value_name = "COUNT", default_value_t = 256, help_heading = "Server")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_per_address: u32,
@@ -202,6 +213,14 @@ pub struct ServeConfig {
     /// Log warnings and errors only (RUST_LOG goes further)
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
+}
+
+impl ServeConfig {
+    /// What links to the server itself begin with.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.tls_cert.is_some() { "https" } else { "http" }
+    }
 }
 
 impl Default for ServeConfig {

@@ -10,6 +10,9 @@ pub struct RunsArgs {
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
+    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// One JSON object on standard output, as /v1/runs gives it
     #[arg(long)]
     pub json: bool,
@@ -30,6 +33,9 @@ pub struct OrderArgs {
     /// Address of the syncer, as http://HOST:PORT or https://HOST
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
+    /// Believe the certificate authorities in this PEM file alone, as for a syncer whose certificate you made yourself
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Folder of the runs, whose admin.token is shown
     #[arg(long, value_name = "FOLDER", default_value = "runs")]
     pub runs: PathBuf,

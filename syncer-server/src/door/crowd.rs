@@ -40,26 +40,47 @@ impl Crowd {
         Self { open: Arc::default(), guesses: Arc::default(), all_max, address_max }
     }
 
-    /// A place for a connection from `address`, until it is dropped. This machine itself is counted in all alone: a
-    /// proxy here brings everybody from one address.
+    /// A place for a connection from `address`, until it is dropped. This machine itself, and a proxy that
+    /// `is_believed`, are counted in all alone: they bring everybody from one address.
     ///
     /// # Errors
     /// [`Full`]: there is none.
-    pub fn enter(&self, address: IpAddr) -> Result<Place, Full> {
-        let who = place_of(address);
+    pub fn enter(&self, address: IpAddr, is_believed: bool) -> Result<Place, Full> {
+        let who = match Who::at(address) {
+            Who::Address(_) if is_believed => Who::Proxy,
+            who => who,
+        };
         let mut open = self.open();
         if open.all >= self.all_max {
             return Err(Full::All);
         }
-        if let Some(who) = who {
-            let count = open.by_address.get(&who).copied().unwrap_or(0);
-            if count >= self.address_max {
-                return Err(Full::Address);
-            }
-            open.by_address.insert(who, count + 1);
-        }
+        self.count_in(&mut open, who)?;
         open.all += 1;
-        Ok(Place { crowd: self.clone(), who })
+        Ok(Place { crowd: self.clone(), who, is_brought: false })
+    }
+
+    /// A place for one request of somebody at `address`, whom a believed proxy brings: the connection is the proxy's.
+    ///
+    /// # Errors
+    /// [`Full::Address`]: there is none.
+    pub fn bring(&self, address: IpAddr) -> Result<Place, Full> {
+        let who = match Who::at(address) {
+            // The proxy's own machine is not ours.
+            Who::Here => Who::Proxy,
+            who => who,
+        };
+        self.count_in(&mut self.open(), who)?;
+        Ok(Place { crowd: self.clone(), who, is_brought: true })
+    }
+
+    fn count_in(&self, open: &mut Open, who: Who) -> Result<(), Full> {
+        let Who::Address(address) = who else { return Ok(()) };
+        let count = open.by_address.get(&address).copied().unwrap_or(0);
+        if count >= self.address_max {
+            return Err(Full::Address);
+        }
+        open.by_address.insert(address, count + 1);
+        Ok(())
     }
 
     /// Connections that are open.
@@ -73,49 +94,76 @@ impl Crowd {
     }
 }
 
-/// One connection that is counted.
+/// From where somebody comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// This machine.
+    Here,
+    /// A proxy that is believed, and that names nobody.
+    Proxy,
+    /// What one household or one rented machine connects from: an IPv4 address, or the first 64 bits of an IPv6
+    /// address, of which each has as many as it likes.
+    Address(IpAddr),
+}
+
+impl Who {
+    fn at(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        match address {
+            _ if address.is_loopback() => Self::Here,
+            IpAddr::V4(_) => Self::Address(address),
+            IpAddr::V6(v6) => Self::Address(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()),
+        }
+    }
+
+    fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(address),
+            Self::Here | Self::Proxy => None,
+        }
+    }
+}
+
+/// One connection that is counted, or one request that a proxy brings.
 pub struct Place {
     crowd: Crowd,
-    who: Option<IpAddr>,
+    who: Who,
+    is_brought: bool,
 }
 
 impl Place {
     /// Whether it is from this machine itself.
     pub fn is_local(&self) -> bool {
-        self.who.is_none()
+        self.who == Who::Here
+    }
+
+    /// Whether others come from where it comes from, who must not be locked out with it.
+    pub fn is_shared(&self) -> bool {
+        self.who.address().is_none()
     }
 
     /// How long its address must wait before it may show a secret again, if it showed too many that were wrong.
     pub fn guess_wait(&self) -> Option<Duration> {
-        self.crowd.guesses.wait(self.who?, Instant::now())
+        self.crowd.guesses.wait(self.who.address()?, Instant::now())
     }
 
     /// A secret that it showed was wrong.
     pub fn guessed(&self) {
-        self.crowd.guesses.note(self.who, Instant::now());
+        self.crowd.guesses.note(self.who.address(), Instant::now());
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.crowd.open();
-        open.all -= 1;
-        let Some(who) = self.who else { return };
+        if !self.is_brought {
+            open.all -= 1;
+        }
+        let Some(who) = self.who.address() else { return };
         match open.by_address.get_mut(&who) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(open.by_address.remove(&who)),
         }
-    }
-}
-
-/// What one household or one rented machine connects from: an IPv4 address, or the first 64 bits of an IPv6 address,
-/// of which each has as many as it likes. `None` is this machine.
-fn place_of(address: IpAddr) -> Option<IpAddr> {
-    let address = address.to_canonical();
-    match address {
-        _ if address.is_loopback() => None,
-        IpAddr::V4(_) => Some(address),
-        IpAddr::V6(v6) => Some(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()),
     }
 }
 
@@ -130,11 +178,12 @@ mod tests {
     #[test]
     fn one_address_cannot_take_all_places() {
         let crowd = Crowd::new(5, 2);
-        let places = ["192.0.2.1", "::ffff:192.0.2.1"].map(|address| crowd.enter(ip(address)).unwrap());
-        assert_eq!(crowd.enter(ip("192.0.2.1")).err(), Some(Full::Address));
-        let other = crowd.enter(ip("192.0.2.2")).unwrap();
+        let places =
+            ["192.0.2.1", "::ffff:192.0.2.1"].map(|address| crowd.enter(ip(address), false).unwrap());
+        assert_eq!(crowd.enter(ip("192.0.2.1"), false).err(), Some(Full::Address));
+        let other = crowd.enter(ip("192.0.2.2"), false).unwrap();
         drop(places);
-        assert!(crowd.enter(ip("192.0.2.1")).is_ok());
+        assert!(crowd.enter(ip("192.0.2.1"), false).is_ok());
         drop(other);
         assert_eq!(crowd.count(), 0);
         assert!(crowd.open().by_address.is_empty());
@@ -143,15 +192,32 @@ mod tests {
     #[test]
     fn a_network_is_one_address_however_many_it_has() {
         let crowd = Crowd::new(9, 2);
-        let _places = ["2001:db8::1", "2001:db8::2"].map(|address| crowd.enter(ip(address)).unwrap());
-        assert_eq!(crowd.enter(ip("2001:db8::ffff:3")).err(), Some(Full::Address));
-        assert!(crowd.enter(ip("2001:db8:0:1::1")).is_ok());
+        let _places = ["2001:db8::1", "2001:db8::2"].map(|address| crowd.enter(ip(address), false).unwrap());
+        assert_eq!(crowd.enter(ip("2001:db8::ffff:3"), false).err(), Some(Full::Address));
+        assert!(crowd.enter(ip("2001:db8:0:1::1"), false).is_ok());
     }
 
     #[test]
     fn this_machine_is_counted_in_all_alone() {
         let crowd = Crowd::new(3, 1);
-        let _places = ["127.0.0.1", "127.0.0.1", "::1"].map(|address| crowd.enter(ip(address)).unwrap());
-        assert_eq!(crowd.enter(ip("192.0.2.1")).err(), Some(Full::All));
+        let _places =
+            ["127.0.0.1", "127.0.0.1", "::1"].map(|address| crowd.enter(ip(address), false).unwrap());
+        assert_eq!(crowd.enter(ip("192.0.2.1"), false).err(), Some(Full::All));
+    }
+
+    #[test]
+    fn a_proxy_is_counted_in_all_alone_and_whom_it_brings_by_their_address() {
+        let crowd = Crowd::new(2, 1);
+        let proxies = ["192.0.2.1", "192.0.2.1"].map(|address| crowd.enter(ip(address), true).unwrap());
+        assert_eq!(crowd.enter(ip("192.0.2.1"), true).err(), Some(Full::All));
+        let brought = crowd.bring(ip("198.51.100.7")).unwrap();
+        assert_eq!(crowd.bring(ip("198.51.100.7")).err(), Some(Full::Address));
+        assert_eq!(crowd.count(), 2, "its connection is the proxy's");
+        drop((brought, proxies));
+        assert_eq!((crowd.count(), crowd.open().by_address.len()), (0, 0));
+        // Nobody becomes one of this machine by what a proxy says.
+        let [own, brought] =
+            [crowd.enter(ip("127.0.0.1"), true), crowd.bring(ip("127.0.0.1"))].map(Result::unwrap);
+        assert_eq!((own.is_local(), brought.is_local(), brought.is_shared()), (true, false, true));
     }
 }

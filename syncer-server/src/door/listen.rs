@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{StatusCode, header};
 use axum::middleware;
+use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -23,34 +26,50 @@ use tower_service::Service;
 use super::crowd::{Crowd, Full, Place};
 use super::host::{Names, check};
 use super::patience::{Coming, Going, STALL_MAX};
+use super::proxy::{Contradiction, Held, Proxies};
 use super::slow::slow;
+use super::tls::Tls;
 
 /// Longest time from the beginning of a request's header to its end, and that a connection waits for its next request.
 /// A browser sends a header in one packet.
 const HEADER_WAIT: Duration = Duration::from_secs(10);
 /// Largest header of a request, in bytes.
 const HEADER_BYTES_MAX: usize = 32 << 10;
+/// When whoever finds no room is told to come back, in seconds.
+const RETRY_S: &str = "10";
+/// What is said where two headers name different people.
+const CONTRADICTION: &str =
+    "Forwarded and X-Forwarded-For name different addresses: have the proxy pass on one of them\n";
 /// Wait after the system had no connection to give: files that others close are what it then lacks.
 const ACCEPT_WAIT: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// What is checked of everybody.
 #[derive(Clone)]
 pub struct Door {
-    crowd: Crowd,
-    names: Names,
+    pub(super) crowd: Crowd,
+    pub(super) names: Names,
+    pub(super) proxies: Proxies,
+    /// With this alone, if it is there.
+    pub(super) tls: Option<Tls>,
 }
 
 impl Door {
-    /// A door for `connections_max` in all, `address_max` from one address, that answers to `names`.
-    pub fn new(connections_max: u32, address_max: u32, names: Names) -> Self {
-        Self { crowd: Crowd::new(connections_max, address_max), names }
+    /// Looks for new certificates until told to stop, and tells of each whether it is shown from now on.
+    pub async fn renew<F: Future<Output = ()>>(
+        self,
+        stopping: watch::Receiver<bool>,
+        tell: impl Fn(bool) -> F,
+    ) {
+        if let Some(tls) = self.tls {
+            tls.renew(stopping, tell).await;
+        }
     }
 }
 
 /// Answers requests until told to stop.
 pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
     let router = router.layer(middleware::from_fn(slow));
-    let router = router.layer(middleware::from_fn_with_state(door.names, check));
+    let router = router.layer(middleware::from_fn_with_state(door.names.clone(), check));
     let (mut wait, ended) = (ACCEPT_WAIT[0], stopping.clone());
     let mut stopped = pin!(async move { drop(stopping.wait_for(|stopped| *stopped).await) });
     loop {
@@ -61,7 +80,7 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
         match accepted {
             Ok((stream, address)) => {
                 wait = ACCEPT_WAIT[0];
-                admit(stream, address.ip(), &door.crowd, &router, &ended);
+                admit(stream, address.ip(), &door, &router, &ended);
             }
             // Somebody who went away again is nothing to wait for.
             Err(error) if is_of_the_peer(&error) => {}
@@ -77,35 +96,84 @@ pub async fn answer(listener: TcpListener, door: Door, router: Router, mut stopp
 }
 
 /// Answers `stream` in a task of its own, if there is room.
-fn admit(stream: TcpStream, address: IpAddr, crowd: &Crowd, router: &Router, ended: &watch::Receiver<bool>) {
-    match crowd.enter(address) {
-        Ok(place) => {
-            // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "a connection stays slow");
-            }
-            tokio::spawn(serve(stream, place, router.clone(), ended.clone()));
-        }
+fn admit(stream: TcpStream, address: IpAddr, door: &Door, router: &Router, ended: &watch::Receiver<bool>) {
+    let is_believed = door.proxies.has(address);
+    let place = match door.crowd.enter(address, is_believed) {
+        Ok(place) => place,
         Err(full) => {
             tracing::debug!(%address, ?full, "a connection too many");
-            refuse(&stream, full);
+            // Whoever wants TLS would not understand it.
+            if door.tls.is_none() {
+                refuse(&stream, full);
+            }
+            return;
+        }
+    };
+    // Short messages must not wait for the acknowledgement of those before (Nagle, delayed ACK).
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection stays slow");
+    }
+    let (door, ended) = (door.clone(), ended.clone());
+    let caller = Caller { place: Arc::new(place), is_believed, door, router: router.clone() };
+    tokio::spawn(async move {
+        match caller.door.tls.clone() {
+            None => serve(Going::new(stream, STALL_MAX), caller, ended).await,
+            Some(tls) => match tls.shake_hands(stream).await {
+                Ok(stream) => serve(stream, caller, ended).await,
+                Err(error) => tracing::debug!(%error, "no TLS with somebody"),
+            },
+        }
+    });
+}
+
+/// Whoever is at the other end of a connection.
+struct Caller {
+    /// Whoever takes the connection over, as a learner's socket does, takes its place along.
+    place: Arc<Place>,
+    /// A proxy that says whom it brings.
+    is_believed: bool,
+    door: Door,
+    router: Router,
+}
+
+impl Caller {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
+        let brought = match self.is_believed {
+            true => self.door.proxies.brought(request.headers()),
+            false => Ok(None),
+        };
+        let brought = match brought.map(|brought| brought.map(|address| self.door.crowd.bring(address))) {
+            Ok(None) => None,
+            Ok(Some(Ok(place))) => Some(Arc::new(place)),
+            Ok(Some(Err(full))) => {
+                let retry = [(header::RETRY_AFTER, RETRY_S)];
+                return (StatusCode::SERVICE_UNAVAILABLE, retry, reason(full)).into_response();
+            }
+            Err(Contradiction) => return (StatusCode::BAD_REQUEST, CONTRADICTION).into_response(),
+        };
+        request.extensions_mut().insert(Arc::clone(brought.as_ref().unwrap_or(&self.place)));
+        let request = request.map(|body| Body::new(Coming::new(body, STALL_MAX)));
+        let response = into_ok(self.router.clone().call(request).await);
+        match brought {
+            Some(place) => response.map(|body| Body::new(Held { body, _place: place })),
+            None => response,
         }
     }
 }
 
-async fn serve(stream: TcpStream, place: Place, router: Router, mut ended: watch::Receiver<bool>) {
-    // Whoever takes the connection over, as a learner's socket does, takes its place along.
-    let place = Arc::new(place);
-    let answered = service_fn(move |mut request: Request<Incoming>| {
-        let mut router = router.clone();
-        request.extensions_mut().insert(Arc::clone(&place));
-        let request = request.map(|body| Body::new(Coming::new(body, STALL_MAX)));
-        async move { Ok::<Response<Body>, Infallible>(into_ok(router.call(request).await)) }
+/// Answers what comes over `stream`.
+async fn serve<S>(stream: S, caller: Caller, mut ended: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let caller = Arc::new(caller);
+    let answered = service_fn(move |request: Request<Incoming>| {
+        let answered = Arc::clone(&caller).answer(request);
+        async move { Ok::<Response<Body>, Infallible>(answered.await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_WAIT).max_buf_size(HEADER_BYTES_MAX);
-    let mut connection =
-        pin!(http.serve_connection(TokioIo::new(Going::new(stream, STALL_MAX)), answered).with_upgrades());
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answered).with_upgrades());
     let stopped = async move { drop(ended.wait_for(|stopped| *stopped).await) };
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -127,14 +195,19 @@ fn into_ok<T>(result: Result<T, Infallible>) -> T {
     }
 }
 
-/// Says why, as far as that costs nothing, and hangs up.
-fn refuse(stream: &TcpStream, full: Full) {
-    let why = match full {
+/// What whoever is over a limit is told.
+fn reason(full: Full) -> &'static str {
+    match full {
         Full::All => "too many are connected: come back later\n",
         Full::Address => "too many connections come from your address: close some of them\n",
-    };
+    }
+}
+
+/// Says why, as far as that costs nothing, and hangs up.
+fn refuse(stream: &TcpStream, full: Full) {
+    let why = reason(full);
     let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 10\r\nconnection: close\r\n\
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_S}\r\nconnection: close\r\n\
          content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\r\n{why}",
         why.len()
     );

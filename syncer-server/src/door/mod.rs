@@ -1,5 +1,5 @@
-//! The front door: who may connect, how many at once, how long they may take to say what they want, and by which name
-//! they must call this server.
+//! The front door: who may connect, how many at once, how long they may take to say what they want, by which name they
+//! must call this server, and with which certificate it answers.
 //!
 //! | file | concept |
 //! |---|---|
@@ -9,7 +9,9 @@
 //! | `host` | the names that this server answers to |
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
+//! | `proxy` | proxies that say whom they bring |
 //! | `slow` | requests that show secrets |
+//! | `tls` | the certificate, and the next one |
 
 mod crowd;
 pub mod descriptors;
@@ -17,7 +19,9 @@ mod guess;
 mod host;
 mod listen;
 mod patience;
+mod proxy;
 mod slow;
+mod tls;
 
 pub use crowd::Place;
 pub use listen::{Door, answer};
@@ -28,10 +32,37 @@ use crate::errors::ServerError;
 /// The door that `config` asks for. The system is asked for as many sockets as it allows.
 ///
 /// # Errors
-/// `Config`: a name is no name of a host.
+/// - `Config`: a name is no name of a host, a proxy no address, or of certificate and key one is missing.
+/// - `Certificate`: they cannot be used.
 pub fn open(config: &ServeConfig) -> Result<Door, ServerError> {
     let names = host::Names::new(&config.allow_host, config.public_url.as_deref());
     let names = names.map_err(|why| ServerError::Config { why: format!("--allow-host: {why}") })?;
+    let proxies = proxy::Proxies::new(&config.trusted_proxy);
+    let proxies = proxies.map_err(|why| ServerError::Config { why: format!("--trusted-proxy: {why}") })?;
+    let tls = certificate(config)?;
     let connections_max = descriptors::connections(descriptors::raise(), config.connections_max);
-    Ok(Door::new(connections_max, config.connections_per_address, names))
+    let crowd = crowd::Crowd::new(connections_max, config.connections_per_address);
+    Ok(Door { crowd, names, proxies, tls })
+}
+
+/// Checks the certificate that `config` names, if it names one.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn check_certificate(config: &ServeConfig) -> Result<(), ServerError> {
+    certificate(config).map(drop)
+}
+
+fn certificate(config: &ServeConfig) -> Result<Option<tls::Tls>, ServerError> {
+    let wrong = |why: &str| Err(ServerError::Config { why: why.into() });
+    let is_plain = config.public_url.as_deref().is_some_and(|url| url.starts_with("http://"));
+    match (&config.tls_cert, &config.tls_key) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) if is_plain => {
+            wrong("--public-url begins with http://, and with --tls-cert the server answers to https alone")
+        }
+        (Some(cert), Some(key)) => tls::Tls::open(cert, key).map(Some),
+        (Some(_), None) => wrong("--tls-cert needs the key of the certificate: give --tls-key too"),
+        (None, Some(_)) => wrong("--tls-key needs its certificate: give --tls-cert too"),
+    }
 }

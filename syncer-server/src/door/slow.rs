@@ -12,8 +12,8 @@ use tokio::time::sleep;
 
 use super::crowd::Place;
 
-/// A wrong secret from this machine itself is answered so much later, and never locked out: behind a proxy that is
-/// everybody, the owner among them.
+/// A wrong secret from this machine itself, or from a proxy that does not say whom it brings, is answered so much
+/// later, and never locked out: that is everybody, the owner among them.
 const LOCAL_WAIT: Duration = Duration::from_millis(250);
 /// What an answer that has a time to come back later says if it does not say another.
 const RETRY_S: &str = "10";
@@ -33,7 +33,7 @@ pub(super) async fn slow(request: Request, next: Next) -> Response {
     if let Some(place) = place.filter(|_| [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status))
     {
         place.guessed();
-        if place.is_local() {
+        if place.is_shared() {
             sleep(LOCAL_WAIT).await;
         }
     }
@@ -68,7 +68,8 @@ mod tests {
         };
         let mut router = Router::new().route("/", get(secret)).layer(middleware::from_fn(slow));
         let crowd = Crowd::new(2, 2);
-        let [anne, bert] = [1, 2].map(|last| Arc::new(crowd.enter(IpAddr::from([192, 0, 2, last])).unwrap()));
+        let [anne, bert] =
+            [1, 2].map(|last| Arc::new(crowd.enter(IpAddr::from([192, 0, 2, last]), false).unwrap()));
         let mut ask = |place: &Arc<Place>, shown: Option<&str>| {
             let request = Request::builder().uri("/").extension(Arc::clone(place));
             let request = shown

@@ -1,10 +1,13 @@
 //! Asking a running syncer.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use ureq::Agent;
 use ureq::http::{Method, Request, StatusCode, request};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::errors::ServerError;
 
@@ -20,14 +23,23 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Longest sentence of a server that is repeated, in bytes.
 const SENTENCE_BYTES_MAX: usize = 1_000;
 
-/// `GET path` of the syncer at `url`, as JSON.
+/// A syncer that is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// Its address.
+    pub url: &'a str,
+    /// File with the authorities whose certificates are believed, if those are not the public ones.
+    pub ca: Option<&'a Path>,
+}
+
+/// `GET path` of the syncer at `site`, as JSON.
 ///
 /// # Errors
 /// `NoSyncer`: nobody answers there, or something that is no syncer of ours.
-pub fn get<T: DeserializeOwned>(url: &str, path: &str) -> Result<T, ServerError> {
+pub fn get<T: DeserializeOwned>(site: Site<'_>, path: &str) -> Result<T, ServerError> {
     let (status, body) =
-        ask(url, path, ANSWER_WITHIN, |request| Ok(request.method("GET").body(String::new())?))?;
-    let no_syncer = |why| ServerError::NoSyncer { url: base(url).to_owned(), why };
+        ask(site, path, ANSWER_WITHIN, |request| Ok(request.method("GET").body(String::new())?))?;
+    let no_syncer = |why| ServerError::NoSyncer { url: base(site.url).to_owned(), why };
     if !status.is_success() {
         return Err(no_syncer(match sentence(&body) {
             Some(said) => format!("{path} answers {status}: {said}"),
@@ -38,18 +50,18 @@ pub fn get<T: DeserializeOwned>(url: &str, path: &str) -> Result<T, ServerError>
         .map_err(|error| no_syncer(format!("{path} answers something else ({error})")))
 }
 
-/// Sends an order with the owner's `token` to the server at `url`; whether it was carried out, and what was said.
+/// Sends an order with the owner's `token` to the server at `site`; whether it was carried out, and what was said.
 ///
 /// # Errors
 /// `NoSyncer`: nobody answers there.
 pub fn order_to(
-    url: &str,
+    site: Site<'_>,
     method: Method,
     path: &str,
     token: &str,
     body: String,
 ) -> Result<(bool, String), ServerError> {
-    let (status, said) = ask(url, path, DONE_WITHIN, |request| {
+    let (status, said) = ask(site, path, DONE_WITHIN, |request| {
         let request = request.method(method).header("content-type", "application/json");
         Ok(request.header("authorization", format!("Bearer {token}")).body(body)?)
     })?;
@@ -68,19 +80,38 @@ fn base(url: &str) -> &str {
     url.split(['#', '?']).next().unwrap_or_default().trim_end_matches('/')
 }
 
-/// One exchange with the syncer at `url`, with the request that `make` makes.
+/// The certificates in the file of authorities, if one is given.
+fn authorities(ca: Option<&Path>) -> Result<RootCerts, String> {
+    let Some(file) = ca else { return Ok(RootCerts::WebPki) };
+    let wrong = |why: String| format!("--ca {}: {why}", file.display());
+    let pem = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| wrong(error.to_string()))? {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() {
+        return Err(wrong("it holds no certificate in PEM form".into()));
+    }
+    Ok(RootCerts::Specific(Arc::new(certificates)))
+}
+
+/// One exchange with the syncer at `site`, with the request that `make` makes.
 fn ask(
-    url: &str,
+    site: Site<'_>,
     path: &str,
     within: Duration,
     make: impl FnOnce(request::Builder) -> Result<Request<String>, ureq::Error>,
 ) -> Result<(StatusCode, Vec<u8>), ServerError> {
-    let base = base(url);
+    let base = base(site.url);
     let no_syncer = |why: String| ServerError::NoSyncer { url: base.to_owned(), why };
     if !base.starts_with("http://") && !base.starts_with("https://") {
         return Err(no_syncer("an address begins with http:// or https://".into()));
     }
+    let trusted = authorities(site.ca).map_err(no_syncer)?;
     let agent: Agent = Agent::config_builder()
+        .tls_config(TlsConfig::builder().root_certs(trusted).build())
         .http_status_as_error(false)
         .max_redirects(0)
         .timeout_connect(Some(CONNECT_WITHIN))

@@ -15,7 +15,7 @@ use crate::errors::ServerError;
 use crate::status::{LogQuery, PAGE_MAX, log_of};
 use folder::Folder;
 
-pub(crate) use fetch::{get, order_to};
+pub(crate) use fetch::{Site, get, order_to};
 pub(crate) use text::{Side, UNKNOWN, count, nats, percent, plain, table};
 
 /// Pages of learners that are asked for, at most.
@@ -29,7 +29,7 @@ const PAGES_MAX: usize = 1_000;
 pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
     let status = match &args.place.dir {
         Some(dir) => Folder::open(dir)?.status()?,
-        None => get(&args.place.url, path::STATUS)?,
+        None => get(site(&args.place), path::STATUS)?,
     };
     if args.json { Ok(status.to_string()) } else { shown(&args.place, show::status(&status)) }
 }
@@ -41,7 +41,7 @@ pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
 pub fn history(args: &TableArgs) -> Result<String, ServerError> {
     let series: Value = match &args.place.dir {
         Some(dir) => as_json(&Folder::open(dir)?.series()?),
-        None => get(&args.place.url, path::SERIES)?,
+        None => get(site(&args.place), path::SERIES)?,
     };
     match (args.json, args.csv) {
         (true, _) => Ok(series.to_string()),
@@ -57,7 +57,7 @@ pub fn history(args: &TableArgs) -> Result<String, ServerError> {
 pub fn learners(args: &TableArgs) -> Result<String, ServerError> {
     let pages: Vec<Value> = match &args.place.dir {
         Some(dir) => Folder::open(dir)?.learners()?.iter().map(as_json).collect(),
-        None => asked(&args.place.url)?,
+        None => asked(site(&args.place))?,
     };
     let mut learners = Vec::new();
     for page in pages {
@@ -83,7 +83,7 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
         }
         None => {
             let name: String = query.name.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            get(&args.place.url, &format!("{}?limit={}&name={name}", path::LOG, query.limit))?
+            get(site(&args.place), &format!("{}?limit={}&name={name}", path::LOG, query.limit))?
         }
     };
     if args.json {
@@ -93,12 +93,17 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
     shown(&args.place, show::events(&log))
 }
 
+/// The syncer that is asked.
+fn site(place: &PlaceArgs) -> Site<'_> {
+    Site { url: &place.url, ca: place.ca.as_deref() }
+}
+
 /// All pages of learners.
-fn asked(url: &str) -> Result<Vec<Value>, ServerError> {
+fn asked(at: Site<'_>) -> Result<Vec<Value>, ServerError> {
     let mut pages = Vec::new();
     for number in 0..PAGES_MAX {
         let offset = number * PAGE_MAX;
-        let page: Value = get(url, &format!("{}?offset={offset}&limit={PAGE_MAX}", path::LEARNERS))?;
+        let page: Value = get(at, &format!("{}?offset={offset}&limit={PAGE_MAX}", path::LEARNERS))?;
         let is_last = page["total"].as_u64().is_none_or(|total| total <= (offset + PAGE_MAX) as u64);
         pages.push(page);
         if is_last {

@@ -12,7 +12,7 @@ use super::routes;
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
 use crate::links::Links;
-use crate::running::blocking;
+use crate::running::{self, blocking};
 use crate::{door, http};
 
 /// Serves every run in the folder of `config` on `listener` until `shutdown` resolves. Once the runs are listed there,
@@ -33,13 +33,16 @@ pub async fn host(
     };
     let entrance = door::open(&config)?;
     let address = listener.local_addr().ok();
-    let links = address.map(|address| Links::of(address, config.public_url.as_deref()).pages);
+    let links = address.map(|address| Links::of(address, &config).pages);
     let (house, names) = blocking(move || House::open(folder, config, links.unwrap_or_default())).await??;
     if let Some(remark) = http::remark(house.server().pages.as_deref()) {
         tracing::warn!("{remark}");
     }
     let house = Arc::new(house);
     let (stop, stopping) = watch::channel(false);
+    let told = Arc::clone(&house);
+    let tell_renewal = move |shown| running::certificate(told.served(), shown);
+    tokio::spawn(entrance.clone().renew(stopping.clone(), tell_renewal));
     let web = tokio::spawn(door::answer(listener, entrance, routes::router(Arc::clone(&house)), stopping));
     tell();
     let starting = names.into_iter().map(|name| {

@@ -155,6 +155,16 @@ impl House {
         self.read().keys().map(ToString::to_string).collect()
     }
 
+    /// The runs that are served.
+    pub(super) fn served(&self) -> Vec<Arc<App>> {
+        let runs = self.read();
+        let app = |hosted: &Hosted| match hosted {
+            Hosted::Served(served) => Some(Arc::clone(&served.app)),
+            _ => None,
+        };
+        runs.values().filter_map(app).collect()
+    }
+
     /// The routes of a run; else why it has none.
     pub(super) fn router(&self, name: &str) -> Result<Router, Option<RunState>> {
         let runs = self.read();

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::view::{RunView, RunsView};
 use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
-use crate::glance::{Side, UNKNOWN, count, get, nats, order_to, percent, plain, table};
+use crate::glance::{Side, Site, UNKNOWN, count, get, nats, order_to, percent, plain, table};
 use crate::store::is_there;
 
 /// The runs of a server, as `args` ask for them.
@@ -19,7 +19,7 @@ use crate::store::is_there;
 /// # Errors
 /// `NoSyncer`: nobody answers there.
 pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
-    let view: RunsView = get(&args.url, path::RUNS)?;
+    let view: RunsView = get(Site { url: &args.url, ca: args.ca.as_deref() }, path::RUNS)?;
     if args.json {
         return Ok(serde_json::to_string(&view).expect("plain data"));
     }
@@ -63,7 +63,7 @@ fn row(run: &RunView) -> Vec<String> {
 /// - `Config`: the order makes no sense, was not meant, or the server refuses it.
 /// - `NoSyncer`: nobody answers there.
 pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
-    let OrderArgs { order, name, settings, url, runs, token, yes, flags } = args;
+    let OrderArgs { order, name, settings, url, ca, runs, token, yes, flags } = args;
     let given = settings.as_ref().map(|_| "settings").or(flags.first());
     if let Some(flag) = given.filter(|_| *order != RunOrder::Create) {
         let why = format!("--{flag} is for create alone: a run keeps its own settings");
@@ -84,7 +84,7 @@ pub fn order(args: &OrderArgs) -> Result<String, ServerError> {
         RunOrder::Delete => (Method::DELETE, format!("{}/{name}", path::RUNS), String::new()),
         _ => (Method::POST, format!("{}/{name}/{}", path::RUNS, order.path()), String::new()),
     };
-    let (is_done, words) = order_to(url, method, &route, &token, body)?;
+    let (is_done, words) = order_to(Site { url, ca: ca.as_deref() }, method, &route, &token, body)?;
     match is_done {
         true => Ok(words.trim_end().to_owned()),
         false => Err(ServerError::Config { why: words.trim_end().to_owned() }),

@@ -28,6 +28,9 @@ const PIECES_AHEAD: usize = 2;
 /// Time that a peer may take for one piece.
 const PIECE_WITHIN: Duration = Duration::from_secs(30);
 
+/// Downloads at once.
+const EXPORTS_MAX: usize = 1;
+
 /// Seconds after which one who was turned away may try again.
 const RETRY_S: &str = "30";
 
@@ -45,7 +48,7 @@ impl Exports {
     /// under the licence that its owner chose.
     #[must_use]
     pub fn new(spec: RunSpec, is_decoder: bool, store: Arc<Store>, licence: Option<String>) -> Self {
-        Self { spec, is_decoder, store, licence, turn: Arc::new(Semaphore::new(1)) }
+        Self { spec, is_decoder, store, licence, turn: Arc::new(Semaphore::new(EXPORTS_MAX)) }
     }
 
     /// What the run is.

@@ -14,10 +14,20 @@ use tokio::time::timeout;
 /// resumes one. With 2 bytes a parameter all of them together take no more than Θ and Θ̂ do.
 const VERSIONS_MAX: usize = 4;
 
+/// Answers under way at once. More would not come sooner, since they share one line.
+const ANSWERS_MAX: usize = 64;
+
+/// Requests that wait for their turn at once, and for how long each does.
+const WAITING_MAX: usize = 512;
+const WAIT: Duration = Duration::from_secs(4);
+
+/// How long an answer takes up a turn.
+const TURN_MAX: Duration = Duration::from_secs(10);
+
 /// Who gets parameters, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Answers under way at once. More would not come sooner, since they share one line.
+    /// Answers under way at once.
     pub answers_max: usize,
     /// Requests that wait for their turn at once.
     pub waiting_max: usize,
@@ -30,12 +40,7 @@ pub struct Terms {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self {
-            answers_max: 64,
-            waiting_max: 512,
-            wait: Duration::from_secs(4),
-            turn: Duration::from_secs(10),
-        }
+        Self { answers_max: ANSWERS_MAX, waiting_max: WAITING_MAX, wait: WAIT, turn: TURN_MAX }
     }
 }
 

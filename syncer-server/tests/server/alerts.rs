@@ -47,7 +47,7 @@ async fn an_owner_is_told_that_nobody_is_there_and_that_somebody_came() {
     let status = server.status().await;
     assert_eq!((&status["alerts"][0]["kind"], &status["run"]), (&"noLearner".into(), &notice["run"]));
     assert!(status["alerts"][0]["text"].as_str().unwrap().starts_with(text), "{}", status["alerts"]);
-    let place = PlaceArgs { url: format!("http://{}", server.address), dir: None };
+    let place = PlaceArgs { url: format!("http://{}", server.address), ca: None, dir: None };
     let looked = tokio::task::spawn_blocking(|| glance::status(&StatusArgs { place, json: false }));
     let looked = looked.await.unwrap().unwrap();
     assert!(looked.contains(&format!("ALERT          {text}")), "{looked}");

@@ -11,11 +11,11 @@ type Printed = Result<String, ServerError>;
 
 fn asking(server: &Server) -> PlaceArgs {
     // As a link that people are given.
-    PlaceArgs { url: format!("http://{}/#invite=x", server.address), dir: None }
+    PlaceArgs { url: format!("http://{}/#invite=x", server.address), ca: None, dir: None }
 }
 
 fn folder(dir: &Path) -> PlaceArgs {
-    PlaceArgs { url: String::new(), dir: Some(dir.to_owned()) }
+    PlaceArgs { url: String::new(), ca: None, dir: Some(dir.to_owned()) }
 }
 
 async fn apart(look: impl FnOnce() -> Printed + Send + 'static) -> Printed {
@@ -106,7 +106,7 @@ async fn says_in_one_sentence_what_is_not_there() {
     let server = Server::start(config(dir.path())).await;
     let page = format!("http://{}/teach", server.address);
     for url in [format!("http://{free}"), "ftp://host".into(), "localhost".into(), page] {
-        let error = status(&PlaceArgs { url: url.clone(), dir: None }, false).await.unwrap_err();
+        let error = status(&PlaceArgs { url: url.clone(), ca: None, dir: None }, false).await.unwrap_err();
         assert_eq!(error.exit_code(), 20, "{error}");
         let text = error.to_string();
         assert!(text.starts_with(&format!("no syncer answers at {url} (")), "{text}");

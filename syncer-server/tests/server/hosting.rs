@@ -221,7 +221,7 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     }
     let url = format!("http://{}", house.address);
     let ask = |url: String| {
-        let args = StatusArgs { place: PlaceArgs { url, dir: None }, json: false };
+        let args = StatusArgs { place: PlaceArgs { url, ca: None, dir: None }, json: false };
         tokio::task::spawn_blocking(move || glance::status(&args))
     };
     let error = ask(url.clone()).await.unwrap().unwrap_err().to_string();

@@ -20,8 +20,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::protocol::Message as Frame;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
+use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config};
 
 /// No answer takes so long, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -139,10 +140,15 @@ pub struct End {
 
 impl Client {
     pub async fn connect(server: &Server) -> Self {
-        let mut request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
+        let request = format!("ws://{}/v1/ws", server.address).into_client_request().unwrap();
+        Self::connect_by(request, None).await
+    }
+
+    /// Connects with a request of the caller's, who may bring a way to speak TLS.
+    pub async fn connect_by(mut request: Request, connector: Option<Connector>) -> Self {
         request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse().unwrap());
         // Without Nagle, as learners connect.
-        let (socket, answer) = connect_async_with_config(request, None, true).await.unwrap();
+        let (socket, answer) = connect_async_tls_with_config(request, None, true, connector).await.unwrap();
         assert_eq!(answer.headers()["sec-websocket-protocol"], SUBPROTOCOL);
         let challenge = Challenge { run: RunId(0), nonce: [0; 32], work_bits: 0 };
         let mut client = Self { socket, assembler: Assembler::new(BODY_BYTES_MAX), challenge };
@@ -155,10 +161,19 @@ impl Client {
 
     /// Connects and introduces itself as learner `number`.
     pub async fn greet(server: &Server, number: u8) -> (Self, Welcome) {
-        let mut client = Self::connect(server).await;
-        client.send(&Message::Hello(hello(number))).await;
-        match client.next().await {
-            Message::Welcome(welcome) => (client, *welcome),
+        Self::connect(server).await.introduced(number).await
+    }
+
+    /// Introduces itself as learner `number`.
+    pub async fn introduced(self, number: u8) -> (Self, Welcome) {
+        self.introduced_as(hello(number)).await
+    }
+
+    /// Introduces itself by `hello`, which it signs.
+    pub async fn introduced_as(mut self, hello: Hello) -> (Self, Welcome) {
+        self.send(&Message::Hello(hello)).await;
+        match self.next().await {
+            Message::Welcome(welcome) => (self, *welcome),
             other => panic!("not a welcome: {other:?}"),
         }
     }
@@ -268,7 +283,12 @@ pub struct Learner {
 
 impl Learner {
     pub async fn join(server: &Server, number: u8) -> Self {
-        let (mut client, welcome) = Client::greet(server, number).await;
+        let (client, welcome) = Client::greet(server, number).await;
+        Self::of(client, welcome).await
+    }
+
+    /// The learner at this end of a socket.
+    pub async fn of(mut client: Client, welcome: Welcome) -> Self {
         let layout = model::layout(&welcome.spec.model).unwrap();
         let fragments = Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
         client

@@ -4,6 +4,7 @@ use std::io::{Cursor, Read};
 
 use archipelago::diloco::Fragments;
 use archipelago::model;
+use archipelago::wire::Hello;
 use safetensors::SafeTensors;
 use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, backup, export, report};
 use tokenizers::Tokenizer;
@@ -11,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zip::ZipArchive;
 
-use crate::support::{Learner, PATIENCE, Server, config, header};
+use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
 
 #[tokio::test]
 async fn a_folder_holds_the_model_whole() {
@@ -87,6 +88,39 @@ async fn an_archive_holds_the_same_files() {
     let left: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".tmp")), "{left:?}");
+}
+
+/// Goal: what people take home of a run says nothing of who trained it: no name, no device, no key.
+#[tokio::test]
+async fn a_model_names_nobody_who_trained_it() {
+    let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(config(dir.path())).await;
+    let client = Client::connect(&server).await;
+    let (name, device) = ("somebody-private".to_owned(), "a-rare-machine".to_owned());
+    let greeting = Hello { name: name.clone(), device: device.clone(), ..hello(7) };
+    let identity = greeting.identity;
+    let (client, welcome) = client.introduced_as(greeting).await;
+    Learner::of(client, welcome).await.merge().await;
+    let (code, _, archive) = server.http("GET /v1/export.zip").await;
+    assert_eq!(code, 200);
+    server.stop().await;
+    export(dir.path(), out.path(), Precision::F32, None, false).unwrap();
+
+    let mut files = vec![archive];
+    for entry in std::fs::read_dir(out.path()).unwrap() {
+        files.push(std::fs::read(entry.unwrap().path()).unwrap());
+    }
+    let hex: String = identity.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let fingerprint = identity.fingerprint().to_string();
+    let secrets = [name.as_bytes(), device.as_bytes(), hex.as_bytes(), fingerprint.as_bytes(), &identity.0];
+    for secret in secrets {
+        let found = files.iter().any(|file| file.windows(secret.len()).any(|bytes| bytes == secret));
+        assert!(!found, "{:?} is in an export", String::from_utf8_lossy(secret));
+    }
+    let model = std::fs::read(out.path().join("model.safetensors")).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&model).unwrap();
+    let said: Vec<_> = header.metadata().iter().flatten().collect();
+    assert_eq!(said, [(&"format".to_owned(), &"pt".to_owned())]);
 }
 
 #[tokio::test]

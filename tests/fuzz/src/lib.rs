@@ -30,12 +30,15 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "wire", about: "frames of a peer, whole and in chunks", run: targets::wire::run },
     Target { name: "codec", about: "bodies of updates in every code", run: targets::codec::run },
     Target { name: "shard", about: "shards of training data", run: targets::shard::run },
     Target { name: "settings", about: "a settings file in TOML", run: targets::settings::run },
     Target { name: "model", about: "a folder of a model to begin with", run: targets::model::run },
+    Target { name: "import", about: "tensors and a tokenizer to begin with", run: targets::import::run },
+    Target { name: "tape", about: "the folder of a run, by whoever wrote it", run: targets::tape::run },
+    Target { name: "learner", about: "a syncer that says anything to a learner", run: targets::learner::run },
     Target { name: "peer", about: "peers that say anything to a syncer", run: targets::peer::run },
     Target { name: "world", about: "faults of every kind, in any order", run: targets::world::run },
 ];

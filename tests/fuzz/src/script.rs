@@ -1,5 +1,8 @@
 //! Bytes read as decisions. What is missing is 0, so that every beginning of a script is a script.
 
+/// Most changes to a file.
+const EDITS_MAX: usize = 16;
+
 /// The rest of a script.
 pub struct Script<'a>(pub &'a [u8]);
 
@@ -39,6 +42,21 @@ impl Script<'_> {
         self.0 = rest;
         bytes.to_vec()
     }
+
+    /// `bytes` with what the rest says changed: a few of them lost, and others put in their place, here and there.
+    pub fn edited(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for _ in 0..EDITS_MAX {
+            if self.is_over() {
+                break;
+            }
+            let at = usize::from(self.short()) % bytes.len().max(1);
+            let (lost, new) = (self.below(4), self.bytes(8));
+            let end = (at + lost).min(bytes.len());
+            bytes.splice(at.min(end)..end, new);
+        }
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -52,5 +70,7 @@ mod tests {
         assert!(script.is_over());
         assert_eq!((script.byte(), script.long(), script.below(7)), (0, 0, 0));
         assert_eq!(Script(&[1, 8]).long(), 256);
+        assert_eq!(Script(&[0, 1, 2, 1, b'x']).edited(b"abcd"), b"axd");
+        assert_eq!(Script(&[]).edited(b"abcd"), b"abcd");
     }
 }

@@ -49,6 +49,21 @@ fn a_model_to_begin_with() {
 }
 
 #[test]
+fn files_to_begin_with() {
+    check("import", 100);
+}
+
+#[test]
+fn the_folder_of_a_run() {
+    check("tape", 60);
+}
+
+#[test]
+fn a_syncer_that_says_anything() {
+    check("learner", 1_000);
+}
+
+#[test]
 fn peers_that_say_anything() {
     check("peer", 1_000);
 }

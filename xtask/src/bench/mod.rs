@@ -3,6 +3,7 @@
 mod chance;
 mod crash;
 mod links;
+mod load;
 mod poison;
 mod processes;
 mod proof;
@@ -25,7 +26,7 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm`, `soak`, `tape` and `poison`.
+    /// `storm`, `soak`, `load`, `tape` and `poison`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
@@ -34,6 +35,8 @@ pub struct Args {
     crash: crash::Args,
     #[command(flatten)]
     storm: storm::Args,
+    #[command(flatten)]
+    load: load::Args,
     /// Crash, storm and poison: what decides what is done, to whom and when [default: 1].
     #[arg(long)]
     seed: Option<u64>,
@@ -69,6 +72,9 @@ enum Name {
     Storm,
     /// Memory, files and disk over an hour, unless `--minutes` says else, with a syncer that is killed now and then.
     Soak,
+    /// What learners that train feel of thousands of silent sockets, slow peers, watchers and downloads, and what these
+    /// take of memory; takes about three minutes.
+    Load,
     /// What the tape costs a run, in time and merges; takes about four minutes.
     Tape,
     /// What hostile learners of every kind do to the loss, in virtual time; takes about twenty minutes of one core.
@@ -89,6 +95,10 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: `--islands` is for `cargo xtask bench storm` alone");
         return ExitCode::FAILURE;
     }
+    if args.load.any() && args.name != Some(Name::Load) {
+        eprintln!("error: `--trained` is for `cargo xtask bench load` alone");
+        return ExitCode::FAILURE;
+    }
     if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak)) {
         eprintln!("error: `--minutes` is for `cargo xtask bench storm` and `soak` alone");
         return ExitCode::FAILURE;
@@ -97,10 +107,10 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: `--seed` is for `cargo xtask bench crash`, `storm` and `poison` alone");
         return ExitCode::FAILURE;
     }
-    let long = [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Tape];
+    let long = [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Load, Name::Tape];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
         eprintln!(
-            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak` and `tape` alone"
+            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load` and `tape` alone"
         );
         return ExitCode::FAILURE;
     }
@@ -143,6 +153,7 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
             args.links.programs().and_then(|programs| storm::run(&args.storm, args.minutes, seed, &programs))
         }
         Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
+        Name::Load => args.links.programs().and_then(|programs| load::run(&args.load, &programs)),
         Name::Tape => args.links.programs().and_then(|programs| tape::run(&programs)),
         Name::Poison => poison::run(seed),
     }

@@ -1,4 +1,4 @@
-//! The real programs that `links`, `crash`, `storm`, `soak` and `tape` start, and how they are started.
+//! The real programs that `links`, `crash`, `storm`, `soak`, `load` and `tape` start, and how they are started.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -6,7 +6,9 @@ mod arrows;
 mod bare;
 mod browsers;
 mod commands;
+mod deps;
 mod documents;
+mod limits;
 mod newcomer;
 mod package;
 mod stages;
@@ -44,7 +46,11 @@ struct Ran {
 pub fn run(args: &Args) -> ExitCode {
     if args.list {
         for stage in STAGES {
-            let quick = if stage.when == When::All { "" } else { QUICK };
+            let quick = match stage.when {
+                When::Both | When::Quick => QUICK,
+                When::Asked => "asked",
+                When::All => "",
+            };
             println!("{:<12} {quick:<6} {}", stage.name, stage.what);
         }
         return ExitCode::SUCCESS;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{api, browsers, newcomer, package, tidy, vulkan};
+use super::{api, browsers, deps, newcomer, package, tidy, vulkan};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
@@ -32,14 +32,16 @@ pub enum When {
     All,
     /// As one of [`QUICK`]; with all, another stage checks the same.
     Quick,
+    /// Never: its answer depends on what others know today.
+    Asked,
 }
 
 impl Stage {
     /// Whether it runs if these were asked for, all if there are none.
     pub fn is_in(&self, asked: &[String]) -> bool {
         let named = asked.iter().any(|name| name == self.name);
-        let quick = asked.iter().any(|name| name == QUICK) && self.when != When::All;
-        named || quick || asked.is_empty() && self.when != When::Quick
+        let quick = asked.iter().any(|name| name == QUICK) && matches!(self.when, When::Both | When::Quick);
+        named || quick || asked.is_empty() && matches!(self.when, When::Both | When::All)
     }
 }
 
@@ -74,6 +76,18 @@ pub const STAGES: &[Stage] = &[
         when: When::Both,
         what: "the SDK's crates are whole packages",
         run: package::crates,
+    },
+    Stage {
+        name: "deps",
+        when: When::Both,
+        what: "others' crates come from one registry, under licences that go with ours, in one version each",
+        run: deps::check,
+    },
+    Stage {
+        name: "advisories",
+        when: When::Asked,
+        what: "nobody knows of a fault in what we depend on: asks cargo-deny and npm, which ask others",
+        run: deps::advisories,
     },
     Stage { name: "tree", when: When::Both, what: "the syncer does not depend on wgpu", run: tree },
     Stage {
@@ -278,6 +292,8 @@ mod tests {
         let (all, quick) = (run(&[]), run(&[QUICK]));
         assert!(all.contains(&"newcomer") && all.contains(&"test") && !all.contains(&"units"), "{all:?}");
         assert!(quick.contains(&"lint") && quick.contains(&"units") && !quick.contains(&"web"), "{quick:?}");
+        assert!(!all.contains(&"advisories") && !quick.contains(&"advisories"), "{all:?} {quick:?}");
+        assert_eq!(run(&["advisories"]), ["advisories"]);
         assert_eq!(run(&["doc"]), ["doc"]);
         assert_eq!(run(&[QUICK, "doc"]).last(), Some(&"doc"));
     }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{arrows, commands, documents, words};
+use super::{arrows, commands, documents, limits, words};
 
 /// Lines a Rust file may have.
 const LINES_MAX: usize = 400;
@@ -67,6 +67,7 @@ pub fn check(root: &Path) -> Result<String, String> {
     let load = |name: &str| fs::read_to_string(root.join(name)).ok();
     broken.extend(documents::judge(&names, &load));
     broken.extend(commands::judge(&names, &load));
+    broken.extend(limits::judge(&names, &load));
     if broken.is_empty() { Ok(format!("{} files", files.len())) } else { Err(broken.join("\n  ")) }
 }
 

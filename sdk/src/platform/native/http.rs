@@ -60,7 +60,12 @@ pub fn fetch(request: FetchRequest) -> impl Future<Output = Result<FetchReply, F
 fn agent() -> &'static Agent {
     static AGENT: OnceLock<Agent> = OnceLock::new();
     AGENT.get_or_init(|| {
-        Agent::config_builder()
+        let config = Agent::config_builder();
+        let config = match super::trust::authorities() {
+            Some(authorities) => config.tls_config(authorities),
+            None => config,
+        };
+        config
             .http_status_as_error(false)
             .max_redirects(REDIRECTS_MAX)
             .timeout_connect(Some(Duration::from_secs(CONNECT_S)))

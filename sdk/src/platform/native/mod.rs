@@ -3,6 +3,7 @@
 mod http;
 mod process;
 mod socket;
+mod trust;
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 pub use http::fetch;
 pub use process::{interrupted, open_private};
 pub use socket::Socket;
+pub use trust::{TrustError, trust_only};
 
 use archipelago_core::time::Millis;
 

@@ -11,10 +11,12 @@ use archipelago_core::text::{CLOSE_REASON_BYTES_MAX, clip};
 use futures::{Sink, SinkExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_tungstenite::connect_async_tls_with_config;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
 
+use super::trust;
 use crate::platform::{SendError, SocketBytes, SocketEvent, SocketLimits};
 
 /// Longest wait for a connection, the handshake included.
@@ -162,7 +164,7 @@ impl Wire {
             .max_message_size(Some(self.frame_bytes_max))
             .max_frame_size(Some(self.frame_bytes_max))
             .write_buffer_size(0);
-        let connecting = tokio_tungstenite::connect_async_with_config(request, Some(config), true);
+        let connecting = connect_async_tls_with_config(request, Some(config), true, trust::connector());
         let gone = self.events.clone();
         let connected = tokio::select! {
             connected = timeout(Duration::from_millis(CONNECT_MS), connecting) => connected,
@@ -308,10 +310,13 @@ fn explain(error: &tungstenite::Error) -> String {
                 said.map(|said| format!(": {}", said.replace(char::is_control, " "))).unwrap_or_default();
             format!("answered HTTP status {status} instead of opening a WebSocket{said}")
         }
-        tungstenite::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
-            format!("no TLS there ({error}): try ws:// or http://")
-        }
-        tungstenite::Error::Io(error) => error.to_string(),
+        tungstenite::Error::Io(error) => match trust::distrust(error) {
+            Some(why) => why,
+            None if error.kind() == ErrorKind::InvalidData => {
+                format!("no TLS there ({error}): try ws:// or http://")
+            }
+            None => error.to_string(),
+        },
         other => other.to_string(),
     }
 }

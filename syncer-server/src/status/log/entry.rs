@@ -87,6 +87,10 @@ pub enum Happening {
     DiskMended {
         is_tape: bool,
     },
+    /// Another certificate came: it is shown from now on, or cannot be used.
+    Certificate {
+        shown: bool,
+    },
     /// Another alert came on or went off.
     Alert {
         alert: AlertKind,

@@ -116,7 +116,9 @@ impl LogEntryView {
 
 fn kind(what: &Happening) -> LogKind {
     match what {
-        Happening::Started { .. } | Happening::Stopped => LogKind::Syncer,
+        Happening::Started { .. } | Happening::Stopped | Happening::Certificate { shown: true } => {
+            LogKind::Syncer
+        }
         Happening::Joined { .. } => LogKind::Joined,
         Happening::Left { .. } => LogKind::Left,
         Happening::Refused { .. } | Happening::TurnedAway { .. } => LogKind::Refused,
@@ -125,7 +127,9 @@ fn kind(what: &Happening) -> LogKind {
         | Happening::Held { .. }
         | Happening::Retuned { .. } => LogKind::Owner,
         Happening::Finishing | Happening::Finished => LogKind::Finished,
-        Happening::DiskFault { .. } | Happening::Alert { raised: true, .. } => LogKind::Trouble,
+        Happening::DiskFault { .. }
+        | Happening::Certificate { shown: false }
+        | Happening::Alert { raised: true, .. } => LogKind::Trouble,
         Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
     }
 }
@@ -182,6 +186,12 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
         Happening::DiskFault { why, is_tape: false } => format!("A snapshot could not be written: {why}."),
         Happening::DiskMended { is_tape: true } => {
             "The syncer's disk takes writes again, and the run goes on.".into()
+        }
+        Happening::Certificate { shown: true } => "A new certificate is shown from now on.".into(),
+        // Names of files are for the owner alone.
+        Happening::Certificate { shown: false } => {
+            "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
+                .into()
         }
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),

@@ -1,9 +1,12 @@
 //! What is done with the bytes, one file for each way in.
 
 pub mod codec;
+pub mod import;
+pub mod learner;
 pub mod model;
 pub mod peer;
 pub mod settings;
 pub mod shard;
+pub mod tape;
 pub mod wire;
 pub mod world;

@@ -12,8 +12,6 @@ use crate::script::Script;
 
 const FILES: [&str; 4] =
     ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json"];
-/// Most changes to a file.
-const EDITS_MAX: usize = 16;
 
 /// Changes one file of a model that is fine, and asks whether a run could begin with it. A refusal names what is wrong
 /// with the folder, and is no failure of the program's own.
@@ -23,20 +21,7 @@ pub fn run(data: &[u8]) {
     let stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
     let mut script = Script(data);
     let (which, is_whole) = (script.below(FILES.len()), script.byte().is_multiple_of(4));
-    let mut bytes = stage.files[which].clone();
-    if is_whole {
-        bytes = script.0.to_vec();
-    } else {
-        for _ in 0..EDITS_MAX {
-            if script.is_over() {
-                break;
-            }
-            let at = usize::from(script.short()) % bytes.len().max(1);
-            let (lost, new) = (script.below(4), script.bytes(8));
-            let end = (at + lost).min(bytes.len());
-            bytes.splice(at.min(end)..end, new);
-        }
-    }
+    let bytes = if is_whole { script.0.to_vec() } else { script.edited(&stage.files[which]) };
     let file = stage.model().join(FILES[which]);
     fs::write(&file, bytes).unwrap();
     let found = validate(&stage.config());

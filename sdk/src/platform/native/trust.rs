@@ -1,0 +1,110 @@
+//! Whose certificates are believed.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_tungstenite::Connector;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+/// What was given to [`trust_only`].
+static TRUSTED: OnceLock<Trusted> = OnceLock::new();
+
+#[derive(Debug)]
+struct Trusted {
+    sockets: Arc<ClientConfig>,
+    transfers: Arc<Vec<Certificate<'static>>>,
+}
+
+/// Why authorities cannot be trusted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrustError {
+    /// There is none in the text.
+    #[error("it holds no certificate: give certificates of authorities in PEM form")]
+    NoCertificate,
+    /// One of them is none of an authority.
+    #[error("certificate {number} cannot be used: {why}")]
+    Unusable {
+        /// Which one it is, from 1.
+        number: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Others were named before.
+    #[error("this program trusts others already")]
+    Late,
+}
+
+/// Has every connection of this program believe the authorities whose certificates are in `pem`, and none of the public
+/// ones. It is to be called before the first connection, and once.
+///
+/// # Errors
+/// - [`TrustError::NoCertificate`], [`TrustError::Unusable`]: the text is no list of certificates.
+/// - [`TrustError::Late`]: it was called before.
+pub fn trust_only(pem: &[u8]) -> Result<(), TrustError> {
+    TRUSTED.set(Trusted::read(pem)?).map_err(|_| TrustError::Late)
+}
+
+impl Trusted {
+    fn read(pem: &[u8]) -> Result<Self, TrustError> {
+        let mut certificates = Vec::new();
+        let mut roots = RootCertStore::empty();
+        for item in parse_pem(pem) {
+            let number = certificates.len() + 1;
+            let unusable = |why: String| TrustError::Unusable { number, why };
+            let PemItem::Certificate(certificate) = item.map_err(|error| unusable(error.to_string()))? else {
+                continue;
+            };
+            let root = CertificateDer::from(certificate.der().to_vec());
+            roots.add(root).map_err(|error| unusable(error.to_string()))?;
+            certificates.push(certificate);
+        }
+        if certificates.is_empty() {
+            return Err(TrustError::NoCertificate);
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites for both versions");
+        let sockets = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+        Ok(Self { sockets, transfers: Arc::new(certificates) })
+    }
+}
+
+/// For sockets; `None` if the public authorities are believed.
+pub(super) fn connector() -> Option<Connector> {
+    TRUSTED.get().map(|trusted| Connector::Rustls(Arc::clone(&trusted.sockets)))
+}
+
+/// For transfers; `None` if the public authorities are believed.
+pub(super) fn authorities() -> Option<TlsConfig> {
+    let trusted = TRUSTED.get()?;
+    Some(TlsConfig::builder().root_certs(RootCerts::Specific(Arc::clone(&trusted.transfers))).build())
+}
+
+/// Why a syncer's certificate is not believed, and what to do, if that is what `error` says.
+pub(super) fn distrust(error: &io::Error) -> Option<String> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(why) => Some(format!(
+            "its certificate is not trusted ({why}): use the name that it was made for, and name the authority that \
+             made it (--ca FILE) if that is none of the public ones"
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_no_authority_is_said() {
+        let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert_eq!(Trusted::read(b"my words").unwrap_err(), TrustError::NoCertificate);
+        let error = Trusted::read(junk.as_bytes()).unwrap_err();
+        assert!(matches!(error, TrustError::Unusable { number: 1, .. }), "{error:?}");
+        let torn = Trusted::read(b"-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap_err();
+        assert!(matches!(torn, TrustError::Unusable { .. }), "{torn:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! A syncer that says anything to a learner.
+
+use std::collections::VecDeque;
+use std::num::{NonZeroU16, NonZeroU32};
+use std::sync::Arc;
+
+use archipelago::diloco::learner::LearnerConfig;
+use archipelago::diloco::syncer::{self, Event, Host, Syncer, SyncerConfig};
+use archipelago::diloco::{Codec, Fragments, MergeJob, Replica};
+use archipelago::member::{Input, Member, MemberConfig, Output, Step, Waits};
+use archipelago::wire::{
+    BATCH_MAX, Bye, Challenge, ConnId, Identity, Message, Millis, RunId, RunSpec, decode, encode,
+};
+use archipelago_sim::world::Toy;
+
+use crate::script::Script;
+
+const RUN: RunId = RunId(9);
+const CHALLENGE: Challenge = Challenge { run: RUN, nonce: [9; 32], work_bits: 0 };
+const STEPS_MAX: usize = 300;
+/// Most that a member may want done for one thing that happens.
+const OUTPUTS_MAX: usize = 4_096;
+/// Most of what the syncer says that waits to be heard.
+const SAID_MAX: usize = 256;
+
+/// A member, what its shell holds, and the honest syncer whose words are altered.
+struct Stage {
+    member: Member,
+    now_us: u64,
+    syncer: Syncer,
+    conn: Option<ConnId>,
+    conns: u64,
+    desk: Desk,
+    shards: Vec<Arc<[u8]>>,
+    replica: Option<Replica>,
+    theta: Vec<f32>,
+    /// What the member is still to hear of its own shell.
+    inputs: VecDeque<Input>,
+    is_over: bool,
+}
+
+/// What the syncer wants done.
+#[derive(Default)]
+struct Desk {
+    said: VecDeque<Message>,
+    jobs: Vec<MergeJob>,
+}
+
+impl Host for Desk {
+    fn send(&mut self, conns: &[ConnId], message: Message) {
+        for _ in conns.iter().filter(|_| self.said.len() < SAID_MAX) {
+            self.said.push_back(message.clone());
+        }
+    }
+
+    fn close(&mut self, _conn: ConnId, bye: Bye) {
+        self.said.push_back(Message::Bye(bye));
+    }
+
+    fn merge(&mut self, job: MergeJob) {
+        self.jobs.push(job);
+    }
+
+    fn note(&mut self, _syncer: &Syncer, _event: Event) {}
+
+    fn finished(&mut self) {}
+}
+
+/// Acts a script before a learner: an honest syncer's messages are lost, doubled, put in another order and altered, and
+/// so are shards and fragments. Whatever comes, the learner goes on or ends, and wants a bounded number of things done.
+pub fn run(data: &[u8]) {
+    let mut script = Script(data);
+    let mut stage = Stage::new();
+    stage.tell(Input::Timeout);
+    for _ in 0..STEPS_MAX {
+        if script.is_over() || stage.is_over {
+            break;
+        }
+        stage.act(&mut script);
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (spec, shards) = Toy::run(1, 4, 200);
+        let layout = Toy::layout();
+        let theta = vec![0.0; layout.len()];
+        let syncer = Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap();
+        let identity = Identity([1; 32]);
+        let learner = LearnerConfig {
+            identity,
+            name: "one".to_owned(),
+            device: String::new(),
+            invite: None,
+            serial_first: 1,
+        };
+        let waits = Waits::default();
+        let config = MemberConfig { learner, contact_ms_max: None, reconnect_ms_max: None, waits, seed: 5 };
+        Self {
+            member: Member::new(config),
+            now_us: 0,
+            syncer,
+            conn: None,
+            conns: 0,
+            desk: Desk::default(),
+            shards,
+            replica: None,
+            theta,
+            inputs: VecDeque::new(),
+            is_over: false,
+        }
+    }
+
+    /// The next thing that happens.
+    fn act(&mut self, script: &mut Script<'_>) {
+        let kind = script.below(16);
+        match kind {
+            0..=5 => {
+                let Some(message) = self.desk.said.pop_front() else { return self.pass(50_000) };
+                self.tell(Input::Message(message));
+            }
+            6 => {
+                let Some(message) = self.desk.said.pop_front() else { return };
+                let altered = altered(script, &message);
+                self.tell(altered.map_or_else(Input::Garbled, Input::Message));
+            }
+            7 => {
+                let at = script.below(self.desk.said.len().clamp(1, 256));
+                let Some(message) = self.desk.said.get(at).cloned() else { return };
+                self.tell(Input::Message(message));
+            }
+            8 => drop(self.desk.said.pop_front()),
+            9 => match decode(&script.bytes(255)) {
+                Ok(message) => self.tell(Input::Message(message)),
+                Err(error) => self.tell(Input::Garbled(error)),
+            },
+            10 => {
+                self.hang_up();
+                self.tell(Input::Closed { code: Some(script.short()), reason: "it broke".to_owned() });
+            }
+            11 => self.pass(u64::from(script.short()) * 1_000),
+            12 => self.tell(Input::Failed { device_lost: script.byte() % 2 == 1, reason: String::new() }),
+            13 => self.tell(
+                [Input::Paused(script.byte() % 2 == 1), Input::Heard, Input::Hurry]
+                    .into_iter()
+                    .nth(script.below(3))
+                    .expect("one of three"),
+            ),
+            _ => self.train(),
+        }
+        self.now_us += 1_000;
+    }
+
+    /// Trains where there is something to train on, or waits.
+    fn train(&mut self) {
+        let batch = self.member.next_batch(self.now_us);
+        self.drain();
+        match batch {
+            Some(batch) => {
+                self.now_us += 20_000;
+                let step =
+                    Step { tokens: batch.tokens.len() as u64, loss: 1.0, busy_us: 20_000, earlier_us: 0 };
+                self.tell(Input::Stepped(step));
+            }
+            None => self.pass(20_000),
+        }
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.now_us += us;
+        self.tell(Input::Waited { us });
+        self.tell(Input::Timeout);
+        self.drive(syncer::Input::Timeout);
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.member.handle(self.now_us, input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        for _ in 0..OUTPUTS_MAX {
+            while let Some(input) = self.inputs.pop_front() {
+                self.member.handle(self.now_us, input);
+            }
+            let Some(output) = self.member.poll() else {
+                if self.inputs.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            self.obey(output);
+        }
+        panic!("the learner wants things done without end");
+    }
+
+    fn obey(&mut self, output: Output) {
+        match output {
+            Output::Connect => {
+                self.conns += 1;
+                self.conn = Some(ConnId(self.conns));
+                self.inputs.push_back(Input::Opened);
+                self.desk.said.push_back(Message::Challenge(CHALLENGE));
+            }
+            Output::Greet { hello, .. } => self.send(Message::Hello(*hello)),
+            Output::Send(message) => self.send(message),
+            Output::Close(_) | Output::Disconnect { .. } => self.hang_up(),
+            Output::Build { welcome, .. } => {
+                let built = self.build(&welcome.spec);
+                self.inputs.push_back(built.unwrap_or_else(|| Input::Failed {
+                    device_lost: false,
+                    reason: "no such engine".to_owned(),
+                }));
+            }
+            Output::Afresh { .. } => self.replica = None,
+            Output::Fetch { fragment, .. } => self.inputs.push_back(match self.syncer.hat(fragment) {
+                Some((version, hat)) => Input::Fetched { fragment, version, values: hat.to_vec() },
+                None => Input::FetchFailed { fragment, reason: "it is merged".to_owned() },
+            }),
+            Output::FetchShard { shard, body_bytes } => {
+                assert!(body_bytes < 1 << 33, "a shard of {body_bytes} bytes is asked for");
+                let bytes = self.shards.get(shard as usize).map(|bytes| bytes.to_vec());
+                let bytes = bytes.ok_or_else(|| "there is none".to_owned());
+                self.inputs.push_back(Input::Shard { shard, bytes });
+            }
+            Output::Encode { serial, fragment } => {
+                let Some(replica) = &mut self.replica else { return };
+                let Ok(body) = replica.encode(fragment, &self.theta) else { return };
+                let digest = replica.digest(fragment);
+                self.inputs.push_back(Input::Encoded { serial, fragment, body, digest });
+            }
+            // As the shell does, which says what is wrong with a change and goes on.
+            Output::Include { fragment } => {
+                let replica = self.replica.as_mut();
+                drop(replica.map(|replica| replica.include(fragment, &mut self.theta)));
+            }
+            Output::Apply { fragment, body } => {
+                let replica = self.replica.as_mut();
+                drop(replica.map(|replica| replica.apply(fragment, &body, &mut self.theta)));
+            }
+            Output::Load { fragment, values, keep } => {
+                let replica = self.replica.as_mut();
+                drop(replica.map(|replica| replica.load(fragment, &values, keep, &mut self.theta)));
+            }
+            Output::Trouble { .. } => {}
+            Output::End(_) => self.is_over = true,
+        }
+    }
+
+    /// An engine for a run that is said to be such, if there can be one.
+    fn build(&mut self, spec: &RunSpec) -> Option<Input> {
+        let fragments = NonZeroU16::new(spec.exchange.fragments)?;
+        let batch = NonZeroU32::new(spec.inner.batch).filter(|batch| batch.get() <= BATCH_MAX)?;
+        let fragments = Arc::new(Fragments::plan(&Toy::layout(), fragments));
+        let codec = Codec::new(&spec.exchange).ok()?;
+        self.replica = Some(Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply));
+        Some(Input::Built { fragments, batch })
+    }
+
+    fn send(&mut self, message: Message) {
+        if let Some(conn) = self.conn {
+            self.drive(syncer::Input::Message(conn, message));
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.desk.said.clear();
+        if let Some(conn) = self.conn.take() {
+            self.drive(syncer::Input::Disconnected(conn));
+        }
+    }
+
+    fn drive(&mut self, input: syncer::Input) {
+        let now = Millis(self.now_us / 1_000 + 1);
+        self.syncer.drive(now, input, &mut self.desk);
+        for _ in 0..OUTPUTS_MAX {
+            let Some(job) = self.desk.jobs.pop() else { return };
+            self.syncer.drive(now, syncer::Input::Merged(Box::new(job.run())), &mut self.desk);
+        }
+    }
+}
+
+/// The message with some of its bytes others, if it is one then.
+fn altered(script: &mut Script<'_>, message: &Message) -> Result<Message, archipelago::wire::DecodeError> {
+    let mut bytes = encode(message);
+    for _ in 0..=script.below(4) {
+        let at = usize::from(script.short()) % bytes.len();
+        bytes[at] = script.byte();
+    }
+    decode(&bytes)
+}

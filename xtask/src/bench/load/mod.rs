@@ -1,0 +1,172 @@
+//! A load: learners that train, thousands of sockets that say nothing, and people who read slowly, send slowly, watch
+//! and download, all at once on one machine. What the honest feel of it is seen here, and what it takes of memory.
+
+mod crowd;
+mod probe;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use archipelago_demo::Process;
+use serde_json::{Value, json};
+
+use super::processes::{Programs, all_live, empty_folder, number, status, still_runs};
+use super::soak::held;
+use crowd::{Crowd, drip, listen, nibble};
+use probe::{Answers, probe};
+
+/// Learners that train, unless it is said how many.
+const LEARNERS: usize = 64;
+/// Share of a core that all of them compute with: the figures are about the syncer, which needs what is left.
+const CORES: f64 = 0.8;
+/// Sockets that say nothing.
+const IDLE: usize = 5_000;
+/// Sockets that come and go, and how often it is looked at memory meanwhile.
+const RECONNECTS: usize = 10_000;
+const LOOKS: usize = 10;
+/// How long answers are timed, each time.
+const PROBED: Duration = Duration::from_secs(15);
+/// Streams of events that are asked for.
+const WATCHERS: usize = 1_000;
+/// Who reads, sends and downloads, of each kind.
+const RUDE: usize = 8;
+/// Bars: longest wait of one in a hundred, memory of a silent socket, and what ten thousand reconnects may leave.
+const CONTROL_MS_MAX: f64 = 1_000.0;
+const IDLE_KIB_MAX: f64 = 16.0;
+const CHURN_KIB_MAX: f64 = 4_096.0;
+
+/// What the load is made of.
+#[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
+pub struct Args {
+    /// Load: learners that train [default: 64].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    trained: Option<u32>,
+}
+
+impl Args {
+    /// Whether anything was given.
+    pub fn any(&self) -> bool {
+        self.trained.is_some()
+    }
+}
+
+/// Loads a syncer, and times what it answers.
+///
+/// # Errors
+/// A sentence: a program could not be started, or ended.
+pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
+    let learners = args.trained.map_or(LEARNERS, |trained| trained as usize);
+    let folder = empty_folder("load")?;
+    // Work for newcomers gives those who say nothing two minutes instead of ten seconds.
+    let flags = ["--proof-of-work", "1", "--learners-max", "8192", "--total-tokens", "400000000"];
+    let flags: Vec<OsString> = flags.map(OsString::from).into();
+    let (mut syncer, address) = programs.serve("tiny", "127.0.0.1:0", &folder, "syncer", &flags)?;
+    let duty = format!("{:.4}", (CORES / learners as f64).min(1.0));
+    let join = |number: usize| {
+        programs.join(address, &folder, &format!("learner-{number}"), &["--duty-cycle", &duty])
+    };
+    let mut running = (1..=learners).map(join).collect::<Result<Vec<_>, _>>()?;
+    all_live(address, &mut syncer, learners)?;
+    let calm = timed("learners alone", address, &mut syncer)?;
+
+    let before = held(&syncer);
+    let crowd = Crowd::open(address, IDLE);
+    let opened = crowd.len();
+    let idle = timed("with silent sockets", address, &mut syncer)?;
+    let during = held(&syncer);
+    let idle_kib = (during.rss_bytes.saturating_sub(before.rss_bytes)) as f64 / 1024.0 / opened.max(1) as f64;
+
+    let over = AtomicBool::new(false);
+    let watching = AtomicUsize::new(0);
+    let rude = thread::scope(|scope| {
+        let (over, watching) = (&over, &watching);
+        let begin = |act: fn(SocketAddr, &AtomicBool)| {
+            for _ in 0..RUDE {
+                scope.spawn(move || act(address, over));
+            }
+        };
+        begin(nibble);
+        begin(drip);
+        begin(download);
+        scope.spawn(move || watching.store(listen(address, WATCHERS, over), Relaxed));
+        let timed = timed("with rude ones too", address, &mut syncer);
+        over.store(true, Relaxed);
+        timed
+    })?;
+    let loaded = held(&syncer);
+    drop(crowd);
+
+    let mut memory = Vec::new();
+    for _ in 0..LOOKS {
+        crowd::churn(address, RECONNECTS / LOOKS);
+        memory.push(held(&syncer).rss_bytes);
+        still_runs(&mut syncer)?;
+    }
+    // The first tenth still fills what later ones use again.
+    let grown = memory.last().zip(memory.get(1)).map_or(0, |(last, first)| last.saturating_sub(*first));
+    let churn_kib = grown as f64 / 1024.0;
+    let after = timed("after it all", address, &mut syncer)?;
+    let last = status(address)?;
+    let ended = running.iter_mut().filter_map(Process::exit_code).count();
+    running.iter_mut().for_each(Process::kill);
+    syncer.kill();
+    let slowest = [&idle, &rude].into_iter().map(|answers| answers.p99_ms).fold(0.0, f64::max);
+    let within =
+        slowest < CONTROL_MS_MAX && idle_kib <= IDLE_KIB_MAX && churn_kib <= CHURN_KIB_MAX && ended == 0;
+    Ok(json!({
+        "learners": learners,
+        "learners_ended": ended,
+        "idle_sockets": opened,
+        "idle_socket_kib": idle_kib,
+        "control_ms_p50_calm": calm.p50_ms,
+        "control_ms_p99_calm": calm.p99_ms,
+        "control_ms_p50_idle": idle.p50_ms,
+        "control_ms_p99_idle": idle.p99_ms,
+        "control_ms_p50_rude": rude.p50_ms,
+        "control_ms_p99_rude": rude.p99_ms,
+        "control_ms_p99_after": after.p99_ms,
+        "unanswered": calm.failed + idle.failed + rude.failed + after.failed,
+        "merges_per_s_calm": calm.merges_per_s,
+        "merges_per_s_idle": idle.merges_per_s,
+        "merges_per_s_rude": rude.merges_per_s,
+        "event_streams": watching.load(Relaxed),
+        "rss_mib_before": before.rss_bytes >> 20,
+        "rss_mib_loaded": loaded.rss_bytes >> 20,
+        "files_loaded": during.files,
+        "reconnects": RECONNECTS,
+        "reconnects_grown_kib": churn_kib,
+        "participation": last["participation"],
+        "within": within,
+    }))
+}
+
+/// Times answers, and counts merges meanwhile.
+fn timed(what: &str, address: SocketAddr, syncer: &mut Process) -> Result<Answers, String> {
+    let before = status(address).map_or(0, |status| number(&status, "/rounds"));
+    let mut answers = probe(address, PROBED);
+    let after = status(address).map_or(before, |status| number(&status, "/rounds"));
+    answers.merges_per_s = after.saturating_sub(before) as f64 / PROBED.as_secs_f64();
+    still_runs(syncer)?;
+    println!(
+        "   {what}: p50 {:.1} ms, p99 {:.1} ms, {} unanswered, {:.1} merges/s, {} MiB",
+        answers.p50_ms,
+        answers.p99_ms,
+        answers.failed,
+        answers.merges_per_s,
+        held(syncer).rss_bytes >> 20
+    );
+    Ok(answers)
+}
+
+/// Downloads the model again and again.
+fn download(address: SocketAddr, over: &AtomicBool) {
+    while !over.load(Relaxed) {
+        // Most are told that somebody else downloads it.
+        let _ = archipelago_demo::http::fetch(address, "/v1/export.zip");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,197 @@
+//! What the page of limits says about the code: each value is the constant's, each quoted word is said, and none of the
+//! constants is missing.
+
+/// The page.
+const PAGE: &str = "docs/limits.md";
+
+/// Where the defaults of flags stand.
+const FLAGS: &str = "syncer-server/src/config/mod.rs";
+
+/// Files, and folders of them, whose bounds the page must list.
+const WATCHED: &[&str] = &[
+    "syncer-server/src/door/",
+    "syncer-server/src/connection.rs",
+    "syncer-server/src/outbox.rs",
+    "syncer-server/src/running.rs",
+    "syncer-server/src/http/",
+    "syncer-server/src/hosting/",
+    "syncer-server/src/guests/",
+    "syncer-server/src/actor/handle.rs",
+    "sdk/core/src/wire/mod.rs",
+    "sdk/core/src/wire/scan.rs",
+    "sdk/core/src/diloco/roster/allowance.rs",
+];
+
+/// How the names of bounds end.
+const ENDINGS: &[&str] = &["_MAX", "_WITHIN", "_WAIT"];
+
+/// Where what is said may stand.
+const SAYING: &[&str] = &["syncer-server/src/", "sdk/core/src/"];
+
+/// What a value of the page is counted in, and how much that is in seconds, bytes or pieces.
+const UNITS: &[(&str, f64)] =
+    &[("", 1.0), ("B", 1.0), ("KiB", 1024.0), ("MiB", 1024.0 * 1024.0), ("ms", 1e-3), ("s", 1.0)];
+
+/// The sentences about the page, and about the files among `names` whose bounds it lists; `load` gives texts.
+pub fn judge(names: &[String], load: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let Some(page) = load(PAGE) else { return vec![format!("{PAGE} is not there")] };
+    let mut broken = Vec::new();
+    let mut listed = Vec::new();
+    let says = |name: &&String| SAYING.iter().any(|folder| name.starts_with(folder)) && name.ends_with(".rs");
+    let said: Vec<String> =
+        names.iter().filter(says).filter_map(|name| load(name)).map(|text| joined(&text)).collect();
+    let rows = page.lines().enumerate().filter(|(_, line)| line.starts_with('|') && line.contains('`'));
+    for (number, line) in rows {
+        let mut say = |what: String| broken.push(format!("{PAGE}:{}: {what}", number + 1));
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, value, over, place] = cells[..] else {
+            say("a row has four cells: what, limit, over it, where".into());
+            continue;
+        };
+        let place = place.trim_matches('`');
+        listed.push(place.to_owned());
+        match (amount(value), meant(place, load)) {
+            (Some(told), Some(is)) if told == is => {}
+            (None, _) => say(format!("`{value}` is no number with one of the units that are known")),
+            (_, None) => say(format!("`{place}` names no constant and no flag whose value can be read")),
+            (Some(_), Some(is)) => say(format!("`{place}` is {is} in bytes, seconds or pieces, not {value}")),
+        }
+        for quoted in over.split('"').skip(1).step_by(2) {
+            if !said.iter().any(|text| text.contains(quoted)) {
+                say(format!("nobody says \"{quoted}\""));
+            }
+        }
+    }
+    for name in names.iter().filter(|name| WATCHED.iter().any(|watched| name.starts_with(watched))) {
+        let bounds = constants(&load(name).unwrap_or_default());
+        let bounds = bounds.into_iter().map(|(bound, _)| format!("{name}::{bound}"));
+        let missing =
+            bounds.filter(|bound| ENDINGS.iter().any(|end| bound.ends_with(end)) && !listed.contains(bound));
+        broken.extend(missing.map(|bound| format!("{PAGE}: the bound `{bound}` has no row")));
+    }
+    broken
+}
+
+/// The number of a cell, in seconds, bytes or pieces.
+fn amount(cell: &str) -> Option<f64> {
+    let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
+    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+/// The value of `path::CONSTANT`, or the default of a flag.
+fn meant(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
+    if let Some(flag) = place.strip_prefix("--") {
+        let text = load(FLAGS)?;
+        let (before, _) = text.split_once(&format!("pub {}:", flag.replace('-', "_")))?;
+        let (_, attribute) = before.rsplit_once("#[arg(long")?;
+        let (_, default) = attribute.split_once("default_value_t = ")?;
+        return product(default.split([',', ')']).next()?);
+    }
+    let (path, name) = place.split_once("::")?;
+    let found = constants(&load(path)?).into_iter().find(|(constant, _)| constant == name)?;
+    product(&found.1)
+}
+
+/// The constants of a file, each with its value as it is written. Those of its tests are further in.
+fn constants(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for statement in text.split(";\n") {
+        let Some(begin) = statement.lines().position(|line| declares(line)) else { continue };
+        let statement = statement.lines().skip(begin).collect::<Vec<_>>().join(" ");
+        let Some((head, value)) = statement.split_once(" = ") else { continue };
+        let name = head.split_once("const ").and_then(|(_, rest)| rest.split(':').next());
+        found.extend(name.map(|name| (name.to_owned(), value.trim().to_owned())));
+    }
+    found
+}
+
+/// Whether a line begins to declare a constant of a module.
+fn declares(line: &str) -> bool {
+    let visible = ["const ", "pub const ", "pub(crate) const ", "pub(super) const "];
+    let name = visible.iter().find_map(|begin| line.strip_prefix(begin));
+    name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// The value of numbers that are multiplied or shifted, of a `Duration` in seconds, of a number as text, or of the last
+/// of a list.
+fn product(written: &str) -> Option<f64> {
+    let written = written.trim().trim_matches('"');
+    if let Some(list) = written.strip_prefix('[') {
+        return product(list.strip_suffix(']')?.rsplit(", ").next()?);
+    }
+    for (make, factor) in [("Duration::from_secs(", 1.0), ("Duration::from_millis(", 1e-3)] {
+        if let Some(inner) = written.strip_prefix(make) {
+            return Some(product(inner.strip_suffix(')')?)? * factor);
+        }
+    }
+    if let Some((left, right)) = written.split_once(" << ") {
+        return Some(product(left)? * product(right)?.exp2());
+    }
+    written.split(" * ").map(|factor| factor.replace('_', "").parse::<f64>().ok()).product()
+}
+
+/// `text` with the strings that stand on several lines on one.
+fn joined(text: &str) -> String {
+    let mut lines = text.split("\\\n");
+    let first = lines.next().unwrap_or_default();
+    std::iter::once(first).chain(lines.map(str::trim_start)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str = r#"
+/// Time for it.
+const SHAKE_WAIT: Duration = Duration::from_secs(10);
+pub const BYTES_MAX: usize = 32 << 10;
+const EVERY: [Duration; 2] =
+    [Duration::from_millis(20), Duration::from_millis(1)];
+const OTHER: &str = "words";
+fn f() {
+    say("too long: \
+        try again");
+}
+#[cfg(test)]
+mod tests {
+    const TRIES_MAX: u32 = 1;
+}
+"#;
+    const CLI: &str = r#"
+    #[arg(long, value_name = "COUNT", default_value_t = 8_192)]
+    #[arg(value_parser = x())]
+    pub crowd_max: u32,
+"#;
+
+    /// What is said of a page with these rows.
+    fn check(rows: &[&str], parts: &[&str]) {
+        let page = format!("| what | limit | over it | where |\n|---|---|---|---|\n{}\n", rows.join("\n"));
+        let load = |name: &str| match name {
+            PAGE => Some(page.clone()),
+            FLAGS => Some(CLI.to_owned()),
+            "syncer-server/src/door/a.rs" => Some(CODE.to_owned()),
+            _ => None,
+        };
+        let names = [FLAGS, "syncer-server/src/door/a.rs"].map(str::to_owned);
+        let broken = judge(&names, &load);
+        let found = broken.iter().zip(parts).all(|(said, part)| said.contains(part));
+        assert!(found && broken.len() == parts.len(), "{rows:?}: {broken:?}");
+    }
+
+    #[test]
+    fn a_row_says_what_the_code_does() {
+        let wait = "| a | 10 s | \"too long: try again\" | `syncer-server/src/door/a.rs::SHAKE_WAIT` |";
+        let bytes = "| a | 32 KiB | ends | `syncer-server/src/door/a.rs::BYTES_MAX` |";
+        let crowd = "| a | 8192 | ends | `--crowd-max` |";
+        let every = "| a | 1 ms | ends | `syncer-server/src/door/a.rs::EVERY` |";
+        check(&[wait, bytes, crowd, every], &[]);
+        check(&[&wait.replace("10 s", "11 s"), bytes], &["is 10 in"]);
+        check(&[&wait.replace("10 s", "ten"), bytes], &["`ten` is no number"]);
+        check(&[&wait.replace("too long", "too short"), bytes], &["nobody says"]);
+        check(&[wait, bytes, &crowd.replace("8192", "8191")], &["is 8192 in"]);
+        check(&[wait, bytes, &crowd.replace("crowd", "people")], &["names no constant"]);
+        check(&[wait, &bytes.replace("| ends ", "")], &["four cells", "BYTES_MAX` has no row"]);
+        check(&[bytes], &["SHAKE_WAIT` has no row"]);
+    }
+}
