@@ -75,8 +75,10 @@ impl Writer {
         let path = store.tape_path();
         let from = if is_new { BEGINNING } else { SNAPSHOT };
         let broken = |error| super::recover::broken(&path, error);
+        if store.has_tape() {
+            Rows::verify(&path, run).map_err(broken)?;
+        }
         let rows = Rows::open(&path, run, owner, from).map_err(broken)?;
-        rows.check_pages().map_err(broken)?;
         let dir = store.dir().join(super::recover::BODIES);
         let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
         let body_bytes = bodies.bytes().map_err(disk("read", &dir))?;
