@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use archipelago::diloco::tape::{Held, TapeJob, TapeStore};
+use archipelago::diloco::tape::{Blobs, Held, Tape, TapeJob};
 use archipelago::diloco::{Entry, Round, RunId};
 use tokio::sync::watch;
 
@@ -171,12 +171,22 @@ struct Files {
     lines: Vec<LogEntry>,
 }
 
-impl TapeStore for Files {
+impl Tape for Files {
     type Error = Fault;
 
     fn last(&self) -> u64 {
         self.rows.last()
     }
+
+    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Fault> {
+        self.rows.append(rows, &self.lines)?;
+        self.lines.clear();
+        Ok(())
+    }
+}
+
+impl Blobs for Files {
+    type Error = Fault;
 
     fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Fault> {
         Ok(self.bodies.append(bodies)?)
@@ -188,12 +198,6 @@ impl TapeStore for Files {
             self.bodies.abandon();
         }
         Ok(synced?)
-    }
-
-    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Fault> {
-        self.rows.append(rows, &self.lines)?;
-        self.lines.clear();
-        Ok(())
     }
 }
 
@@ -309,16 +313,4 @@ fn forget_oldest_lines(batch: &mut Vec<Job>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_that_are_not_needed_have_a_bound() {
-        let kept = |needed, gone, last| first_kept(needed, gone, last, 100 * ROW_BYTES);
-        assert_eq!(kept(90, None, 99), 0, "all of it has room");
-        assert_eq!(kept(90, Some(40), 99), 41, "nobody can follow a merge without its updates");
-        assert_eq!(kept(950, None, 1_000), 901, "a run in which nothing is merged");
-        assert_eq!(kept(950, Some(930), 1_000), 931);
-        assert_eq!(kept(500, Some(930), 1_000), 500, "what is needed stays, however much it is");
-    }
-}
+mod tests;
