@@ -11,8 +11,11 @@ pub struct RunsArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7700")]
     pub url: String,
     /// One JSON object on standard output, as /v1/runs gives it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "csv")]
     pub json: bool,
+    /// Comma-separated values on standard output, with a line of headings
+    #[arg(long)]
+    pub csv: bool,
 }
 
 /// Settings of `run`.

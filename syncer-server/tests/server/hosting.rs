@@ -6,8 +6,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use syncer_server::{PlaceArgs, ServeConfig, ServerError, StatusArgs, Verb, glance, host, order, parse};
-use tokio::net::TcpListener;
+use syncer_server::{
+    PlaceArgs, RunsArgs, ServeConfig, ServerError, TableArgs, Verb, glance, host, order, parse, runs,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -221,12 +224,19 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     }
     let url = format!("http://{}", house.address);
     let ask = |url: String| {
-        let args = StatusArgs { place: PlaceArgs { url, dir: None }, json: false };
+        let args = TableArgs { place: PlaceArgs { url, dir: None }, json: false, csv: false };
         tokio::task::spawn_blocking(move || glance::status(&args))
     };
     let error = ask(url.clone()).await.unwrap().unwrap_err().to_string();
     assert!(error.contains("several runs (poems, tales)"), "{error}");
     assert!(ask(format!("{url}/runs/poems/")).await.unwrap().unwrap().contains("waiting for learners"));
+
+    let args = RunsArgs { url, json: false, csv: true };
+    let listed = tokio::task::spawn_blocking(move || runs(&args)).await.unwrap().unwrap();
+    let mut lines = listed.lines();
+    assert!(lines.next().unwrap().starts_with("name,state,model,"), "{listed}");
+    let rows: Vec<&str> = lines.collect();
+    assert!(rows.len() == 2 && rows[0].starts_with("poems,open,tiny,0,0,"), "{listed}");
 
     // What is scraped there is of all runs, each under what it is.
     let (code, metrics) = house.ask("GET /metrics", "", "").await;
