@@ -23,6 +23,7 @@ use tower_service::Service;
 use super::crowd::{Crowd, Full, Place};
 use super::host::{Names, check};
 use super::patience::{Coming, Going, STALL_MAX};
+use super::shares::Shares;
 use super::slow::slow;
 
 /// Longest time from the beginning of a request's header to its end, and that a connection waits for its next request.
@@ -44,6 +45,11 @@ impl Door {
     /// A door for `connections_max` in all, `address_max` from one address, that answers to `names`.
     pub fn new(connections_max: u32, address_max: u32, names: Names) -> Self {
         Self { crowd: Crowd::new(connections_max, address_max), names }
+    }
+
+    /// What several runs behind it may hold for long.
+    pub fn shares(&self) -> Shares {
+        Shares::new(self.crowd.most())
     }
 }
 

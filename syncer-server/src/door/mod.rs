@@ -9,6 +9,7 @@
 //! | `host` | the names that this server answers to |
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
+//! | `shares` | how many of them the runs of one server may hold for long |
 //! | `slow` | requests that show secrets |
 
 mod crowd;
@@ -17,10 +18,12 @@ mod guess;
 mod host;
 mod listen;
 mod patience;
+mod shares;
 mod slow;
 
 pub use crowd::Place;
 pub use listen::{Door, answer};
+pub use shares::{Share, Shares, Taken};
 
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
