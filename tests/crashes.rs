@@ -8,7 +8,7 @@ use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago::wire::Millis;
-use archipelago_sim::world::{Damage, Fault, Loss, Rng, World};
+use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Rng, World};
 use archipelago_tests::toys::{brief, check, crowd, for_seeds, status, watch};
 
 /// Crashes of one world, each of which may be two.
@@ -86,6 +86,56 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
         read(&told)
     );
     assert!(read(&told) > read(&points), "learners were told of too little to lose");
+}
+
+/// Goal: where writes and syncs of the disk fail now and then, or it is full, what learners were told is kept all the
+/// same, through crashes and losses of power at any moment of that; and the run goes on once the disk works.
+#[test]
+fn a_disk_that_fails_loses_nothing_that_was_told() {
+    let (points, failures, told) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    for_seeds(worlds(360), |seed| {
+        let mut rng = Rng::stream(seed, 0xfa11);
+        let mut world = world(seed, &mut rng);
+        world.run_for(rng.between(1, 3_000));
+        for _ in 0..CRASHES {
+            world.run_for(rng.between(1, 1_500));
+            let ailment = Ailment::ALL[rng.below(Ailment::ALL.len() as u64) as usize];
+            world.inject(Fault::DiskFails(Some(ailment)));
+            world.run_for(rng.between(1, 2_500));
+            check(&world, seed);
+            if rng.chance(0.4) {
+                world.inject(Fault::DiskFails(None));
+                world.run_for(rng.between(0, 300));
+            }
+            world.inject(crash(&mut rng));
+            points.fetch_add(1, Ordering::Relaxed);
+            if rng.chance(0.3) {
+                world.inject(Fault::TearSnapshot);
+            }
+            world.run_for(rng.between(0, 400));
+            world.inject(Fault::RestartSyncer);
+            if rng.chance(0.5) {
+                world.run_for(rng.between(0, 1_200));
+                world.inject(crash(&mut rng));
+                points.fetch_add(1, Ordering::Relaxed);
+                world.inject(Fault::RestartSyncer);
+            }
+            world.run_for(100);
+            check(&world, seed);
+        }
+        assert_eq!(world.refusals(), [""; 0], "seed {seed}: nothing that was synced is damaged");
+        world.inject(Fault::DiskFails(None));
+        watch(&mut world, seed, 5_000);
+        let rounds = status(&world).rounds;
+        let goes_on = world.run_until(60_000, 500, |world| status(world).rounds > rounds + 3);
+        check(&world, seed);
+        assert!(goes_on, "seed {seed}: {}", brief(&world));
+        failures.fetch_add(world.disk_failures(), Ordering::Relaxed);
+        told.fetch_add(world.merges_told(), Ordering::Relaxed);
+    });
+    let (points, failures, told) = (points.into_inner(), failures.into_inner(), told.into_inner());
+    println!("{points} crashes, {failures} failures of the disk; {told} updates were told merged, 0 lost");
+    assert!(failures > points && told > points, "{failures} failures, {told} told");
 }
 
 /// Goal: whatever the owner was told (a run that is held, a learner that is slowed down or sent away, the end of the

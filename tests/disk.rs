@@ -1,6 +1,6 @@
 //! Disks that fill up, files that are damaged, folders restored from copies: whatever the syncer goes on from.
 
-use archipelago_sim::world::{Fault, World};
+use archipelago_sim::world::{Ailment, Fault, World};
 use archipelago_tests::toys::{Toys, brief, check, for_seeds, learners, status, watch};
 
 /// Three toys, with a snapshot each second.
@@ -30,23 +30,23 @@ fn a_full_disk_halts_a_run_and_loses_nothing_of_it() {
         let mut world = world(seed);
         watch(&mut world, seed, 10_000);
         let written = status(&world).rounds;
-        world.inject(Fault::DiskFull(true));
+        world.inject(Fault::DiskFails(Some(Ailment::Full)));
         watch(&mut world, seed, 2_000);
         let halted = status(&world).rounds;
         watch(&mut world, seed, 10_000);
         let later = status(&world).rounds;
         assert!(later == halted && later < written + 8, "seed {seed}: {written} → {halted} → {later} rounds");
-        world.inject(Fault::DiskFull(false));
+        world.inject(Fault::DiskFails(None));
         everyone_is_merged_again(&mut world, seed);
 
-        world.inject(Fault::DiskFull(true));
+        world.inject(Fault::DiskFails(Some(Ailment::Full)));
         watch(&mut world, seed, 2_000);
         let (before, told) = (status(&world).rounds, world.merges_told());
         world.inject(Fault::CrashSyncer);
         world.inject(Fault::RestartSyncer);
         watch(&mut world, seed, 5_000);
         assert!(world.status().is_none(), "seed {seed}: it serves what it cannot remember");
-        world.inject(Fault::DiskFull(false));
+        world.inject(Fault::DiskFails(None));
         watch(&mut world, seed, 1_500);
         let back = status(&world).rounds;
         assert!(back + 8 >= before, "seed {seed}: {before}, then {back}");

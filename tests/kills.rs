@@ -1,19 +1,12 @@
 //! What a syncer that is killed knows when it is back, and what its tape says.
 #![cfg(unix)]
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
-use archipelago::diloco::{Codec, Fragments, checksum};
-use archipelago::model::layout;
-use archipelago::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
 use archipelago_tests::processes::{SyncerProcess, newest_snapshot, number, whole_machine};
-use archipelago_tests::socket::{RawSocket, Received};
+use archipelago_tests::witness::{Told, assert_known, witness};
 
 /// A small run without any snapshot but its first.
 const FLAGS: [&str; 13] = [
@@ -31,54 +24,6 @@ const FLAGS: [&str; 13] = [
     "1h",
     "--no-eval",
 ];
-const WITNESS: u8 = 9;
-
-/// The last update of each fragment that a witness was told was merged.
-type Told = BTreeMap<FragmentId, Serial>;
-
-/// A learner that writes down what it is told, until its connection ends.
-fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) -> JoinHandle<(Told, u64)> {
-    std::thread::spawn(move || {
-        let (mut socket, welcome) = RawSocket::greet(address, WITNESS);
-        let Welcome { run, layout: hash, spec, .. } = *welcome;
-        let fragments = NonZeroU16::new(spec.exchange.fragments).expect("a run has fragments");
-        let fragments = Fragments::plan(&layout(&spec.model).expect("a run has a model"), fragments);
-        let codec = Codec::new(&spec.exchange).expect("a run has a code");
-        let step_tokens = u64::from(spec.inner.batch * spec.model.context);
-        socket.send(&Message::Ready { run, layout: hash, batch: spec.inner.batch });
-        let report = |steps: u64| {
-            let (step_ms, loss, state) = (5.0, 5.0, LearnerState::Training);
-            let tokens = steps * step_tokens;
-            Message::Progress(Progress { run, leases: vec![], steps, tokens, step_ms, loss, state })
-        };
-        socket.send(&report(1));
-        let (mut told, mut serial) = (Told::new(), serial_first);
-        loop {
-            let message = match socket.receive() {
-                Received::Message(message) => *message,
-                Received::Close(_) | Received::End => return (told, serial),
-            };
-            match message {
-                Message::Collect { fragment, base, .. } => {
-                    serial += 1;
-                    let values = vec![1e-3; fragments.len(fragment)];
-                    let segments = fragments.segments(fragment).expect("it was asked about");
-                    let body = codec.encode(segments, &values);
-                    let checksum = checksum(&body);
-                    let (serial, steps, tokens) = (Serial(serial), 1, step_tokens);
-                    let update = Update { run, fragment, serial, base, steps, tokens, body, checksum };
-                    socket.send(&Message::Update(update));
-                    socket.send(&report(serial.0 - serial_first + 1));
-                }
-                Message::Receipt { fragment, serial, fate: Fate::Merged { .. }, .. } => {
-                    told.insert(fragment, serial);
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
-                _ => {}
-            }
-        }
-    })
-}
 
 /// Goal: whatever moment it is killed at, a syncer that comes back knows of every update that a learner was told was
 /// merged; and its tape leads to where it was, to the bit.
@@ -99,20 +44,14 @@ fn kills_lose_nothing_that_a_learner_was_told() {
         let replayed = syncer.replay();
         assert!(number(&replayed, "merges") >= 8.0, "{replayed:#}");
 
-        let (folder, before) = (syncer.folder(), newest_snapshot(&syncer.folder()));
+        let folder = syncer.folder().join("snapshots");
+        let before = newest_snapshot(&folder);
         syncer.restart();
         // However short its lives are, each begins where the last one ended, and not where the first one began.
         syncer.wait_until("what it followed is saved", |_| newest_snapshot(&folder) > before);
         let status = syncer.try_status().unwrap();
         assert!(number(&status, "rounds") >= number(&replayed, "merges"), "{replayed:#} {status:#}");
-        let (_socket, welcome) = RawSocket::greet(syncer.address, WITNESS);
-        for (fragment, serial) in &told {
-            let known = welcome.merged[usize::from(fragment.0)];
-            assert!(
-                known >= Some(*serial),
-                "kill {kill}, fragment {fragment}: told {serial}, it knows {known:?}"
-            );
-        }
+        assert_known(syncer.address, &told, &format!("kill {kill}"));
     }
     assert!(others.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
 }
@@ -166,7 +105,7 @@ fn what_is_missing_or_damaged_is_named() {
     syncer.interrupt();
     let folder = syncer.folder();
     let refused = |file: &str| {
-        let said = syncer.refused();
+        let said = syncer.refused(14);
         assert!(said.contains(file), "{said}");
     };
     let without = |file: &str, named: &str| {

@@ -1,16 +1,15 @@
-//! The learner's key on disk: the 32 bytes of its secret, used by one process at a time.
+//! The learner's key on disk, used by one process at a time: the 32 bytes of its secret, and the checksum of these.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use archipelago::diloco::checksum;
 use archipelago::platform::{RandomError, open_private};
 use archipelago::run::{Address, Key};
 
 /// The most learners that one machine may have on one syncer.
 const INDEX_MAX: u32 = 1_024;
-/// Bytes of a file with a key.
-const KEY_BYTES: u64 = Key::SECRET_BYTES as u64;
 /// What a key begins with as text.
 const TEXT_BEGINS: &str = "archipelago-key-1:";
 
@@ -51,7 +50,7 @@ pub enum IdentityError {
     TooMany,
     /// The file does not have the bytes of a key.
     #[error(
-        "{} has {bytes} bytes and not the 32 of a key, as identities of former versions: name another file, or delete \
+        "{} holds no key, or a damaged one, in its {bytes} bytes: put it back from a copy, name another file, or delete \
          it to begin as a new learner",
         path.display()
     )]
@@ -118,19 +117,15 @@ impl IdentityLock {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(wrong(error)),
         }
-        let bytes = file.metadata().map_err(wrong)?.len();
-        let key = match bytes {
-            0 => {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(wrong)?;
+        let key = match &bytes[..] {
+            [] => {
                 let key = Key::random()?;
-                file.write_all(&key.secret()).and_then(|()| file.sync_all()).map_err(wrong)?;
+                file.write_all(&to_bytes(&key)).and_then(|()| file.sync_all()).map_err(wrong)?;
                 key
             }
-            KEY_BYTES => {
-                let mut secret = [0; Key::SECRET_BYTES];
-                file.read_exact(&mut secret).map_err(wrong)?;
-                Key::from_secret(&secret)
-            }
-            _ => return Err(IdentityError::Damaged { path: path.to_owned(), bytes }),
+            bytes => of_bytes(path, bytes)?,
         };
         Ok(Some(Self { key, path: path.to_owned(), index, _file: file }))
     }
@@ -150,9 +145,23 @@ pub(crate) fn read(path: &Path) -> Result<Key, IdentityError> {
         io::ErrorKind::NotFound => IdentityError::None { path: path.to_owned() },
         _ => IdentityError::Io { path: path.to_owned(), error },
     })?;
-    let secret = <[u8; Key::SECRET_BYTES]>::try_from(&bytes[..]);
-    let damaged = |_| IdentityError::Damaged { path: path.to_owned(), bytes: bytes.len() as u64 };
-    secret.map(|secret| Key::from_secret(&secret)).map_err(damaged)
+    of_bytes(path, &bytes)
+}
+
+/// What is kept of a key.
+fn to_bytes(key: &Key) -> Vec<u8> {
+    let secret = key.secret();
+    [&secret[..], &checksum(&secret).to_le_bytes()].concat()
+}
+
+/// The key in the file `path` with these bytes. Files of former versions have no checksum, and are believed.
+fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Key, IdentityError> {
+    let damaged = || IdentityError::Damaged { path: path.to_owned(), bytes: bytes.len() as u64 };
+    let (secret, sum) = bytes.split_first_chunk().ok_or_else(damaged)?;
+    if !sum.is_empty() && sum != checksum(secret).to_le_bytes() {
+        return Err(damaged());
+    }
+    Ok(Key::from_secret(secret))
 }
 
 /// Puts `key` into `path`; over another one only with `force`.
@@ -174,7 +183,7 @@ pub(crate) fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityE
         return Err(IdentityError::Taken { path: path.to_owned() });
     }
     file.set_len(0).map_err(wrong)?;
-    file.write_all(&key.secret()).and_then(|()| file.sync_all()).map_err(wrong)
+    file.write_all(&to_bytes(key)).and_then(|()| file.sync_all()).map_err(wrong)
 }
 
 /// The line that stands for `key` outside of its file. Whoever has it is the learner.
@@ -246,6 +255,18 @@ mod tests {
         fs::write(&path, "too short").unwrap();
         assert!(matches!(IdentityLock::in_file(&path), Err(IdentityError::Damaged { bytes: 9, .. })));
         assert_eq!(fs::read(&path).unwrap(), b"too short");
+        let whole = IdentityLock::in_file(&folder.path().join("y.id")).unwrap();
+        let (secret, bytes) = (whole.key.secret(), to_bytes(&whole.key));
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            fs::write(&path, &changed).unwrap();
+            let error = IdentityLock::in_file(&path).unwrap_err();
+            assert!(matches!(error, IdentityError::Damaged { bytes: 40, .. }), "byte {at}: {error}");
+            assert!(error.to_string().contains("x.id"), "{error}");
+        }
+        fs::write(&path, secret).unwrap();
+        assert_eq!(IdentityLock::in_file(&path).unwrap().key.secret(), secret, "as former versions wrote it");
         let nowhere = folder.path().join("none/x.id");
         assert!(matches!(IdentityLock::in_file(&nowhere), Err(IdentityError::Io { .. })));
     }

@@ -14,6 +14,7 @@ use crate::actor::{Actor, ActorHandle, Command, Final};
 use crate::clock::Clock;
 use crate::config::ServeConfig;
 use crate::connection::Context;
+use crate::door::Share;
 use crate::errors::ServerError;
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms};
@@ -39,6 +40,14 @@ pub(crate) struct Running {
     pub(crate) work: Pin<Box<dyn Future<Output = Result<ServerStatus, ServerError>> + Send>>,
 }
 
+/// What a server of several runs gives to each of them.
+pub(crate) struct House {
+    /// What the owner of the server may show in place of the run's own token.
+    pub(crate) token: String,
+    /// Connections that the run may hold for long.
+    pub(crate) share: Share,
+}
+
 /// What learners are told when the program ends.
 pub(crate) fn restart() -> Bye {
     Bye::new(CloseCode::Restart, "the syncer stops for now: come back later")
@@ -46,8 +55,7 @@ pub(crate) fn restart() -> Bye {
 
 impl Running {
     /// Begins the run of `config`, or goes on with it, to be led until `shutdown` says what to tell the learners.
-    /// `links` are the pages under which people reach it; `host_token` is what the owner of the server may show in
-    /// place of the run's own token.
+    /// `links` are the pages under which people reach it; `house` is the server's part, if that has several runs.
     ///
     /// # Errors
     /// Those of [`crate::validate`]; `Disk`, `Internal` or `System`.
@@ -55,9 +63,10 @@ impl Running {
     pub(crate) async fn open(
         config: &ServeConfig,
         links: Vec<String>,
-        host_token: Option<String>,
+        house: Option<House>,
         shutdown: impl Future<Output = Bye> + Send + 'static,
     ) -> Result<Self, ServerError> {
+        let (host_token, share) = house.map(|House { token, share }| (token, share)).unzip();
         let clock = Clock::start();
         let for_preparing = config.clone();
         let mut prepared = blocking(move || Plan::of(&for_preparing, Store::open)?.open()).await??;
@@ -97,6 +106,7 @@ impl Running {
             allow_origin: links::allowed_origins(config)?,
             owner,
             host_token,
+            share,
             settings: http::Settings::new(config),
             sockets_max: config.learners_max.saturating_add(STRANGERS_MAX),
             sockets: 0.into(),

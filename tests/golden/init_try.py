@@ -1,18 +1,19 @@
 """Begins runs with folders that transformers made, trains them, takes the models home, and loads them again.
 
-    pip install torch transformers tokenizers
+    pip install torch transformers tokenizers prometheus_client
     cargo build -p syncer-server -p native-learner
     python tests/golden/init_try.py [FOLDER OF PROGRAMS, target/debug unless given]
 
 It fails unless, for each shape: the first held-out loss is what transformers finds on the same tokens, within 1e-3; the
 loss falls; the exports in f32 and in bf16 load, write the text's tokens as before and have the loss that the run
-measured last; the tokenizer warns of texts that are longer than the context; the export begins a run too; and what
-cannot be represented is refused.
+measured last; the tokenizer warns of texts that are longer than the context; the export begins a run too; what cannot be
+represented is refused; and Prometheus's own parser for Python reads `/metrics`, with the figures of the status.
 """
 import contextlib
 import io
 import json
 import logging
+import math
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import urllib.request
 from pathlib import Path
 
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from init_fixture import END, held_out, loss, model, text, tokenizer
@@ -82,6 +84,21 @@ def until(address, what, holds):
     raise AssertionError(f"{what} took longer than {WAIT_S} s")
 
 
+def scraped(address):
+    """The figures of `/metrics` by name, as Prometheus's parser reads them."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    figures = {}
+    for family in families:
+        assert family.type in ("counter", "gauge") and family.documentation, family
+        assert family.name.startswith("archipelago_") and len(family.samples) == 1, family
+        sample = family.samples[0]
+        assert math.isfinite(sample.value) and sample.name not in figures, sample
+        figures[sample.name] = sample.value
+    print(f"    /metrics: {len(families)} metrics")
+    return figures
+
+
 def near(what, found, wanted, tolerance):
     print(f"    {what}: {found:.6f}, transformers {wanted:.6f}")
     assert abs(found - wanted) <= tolerance, what
@@ -133,6 +150,10 @@ def attempt(room, words, name, shape, dtype, size, settings):
         while rounds != (rounds := status(address)["rounds"]):
             time.sleep(3)
         trained = status(address)
+        figures = scraped(address)
+        assert figures["archipelago_merged_tokens_total"] == trained["tokensMerged"], figures
+        assert figures["archipelago_rounds_merged_total"] == trained["rounds"], figures
+        near("held-out loss in /metrics", figures["archipelago_held_out_loss_nats"], trained["valLossLast"], 1e-6)
     for dtype_name, stored, tolerance in [("f32", torch.float32, 1e-3), ("bf16", torch.bfloat16, 2e-2)]:
         out = room / f"{name}-{dtype_name}"
         export = ["export", "--dir", run, "--out", out, "--dtype", dtype_name, "--licence", "mit"]

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest wait for one answer.
@@ -39,4 +40,39 @@ pub fn order(address: SocketAddr, path: &str, token: &str) -> std::io::Result<u1
     stream.read_to_string(&mut answer)?;
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
     status.ok_or_else(|| std::io::Error::other("no answer"))
+}
+
+/// What a syncer tells whoever watches it, as it comes.
+pub struct News {
+    text: Arc<Mutex<String>>,
+}
+
+impl News {
+    /// Listens to `GET path`, an answer without end.
+    ///
+    /// # Panics
+    /// If nobody answers.
+    #[must_use]
+    pub fn listen(address: SocketAddr, path: &str) -> Self {
+        let mut stream = TcpStream::connect_timeout(&address, ANSWER).expect("the server listens");
+        stream.set_read_timeout(Some(ANSWER)).expect("a timeout can be set");
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").expect("the server reads");
+        let text = Arc::new(Mutex::new(String::new()));
+        let heard = Arc::clone(&text);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            // It ends with the syncer, or with a silence that none has.
+            while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                heard.push_str(&String::from_utf8_lossy(&bytes[..len]));
+            }
+        });
+        Self { text }
+    }
+
+    /// How often it was told `what` by now.
+    #[must_use]
+    pub fn count(&self, what: &str) -> usize {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).matches(what).count()
+    }
 }

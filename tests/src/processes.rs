@@ -13,11 +13,15 @@ use tempfile::TempDir;
 
 use crate::children::{POLL, clock, ended, interrupt, kill, tail};
 use crate::http::get;
+use crate::launch::Serves;
 use crate::programs::program;
 use crate::verbs;
 
 pub use crate::children::WAIT;
 pub use crate::learners::LearnerProcess;
+
+#[cfg(target_os = "linux")]
+use crate::{faulty_disk::FaultyDisk, small_disk::SmallDisk};
 
 /// One test at a time has the machine's cores.
 ///
@@ -38,19 +42,6 @@ pub struct SyncerProcess {
     serves: Serves,
 }
 
-/// What a syncer serves from its folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Serves {
-    /// One run.
-    One,
-    /// One run, where no file may be longer than so many bytes.
-    Limited(u64),
-    /// One run, by a program that may have so many files and sockets open.
-    Crowded(u32),
-    /// A run in each of its folders.
-    Several,
-}
-
 impl SyncerProcess {
     /// Starts a syncer with `flags` on a free port and waits until it answers.
     ///
@@ -58,7 +49,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start(flags: &[&str]) -> Self {
-        Self::start_with(Serves::One, flags)
+        Self::start_with(flags, |_| Serves::One)
     }
 
     /// As [`Self::start`], with a run in each folder below [`Self::folder`]; the status is that of `/v1/runs`.
@@ -67,7 +58,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_several(flags: &[&str]) -> Self {
-        Self::start_with(Serves::Several, flags)
+        Self::start_with(flags, |_| Serves::Several)
     }
 
     /// As [`Self::start`], where no file may be longer than so many bytes, as if the disk were full then.
@@ -76,7 +67,7 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_with_files_up_to(file_bytes_max: u64, flags: &[&str]) -> Self {
-        Self::start_with(Serves::Limited(file_bytes_max), flags)
+        Self::start_with(flags, |_| Serves::Limited(file_bytes_max))
     }
 
     /// As [`Self::start`], where so many files and sockets may be open at once.
@@ -85,15 +76,56 @@ impl SyncerProcess {
     /// If it does not come up.
     #[must_use]
     pub fn start_with_descriptors(descriptors_max: u32, flags: &[&str]) -> Self {
-        Self::start_with(Serves::Crowded(descriptors_max), flags)
+        Self::start_with(flags, |_| Serves::Crowded(descriptors_max))
     }
 
-    fn start_with(serves: Serves, flags: &[&str]) -> Self {
+    /// As [`Self::start`], with its folder on a file system of its own that has room for so many bytes.
+    ///
+    /// # Panics
+    /// If it does not come up, or the system does not let us mount anything.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn start_on_small_disk(bytes: u64, flags: &[&str]) -> Self {
+        Self::start_with(flags, |folder| Serves::OnSmallDisk(SmallDisk::mount(folder, bytes)))
+    }
+
+    /// As [`Self::start`], with its folder on a disk that fails when it is told to.
+    ///
+    /// # Panics
+    /// If it does not come up, or there is no C compiler.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn start_on_faulty_disk(flags: &[&str]) -> Self {
+        Self::start_with(flags, |folder| Serves::OnFaultyDisk(FaultyDisk::new(folder)))
+    }
+
+    /// The file system of its own.
+    ///
+    /// # Panics
+    /// If it has none.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn small_disk(&self) -> &SmallDisk {
+        if let Serves::OnSmallDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
+    }
+
+    /// The disk that fails.
+    ///
+    /// # Panics
+    /// If it is on a common one.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn faulty_disk(&self) -> &FaultyDisk {
+        if let Serves::OnFaultyDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
+    }
+
+    fn start_with(flags: &[&str], serves: impl FnOnce(&Path) -> Serves) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
+        let serves = serves(&dir.path().join("run"));
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.expect("a free port");
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let child = serve(&dir, address, &flags, serves);
+        let child = serve(&dir, address, &flags, &serves);
         let mut syncer = Self { child, dir, address, flags, serves };
         syncer.await_answer();
         syncer
@@ -127,7 +159,7 @@ impl SyncerProcess {
     /// # Panics
     /// If it does not come up.
     pub fn restart(&mut self) {
-        self.child = serve(&self.dir, self.address, &self.flags, self.unlimited());
+        self.child = serve(&self.dir, self.address, &self.flags, self.serves.lasting());
         self.await_answer();
     }
 
@@ -159,24 +191,33 @@ impl SyncerProcess {
     /// If the tape does not lead where it did.
     #[must_use]
     pub fn replay(&self) -> Value {
-        verbs::replay(&self.folder())
+        verbs::replay_by(self.serves.lasting().command(program("syncer-server")), &self.folder())
     }
 
-    /// Starts it on the same folder, where it is to refuse that; what it says.
+    /// Asks it to stop politely and waits; the code that it ended with and its last line on standard error.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn stop(&mut self) -> (Option<i32>, String) {
+        interrupt(&self.child);
+        let status = self.wait();
+        (status.code(), self.last_words())
+    }
+
+    /// Starts it on the same folder, where it is to refuse that with this code; its last line on standard error.
     ///
     /// # Panics
     /// If it does not refuse.
     #[must_use]
-    pub fn refused(&self) -> String {
-        let mut child = serve(&self.dir, self.address, &self.flags, self.unlimited());
+    pub fn refused(&self, code: i32) -> String {
+        let mut child = serve(&self.dir, self.address, &self.flags, self.serves.lasting());
         let status = ended(&mut child, "syncer", "");
-        assert_eq!(status.code(), Some(14), "{}", self.log());
-        self.log()
+        assert_eq!(status.code(), Some(code), "{}", self.log());
+        self.last_words()
     }
 
-    /// What it serves once its files may grow.
-    fn unlimited(&self) -> Serves {
-        if self.serves == Serves::Several { Serves::Several } else { Serves::One }
+    fn last_words(&self) -> String {
+        self.log().lines().last().unwrap_or_default().to_owned()
     }
 
     /// The folder of its run, or of its runs.
@@ -188,7 +229,7 @@ impl SyncerProcess {
     /// Its `/v1/status`, if it answers.
     #[must_use]
     pub fn try_status(&self) -> Option<Value> {
-        let path = if self.serves == Serves::Several { RUNS } else { STATUS };
+        let path = if matches!(self.serves, Serves::Several) { RUNS } else { STATUS };
         let body = get(self.address, path).ok()?;
         serde_json::from_str(&body).ok()
     }
@@ -220,7 +261,7 @@ impl SyncerProcess {
     /// # Panics
     /// As [`Self::wait_until`].
     pub fn wait_for_snapshot(&mut self) {
-        let folder = self.folder();
+        let folder = self.seen("snapshots");
         let before = newest_snapshot(&folder);
         self.wait_until("a snapshot is written", |_| newest_snapshot(&folder) > before);
     }
@@ -283,6 +324,15 @@ impl SyncerProcess {
         ended(&mut self.child, "syncer", &log)
     }
 
+    /// Where we see what it has as `name` in its folder.
+    fn seen(&self, name: &str) -> PathBuf {
+        match &self.serves {
+            #[cfg(target_os = "linux")]
+            Serves::OnSmallDisk(disk) => disk.path(name),
+            _ => self.folder().join(name),
+        }
+    }
+
     fn await_answer(&mut self) {
         self.wait_until("the syncer answers", |_| true);
     }
@@ -312,27 +362,14 @@ pub fn of_learner(status: &Value, name: &str, key: &str) -> f64 {
     found.and_then(|learner| learner[key].as_f64()).unwrap_or(0.0)
 }
 
-/// `program`, started by a shell that has set `limits`.
-fn under(limits: &str, program: PathBuf) -> Command {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(program);
-    shell
-}
-
-fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -> Child {
+fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: &Serves) -> Child {
     let file = |name: &str| {
         File::options().append(true).create(true).open(dir.path().join(name)).expect("a file for its output")
     };
-    let program = program("syncer-server");
-    let mut command = match serves {
-        Serves::One | Serves::Several => Command::new(program),
-        // The shell counts in blocks of 512 bytes. A write beyond the limit is an error then, and no signal.
-        Serves::Limited(bytes) => under(&format!("trap '' XFSZ; ulimit -S -f {}", bytes / 512), program),
-        Serves::Crowded(descriptors) => under(&format!("ulimit -n {descriptors}"), program),
-    };
+    let mut command = serves.command(program("syncer-server"));
     command
         .args(["serve", "--json", "--listen", &address.to_string()])
-        .arg(if serves == Serves::Several { "--runs" } else { "--dir" })
+        .arg(if matches!(serves, Serves::Several) { "--runs" } else { "--dir" })
         .arg(dir.path().join("run"))
         .args(flags)
         .stdin(Stdio::null())
@@ -342,10 +379,10 @@ fn serve(dir: &TempDir, address: SocketAddr, flags: &[String], serves: Serves) -
         .expect("syncer-server can be started")
 }
 
-/// The newest snapshot in the folder of a run.
+/// The newest snapshot in a run's folder of snapshots.
 #[must_use]
 pub fn newest_snapshot(folder: &Path) -> Option<PathBuf> {
-    let names = std::fs::read_dir(folder.join("snapshots")).into_iter().flatten().flatten();
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = names.map(|entry| entry.path());
     paths.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")).max()
 }

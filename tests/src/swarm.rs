@@ -7,7 +7,7 @@ use archipelago::diloco::{MergeRule, QuorumPolicy};
 use archipelago::member::{Doubling, Waits};
 use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
 use archipelago_sim::world::{
-    Fault, LinkSpec, Loss, MachineSpec, Rng, ShellSpec, Storm, SyncerPace, Toy, World, WorldSpec,
+    Ailment, Fault, LinkSpec, Loss, MachineSpec, Rng, ShellSpec, Storm, SyncerPace, Toy, World, WorldSpec,
 };
 
 use crate::toys::Toys;
@@ -124,7 +124,10 @@ impl Swarm {
                 0 => plan.extend([(begin, Fault::Hide(machine, true)), (end, Fault::Hide(machine, false))]),
                 1 => plan.extend([(begin, Fault::Pace(machine, 0.3)), (end, Fault::Pace(machine, 1.0))]),
                 2 => plan.extend([(begin, Fault::Pause(machine, true)), (end, Fault::Pause(machine, false))]),
-                3 => plan.extend([(begin, Fault::DiskFull(true)), (end, Fault::DiskFull(false))]),
+                3 => {
+                    let ailment = Ailment::ALL[rng.below(Ailment::ALL.len() as u64) as usize];
+                    plan.extend([(begin, Fault::DiskFails(Some(ailment))), (end, Fault::DiskFails(None))]);
+                }
                 // All at once, as when a router restarts.
                 4 => {
                     plan.extend((0..machines).map(|machine| (begin, Fault::Partition(machine))));
@@ -143,7 +146,7 @@ impl Swarm {
 
     /// All is well again with `world`.
     pub fn repair(&self, world: &mut World) {
-        world.inject(Fault::DiskFull(false));
+        world.inject(Fault::DiskFails(None));
         world.inject(Fault::RestartSyncer);
         for machine in 0..self.toys.machines.len() as u32 {
             for repair in [

@@ -14,7 +14,13 @@ use crate::programs::program;
 /// If the tape does not lead where it did.
 #[must_use]
 pub fn replay(dir: &Path) -> Value {
-    told(&run(&["replay".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref()]))
+    replay_by(Command::new(program("syncer-server")), dir)
+}
+
+/// As [`replay`], by a program that is started in its own way.
+pub(crate) fn replay_by(mut syncer: Command, dir: &Path) -> Value {
+    let syncer = syncer.args(["replay", "--json", "--dir"]).arg(dir);
+    told(&syncer.output().expect("syncer-server can be started"))
 }
 
 /// Copies the run in `dir` to `to`; what the program says.

@@ -9,9 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::guests::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
-use super::{
-    EventsArgs, OF_THE_SERVER, OrderArgs, RunFlags, RunsArgs, ServeConfig, StatusArgs, TableArgs, classroom,
-};
+use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunFlags, RunsArgs, ServeConfig, TableArgs, classroom};
 use crate::errors::Exit;
 use crate::llama::Precision;
 
@@ -55,7 +53,7 @@ pub enum Verb {
     /// Make, start, hold, end, put away or delete a run of a server of several
     Run(OrderArgs),
     /// Say how a run stands, by its syncer's word or by its folder
-    Status(StatusArgs),
+    Status(TableArgs),
     /// Say how a run went: losses, speed, participation and learners over its time
     History(TableArgs),
     /// List all who ever took part in a run, and what each one gave

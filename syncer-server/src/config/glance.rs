@@ -16,18 +16,7 @@ pub struct PlaceArgs {
     pub dir: Option<PathBuf>,
 }
 
-/// Settings of `status`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct StatusArgs {
-    #[allow(missing_docs, reason = "clap would take the words for help")]
-    #[command(flatten)]
-    pub place: PlaceArgs,
-    /// One JSON object on standard output, with the names of /v1/status
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Settings of `history` and `learners`.
+/// Settings of `status`, `history` and `learners`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TableArgs {
     #[allow(missing_docs, reason = "clap would take the words for help")]
@@ -55,6 +44,9 @@ pub struct EventsArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub limit: u16,
     /// JSON lines on standard output, newest first
-    #[arg(long)]
+    #[arg(long, conflicts_with = "csv")]
     pub json: bool,
+    /// Comma-separated values on standard output, with a line of headings, newest first
+    #[arg(long)]
+    pub csv: bool,
 }

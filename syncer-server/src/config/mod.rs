@@ -23,7 +23,7 @@ pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use data::{BuiltIn, DataSource};
 pub use flags::{OF_THE_SERVER, RunFlags};
-pub use glance::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+pub use glance::{EventsArgs, PlaceArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use name::RunName;

@@ -14,8 +14,11 @@ pub struct RunsArgs {
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// One JSON object on standard output, as /v1/runs gives it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "csv")]
     pub json: bool,
+    /// Comma-separated values on standard output, with a line of headings
+    #[arg(long)]
+    pub csv: bool,
 }
 
 /// Settings of `run`.

@@ -83,6 +83,11 @@ impl Crowd {
         Ok(())
     }
 
+    /// Connections at once, at most.
+    pub fn most(&self) -> u32 {
+        self.all_max
+    }
+
     /// Connections that are open.
     pub fn count(&self) -> u32 {
         self.open().all

@@ -27,6 +27,7 @@ use super::crowd::{Crowd, Full, Place};
 use super::host::{Names, check};
 use super::patience::{Coming, Going, STALL_MAX};
 use super::proxy::{Contradiction, Held, Proxies};
+use super::shares::Shares;
 use super::slow::slow;
 use super::tls::Tls;
 
@@ -63,6 +64,11 @@ impl Door {
         if let Some(tls) = self.tls {
             tls.renew(stopping, tell).await;
         }
+    }
+
+    /// What several runs behind it may hold for long.
+    pub fn shares(&self) -> Shares {
+        Shares::new(self.crowd.most())
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `listen` | accepting connections, and answering them |
 //! | `patience` | peers that stop in the middle |
 //! | `proxy` | proxies that say whom they bring |
+//! | `shares` | how many of them the runs of one server may hold for long |
 //! | `slow` | requests that show secrets |
 //! | `tls` | the certificate, and the next one |
 
@@ -20,11 +21,13 @@ mod host;
 mod listen;
 mod patience;
 mod proxy;
+mod shares;
 mod slow;
 mod tls;
 
 pub use crowd::Place;
 pub use listen::{Door, answer};
+pub use shares::{Share, Shares, Taken};
 
 use crate::config::ServeConfig;
 use crate::errors::ServerError;

@@ -3,6 +3,7 @@
 
 mod fetch;
 mod folder;
+mod sheet;
 mod show;
 mod text;
 
@@ -10,13 +11,13 @@ use archipelago::wire::http as path;
 use serde_json::Value;
 
 use crate::clock::unix_ms;
-use crate::config::{EventsArgs, PlaceArgs, StatusArgs, TableArgs};
+use crate::config::{EventsArgs, PlaceArgs, TableArgs};
 use crate::errors::ServerError;
 use crate::status::{LogQuery, PAGE_MAX, log_of};
 use folder::Folder;
 
 pub(crate) use fetch::{Site, get, order_to};
-pub(crate) use text::{Side, UNKNOWN, count, nats, percent, plain, table};
+pub(crate) use text::{Side, UNKNOWN, count, csv, nats, percent, plain, table};
 
 /// Pages of learners that are asked for, at most.
 const PAGES_MAX: usize = 1_000;
@@ -26,12 +27,16 @@ const PAGES_MAX: usize = 1_000;
 /// # Errors
 /// - `NoSyncer`: no syncer answers.
 /// - `NoRun`, `NoSnapshot`, `Disk`, `DirCorrupt`, `Internal`: the folder has no run, or cannot be read.
-pub fn status(args: &StatusArgs) -> Result<String, ServerError> {
+pub fn status(args: &TableArgs) -> Result<String, ServerError> {
     let status = match &args.place.dir {
         Some(dir) => Folder::open(dir)?.status()?,
         None => get(site(&args.place), path::STATUS)?,
     };
-    if args.json { Ok(status.to_string()) } else { shown(&args.place, show::status(&status)) }
+    match (args.json, args.csv) {
+        (true, _) => Ok(status.to_string()),
+        (_, true) => Ok(sheet::status(&status)),
+        _ => shown(&args.place, show::status(&status)),
+    }
 }
 
 /// How a run went.
@@ -86,11 +91,12 @@ pub fn events(args: &EventsArgs) -> Result<String, ServerError> {
             get(site(&args.place), &format!("{}?limit={}&name={name}", path::LOG, query.limit))?
         }
     };
-    if args.json {
-        let entries = log["entries"].as_array().cloned().unwrap_or_default();
-        return Ok(lines(&entries));
+    let entries = || log["entries"].as_array().cloned().unwrap_or_default();
+    match (args.json, args.csv) {
+        (true, _) => Ok(lines(&entries())),
+        (_, true) => Ok(sheet::events(&entries())),
+        _ => shown(&args.place, show::events(&log)),
     }
-    shown(&args.place, show::events(&log))
 }
 
 /// The syncer that is asked.

@@ -15,7 +15,7 @@ use archipelago::wire::Fingerprint;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::errors::ServerError;
-use crate::store::{disk, is_there};
+use crate::store::{disk, is_of_the_disk, is_there};
 
 #[cfg(test)]
 pub use invite::InviteFault;
@@ -64,7 +64,7 @@ impl Guests {
     ///
     /// # Errors
     /// - `Disk`: it cannot be read or written.
-    /// - `DirCorrupt`: it is of a later version of this program.
+    /// - `DirCorrupt`: it is damaged, or of a later version of this program.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join(FILE);
         let db = Connection::open(&path).map_err(|error| broken(&path, error))?;
@@ -99,6 +99,11 @@ impl Guests {
         db.pragma_update(None, "journal_mode", "WAL").map_err(wrong)?;
         // A commit is on the disk when it returns: what an invite took in stays taken in.
         db.pragma_update(None, "synchronous", "FULL").map_err(wrong)?;
+        // Each key and each invite stands in the file twice: SQLite compares the two.
+        let found: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(wrong)?;
+        if found != "ok" {
+            return Err(ServerError::DirCorrupt { path: self.path.clone(), why: damaged(&found) });
+        }
         let format: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(wrong)?;
         if format > FORMAT {
             let why = format!("it is of layout {format}, and this program knows {FORMAT}: use a newer one");
@@ -228,7 +233,16 @@ fn check_note(note: &str) -> Result<(), ServerError> {
     }
 }
 
+fn damaged(why: &impl std::fmt::Display) -> String {
+    format!(
+        "it is damaged: {why}; put it back from a copy, or remove it, and nobody is banned or known any more"
+    )
+}
+
 fn broken(path: &Path, error: rusqlite::Error) -> ServerError {
+    if !is_of_the_disk(&error) {
+        return ServerError::DirCorrupt { path: path.to_owned(), why: damaged(&error) };
+    }
     ServerError::Disk { what: "read or write", path: path.to_owned(), source: std::io::Error::other(error) }
 }
 

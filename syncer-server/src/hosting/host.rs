@@ -34,7 +34,9 @@ pub async fn host(
     let entrance = door::open(&config)?;
     let address = listener.local_addr().ok();
     let links = address.map(|address| Links::of(address, &config).pages);
-    let (house, names) = blocking(move || House::open(folder, config, links.unwrap_or_default())).await??;
+    let shares = entrance.shares();
+    let opened = blocking(move || House::open(folder, config, links.unwrap_or_default(), shares));
+    let (house, names) = opened.await??;
     if let Some(remark) = http::remark(house.server().pages.as_deref()) {
         tracing::warn!("{remark}");
     }

@@ -16,11 +16,12 @@ use tracing::Instrument;
 use super::settings;
 use super::view::{RunState, RunView};
 use crate::config::{self, RunName, ServeConfig};
+use crate::door::Shares;
 use crate::errors::ServerError;
 use crate::http::{self, App};
 use crate::links::fragment;
 use crate::prepare::invite;
-use crate::running::{Running, blocking, restart};
+use crate::running::{self, Running, blocking, restart};
 use crate::status::ServerStatus;
 use crate::store::Store;
 
@@ -67,6 +68,8 @@ pub(super) struct House {
     links: Vec<String>,
     /// What the owner shows.
     pub(super) token: String,
+    /// Connections that the runs may hold for long.
+    shares: Shares,
     runs: RwLock<BTreeMap<RunName, Hosted>>,
     /// Orders are carried out one at a time.
     orders: Mutex<()>,
@@ -97,6 +100,7 @@ impl House {
         folder: PathBuf,
         server: ServeConfig,
         links: Vec<String>,
+        shares: Shares,
     ) -> Result<(Self, Vec<RunName>), ServerError> {
         let failed = |source| ServerError::Disk { what: "read", path: folder.clone(), source };
         config::admin_token(server.admin_token.as_deref())?;
@@ -126,7 +130,7 @@ impl House {
         let names = runs.iter().filter(|(_, hosted)| is_to_start(hosted)).map(|(name, _)| name.clone());
         let names = names.collect();
         let (runs, orders) = (RwLock::new(runs), Mutex::new(()));
-        Ok((Self { folder, server, links, token, runs, orders }, names))
+        Ok((Self { folder, server, links, token, shares, runs, orders }, names))
     }
 
     /// Settings of the server.
@@ -302,8 +306,13 @@ impl House {
         let (stop, told) = oneshot::channel();
         let links = self.links.iter().map(|link| format!("{link}runs/{name}/")).collect();
         let until = async { told.await.unwrap_or_else(|_| restart()) };
-        let Running { app, work, .. } =
-            Running::open(&config, links, Some(self.token.clone()), until).await?;
+        let Running { app, work, .. } = Running::open(
+            &config,
+            links,
+            Some(running::House { token: self.token.clone(), share: self.shares.join() }),
+            until,
+        )
+        .await?;
         let router = http::router(Arc::clone(&app));
         // A panic ends this task and no other.
         let work = tokio::spawn(work.instrument(tracing::info_span!("run", %name)));

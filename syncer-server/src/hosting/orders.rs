@@ -8,10 +8,10 @@ use archipelago::wire::http as path;
 use axum::http::Method;
 use serde_json::json;
 
-use super::view::{RunView, RunsView};
+use super::view::{RunFigures, RunView, RunsView};
 use crate::config::{OrderArgs, RunName, RunOrder, RunsArgs};
 use crate::errors::ServerError;
-use crate::glance::{Side, Site, UNKNOWN, count, get, nats, order_to, percent, plain, table};
+use crate::glance::{Side, Site, UNKNOWN, count, csv, get, nats, order_to, percent, plain, table};
 use crate::store::is_there;
 
 /// The runs of a server, as `args` ask for them.
@@ -22,6 +22,10 @@ pub fn runs(args: &RunsArgs) -> Result<String, ServerError> {
     let view: RunsView = get(Site { url: &args.url, ca: args.ca.as_deref() }, path::RUNS)?;
     if args.json {
         return Ok(serde_json::to_string(&view).expect("plain data"));
+    }
+    if args.csv {
+        let rows: Vec<Vec<String>> = view.runs.iter().map(cells).collect();
+        return Ok(csv(&CSV_HEADS, &rows).trim_end().to_owned());
     }
     let rows: Vec<Vec<String>> = view.runs.iter().map(row).collect();
     let reasons = view.runs.iter().filter_map(|run| Some((&run.name, run.why.as_ref()?)));
@@ -54,6 +58,34 @@ fn row(run: &RunView) -> Vec<String> {
         ]),
     }
     row
+}
+
+/// The heads of the list for programs.
+const CSV_HEADS: [&str; 8] = [
+    "name",
+    "state",
+    "model",
+    "learners in rounds",
+    "tokens merged",
+    "participation (0 to 1)",
+    "held-out loss (nats per token)",
+    "why it failed",
+];
+
+/// A run for programs; what nobody knows is empty.
+fn cells(run: &RunView) -> Vec<String> {
+    let figures = run.figures.as_ref();
+    let figure = |of: &dyn Fn(&RunFigures) -> String| figures.map(of).unwrap_or_default();
+    vec![
+        plain(&run.name),
+        run.state.words().to_owned(),
+        figure(&|figures| plain(&figures.model)),
+        figure(&|figures| figures.live.to_string()),
+        figure(&|figures| figures.tokens_merged.to_string()),
+        figure(&|figures| figures.participation.to_string()),
+        figure(&|figures| figures.val_loss_last.map(|loss| loss.to_string()).unwrap_or_default()),
+        run.why.as_deref().map(plain).unwrap_or_default(),
+    ]
 }
 
 /// Gives an order to the server at `args.url`; what it answers.

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use super::App;
 use super::admin::check_owner;
 use crate::actor::News;
-use crate::door::Place;
+use crate::door::{Place, Taken};
 
 /// Streams at once.
 pub const WATCHERS_MAX: u32 = 256;
@@ -133,14 +133,16 @@ impl Sources {
 /// One of the streams at once.
 struct Seat {
     app: Arc<App>,
+    _taken: Option<Taken>,
 }
 
 impl Seat {
     fn take(app: &Arc<App>, is_owner: bool) -> Option<Self> {
+        let taken = app.take_share()?;
         let most = if is_owner { WATCHERS_MAX } else { WATCHERS_MAX - OWNER_WATCHERS };
         let more = |watchers: u32| (watchers < most).then_some(watchers + 1);
         app.watchers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self { app: Arc::clone(app) })
+        Some(Self { app: Arc::clone(app), _taken: taken })
     }
 }
 

@@ -29,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::connection::Context;
 use crate::corpus::Corpus;
+use crate::door::{Share, Taken};
 use crate::owner::Owner;
 
 pub use admin::shows_token;
@@ -61,6 +62,8 @@ pub struct App {
     pub host_token: Option<String>,
     /// The run's settings, as they are now.
     pub settings: Settings,
+    /// What the run may hold of the connections of a server of several runs.
+    pub share: Option<Share>,
     /// Sockets at once.
     pub sockets_max: u32,
     /// Sockets open.
@@ -81,6 +84,14 @@ pub struct App {
     pub stopping: watch::Receiver<bool>,
     /// Dropped by each connection as it ends.
     pub open: tokio::sync::mpsc::Sender<()>,
+}
+
+impl App {
+    /// A connection for long; `None` inside if the server has no other run, and outside if another run needs it.
+    #[expect(clippy::option_option, reason = "whether there is one to be had, and whether one is needed")]
+    fn take_share(&self) -> Option<Option<Taken>> {
+        self.share.as_ref().map_or(Some(None), |share| share.take().map(Some))
+    }
 }
 
 /// All routes.

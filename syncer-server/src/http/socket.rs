@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use crate::connection;
-use crate::door::Place;
+use crate::door::{Place, Taken};
 
 /// Opens a learner's socket.
 pub async fn upgrade(
@@ -68,13 +68,15 @@ pub async fn upgrade(
 struct Seat {
     app: Arc<App>,
     _open: tokio::sync::mpsc::Sender<()>,
+    _taken: Option<Taken>,
 }
 
 impl Seat {
     fn take(app: &Arc<App>) -> Option<Self> {
+        let taken = app.take_share()?;
         let more = |open: u32| (open < app.sockets_max).then_some(open + 1);
         app.sockets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self { app: Arc::clone(app), _open: app.open.clone() })
+        Some(Self { app: Arc::clone(app), _open: app.open.clone(), _taken: taken })
     }
 }
 

@@ -37,6 +37,9 @@ pub struct Replay {
     pub run_s: f64,
     /// Time that it took to compute them again once, in seconds, measurements of the loss included.
     pub took_s: f64,
+    /// Snapshots that are damaged, each with its file: the next start does without them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
     /// How the loss went, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
@@ -97,6 +100,7 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         tokens_merged: record.ledger.clock_tokens(),
         run_s: to.saturating_sub(from) as f64 / 1e3,
         took_s,
+        damaged: recording.store().damaged_snapshots(record.run)?,
         losses,
         exported,
     };

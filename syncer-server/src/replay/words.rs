@@ -33,12 +33,15 @@ impl Display for ReplayedMerge {
 
 impl Display for Replay {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self { first, last, merges, run_s, took_s, tokens_merged, losses, exported, .. } = self;
+        let Self { first, last, merges, run_s, took_s, tokens_merged, damaged, losses, exported, .. } = self;
         write!(
             f,
             "decisions {first} to {last}: {merges} merges of {run_s:.0} s computed again in {took_s:.1} s, "
         )?;
         write!(f, "each to the same bits; {tokens_merged} tokens are merged")?;
+        damaged
+            .iter()
+            .try_for_each(|what| write!(f, "\na snapshot is damaged, and a start does without it: {what}"))?;
         losses.as_ref().map_or(Ok(()), |losses| write!(f, "\n{losses}"))?;
         match exported {
             Some(exported) => {

@@ -365,3 +365,24 @@ pub(crate) fn disk<'a>(
 ) -> impl Fn(std::io::Error) -> ServerError + use<'a> {
     move |source| ServerError::Disk { what, path: path.to_owned(), source }
 }
+
+/// Whether SQLite could not get at the file. Else it could, and what it found there makes no sense.
+pub(crate) fn is_of_the_disk(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode;
+    let no_access = |code| {
+        matches!(
+            code,
+            ErrorCode::SystemIoFailure
+                | ErrorCode::DiskFull
+                | ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::PermissionDenied
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::NoLargeFileSupport
+                | ErrorCode::OutOfMemory
+        )
+    };
+    error.sqlite_error_code().is_some_and(no_access) || matches!(error, rusqlite::Error::InvalidPath(_))
+}

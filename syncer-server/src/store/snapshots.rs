@@ -52,6 +52,24 @@ impl Store {
         Ok(self.snapshots()?.iter().find_map(whole))
     }
 
+    /// What is wrong with the snapshots, each with its file. A start does without one that is damaged, and a syncer may
+    /// remove one meanwhile.
+    ///
+    /// # Errors
+    /// `Disk`: the folder cannot be read.
+    pub fn damaged_snapshots(&self, run: RunId) -> Result<Vec<String>, ServerError> {
+        let wrong = |path: &PathBuf| {
+            let why = match Snapshot::read(path) {
+                Ok(snapshot) if snapshot.record.run == run => return None,
+                Ok(snapshot) => format!("it is of run {}", snapshot.record.run),
+                Err(_) if !path.exists() => return None,
+                Err(why) => why,
+            };
+            Some(format!("{}: {why}", path.display()))
+        };
+        Ok(self.snapshots()?.iter().filter_map(wrong).collect())
+    }
+
     /// Writes `snapshot` as the newest and removes all but the newest two.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `rows` | the decisions, rows of an SQLite file, each with a checksum over all before it |
+//! | `wal` | what SQLite wrote last, looked at before SQLite does |
 //! | `log` | the lines of the run's log, in the same file |
 //! | `bodies` | what learners sent, in files that only grow |
 //! | `writer` | the thread that brings both to the disk, several decisions at once |
@@ -19,6 +20,7 @@ mod log;
 mod recover;
 mod replay;
 mod rows;
+mod wal;
 mod writer;
 
 pub use archipelago::diloco::tape::{Place, Row};

@@ -8,7 +8,7 @@ use archipelago::diloco::{Entry, MergeOutcome};
 use super::bodies::{LENGTH_BYTES, Reader};
 use super::{Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
-use crate::store::{Manifest, Snapshot, Store, disk};
+use crate::store::{Manifest, Snapshot, Store, disk, is_of_the_disk};
 
 /// The folder of the bodies in it.
 pub(super) const BODIES: &str = "bodies";
@@ -120,7 +120,11 @@ impl Broken {
 /// What is wrong with the rows in `path`, as an error of the server.
 pub fn broken(path: &Path, error: RowsError) -> ServerError {
     match error {
-        RowsError::Sqlite(error) => disk("read", path)(std::io::Error::other(error)),
+        RowsError::Sqlite(error) if is_of_the_disk(&error) => {
+            disk("read", path)(std::io::Error::other(error))
+        }
+        RowsError::LogUnread(error) => disk("read", path)(error),
+        RowsError::Sqlite(error) => corrupt(path, &format!("it is damaged: {error}")),
         error => corrupt(path, &error.to_string()),
     }
 }

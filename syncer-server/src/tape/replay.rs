@@ -82,11 +82,12 @@ impl Recording {
     /// # Errors
     /// - `NoRun`: there is no run.
     /// - `Disk`: something cannot be read.
-    /// - `DirCorrupt`: the tape is missing or another run's.
+    /// - `DirCorrupt`: the tape is missing or another run's, or a file that tells what the run is was damaged.
     pub fn open(dir: &Path) -> Result<Self, ServerError> {
         let store = Store::look(dir);
         let manifest = store.begun()?;
         store.check_tokenizer(&manifest)?;
+        store.held_out(&manifest.spec.model)?;
         let path = store.tape_path();
         if !path.exists() {
             let why = "there is no tape: the run is of an older version, and has only snapshots".to_owned();

@@ -1,5 +1,6 @@
 //! The decisions, as rows of an SQLite file.
 
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use archipelago::diloco::RunId;
 use archipelago::diloco::tape::{Chain, Links, RowDamage, link};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::{Place, Row, log};
+use super::{Place, Row, log, wal};
 use crate::status::LogEntry;
 
 /// The layout that this program writes, and the newest that it reads.
@@ -49,6 +50,12 @@ pub enum RowsError {
     /// The file does not say what it is.
     #[error("it is damaged: its {0} is {1:?}")]
     Meta(&'static str, String),
+    /// What SQLite wrote last is damaged, and it would leave out what comes after that.
+    #[error("its write-ahead log, {0}, is damaged from byte {1} on")]
+    Log(String, u64),
+    /// That cannot be looked at.
+    #[error("cannot read its write-ahead log: {0}")]
+    LogUnread(#[source] std::io::Error),
     /// SQLite finds something wrong with how the file is built.
     #[error("it is damaged: {0}")]
     Pages(String),
@@ -94,11 +101,27 @@ impl Rows {
         Self::opened(db, run, owner)
     }
 
+    /// Sees to it that the file at `path` is whole, before anything is written over what is not. Only who leads the run
+    /// may ask.
+    ///
+    /// # Errors
+    /// [`RowsError`] but `Fenced`.
+    pub fn verify(path: &Path, run: RunId) -> Result<(), RowsError> {
+        check_log(path, || false)?;
+        Self::look(path, run)?.check_pages()
+    }
+
     /// Opens the file to read it.
     ///
     /// # Errors
     /// [`RowsError`] but `Fenced`.
     pub fn look(path: &Path, run: RunId) -> Result<Self, RowsError> {
+        // While somebody writes, the end of the log is never still.
+        let is_written = || {
+            let lock = File::open(path.with_file_name("lock"));
+            lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        };
+        check_log(path, is_written)?;
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
         Self::opened(Connection::open_with_flags(path, flags)?, run, 0)
     }
@@ -278,6 +301,14 @@ impl Rows {
         let query = "SELECT max(seq) FROM tape WHERE segment < ?1";
         let seq: Option<i64> = self.db.query_row(query, [segment], |row| row.get(0))?;
         Ok(seq.map(|seq| seq as u64))
+    }
+}
+
+/// Looks at what SQLite wrote last to the file at `path`, before it does itself.
+fn check_log(path: &Path, is_written: impl Fn() -> bool) -> Result<(), RowsError> {
+    match wal::damage(path).map_err(RowsError::LogUnread)?.filter(|_| !is_written()) {
+        Some(at) => Err(RowsError::Log(wal::path(path).display().to_string(), at)),
+        None => Ok(()),
     }
 }
 

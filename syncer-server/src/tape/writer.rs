@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use archipelago::diloco::tape::{Held, TapeJob, TapeStore};
+use archipelago::diloco::tape::{Blobs, Held, Tape, TapeJob};
 use archipelago::diloco::{Entry, Round, RunId};
 use tokio::sync::watch;
 
@@ -76,8 +76,10 @@ impl Writer {
         let path = store.tape_path();
         let from = if is_new { BEGINNING } else { SNAPSHOT };
         let broken = |error| super::recover::broken(&path, error);
+        if store.has_tape() {
+            Rows::verify(&path, run).map_err(broken)?;
+        }
         let rows = Rows::open(&path, run, owner, from).map_err(broken)?;
-        rows.check_pages().map_err(broken)?;
         let dir = store.dir().join(super::recover::BODIES);
         let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
         let body_bytes = bodies.bytes().map_err(disk("read", &dir))?;
@@ -170,12 +172,22 @@ struct Files {
     lines: Vec<LogEntry>,
 }
 
-impl TapeStore for Files {
+impl Tape for Files {
     type Error = Fault;
 
     fn last(&self) -> u64 {
         self.rows.last()
     }
+
+    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Fault> {
+        self.rows.append(rows, &self.lines)?;
+        self.lines.clear();
+        Ok(())
+    }
+}
+
+impl Blobs for Files {
+    type Error = Fault;
 
     fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Fault> {
         Ok(self.bodies.append(bodies)?)
@@ -187,12 +199,6 @@ impl TapeStore for Files {
             self.bodies.abandon();
         }
         Ok(synced?)
-    }
-
-    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Fault> {
-        self.rows.append(rows, &self.lines)?;
-        self.lines.clear();
-        Ok(())
     }
 }
 
@@ -309,18 +315,4 @@ fn forget_oldest_lines(batch: &mut Vec<Job>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_that_are_not_needed_have_a_bound() {
-        let room = 2 * SEGMENT_BYTES / ROW_BYTES;
-        let kept = |needed, gone, last| first_kept(needed, gone, last, 2 * SEGMENT_BYTES);
-        assert_eq!(kept(90, None, 99), 0, "all of it has room");
-        assert_eq!(kept(90, Some(40), 99), 41, "nobody can follow a merge without its updates");
-        assert_eq!(kept(room + 450, None, room + 500), 501, "a run in which nothing is merged");
-        assert_eq!(kept(room + 450, Some(530), room + 500), 531);
-        assert_eq!(kept(300, Some(530), room + 500), 300, "what is needed stays, however much it is");
-        assert_eq!(first_kept(90, None, 99, 0), 0, "the merges of the newest segment can be followed");
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use syncer_server::{EventsArgs, PlaceArgs, ServerError, StatusArgs, TableArgs, glance};
+use syncer_server::{EventsArgs, PlaceArgs, ServerError, TableArgs, glance};
 
 use crate::support::{Learner, Server, config};
 
@@ -23,7 +23,7 @@ async fn apart(look: impl FnOnce() -> Printed + Send + 'static) -> Printed {
 }
 
 async fn status(place: &PlaceArgs, json: bool) -> Printed {
-    let args = StatusArgs { place: place.clone(), json };
+    let args = TableArgs { place: place.clone(), json, csv: false };
     apart(move || glance::status(&args)).await
 }
 
@@ -34,7 +34,7 @@ async fn table(look: fn(&TableArgs) -> Printed, place: &PlaceArgs, (json, csv): 
 }
 
 async fn events(place: &PlaceArgs, name: &str, json: bool) -> String {
-    let args = EventsArgs { place: place.clone(), name: name.into(), limit: 50, json };
+    let args = EventsArgs { place: place.clone(), name: name.into(), limit: 50, json, csv: false };
     apart(move || glance::events(&args)).await.unwrap()
 }
 
@@ -73,6 +73,15 @@ async fn a_syncer_and_its_folder_tell_the_same() {
         assert_eq!(json["tokensMerged"], now[1]);
         let csv = table(glance::learners, place, (false, true)).await;
         assert!(csv[1].starts_with("1,learner 1,other,test,"), "{csv:?}");
+        let csv = table(glance::status, place, (false, true)).await;
+        assert_eq!(csv.len(), 2, "{csv:?}");
+        assert!(csv[1].starts_with(&format!("{},", now[0].as_str().unwrap())), "{csv:?}");
+        let merged = csv[0].split(',').position(|head| head == "tokens merged").unwrap();
+        assert_eq!(csv[1].split(',').nth(merged), Some(&*now[1].to_string()), "{csv:?}");
+        let args =
+            EventsArgs { place: place.clone(), name: String::new(), limit: 50, json: false, csv: true };
+        let csv = apart(move || glance::events(&args)).await.unwrap();
+        assert!(csv.starts_with("time (ms since 1970),kind,") && csv.contains("learner 1 joined"), "{csv}");
         assert!(events(place, "", false).await.contains("learner 1 joined (test)."));
         assert!(events(place, "LEARNER 1", false).await.contains("learner 1 joined (test)."));
         let first: Value =

@@ -6,8 +6,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use syncer_server::{PlaceArgs, ServeConfig, ServerError, StatusArgs, Verb, glance, host, order, parse};
-use tokio::net::TcpListener;
+use syncer_server::{
+    PlaceArgs, RunsArgs, ServeConfig, ServerError, TableArgs, Verb, glance, host, order, parse, runs,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -23,13 +26,17 @@ struct House {
 
 impl House {
     async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, ServeConfig::default()).await
+    }
+
+    async fn start_with(folder: &Path, config: ServeConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let config = ServeConfig {
             runs: Some(folder.to_owned()),
             admin_token: Some("secret-of-the-owner".into()),
-            ..ServeConfig::default()
+            ..config
         };
         let task = tokio::spawn(host(listener, config, || {}, async { drop(stopped.await) }));
         Self { address, stop, task }
@@ -221,12 +228,19 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     }
     let url = format!("http://{}", house.address);
     let ask = |url: String| {
-        let args = StatusArgs { place: PlaceArgs { url, ca: None, dir: None }, json: false };
+        let args = TableArgs { place: PlaceArgs { url, ca: None, dir: None }, json: false, csv: false };
         tokio::task::spawn_blocking(move || glance::status(&args))
     };
     let error = ask(url.clone()).await.unwrap().unwrap_err().to_string();
     assert!(error.contains("several runs (poems, tales)"), "{error}");
     assert!(ask(format!("{url}/runs/poems/")).await.unwrap().unwrap().contains("waiting for learners"));
+
+    let args = RunsArgs { url, json: false, csv: true };
+    let listed = tokio::task::spawn_blocking(move || runs(&args)).await.unwrap().unwrap();
+    let mut lines = listed.lines();
+    assert!(lines.next().unwrap().starts_with("name,state,model,"), "{listed}");
+    let rows: Vec<&str> = lines.collect();
+    assert!(rows.len() == 2 && rows[0].starts_with("poems,open,tiny,0,0,"), "{listed}");
 
     // What is scraped there is of all runs, each under what it is.
     let (code, metrics) = house.ask("GET /metrics", "", "").await;
@@ -235,5 +249,54 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
         assert!(metrics.contains(&format!("\narchipelago_learners_live{{run=\"{name}\"}} 0\n")), "{metrics}");
     }
     assert_eq!(metrics.matches("# TYPE archipelago_learners_live gauge\n").count(), 1, "{metrics}");
+    house.stop().await;
+}
+
+/// Asks for something that lasts; the connection, and the code of the answer.
+async fn open(address: SocketAddr, path: &str, headers: &str) -> (TcpStream, u16) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+    let code = String::from_utf8_lossy(&head[9..]).parse().unwrap();
+    (stream, code)
+}
+
+/// Goal: whoever holds as many sockets and streams of one run as it gives keeps nobody out of another one.
+#[tokio::test]
+async fn no_run_takes_the_connections_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ServeConfig { connections_max: 32, ..ServeConfig::default() };
+    let house = House::start_with(dir.path(), config).await;
+    for name in ["a", "b"] {
+        assert_eq!(house.create(name, SETTINGS).await.0, 200);
+    }
+    let upgrade = format!(
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {}\r\n",
+        archipelago::wire::SUBPROTOCOL
+    );
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        let (stream, code) = match held.len() % 2 {
+            0 => open(house.address, "/runs/a/v1/events", "").await,
+            _ => open(house.address, "/runs/a/v1/ws", &upgrade).await,
+        };
+        match code {
+            200 | 101 => held.push(stream),
+            _ => assert_eq!(code, 503),
+        }
+    }
+    assert_eq!(held.len(), 21, "7 are kept for the other run, and 4 for whoever comes and goes");
+    let mut others = Vec::new();
+    for _ in 0..7 {
+        let (stream, code) = open(house.address, "/runs/b/v1/ws", &upgrade).await;
+        assert_eq!(code, 101, "after {}", others.len());
+        others.push(stream);
+    }
+    assert_eq!(house.ask("GET /runs/b/v1/status", "", "").await.0, 200);
+    assert_eq!(open(house.address, "/runs/b/v1/events", "").await.1, 503, "all are taken");
+    drop((held, others));
     house.stop().await;
 }

@@ -16,7 +16,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/init")
 }
 
-fn from_folder(dir: &Path) -> ServeConfig {
+pub fn from_folder(dir: &Path) -> ServeConfig {
     ServeConfig {
         init: Some(golden().join("model")),
         data: Some(golden().join("text.txt").into()),
@@ -27,7 +27,7 @@ fn from_folder(dir: &Path) -> ServeConfig {
 }
 
 /// The same run where its folder is not named any more.
-fn goes_on(dir: &Path) -> ServeConfig {
+pub fn goes_on(dir: &Path) -> ServeConfig {
     ServeConfig { init: None, ..from_folder(dir) }
 }
 

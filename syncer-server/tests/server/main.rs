@@ -9,6 +9,7 @@ mod door;
 mod durability;
 mod files;
 mod finished;
+mod flips;
 mod glance;
 mod hosting;
 mod identity;

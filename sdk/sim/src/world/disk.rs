@@ -1,5 +1,6 @@
 //! The syncer's disk: two snapshots and the tape as the server keeps them, and what can happen to them.
 
+use super::attempt::{Ailment, Attempt};
 use super::books::Books;
 use super::happening::Happening;
 use super::snapshot::{Snapshot, bytes};
@@ -18,8 +19,10 @@ pub(super) struct Disk {
     pub(super) tape: Tape,
     /// A copy of both that the owner made, and what was true then.
     backup: Option<(Vec<Option<Snapshot>>, Tape, Books)>,
-    /// Nothing more can be written.
-    pub(super) full: bool,
+    /// What it fails at.
+    pub(super) ailment: Option<Ailment>,
+    /// Writes and syncs that failed so far, starts and snapshots among them.
+    pub(super) failures: u64,
     /// Chance on the disk.
     pub(super) rng: Rng,
 }
@@ -27,12 +30,12 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn new(first: Snapshot, rng: Rng) -> Self {
         let (kept, tape) = (vec![Some(first)], Tape::default());
-        Self { kept, tape, backup: None, full: false, rng }
+        Self { kept, tape, backup: None, ailment: None, failures: 0, rng }
     }
 
     /// Writes a snapshot; whether it could be. What was there before still is, if not.
     fn save(&mut self, snapshot: Snapshot) -> bool {
-        if self.full {
+        if self.fails() {
             return false;
         }
         if self.kept.len() == SNAPSHOTS_KEPT {
@@ -40,6 +43,20 @@ impl Disk {
         }
         self.kept.push(Some(snapshot));
         true
+    }
+
+    /// A try to write to the tape.
+    pub(super) fn attempt(&mut self) -> Attempt<'_> {
+        Attempt { tape: &mut self.tape, ailment: self.ailment, rng: &mut self.rng }
+    }
+
+    /// Whether something that is written and synced does not come to the disk, by chance.
+    pub(super) fn fails(&mut self) -> bool {
+        let rng = &mut self.rng;
+        let fails = |ailment: Ailment| ailment.fails_to_write(rng) || ailment.fails_to_sync(rng);
+        let failed = self.ailment.is_some_and(fails);
+        self.failures += u64::from(failed);
+        failed
     }
 
     /// The newest that is whole.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::forge::Craft;
-use super::{Damage, Lie, Loss, Rng};
+use super::{Ailment, Damage, Lie, Loss, Rng};
 use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
 
 /// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
@@ -50,8 +50,8 @@ pub enum Fault {
     Damage(Damage),
     /// The owner has the files as they were before they were damaged.
     Mend,
-    /// From now on nothing more can be written to the syncer's disk, or it can again.
-    DiskFull(bool),
+    /// From now on the syncer's disk fails at this, or works again.
+    DiskFails(Option<Ailment>),
     /// The newest snapshot that is whole is damaged.
     TearSnapshot,
     /// The owner copies the folder of the run.
@@ -96,7 +96,7 @@ impl Fault {
             | Self::RestartSyncer
             | Self::Damage(_)
             | Self::Mend
-            | Self::DiskFull(_)
+            | Self::DiskFails(_)
             | Self::TearSnapshot
             | Self::BackUp
             | Self::PutBack

@@ -17,7 +17,7 @@ impl World {
             Fault::LosePower(loss) => return self.crash_syncer(Some(loss)),
             Fault::RestartSyncer => return self.restart_syncer(),
             Fault::Finish => return self.finish(),
-            Fault::DiskFull(full) => return self.disk.full = full,
+            Fault::DiskFails(ailment) => return self.disk.ailment = ailment,
             Fault::TearSnapshot => return self.disk.tear(),
             Fault::BackUp => return self.disk.back_up(self.audit.kept()),
             Fault::PutBack | Fault::Damage(_) | Fault::Mend if self.host.is_some() => return,

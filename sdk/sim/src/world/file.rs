@@ -31,7 +31,10 @@ impl Loss {
 /// A file that only grows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct File {
+    /// What is behind `end` is of writes that failed, and is written over.
     bytes: Vec<u8>,
+    /// Where the next byte goes.
+    end: usize,
     /// So many of them are on the disk for certain.
     synced: usize,
 }
@@ -44,27 +47,37 @@ impl File {
 
     /// Where the next byte goes.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+        self.end
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        self.attempt(bytes);
+        self.end += bytes.len();
     }
 
-    /// All of it is on the disk from now on.
+    /// Writes `bytes` where the next byte goes, of which nothing counts.
+    pub(super) fn attempt(&mut self, bytes: &[u8]) {
+        let until = self.end + bytes.len();
+        if self.bytes.len() < until {
+            self.bytes.resize(until, 0);
+        }
+        self.bytes[self.end..until].copy_from_slice(bytes);
+    }
+
+    /// All that counts is on the disk from now on.
     pub(super) fn sync(&mut self) {
-        self.synced = self.bytes.len();
+        self.synced = self.end;
     }
 
     /// What was not synced was never written.
     pub(super) fn forget_unsynced(&mut self) {
-        self.bytes.truncate(self.synced);
+        self.cut(self.synced);
     }
 
-    /// Nothing after the first `len` bytes counts; what is left is on the disk.
+    /// Nothing after the first `len` bytes is there; what is left is on the disk.
     pub(super) fn cut(&mut self, len: usize) {
         self.bytes.truncate(len);
-        self.sync();
+        (self.end, self.synced) = (self.bytes.len(), self.bytes.len());
     }
 
     /// What is there after a crash, of which `loss` says what became of the writes that were not synced.
@@ -79,7 +92,7 @@ impl File {
                 Loss::Flipped => self.flip(self.synced + rng.below(unsynced as u64) as usize, rng),
             }
         }
-        self.sync();
+        self.cut(self.bytes.len());
     }
 
     /// Another bit stands at byte `at`.
@@ -112,6 +125,19 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_written_over() {
+        let mut file = File::default();
+        file.append(b"ab");
+        file.attempt(b"xyz");
+        assert_eq!((file.len(), file.bytes()), (2, &b"abxyz"[..]));
+        file.append(b"c");
+        file.sync();
+        assert_eq!((file.len(), file.bytes()), (3, &b"abcyz"[..]));
+        file.crash(Loss::Lost, &mut Rng::new(1));
+        assert_eq!((file.len(), file.bytes()), (3, &b"abc"[..]));
+    }
 
     #[test]
     fn a_crash_touches_nothing_that_was_synced() {

@@ -20,6 +20,7 @@
 //! ```
 
 mod actor;
+mod attempt;
 mod audit;
 mod books;
 mod clock;
@@ -32,6 +33,7 @@ mod forge;
 mod freight;
 mod ghosts;
 mod happening;
+mod held;
 mod host;
 mod lie;
 mod link;
@@ -77,8 +79,10 @@ use queue::Queue;
 use record::Record;
 use snapshot::Snapshot;
 
+pub use attempt::Ailment;
 pub use fault::{Fault, Poison, Storm};
 pub use file::Loss;
+pub use held::Held;
 pub use lie::Lie;
 pub use link::LinkSpec;
 pub use process::MakeTrainer;
@@ -260,6 +264,12 @@ impl World {
     #[must_use]
     pub fn recoveries(&self) -> u64 {
         self.recoveries
+    }
+
+    /// How often the syncer's disk failed at something.
+    #[must_use]
+    pub fn disk_failures(&self) -> u64 {
+        self.disk.failures
     }
 
     /// Why syncers did not start, in their order: each names what is damaged.

@@ -16,6 +16,11 @@ impl<T> Queue<T> {
         Self { planned: BTreeMap::new(), next: 0 }
     }
 
+    /// How much is planned.
+    pub(super) fn len(&self) -> usize {
+        self.planned.len()
+    }
+
     /// Plans `what` for `at`; among equal times the first planned comes first.
     pub(super) fn plan(&mut self, at: Millis, what: T) {
         self.planned.insert((at, self.next), what);

@@ -1,6 +1,7 @@
 //! The syncer's side of its tape: what is on its way to the disk, and what waits until it is there.
 
 use super::World;
+use super::attempt::Failed;
 use super::happening::Happening;
 use archipelago::diloco::syncer::Input;
 use archipelago::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
@@ -30,7 +31,9 @@ pub(super) struct Record {
     held: Held,
     /// Rows are being written.
     writing: bool,
-    /// The disk took nothing when it was last asked.
+    /// The disk did not take what it was last given.
+    failing: bool,
+    /// The core knows that.
     stalled: bool,
 }
 
@@ -44,6 +47,7 @@ impl Record {
             jobs: Vec::new(),
             held: Held::default(),
             writing: false,
+            failing: false,
             stalled: false,
         }
     }
@@ -69,12 +73,9 @@ impl World {
         self.write_tape();
         self.release();
         self.step_snapshot();
-        let is_stalled = self.disk.full && !self.record.jobs.is_empty();
+        let is_stalled = self.record.failing;
         if is_stalled != self.record.stalled {
             self.record.stalled = is_stalled;
-            if is_stalled {
-                self.plan_retry();
-            }
             self.tell_syncer(Input::Stall(is_stalled));
         }
     }
@@ -84,9 +85,7 @@ impl World {
         if generation != self.generation {
             return;
         }
-        if self.disk.full {
-            return self.plan_retry();
-        }
+        self.record.failing = false;
         self.tend_tape();
     }
 
@@ -95,9 +94,9 @@ impl World {
         self.queue.plan(self.now.after(RETRY_MS), Happening::RetryTape { generation });
     }
 
-    /// Begins to write what is there, unless something is being written.
+    /// Begins to write what is there, unless something is being written or was not taken just now.
     fn write_tape(&mut self) {
-        if self.record.writing || self.record.jobs.is_empty() || self.disk.full {
+        if self.record.writing || self.record.failing || self.record.jobs.is_empty() {
             return;
         }
         let sync_ms = self.spec.shell.sync_ms;
@@ -106,7 +105,13 @@ impl World {
             count = 1 + self.disk.rng.below(count as u64) as usize;
         }
         let batch: Vec<TapeJob> = self.record.jobs.drain(..count).collect();
-        let Ok(()) = self.record.held.write(&batch, &mut self.disk.tape);
+        if let Err(Failed) = self.record.held.write(&batch, &mut self.disk.attempt()) {
+            self.disk.failures += 1;
+            // The same is tried again, with what there is by then.
+            self.record.jobs.splice(..0, batch);
+            self.record.failing = true;
+            return self.plan_retry();
+        }
         let rows =
             batch.iter().filter_map(|job| if let TapeJob::Row(row) = job { Some(row.seq) } else { None });
         let Some(seq) = rows.max() else { return };

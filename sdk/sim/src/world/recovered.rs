@@ -14,6 +14,7 @@ impl Audit {
         self.orders.note(seq, entry);
         match entry {
             Entry::Leased { learner, grant } => self.book(seq, Booked::Granted(*learner, *grant)),
+            &Entry::Forgotten { learner } => self.told.forget(learner),
             &Entry::Returned { lease, windows, .. } => self.book(seq, Booked::TakenBack(lease, windows)),
             Entry::Merged(merge) => {
                 for part in &merge.parts {

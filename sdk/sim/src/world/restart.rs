@@ -46,7 +46,7 @@ impl World {
         if generation != self.generation || !std::mem::take(&mut self.starting) {
             return;
         }
-        if self.disk.full {
+        if self.disk.fails() {
             return self.start_again();
         }
         let (recovery, followed) = match self.recover() {

@@ -4,7 +4,6 @@
 //! is the last was never finished, so nobody was told of what is in it: it is cut off. One that cannot be read and is
 //! followed by one that can was synced before the other was begun: the tape is damaged, and the run does not go on.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Rng;
 use super::file::{File, Loss};
 use archipelago::diloco::syncer::Recovery;
-use archipelago::diloco::tape::{Chain, Links, Place, Row, TapeStore, link};
+use archipelago::diloco::tape::{Chain, Links, Place, Row, link};
 use archipelago::diloco::{Entry, checksum};
 
 /// Length and checksum of a transaction, in bytes.
@@ -68,54 +67,88 @@ pub(super) struct Followed {
     end: usize,
 }
 
-impl TapeStore for Tape {
-    type Error = Infallible;
-
-    fn last(&self) -> u64 {
+impl Tape {
+    /// The newest row that was written.
+    pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Infallible> {
+    /// Appends `bodies` one after another; where they are.
+    pub(super) fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Place {
+        let segment = self.open_bodies();
+        let file = &mut self.bodies[segment];
+        let place = Place { segment: segment as u32 + 1, offset: file.len() as u64 };
+        file.append(&framed(bodies));
+        place
+    }
+
+    /// Appends a part of `bodies`, by chance, of which nothing counts.
+    pub(super) fn try_bodies(&mut self, bodies: &[Arc<Vec<u8>>], rng: &mut Rng) {
+        let segment = self.open_bodies();
+        let bytes = framed(bodies);
+        self.bodies[segment].attempt(&bytes[..rng.below(bytes.len() as u64) as usize]);
+    }
+
+    /// The file that bodies are appended to.
+    fn open_bodies(&mut self) -> usize {
         if self.bodies.is_empty() {
             self.bodies.push(File::default());
         }
-        let segment = self.bodies.len() as u32;
-        let file = &mut self.bodies[segment as usize - 1];
-        let place = Place { segment, offset: file.len() as u64 };
-        for body in bodies {
-            file.append(&(body.len() as u32).to_le_bytes());
-            file.append(body);
-        }
-        Ok(place)
+        self.bodies.len() - 1
     }
 
-    fn sync_bodies(&mut self) -> Result<(), Infallible> {
+    /// Nothing more is appended to this file of bodies: nobody knows what of it is on the disk.
+    pub(super) fn abandon_bodies(&mut self) {
+        self.bodies.push(File::default());
+    }
+
+    /// What is written next speaks of bodies, which have to be on the disk before it.
+    pub(super) fn await_bodies(&mut self) {
         self.waits_for_bodies = true;
-        Ok(())
     }
 
-    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Infallible> {
+    pub(super) fn append_rows(&mut self, rows: &[Row]) {
+        let (bytes, chain) = self.transaction_of(rows);
+        self.rows.append(&bytes);
+        (self.chain, self.last) = (chain, rows.last().map_or(self.last, |row| row.seq));
+    }
+
+    /// Writes `rows`, or with chance a part of them, of which nothing counts. Nothing is on its way to the disk then.
+    pub(super) fn try_rows(&mut self, rows: &[Row], part: Option<&mut Rng>) {
+        let (bytes, _) = self.transaction_of(rows);
+        let len = part.map_or(bytes.len(), |rng| rng.below(bytes.len() as u64) as usize);
+        self.rows.attempt(&bytes[..len]);
+        if std::mem::take(&mut self.waits_for_bodies) {
+            self.sync_bodies();
+        }
+    }
+
+    /// `rows` as they are stored, and their checksum.
+    fn transaction_of(&self, rows: &[Row]) -> (Vec<u8>, Chain) {
+        let mut chain = self.chain;
         let mut stored = Vec::with_capacity(rows.len());
         for row in rows {
             let data = rmp_serde::to_vec_named(&row.entry).expect("memory takes every byte");
-            self.chain = link(&self.chain, row.seq, row.at_ms, &data, row.place);
+            chain = link(&chain, row.seq, row.at_ms, &data, row.place);
             let place = row.place.map(|place| (place.segment, place.offset));
-            stored.push(Stored { seq: row.seq, at_ms: row.at_ms, data, place, chain: self.chain });
-            self.last = row.seq;
+            stored.push(Stored { seq: row.seq, at_ms: row.at_ms, data, place, chain });
         }
         let payload = rmp_serde::to_vec(&stored).expect("memory takes every byte");
-        self.rows.append(&(payload.len() as u32).to_le_bytes());
-        self.rows.append(&checksum(&payload).to_le_bytes());
-        self.rows.append(&payload);
-        Ok(())
+        let head = (payload.len() as u32).to_le_bytes();
+        ([&head[..], &checksum(&payload).to_le_bytes(), &payload].concat(), chain)
     }
-}
 
-impl Tape {
+    /// Those that were appended last are on the disk; a file that was abandoned is synced no more.
+    fn sync_bodies(&mut self) {
+        self.bodies.last_mut().into_iter().for_each(File::sync);
+    }
+
     /// What was written last is on the disk. Whether that took two turns of it, one for the bodies.
     pub(super) fn sync(&mut self) -> bool {
         let had_bodies = std::mem::take(&mut self.waits_for_bodies);
-        self.bodies.iter_mut().filter(|_| had_bodies).for_each(File::sync);
+        if had_bodies {
+            self.sync_bodies();
+        }
         self.rows.sync();
         had_bodies
     }
@@ -131,7 +164,7 @@ impl Tape {
             if rng.chance(0.5) {
                 self.rows.forget_unsynced();
             } else {
-                self.bodies.iter_mut().for_each(File::sync);
+                self.sync_bodies();
             }
         }
         // What a process handed to its system is there after its death, as far as it came.
@@ -241,6 +274,11 @@ impl Tape {
         });
         followed.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// Bodies as they are stored, each after its length.
+fn framed(bodies: &[Arc<Vec<u8>>]) -> Vec<u8> {
+    bodies.iter().flat_map(|body| [&(body.len() as u32).to_le_bytes()[..], &body[..]].concat()).collect()
 }
 
 /// Where the last transaction that is whole begins.

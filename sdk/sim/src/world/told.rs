@@ -49,6 +49,11 @@ impl Told {
         *newest = (*newest).max((version, learner));
     }
 
+    /// The syncer forgets a learner that came to nothing, to make room: its number is nobody's any more.
+    pub(super) fn forget(&mut self, learner: LearnerId) {
+        self.welcomed.remove(&learner);
+    }
+
     /// Updates that learners were told are merged.
     pub(super) fn merges(&self) -> u64 {
         self.merged.len() as u64

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago::diloco::tape::{Chain, Place, link};
 use rusqlite::{Connection, params};
-use syncer_server::{PlaceArgs, ReplayArgs, ServerError, StatusArgs, glance, replayed};
+use syncer_server::{PlaceArgs, ReplayArgs, ServerError, TableArgs, glance, replayed};
 
 use crate::script::Script;
 
@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     };
     refused(replayed(&args, |_| {}).err());
     let place = PlaceArgs { url: String::new(), ca: None, dir: Some(dir.to_owned()) };
-    refused(glance::status(&StatusArgs { place, json: true }).err());
+    refused(glance::status(&TableArgs { place, json: true, csv: false }).err());
 }
 
 /// A refusal says what is wrong, and that it is no bug of ours.

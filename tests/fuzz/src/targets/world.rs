@@ -1,6 +1,6 @@
 //! A world in which anything happens, in any order.
 
-use archipelago_sim::world::{Damage, Fault, Loss, Poison};
+use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Poison};
 use archipelago_tests::swarm::Swarm;
 
 use crate::script::Script;
@@ -60,7 +60,7 @@ fn fault(script: &mut Script<'_>) -> Fault {
         Fault::RestartSyncer,
         Fault::Damage(Damage::ALL[usize::from(value) % Damage::ALL.len()]),
         Fault::Mend,
-        Fault::DiskFull(is_on),
+        Fault::DiskFails(is_on.then_some(Ailment::ALL[usize::from(value) % Ailment::ALL.len()])),
         Fault::TearSnapshot,
         Fault::BackUp,
         Fault::PutBack,

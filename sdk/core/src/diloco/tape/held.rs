@@ -3,37 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Place, Row};
+use super::{Blobs, Place, Row, Tape};
 use crate::diloco::{Entry, MergeEntry};
 use crate::wire::Round;
-
-/// Where bodies and rows are kept.
-pub trait TapeStore {
-    /// Why something cannot be written.
-    type Error;
-
-    /// The newest row that is kept.
-    fn last(&self) -> u64;
-
-    /// Appends `bodies` one after another; they are kept after [`Self::sync_bodies`]. After an error nothing of them
-    /// counts, and they can be appended again.
-    ///
-    /// # Errors
-    /// What the store says.
-    fn append_bodies(&mut self, bodies: &[Arc<Vec<u8>>]) -> Result<Place, Self::Error>;
-
-    /// Waits until all bodies that were appended are kept. After an error nobody knows which of them are: none counts.
-    ///
-    /// # Errors
-    /// What the store says.
-    fn sync_bodies(&mut self) -> Result<(), Self::Error>;
-
-    /// Appends `rows`, all or none; they are kept when this returns.
-    ///
-    /// # Errors
-    /// What the store says.
-    fn append_rows(&mut self, rows: &[Row]) -> Result<(), Self::Error>;
-}
 
 /// What there is to write.
 #[derive(Clone, Debug)]
@@ -59,7 +31,10 @@ impl Held {
     ///
     /// # Errors
     /// Those of `store`.
-    pub fn write<S: TapeStore>(&mut self, batch: &[TapeJob], store: &mut S) -> Result<(), S::Error> {
+    pub fn write<E, S>(&mut self, batch: &[TapeJob], store: &mut S) -> Result<(), E>
+    where
+        S: Tape<Error = E> + Blobs<Error = E>,
+    {
         let mut rows = Vec::new();
         for job in batch {
             match job {

@@ -4,19 +4,22 @@
 //! |---|---|
 //! | `gate` | what waits until the decisions before it are kept |
 //! | `held` | in which order bodies and rows are written, several decisions at once |
+//! | `store` | where both are kept |
 //! | `chain` | the checksum of a row and of all before it |
 //! | `taking` | a snapshot, taken while merging goes on |
 
 mod chain;
 mod gate;
 mod held;
+mod store;
 mod taking;
 
 use super::Entry;
 
 pub use chain::{Chain, Links, RowDamage, link};
 pub use gate::Gate;
-pub use held::{Held, TapeJob, TapeStore};
+pub use held::{Held, TapeJob};
+pub use store::{Blobs, Tape};
 pub use taking::Taking;
 
 /// One decision on the tape.

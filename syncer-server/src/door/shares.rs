@@ -1,0 +1,143 @@
+//! How many connections the runs of one server may hold for long: sockets of learners, and streams of events.
+//!
+//! Half of them are kept in equal parts, one for each run that is served, so that none can be kept out by another. The
+//! other half is for whoever comes first, so that one run may have many learners while others have few.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Of the connections at once, the part that nobody may hold for long: pages and downloads come and go.
+const PASSING_PART: u32 = 8;
+
+/// What all runs of a server hold. Cheap to clone; all clones count together.
+#[derive(Clone)]
+pub struct Shares {
+    held: Arc<Mutex<Held>>,
+    all_max: u32,
+}
+
+#[derive(Default)]
+struct Held {
+    /// By run.
+    counts: BTreeMap<u64, u32>,
+    next: u64,
+}
+
+impl Held {
+    fn all(&self) -> u32 {
+        self.counts.values().sum()
+    }
+
+    /// Whether `run` may hold one more of `all_max`.
+    fn has_room(&self, run: u64, all_max: u32) -> bool {
+        let runs = u32::try_from(self.counts.len()).unwrap_or(u32::MAX);
+        let kept = all_max / 2 / runs.max(1);
+        let free = all_max.saturating_sub(self.all());
+        let others = self.counts.iter().filter(|(other, _)| **other != run);
+        let kept_for_others: u32 = others.map(|(_, count)| kept.saturating_sub(*count)).sum();
+        let count = self.counts.get(&run).copied().unwrap_or(0);
+        free > kept_for_others || free > 0 && count < kept
+    }
+}
+
+impl Shares {
+    /// Of `connections_max` connections at once.
+    pub fn new(connections_max: u32) -> Self {
+        Self { held: Arc::default(), all_max: (connections_max - connections_max / PASSING_PART).max(1) }
+    }
+
+    /// That of a run that is served from now on, until it is dropped.
+    pub fn join(&self) -> Share {
+        let mut held = self.held();
+        let run = held.next;
+        held.next += 1;
+        held.counts.insert(run, 0);
+        drop(held);
+        Share(Arc::new(Member { shares: self.clone(), run }))
+    }
+
+    /// Whoever panicked with the lock has left whole numbers.
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That of one run.
+#[derive(Clone)]
+pub struct Share(Arc<Member>);
+
+struct Member {
+    shares: Shares,
+    run: u64,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.shares.held().counts.remove(&self.run);
+    }
+}
+
+impl Share {
+    /// One connection more, until it is dropped; `None` if that would be at the cost of another run.
+    pub fn take(&self) -> Option<Taken> {
+        let Member { shares, run } = &*self.0;
+        let mut held = shares.held();
+        if !held.has_room(*run, shares.all_max) {
+            return None;
+        }
+        *held.counts.entry(*run).or_insert(0) += 1;
+        Some(Taken(self.clone()))
+    }
+}
+
+/// One connection of a run.
+pub struct Taken(Share);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let Member { shares, run } = &*self.0.0;
+        if let Some(count) = shares.held().counts.get_mut(run) {
+            *count -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(share: &Share) -> Vec<Taken> {
+        std::iter::from_fn(|| share.take()).take(1_000).collect()
+    }
+
+    #[test]
+    fn one_run_alone_has_all() {
+        let shares = Shares::new(32);
+        assert_eq!(take_all(&shares.join()).len(), 28, "an eighth is for those who come and go");
+        assert_eq!(take_all(&Shares::new(1).join()).len(), 1);
+    }
+
+    #[test]
+    fn no_run_is_kept_out_by_others() {
+        let shares = Shares::new(32);
+        let runs = [(); 4].map(|()| shares.join());
+        let greedy = [take_all(&runs[0]), take_all(&runs[1])];
+        assert_eq!(greedy.each_ref().map(Vec::len), [19, 3], "14 at least are kept, 3 for each");
+        assert_eq!(take_all(&runs[2]).len(), 3);
+        let taken = take_all(&runs[3]);
+        assert_eq!((taken.len(), shares.held().all()), (3, 25));
+    }
+
+    #[test]
+    fn what_is_let_go_is_there_again() {
+        let shares = Shares::new(32);
+        let (one, other) = (shares.join(), shares.join());
+        let mut taken = take_all(&one);
+        assert_eq!((taken.len(), take_all(&other).len()), (21, 7));
+        taken.truncate(5);
+        assert_eq!(take_all(&other).len(), 21);
+        drop((taken, other));
+        assert_eq!(shares.held().counts.len(), 1);
+        assert_eq!(take_all(&one).len(), 28, "the other run is served no more");
+    }
+}

@@ -1,0 +1,250 @@
+//! SQLite's write-ahead log, looked at before SQLite does.
+//!
+//! What follows a damaged page of the log SQLite takes for what was never finished, and drops without a word. But each
+//! transaction is on the disk before the next one is begun. So where a later one is whole, what is damaged was on the
+//! disk, and decisions are missing that learners were told of.
+//!
+//! The log is a header of 32 bytes and frames: a header of 24 bytes and a page each. The checksum of a frame is over all
+//! before it, so frames that follow on each other are found behind a damaged one, too. [SQLite's page on the
+//! format](https://www.sqlite.org/fileformat2.html#walformat) has the rest.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// The first word, with the lowest bit for checksums of big-endian words.
+const MAGIC: u32 = 0x377f_0682;
+/// Bytes of the log's header.
+const HEADER_BYTES: usize = 32;
+/// Bytes of a frame's header.
+const FRAME_BYTES: usize = 24;
+/// SQLite's page where nobody asks for another one, in bytes.
+const PAGE_BYTES: usize = 4_096;
+
+/// The log of the file `rows`.
+pub(super) fn path(rows: &Path) -> PathBuf {
+    let mut name = rows.file_name().unwrap_or_default().to_owned();
+    name.push("-wal");
+    rows.with_file_name(name)
+}
+
+/// Where the log of the file `rows` is damaged, as far as what comes after shows that: the first byte of the header or
+/// of the frame.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn damage(rows: &Path) -> io::Result<Option<u64>> {
+    let look = || match fs::read(path(rows)) {
+        Ok(log) => Ok(damaged_at(&log).map(|at| at as u64)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    // Whoever writes meanwhile may begin the log anew between two reads; it does not do so twice alike.
+    let found = look()?;
+    Ok(if found.is_some() { look()?.filter(|at| Some(*at) == found) } else { None })
+}
+
+fn damaged_at(log: &[u8]) -> Option<usize> {
+    let header: &[u8; HEADER_BYTES] = log.first_chunk()?;
+    if !is_header(header) {
+        let salts = *log.get(HEADER_BYTES + 8..)?.first_chunk()?;
+        let log = Log {
+            frames: &log[HEADER_BYTES..],
+            page: PAGE_BYTES,
+            salts,
+            is_big: cfg!(target_endian = "big"),
+        };
+        // One that was begun anew, and not finished, stands before frames of another one.
+        return (belongs(header, salts) && log.goes_on(0)).then_some(0);
+    }
+    let page = word(&header[8..]) as usize;
+    let salts = *header[16..].first_chunk()?;
+    let mut sum = sums(&header[24..]);
+    let log = Log { frames: &log[HEADER_BYTES..], page, salts, is_big: word(header) & 1 == 1 };
+    let mut whole = 0;
+    while let Some(frame) = log.frame(whole).filter(|frame| log.follows(sum, frame)) {
+        (sum, whole) = (frame.sums(), whole + 1);
+    }
+    // A page of the disk lies in two frames at most.
+    (log.goes_on(whole + 1) || log.goes_on(whole + 2)).then(|| HEADER_BYTES + whole * log.frame_len())
+}
+
+/// The frames of a log.
+struct Log<'a> {
+    frames: &'a [u8],
+    /// Bytes of a page.
+    page: usize,
+    /// Those of another log are of an earlier time, and have been copied to the file.
+    salts: [u8; 8],
+    is_big: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Frame<'a> {
+    header: &'a [u8; FRAME_BYTES],
+    page: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Whether it ends a transaction.
+    fn is_last(&self) -> bool {
+        word(&self.header[4..]) != 0
+    }
+
+    fn sums(&self) -> [u32; 2] {
+        sums(&self.header[16..])
+    }
+}
+
+impl Log<'_> {
+    fn frame_len(&self) -> usize {
+        FRAME_BYTES + self.page
+    }
+
+    /// Frame `n`, if it is there and of this log.
+    fn frame(&self, n: usize) -> Option<Frame<'_>> {
+        let bytes = self.frames.get(n.checked_mul(self.frame_len())?..)?.get(..self.frame_len())?;
+        let (header, page) = bytes.split_first_chunk()?;
+        (header[8..16] == self.salts).then_some(Frame { header, page })
+    }
+
+    /// Whether `frame` was written after one with the checksum `sum`.
+    fn follows(&self, sum: [u32; 2], frame: &Frame<'_>) -> bool {
+        let sum = add(self.is_big, add(self.is_big, sum, &frame.header[..8]), frame.page);
+        sum == frame.sums()
+    }
+
+    /// Whether frames follow on each other from `first` on until a transaction ended and another one was begun.
+    fn goes_on(&self, first: usize) -> bool {
+        let Some(mut before) = self.frame(first) else { return false };
+        let mut has_ended = before.is_last();
+        for n in first + 1.. {
+            let Some(frame) = self.frame(n).filter(|frame| self.follows(before.sums(), frame)) else {
+                return false;
+            };
+            if has_ended {
+                return true;
+            }
+            (has_ended, before) = (frame.is_last(), frame);
+        }
+        false
+    }
+}
+
+/// Whether the header is what SQLite wrote.
+fn is_header(header: &[u8; HEADER_BYTES]) -> bool {
+    let magic = word(header);
+    magic & !1 == MAGIC && add(magic & 1 == 1, [0; 2], &header[..24]) == sums(&header[24..])
+}
+
+/// Whether a header that is damaged was that of frames with these salts.
+fn belongs(header: &[u8; HEADER_BYTES], salts: [u8; 8]) -> bool {
+    let mut mended = *header;
+    mended[16..24].copy_from_slice(&salts);
+    header[16..24] == salts || is_header(&mended)
+}
+
+/// The checksum `sum` of what came before, and of `bytes` after it.
+fn add(is_big: bool, [mut a, mut b]: [u32; 2], bytes: &[u8]) -> [u32; 2] {
+    let word = |bytes: [u8; 4]| if is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
+    for [p, q, r, s, t, u, v, w] in bytes.as_chunks().0 {
+        a = a.wrapping_add(word([*p, *q, *r, *s])).wrapping_add(b);
+        b = b.wrapping_add(word([*t, *u, *v, *w])).wrapping_add(a);
+    }
+    [a, b]
+}
+
+/// The big-endian word that `bytes` begin with; they are long enough.
+fn word(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+fn sums(bytes: &[u8]) -> [u32; 2] {
+    [word(bytes), word(&bytes[4..])]
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+
+    const FRAME: usize = FRAME_BYTES + PAGE_BYTES;
+
+    /// A file with rows whose log is `begun_anew` times begun anew, and then has so many transactions; the log.
+    fn log(begun_anew: u32, transactions: u32) -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = dir.path().join("rows.sqlite");
+        let db = Connection::open(&rows).unwrap();
+        db.pragma_update(None, "journal_mode", "WAL").unwrap();
+        db.execute_batch("CREATE TABLE rows (text TEXT); CREATE INDEX by_text ON rows (text)").unwrap();
+        let write = |count: u32| {
+            for n in 0..count {
+                db.execute("INSERT INTO rows VALUES (?1)", [format!("{n:0900}")]).unwrap();
+            }
+        };
+        for _ in 0..begun_anew {
+            write(40);
+            db.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())).unwrap();
+        }
+        write(transactions);
+        fs::read(path(&rows)).unwrap()
+    }
+
+    /// Frames of the log that are of its own time, and how many of them are before the last two transactions.
+    fn frames(log: &[u8]) -> (usize, usize) {
+        let all: Vec<&[u8]> = log[HEADER_BYTES..].chunks_exact(FRAME).collect();
+        let count = all.iter().take_while(|frame| frame[8..16] == log[16..24]).count();
+        let ends = (0..count).rev().filter(|&n| word(&all[n][4..]) != 0);
+        (count, ends.into_iter().nth(2).unwrap() + 1)
+    }
+
+    /// Goal: a changed byte is found wherever two whole transactions come after it, and named by its frame.
+    #[test]
+    fn a_changed_byte_is_found() {
+        for begun_anew in [0, 1, 2] {
+            let whole = log(begun_anew, 12);
+            assert_eq!(damaged_at(&whole), None);
+            let changed = |at: usize| {
+                let mut log = whole.clone();
+                log[at] ^= 0x10;
+                damaged_at(&log)
+            };
+            for at in 0..HEADER_BYTES {
+                assert_eq!(changed(at), Some(0), "byte {at} of the header");
+            }
+            let (_, sure) = frames(&whole);
+            assert!(sure > 20, "{sure}");
+            for n in 0..sure {
+                let begin = HEADER_BYTES + n * FRAME;
+                for at in [0, 5, 9, 14, 16, 23, 24, 1_000, FRAME - 1] {
+                    assert_eq!(changed(begin + at), Some(begin), "byte {at} of frame {n}");
+                }
+            }
+        }
+    }
+
+    /// Goal: what was never finished is no damage, and nor is what an earlier log left behind.
+    #[test]
+    fn a_log_without_an_end_is_not_damaged() {
+        for begun_anew in [0, 1] {
+            let whole = log(begun_anew, 8);
+            for len in (0..whole.len()).step_by(501) {
+                assert_eq!(damaged_at(&whole[..len]), None, "{len} bytes");
+            }
+            let (count, _) = frames(&whole);
+            for lost in 1..=2 {
+                let mut log = whole.clone();
+                let begin = HEADER_BYTES + (count - lost) * FRAME;
+                log[begin..begin + FRAME].fill(0);
+                assert_eq!(damaged_at(&log), None, "the last frame but {lost} was not written");
+            }
+        }
+        let mut left = log(1, 8);
+        let (count, _) = frames(&left);
+        assert!(left.len() > HEADER_BYTES + (count + 3) * FRAME, "nothing is left of the log before");
+        left[HEADER_BYTES + count * FRAME + 100] ^= 1;
+        assert_eq!(damaged_at(&left), None);
+        assert_eq!(damage(Path::new("not/there.sqlite")).unwrap(), None);
+    }
+}

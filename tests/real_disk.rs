@@ -1,0 +1,216 @@
+//! Disks that fill up, are read-only, fail or do not answer, under a real syncer with learners: whether it says so, loses
+//! nothing that anybody was told, and goes on by itself.
+//!
+//! Full and read-only disks are file systems of a few MiB, which `MOUNT_TESTS=no` leaves out where nobody may mount one.
+//! What cannot be done to a file system in use, or not without a broken disk, is done to the calls of the program.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use archipelago_tests::faulty_disk::DiskFault;
+use archipelago_tests::http::News;
+use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::small_disk::is_left_out;
+use archipelago_tests::witness::{assert_known, witness};
+use serde_json::Value;
+
+/// A small run; how often it writes snapshots comes after these.
+const FLAGS: [&str; 12] = [
+    "--preset",
+    "tiny",
+    "--corpus-bytes",
+    "512KiB",
+    "--total-tokens",
+    "4000000",
+    "--sync-every",
+    "4",
+    "--fragments",
+    "4",
+    "--no-eval",
+    "--snapshot-every",
+];
+const MIB: u64 = 1 << 20;
+/// Room for a snapshot, for SQLite's write-ahead log, and for some seconds of updates.
+const DISK_BYTES: u64 = 8 * MIB;
+/// Within this time a fault of the disk is said, in seconds.
+const SAID_WITHIN_S: f64 = 5.0;
+/// How `/v1/events` tells that something is wrong, and that it is not any more.
+const TROUBLE: &str = r#""kind":"trouble""#;
+const MENDED: &str = r#""kind":"mended""#;
+
+fn flags(snapshot_every: &str) -> Vec<&str> {
+    [&FLAGS[..], &[snapshot_every]].concat()
+}
+
+/// Waits until the syncer says that the disk takes nothing, which it does soon and everywhere.
+fn is_said(syncer: &mut SyncerProcess, news: &News, troubles: usize) -> Value {
+    let status = syncer.wait_until("it says so", |status| !status["disk"]["tapeFault"].is_null());
+    let waited_s = number(&status["disk"], "unsavedAgeS");
+    assert!(waited_s < SAID_WITHIN_S, "said after {waited_s} s: {}", status["disk"]);
+    assert!(syncer.get("/readyz").is_err(), "it takes no learners");
+    syncer.wait_until("its watchers hear of it", |_| news.count(TROUBLE) >= troubles);
+    status
+}
+
+/// Sees to it that nothing is merged while the disk takes nothing; how many rounds were merged before.
+fn stands_still(syncer: &mut SyncerProcess) -> f64 {
+    let mut last = syncer.try_status().unwrap();
+    let still = syncer.wait_until("what was under way ends", |status| {
+        let is_same =
+            number(status, "rounds") <= number(&last, "rounds") && number(status, "roundsOpen") < 0.5;
+        last = status.clone();
+        is_same
+    });
+    let later = syncer.wait_until("some seconds pass", |status| {
+        number(status, "uptimeS") > number(&still, "uptimeS") + 2.0
+    });
+    let rounds = number(&still, "rounds");
+    assert!(number(&later, "rounds") <= rounds, "{still:#} {later:#}");
+    rounds
+}
+
+/// Waits until the syncer merges again, of itself.
+fn goes_on(syncer: &mut SyncerProcess) {
+    let rounds = number(&syncer.try_status().unwrap(), "rounds");
+    syncer.wait_until("it goes on", |status| {
+        status["disk"]["tapeFault"].is_null() && number(status, "rounds") > rounds + 20.0
+    });
+    assert!(syncer.get("/readyz").is_ok());
+}
+
+/// Goal: a file system that fills up under load is told of within 5 s, nothing is merged that could not be kept, room
+/// lets the run go on, and what learners were told survives a kill at that moment. A syncer that is to stop while there
+/// is no room says that it could not keep all.
+#[test]
+fn a_file_system_that_fills_up_halts_the_run_and_loses_nothing() {
+    if is_left_out() {
+        return;
+    }
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start_on_small_disk(DISK_BYTES, &flags("1h"));
+    let news = News::listen(syncer.address, "/v1/events");
+    let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
+    let count = Arc::new(AtomicU64::new(0));
+    let watching = witness(syncer.address, 0, Arc::clone(&count));
+    let full = is_said(&mut syncer, &news, 1);
+    let why = full["disk"]["tapeFault"].as_str().unwrap();
+    assert!(["No space left", "full"].iter().any(|words| why.contains(words)), "{why}");
+    assert!(count.load(Ordering::Relaxed) > 0, "the witness was told of nothing before");
+    stands_still(&mut syncer);
+    syncer.small_disk().resize(8 * DISK_BYTES);
+    goes_on(&mut syncer);
+    syncer.wait_until("its watchers hear of it", |_| news.count(MENDED) >= 1);
+
+    syncer.small_disk().fill();
+    is_said(&mut syncer, &news, 2);
+    let rounds = stands_still(&mut syncer);
+    syncer.kill();
+    let (told, _) = watching.join().unwrap();
+    let replayed = syncer.replay();
+    assert!(number(&replayed, "merges") >= rounds - 8.0, "{replayed:#}, {rounds} rounds were seen");
+    syncer.small_disk().free();
+    syncer.restart();
+    assert_known(syncer.address, &told, "killed while the disk was full");
+    goes_on(&mut syncer);
+    assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
+
+    let news = News::listen(syncer.address, "/v1/events");
+    syncer.small_disk().fill();
+    is_said(&mut syncer, &news, 1);
+    let (code, words) = syncer.stop();
+    assert_eq!(code, Some(15), "{words}");
+    assert!(words.contains(syncer.folder().to_str().unwrap()), "{words}");
+}
+
+/// Goal: a syncer does not start where it could write nothing, says which file that is about, and starts once it can.
+#[test]
+fn a_disk_that_takes_nothing_at_the_start_is_named() {
+    if is_left_out() {
+        return;
+    }
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start_on_small_disk(DISK_BYTES, &flags("1h"));
+    let _learner = syncer.learner("anne");
+    let merged = |status: &Value| number(status, "rounds") > 20.0;
+    let rounds = number(&syncer.wait_until("something is merged", merged), "rounds");
+    syncer.interrupt();
+    let refused = |syncer: &SyncerProcess| {
+        let words = syncer.refused(15);
+        assert!(words.contains(syncer.folder().to_str().unwrap()), "{words}");
+    };
+    syncer.small_disk().fill();
+    refused(&syncer);
+    syncer.small_disk().free();
+    syncer.small_disk().set_read_only(true);
+    refused(&syncer);
+    syncer.small_disk().set_read_only(false);
+    syncer.restart();
+    assert!(number(&syncer.try_status().unwrap(), "rounds") >= rounds);
+    goes_on(&mut syncer);
+}
+
+/// Goal: snapshots that cannot be written are told of, and cost the run nothing: its tape goes on.
+#[test]
+fn a_run_goes_on_without_snapshots_and_says_so() {
+    if is_left_out() {
+        return;
+    }
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start_on_small_disk(8 * DISK_BYTES, &flags("500ms"));
+    let _learner = syncer.learner("anne");
+    goes_on(&mut syncer);
+    syncer.small_disk().set_folder_read_only("snapshots", true);
+    let status = syncer.wait_until("it says so", |status| !status["disk"]["snapshotFault"].is_null());
+    assert!(status["disk"]["tapeFault"].is_null(), "{status:#}");
+    goes_on(&mut syncer);
+    assert!(syncer.get("/metrics").unwrap().contains("\narchipelago_snapshot_fault 1\n"));
+    assert!(syncer.get("/v1/log").unwrap().contains(TROUBLE));
+    syncer.wait_until("there is an alert", |status| status["alerts"][0]["kind"] == "diskFault");
+    syncer.kill();
+    syncer.small_disk().set_folder_read_only("snapshots", false);
+    let replayed = syncer.replay();
+    syncer.restart();
+    assert!(number(&syncer.try_status().unwrap(), "rounds") >= number(&replayed, "merges"));
+    syncer.wait_for_snapshot();
+    assert!(syncer.try_status().unwrap()["disk"]["snapshotFault"].is_null());
+}
+
+/// Goal: a disk that becomes read-only, cannot keep what it takes, or does not answer is told of within 5 s, costs
+/// nothing that anybody was told, and lets the run go on once it works again. The next start names it too.
+#[test]
+fn a_disk_that_fails_halts_the_run_and_loses_nothing() {
+    let _machine = whole_machine();
+    let mut syncer = SyncerProcess::start_on_faulty_disk(&flags("1h"));
+    let news = News::listen(syncer.address, "/v1/events");
+    let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
+    let count = Arc::new(AtomicU64::new(0));
+    let watching = witness(syncer.address, 0, Arc::clone(&count));
+    syncer.wait_until("the witness is merged", |_| count.load(Ordering::Relaxed) > 8);
+    for (nth, fault) in [DiskFault::ReadOnly, DiskFault::SyncFails, DiskFault::Hangs].into_iter().enumerate()
+    {
+        syncer.faulty_disk().set(fault);
+        is_said(&mut syncer, &news, nth + 1);
+        stands_still(&mut syncer);
+        syncer.faulty_disk().set(DiskFault::None);
+        goes_on(&mut syncer);
+    }
+    syncer.faulty_disk().set(DiskFault::SyncFails);
+    is_said(&mut syncer, &news, 4);
+    syncer.kill();
+    let (told, _) = watching.join().unwrap();
+    syncer.faulty_disk().set(DiskFault::ReadOnly);
+    let words = syncer.refused(15);
+    assert!(words.contains(syncer.folder().to_str().unwrap()), "{words}");
+    syncer.faulty_disk().set(DiskFault::None);
+    let replayed = syncer.replay();
+    syncer.restart();
+    assert_known(syncer.address, &told, "killed while the disk failed");
+    assert!(number(&syncer.try_status().unwrap(), "rounds") >= number(&replayed, "merges"));
+    goes_on(&mut syncer);
+    assert!(learners.iter_mut().all(|learner| learner.is_running()), "a learner gave up");
+    syncer.faulty_disk().set(DiskFault::ReadOnly);
+    let (code, words) = syncer.stop();
+    assert_eq!(code, Some(15), "{words}");
+    assert!(words.contains(syncer.folder().to_str().unwrap()), "{words}");
+}

@@ -1,0 +1,159 @@
+//! A real file system of a few MiB, which fills up and can be made read-only.
+//!
+//! It is in memory, and mounted where only a few processes see it: those of a mount namespace of its own. Root may make
+//! one, and so may others where the system lets them be root in a namespace of users of their own.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::children::kill;
+
+/// The variable that leaves out the tests on such a disk.
+const SWITCH: &str = "MOUNT_TESTS";
+/// The file that takes the room away, in the root of the disk.
+const BALLAST: &str = "ballast";
+
+/// Whether the tests on such a disk are to be left out, which is said.
+#[must_use]
+#[expect(clippy::print_stdout, reason = "what a test leaves out stands in its output")]
+pub fn is_left_out() -> bool {
+    let is_left_out = std::env::var(SWITCH).is_ok_and(|value| value == "no");
+    if is_left_out {
+        println!("left out: {SWITCH}=no");
+    }
+    is_left_out
+}
+
+/// A mounted file system; it is gone when this is dropped.
+#[derive(Debug)]
+pub struct SmallDisk {
+    /// A process that keeps the namespace until its standard input ends.
+    keeper: Child,
+    mounted_at: PathBuf,
+    /// Whether we are root only in there.
+    is_rootless: bool,
+}
+
+impl SmallDisk {
+    /// Mounts one with room for `bytes` at `path`, which is made.
+    ///
+    /// # Panics
+    /// If the system does not let us.
+    #[must_use]
+    pub fn mount(path: &Path, bytes: u64) -> Self {
+        fs::create_dir_all(path).expect("a folder to mount it on");
+        let may = |flags: &[&str]| {
+            let tried = Command::new("unshare").args(flags).arg("true").stderr(Stdio::null()).status();
+            tried.is_ok_and(|status| status.success())
+        };
+        let is_rootless = !may(&["--mount"]);
+        assert!(
+            !is_rootless || may(&["--map-root-user", "--mount"]),
+            "this system lets nobody but root mount a file system: run the tests as root, allow namespaces of users \
+             (on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0), or set {SWITCH}=no"
+        );
+        let script = "mount -t tmpfs -o \"size=$1\" tmpfs \"$0\" && echo mounted && exec cat";
+        let mut unshare = Command::new("unshare");
+        if is_rootless {
+            unshare.arg("--map-root-user");
+        }
+        unshare.args(["--mount", "sh", "-c", script]).arg(path).arg(bytes.to_string());
+        unshare.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = unshare.spawn().expect("unshare can be started");
+        let mut said = [0; 8];
+        let out = keeper.stdout.as_mut().expect("it is piped");
+        let is_there = out.read_exact(&mut said).is_ok() && said == *b"mounted\n";
+        assert!(is_there, "the file system cannot be mounted");
+        Self { keeper, mounted_at: path.to_owned(), is_rootless }
+    }
+
+    /// `program`, which sees it.
+    #[must_use]
+    pub fn inside(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.keeper.id().to_string(), "--mount"]);
+        if self.is_rootless {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// Where `name` on it is, for processes that do not see it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
+        root.join(self.mounted_at.strip_prefix("/").expect("it is mounted at an absolute path")).join(name)
+    }
+
+    /// Gives it room for `bytes` in all.
+    ///
+    /// # Panics
+    /// If the system does not let us.
+    pub fn resize(&self, bytes: u64) {
+        self.mount_again(&format!("remount,size={bytes}"), &self.mounted_at);
+    }
+
+    /// Makes it read-only, or writable again. Nobody may have a file of it open for writing.
+    ///
+    /// # Panics
+    /// If the system does not let us.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.mount_again(if is_read_only { "remount,ro" } else { "remount,rw" }, &self.mounted_at);
+    }
+
+    /// Makes the folder `name` on it read-only by itself, or writable again, whoever works in it.
+    ///
+    /// # Panics
+    /// If the system does not let us.
+    pub fn set_folder_read_only(&self, name: &str, is_read_only: bool) {
+        let folder = self.mounted_at.join(name);
+        if !is_read_only {
+            return succeed(self.inside("umount").arg(folder));
+        }
+        succeed(self.inside("mount").arg("--bind").args([&folder, &folder]));
+        self.mount_again("remount,bind,ro", &folder);
+    }
+
+    fn mount_again(&self, how: &str, path: &Path) {
+        succeed(self.inside("mount").args(["-o", how]).arg(path));
+    }
+
+    /// Leaves no room at all.
+    ///
+    /// # Panics
+    /// If that cannot be written for another reason.
+    pub fn fill(&self) {
+        let mut ballast =
+            File::options().append(true).create(true).open(self.path(BALLAST)).expect("a file for it");
+        loop {
+            match ballast.write_all(&[1; 4_096]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => return,
+                Err(error) => panic!("the disk cannot be filled: {error}"),
+            }
+        }
+    }
+
+    /// Gives the room back that [`Self::fill`] took.
+    ///
+    /// # Panics
+    /// If it took none.
+    pub fn free(&self) {
+        fs::remove_file(self.path(BALLAST)).expect("it was filled");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        kill(&mut self.keeper);
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let status = command.status();
+    assert!(status.is_ok_and(|status| status.success()), "{command:?} fails");
+}
