@@ -13,9 +13,13 @@ test("figures and the sentence follow the status", async () => {
   await says("#sentence", /^Paused by its owner: 4 learners wait\.$/);
   await says("#sentence-told", /^Paused/);
   await says("#loss", /^3.125$/);
-  await says("#merged-more", /; 0\.90 % of the schedule$/);
+  await says("#loss-age", /^Measured 1 min ago; on the text that it trains on it is at 3\.400 now\.$/);
+  await says("#up-more", /^each number in 4\.10 bits, not 32$/);
+  await says("#merged-more", /^tokens, 0\.90 % of the plan$/);
+  syncer.say("evaluation", { tokensMerged: 900, rounds: 12, loss: 3.125, timeS: 57 });
+  await says("#loss-age", /^Measured just now; /);
   syncer.say("status", { ...status, tokensMerged: 28_000, totalTokens: 100_000, tokensPerS: 20, participation: 0.5 });
-  await says("#merged-more", /; 28\.0 % of the schedule, 2 h to its end$/);
+  await says("#merged-more", /^tokens, 28\.0 % of the plan, 2 h to its end$/);
   syncer.say("status", { ...status, disk: { ...status.disk, tapeFault: "no space left" } });
   await says("#sentence", /^The run stands still: .*\(no space left\)\. It goes on by itself once the disk does\.$/);
   syncer.say("status", { ...status, connected: 0, live: 0, learnersTotal: 0 });

@@ -4,7 +4,7 @@ import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, startLearner, startSyncer, until } from "./support.mjs";
 
 /** Terms that a first view does without. */
-const TERMS = /\bnats\b|fragment|quorum/i;
+const TERMS = /\bnats\b|fragment|quorum|participation|held-out|per parameter|median step/i;
 const WIDE = { width: 1280, height: 800 };
 const PHONE = { width: 360, height: 740 };
 /** A window of 1280 × 800 at 200 %. */

@@ -56,20 +56,20 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
   return {
     title: "How badly it guesses",
     more:
-      "This is the loss in nats per token: the mean of −ln of the chance that the model gave to what came next. Held-out " +
-      "is on text that no learner trains on, training on what they train on.",
+      "This is the loss in nats per token: the mean of −ln of the chance that the model gave to what came next. Unseen " +
+      "is the held-out text, on which no learner trains; the other is the text that they train on.",
     name: "Loss",
     unit: "nats per token",
     lines: [
       {
         ...line,
-        label: "held-out",
+        label: "unseen text",
         color: "line-1",
         dots: true,
         rows: "evaluations",
         values: ({ evaluations }) => evaluations.map(({ loss }) => loss),
       },
-      { ...line, label: "training", color: "line-2", noisy: true, values: ({ trainLoss }) => trainLoss },
+      { ...line, label: "training text", color: "line-2", noisy: true, values: ({ trainLoss }) => trainLoss },
       {
         ...line,
         label: "no model can go below",
@@ -92,6 +92,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       if (!first || !last) return "Nothing measured yet.";
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
+      if (first === last) return `${nats(last.loss)} on text that it has never seen: lower is better.${below}`;
       const after = duration(last.timeS - startOf(course.view));
       return `From ${nats(first.loss)} to ${nats(last.loss)} in ${after}, on text that it has never seen: lower is better.${below}`;
     },

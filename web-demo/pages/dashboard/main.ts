@@ -45,7 +45,7 @@ const refreshSamples = makeSamples(course);
 const writeHeadline = makeHeadline();
 const refreshHeadline = painter(find("headline", HTMLElement), () => {
   if (!status) return;
-  writeHeadline(status);
+  writeHeadline(status, course.view);
 });
 const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
@@ -135,6 +135,7 @@ const events = new EventLink(
     },
     evaluation: (evaluation) => {
       course.evaluated(evaluation);
+      refreshHeadline();
       refreshCharts();
       classView.refresh();
     },
