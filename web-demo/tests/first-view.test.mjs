@@ -141,6 +141,11 @@ for (const [kind, url] of [
     await page.click("#start");
     await says(page, "#sentence", /^Training/);
     for (const selector of ["#stop", "#pause"]) assert.ok(await isInSight(page, selector), selector);
+    // What one gets for it is not below the fold either.
+    await says(page, "#receipts", /Part \d+ of the model: /);
+    await page.click("#stop");
+    await says(page, "#thanks-text", /^This machine has trained for /);
+    assert.ok(await isInSight(page, "#thanks-text"));
     await context.close();
   });
 }
