@@ -38,7 +38,9 @@ export function showRun(status: ServerStatus): void {
 /** "This run trains a tiny language model on made-up sentences. 3 machines take part now. It has read …" */
 export function aboutOf(status: ServerStatus): string {
   const model = `a ${modelOf(status)}`;
-  const read = `It has read ${count(status.tokensMerged)} ${status.tokenIsByte ? "letters" : "pieces of words"}`;
+  // A number keeps its unit beside it when the line is broken.
+  const letters = count(status.tokensMerged).replace(" ", "\u00a0");
+  const read = `It has read ${letters} ${status.tokenIsByte ? "letters" : "pieces of words"}`;
   if (status.finished) return `This run has trained ${model}. ${read} on ${plural(status.learnersTotal, "machine")}.`;
   const others = status.live === 1 ? "1 machine takes" : `${count(status.live)} machines take`;
   return `This run trains ${model}. ${others} part now.${status.tokensMerged > 0 ? ` ${read} so far.` : ""}`;
