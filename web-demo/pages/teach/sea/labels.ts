@@ -34,12 +34,12 @@ export function drawLabels(context: CanvasRenderingContext2D, scene: SeaScene, t
     const text = textOf(scene, boats[0]!.parcel);
     const width = context.measureText(text).width + 12;
     // Where they would hide something they are left out: the boats go on, and find a better place.
-    const box = boats
-      .flatMap(({ boat }) => placesOf(scene, boat, width))
-      .find((place) => isOnWater(scene, place) && !taken.some((one) => overlap(one, place)));
-    if (box === undefined) continue;
-    taken.push(box);
-    drawLabel(context, box, text);
+    const found = boats
+      .flatMap(({ boat }) => placesOf(scene, boat, width).map((box) => ({ box, boat })))
+      .find(({ box }) => isOnWater(scene, box) && !taken.some((one) => overlap(one, box)));
+    if (found === undefined) continue;
+    taken.push(found.box);
+    drawLabel(context, found.box, found.boat, text);
   }
 }
 
@@ -81,12 +81,18 @@ function overlap(one: Box, other: Box): boolean {
   return !apart;
 }
 
-function drawLabel(context: CanvasRenderingContext2D, { left, top, width, height }: Box, text: string): void {
+function drawLabel(context: CanvasRenderingContext2D, box: Box, boat: Point, text: string): void {
+  const { left, top, width, height } = box;
   context.globalAlpha = 1;
-  context.fillStyle = color("card");
-  context.fillRect(left, top, width, height);
+  // To the boat that is meant.
   context.strokeStyle = color("edge");
   context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(Math.min(left + width, Math.max(left, boat.x)), top + height / 2);
+  context.lineTo(boat.x, boat.y);
+  context.stroke();
+  context.fillStyle = color("card");
+  context.fillRect(left, top, width, height);
   context.strokeRect(left, top, width, height);
   context.textAlign = "start";
   context.fillStyle = color("ink");
