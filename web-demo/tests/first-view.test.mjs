@@ -74,6 +74,7 @@ const PAGES = [
   ["the visitor's page", () => plain.url, (page) => says(page, "#about", /language model/)],
   ["the dashboard", () => new URL("dashboard", plain.url).href, (page) => says(page, "#loss", /^\d/)],
   ["a class", () => new URL(`dashboard${INVITE}`, school.url).href, (page) => says(page, "#class-loss", /^\d/)],
+  ["the lesson", () => new URL("teach", plain.url).href, (page) => says(page, "#held-out-ours", /^\d/)],
   ["the page of large machines", () => new URL("scale", plain.url).href, (page) => says(page, "main", /%/)],
 ];
 
