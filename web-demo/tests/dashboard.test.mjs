@@ -16,10 +16,11 @@ test("figures and the sentence follow the status", async () => {
   await says("#loss-age", /^Measured 1 min ago; on the text that it trains on it is at 3\.400 now\.$/);
   await says("#up-more", /^each number in 4\.10 bits, not 32$/);
   await says("#merged-more", /^tokens, 0\.90 % of the plan$/);
-  syncer.say("evaluation", { tokensMerged: 900, rounds: 12, loss: 3.125, timeS: 57 });
+  syncer.say("evaluation", { tokensMerged: 900, rounds: 12, loss: 3.062, timeS: 57 });
   await says("#loss-age", /^Measured just now; /);
+  assert.equal(await page.textContent("#loss"), "3.062");
   syncer.say("status", { ...status, tokensMerged: 28_000, totalTokens: 100_000, tokensPerS: 20, participation: 0.5 });
-  await says("#merged-more", /^tokens, 28\.0 % of the plan, 2 h to its end$/);
+  await says("#merged-more", /^tokens, 28\.0 % of the plan, 2\u00a0h to its end$/);
   syncer.say("status", { ...status, disk: { ...status.disk, tapeFault: "no space left" } });
   await says("#sentence", /^The run stands still: .*\(no space left\)\. It goes on by itself once the disk does\.$/);
   syncer.say("status", { ...status, connected: 0, live: 0, learnersTotal: 0 });

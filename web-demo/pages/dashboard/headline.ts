@@ -1,7 +1,7 @@
 /** The figures at the top. */
 import type { SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
-import { ago, bytes, count, duration, nats, percent, plural } from "../shared/format.js";
+import { ago, bytes, count, duration, nats, percent, plural, unbroken } from "../shared/format.js";
 import { modelOf, termsOf } from "../shared/model-words.js";
 
 /** Writes the figures of a status and of the course until then; gives the function that does it. */
@@ -16,7 +16,7 @@ export function makeHeadline(): (status: ServerStatus, course: SeriesView) => vo
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
   return (status, course) => {
-    about(`A ${modelOf(status)}, ${duration(status.runS)} old.`);
+    about(`A ${modelOf(status)}, ${unbroken(duration(status.runS))} old.`);
     aboutTerms(termsOf(status));
     participation(percent(status.participation));
     loss(nats(status.valLossLast));
@@ -61,7 +61,7 @@ function scheduleOf(status: ServerStatus): string {
   const left = status.totalTokens - status.tokensMerged;
   const perS = status.tokensPerS * status.participation;
   const goesOn = !(status.paused || status.finished) && left > 0 && perS > 0;
-  return goesOn ? `${share}, ${duration(left / perS)} to its end` : share;
+  return goesOn ? `${share}, ${unbroken(duration(left / perS))} to its end` : share;
 }
 
 function perByte(status: ServerStatus): string {

@@ -135,6 +135,8 @@ const events = new EventLink(
     },
     evaluation: (evaluation) => {
       course.evaluated(evaluation);
+      // The next status says the same, up to a second later.
+      if (status) status = { ...status, valLossLast: evaluation.loss };
       refreshHeadline();
       refreshCharts();
       classView.refresh();
