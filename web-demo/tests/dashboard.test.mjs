@@ -196,13 +196,22 @@ test("rounds are read by keyboard and as a table", async () => {
   await page.keyboard.press("ArrowRight");
   await says("#lanes-said", /(islet|Learner) 2 answered after 30 ms: too late, the round was over/);
   // Nothing moves under a reader; afterwards the newest is there.
-  syncer.say("rounds", { nowMs: 14_000, rounds: [round(13)] });
+  // An answer that was late counts in the next round, in which fewer were asked then than answered.
+  syncer.say("rounds", { nowMs: 14_000, rounds: [round(13, { answered: 4 })] });
   await page.keyboard.press("ArrowDown");
   await says("#lanes-said", /^Round 11/);
   await page.keyboard.press("Escape");
-  await says("#lanes-said", /^Newest: Round 13/);
+  await says(
+    "#lanes-said",
+    /^Newest: Round 13, fragment 2: 4 answered, 3 asked: late answers of earlier rounds count too;/,
+  );
   await page.click("#rounds-table summary");
   await until("three rows", async () => (await page.locator("#rounds-rows tr").count()) === 3);
+  assert.deepEqual(await page.locator("#rounds-rows td:nth-child(3)").allTextContents(), [
+    "3 of 3 + 1 late",
+    "2 of 3",
+    "2 of 3",
+  ]);
 });
 
 test("only who has the token pauses and finishes, and is asked before the end", async () => {

@@ -49,6 +49,8 @@ test("a visitor sees their part, what the model wrote before, and a card at the 
     "#thanks-text",
     /^This machine has trained for .+ in all, and [\d.,]+( k| M)? tokens of that are in the model\. \d/,
   );
+  const { y, height } = await page.locator("#thanks-text").boundingBox();
+  assert.ok(y >= 0 && y + height <= 720, "what one gave is in sight where one pressed Stop");
   assert.equal(await page.textContent("#speed"), "–");
   assert.doesNotMatch(await page.title(), /Training/);
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save-picture")]);
