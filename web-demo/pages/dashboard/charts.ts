@@ -1,6 +1,6 @@
 /** What the charts show. */
 import { find } from "../shared/dom.js";
-import { bytes, count, duration, nats, percent } from "../shared/format.js";
+import { bytes, count, duration, nats, percent, plural } from "../shared/format.js";
 import { Chart, type Scene } from "./chart.js";
 import { type Choice, readChoice, writeChoice } from "./choice.js";
 import { perSecond, startOf } from "./columns.js";
@@ -153,7 +153,7 @@ function learners(course: Course): ChartSpec {
       const { participation, live } = course.view;
       const share = participation.at(-1);
       if (share === undefined) return "Nothing measured yet.";
-      return `${percent(share)} of all trained tokens are merged; ${count(live.at(-1) ?? 0)} learners take part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+      return `${percent(share)} of all trained tokens are merged; ${plural(live.at(-1) ?? 0, "learner takes", "learners take")} part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
     },
   };
 }
