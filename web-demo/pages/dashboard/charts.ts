@@ -153,7 +153,7 @@ function learners(course: Course): ChartSpec {
       const { participation, live } = course.view;
       const share = participation.at(-1);
       if (share === undefined) return "Nothing measured yet.";
-      return `${percent(share)} of all trained tokens are merged; ${plural(live.at(-1) ?? 0, "learner takes", "learners take")} part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+      return `${percent(share)} of all trained tokens are merged; ${plural(Math.round(live.at(-1) ?? 0), "learner takes", "learners take")} part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
     },
   };
 }
