@@ -50,8 +50,8 @@ pub enum IdentityError {
     TooMany,
     /// The file does not have the bytes of a key.
     #[error(
-        "{} holds no key, or a damaged one, in its {bytes} bytes: put it back from a copy, name another file, or delete \
-         it to begin as a new learner",
+        "{} holds no key, or a damaged one, in its {bytes} bytes: put it back from a copy, name another file, or \
+         delete it to begin as a new learner",
         path.display()
     )]
     Damaged {

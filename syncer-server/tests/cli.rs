@@ -82,15 +82,20 @@ fn bad_input_has_a_sentence_and_a_code() {
     assert_eq!(code, 16, "{said}");
     let (code, _, said) = run(&["export", "--dir", runs, "--out", runs]);
     assert_eq!(code, 16, "{said}");
+    assert_eq!(run(&["serve", "--no-such-flag"]).0, 2);
+    assert_eq!(run(&["serve", "--snapshot-every", "0"]).0, 2, "that would be all the time");
+}
+
+#[test]
+fn who_answers_nobody_is_named() {
+    let dir = tempfile::tempdir().unwrap();
     for verb in ["status", "history", "learners", "events"] {
         let (code, out, said) = run(&[verb, "--url", "http://127.0.0.1:1"]);
         assert_eq!((code, &*out), (20, ""), "{said}");
         assert!(said.contains("no syncer answers at http://127.0.0.1:1"), "{said}");
         assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
     }
-    assert_eq!(run(&["status", "--url", "http://127.0.0.1:1", "--dir", runs]).0, 2);
-    assert_eq!(run(&["serve", "--no-such-flag"]).0, 2);
-    assert_eq!(run(&["serve", "--snapshot-every", "0"]).0, 2, "that would be all the time");
+    assert_eq!(run(&["status", "--url", "http://127.0.0.1:1", "--dir", dir.path().to_str().unwrap()]).0, 2);
 }
 
 #[test]

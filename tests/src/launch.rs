@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-#[cfg(target_os = "linux")]
 use crate::{faulty_disk::FaultyDisk, small_disk::SmallDisk};
 
 /// What a syncer serves from its folder, and in what surroundings.
@@ -17,10 +16,8 @@ pub(crate) enum Serves {
     /// A run in each of its folders.
     Several,
     /// One run, in a file system of its own.
-    #[cfg(target_os = "linux")]
     OnSmallDisk(SmallDisk),
     /// One run, on a disk that fails when it is told to.
-    #[cfg(target_os = "linux")]
     OnFaultyDisk(FaultyDisk),
 }
 
@@ -37,9 +34,7 @@ impl Serves {
             // The shell counts in blocks of 512 bytes. A write beyond the limit is an error then, and no signal.
             Self::Limited(bytes) => under(&format!("trap '' XFSZ; ulimit -S -f {}", bytes / 512), program),
             Self::Crowded(descriptors) => under(&format!("ulimit -n {descriptors}"), program),
-            #[cfg(target_os = "linux")]
             Self::OnSmallDisk(disk) => disk.inside(program),
-            #[cfg(target_os = "linux")]
             Self::OnFaultyDisk(disk) => disk.under(program),
         }
     }

@@ -20,7 +20,6 @@ use crate::verbs;
 pub use crate::children::WAIT;
 pub use crate::learners::LearnerProcess;
 
-#[cfg(target_os = "linux")]
 use crate::{faulty_disk::FaultyDisk, small_disk::SmallDisk};
 
 /// One test at a time has the machine's cores.
@@ -83,7 +82,6 @@ impl SyncerProcess {
     ///
     /// # Panics
     /// If it does not come up, or the system does not let us mount anything.
-    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn start_on_small_disk(bytes: u64, flags: &[&str]) -> Self {
         Self::start_with(flags, |folder| Serves::OnSmallDisk(SmallDisk::mount(folder, bytes)))
@@ -93,7 +91,6 @@ impl SyncerProcess {
     ///
     /// # Panics
     /// If it does not come up, or there is no C compiler.
-    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn start_on_faulty_disk(flags: &[&str]) -> Self {
         Self::start_with(flags, |folder| Serves::OnFaultyDisk(FaultyDisk::new(folder)))
@@ -103,7 +100,6 @@ impl SyncerProcess {
     ///
     /// # Panics
     /// If it has none.
-    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn small_disk(&self) -> &SmallDisk {
         if let Serves::OnSmallDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
@@ -113,7 +109,6 @@ impl SyncerProcess {
     ///
     /// # Panics
     /// If it is on a common one.
-    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn faulty_disk(&self) -> &FaultyDisk {
         if let Serves::OnFaultyDisk(disk) = &self.serves { disk } else { panic!("it is on a common disk") }
@@ -327,7 +322,6 @@ impl SyncerProcess {
     /// Where we see what it has as `name` in its folder.
     fn seen(&self, name: &str) -> PathBuf {
         match &self.serves {
-            #[cfg(target_os = "linux")]
             Serves::OnSmallDisk(disk) => disk.path(name),
             _ => self.folder().join(name),
         }

@@ -19,8 +19,8 @@ const WITNESS: u8 = 9;
 /// The last update of each fragment that a witness was told was merged.
 pub type Told = BTreeMap<FragmentId, Serial>;
 
-/// Joins the run at `address` as a learner that writes down what it is told, until its connection ends; `count` counts its
-/// merges. Its updates are numbered from after `serial_first`. Gives what it was told and its last number.
+/// Joins the run at `address` as a learner that writes down what it is told, until its connection ends; `count` counts
+/// its merges. Its updates are numbered from after `serial_first`. Gives what it was told and its last number.
 ///
 /// # Panics
 /// In its thread, if the run has another model than the built-in one.

@@ -4,9 +4,9 @@
 //! transaction is on the disk before the next one is begun. So where a later one is whole, what is damaged was on the
 //! disk, and decisions are missing that learners were told of.
 //!
-//! The log is a header of 32 bytes and frames: a header of 24 bytes and a page each. The checksum of a frame is over all
-//! before it, so frames that follow on each other are found behind a damaged one, too. [SQLite's page on the
-//! format](https://www.sqlite.org/fileformat2.html#walformat) has the rest.
+//! The log is a header of 32 bytes and frames: a header of 24 bytes and a page each. The checksum of a frame is over
+//! all before it, so frames that follow on each other are found behind a damaged one, too.
+//! [SQLite's page on the format](https://www.sqlite.org/fileformat2.html#walformat) has the rest.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -52,7 +52,7 @@ fn damaged_at(log: &[u8]) -> Option<usize> {
             frames: &log[HEADER_BYTES..],
             page: PAGE_BYTES,
             salts,
-            is_big: cfg!(target_endian = "big"),
+            is_big: u16::from_ne_bytes([0, 1]) == 1,
         };
         // One that was begun anew, and not finished, stands before frames of another one.
         return (belongs(header, salts) && log.goes_on(0)).then_some(0);

@@ -235,7 +235,7 @@ async fn whoever_asks_the_server_for_a_run_hears_which_there_are() {
     assert!(error.contains("several runs (poems, tales)"), "{error}");
     assert!(ask(format!("{url}/runs/poems/")).await.unwrap().unwrap().contains("waiting for learners"));
 
-    let args = RunsArgs { url, json: false, csv: true };
+    let args = RunsArgs { url, ca: None, json: false, csv: true };
     let listed = tokio::task::spawn_blocking(move || runs(&args)).await.unwrap().unwrap();
     let mut lines = listed.lines();
     assert!(lines.next().unwrap().starts_with("name,state,model,"), "{listed}");

@@ -97,7 +97,7 @@ fn meant(place: &str, load: &dyn Fn(&str) -> Option<String>) -> Option<f64> {
 fn constants(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for statement in text.split(";\n") {
-        let Some(begin) = statement.lines().position(|line| declares(line)) else { continue };
+        let Some(begin) = statement.lines().position(declares) else { continue };
         let statement = statement.lines().skip(begin).collect::<Vec<_>>().join(" ");
         let Some((head, value)) = statement.split_once(" = ") else { continue };
         let name = head.split_once("const ").and_then(|(_, rest)| rest.split(':').next());

@@ -87,7 +87,7 @@ fn a_week_stays_within_the_formula() {
             let snapshot = seq;
             for _ in 0..MERGES {
                 let round = Round(seq + 1);
-                writer.bodies(round, vec![Arc::new(vec![7; BODY_BYTES]); UPDATES]);
+                writer.bodies(round, (0..UPDATES).map(|_| Arc::new(vec![7; BODY_BYTES])).collect());
                 for n in 0..ROWS {
                     seq += 1;
                     let leases = vec![];

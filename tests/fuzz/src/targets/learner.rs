@@ -231,15 +231,15 @@ impl Stage {
             // As the shell does, which says what is wrong with a change and goes on.
             Output::Include { fragment } => {
                 let replica = self.replica.as_mut();
-                drop(replica.map(|replica| replica.include(fragment, &mut self.theta)));
+                let _ = replica.map(|replica| replica.include(fragment, &mut self.theta));
             }
             Output::Apply { fragment, body } => {
                 let replica = self.replica.as_mut();
-                drop(replica.map(|replica| replica.apply(fragment, &body, &mut self.theta)));
+                let _ = replica.map(|replica| replica.apply(fragment, &body, &mut self.theta));
             }
             Output::Load { fragment, values, keep } => {
                 let replica = self.replica.as_mut();
-                drop(replica.map(|replica| replica.load(fragment, &values, keep, &mut self.theta)));
+                let _ = replica.map(|replica| replica.load(fragment, &values, keep, &mut self.theta));
             }
             Output::Trouble { .. } => {}
             Output::End(_) => self.is_over = true,

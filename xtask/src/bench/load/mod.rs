@@ -80,35 +80,11 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
     let during = held(&syncer);
     let idle_kib = (during.rss_bytes.saturating_sub(before.rss_bytes)) as f64 / 1024.0 / opened.max(1) as f64;
 
-    let over = AtomicBool::new(false);
-    let watching = AtomicUsize::new(0);
-    let rude = thread::scope(|scope| {
-        let (over, watching) = (&over, &watching);
-        let begin = |act: fn(SocketAddr, &AtomicBool)| {
-            for _ in 0..RUDE {
-                scope.spawn(move || act(address, over));
-            }
-        };
-        begin(nibble);
-        begin(drip);
-        begin(download);
-        scope.spawn(move || watching.store(listen(address, WATCHERS, over), Relaxed));
-        let timed = timed("with rude ones too", address, &mut syncer);
-        over.store(true, Relaxed);
-        timed
-    })?;
+    let (rude, event_streams) = under_rude_ones(address, &mut syncer)?;
     let loaded = held(&syncer);
     drop(crowd);
 
-    let mut memory = Vec::new();
-    for _ in 0..LOOKS {
-        crowd::churn(address, RECONNECTS / LOOKS);
-        memory.push(held(&syncer).rss_bytes);
-        still_runs(&mut syncer)?;
-    }
-    // The first tenth still fills what later ones use again.
-    let grown = memory.last().zip(memory.get(1)).map_or(0, |(last, first)| last.saturating_sub(*first));
-    let churn_kib = grown as f64 / 1024.0;
+    let churn_kib = churned_kib(address, &mut syncer)?;
     let after = timed("after it all", address, &mut syncer)?;
     let last = status(address)?;
     let ended = running.iter_mut().filter_map(Process::exit_code).count();
@@ -133,7 +109,7 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
         "merges_per_s_calm": calm.merges_per_s,
         "merges_per_s_idle": idle.merges_per_s,
         "merges_per_s_rude": rude.merges_per_s,
-        "event_streams": watching.load(Relaxed),
+        "event_streams": event_streams,
         "rss_mib_before": before.rss_bytes >> 20,
         "rss_mib_loaded": loaded.rss_bytes >> 20,
         "files_loaded": during.files,
@@ -142,6 +118,42 @@ pub fn run(args: &Args, programs: &Programs) -> Result<Value, String> {
         "participation": last["participation"],
         "within": within,
     }))
+}
+
+/// Answers while some read a byte at a time, send one or download without end, and as many watch as may; and how many
+/// watched.
+fn under_rude_ones(address: SocketAddr, syncer: &mut Process) -> Result<(Answers, usize), String> {
+    let over = AtomicBool::new(false);
+    let watching = AtomicUsize::new(0);
+    let rude = thread::scope(|scope| {
+        let (over, watching) = (&over, &watching);
+        let begin = |act: fn(SocketAddr, &AtomicBool)| {
+            for _ in 0..RUDE {
+                scope.spawn(move || act(address, over));
+            }
+        };
+        begin(nibble);
+        begin(drip);
+        begin(download);
+        scope.spawn(move || watching.store(listen(address, WATCHERS, over), Relaxed));
+        let timed = timed("with rude ones too", address, syncer);
+        over.store(true, Relaxed);
+        timed
+    })?;
+    Ok((rude, watching.load(Relaxed)))
+}
+
+/// How much memory the syncer has gained, in KiB, once many have come and gone.
+fn churned_kib(address: SocketAddr, syncer: &mut Process) -> Result<f64, String> {
+    let mut memory = Vec::new();
+    for _ in 0..LOOKS {
+        crowd::churn(address, RECONNECTS / LOOKS);
+        memory.push(held(syncer).rss_bytes);
+        still_runs(syncer)?;
+    }
+    // The first tenth still fills what later ones use again.
+    let grown = memory.last().zip(memory.get(1)).map_or(0, |(last, first)| last.saturating_sub(*first));
+    Ok(grown as f64 / 1024.0)
 }
 
 /// Times answers, and counts merges meanwhile.

@@ -1,12 +1,12 @@
-//! Where a tape is kept: rows in one place, bodies in another. A server's disk and a simulated one are two such places; a
-//! store on several machines would be a third.
+//! Where a tape is kept: rows in one place, bodies in another. A server's disk and a simulated one are two such places;
+//! a store on several machines would be a third.
 
 use std::sync::Arc;
 
 use super::{Place, Row};
 
-/// Keeps the rows of a run, in order. Only one process may append at a time: who finds that another one has appended since
-/// says so with an error, and leads the run no more. No clock decides that.
+/// Keeps the rows of a run, in order. Only one process may append at a time: who finds that another one has appended
+/// since says so with an error, and leads the run no more. No clock decides that.
 pub trait Tape {
     /// Why a row cannot be kept.
     type Error;
