@@ -122,7 +122,6 @@ async fn found(whole: &Path, name: &Path, config: impl Fn(&Path) -> ServeConfig)
         }
         count += usize::from(is_found);
     }
-    println!("{shown}: {count} of {FLIPS} changed bytes were found, the others changed nothing");
     count
 }
 
