@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -45,7 +46,10 @@ fn believing(made: &[&CertifiedKey<KeyPair>]) -> Arc<ClientConfig> {
     made.iter().for_each(|made| roots.add(made.cert.der().clone()).unwrap());
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap();
-    Arc::new(config.with_root_certificates(roots).with_no_client_auth())
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    // A session that is taken up again is that of the certificate of before.
+    config.resumption = Resumption::disabled();
+    Arc::new(config)
 }
 
 async fn connected(server: &Server, config: &Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
