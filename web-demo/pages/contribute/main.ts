@@ -94,8 +94,7 @@ function show(state: "running" | "idle"): void {
   find("start", HTMLElement).hidden = state === "running";
   find("pause", HTMLElement).hidden = find("stop", HTMLElement).hidden = state === "idle";
   find("pause", HTMLElement).textContent = "Pause";
-  // Without a scroll: what one gave stands above the button.
-  find(state === "running" ? "stop" : "start", HTMLElement).focus({ preventScroll: true });
+  find(state === "running" ? "stop" : "start", HTMLElement).focus();
 }
 
 /** Shows the sentence in the colour of its tone. */
