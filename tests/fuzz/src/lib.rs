@@ -11,6 +11,7 @@
 )]
 
 mod corpus;
+mod golden;
 mod script;
 mod targets;
 mod vary;
