@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use archipelago_demo::http;
 
+use crate::bench::storm::quantile;
+
 /// Time between two questions.
 const EVERY: Duration = Duration::from_millis(25);
 
@@ -30,25 +32,7 @@ pub fn probe(address: SocketAddr, time: Duration) -> Answers {
         }
         thread::sleep(EVERY.saturating_sub(asked.elapsed()));
     }
-    let [p50_ms, p99_ms] = [0.5, 0.99].map(|share| quantile(&mut took_ms, share));
+    took_ms.sort_by(f64::total_cmp);
+    let [p50_ms, p99_ms] = [0.5, 0.99].map(|share| quantile(&took_ms, share).unwrap_or(f64::INFINITY));
     Answers { p50_ms, p99_ms, failed, ..Answers::default() }
-}
-
-/// The value that this share of `values` does not exceed; 0 of none.
-fn quantile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let rank = (share * values.len() as f64).ceil() as usize;
-    values.get(rank.max(1) - 1).copied().unwrap_or(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantile_is_the_value_that_so_many_do_not_exceed() {
-        let mut values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!((quantile(&mut values, 0.5), quantile(&mut values, 0.99)), (100.0, 198.0));
-        assert_eq!((quantile(&mut [7.0], 0.99), quantile(&mut [], 0.5)), (7.0, 0.0));
-    }
 }

@@ -64,7 +64,7 @@ pub fn figures(faults: &[Fault], length: Duration, fair: &Outcome, storm: &Outco
 }
 
 /// The lower quantile of sorted values; `None` of nothing.
-fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     sorted.get(((sorted.len().saturating_sub(1)) as f64 * share).ceil() as usize).copied()
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use self::plan::plan;
 use super::processes::Programs;
+pub use figures::quantile;
 
 /// Learners of each run, unless it is said how many.
 const LEARNERS: usize = 32;
