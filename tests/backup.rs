@@ -4,36 +4,21 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
+use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, of_learner, whole_machine};
 use archipelago_tests::verbs::{backup, replay, run};
 
-/// A small run that writes a snapshot five times a second, and keeps nothing that it does not need to go on.
-const FLAGS: [&str; 17] = [
-    "--preset",
-    "tiny",
-    "--corpus-bytes",
-    "512KiB",
-    "--total-tokens",
-    "4000000",
-    "--sync-every",
-    "4",
-    "--fragments",
-    "4",
-    "--snapshot-every",
-    "200ms",
-    "--keep",
-    "0B",
-    "--invite",
-    "auto",
-    "--no-eval",
-];
 const LEARNERS: [&str; 2] = ["anne", "bert"];
+
+/// A small run that writes a snapshot five times a second, and keeps nothing that it does not need to go on.
+fn flags(more: &[&'static str]) -> Vec<&'static str> {
+    [&SMALL_RUN[..], &["--snapshot-every", "200ms", "--keep", "0B"], more].concat()
+}
 
 /// Goal: whenever it is made, a copy is whole: its tape is replayed to the bit, and a syncer goes on from it.
 #[test]
 fn copies_under_load_are_whole() {
     let _machine = whole_machine();
-    let mut syncer = SyncerProcess::start(&FLAGS[..14]);
+    let mut syncer = SyncerProcess::start(&flags(&[]));
     let _learners = LEARNERS.map(|name| syncer.learner(name));
     let copies = tempfile::tempdir().unwrap();
     let mut last = 0.0;
@@ -62,7 +47,7 @@ fn copies_under_load_are_whole() {
 #[test]
 fn a_copy_keeps_secrets_and_is_not_written_over() {
     let _machine = whole_machine();
-    let mut syncer = SyncerProcess::start(&FLAGS);
+    let mut syncer = SyncerProcess::start(&flags(&["--invite", "auto", "--no-eval"]));
     syncer.wait_for_snapshot();
     let copies = tempfile::tempdir().unwrap();
     let (to, dir) = (copies.path().join("some/where"), syncer.folder());
@@ -90,7 +75,7 @@ fn a_copy_keeps_secrets_and_is_not_written_over() {
 #[test]
 fn learners_that_were_told_more_go_on_with_an_older_copy() {
     let _machine = whole_machine();
-    let mut syncer = SyncerProcess::start(&FLAGS[..14]);
+    let mut syncer = SyncerProcess::start(&flags(&[]));
     let mut learners = LEARNERS.map(|name| syncer.learner(name));
     syncer.wait_until("both are merged", |status| {
         LEARNERS.iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0)

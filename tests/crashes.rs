@@ -36,6 +36,26 @@ fn crash(rng: &mut Rng) -> Fault {
     if chosen == losses { Fault::CrashSyncer } else { Fault::LosePower(Loss::ALL[chosen as usize]) }
 }
 
+/// The syncer dies, which may spoil a snapshot, and is started again after a while.
+fn crash_and_restart(world: &mut World, rng: &mut Rng, points: &AtomicU64) {
+    world.inject(crash(rng));
+    points.fetch_add(1, Ordering::Relaxed);
+    if rng.chance(0.3) {
+        world.inject(Fault::TearSnapshot);
+    }
+    world.run_for(rng.between(0, 400));
+    world.inject(Fault::RestartSyncer);
+}
+
+/// Sees to it that the run goes on in a world that nothing troubles any more.
+fn goes_on(world: &mut World, seed: u64) {
+    watch(world, seed, 5_000);
+    let rounds = status(world).rounds;
+    let goes_on = world.run_until(60_000, 500, |world| status(world).rounds > rounds + 3);
+    check(world, seed);
+    assert!(goes_on, "seed {seed}: {}", brief(world));
+}
+
 /// Goal: at whatever moment a syncer dies, and once more while it starts, and whatever becomes of what it had not
 /// synced, the next one knows of all that learners were told; nothing is merged twice, the ledger is exact, and Θ, Θ̂
 /// and the momentum are those that the tape leads to, to the bit.
@@ -49,13 +69,7 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
         world.run_for(rng.between(1, 4_000));
         for _ in 0..CRASHES {
             world.run_for(rng.between(1, 2_500));
-            world.inject(crash(&mut rng));
-            points.fetch_add(1, Ordering::Relaxed);
-            if rng.chance(0.3) {
-                world.inject(Fault::TearSnapshot);
-            }
-            world.run_for(rng.between(0, 400));
-            world.inject(Fault::RestartSyncer);
+            crash_and_restart(&mut world, &mut rng, &points);
             if rng.chance(0.4) {
                 // While it reads its tape, or before its first row is on the disk.
                 world.run_for(rng.between(0, 100));
@@ -69,11 +83,7 @@ fn crashes_lose_nothing_that_was_told_and_merge_nothing_twice() {
             check(&world, seed);
         }
         assert_eq!(world.refusals(), [""; 0], "seed {seed}: nothing that was synced is damaged");
-        watch(&mut world, seed, 5_000);
-        let rounds = status(&world).rounds;
-        let goes_on = world.run_until(60_000, 500, |world| status(world).rounds > rounds + 3);
-        check(&world, seed);
-        assert!(goes_on, "seed {seed}: {}", brief(&world));
+        goes_on(&mut world, seed);
         recoveries.fetch_add(world.recoveries(), Ordering::Relaxed);
         told.fetch_add(world.merges_told(), Ordering::Relaxed);
     });
@@ -107,13 +117,7 @@ fn a_disk_that_fails_loses_nothing_that_was_told() {
                 world.inject(Fault::DiskFails(None));
                 world.run_for(rng.between(0, 300));
             }
-            world.inject(crash(&mut rng));
-            points.fetch_add(1, Ordering::Relaxed);
-            if rng.chance(0.3) {
-                world.inject(Fault::TearSnapshot);
-            }
-            world.run_for(rng.between(0, 400));
-            world.inject(Fault::RestartSyncer);
+            crash_and_restart(&mut world, &mut rng, &points);
             if rng.chance(0.5) {
                 world.run_for(rng.between(0, 1_200));
                 world.inject(crash(&mut rng));
@@ -125,11 +129,7 @@ fn a_disk_that_fails_loses_nothing_that_was_told() {
         }
         assert_eq!(world.refusals(), [""; 0], "seed {seed}: nothing that was synced is damaged");
         world.inject(Fault::DiskFails(None));
-        watch(&mut world, seed, 5_000);
-        let rounds = status(&world).rounds;
-        let goes_on = world.run_until(60_000, 500, |world| status(world).rounds > rounds + 3);
-        check(&world, seed);
-        assert!(goes_on, "seed {seed}: {}", brief(&world));
+        goes_on(&mut world, seed);
         failures.fetch_add(world.disk_failures(), Ordering::Relaxed);
         told.fetch_add(world.merges_told(), Ordering::Relaxed);
     });

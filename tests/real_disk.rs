@@ -11,26 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use archipelago_tests::faulty_disk::DiskFault;
 use archipelago_tests::http::News;
-use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
+use archipelago_tests::processes::{SMALL_RUN, SyncerProcess, number, whole_machine};
 use archipelago_tests::small_disk::is_left_out;
 use archipelago_tests::witness::{assert_known, witness};
 use serde_json::Value;
 
-/// A small run; how often it writes snapshots comes after these.
-const FLAGS: [&str; 12] = [
-    "--preset",
-    "tiny",
-    "--corpus-bytes",
-    "512KiB",
-    "--total-tokens",
-    "4000000",
-    "--sync-every",
-    "4",
-    "--fragments",
-    "4",
-    "--no-eval",
-    "--snapshot-every",
-];
 const MIB: u64 = 1 << 20;
 /// Room for a snapshot, for SQLite's write-ahead log, and for some seconds of updates.
 const DISK_BYTES: u64 = 8 * MIB;
@@ -40,8 +25,9 @@ const SAID_WITHIN_S: f64 = 5.0;
 const TROUBLE: &str = r#""kind":"trouble""#;
 const MENDED: &str = r#""kind":"mended""#;
 
+/// A small run.
 fn flags(snapshot_every: &str) -> Vec<&str> {
-    [&FLAGS[..], &[snapshot_every]].concat()
+    [&SMALL_RUN[..], &["--no-eval", "--snapshot-every", snapshot_every]].concat()
 }
 
 /// Waits until the syncer says that the disk takes nothing, which it does soon and everywhere.

@@ -22,6 +22,20 @@ pub use crate::learners::LearnerProcess;
 
 use crate::{faulty_disk::FaultyDisk, small_disk::SmallDisk};
 
+/// Flags of a run that is small, and takes longer than any test.
+pub const SMALL_RUN: [&str; 10] = [
+    "--preset",
+    "tiny",
+    "--corpus-bytes",
+    "512KiB",
+    "--total-tokens",
+    "4000000",
+    "--sync-every",
+    "4",
+    "--fragments",
+    "4",
+];
+
 /// One test at a time has the machine's cores.
 ///
 /// # Panics
