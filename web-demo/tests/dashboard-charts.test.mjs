@@ -241,7 +241,7 @@ test("keys and buttons alone zoom, and follow the newest", async () => {
 
 test("axis, scale and smoothing are chosen for all charts, and kept in the address", async () => {
   await openLate("?smooth=light#invite=abc");
-  await says(`${loss} .keys`, /training, smoothed/);
+  await says(`${loss} .keys`, /training text, smoothed/);
   await panel();
   await page.selectOption("#charts-axis", "tokens");
   await page.selectOption("#charts-scale", "log");
@@ -272,7 +272,7 @@ test("an earlier run lies beside this one, named, and a bad file is said to be o
     page.setInputFiles("#charts-file", { name, mimeType: "text/csv", buffer: Buffer.from(text) });
   await give("<b>first</b> run.csv", toCsv(earlier));
   await says(`${speed} .keys`, /tokens a second 1,000tokens a second, <b>first<\/b> run 500/);
-  await says(`${loss} .keys`, /held-out, <b>first<\/b> run 3\.000/);
+  await says(`${loss} .keys`, /unseen text, <b>first<\/b> run 3\.000/);
   await says("#charts-file-said", /<b>first<\/b> run\.csv is the dotted line\./);
   assert.equal(await page.locator(".dotted").count(), 7);
   await give("cat.csv", "meow");
@@ -310,7 +310,7 @@ test("columns and pictures are saved", async () => {
   for (const text of [
     "How badly it guesses",
     "Run 00 · 20",
-    "held-out",
+    "unseen text",
     "nats per token",
     "Time since the first learner",
   ])

@@ -13,9 +13,14 @@ test("figures and the sentence follow the status", async () => {
   await says("#sentence", /^Paused by its owner: 4 learners wait\.$/);
   await says("#sentence-told", /^Paused/);
   await says("#loss", /^3.125$/);
-  await says("#merged-more", /; 0\.90 % of the schedule$/);
+  await says("#loss-age", /^Measured 1 min ago; on the text that it trains on it is at 3\.400 now\.$/);
+  await says("#up-more", /^each number in 4\.10 bits, not 32$/);
+  await says("#merged-more", /^tokens, 0\.90 % of the plan$/);
+  syncer.say("evaluation", { tokensMerged: 900, rounds: 12, loss: 3.062, timeS: 57 });
+  await says("#loss-age", /^Measured just now; /);
+  assert.equal(await page.textContent("#loss"), "3.062");
   syncer.say("status", { ...status, tokensMerged: 28_000, totalTokens: 100_000, tokensPerS: 20, participation: 0.5 });
-  await says("#merged-more", /; 28\.0 % of the schedule, 2 h to its end$/);
+  await says("#merged-more", /^tokens, 28\.0 % of the plan, 2\u00a0h to its end$/);
   syncer.say("status", { ...status, disk: { ...status.disk, tapeFault: "no space left" } });
   await says("#sentence", /^The run stands still: .*\(no space left\)\. It goes on by itself once the disk does\.$/);
   syncer.say("status", { ...status, connected: 0, live: 0, learnersTotal: 0 });
@@ -191,13 +196,22 @@ test("rounds are read by keyboard and as a table", async () => {
   await page.keyboard.press("ArrowRight");
   await says("#lanes-said", /(islet|Learner) 2 answered after 30 ms: too late, the round was over/);
   // Nothing moves under a reader; afterwards the newest is there.
-  syncer.say("rounds", { nowMs: 14_000, rounds: [round(13)] });
+  // An answer that was late counts in the next round, in which fewer were asked then than answered.
+  syncer.say("rounds", { nowMs: 14_000, rounds: [round(13, { answered: 4 })] });
   await page.keyboard.press("ArrowDown");
   await says("#lanes-said", /^Round 11/);
   await page.keyboard.press("Escape");
-  await says("#lanes-said", /^Newest: Round 13/);
+  await says(
+    "#lanes-said",
+    /^Newest: Round 13, fragment 2: 4 answered, 3 asked: late answers of earlier rounds count too;/,
+  );
   await page.click("#rounds-table summary");
   await until("three rows", async () => (await page.locator("#rounds-rows tr").count()) === 3);
+  assert.deepEqual(await page.locator("#rounds-rows td:nth-child(3)").allTextContents(), [
+    "3 of 3 + 1 late",
+    "2 of 3",
+    "2 of 3",
+  ]);
 });
 
 test("only who has the token pauses and finishes, and is asked before the end", async () => {

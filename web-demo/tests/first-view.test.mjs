@@ -4,7 +4,7 @@ import { after, before, test } from "node:test";
 import { chromiumFlagsWithoutGpu, launch, startLearner, startSyncer, until } from "./support.mjs";
 
 /** Terms that a first view does without. */
-const TERMS = /\bnats\b|fragment|quorum/i;
+const TERMS = /\bnats\b|fragment|quorum|participation|held-out|per parameter|median step/i;
 const WIDE = { width: 1280, height: 800 };
 const PHONE = { width: 360, height: 740 };
 /** A window of 1280 × 800 at 200 %. */
@@ -74,6 +74,7 @@ const PAGES = [
   ["the visitor's page", () => plain.url, (page) => says(page, "#about", /language model/)],
   ["the dashboard", () => new URL("dashboard", plain.url).href, (page) => says(page, "#loss", /^\d/)],
   ["a class", () => new URL(`dashboard${INVITE}`, school.url).href, (page) => says(page, "#class-loss", /^\d/)],
+  ["the lesson", () => new URL("teach", plain.url).href, (page) => says(page, "#held-out-ours", /^\d/)],
   ["the page of large machines", () => new URL("scale", plain.url).href, (page) => says(page, "main", /%/)],
 ];
 
@@ -141,6 +142,11 @@ for (const [kind, url] of [
     await page.click("#start");
     await says(page, "#sentence", /^Training/);
     for (const selector of ["#stop", "#pause"]) assert.ok(await isInSight(page, selector), selector);
+    // What one gets for it is not below the fold either.
+    await says(page, "#receipts", /Part \d+ of the model: /);
+    await page.click("#stop");
+    await says(page, "#thanks-text", /^This machine has trained for /);
+    assert.ok(await isInSight(page, "#thanks-text"));
     await context.close();
   });
 }

@@ -113,7 +113,12 @@ test("errors have codes", async () => {
   await check(syncer.url, { share: 7 }, "options", /duty cycle of 7/);
   await check(syncer.url, { engine: "abacus" }, "options", /abacus/);
   await check(syncer.url, { batch: 4_097 }, "options", /"4097" makes no sense.*1 to 4096 windows/);
-  await check("http://127.0.0.1:9/", { contactMsMax: 300 }, "unreachable", /did not take this learner in/);
+  await check(
+    "http://127.0.0.1:9/",
+    { contactMsMax: 300 },
+    "unreachable",
+    /did not take this learner in.*--allow-origin http:/,
+  );
   await check(syncer.url, { wasmUrl: new URL("nowhere/", site.url).href }, "load", /could not be loaded/);
   await check(syncer.url, { workerUrl: new URL("nowhere.js", site.url).href }, "load", /could not be loaded/);
   await check(syncer.url, { engine: "gpu" }, "gpu", /offers no GPU: turn WebGPU on/);

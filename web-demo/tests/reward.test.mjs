@@ -40,7 +40,7 @@ test("a visitor sees their part, what the model wrote before, and a card at the 
   await says(page, "#part", /^\d+(\.\d)? % of what this model has learnt came from this machine\.$/);
   await says(page, "#sample", /\S{3}/);
   assert.equal(await page.textContent("#sample-before-title"), "When you came");
-  assert.match(await page.title(), /^Training · /);
+  await until("the title to say so", async () => /^Training · /.test(await page.title()));
   assert.equal(await page.locator("#islands .own").count(), 1);
   await until("the syncer to know of it all", async () => (await syncer.status()).tokensMerged > 0);
   await page.click("#stop");
@@ -49,6 +49,8 @@ test("a visitor sees their part, what the model wrote before, and a card at the 
     "#thanks-text",
     /^This machine has trained for .+ in all, and [\d.,]+( k| M)? tokens of that are in the model\. \d/,
   );
+  const { y, height } = await page.locator("#thanks-text").boundingBox();
+  assert.ok(y >= 0 && y + height <= 720, "what one gave is in sight where one pressed Stop");
   assert.equal(await page.textContent("#speed"), "–");
   assert.doesNotMatch(await page.title(), /Training/);
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save-picture")]);

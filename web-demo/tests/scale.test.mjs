@@ -283,3 +283,19 @@ test("on a phone the chart stays in view above what moves it", async () => {
     assert.ok(boxes[1].y + boxes[1].height <= 741, JSON.stringify(boxes));
   }
 });
+
+test("no word of a chart is cut, however narrow it is", async () => {
+  for (const width of [320, 360, 640, 1_280]) {
+    await page.setViewportSize({ width, height: 740 });
+    await open();
+    const cut = await page.evaluate(() =>
+      [...document.querySelectorAll("svg.plot text")]
+        .filter((text) => {
+          const [word, plot] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+          return word.left < plot.left - 0.5 || word.right > plot.right + 0.5;
+        })
+        .map((text) => text.textContent),
+    );
+    assert.deepEqual(cut, [], `${width} px wide`);
+  }
+});

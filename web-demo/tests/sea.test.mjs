@@ -90,14 +90,17 @@ test("what follows is drawn after what it follows from", () => {
 
 /** A context that keeps the words and the strokes that can be seen. */
 function recording() {
-  const seen = { words: [], blocks: 0, strokes: [] };
+  const seen = { words: [], blocks: 0, boxes: [], strokes: [] };
   const state = {
     globalAlpha: 1,
     strokeStyle: "",
     measureText: (text) => ({ width: 6 * text.length }),
     createRadialGradient: () => ({ addColorStop() {} }),
     fillText: (text) => seen.words.push(text),
-    strokeRect: () => (seen.blocks += 1),
+    strokeRect: (...box) => {
+      seen.blocks += 1;
+      seen.boxes.push(box);
+    },
     stroke: () => state.globalAlpha > 0 && seen.strokes.push(state.strokeStyle),
   };
   const context = new Proxy(state, { get: (_, name) => (name in state ? state[name] : () => {}) });
@@ -166,6 +169,36 @@ test("the first round has words", () => {
   assert.deepEqual(drawn({ marks: [launched, AT_SEA] }).words.length, 1);
   const told = drawn({ marks: [launched, AT_SEA], told: 1 });
   assert.ok(told.words.includes("what it learnt, 4 bits a number"), String(told.words));
+});
+
+test("words beside boats lie over all of them, and on no island, tower or other words", () => {
+  const launched = { kind: "launched", round: 1, fragment: 0, atMs: 9_000 };
+  const islands = Array.from({ length: 5 }, () => ISLAND);
+  for (const { width, height } of SEAS) {
+    const sea = { width, height, islands: 5 };
+    const taken = islands.map((_, at) => ({ ...chart.islandAt(sea, at, 0), half: 0.9 * chart.radiusOf(sea) }));
+    taken.push({ ...chart.lighthouseOf(sea), half: 26 });
+    let labelled = 0;
+    for (let fromMs = 9_400; fromMs < 9_900; fromMs += 50) {
+      const marks = islands.flatMap((_, island) => [
+        { ...AT_SEA, island, fromMs, untilMs: fromMs + 30 },
+        { ...AT_SEA, island, fromMs, untilMs: fromMs + 30, up: false, what: "whole", glimpse: [] },
+      ]);
+      const seen = drawn({ marks: [launched, ...marks], told: 1, sea, islands });
+      const labels = seen.boxes.filter(([, , , tall]) => tall === 20);
+      labelled += labels.length;
+      // The last things that are framed: no boat is drawn over them.
+      assert.deepEqual(seen.boxes.slice(seen.boxes.length - labels.length), labels);
+      labels.forEach(([left, top, wide, tall], at) => {
+        const isApart = (x, y, w, h) => left >= x + w || x >= left + wide || top >= y + h || y >= top + tall;
+        const said = `${left}, ${top} on ${width} × ${height}`;
+        for (const { x, y, half } of taken) assert.ok(isApart(x - half, y - half, 2 * half, 2 * half), said);
+        for (const other of labels.slice(at + 1)) assert.ok(isApart(...other), said);
+        assert.ok(top >= 0 && top + tall <= height - 30, said);
+      });
+    }
+    assert.ok(labelled > 5, `only ${labelled} words on ${width} × ${height}`);
+  }
 });
 
 test("a small or crowded sea has short words", () => {

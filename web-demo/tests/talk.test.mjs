@@ -45,7 +45,7 @@ test("the model goes on with what a visitor writes, and nothing is fetched befor
   assert.equal(await traffic(), 0);
   await page.fill("#talk-prompt", "<b>The</b> ü");
   await page.press("#talk-prompt", "Enter");
-  await says(page, "#talk-state", /^\d+ letters, \d+ a second, by the model as of .+ ago\.$/);
+  await says(page, "#talk-state", /^\d+ letters, [\d.,]+( k)? a second, by the model as of (just now|.+ ago)\.$/);
   const text = await page.textContent("#talk-text");
   assert.ok(text.startsWith("<b>The</b> ü") && text.length > 100, text);
   assert.equal(await traffic(), 2 * 117_056, "what it took counts for the day");

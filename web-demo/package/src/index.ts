@@ -139,7 +139,10 @@ export class Learner {
   #hear(message: FromWorker): void {
     if (message.is === "event") this.#emit(message.event);
     else if (message.is === "ended") this.#end({ report: message.report });
-    else if (message.is === "failed") this.#end({ error: new LearnerError(message.code, message.message) });
+    else if (message.is === "failed") {
+      const hint = message.code === "unreachable" ? originHint(this.#syncer) : "";
+      this.#end({ error: new LearnerError(message.code, message.message + hint) });
+    }
   }
 
   #emit(event: LearnerEvent): void {
@@ -178,6 +181,13 @@ export class Learner {
     target.addEventListener(name, listener);
     this.#unplug.push(() => target.removeEventListener(name, listener));
   }
+}
+
+/** A syncer of another origin may have refused this page, which browsers tell no page. */
+function originHint(syncer: string): string {
+  const { host } = new URL(/^[a-z]+:\/\//.test(syncer) ? syncer : `http://${syncer}`);
+  const { origin } = location;
+  return host === location.host ? "" : `, and that it was started with --allow-origin ${origin}, as this page needs`;
 }
 
 /** Takes part in the run of `syncer`: a link to it, as people share it. How that goes is told as events. */

@@ -4,7 +4,7 @@ import type { Capabilities, LearnerError, Measured } from "@archipelago-train/le
 import { capabilities, measure } from "@archipelago-train/learner";
 import type { ServerStatus } from "../shared/api.js";
 import { find, make } from "../shared/dom.js";
-import { bytes, count, plural } from "../shared/format.js";
+import { bytes, count, plural, unbroken } from "../shared/format.js";
 import { modelOf, termsOf } from "../shared/model-words.js";
 import { say } from "./say.js";
 
@@ -38,7 +38,7 @@ export function showRun(status: ServerStatus): void {
 /** "This run trains a tiny language model on made-up sentences. 3 machines take part now. It has read …" */
 export function aboutOf(status: ServerStatus): string {
   const model = `a ${modelOf(status)}`;
-  const read = `It has read ${count(status.tokensMerged)} ${status.tokenIsByte ? "letters" : "pieces of words"}`;
+  const read = `It has read ${unbroken(count(status.tokensMerged))} ${status.tokenIsByte ? "letters" : "pieces of words"}`;
   if (status.finished) return `This run has trained ${model}. ${read} on ${plural(status.learnersTotal, "machine")}.`;
   const others = status.live === 1 ? "1 machine takes" : `${count(status.live)} machines take`;
   return `This run trains ${model}. ${others} part now.${status.tokensMerged > 0 ? ` ${read} so far.` : ""}`;

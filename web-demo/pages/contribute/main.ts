@@ -94,7 +94,8 @@ function show(state: "running" | "idle"): void {
   find("start", HTMLElement).hidden = state === "running";
   find("pause", HTMLElement).hidden = find("stop", HTMLElement).hidden = state === "idle";
   find("pause", HTMLElement).textContent = "Pause";
-  find(state === "running" ? "stop" : "start", HTMLElement).focus();
+  // Without a scroll: what one gave stands above the button.
+  find(state === "running" ? "stop" : "start", HTMLElement).focus({ preventScroll: true });
 }
 
 /** Shows the sentence in the colour of its tone. */

@@ -1,6 +1,6 @@
 /** What the charts show. */
 import { find } from "../shared/dom.js";
-import { bytes, count, duration, nats, percent } from "../shared/format.js";
+import { bytes, count, duration, nats, percent, plural } from "../shared/format.js";
 import { Chart, type Scene } from "./chart.js";
 import { type Choice, readChoice, writeChoice } from "./choice.js";
 import { perSecond, startOf } from "./columns.js";
@@ -56,20 +56,20 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
   return {
     title: "How badly it guesses",
     more:
-      "This is the loss in nats per token: the mean of −ln of the chance that the model gave to what came next. Held-out " +
-      "is on text that no learner trains on, training on what they train on.",
+      "This is the loss in nats per token: the mean of −ln of the chance that the model gave to what came next. Unseen " +
+      "is the held-out text, on which no learner trains; the other is the text that they train on.",
     name: "Loss",
     unit: "nats per token",
     lines: [
       {
         ...line,
-        label: "held-out",
+        label: "unseen text",
         color: "line-1",
         dots: true,
         rows: "evaluations",
         values: ({ evaluations }) => evaluations.map(({ loss }) => loss),
       },
-      { ...line, label: "training", color: "line-2", noisy: true, values: ({ trainLoss }) => trainLoss },
+      { ...line, label: "training text", color: "line-2", noisy: true, values: ({ trainLoss }) => trainLoss },
       {
         ...line,
         label: "no model can go below",
@@ -92,6 +92,7 @@ function loss(course: Course, floor: () => number | null): ChartSpec {
       if (!first || !last) return "Nothing measured yet.";
       const least = floor();
       const below = least === null ? "" : ` No model can go below ${nats(least)}.`;
+      if (first === last) return `${nats(last.loss)} on text that it has never seen: lower is better.${below}`;
       const after = duration(last.timeS - startOf(course.view));
       return `From ${nats(first.loss)} to ${nats(last.loss)} in ${after}, on text that it has never seen: lower is better.${below}`;
     },
@@ -152,7 +153,7 @@ function learners(course: Course): ChartSpec {
       const { participation, live } = course.view;
       const share = participation.at(-1);
       if (share === undefined) return "Nothing measured yet.";
-      return `${percent(share)} of all trained tokens are merged; ${count(live.at(-1) ?? 0)} learners take part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
+      return `${percent(share)} of all trained tokens are merged; ${plural(Math.round(live.at(-1) ?? 0), "learner takes", "learners take")} part in rounds, ${count(live.reduce((most, one) => Math.max(most, one), 0))} at most.`;
     },
   };
 }

@@ -68,7 +68,9 @@ function drawLane(context: CanvasRenderingContext2D, picture: Picture, report: R
   context.fillText(roundName(report.round), 4, y);
   context.fillStyle = color("ink-soft");
   context.textAlign = "end";
-  context.fillText(`${report.answered}/${report.invited}`, picture.width - 4, y);
+  const { answered, invited } = report;
+  const late = answered > invited ? ` +${answered - invited}` : "";
+  context.fillText(`${Math.min(answered, invited)}/${invited}${late}`, picture.width - 4, y);
 
   const collected = report.mergeStartMs ?? (isOpen(report) ? picture.nowMs - report.launchedMs : lastAnswer(report));
   if (report.quorumMs !== null && report.graceEndMs !== null) {

@@ -1,33 +1,34 @@
 /** The figures at the top. */
-import type { ServerStatus } from "../shared/api.js";
+import type { SeriesView, ServerStatus } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
-import { bytes, count, duration, nats, percent, plural } from "../shared/format.js";
+import { ago, bytes, count, duration, nats, percent, plural, unbroken } from "../shared/format.js";
 import { modelOf, termsOf } from "../shared/model-words.js";
 
-/** Writes the figures of a status; gives the function that does it. */
-export function makeHeadline(): (status: ServerStatus) => void {
+/** Writes the figures of a status and of the course until then; gives the function that does it. */
+export function makeHeadline(): (status: ServerStatus, course: SeriesView) => void {
   const put = (id: string) => {
     const node = find(id, HTMLElement);
     return (text: string) => setText(node, text);
   };
   const [about, aboutTerms, participation] = [put("about"), put("about-terms"), put("participation")];
-  const [loss, lossStart, lossBits] = [put("loss"), put("loss-start"), put("loss-bits")];
-  const [speed, speedMore] = [put("speed"), put("speed-more")];
+  const [loss, lossStart, lossAge, lossBits] = [put("loss"), put("loss-start"), put("loss-age"), put("loss-bits")];
+  const [speed, roundsMore] = [put("speed"), put("rounds-more")];
   const [live, liveMore, merged, mergedMore] = [put("live"), put("live-more"), put("merged"), put("merged-more")];
   const [up, upMore, down, downMore] = [put("up"), put("up-more"), put("down"), put("down-more")];
-  return (status) => {
-    about(`A ${modelOf(status)}, ${duration(status.runS)} old.`);
+  return (status, course) => {
+    about(`A ${modelOf(status)}, ${unbroken(duration(status.runS))} old.`);
     aboutTerms(termsOf(status));
     participation(percent(status.participation));
     loss(nats(status.valLossLast));
-    lossStart(status.valLossFirst === null ? "not measured yet" : `${nats(status.valLossFirst)} at the start`);
+    lossStart(status.valLossFirst === null ? "is being measured now" : `${nats(status.valLossFirst)} at the start`);
+    lossAge(ageOf(status, course));
     lossBits(perByte(status));
     speed(count(status.tokensPerS));
-    speedMore(status.timing.stepMs > 0 ? `median step ${status.timing.stepMs.toFixed(0)} ms` : "tokens a second");
     live(count(status.live));
     liveMore(`${count(status.connected)} connected, ${count(status.learnersTotal)} ever seen`);
     merged(count(status.tokensMerged));
-    mergedMore(`in ${plural(status.rounds, "round")}; ${scheduleOf(status)}`);
+    mergedMore(`tokens, ${scheduleOf(status)}`);
+    roundsMore(roundsOf(status));
     up(bytes(status.bytesUp));
     upMore(perParameter(status.bitsPerParamUp));
     down(bytes(status.bytesDown));
@@ -35,13 +36,32 @@ export function makeHeadline(): (status: ServerStatus) => void {
   };
 }
 
+/**
+ * How old the loss is, and what the learners report meanwhile: measuring may take no more than a tenth of the syncer's time,
+ * so while the loss falls fast, the figure above lags.
+ */
+function ageOf(status: ServerStatus, course: SeriesView): string {
+  const measured = course.evaluations.at(-1);
+  if (measured === undefined || status.finished) return "";
+  const age = `Measured ${ago(status.runS - measured.timeS)}`;
+  const { trainLoss } = status;
+  return trainLoss === null ? `${age}.` : `${age}; on the text that it trains on it is at ${nats(trainLoss)} now.`;
+}
+
+/** The same figures for those who know what a round is. */
+function roundsOf(status: ServerStatus): string {
+  const rounds = `${plural(status.rounds, "round")} merged`;
+  const { stepMs } = status.timing;
+  return stepMs > 0 ? `${rounds}; a step takes ${stepMs.toFixed(0)} ms at the median learner.` : `${rounds}.`;
+}
+
 /** How much of the schedule of the learning rate is over, and how long the rest takes at the present speed. */
 function scheduleOf(status: ServerStatus): string {
-  const share = `${percent(status.tokensMerged / status.totalTokens)} of the schedule`;
+  const share = `${percent(status.tokensMerged / status.totalTokens)} of the plan`;
   const left = status.totalTokens - status.tokensMerged;
   const perS = status.tokensPerS * status.participation;
   const goesOn = !(status.paused || status.finished) && left > 0 && perS > 0;
-  return goesOn ? `${share}, ${duration(left / perS)} to its end` : share;
+  return goesOn ? `${share}, ${unbroken(duration(left / perS))} to its end` : share;
 }
 
 function perByte(status: ServerStatus): string {
@@ -50,5 +70,5 @@ function perByte(status: ServerStatus): string {
 }
 
 function perParameter(bits: number | null): string {
-  return bits === null ? "nothing sent yet" : `${bits.toFixed(2)} bits per parameter`;
+  return bits === null ? "nothing sent yet" : `each number in ${bits.toFixed(2)} bits, not 32`;
 }

@@ -108,9 +108,22 @@ export function cause(report: RoundReport): string {
   return { allAnswered: "all answered", graceOver: "grace over", patienceOver: "patience over" }[report.decision.why];
 }
 
+type Heard = Pick<RoundReport, "answered" | "invited">;
+
+/** How many of those who were asked answered. There can be more: an answer that was late counts in the next round. */
+function answeredOf(heard: Heard): string {
+  if (heard.answered <= heard.invited) return `${shareOf(heard)} answered`;
+  return `${heard.answered} answered, ${heard.invited} asked: late answers of earlier rounds count too`;
+}
+
+/** The same in short. */
+export function shareOf({ answered, invited }: Heard): string {
+  return answered <= invited ? `${answered} of ${invited}` : `${invited} of ${invited} + ${answered - invited} late`;
+}
+
 /** A round in a sentence. */
 export function describeRound(report: RoundReport): string {
-  const parts = [`${report.answered} of ${report.invited} answered`];
+  const parts = [answeredOf(report)];
   if (report.quorumMs !== null) parts.push(`quorum after ${milliseconds(report.quorumMs)}`);
   if (report.graceMs !== null) parts.push(`up to ${milliseconds(report.graceMs)} of grace`);
   const why = cause(report);

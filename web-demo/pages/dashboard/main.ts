@@ -45,7 +45,7 @@ const refreshSamples = makeSamples(course);
 const writeHeadline = makeHeadline();
 const refreshHeadline = painter(find("headline", HTMLElement), () => {
   if (!status) return;
-  writeHeadline(status);
+  writeHeadline(status, course.view);
 });
 const refreshOwner = painter(find("share", HTMLElement), () => {
   if (!status) return;
@@ -135,6 +135,9 @@ const events = new EventLink(
     },
     evaluation: (evaluation) => {
       course.evaluated(evaluation);
+      // The next status says the same, up to a second later.
+      if (status) status = { ...status, valLossLast: evaluation.loss };
+      refreshHeadline();
       refreshCharts();
       classView.refresh();
     },

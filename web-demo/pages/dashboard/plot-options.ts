@@ -73,6 +73,8 @@ export const X_TITLES: Readonly<Record<Axis, string>> = {
 const DOTS_MAX = 60;
 /** A shorter drag is a click, in pixels. */
 const DRAG_PX = 6;
+/** Room for the longest name of a place on the x axis, "10 min 30 s", in pixels. */
+const WIDEST_PLACE_PX = 84;
 const FONT = "12px system-ui, sans-serif";
 /** Steps of a scale that counts things. */
 const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [step, step * 10, step * 100, step * 1_000]).sort((a, b) => a - b);
@@ -135,7 +137,7 @@ function axesOf({ lines }: ChartSpec, x: Axis, isLog: boolean): uPlot.Axis[] {
   const log: uPlot.Axis = { splits: (_, __, min, max) => logSteps(min, max), filter: (_, splits) => splits };
   const title = { label: X_TITLES[x], labelSize: 18, labelGap: 0, labelFont: FONT };
   const axes = [
-    axis({ ...incrs, space: 64, size: 30, values: places, ...title }),
+    axis({ ...incrs, space: WIDEST_PLACE_PX, size: 30, values: places, ...title }),
     axis({ scale: "y", size: 58, space: 24, values: values(false), ...(isLog ? log : {}) }),
   ];
   if (side(true))

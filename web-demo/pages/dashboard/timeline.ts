@@ -5,7 +5,7 @@ import { milliseconds } from "../shared/format.js";
 import { painter } from "../shared/paint.js";
 import { onThemeChange } from "../shared/palette.js";
 import { AXIS_PX, drawLanes, LANE_PX, type Picture, xOf, yOf } from "./draw-lanes.js";
-import { cause, describeAnswer, describeRound, outcome, Rounds, roundName, TimeScale } from "./lanes.js";
+import { cause, describeAnswer, describeRound, outcome, Rounds, roundName, shareOf, TimeScale } from "./lanes.js";
 
 const LANES_WIDE = 14;
 const LANES_NARROW = 10;
@@ -140,7 +140,7 @@ function tableCells(report: RoundReport): string[] {
   return [
     roundName(report.round),
     String(report.fragment),
-    `${report.answered} of ${report.invited}`,
+    shareOf(report),
     milliseconds(first),
     milliseconds(report.quorumMs),
     milliseconds(report.graceMs),

@@ -10,6 +10,11 @@ export function count(value: number | null): string {
   return scaled(value, ["", " k", " M", " G", " T"]);
 }
 
+/** The same in one piece: amid a sentence no line ends between a number and its unit. */
+export function unbroken(text: string): string {
+  return text.replaceAll(" ", "\u00a0");
+}
+
 /** 950 B, 12.3 kB, 4.56 MB. */
 export function bytes(value: number | null): string {
   return scaled(value, [" B", " kB", " MB", " GB", " TB"]);

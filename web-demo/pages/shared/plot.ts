@@ -31,7 +31,7 @@ export interface PlotSpec {
   readonly lines: readonly PlotLine[];
   readonly width: number;
   readonly height: number;
-  /** Room for the names of the lines. */
+  /** Least room for the names of the lines. */
   readonly right: number;
   /** A moment on the x axis that is marked. */
   readonly at?: number;
@@ -49,14 +49,16 @@ const TITLE_PX = 18;
 const BAND_NAME_PX = 44;
 /** Least distance between two names, in pixels. */
 const NAME_PX = 15;
+/** Between the end of a line and its name, in pixels. */
+const NAME_GAP_PX = 6;
 
-function add(
+function add<Tag extends keyof SVGElementTagNameMap>(
   parent: Element,
-  tag: string,
+  tag: Tag,
   attributes: Readonly<Record<string, string | number>>,
   text?: string,
-): Element {
-  const element = document.createElementNS(SVG, tag);
+): SVGElementTagNameMap[Tag] {
+  const element = document.createElementNS(SVG, tag) as SVGElementTagNameMap[Tag];
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
   if (text !== undefined) element.textContent = text;
   return parent.appendChild(element);
@@ -75,14 +77,15 @@ export interface Plotted {
 
 /** Draws `spec` into `svg`, in place of what was there. */
 export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
-  const { x, y, width, height, right } = spec;
+  const { x, y, width, height } = spec;
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.replaceChildren();
+  const right = Math.max(spec.right, roomForNames(svg, spec.lines));
   const top = TOP + (y.title === undefined ? 0 : TITLE_PX);
   const bottom = BOTTOM + (x.title === undefined ? 0 : TITLE_PX);
   const px = (value: number) => LEFT + share(x, value) * (width - LEFT - right);
   const py = (value: number) =>
     height - bottom - Math.min(1.02, Math.max(-0.02, share(y, value))) * (height - top - bottom);
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.replaceChildren();
   for (const { from, until, label } of spec.bands ?? []) {
     const [left, wide] = [px(from), px(until) - px(from)];
     add(svg, "rect", { class: "plot-band", x: left, y: top, width: wide, height: height - bottom - top });
@@ -116,8 +119,12 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
   }
   if (y.title !== undefined) add(svg, "text", { class: "plot-title", x: 2, y: 13 }, y.title);
   if (x.title !== undefined) {
-    const middle = { class: "plot-title", x: (LEFT + width - right) / 2, y: height - 7, "text-anchor": "middle" };
-    add(svg, "text", middle, x.title);
+    const middle = { class: "plot-title", y: height - 7, "text-anchor": "middle" };
+    const title = add(svg, "text", middle, x.title);
+    // In the middle of the axis, or as near to it as the whole title has room.
+    if (title.getComputedTextLength() > width) title.setAttribute("textLength", String(width));
+    const half = title.getComputedTextLength() / 2;
+    title.setAttribute("x", String(Math.max(half, Math.min(width - half, (LEFT + width - right) / 2))));
   }
   for (const line of spec.lines) {
     const way = line.points
@@ -145,10 +152,26 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
   });
   spreadNames(ends, top + 6, height - bottom);
   for (const { line, y } of ends) {
-    const name = { class: "plot-name", x: width - right + 6, y: y + 4, ...(line.strong ? { "data-strong": "" } : {}) };
+    const name = {
+      class: "plot-name",
+      x: width - right + NAME_GAP_PX,
+      y: y + 4,
+      ...(line.strong ? { "data-strong": "" } : {}),
+    };
     add(svg, "text", name, line.label);
   }
   return { px };
+}
+
+/** What the widest name takes, with what is before and behind it, in pixels. */
+function roomForNames(svg: SVGSVGElement, lines: readonly PlotLine[]): number {
+  const widths = lines.map(({ label, strong }) => {
+    const name = add(svg, "text", { class: "plot-name", ...(strong ? { "data-strong": "" } : {}) }, label);
+    const width = name.getComputedTextLength();
+    name.remove();
+    return width;
+  });
+  return Math.ceil(Math.max(0, ...widths)) + NAME_GAP_PX + 2;
 }
 
 /** Moves names that would lie upon each other apart, down first, and back up where they would leave the plot. */

@@ -1,7 +1,7 @@
 /** Talking to the model: it goes on with what a visitor writes, computed in this page. */
 import type { Writer } from "@archipelago-train/learner";
 import { make, setText } from "./dom.js";
-import { bytes, duration, legible } from "./format.js";
+import { ago, bytes, count, legible } from "./format.js";
 
 /** What the section must know of the run. */
 export interface Talked {
@@ -167,7 +167,7 @@ export class Talk {
         this.#text.scrollTop = this.#text.scrollHeight;
       }
       const rate = Math.round((letters / Math.max(1, performance.now() - began)) * 1_000);
-      return `${letters} letters, ${rate} a second, by the model as of ${duration(age)} ago.`;
+      return `${count(letters)} letters, ${count(rate)} a second, by the model as of ${ago(age)}.`;
     });
   }
 }

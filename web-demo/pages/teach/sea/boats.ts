@@ -1,10 +1,8 @@
 /** Parcels between islands and lighthouse: progress to the lighthouse on one side of the cable, changes back on the other. */
 
-import { color } from "../../shared/palette.js";
-import { phrase } from "../../words/phrase.js";
 import { drawCells } from "../timeline/cells.js";
-import type { Parcel } from "../timeline/history.js";
-import { along, islandAt, isSmall, lighthouseOf, type Point, radiusOf } from "./chart.js";
+import { along, islandAt, isSmall, lighthouseOf, radiusOf } from "./chart.js";
+import type { Told } from "./labels.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
 import { legOf } from "./tempo.js";
 
@@ -17,13 +15,14 @@ const BESIDE_PX = 9;
 /** Boats put out from the rock, so many pixels from its middle. */
 const ROCK_PX = 30;
 
-export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): void {
+/** Draws them, and gives those of the round that is told: words are put beside one of each kind. */
+export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): readonly Told[] {
   const { parcels } = scene.history;
   const tower = lighthouseOf(scene.sea);
   // On a small sea boats are small.
   const size = isSmall(scene.sea) ? 0.7 : 1;
   const drawn = { up: 0, down: 0 };
-  const labelled = new Set<Parcel["what"]>();
+  const told: Told[] = [];
   for (let at = parcels.length - 1; at >= 0; at -= 1) {
     const parcel = parcels[at]!;
     if (parcel.fromMs < scene.nowMs - TRIP_MS_MAX - 2 * scene.hopMs) break;
@@ -46,29 +45,8 @@ export function drawBoats(context: CanvasRenderingContext2D, scene: SeaScene): v
     const isTold = scene.told !== null && parcel.round === scene.told;
     const isDim = scene.followed !== null && parcel.fragment !== scene.followed && parcel.what !== "whole";
     drawCells(context, parcel, boat.x, boat.y, isDim ? 0.2 : 1, (isTold ? 1.7 : 1) * size);
-    if (scene.told !== null && !labelled.has(parcel.what)) {
-      labelled.add(parcel.what);
-      drawLabel(context, scene, boat, parcel);
-    }
+    if (scene.told !== null) told.push({ parcel, boat });
   }
   context.globalAlpha = 1;
-}
-
-/** What a boat of the first round carries, in words beside it. */
-function drawLabel(context: CanvasRenderingContext2D, scene: SeaScene, boat: Point, parcel: Parcel): void {
-  const down = phrase(parcel.what === "whole" ? "sea.whole" : "sea.down");
-  const long = parcel.up ? phrase("sea.up", { bits: phrase(`bits.${scene.code}`) }) : down;
-  const text = isSmall(scene.sea) ? phrase(`sea.short.${parcel.what}`) : long;
-  const width = context.measureText(text).width + 12;
-  const left = Math.min(scene.sea.width - width - 4, Math.max(4, boat.x - width / 2));
-  const top = boat.y - 40;
-  context.globalAlpha = 1;
-  context.fillStyle = color("card");
-  context.fillRect(left, top, width, 20);
-  context.strokeStyle = color("edge");
-  context.lineWidth = 1;
-  context.strokeRect(left, top, width, 20);
-  context.textAlign = "start";
-  context.fillStyle = color("ink");
-  context.fillText(text, left + 6, top + 10.5);
+  return told;
 }

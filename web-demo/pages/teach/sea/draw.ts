@@ -4,6 +4,7 @@ import { drawBoats } from "./boats.js";
 import { along, islandAt, lighthouseOf, radiusOf } from "./chart.js";
 import { drawHarbour } from "./harbour.js";
 import { drawIsland } from "./islands.js";
+import { drawLabels } from "./labels.js";
 import { drawLight, drawRounds, drawTower } from "./lighthouse.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
 import { drawWatched } from "./watched.js";
@@ -22,8 +23,9 @@ export function drawSea(context: CanvasRenderingContext2D, scene: SeaScene): voi
   scene.islands.forEach((_, island) => drawCable(context, scene, island));
   scene.islands.forEach((_, island) => drawIsland(context, scene, island));
   drawTower(context, scene);
-  drawBoats(context, scene);
+  const told = drawBoats(context, scene);
   drawRounds(context, scene);
+  drawLabels(context, scene, told);
   drawHarbour(context, scene);
   drawWatched(context, scene);
   context.globalAlpha = 1;
