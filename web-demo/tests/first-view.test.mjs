@@ -143,7 +143,7 @@ for (const [kind, url] of [
     await says(page, "#sentence", /^Training/);
     for (const selector of ["#stop", "#pause"]) assert.ok(await isInSight(page, selector), selector);
     // What one gets for it is not below the fold either.
-    await says(page, "#receipts", /Part \d+ of the model: /);
+    await says(page, "#part", /came from this machine/);
     await page.click("#stop");
     await says(page, "#thanks-text", /^This machine has trained for /);
     assert.ok(await isInSight(page, "#thanks-text"));
