@@ -7,6 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
+use toml::Table;
 
 use crate::cargo::{cargo, root};
 use crate::tools::program;
@@ -47,7 +48,8 @@ pub fn check() -> Result<String, String> {
         serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
     let packages: Vec<Package> =
         told["packages"].as_array().into_iter().flatten().filter_map(package).collect();
-    let broken = judge(&Rules::read(&text), &packages);
+    let rules = Rules::read(&text).map_err(|why| format!("{RULES}: {why}"))?;
+    let broken = judge(&rules, &packages);
     if broken.is_empty() { Ok(format!("{} crates", packages.len())) } else { Err(broken.join("\n  ")) }
 }
 
@@ -85,32 +87,24 @@ fn package(told: &Value) -> Option<Package> {
 }
 
 impl Rules {
-    fn read(text: &str) -> Self {
-        let mut rules = Self::default();
-        let (mut section, mut list) = ("", "");
-        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
-            if line.starts_with('[') && line.ends_with(']') && !line.contains('"') {
-                (section, list) = (line, "");
-                continue;
-            }
-            let (head, values) = line.split_once(" = [").unwrap_or(("", line));
-            if !head.is_empty() {
-                list = head;
-            }
-            let to = match (section, list) {
-                ("[licenses]", "allow") => &mut rules.licences,
-                ("[sources]", "allow-registry") => &mut rules.registries,
-                ("[bans]", "deny") => &mut rules.denied,
-                ("[bans]", "skip") => &mut rules.skipped,
-                _ => continue,
-            };
-            // Of a crate the first text is its name.
-            to.extend(values.split('"').nth(1).map(str::to_owned));
-            if line.ends_with(']') {
-                list = "";
-            }
-        }
-        rules
+    /// # Errors
+    /// A sentence: the text is no TOML, or a rule is not written as they are here.
+    fn read(text: &str) -> Result<Self, String> {
+        let table: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+        let list = |section: &str, name: &str| -> Result<Vec<String>, String> {
+            let found =
+                table.get(section).and_then(|section| section.get(name)).and_then(toml::Value::as_array);
+            let found = found.ok_or_else(|| format!("[{section}] has no list `{name}`"))?;
+            let text = |item: &toml::Value| item.get("crate").unwrap_or(item).as_str().map(str::to_owned);
+            let texts = found.iter().map(text).collect::<Option<_>>();
+            texts.ok_or_else(|| format!("`{name}` in [{section}] is no list of texts or of `crate = \"…\"`"))
+        };
+        Ok(Self {
+            licences: list("licenses", "allow")?,
+            registries: list("sources", "allow-registry")?,
+            denied: list("bans", "deny")?,
+            skipped: list("bans", "skip")?,
+        })
     }
 }
 
@@ -148,7 +142,7 @@ fn judge(rules: &Rules, packages: &[Package]) -> Vec<String> {
 }
 
 /// Whether a licence in the terms of SPDX leaves a way that takes `allowed` ones alone. A slash is an old way to say
-/// OR.
+/// OR. A crate that knows all of SPDX would be built before anybody's first `cargo xtask`, for these few lines.
 fn is_allowed(licence: &str, allowed: &[String]) -> bool {
     let spaced = licence.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words: Vec<&str> = spaced.split_whitespace().rev().collect();
@@ -225,18 +219,27 @@ allow-registry = ["https://ours"]
 
     #[test]
     fn rules_are_read() {
-        let rules = Rules::read(TEXT);
+        let rules = Rules::read(TEXT).unwrap();
         assert_eq!(rules.licences, ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"]);
         assert_eq!((&*rules.registries[0], rules.registries.len()), ("https://ours", 1));
         assert_eq!((&*rules.denied[0], rules.denied.len()), ("bad", 1));
         assert_eq!(rules.skipped, ["two@1.0.0"]);
+        // Nothing is passed over because it is written in another way.
+        let one_line =
+            TEXT.replace("    { crate = \"bad\", reason = \"so\" },\n", "    \"bad\", { crate = \"worse\" }");
+        assert_eq!(Rules::read(&one_line).unwrap().denied, ["bad", "worse"]);
+        let unlike = [("\"MIT\",", "7,"), ("skip = [", "skips = ["), ("[bans]", "[bans")];
+        for ((from, to), part) in unlike.into_iter().zip(["`allow` in [licenses]", "no list `skip`", ""]) {
+            let why = Rules::read(&TEXT.replace(from, to)).unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
     }
 
     #[test]
     fn each_rule_bites() {
         let source = "registry+https://ours";
         let check = |more: Package, part: Option<&str>| {
-            let broken = judge(&Rules::read(TEXT), &[package("two", "1.0.0", source, "MIT"), more]);
+            let broken = judge(&Rules::read(TEXT).unwrap(), &[package("two", "1.0.0", source, "MIT"), more]);
             assert_eq!(broken.len(), part.map_or(0, |_| 1), "{broken:?}");
             assert!(part.is_none_or(|part| broken[0].contains(part)), "{broken:?}");
         };
@@ -247,14 +250,14 @@ allow-registry = ["https://ours"]
         check(package("a", "1.0.0", source, ""), Some("under"));
         check(package("bad", "1.0.0", source, "MIT"), Some("is denied"));
         let twins = ["1.0.0", "2.0.0"].map(|version| package("a", version, source, "MIT"));
-        let broken = judge(&Rules::read(TEXT), &twins);
+        let broken = judge(&Rules::read(TEXT).unwrap(), &twins);
         assert!(broken.len() == 2 && broken[0].contains("1.0.0 and 2.0.0"), "{broken:?}");
         assert!(broken[1].contains("two@1.0.0 is not there"), "{broken:?}");
     }
 
     #[test]
     fn a_licence_is_taken_if_one_way_is_allowed() {
-        let licences = Rules::read(TEXT).licences;
+        let licences = Rules::read(TEXT).unwrap().licences;
         for (licence, holds) in [
             ("MIT", true),
             ("GPL-3.0 OR MIT", true),
