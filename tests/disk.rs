@@ -107,3 +107,25 @@ fn whatever_is_restored_no_version_names_two_things() {
         assert_eq!(status(&world).learners_total, 3, "seed {seed}: {}", brief(&world));
     });
 }
+
+/// Goal: a copy that is made while the syncer is down holds what a crash left on the disk although nobody had been
+/// told of it yet, and goes on from there.
+#[test]
+fn a_copy_of_a_run_that_is_down_holds_what_the_crash_left() {
+    for_seeds(40, |seed| {
+        let mut toys = Toys::new(3);
+        (toys.shell.snapshot_ms, toys.shell.sync_ms) = (1_000, 200);
+        let mut world = toys.world(seed);
+        watch(&mut world, seed, 5_000);
+        world.inject(Fault::CrashSyncer);
+        world.inject(Fault::BackUp);
+        for _ in 0..2 {
+            world.inject(Fault::RestartSyncer);
+            watch(&mut world, seed, 3_000);
+            world.inject(Fault::CrashSyncer);
+            world.inject(Fault::PutBack);
+        }
+        world.inject(Fault::RestartSyncer);
+        everyone_is_merged_again(&mut world, seed);
+    });
+}

@@ -1,8 +1,8 @@
 //! The syncer's disk: two snapshots and the tape as the server keeps them, and what can happen to them.
 
 use super::attempt::{Ailment, Attempt};
-use super::books::Books;
 use super::happening::Happening;
+use super::recovered::Kept;
 use super::snapshot::{Snapshot, bytes};
 use super::tape::Tape;
 use super::{Rng, World};
@@ -17,8 +17,8 @@ pub(super) struct Disk {
     /// The oldest first; `None` is a file that cannot be read.
     pub(super) kept: Vec<Option<Snapshot>>,
     pub(super) tape: Tape,
-    /// A copy of both that the owner made, and what was true then.
-    backup: Option<(Vec<Option<Snapshot>>, Tape, Books)>,
+    /// A copy of both that the owner made, and what was known of it then.
+    backup: Option<(Vec<Option<Snapshot>>, Tape, Kept)>,
     /// What it fails at.
     pub(super) ailment: Option<Ailment>,
     /// Writes and syncs that failed so far, starts and snapshots among them.
@@ -71,16 +71,16 @@ impl Disk {
         }
     }
 
-    /// The owner keeps a copy of the folder, of which `books` say what is true.
-    pub(super) fn back_up(&mut self, books: &Books) {
-        self.backup = Some((self.kept.clone(), self.tape.copy(), books.clone()));
+    /// The owner keeps a copy of the folder, of which `known` is known.
+    pub(super) fn back_up(&mut self, known: Kept) {
+        self.backup = Some((self.kept.clone(), self.tape.copy(), known));
     }
 
-    /// The owner puts the copy into the place of all that is there; the copy stays. Gives what was true then.
-    pub(super) fn put_back(&mut self) -> Option<Books> {
-        let (kept, tape, books) = self.backup.clone()?;
+    /// The owner puts the copy into the place of all that is there; the copy stays. Gives what was known then.
+    pub(super) fn put_back(&mut self) -> Option<Kept> {
+        let (kept, tape, known) = self.backup.clone()?;
         (self.kept, self.tape) = (kept, tape);
-        Some(books)
+        Some(known)
     }
 }
 

@@ -22,8 +22,8 @@ impl World {
             Fault::BackUp => return self.disk.back_up(self.audit.kept()),
             Fault::PutBack | Fault::Damage(_) | Fault::Mend if self.host.is_some() => return,
             Fault::PutBack => {
-                if let Some(books) = self.disk.put_back() {
-                    self.audit.on_put_back(books);
+                if let Some(known) = self.disk.put_back() {
+                    self.audit.on_put_back(known);
                 }
                 return;
             }

@@ -1,5 +1,7 @@
 //! The checker when decisions are kept, when a crash takes back those that were not, and when a syncer goes on.
 
+use std::collections::VecDeque;
+
 use super::Violation;
 use super::audit::Audit;
 use super::books::{Booked, Books};
@@ -7,6 +9,9 @@ use super::receipts::Receipts;
 use archipelago::diloco::Entry;
 use archipelago::diloco::syncer::{Recovery, Syncer};
 use archipelago::wire::{ConnId, FragmentId, Message, Version};
+
+/// Books, and what was decided beyond them by rows, in order.
+pub(super) type Kept = (Books, VecDeque<(u64, Booked)>);
 
 impl Audit {
     /// The syncer decided something, which is row `seq`.
@@ -62,19 +67,19 @@ impl Audit {
         self.told.merges()
     }
 
-    /// The books as far as the disk has them.
-    pub(super) fn kept(&self) -> &Books {
-        &self.kept
+    /// The books as far as the disk is known to have them, and what it may have beyond that: what a crash left there
+    /// shows at the next start.
+    pub(super) fn kept(&self) -> Kept {
+        (self.kept.clone(), self.booked.clone())
     }
 
-    /// The owner put a copy back, of which `books` were true.
-    pub(super) fn on_put_back(&mut self, books: Books) {
+    /// The owner put a copy back, of which this is known.
+    pub(super) fn on_put_back(&mut self, (books, booked): Kept) {
         for (place, steps) in self.books.all_steps() {
             self.undone.entry(*place).or_default().add(steps);
         }
         self.told.take_back(&books);
-        (self.kept, self.safe) = (books, 0);
-        self.booked.clear();
+        (self.kept, self.booked, self.safe) = (books, booked, 0);
     }
 
     /// A syncer goes on where its tape ends, with row `last`.
