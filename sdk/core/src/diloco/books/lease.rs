@@ -302,6 +302,7 @@ mod tests {
     #[test]
     fn grants_each_window_once_an_epoch() {
         let mut pool = LeasePool::new(vec![7, 0, 5]).unwrap();
+        assert_eq!(pool.epoch(), 0);
         let mut seen = BTreeSet::new();
         while seen.len() < 24 {
             for window in windows(pool.grant(ANNE, 3, END)) {
