@@ -369,6 +369,17 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_of_a_tape_keeps_its_number_which_is_not_given_again() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let lease = LeaseId(7);
+        let grant = LeaseGrant { lease, epoch: 0, shard: 0, start: 0, windows: 10 };
+        assert_eq!(pool.regrant(ANNE, grant), Ok(()));
+        let again = LeaseGrant { start: 10, ..grant };
+        assert_eq!(pool.regrant(BERT, again), Err(LeaseError::OutOfTurn { lease }));
+        assert_eq!(pool.grant(BERT, 10, END).lease, LeaseId(8));
+    }
+
+    #[test]
     fn learners_spread_over_shards_and_stay() {
         let mut pool = LeasePool::new(vec![100, 100]).unwrap();
         assert_eq!(pool.grant(ANNE, 5, END).shard, 0);
