@@ -129,3 +129,22 @@ impl Supply {
         self.fetch.filter(|fetch| fetch.shard == needed)?.retry_us
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::Waits;
+    use crate::wire::tests::welcome;
+
+    #[test]
+    fn the_same_run_with_another_spec_begins_anew() {
+        let mut supply = Supply::new(Waits::default().backoff, 1);
+        let first = welcome();
+        assert!(supply.plan(&first) && !supply.plan(&first));
+        let mut other = first.clone();
+        other.spec.inner.batch += 1;
+        assert!(supply.plan(&other));
+        other.run = RunId(first.run.0 + 1);
+        assert!(supply.plan(&other));
+    }
+}

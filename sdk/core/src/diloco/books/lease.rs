@@ -302,6 +302,7 @@ mod tests {
     #[test]
     fn grants_each_window_once_an_epoch() {
         let mut pool = LeasePool::new(vec![7, 0, 5]).unwrap();
+        assert_eq!(pool.epoch(), 0);
         let mut seen = BTreeSet::new();
         while seen.len() < 24 {
             for window in windows(pool.grant(ANNE, 3, END)) {
@@ -365,6 +366,17 @@ mod tests {
         assert_eq!(pool.expire(END, Millis(150)), [], "its time starts anew");
         assert_eq!(pool.deadline(), Some(Millis(150)));
         assert_eq!(pool.grant(ANNE, 10, END).lease, LeaseId((1 << 32) + 1));
+    }
+
+    #[test]
+    fn a_grant_of_a_tape_keeps_its_number_which_is_not_given_again() {
+        let mut pool = LeasePool::new(vec![100]).unwrap();
+        let lease = LeaseId(7);
+        let grant = LeaseGrant { lease, epoch: 0, shard: 0, start: 0, windows: 10 };
+        assert_eq!(pool.regrant(ANNE, grant), Ok(()));
+        let again = LeaseGrant { start: 10, ..grant };
+        assert_eq!(pool.regrant(BERT, again), Err(LeaseError::OutOfTurn { lease }));
+        assert_eq!(pool.grant(BERT, 10, END).lease, LeaseId(8));
     }
 
     #[test]

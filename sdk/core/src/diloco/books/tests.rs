@@ -56,6 +56,24 @@ fn who_claims_to_be_done_too_soon_has_to_wait() {
 }
 
 #[test]
+fn what_comes_back_makes_room_for_as_much_and_no_more() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    let mut done = 0;
+    for turn in 0..1_000 {
+        for grant in books.grant(Millis(0), anne, &SPEED) {
+            if turn % 2 == 0 {
+                assert_eq!(books.release(anne).len(), 1);
+            } else {
+                done += grant.windows;
+                books.report(Millis(0), anne, &progress(0, vec![(grant.lease, grant.windows)]), 1e3, true);
+            }
+        }
+    }
+    assert!((512..=532).contains(&done), "as much as without coming and going: {done}");
+}
+
+#[test]
 fn what_is_lost_comes_back_and_is_granted_again() {
     let mut books = books();
     let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
@@ -67,6 +85,23 @@ fn what_is_lost_comes_back_and_is_granted_again() {
     assert_eq!((again.start, again.windows), (lost.start, lost.windows));
     assert_eq!(books.release(bert).len(), 1);
     assert_eq!(books.restart(bert), [], "nothing is left to come back");
+}
+
+#[test]
+fn a_word_for_what_is_trained_is_believed_as_far_as_time_allows() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    assert_eq!(books.grant(Millis(0), anne, &SPEED)[0].windows, 20, "80 tokens");
+    books.count_from(Millis(0), anne);
+    let mut believed = |at, said| {
+        books.report(Millis(at), anne, &progress(said, vec![]), 0.1, true);
+        books.ledger.reported(anne)
+    };
+    // A tenth of a token in a millisecond, and twice that with the slack.
+    assert_eq!(believed(100, 75), 20);
+    assert_eq!(believed(100, 75), 20, "no time has passed");
+    assert_eq!(believed(300, 75), 60, "what is left over is believed as time passes");
+    assert_eq!(believed(1_300, 75), 75, "never more than it says");
 }
 
 /// It trains and is merged, and is gone before it says what of its lease is done, again and again.

@@ -36,6 +36,14 @@ fn bounded(x: f32) -> f32 {
 }
 
 #[test]
+fn the_smallest_scale_is_kept_and_what_is_below_it_is_nothing() {
+    let (codec, segments) = (codec(Code::Int4, 8), segments(&[8]));
+    let largest = |factor: f32| codec.decode(&segments, &codec.encode(&segments, &[factor; 8])).unwrap()[0];
+    let smallest = SCALE_MIN * 7.0;
+    assert_eq!((largest(smallest), largest(smallest / 2.0)), (smallest, 0.0));
+}
+
+#[test]
 fn takes_blocks_of_whole_words_only() {
     let block = |code, block| {
         let apply = ApplyPolicy::Overwrite;

@@ -60,6 +60,7 @@ fn speed_is_believed_as_far_as_the_others_allow() {
     assert_eq!(roster.step_ms_least(ANNE), 5.0, "a thousand times as fast as the others");
     assert_eq!(roster.step_ms_least(BERT), 5_000.0);
     assert_eq!(roster.step_ms(), Some(5_000.0));
+    assert_eq!(roster.listens_ms(conn(BERT)), 5_000.0, "it listens between steps");
     // Times that nobody can have, and losses that are none, change nothing.
     let mut roster = roster;
     for step_ms in [f32::NAN, -1.0, 0.0, f32::INFINITY] {

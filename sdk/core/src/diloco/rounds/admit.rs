@@ -119,6 +119,13 @@ mod tests {
     }
 
     #[test]
+    fn a_long_memory_of_squares_reaches_farther() {
+        let reach = |beta2| reach(&InnerSpec { beta1: 0.9, beta2, ..Preset::Tiny.inner() }, 1, 1);
+        let ratio = reach(0.9999) / reach(0.99);
+        assert!((ratio - 10.0).abs() < 1e-2, "{ratio}");
+    }
+
+    #[test]
     fn without_a_rate_there_is_no_reach() {
         assert_eq!(reach(&InnerSpec { lr_max: 0.0, ..Preset::Tiny.inner() }, 1, 1), f64::INFINITY);
     }

@@ -255,6 +255,23 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
     check(Standing { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
 }
 
+/// Or strangers who come and go would fill the memory of each fragment.
+#[test]
+fn nothing_is_left_of_who_is_forgotten() {
+    let (mut rounds, verifier) = fragment();
+    rounds.count_from(Millis(0), ANNE);
+    rounds.launch(Millis(0), launch(4, &[ANNE]));
+    rounds.abandon();
+    assert!(!rounds.may_ask_ahead(ANNE));
+    rounds.forget(ANNE);
+    assert!(rounds.may_ask_ahead(ANNE), "nothing was asked of it");
+    rounds.count_from(Millis(1_000), ANNE);
+    let update = update(&rounds, &verifier, 4, 0.1);
+    let slow = Standing { step_ms_least: 10.0, ..TRUSTED };
+    let answered = rounds.answer(Millis(1_010), ANNE, update, &slow);
+    assert_eq!(answered.map(|answered| answered.tokens), Ok(64), "its time counts from when it came");
+}
+
 #[test]
 fn a_merge_that_fails_leaves_all_as_it_was() {
     let (mut rounds, verifier) = fragment();

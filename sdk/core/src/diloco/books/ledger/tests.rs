@@ -123,6 +123,17 @@ fn a_newcomer_is_known_after_merges_and_time() {
     assert_eq!(known_after(10, 0), Some(7), "nobody is there who was ever merged, but for itself");
 }
 
+#[test]
+fn a_pace_is_known_once_time_has_passed_between_merges() {
+    let mut ledger = Ledger::new(vec![1, 1]);
+    let (learner, _) = ledger.enrol(&Identity([1; 32]), "a", "cpu");
+    turn(&mut ledger, learner, None);
+    turn(&mut ledger, learner, Some(0));
+    assert_eq!(ledger.pace(learner), None);
+    turn(&mut ledger, learner, Some(16));
+    assert_eq!(ledger.pace(learner), Some(0.125), "4 tokens in 32 ms");
+}
+
 /// Goal: of one that an older release has kept, the number of merges is all that counts.
 #[test]
 fn who_was_known_before_there_was_a_time_is_known() {
