@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::gauge::{Look, larger};
 use super::run::Seen;
 
-/// In the first so many seconds of its life a program still fills its buffers and its histories.
-const WARM_S: f64 = 600.0;
+/// In the first so many merges of its life a program still fills its buffers and its histories.
+const WARM_MERGES: u64 = 2_500;
 /// Bar: memory grows by so much at most, in KiB a minute: 30 MiB a day, which is less than looks differ by.
 const SLOPE_KIB_MAX: f64 = 21.0;
 /// Time between two snapshots, in seconds, and bytes of a segment, as the syncer has them.
@@ -19,20 +19,22 @@ const ROW_BYTES: u64 = 800;
 pub fn figures(seen: &Seen) -> Value {
     let Seen { looks, .. } = seen;
     let end_s = looks.last().map_or(0.0, |look| look.at_s);
-    let warm: Vec<&Look> = looks.iter().filter(|look| look.at_s >= WARM_S.min(end_s / 2.0)).collect();
+    let warm: Vec<&Look> = looks.iter().filter(|look| look.merges >= WARM_MERGES).collect();
     let syncer = |look: &Look| look.syncer.rss_bytes;
     let learner = |look: &Look| look.learner.rss_bytes;
     // A syncer that was started anew begins anew; each life by itself tells whether it grows. Learners live on.
     let all: Vec<&Look> = looks.iter().collect();
-    let slope_syncer = slope_kib_per_min(&within_lives(&all, |look| look.life, syncer));
-    let slope_learner = slope_kib_per_min(&within_lives(&all, |_| 1, learner));
+    let of_syncer = within_lives(&all, |look| look.life, syncer);
+    let of_learner = within_lives(&all, |_| 1, learner);
+    let (slope_syncer, slope_learner) = (slope_kib_per_min(&of_syncer), slope_kib_per_min(&of_learner));
     let most = |part: fn(&Look) -> u64| looks.iter().map(part).max().unwrap_or(0);
     let (disk_bytes_max, formula) = (most(|look| look.disk_bytes), formula_bytes(seen));
     let held =
         looks.iter().fold(Default::default(), |held, look| larger(held, larger(look.syncer, look.learner)));
     let first = |part: fn(&Look) -> u64| warm.first().map_or(0, |look| part(look));
     let last = |part: fn(&Look) -> u64| warm.last().map_or(0, |look| part(look));
-    let is_flat = slope_syncer <= SLOPE_KIB_MAX && slope_learner <= SLOPE_KIB_MAX;
+    // Nothing is known of what was not looked at after it was warm.
+    let is_flat = slope_syncer <= SLOPE_KIB_MAX && slope_learner <= SLOPE_KIB_MAX && !of_syncer.is_empty();
     let is_kept = seen.acked_lost == 0 && seen.told > 0;
     json!({
         "minutes": end_s / 60.0,
@@ -40,6 +42,7 @@ pub fn figures(seen: &Seen) -> Value {
         "merges": seen.merges,
         "acked": seen.told,
         "acked_lost": seen.acked_lost,
+        "looks_warm": of_syncer.len(),
         "rss_syncer_start": first(syncer),
         "rss_syncer_end": last(syncer),
         "rss_syncer_slope_kib_per_min": slope_syncer,
@@ -76,9 +79,8 @@ fn within_lives(
     let mut points = Vec::new();
     for life in looks.chunk_by(|a, b| life(a) == life(b)) {
         let of = |look: &&Look| (look.at_s / 60.0, part(look) as f64 / 1_024.0);
-        let begun_s = life[0].at_s;
-        let life: Vec<(f64, f64)> =
-            life.iter().filter(|look| look.at_s >= begun_s + WARM_S).map(of).collect();
+        let warm = life[0].merges + WARM_MERGES;
+        let life: Vec<(f64, f64)> = life.iter().filter(|look| look.merges >= warm).map(of).collect();
         let count = life.len().max(1) as f64;
         let (min, kib) = life.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
         points.extend(life.iter().map(|point| (point.0 - min / count, point.1 - kib / count)));
@@ -112,6 +114,7 @@ mod tests {
                 learner,
                 disk_bytes: 60 << 20,
                 bytes_up: 1_000_000 * u64::from(n % 180),
+                merges: 40 * u64::from(n),
                 life,
             }
         };
@@ -145,6 +148,8 @@ mod tests {
         };
         assert!(!within(|seen| seen.acked_lost = 1));
         assert!(!within(|seen| seen.told = 0));
+        // Too few merges for anybody to be warm.
+        assert!(!within(|seen| seen.looks.iter_mut().for_each(|look| look.merges /= 10)));
         // 16 MiB, twice 3 MB, 64 MiB, 2.4 MB and 0.8 MB: about 94 MB.
         assert!(within(|seen| seen.looks[9].disk_bytes = 92_000_000));
         assert!(!within(|seen| seen.looks[9].disk_bytes = 96_000_000));

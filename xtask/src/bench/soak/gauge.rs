@@ -27,6 +27,8 @@ pub struct Look {
     pub disk_bytes: u64,
     /// Bytes of updates that came in since this syncer began.
     pub bytes_up: u64,
+    /// Merges of the run so far.
+    pub merges: u64,
     /// Which life of the syncer it was, from 1.
     pub life: u32,
 }

@@ -13,8 +13,8 @@ use crate::bench::processes::{Programs, all_live, empty_folder, number, status};
 use crate::bench::proof::{Receipt, receipts};
 
 const LEARNERS: usize = 3;
-/// Share of a core that each learner computes with, so that other programs can be used meanwhile.
-const DUTY_CYCLE: &str = "0.1";
+/// Share of a core that each learner computes with: enough for thousands of merges between two kills.
+const DUTY_CYCLE: &str = "0.4";
 /// Updates that are kept for replay, in bytes: little, so that much is removed within the hour.
 const KEEP_BYTES: u64 = 16 << 20;
 /// Time between two kills of the syncer, and between two looks.
@@ -63,12 +63,14 @@ pub fn run(programs: &Programs, length: Duration) -> Result<Seen, String> {
             killed = Instant::now();
             println!("   {:>4} s: killed, and all are live again", began.elapsed().as_secs());
         }
+        let now = status(address)?;
         let look = Look {
             at_s: began.elapsed().as_secs_f64(),
             syncer: held(&syncer),
             learner: learners.iter().map(held).fold(Held::default(), larger),
             disk_bytes: disk_bytes(&folder.join("store")),
-            bytes_up: number(&status(address)?, "/bytesUp"),
+            bytes_up: number(&now, "/bytesUp"),
+            merges: number(&now, "/rounds"),
             life,
         };
         // One by one, for whoever wants to know when something grew.
