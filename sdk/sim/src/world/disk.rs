@@ -71,7 +71,7 @@ impl Disk {
         }
     }
 
-    /// The owner keeps a copy of the folder, of which `known` is known.
+    /// The owner keeps a copy of the folder; `known` is what the checker knows of it.
     pub(super) fn back_up(&mut self, known: Kept) {
         self.backup = Some((self.kept.clone(), self.tape.copy(), known));
     }

@@ -73,7 +73,7 @@ impl Audit {
         (self.kept.clone(), self.booked.clone())
     }
 
-    /// The owner put a copy back, of which this is known.
+    /// The owner put a copy back; this was known of it when it was made.
     pub(super) fn on_put_back(&mut self, (books, booked): Kept) {
         for (place, steps) in self.books.all_steps() {
             self.undone.entry(*place).or_default().add(steps);
