@@ -44,6 +44,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         budget: Budget::Tokens(tokens),
         seed: 1,
         samples: 0,
+        undo: None,
         cosines: false,
     }
 }

@@ -1,6 +1,6 @@
 //! For tests of the pure machines: runs small enough to be worked out by hand, and one host for a syncer.
 
-use crate::diloco::syncer::{Event, Host, Syncer};
+use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use crate::diloco::{Entry, Layout, MergeClass, MergeJob, Tensor};
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
 use crate::wire::{Bye, ConnId, Message};
@@ -88,6 +88,7 @@ pub(crate) struct Desk {
 pub(crate) enum Asked {
     Send(Vec<ConnId>, Message),
     Merge(MergeJob),
+    Remake(RemakeJob),
 }
 
 impl Host for Desk {
@@ -101,6 +102,11 @@ impl Host for Desk {
 
     fn merge(&mut self, job: MergeJob) {
         self.asked.push(Asked::Merge(job));
+    }
+
+    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
+        self.asked.push(Asked::Remake(job));
+        None
     }
 
     fn record(&mut self, entry: Entry) {

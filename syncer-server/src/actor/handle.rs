@@ -7,7 +7,7 @@ use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
 use archipelago::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use super::subject::Subject;
+use super::subject::{Judgement, Subject};
 use crate::outbox::Outbox;
 use crate::report::Story;
 use crate::status::{Evaluation, Happening, LearnersQuery, LogQuery, ServerStatus};
@@ -49,6 +49,8 @@ pub enum Command {
     Story(oneshot::Sender<Box<Story>>),
     /// What does this view show now, as JSON?
     View(View, oneshot::Sender<Arc<str>>),
+    /// This was found out about a held-out loss.
+    Judged(Box<Judgement>),
     /// The held-out loss was measured, and maybe a text written; answered when that is taken in.
     Evaluated(Evaluation, Option<String>, oneshot::Sender<()>),
 }
@@ -154,6 +156,11 @@ impl ActorHandle {
     /// Hands in a measurement, and waits until it is taken in.
     pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
         self.ask(|reply| Command::Evaluated(evaluation, sample, reply)).await;
+    }
+
+    /// Hands in what was found out about a loss.
+    pub async fn judged(&self, judgement: Judgement) {
+        self.tell(Command::Judged(Box::new(judgement))).await;
     }
 
     /// News from now on.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::{Event, Host, Syncer};
+use archipelago::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use archipelago::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago::wire::{Bye, Message};
 use serde::Serialize;
@@ -14,8 +14,12 @@ use super::record::{Record, Said};
 use crate::outbox::{Encoder, Outbox};
 use crate::status::{Board, Happening};
 
-/// How a merge job ended.
-pub(super) type Merged = Box<Result<MergeOutcome, Box<MergeFailure>>>;
+/// How a job of the core ended.
+pub(super) struct Done {
+    pub(super) result: Result<MergeOutcome, Box<MergeFailure>>,
+    /// What the tape is to have before what follows: what a fragment was undone to.
+    pub(super) kept: Option<Vec<u8>>,
+}
 
 /// The parts of the actor that the core's wishes concern.
 pub(super) struct Desk<'a> {
@@ -24,7 +28,8 @@ pub(super) struct Desk<'a> {
     pub(super) mailbox: &'a Mailbox,
     pub(super) encoder: &'a mut Encoder,
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
-    pub(super) merges: &'a mut JoinSet<Merged>,
+    pub(super) merges: &'a mut JoinSet<Done>,
+    pub(super) remakes: &'a mut Vec<RemakeJob>,
     pub(super) record: &'a mut Record,
     /// Connections whose queue is full.
     pub(super) slow: Vec<ConnId>,
@@ -59,7 +64,12 @@ impl Host for Desk<'_> {
 
     fn merge(&mut self, job: MergeJob) {
         self.record.keep_bodies(&job);
-        self.merges.spawn_blocking(move || Box::new(job.run()));
+        self.merges.spawn_blocking(move || Done { result: job.run(), kept: None });
+    }
+
+    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
+        self.remakes.push(job);
+        None
     }
 
     fn note(&mut self, syncer: &Syncer, event: Event) {
@@ -68,6 +78,7 @@ impl Host for Desk<'_> {
         }
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
+            Event::Blamed { .. } | Event::Remade { .. } => tracing::warn!(?event),
             Event::Joined { .. }
             | Event::Live { .. }
             | Event::Left { .. }

@@ -9,4 +9,4 @@ mod subject;
 
 pub use handle::{ActorHandle, Command, News, Obeyed, View};
 pub use shell::{Actor, Final};
-pub use subject::Subject;
+pub use subject::{Judgement, Subject};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use archipelago::diloco::syncer::Event;
 use archipelago::diloco::tape::Gate;
-use archipelago::diloco::{ConnId, Entry, MergeJob, Millis};
+use archipelago::diloco::{ConnId, Entry, MergeJob, Millis, Round};
 use archipelago::wire::Bye;
 use tokio::sync::watch;
 
@@ -34,6 +34,8 @@ pub(super) struct Record {
     pub(super) gate: Gate<Said>,
     /// When the decisions were made that are not on the disk yet: of each moment the first one.
     waiting: VecDeque<(u64, Millis)>,
+    /// The rows after this one are needed to undo what did harm.
+    needed: Option<u64>,
 }
 
 /// Decisions that lie closer together than this count as made at one moment, in milliseconds.
@@ -48,7 +50,7 @@ impl Record {
         if !writer.keeps() {
             gate.reach(u64::MAX);
         }
-        Self { writer, state, gate, waiting: VecDeque::new() }
+        Self { writer, state, gate, waiting: VecDeque::new(), needed: None }
     }
 
     /// Keeps a decision, made at `now`.
@@ -64,6 +66,16 @@ impl Record {
     pub(super) fn keep_bodies(&self, job: &MergeJob) {
         let bodies: Vec<Arc<Vec<u8>>> = job.updates.iter().map(|update| update.body.shared()).collect();
         self.writer.bodies(job.round, bodies);
+    }
+
+    /// Keeps what a fragment was undone to, before the row that says so.
+    pub(super) fn keep_remade(&self, round: Round, kept: Vec<u8>) {
+        self.writer.bodies(round, vec![Arc::new(kept)]);
+    }
+
+    /// From now on the rows after `seq` are needed to undo what did harm.
+    pub(super) fn need(&mut self, seq: u64) {
+        self.needed = Some(seq);
     }
 
     /// Adds a line to the run's log on `board`, and keeps it.
@@ -113,6 +125,6 @@ impl Record {
 
     /// Nothing before row `seq` is needed to go on.
     pub(super) fn forget(&self, seq: u64) {
-        self.writer.forget(seq);
+        self.writer.forget(self.needed.map_or(seq, |needed| seq.min(needed)));
     }
 }

@@ -5,13 +5,14 @@ mod ending;
 mod log;
 mod retune;
 mod story;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::syncer::{Input, Syncer};
+use archipelago::diloco::syncer::{Input, RemakeJob, Syncer};
 use archipelago::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
 use archipelago::wire::{Bye, CloseCode};
 use serde::Serialize;
@@ -22,13 +23,12 @@ use tokio::time::{MissedTickBehavior, interval};
 pub use ending::Final;
 
 use super::handle::{Command, Mailbox, Obeyed, View};
-use super::host::{Desk, Merged, json};
+use super::host::{Desk, Done, json};
 use super::record::Record;
 use super::save::{Saves, Written};
 use super::subject::Subject;
 use crate::clock::Clock;
 use crate::errors::ServerError;
-use crate::llama::Course;
 use crate::meters::Meters;
 use crate::outbox::{Encoder, Outbox};
 use crate::status::{Board, Evaluation, Happening, ServerStatus};
@@ -74,7 +74,9 @@ type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
 struct State {
     encoder: Encoder,
     outboxes: BTreeMap<ConnId, Outbox>,
-    merges: JoinSet<Merged>,
+    merges: JoinSet<Done>,
+    /// Fragments to be undone, whose newest version is not on the disk yet.
+    remakes: Vec<RemakeJob>,
     saves: Saves,
     record: Record,
     hats: Vec<(FragmentId, HatReply)>,
@@ -93,6 +95,7 @@ impl State {
             encoder: Encoder::new(fragments),
             outboxes: BTreeMap::new(),
             merges: JoinSet::new(),
+            remakes: Vec::new(),
             hats: Vec::new(),
             orders: Vec::new(),
             subjects: Vec::new(),
@@ -160,7 +163,7 @@ impl Running {
             tokio::select! {
                 biased;
                 bye = &mut shutdown => break bye,
-                Some(merged) = state.merges.join_next() => self.merged(merged)?,
+                Some(merged) = state.merges.join_next() => self.merged(&state, merged)?,
                 Some(written) = state.saves.next() => self.saved(&mut state, written),
                 Ok(()) = state.record.state.changed() => self.taped(&mut state)?,
                 _ = status_tick.tick() => self.publish(&state),
@@ -251,6 +254,7 @@ impl Running {
                 self.log(&state.record, Happening::TurnedAway { reason: bye.reason, times: 1 });
             }
             Command::Happened(what) => self.log(&state.record, what),
+            Command::Judged(judgement) => self.judged(state, *judgement),
             Command::Evaluated(evaluation, text, reply) => {
                 self.evaluated(evaluation, text);
                 state.saves.is_due |= self.syncer.is_over();
@@ -270,20 +274,23 @@ impl Running {
         }
     }
 
-    fn merged(&mut self, merged: Result<Merged, tokio::task::JoinError>) -> Result<(), ServerError> {
+    fn merged(&mut self, state: &State, done: Result<Done, tokio::task::JoinError>) -> Result<(), ServerError> {
         // The fragment's state went down with the task: only the last snapshot has it now.
-        let merged = merged.map_err(|error| ServerError::Internal {
+        let Done { result, kept } = done.map_err(|error| ServerError::Internal {
             what: format!(
                 "a merge panicked ({error}); start the server again to go on from its last snapshot"
             ),
         })?;
-        self.handle(Input::Merged(merged));
+        if let (Ok(outcome), Some(kept)) = (&result, kept) {
+            state.record.keep_remade(outcome.round, kept);
+        }
+        self.handle(Input::Merged(Box::new(result)));
         Ok(())
     }
 
     /// Does what the core says, until it has nothing more to say.
     fn drain(&mut self, state: &mut State) {
-        let State { encoder, outboxes, merges, record, .. } = state;
+        let State { encoder, outboxes, merges, remakes, record, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
         let mut desk = Desk {
             now: self.clock.now(),
@@ -292,6 +299,7 @@ impl Running {
             encoder,
             outboxes,
             merges,
+            remakes,
             record,
             slow: Vec::new(),
             is_finished: false,
@@ -306,6 +314,7 @@ impl Running {
             }
         }
         state.finished |= desk.is_finished;
+        self.remake(state);
     }
 
     /// Answers and saves what had to wait for a merge to end.
@@ -322,7 +331,7 @@ impl Running {
             let _ = reply.send(obeyed);
         }
         if !state.subjects.is_empty()
-            && let Some(subject) = self.subject()
+            && let Some(subject) = Subject::of(&self.syncer, &self.board, state.record.gate.decided())
         {
             for reply in state.subjects.drain(..) {
                 drop(reply.send(subject.clone()));
@@ -353,17 +362,6 @@ impl Running {
             self.mailbox.status.send_replace(json(&self.status(state)));
         }
         Ok(())
-    }
-
-    fn subject(&self) -> Option<Subject> {
-        Some(Subject {
-            thetas: self.syncer.thetas()?,
-            fragments: Arc::clone(self.syncer.fragments()),
-            course: Course::of(self.syncer.ledger(), self.board.losses()),
-            tokens_merged: self.syncer.ledger().clock_tokens(),
-            rounds: self.syncer.rounds_merged(),
-            is_final: self.syncer.is_over(),
-        })
     }
 
     /// Once a second: measures, and publishes the status.

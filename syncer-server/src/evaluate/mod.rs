@@ -1,5 +1,6 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
+mod harm;
 mod loss;
 mod prompt;
 
@@ -11,13 +12,14 @@ use archipelago::diloco::Millis;
 use archipelago::engine::cpu::Writer;
 use archipelago::wire::ModelSpec;
 
-use crate::actor::{ActorHandle, Subject};
+use crate::actor::{ActorHandle, Judgement, Subject};
 use crate::clock::Clock;
 use crate::corpus::Corpus;
 use crate::errors::ServerError;
 use crate::status::Evaluation;
 use crate::store::HeldOut;
 
+pub use harm::Judge;
 pub use loss::LossMeter;
 
 /// Bytes of parameters that a text sample may read, about: each token reads all of them.
@@ -39,6 +41,8 @@ pub struct Evaluator {
     prompt: Vec<u32>,
     sample_tokens: usize,
     seed: u64,
+    /// `None` where nothing is undone.
+    judge: Option<Judge>,
 }
 
 impl Evaluator {
@@ -61,7 +65,14 @@ impl Evaluator {
             prompt: prompt::of(&corpus.held_out, |tokens| corpus.vocabulary.decode(tokens)).to_vec(),
             sample_tokens: (SAMPLE_BYTES / cost).clamp(least, most) as usize,
             seed,
+            judge: None,
         })
+    }
+
+    /// Has `judge` look at each loss, so that what did harm is undone.
+    #[must_use]
+    pub fn judged_by(self, judge: Judge) -> Self {
+        Self { judge: Some(judge), ..self }
     }
 
     /// Tokens that `theta` writes after a fixed prompt, the prompt included.
@@ -114,7 +125,10 @@ pub async fn run(
             };
             evaluator = back;
             match result {
-                Ok((evaluation, sample)) => {
+                Ok((evaluation, sample, judgement)) => {
+                    if let Some(judgement) = judgement {
+                        actor.judged(judgement).await;
+                    }
                     let sample = sample.map(|tokens| corpus.vocabulary.decode(&tokens));
                     actor.evaluated(evaluation, sample).await;
                 }
@@ -134,7 +148,7 @@ pub async fn run(
     }
 }
 
-/// One measurement, and the text written if `sample` asks for it.
+/// One measurement, the text written if `sample` asks for it, and what is to be said of the loss.
 ///
 /// # Errors
 /// As [`LossMeter::loss`].
@@ -142,14 +156,22 @@ pub fn measure(
     evaluator: &mut Evaluator,
     subject: &Subject,
     sample: bool,
-) -> Result<(Evaluation, Option<Vec<u32>>), ServerError> {
+) -> Result<(Evaluation, Option<Vec<u32>>, Option<Judgement>), ServerError> {
     let theta = subject.theta();
     let loss = evaluator.meter.loss(&theta)?;
     let Subject { tokens_merged, rounds, .. } = *subject;
     // Whoever takes it in knows the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, time_s: 0.0 };
     let written = if sample { Some(evaluator.sample(&theta)?) } else { None };
-    Ok((evaluation, written))
+    let Evaluator { judge, meter, .. } = evaluator;
+    let judge = judge.as_mut().filter(|_| !subject.is_final);
+    let judgement = judge.map(|judge| judge.judge(loss, subject, meter)).transpose();
+    // Without the tape nobody can be blamed, and the run goes on.
+    let judgement = judgement.unwrap_or_else(|error| {
+        tracing::error!(%error, "the held-out loss rose, and why cannot be found out");
+        None
+    });
+    Ok((evaluation, written, judgement))
 }
 
 fn idle_after(began: Millis, ended: Millis) -> Duration {

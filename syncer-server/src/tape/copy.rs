@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
-use archipelago::diloco::{Codec, Entry, Fragments, checksum};
+use archipelago::diloco::{Codec, Entry, Fragments, KEPT_BYTES, Part, checksum};
 
 use super::Rows;
 use super::bodies::{Reader, segments, sync_folder};
@@ -179,16 +179,23 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     let lens = body_bytes(manifest)?;
     let mut bodies = Reader::new(&folder);
     let followed = rows.read(from, |row| {
-        let Entry::Merged(merge) = &row.entry else { return Ok(()) };
+        let (fragment, kept): (_, Vec<(u64, String)>) = match &row.entry {
+            Entry::Merged(merge) => {
+                let of = |part: &Part| (part.checksum, format!("the update of learner {}", part.learner));
+                (merge.fragment, merge.parts.iter().map(of).collect())
+            }
+            Entry::Remade(remade) => (remade.fragment, vec![(remade.kept, "what was undone to".to_owned())]),
+            _ => return Ok(()),
+        };
         let broken = |why: String| Broken::Row(row.seq, row.entry.kind(), why);
         let mut place = row.place.ok_or_else(|| broken("it does not say where its bodies are".into()))?;
-        let len = lens.get(usize::from(merge.fragment.0)).copied().unwrap_or(0);
-        for part in &merge.parts {
+        let (update, state) = lens.get(usize::from(fragment.0)).copied().unwrap_or_default();
+        let len = if matches!(row.entry, Entry::Remade(_)) { state } else { update };
+        for (sum, what) in kept {
             let at = place;
             let body = bodies.next(&mut place, len).map_err(broken)?;
-            if checksum(&body) != part.checksum {
-                let why = format!("the update of learner {} is damaged", part.learner);
-                return Err(broken(damaged(&bodies, at, len, &why)));
+            if checksum(&body) != sum {
+                return Err(broken(damaged(&bodies, at, len, &format!("{what} is damaged"))));
             }
         }
         Ok(())
@@ -200,8 +207,8 @@ fn check(store: &Store, manifest: &Manifest) -> Result<u64, ServerError> {
     Ok(rows.last())
 }
 
-/// The length of an update on each fragment, in bytes, `[P]`.
-fn body_bytes(manifest: &Manifest) -> Result<Vec<usize>, ServerError> {
+/// The length of an update on each fragment, and of what one is undone to, in bytes, `[P]`.
+fn body_bytes(manifest: &Manifest) -> Result<Vec<(usize, usize)>, ServerError> {
     let impossible =
         |error: String| ServerError::Internal { what: format!("the run makes no sense: {error}") };
     let spec = &manifest.spec;
@@ -209,7 +216,11 @@ fn body_bytes(manifest: &Manifest) -> Result<Vec<usize>, ServerError> {
     let codec = Codec::new(&spec.exchange).map_err(|error| impossible(error.to_string()))?;
     let fragments =
         Fragments::plan(&layout, NonZeroU16::new(spec.exchange.fragments).unwrap_or(NonZeroU16::MIN));
-    Ok(fragments.ids().map(|p| codec.body_bytes(fragments.segments(p).unwrap_or_default())).collect())
+    let lens = |p| {
+        let update = codec.body_bytes(fragments.segments(p).unwrap_or_default());
+        (update, KEPT_BYTES * fragments.len(p))
+    };
+    Ok(fragments.ids().map(lens).collect())
 }
 
 /// All files below a folder of a run, in bytes.

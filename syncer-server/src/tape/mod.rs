@@ -12,8 +12,10 @@
 //! | `writer` | the thread that brings both to the disk, several decisions at once |
 //! | `recover` | from a snapshot to where the tape ends |
 //! | `copy` | a run's folder once more, while the run goes on |
+//! | `again` | a part of the tape once more, without some learners, while the run goes on |
 //! | `replay` | the whole tape once more, to see that it leads where it did |
 
+mod again;
 mod bodies;
 mod copy;
 mod log;
@@ -24,6 +26,7 @@ mod wal;
 mod writer;
 
 pub use archipelago::diloco::tape::{Place, Row};
+pub use again::{remake, senders_between};
 pub use bodies::{Bodies, sync_folder};
 pub use copy::copy;
 pub use recover::{broken as rows_error, recover};

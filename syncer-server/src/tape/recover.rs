@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use archipelago::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
-use archipelago::diloco::{Entry, MergeOutcome};
+use archipelago::diloco::MergeOutcome;
 
 use super::bodies::{LENGTH_BYTES, Reader};
 use super::{Place, Row, Rows, RowsError};
@@ -70,26 +70,31 @@ pub(super) fn follow(
     row: &Row,
 ) -> Result<Option<MergeOutcome>, Broken> {
     let broken = |why: String| Broken::Row(row.seq, row.entry.kind(), why);
-    let Entry::Merged(merge) = &row.entry else {
-        let followed = recovery.follow(&row.entry, |_| Err("only merges have bodies".to_owned()));
-        return followed.map_err(|error| broken(error.to_string()));
-    };
-    let len = recovery.body_bytes(merge.fragment);
-    let (mut place, mut read) = (row.place, None);
-    let followed = recovery.follow(&row.entry, |_| {
-        let place = place.as_mut().ok_or("the row does not say where it is")?;
-        read = Some(*place);
-        bodies.next(place, len)
-    });
+    let mut read = None;
+    let followed = recovery.follow(&row.entry, kept(bodies, row.place, &mut read));
     followed.map_err(|error| match read.filter(|_| is_of_a_body(&error)) {
-        Some(at) => broken(damaged(bodies, at, len, &error)),
+        Some((at, len)) => broken(damaged(bodies, at, len, &error)),
         None => broken(error.to_string()),
     })
 }
 
+/// Gives what is kept at `place`, one after the other, and notes in `read` where the last was and how long it is.
+pub(super) fn kept<'a>(
+    bodies: &'a mut Reader,
+    place: Option<Place>,
+    read: &'a mut Option<(Place, usize)>,
+) -> impl FnMut(usize) -> Result<Vec<u8>, String> + 'a {
+    let mut place = place;
+    move |len| {
+        let place = place.as_mut().ok_or("the row does not say where it is")?;
+        *read = Some((*place, len));
+        bodies.next(place, len)
+    }
+}
+
 /// Whether the body that was read last is not what it was, of which [`Reader`] knows nothing.
 fn is_of_a_body(error: &RecoveryError) -> bool {
-    matches!(error, RecoveryError::Damaged(..) | RecoveryError::Body(..))
+    matches!(error, RecoveryError::Damaged(..) | RecoveryError::Body(..) | RecoveryError::Unkept(..))
 }
 
 /// What is wrong with the body of `len` bytes at `at`, and where it is.

@@ -38,6 +38,12 @@ pub enum Entry {
     Settled { fragment: FragmentId, learner: LearnerId, serial: Serial, fate: Fate },
     /// A round led to a version.
     Merged(MergeEntry),
+    /// What a fragment was merged to was undone: it was merged again without somebody.
+    Remade(RemadeEntry),
+    /// Merges went worse for the updates of a learner, by the loss that is measured.
+    Blamed { learner: LearnerId },
+    /// The owner forgives a learner whose updates did harm.
+    Pardoned { learner: LearnerId },
     /// A round led to nothing.
     Abandoned { round: Round, fragment: FragmentId },
     /// The owner holds the run, or lets it go on.
@@ -81,6 +87,29 @@ pub struct MergeEntry {
     /// Digest of the new Θ̂.
     pub digest: u64,
     /// L2 norm of the merged delta, before the outer step.
+    pub norm: f64,
+}
+
+/// All of an undoing on one fragment but Θ and the momentum that it led to, which are kept as updates are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemadeEntry {
+    /// The round.
+    pub round: Round,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The version before.
+    pub base: Version,
+    /// The version that it led to.
+    pub version: Version,
+    /// Whose updates are not in it any more, by id.
+    pub without: Vec<LearnerId>,
+    /// Checksum of Θ and the momentum as they are kept, see [`super::kept`].
+    pub kept: u64,
+    /// Checksum of the coded change of Θ̂.
+    pub checksum: u64,
+    /// Digest of the new Θ̂.
+    pub digest: u64,
+    /// How far Θ moved, as L2 norm.
     pub norm: f64,
 }
 
@@ -128,6 +157,9 @@ impl Entry {
             Self::Returned { .. } => "returned",
             Self::Settled { .. } => "settled",
             Self::Merged(_) => "merged",
+            Self::Remade(_) => "remade",
+            Self::Blamed { .. } => "blamed",
+            Self::Pardoned { .. } => "pardoned",
             Self::Abandoned { .. } => "abandoned",
             Self::Held { .. } => "held",
             Self::Paced { .. } => "paced",

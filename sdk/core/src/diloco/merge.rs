@@ -136,6 +136,9 @@ pub struct MergeFailure {
 /// Why a merge was not done.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum MergeError {
+    /// The tape does not give again what was merged.
+    #[error("what was merged cannot be read again")]
+    Unread,
     /// Nothing to merge.
     #[error("a merge needs at least one update")]
     Empty,
@@ -344,9 +347,15 @@ fn advance(
             outer::step(spec, theta, v, *delta as f32);
             *lack = *theta - hat;
         }
-        codec.encode_block(&block, lack, body);
-        codec.unpack_block(&block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
+        send(codec, &block, lack, hat, body);
     }
+}
+
+/// Codes what Θ̂ of `block` lacks of Θ into `body`, and lets Θ̂ follow as far as that goes.
+#[inline(always)]
+pub(super) fn send(codec: &Codec, block: &Block, lack: &[f32], hat: &mut [f32], body: &mut [u8]) {
+    codec.encode_block(block, lack, body);
+    codec.unpack_block(block, body, hat, |hat, sent| *hat = halves::nearest(*hat + sent));
 }
 
 /// `Σ factor · update` on `block`, in `sums`.

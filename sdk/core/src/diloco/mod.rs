@@ -4,6 +4,7 @@ pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, Run
 
 mod block;
 mod books;
+mod correction;
 mod downlink;
 mod entry;
 mod fragment;
@@ -30,8 +31,9 @@ pub use books::{
     Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, PROBATION_MS, Returned,
     Speed,
 };
+pub use correction::{Correction, KEPT_BYTES, kept, unkept};
 pub use downlink::{Audience, Downlink, DownlinkPolicy, DownlinkTerms, Follow};
-pub use entry::{Entry, MergeEntry, Part};
+pub use entry::{Entry, MergeEntry, Part, RemadeEntry};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
 pub use handover::{Launch, Settled, Standing};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
@@ -42,6 +44,6 @@ pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
 pub use roster::{Patience, Reins, Roster, Session};
 pub use rounds::{
-    Answered, Influence, Merge, Paced, Quorum, RoundTerms, Rounds, Verdict, Verified, Verifier,
+    Answered, Influence, Merge, Paced, Quorum, Remade, RoundTerms, Rounds, Verdict, Verified, Verifier,
 };
 pub use schedule::{Schedule, ScheduleTerms, Traffic, Turn};

@@ -7,6 +7,7 @@ mod late;
 mod rein;
 mod rounds;
 mod tape;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -206,6 +207,10 @@ impl Pair {
                 Asked::Merge(job) => {
                     self.tape.keep(&job);
                     self.syncer(syncer::Input::Merged(Box::new(job.run())));
+                }
+                Asked::Remake(job) => {
+                    let remade = self.tape.remake(job);
+                    self.syncer(syncer::Input::Merged(Box::new(remade)));
                 }
             }
         }

@@ -139,6 +139,12 @@ impl Schedule {
         &self.turn
     }
 
+    /// The number of a round that is none of the schedule's own.
+    pub fn take_round(&mut self) -> Round {
+        self.turn.next_round += 1;
+        Round(self.turn.next_round - 1)
+    }
+
     /// Measured times.
     #[must_use]
     pub fn timing(&self) -> &Timing {

@@ -197,6 +197,7 @@ impl TrainingArgs {
             budget: Budget::Tokens(tokens),
             seed: 0,
             samples: 0,
+            undo: None,
             cosines: false,
         })
     }

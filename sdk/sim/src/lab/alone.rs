@@ -51,6 +51,7 @@ impl Recipe {
             refused: 0,
             virtual_ms: 0,
             samples: sampler.end(),
+            harms: Vec::new(),
             noticed: Noticed::default(),
             cosines: Vec::new(),
         })

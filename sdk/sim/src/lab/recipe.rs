@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Corpus, Cosines, LabError, Noticed};
-use crate::world::{Fault, Lie, MachineSpec, Poison};
+use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago::data::BYTE_VOCAB;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
@@ -57,6 +57,8 @@ pub struct Recipe {
     pub seed: u64,
     /// How often the loss is measured on the way, evenly spread over the budget.
     pub samples: u32,
+    /// How often the held-out loss is looked at to undo what did harm to it; never if `None`.
+    pub undo: Option<LookSpec>,
     /// Whether honest updates that are merged together are compared; it takes time for each pair, and changes nothing
     /// of the run.
     pub cosines: bool,
@@ -132,6 +134,8 @@ pub struct Outcome {
     pub virtual_ms: u64,
     /// The loss on the way.
     pub samples: Vec<Sample>,
+    /// Harm that was seen and undone; nothing in training alone.
+    pub harms: Vec<Harm>,
     /// What became of hostile learners and of honest ones; zeros in training alone.
     pub noticed: Noticed,
     /// How near honest updates were to each other, if that was asked for.

@@ -33,6 +33,7 @@ fn recipe() -> Recipe {
         budget: Budget::Tokens(tokens),
         seed: 1,
         samples: 0,
+        undo: None,
         cosines: false,
     }
 }
@@ -81,6 +82,7 @@ fn attacked(poison: Poison) -> Recipe {
         machines: vec![MachineSpec::default(); 5],
         faults: vec![(0, Fault::Poison(4, Some(poison)))],
         budget: Budget::Tokens(tokens),
+        undo: None,
         cosines: true,
         ..plain
     }

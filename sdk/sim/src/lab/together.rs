@@ -100,6 +100,11 @@ struct Course<'a> {
 impl<'a> Course<'a> {
     fn new(recipe: &'a Recipe, corpus: &'a Corpus) -> Result<Self, LabError> {
         let mut world = recipe.world(corpus)?;
+        if let Some(spec) = recipe.undo {
+            let (model, corpus) = (recipe.model, corpus.clone());
+            let loss = move |theta: &[f32]| corpus.held_out_loss(&model, theta).map_or(f64::NAN, f64::from);
+            world.watch_loss(spec, Box::new(loss));
+        }
         let mut cosines = None;
         if recipe.cosines {
             world.watch_merges();
@@ -193,7 +198,8 @@ impl<'a> Course<'a> {
     }
 
     fn outcome(self, loss: f32) -> Outcome {
-        let (recipe, world) = (self.recipe, self.world);
+        let (recipe, mut world) = (self.recipe, self.world);
+        let harms = world.take_harms();
         let status = world.status().expect("no fault of a recipe ends the syncer");
         let machines = world.machines();
         let (tokens, tokens_merged) = (recipe.tokens(&machines), status.tokens_merged);
@@ -212,6 +218,7 @@ impl<'a> Course<'a> {
             refused: status.fates.refused.values().sum(),
             virtual_ms: world.now().0,
             samples: self.sampler.end(),
+            harms,
             noticed: self.watcher.noticed,
             cosines: self.cosines.map(Collector::end).unwrap_or_default(),
         }

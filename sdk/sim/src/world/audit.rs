@@ -185,7 +185,7 @@ impl Audit {
 
     /// The syncer said what it did.
     pub(super) fn on_event(&mut self, now: Millis, syncer: &Syncer, event: &Event) {
-        if let Event::Settled { .. } | Event::Merged { .. } = event {
+        if let Event::Settled { .. } | Event::Merged { .. } | Event::Remade { .. } = event {
             self.trace.update(now.0.to_le_bytes());
             self.trace.update(rmp_serde::to_vec(event).expect("memory takes every byte"));
         }
@@ -202,6 +202,10 @@ impl Audit {
                 // Nobody may have been there to hear of it when it was new.
                 self.changes.entry((fragment, version)).or_insert(base);
                 self.on_over(round, fragment);
+            }
+            Event::Remade { fragment, version, .. } => {
+                let base = self.versions.insert(fragment, version).unwrap_or_default();
+                self.changes.entry((fragment, version)).or_insert(base);
             }
             Event::Settled { fragment, learner, serial, fate, .. } => {
                 self.on_settled(learner, fragment, serial);

@@ -120,6 +120,8 @@ pub(super) enum Happening {
     Started {
         generation: u32,
     },
+    /// It is time to measure the loss.
+    Look,
     /// A link has sent what it was sending.
     LinkFree {
         machine: u32,

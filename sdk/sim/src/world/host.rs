@@ -10,7 +10,7 @@ use super::link::Way;
 use super::payload::Payload;
 use super::record::Said;
 use super::trace::Sight;
-use archipelago::diloco::syncer::{Event, Host, Input, Syncer};
+use archipelago::diloco::syncer::{Event, Host, Input, RemakeJob, Syncer};
 use archipelago::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, halves};
 use archipelago::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
@@ -53,6 +53,11 @@ impl Host for World {
         let at = self.now.after(self.spec.shell.merge_ms + took_ps / 1_000_000_000);
         let happening = Happening::MergeDone { generation: self.generation, result: Box::new(job.run()) };
         self.queue.plan(at, happening);
+    }
+
+    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
+        self.record.remakes.push(job);
+        None
     }
 
     fn note(&mut self, syncer: &Syncer, event: Event) {

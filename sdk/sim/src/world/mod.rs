@@ -37,6 +37,7 @@ mod held;
 mod host;
 mod lie;
 mod link;
+mod look;
 mod machine;
 mod net;
 mod owner;
@@ -73,6 +74,7 @@ use actor::SyncerProcess;
 use audit::Audit;
 use disk::Disk;
 use happening::Happening;
+use look::Looking;
 use machine::Machine;
 use net::Conn;
 use queue::Queue;
@@ -85,6 +87,7 @@ pub use file::Loss;
 pub use held::Held;
 pub use lie::Lie;
 pub use link::LinkSpec;
+pub use look::{Harm, LookSpec, LossOf};
 pub use process::MakeTrainer;
 pub use rng::Rng;
 pub use spec::{MachineSpec, ShellSpec, SyncerPace, WorldSpec};
@@ -138,6 +141,8 @@ pub struct World {
     merges: Option<VecDeque<MergeJob>>,
     /// The last body of each fragment that an honest learner sent, where anybody lies.
     overheard: BTreeMap<FragmentId, Vec<u8>>,
+    /// `None` while nobody looks.
+    looking: Option<Looking>,
     finished: bool,
 }
 
@@ -184,6 +189,7 @@ impl World {
             traces: None,
             merges: None,
             overheard: BTreeMap::new(),
+            looking: None,
             finished: false,
             spec,
         };

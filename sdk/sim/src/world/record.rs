@@ -1,11 +1,13 @@
 //! The syncer's side of its tape: what is on its way to the disk, and what waits until it is there.
 
+use std::sync::Arc;
+
 use super::World;
 use super::attempt::Failed;
 use super::happening::Happening;
-use archipelago::diloco::syncer::Input;
+use archipelago::diloco::syncer::{Input, RemakeJob};
 use archipelago::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
-use archipelago::diloco::{Entry, MergeJob};
+use archipelago::diloco::{Entry, MergeJob, MergeOutcome, kept};
 use archipelago::wire::{Bye, ConnId, Message};
 
 /// Time between two tries while the disk takes nothing, in milliseconds, as the server has it.
@@ -27,6 +29,8 @@ pub(super) struct Record {
     pub(super) taking: Option<Taking>,
     /// A snapshot is being written.
     pub(super) saving: bool,
+    /// Fragments to be undone, whose newest version is not on the disk yet.
+    pub(super) remakes: Vec<RemakeJob>,
     jobs: Vec<TapeJob>,
     held: Held,
     /// Rows are being written.
@@ -44,6 +48,7 @@ impl Record {
             gate: Gate::new(seq, fragments),
             taking: None,
             saving: false,
+            remakes: Vec::new(),
             jobs: Vec::new(),
             held: Held::default(),
             writing: false,
@@ -68,11 +73,19 @@ impl World {
         self.record.jobs.push(TapeJob::Bodies(job.round, bodies));
     }
 
+    /// Keeps what undoing a fragment led to, before the row that says so.
+    pub(super) fn keep_remade(&mut self, outcome: &MergeOutcome) {
+        let bodies = vec![Arc::new(kept(&outcome.state))];
+        self.record.jobs.push(TapeJob::Bodies(outcome.round, bodies));
+    }
+
     /// Says what waited long enough, has the tape go on, and tells the core if it cannot.
     pub(super) fn tend_tape(&mut self) {
         self.write_tape();
         self.release();
         self.step_snapshot();
+        self.remake_due();
+        self.judge_look();
         let is_stalled = self.record.failing;
         if is_stalled != self.record.stalled {
             self.record.stalled = is_stalled;

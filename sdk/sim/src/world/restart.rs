@@ -66,6 +66,7 @@ impl World {
         self.generation += 1;
         self.disk.tape.reopen(&followed);
         self.record = Record::new(followed.last, core.fragments().count());
+        self.forget_moments();
         self.start_host(core);
         self.plan_snapshot();
         self.drive_host();

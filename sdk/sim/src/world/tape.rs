@@ -4,15 +4,17 @@
 //! is the last was never finished, so nobody was told of what is in it: it is cut off. One that cannot be read and is
 //! followed by one that can was synced before the other was begun: the tape is damaged, and the run does not go on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Rng;
 use super::file::{File, Loss};
-use archipelago::diloco::syncer::Recovery;
+use archipelago::diloco::syncer::{Recovery, Remake, senders};
 use archipelago::diloco::tape::{Chain, Links, Place, Row, link};
 use archipelago::diloco::{Entry, checksum};
+use archipelago::wire::LearnerId;
 
 /// Length and checksum of a transaction, in bytes.
 const HEAD_BYTES: usize = 12;
@@ -210,6 +212,42 @@ impl Tape {
     /// # Errors
     /// A sentence: what is damaged, and where.
     pub(super) fn follow(&self, recovery: &mut Recovery, seq: u64) -> Result<Followed, String> {
+        self.read(seq, |entry, place| {
+            recovery.follow(entry, self.bodies_at(place)).map(drop).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Has `remakes` follow the rows after `seq`.
+    ///
+    /// # Errors
+    /// As [`Self::follow`].
+    pub(super) fn remake(&self, remakes: &mut [Remake], seq: u64) -> Result<(), String> {
+        let followed = self.read(seq, |entry, place| {
+            let mut remakes = remakes.iter_mut();
+            let followed = remakes.try_for_each(|remake| remake.follow(entry, self.bodies_at(place)));
+            followed.map_err(|error| error.to_string())
+        });
+        followed.map(drop)
+    }
+
+    /// Who has an update in the merges after row `seq`, up to row `until`.
+    pub(super) fn senders(&self, seq: u64, until: u64) -> BTreeSet<LearnerId> {
+        let (mut found, mut row) = (BTreeSet::new(), seq);
+        // What cannot be read is found out when it is followed.
+        let _ = self.read(seq, |entry, _| {
+            row += 1;
+            found.extend(senders(entry).filter(|_| row <= until));
+            Ok(())
+        });
+        found
+    }
+
+    /// Hands the entries of the rows after `seq` to `take`, in order, with the place of what is kept with them.
+    fn read(
+        &self,
+        seq: u64,
+        mut take: impl FnMut(&Entry, Option<Place>) -> Result<(), String>,
+    ) -> Result<Followed, String> {
         let mut links = Links::after(seq);
         let mut followed = Followed { last: 0, chain: Chain::default(), end: 0 };
         let bytes = self.rows.bytes();
@@ -232,7 +270,7 @@ impl Tape {
                 if is_wanted.map_err(|damage| damage.to_string())? {
                     let entry =
                         rmp_serde::from_slice(&data).map_err(|error| format!("row {seq}: {error}"))?;
-                    self.follow_row(recovery, &entry, place).map_err(|why| format!("row {seq}: {why}"))?;
+                    take(&entry, place).map_err(|why| format!("row {seq}: {why}"))?;
                 }
                 (followed.last, followed.chain) = (seq, chain);
             }
@@ -256,10 +294,10 @@ impl Tape {
         copy
     }
 
-    fn follow_row(&self, recovery: &mut Recovery, entry: &Entry, place: Option<Place>) -> Result<(), String> {
-        let len = if let Entry::Merged(merge) = entry { recovery.body_bytes(merge.fragment) } else { 0 };
+    /// Gives what is kept at `place`, one after the other.
+    fn bodies_at(&self, place: Option<Place>) -> impl FnMut(usize) -> Result<Vec<u8>, String> + '_ {
         let mut place = place;
-        let followed = recovery.follow(entry, |_| {
+        move |len| {
             let Place { segment, offset } = place.as_mut().ok_or("the row does not say where it is")?;
             let file = (*segment as usize).checked_sub(1).and_then(|n| self.bodies.get(n));
             let bytes = file.map(File::bytes).ok_or_else(|| format!("there is no segment {segment}"))?;
@@ -271,8 +309,7 @@ impl Tape {
             let body = bytes.get(from + 4..from + 4 + len).ok_or("the segment ends in it")?;
             *offset += 4 + len as u64;
             Ok(body.to_vec())
-        });
-        followed.map(drop).map_err(|error| error.to_string())
+        }
     }
 }
 

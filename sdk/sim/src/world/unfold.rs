@@ -46,6 +46,7 @@ impl World {
                 }
             }
             Happening::ActorFree { generation, at } => self.actor_free(generation, at),
+            Happening::Look => self.look(),
         }
     }
 
@@ -102,7 +103,8 @@ impl World {
             | Happening::Started { .. }
             | Happening::LinkFree { .. }
             | Happening::Read { .. }
-            | Happening::ActorFree { .. } => None,
+            | Happening::ActorFree { .. }
+            | Happening::Look => None,
         }
     }
 }

@@ -30,11 +30,13 @@ impl Running {
         for (_, outbox) in std::mem::take(&mut state.outboxes) {
             outbox.close(bye.clone());
         }
-        while let Some(merged) = state.merges.join_next().await {
-            self.merged(merged)?;
+        // What is to be undone waits for the tape, and what comes of it has to be on it.
+        loop {
+            self.settle(&mut state).await?;
+            let Some(merged) = state.merges.join_next().await else { break };
+            self.merged(&state, merged)?;
             self.drain(&mut state);
         }
-        self.settle(&mut state).await?;
         while let Some(written) = state.saves.next().await {
             self.saved(&mut state, written);
         }

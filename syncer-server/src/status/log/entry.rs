@@ -77,6 +77,19 @@ pub enum Happening {
         from: String,
         to: String,
     },
+    /// The held-out loss rose from the first of `losses` to the second by what a learner sent, and is undone to what it is
+    /// `without` that. It may come back after a while, unless it is out `for_good`.
+    Undone {
+        learner: LearnerId,
+        name: String,
+        losses: (f32, f32),
+        without: f32,
+        for_good: bool,
+    },
+    /// The held-out loss rose from the first to the second, and by no single learner's doing.
+    LossUnexplained {
+        losses: (f32, f32),
+    },
     Finishing,
     Finished,
     /// The disk takes no decisions any more, or a snapshot could not be written.
@@ -143,6 +156,7 @@ impl Happening {
             | Self::Left { learner, .. }
             | Self::Dropped { learner, .. }
             | Self::Paced { learner, .. }
+            | Self::Undone { learner, .. }
             | Self::Refused { learner, .. } => Some(*learner),
             _ => None,
         }
@@ -156,6 +170,7 @@ impl Happening {
             | Self::Left { name, .. }
             | Self::Dropped { name, .. }
             | Self::Paced { name, .. }
+            | Self::Undone { name, .. }
             | Self::Refused { name, .. } => Some(name),
             _ => None,
         }

@@ -129,6 +129,8 @@ fn kind(what: &Happening) -> LogKind {
         Happening::Finishing | Happening::Finished => LogKind::Finished,
         Happening::DiskFault { .. }
         | Happening::Certificate { shown: false }
+        | Happening::Undone { .. }
+        | Happening::LossUnexplained { .. }
         | Happening::Alert { raised: true, .. } => LogKind::Trouble,
         Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
     }
@@ -193,6 +195,16 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
                 .into()
         }
+        Happening::Undone { losses: (good, bad), without, for_good, .. } => {
+            let until = if *for_good { "until the owner lets it back" } else { "for a while" };
+            format!(
+                "The held-out loss rose from {good:.3} to {bad:.3}, and would be {without:.3} without what {name} sent: \
+                 that was undone, and {name} was sent away {until}."
+            )
+        }
+        Happening::LossUnexplained { losses: (good, bad) } => format!(
+            "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was undone."
+        ),
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
     }

@@ -54,7 +54,10 @@ pub(in crate::diloco) fn follow(
                 ledger.settle(part.learner, *fragment, part.serial, &fate);
             }
         }
-        Entry::Abandoned { .. }
+        Entry::Blamed { learner } => ledger.blame(*learner),
+        Entry::Pardoned { learner } => ledger.pardon(*learner),
+        Entry::Remade(_)
+        | Entry::Abandoned { .. }
         | Entry::Held { .. }
         | Entry::Paced { .. }
         | Entry::Dropped { .. }

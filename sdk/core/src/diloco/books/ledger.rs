@@ -4,16 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::FateCounts;
+use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
-
-/// For so long must updates of a learner be merged before it counts as known, in milliseconds, on each fragment. It is
-/// less while nobody who is there was merged for twice as long: see [`Ledger::is_newcomer`]. Constant of ours.
-pub const PROBATION_MS: u64 = 600_000;
-/// In so many turns of all fragments at least: the time since the update before counts up to this part of
-/// [`PROBATION_MS`], so that nobody is known for having waited. Constant of ours.
-const PROBATION_TURNS: u64 = 8;
-const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
 
 /// All that the run knows of its learners, past and present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,42 +47,6 @@ impl From<Stored> for Ledger {
         let strangers = strangers.collect();
         Self { fragment_lens, accounts, identities, strangers, tokens_merged, slack_tokens: 0 }
     }
-}
-
-/// One learner's account.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Account {
-    /// The fingerprint of its identity.
-    pub(super) identity: [u8; 16],
-    /// Its name for people.
-    pub name: String,
-    /// What it computes with, for people.
-    pub device: String,
-    /// Tokens that it says it trained on, at most those leased to it.
-    #[serde(rename = "trained_tokens")]
-    pub tokens_trained: u64,
-    /// What its present process said of that.
-    reported_tokens: u64,
-    /// Tokens that were leased to it, but for those that came back untouched.
-    pub leased_tokens: u64,
-    /// Tokens merged, by fragment, `[P]`.
-    #[serde(rename = "merged_tokens")]
-    pub tokens_merged: Vec<u64>,
-    /// Its last update that was merged, by fragment, `[P]`.
-    pub merged: Vec<Option<Serial>>,
-    /// Updates taken in, whatever became of them.
-    pub updates: u64,
-    /// What became of them.
-    pub fates: FateCounts,
-    /// Refusals since the last update that was merged.
-    pub refused_in_a_row: u32,
-    /// For how long it was merged, in milliseconds, all fragments together; `None` on tapes of before this was written.
-    #[serde(default)]
-    merged_ms: Option<u64>,
-    /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
-    #[serde(default)]
-    pace: (u64, u64),
 }
 
 impl Ledger {
@@ -149,21 +105,8 @@ impl Ledger {
         if !self.accounts.contains_key(&learner) {
             self.strangers.insert(learner);
         }
-        let account = self.accounts.entry(learner).or_insert_with(|| Account {
-            identity,
-            name: String::new(),
-            device: String::new(),
-            tokens_trained: 0,
-            reported_tokens: 0,
-            leased_tokens: self.slack_tokens,
-            tokens_merged: vec![0; fragments],
-            merged: vec![None; fragments],
-            updates: 0,
-            fates: FateCounts::default(),
-            refused_in_a_row: 0,
-            merged_ms: Some(0),
-            pace: (0, 0),
-        });
+        let new = || Account::new(identity, fragments, self.slack_tokens);
+        let account = self.accounts.entry(learner).or_insert_with(new);
         (account.name, account.device) = (name.into(), device.into());
     }
 
@@ -223,6 +166,21 @@ impl Ledger {
             let (before, ms) = account.pace;
             account.pace = (before.saturating_add(tokens), ms.saturating_add(after_ms));
             account.merged_ms = Some(account.merged_ms().saturating_add(after_ms.min(TURN_MS_MAX)));
+        }
+    }
+
+    /// Notes that updates of `learner` did harm: it has to prove itself anew.
+    pub(super) fn blame(&mut self, learner: LearnerId) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            account.harms = account.harms.saturating_add(1);
+            (account.merged_ms, account.pace) = (Some(0), (0, 0));
+        }
+    }
+
+    /// Notes that the owner forgives `learner`.
+    pub(super) fn pardon(&mut self, learner: LearnerId) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            account.harms = 0;
         }
     }
 
@@ -364,35 +322,6 @@ impl Ledger {
             .map(|(&len, &n)| u128::from(len) * u128::from(n))
             .sum();
         u64::try_from(sum / total.max(1)).unwrap_or(u64::MAX)
-    }
-}
-
-impl Account {
-    /// The short name of its key.
-    #[must_use]
-    pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint(self.identity)
-    }
-
-    fn merged_ms(&self) -> u64 {
-        self.merged_ms.unwrap_or(TURN_MS_MAX.saturating_mul(self.fates.merged))
-    }
-
-    /// Nothing of it is merged.
-    #[must_use]
-    pub fn is_stranger(&self) -> bool {
-        self.tokens_merged.iter().all(|&tokens| tokens == 0)
-    }
-
-    /// Nothing of it is merged, nor can be of what it has sent.
-    fn is_blank(&self) -> bool {
-        self.is_stranger() && self.updates == self.fates.total()
-    }
-
-    /// Tokens trained on: what it said, or what was merged where its word is not in yet.
-    #[must_use]
-    pub fn trained(&self) -> u64 {
-        self.tokens_merged.iter().copied().fold(self.tokens_trained, u64::max)
     }
 }
 

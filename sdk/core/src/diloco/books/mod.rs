@@ -3,16 +3,18 @@
 //! [`Books`] keeps the leases, the ledger and what each learner can have in stock. It knows nothing of connections,
 //! rounds or parameters.
 
+mod account;
 mod fates;
 mod follow;
 mod lease;
 mod ledger;
 mod supply;
 
+pub use account::{Account, PROBATION_MS};
 pub use fates::FateCounts;
 pub(super) use follow::follow;
 pub use lease::{LeaseError, LeasePool, Returned};
-pub use ledger::{Account, Ledger, PROBATION_MS};
+pub use ledger::Ledger;
 pub use supply::Speed;
 use supply::Supplies;
 
@@ -266,6 +268,18 @@ impl Books {
             self.ledger.note_merged(part.learner, part.tokens, part.after_ms);
         }
         self.note(Entry::Merged(entry));
+    }
+
+    /// Updates of `learner` did harm: it has to prove itself anew.
+    pub fn blame(&mut self, learner: LearnerId) {
+        self.ledger.blame(learner);
+        self.note(Entry::Blamed { learner });
+    }
+
+    /// The owner forgives `learner`.
+    pub fn pardon(&mut self, learner: LearnerId) {
+        self.ledger.pardon(learner);
+        self.note(Entry::Pardoned { learner });
     }
 
     /// Books the fate of an update. Those of a merge are on the tape with it.

@@ -3,15 +3,18 @@
 use std::mem::discriminant;
 
 use super::*;
-use crate::diloco::syncer::{Recovery, RecoveryError};
-use crate::diloco::{Entry, MergeJob, Part};
+use crate::diloco::syncer::{Recovery, RecoveryError, Remake, RemakeJob};
+use crate::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, kept};
 use crate::wire::{LearnerId, Round};
+
+/// What was merged in each round, or what an undoing led to, in order.
+type Bodies = BTreeMap<Round, Vec<Arc<Vec<u8>>>>;
 
 /// A second run, made of the first one's tape.
 pub(super) struct Followed {
     start: Recovery,
     recovery: Recovery,
-    bodies: BTreeMap<(Round, LearnerId), Arc<Vec<u8>>>,
+    bodies: Bodies,
     entries: Vec<Entry>,
 }
 
@@ -22,8 +25,17 @@ impl Followed {
     }
 
     pub(super) fn keep(&mut self, job: &MergeJob) {
-        let bodies = job.updates.iter().map(|update| ((job.round, update.learner), update.body.shared()));
-        self.bodies.extend(bodies);
+        self.bodies.insert(job.round, job.updates.iter().map(|update| update.body.shared()).collect());
+    }
+
+    /// Does `job`, and keeps what it leads to.
+    pub(super) fn remake(&mut self, mut job: RemakeJob) -> Result<MergeOutcome, Box<MergeFailure>> {
+        for entry in &self.entries {
+            job.remake.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
+        }
+        let outcome = job.run()?;
+        self.bodies.insert(outcome.round, vec![Arc::new(kept(&outcome.state))]);
+        Ok(outcome)
     }
 
     pub(super) fn follow(&mut self, entry: &Entry) {
@@ -31,6 +43,32 @@ impl Followed {
         let entry: Entry = serde_json::from_str(&json).unwrap();
         follow(&mut self.recovery, &self.bodies, &entry).unwrap_or_else(|error| panic!("{error}: {json}"));
         self.entries.push(entry);
+    }
+
+    /// Has `remakes` follow all of it.
+    pub(super) fn follow_all(&self, remakes: &mut [Remake]) {
+        for entry in &self.entries {
+            for remake in &mut *remakes {
+                remake.follow(entry, bodies_of(&self.bodies, entry)).unwrap();
+            }
+        }
+    }
+
+    /// Has `recovery` follow all of it.
+    pub(super) fn follow_from(&self, recovery: &mut Recovery) {
+        self.entries.iter().for_each(|entry| follow(recovery, &self.bodies, entry).unwrap());
+    }
+
+    pub(super) fn start(&self) -> Recovery {
+        self.start.clone()
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn kinds(&self) -> BTreeSet<&'static str> {
+        self.entries.iter().map(Entry::kind).collect()
     }
 
     pub(super) fn compare(&self, syncer: &Syncer) {
@@ -50,19 +88,19 @@ impl Followed {
     }
 }
 
-fn follow(
-    recovery: &mut Recovery,
-    bodies: &BTreeMap<(Round, LearnerId), Arc<Vec<u8>>>,
-    entry: &Entry,
-) -> Result<(), RecoveryError> {
-    let Entry::Merged(merge) = entry else {
-        return recovery.follow(entry, |_| unreachable!("only merges have bodies")).map(drop);
+/// What is kept with `entry`, one after the other.
+fn bodies_of(bodies: &Bodies, entry: &Entry) -> impl FnMut(usize) -> Result<Vec<u8>, String> {
+    let round = match entry {
+        Entry::Merged(merge) => Some(merge.round),
+        Entry::Remade(remade) => Some(remade.round),
+        _ => None,
     };
-    let body = |part: &Part| {
-        let body = bodies.get(&(merge.round, part.learner)).ok_or("nobody kept it")?;
-        Ok(body.to_vec())
-    };
-    recovery.follow(entry, body).map(drop)
+    let mut kept = round.and_then(|round| bodies.get(&round)).into_iter().flatten();
+    move |_| Ok(kept.next().ok_or("nobody kept it")?.to_vec())
+}
+
+fn follow(recovery: &mut Recovery, bodies: &Bodies, entry: &Entry) -> Result<(), RecoveryError> {
+    recovery.follow(entry, bodies_of(bodies, entry)).map(drop)
 }
 
 /// A run with all that can happen to it: who comes, goes, is refused, dropped and paced, a hold and an end.
@@ -91,7 +129,7 @@ fn eventful() -> (Pair, Recovery) {
 #[test]
 fn whatever_happens_is_on_the_tape_and_follows_from_it() {
     let (pair, start) = eventful();
-    let kinds: BTreeSet<_> = pair.tape.entries.iter().map(Entry::kind).collect();
+    let kinds = pair.tape.kinds();
     let expected = [
         "dropped",
         "enrolled",
@@ -168,7 +206,7 @@ fn an_end_that_was_begun_needs_no_visitor() {
 #[test]
 fn what_does_not_follow_is_said() {
     let (pair, start) = eventful();
-    let run = |entries: &[Entry], bodies: &BTreeMap<_, _>| {
+    let run = |entries: &[Entry], bodies: &Bodies| {
         let mut again = start.clone();
         entries.iter().try_for_each(|entry| follow(&mut again, bodies, entry))
     };
@@ -185,7 +223,7 @@ fn what_does_not_follow_is_said() {
     assert!(matches!(run(&pair.tape.entries, &BTreeMap::new()), Err(RecoveryError::Missing(..))));
 
     let mut flipped = bodies.clone();
-    let body = flipped.values_mut().next().unwrap();
+    let body = &mut flipped.values_mut().next().unwrap()[0];
     Arc::make_mut(body)[3] ^= 1;
     assert!(matches!(run(&pair.tape.entries, &flipped), Err(RecoveryError::Damaged(..))));
 

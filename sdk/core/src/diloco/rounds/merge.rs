@@ -126,10 +126,7 @@ impl Rounds {
         let MergeOutcome { round, state, body, checksum, digest, norm, .. } = outcome;
         let (base, version) = (self.version, state.version);
         let merging = self.take_back(round, state)?;
-        self.versions.push_back(version);
-        if self.versions.len() > VERSIONS_KEPT {
-            self.versions.pop_front();
-        }
+        self.note_version(version);
         let Merging { outer, radii, absent, shares, launched, began, .. } = merging;
         let (fragment, rule) = (self.terms.fragment, self.terms.merge);
         let parts = shares.iter().map(|share| share.part).collect();
@@ -192,6 +189,14 @@ impl Rounds {
             fate,
         })
         .collect()
+    }
+
+    /// Notes that the fragment came to `version`.
+    pub(super) fn note_version(&mut self, version: Version) {
+        self.versions.push_back(version);
+        if self.versions.len() > VERSIONS_KEPT {
+            self.versions.pop_front();
+        }
     }
 
     fn load(&self, taken: &Taken) -> Load {

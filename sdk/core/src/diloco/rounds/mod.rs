@@ -9,6 +9,7 @@ mod admit;
 mod ask;
 mod influence;
 mod merge;
+mod remake;
 mod usual;
 mod verdict;
 mod verify;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub use influence::Influence;
 pub use merge::{Merge, Paced};
+pub use remake::Remade;
 pub use verdict::{Answered, Quorum, Verdict};
 pub use verify::{Verified, Verifier};
 
@@ -29,6 +31,7 @@ use super::{
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Round, Serial, Version};
 use admit::Admitted;
 use merge::Merging;
+use remake::Remaking;
 use usual::Usual;
 
 /// What decides the rounds of a fragment.
@@ -87,6 +90,8 @@ enum Phase {
     Idle,
     Collecting(Collecting),
     Merging(Merging),
+    /// What it was merged to is being undone.
+    Remaking(Remaking),
 }
 
 /// A round that collects updates relative to the present version.
@@ -173,7 +178,7 @@ impl Rounds {
     /// Whether a merge job is at work.
     #[must_use]
     pub fn is_merging(&self) -> bool {
-        matches!(self.phase, Phase::Merging(_))
+        matches!(self.phase, Phase::Merging(_) | Phase::Remaking(_))
     }
 
     /// Begins a round, with the answers that are there already. Gives those who are still to be asked for their
@@ -221,7 +226,7 @@ impl Rounds {
         let taken = match &self.phase {
             Phase::Collecting(open) => open.taken.get(&learner).map(|taken| taken.serial),
             Phase::Merging(merging) => merging.serial(learner),
-            Phase::Idle => None,
+            Phase::Idle | Phase::Remaking(_) => None,
         };
         taken.or_else(|| self.early.get(&learner).map(|taken| taken.serial))
     }
@@ -243,7 +248,7 @@ impl Rounds {
         let admitted = self.admit(now, learner, &update, standing);
         let open = match &mut self.phase {
             Phase::Collecting(open) => Some(open),
-            Phase::Idle | Phase::Merging(_) => None,
+            Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
         };
         let round = open.as_ref().map(|open| open.round);
         let taken = open.map_or(&mut self.early, |open| {
@@ -330,14 +335,14 @@ impl Rounds {
     fn collecting(&self) -> Option<&Collecting> {
         match &self.phase {
             Phase::Collecting(open) => Some(open),
-            Phase::Idle | Phase::Merging(_) => None,
+            Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
         }
     }
 
     fn collecting_mut(&mut self) -> Option<&mut Collecting> {
         match &mut self.phase {
             Phase::Collecting(open) => Some(open),
-            Phase::Idle | Phase::Merging(_) => None,
+            Phase::Idle | Phase::Merging(_) | Phase::Remaking(_) => None,
         }
     }
 

@@ -40,6 +40,12 @@ impl Verifier {
         Self { fragments, codec }
     }
 
+    /// How bodies are coded.
+    #[must_use]
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
     /// Checks length, checksum and codes of the body; what is found comes to effect when the update is taken in.
     #[must_use]
     pub fn verify(&self, update: Update) -> Verified {

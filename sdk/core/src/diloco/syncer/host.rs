@@ -1,6 +1,6 @@
 //! Whoever drives a syncer: the server, the simulator, a test.
 
-use super::{Event, Input, Output, Syncer};
+use super::{Event, Input, Output, RemakeJob, Syncer};
 use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
 
@@ -14,6 +14,13 @@ pub trait Host {
 
     /// Run the job, here or elsewhere, and bring the result back as [`Input::Merged`].
     fn merge(&mut self, job: MergeJob);
+
+    /// Have the job follow the tape from where it goes back to, once the version of its fragment is on it, and bring the
+    /// result back as [`Input::Merged`]. A host that keeps no tape, as here, gives the job back, and the fragment stays
+    /// as it is; who hands in no [`Input::Undo`] is never asked.
+    fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
+        Some(job)
+    }
 
     /// Keep `entry`, and send nothing that comes later before it is safe. A host that keeps no tape, as here, goes back
     /// to its last snapshot after a crash, and what it told learners since then is not true any more.
@@ -44,6 +51,11 @@ impl Syncer {
                 Output::Close(conn, bye) => host.close(conn, bye),
                 Output::Record(entry) => host.record(entry),
                 Output::Merge(job) => host.merge(*job),
+                Output::Remake(job) => {
+                    if let Some(job) = host.remake(*job) {
+                        self.give_back(job);
+                    }
+                }
                 Output::Event(event) => host.note(self, event),
                 Output::Finished => host.finished(),
             }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{RemakeJob, Undo};
 use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, Fingerprint, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial,
@@ -21,8 +22,10 @@ pub enum Input {
     /// An update came in that [`super::Syncer::verifier`] has looked into, so that the syncer need not. A shell without
     /// threads hands the message in as it is.
     Update(ConnId, Box<Verified>),
-    /// A job from [`Output::Merge`] is done, or gives its state back.
+    /// A job from [`Output::Merge`] or [`Output::Remake`] is done, or gives its state back.
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
+    /// Merges did harm: they are undone. A host that hands this in does [`Output::Remake`].
+    Undo(Box<Undo>),
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
     /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and
@@ -56,6 +59,9 @@ pub enum Output {
     Record(Entry),
     /// Run the job, here or elsewhere, and bring the result back as an input.
     Merge(Box<MergeJob>),
+    /// Have the job follow the tape, here or elsewhere, once the version of its fragment is on it; run it, and bring
+    /// the result back as [`Input::Merged`].
+    Remake(Box<RemakeJob>),
     /// For logs, the dashboard and tests.
     Event(Event),
     /// The run is complete: everyone has been told, nothing more will come.
@@ -107,6 +113,10 @@ pub enum Event {
         collect_ms: u64,
         sync_ms: u64,
     },
+    /// Updates of a learner did harm, for the so many-th time: they are undone, and it is sent away.
+    Blamed { learner: LearnerId, harms: u32 },
+    /// What a fragment was merged to is undone: it has a version of its own now, so far away from the one before.
+    Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
     /// The owner holds the run, or lets it go on.
     Held { held: bool },
     /// The owner has a learner train for this part of its time, in thousandths.

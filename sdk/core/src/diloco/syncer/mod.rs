@@ -18,30 +18,41 @@
 //! They hand each other values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, tells
 //! another, and says to the outside what came of it.
 
+mod again;
+mod blame;
 mod config;
 mod host;
 mod io;
+mod lookout;
 mod people;
 mod record;
 mod recovery;
+mod remake;
 mod seats;
 mod status;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod undo;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
 pub use super::roster::DROP_MS_MAX;
+pub use again::RecoveryError;
+pub use blame::{Blame, Verdict};
 pub use config::{SyncerConfig, SyncerError};
 pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
+pub use lookout::Lookout;
 pub use people::BANNED;
 pub use record::SyncerRecord;
-pub use recovery::{Recovery, RecoveryError};
+pub use recovery::Recovery;
+pub use remake::{Remake, RemakeJob, Undo, senders};
 pub use status::{LearnerStatus, Status};
+pub use undo::{HARMS_MAX, Trust};
+use undo::Undoing;
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
@@ -65,6 +76,7 @@ pub struct Syncer {
     downlink: Downlink,
     /// How long the one was merged that has been for longest, of those who are there, in milliseconds.
     longest_ms: u64,
+    undoing: Undoing,
     /// When [`Self::ask_ahead`] has something to do.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
@@ -124,6 +136,7 @@ impl Syncer {
             config,
             fragments,
             longest_ms: 0,
+            undoing: Undoing::default(),
             ask_ahead_at: None,
             out: VecDeque::new(),
         })
@@ -137,6 +150,7 @@ impl Syncer {
             Input::Heard(conn) => self.roster.hear(now, conn),
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
+            Input::Undo(undo) => self.on_undo(now, *undo),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
             Input::Stall(stalled) => self.on_stall(now, stalled),
@@ -322,6 +336,7 @@ impl Syncer {
         if self.config.stop_tokens > 0 && self.ledger().clock_tokens() >= self.config.stop_tokens {
             self.finish();
         }
+        self.remake_due(now);
         self.launch_due(now);
         self.ask_ahead(now);
         self.say_goodbye();

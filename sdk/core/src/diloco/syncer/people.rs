@@ -1,6 +1,7 @@
 //! Routing people: who comes, what they say of themselves, and who leaves.
 
-use super::{Event, LeaveCause, Output, Syncer};
+use super::undo::AWAY_MS;
+use super::{Event, HARMS_MAX, LeaveCause, Output, Syncer};
 use crate::diloco::{Entry, Returned, Speed, Verified};
 use crate::wire::{
     BATCH_MAX, Bye, CloseCode, ConnId, Fingerprint, Hello, LayoutHash, LearnerId, Message, Millis, Progress,
@@ -132,7 +133,12 @@ impl Syncer {
     /// The owner sends `learner` away for `wait_ms`; 0 lets one that was sent away come back.
     pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         let wait_ms = wait_ms.min(super::DROP_MS_MAX);
-        if !self.knows(learner) || (wait_ms == 0 && self.returns(now, learner).is_none()) {
+        let is_forgiven = wait_ms == 0 && self.harms(learner) > 0;
+        let is_back = wait_ms == 0 && self.returns(now, learner).is_none();
+        if is_forgiven {
+            self.books.pardon(learner);
+        }
+        if !self.knows(learner) || (is_back && !is_forgiven) {
             return;
         }
         self.roster.send_away(now, learner, wait_ms);
@@ -156,6 +162,9 @@ impl Syncer {
             return self.close(conn, bye);
         }
         let known = self.ledger().find(&hello.identity);
+        if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
+            return self.turn_out(conn, harms);
+        }
         if let Some(wait_ms) = known.and_then(|learner| self.roster.away_ms(now, learner)) {
             return self.turn_away(conn, wait_ms);
         }
@@ -320,6 +329,16 @@ impl Syncer {
 
     fn turn_away(&mut self, conn: ConnId, wait_ms: u32) {
         let reason = "the owner of the run dropped this learner for a while";
+        self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
+    }
+
+    /// Sends one away whose updates did harm so often.
+    pub(super) fn turn_out(&mut self, conn: ConnId, harms: u32) {
+        let (wait_ms, reason) = if harms < HARMS_MAX {
+            (AWAY_MS, "what this learner sent made the model worse, and was undone: it may try again later")
+        } else {
+            (super::DROP_MS_MAX, "what this learner sent made the model worse again: ask the owner of the run")
+        };
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }
 

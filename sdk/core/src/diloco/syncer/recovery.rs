@@ -1,14 +1,15 @@
 //! From a state of a run and what its tape has after it to where the tape ends: what was booked is booked again, and
 //! each merge is computed again, to the bit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::again::{RecoveryError, again, at_base, read_kept};
 use super::{Syncer, SyncerConfig, SyncerError, SyncerRecord};
 use crate::diloco::{
-    Codec, Entry, FragmentState, Fragments, Layout, LeaseError, MergeEntry, MergeError, MergeJob,
-    MergeOutcome, Part, QuantError, Weighted, books, checksum,
+    Codec, Correction, Entry, FragmentState, Fragments, Layout, MergeEntry, MergeOutcome, RemadeEntry, Segment, books,
 };
-use crate::wire::{FragmentId, LearnerId, Version};
+use crate::wire::{FragmentId, Version};
 
 /// A run on its way along a tape.
 #[derive(Clone, Debug)]
@@ -17,55 +18,6 @@ pub struct Recovery {
     fragments: Arc<Fragments>,
     codec: Codec,
     states: Vec<FragmentState>,
-}
-
-/// Why an entry does not follow on what came before it.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum RecoveryError {
-    /// A lease is not the next one.
-    #[error(transparent)]
-    Lease(#[from] LeaseError),
-    /// There is no such fragment.
-    #[error("there is no fragment {0}")]
-    NoFragment(FragmentId),
-    /// The version that was merged onto is not the one that is there.
-    #[error("fragment {fragment} is at version {actual}, and was merged onto version {expected}")]
-    Gap {
-        /// The fragment.
-        fragment: FragmentId,
-        /// The version that the entry is about.
-        expected: Version,
-        /// The version that is there.
-        actual: Version,
-    },
-    /// The body of an update is not there.
-    #[error("the update of learner {0} is missing: {1}")]
-    Missing(LearnerId, String),
-    /// The body of an update is not the one that was merged.
-    #[error("the update of learner {0} is damaged: its checksum is {1:016x} and was {2:016x}")]
-    Damaged(LearnerId, u64, u64),
-    /// The body of an update is none.
-    #[error("the update of learner {0} cannot be read: {1}")]
-    Body(LearnerId, QuantError),
-    /// It cannot be merged.
-    #[error(transparent)]
-    Merge(#[from] MergeError),
-    /// Merged again, it gives something else.
-    #[error(
-        "merged again, fragment {fragment} at version {version} has {what} {actual:016x} and had {expected:016x}"
-    )]
-    Diverged {
-        /// The fragment.
-        fragment: FragmentId,
-        /// The version.
-        version: Version,
-        /// What differs.
-        what: &'static str,
-        /// As it is now.
-        actual: u64,
-        /// As the tape has it.
-        expected: u64,
-    },
 }
 
 impl Recovery {
@@ -83,30 +35,26 @@ impl Recovery {
         Ok(Self { record, fragments, codec, states })
     }
 
-    /// Follows one entry. `body` gives what a learner sent for a merge, or says why it cannot. A merge is computed
-    /// again, and given, unless the fragment was further already.
+    /// Follows one entry. `body` gives the next of what is kept with it, of so many bytes, or says why it cannot: what
+    /// learners sent for a merge, in order, or what an undoing led to. A merge is computed again, and given, unless the
+    /// fragment was further already.
     ///
     /// # Errors
     /// Each variant of [`RecoveryError`]; then the run is where the entry before left it, as far as parameters go.
     pub fn follow(
         &mut self,
         entry: &Entry,
-        body: impl FnMut(&Part) -> Result<Vec<u8>, String>,
+        body: impl FnMut(usize) -> Result<Vec<u8>, String>,
     ) -> Result<Option<MergeOutcome>, RecoveryError> {
         let outcome = match entry {
             Entry::Merged(merge) => self.merge(merge, body)?,
+            Entry::Remade(remade) => self.remade(remade, body)?,
             _ => None,
         };
         let SyncerRecord { leases, ledger, spec, .. } = &mut self.record;
         books::follow(entry, leases, ledger, spec.model.context)?;
         self.turn(entry);
         Ok(outcome)
-    }
-
-    /// The length of the body of an update on `fragment`, in bytes; 0 if there is no such fragment.
-    #[must_use]
-    pub fn body_bytes(&self, fragment: FragmentId) -> usize {
-        self.fragments.segments(fragment).map_or(0, |segments| self.codec.body_bytes(segments))
     }
 
     /// The run as it is.
@@ -136,6 +84,9 @@ impl Recovery {
                 record.next_round = record.next_round.max(round.0 + 1);
                 record.next_fragment = FragmentId((fragment.0 + 1) % self.fragments.count());
             }
+            Entry::Remade(RemadeEntry { round, .. }) => {
+                record.next_round = record.next_round.max(round.0 + 1);
+            }
             Entry::Abandoned { round, .. } => {
                 record.rounds_abandoned += 1;
                 record.next_round = record.next_round.max(round.0 + 1);
@@ -147,6 +98,8 @@ impl Recovery {
             Entry::Finished => record.finished = true,
             Entry::Enrolled { .. }
             | Entry::Forgotten { .. }
+            | Entry::Blamed { .. }
+            | Entry::Pardoned { .. }
             | Entry::Restarted { .. }
             | Entry::Leased { .. }
             | Entry::Reported { .. }
@@ -158,67 +111,75 @@ impl Recovery {
     fn merge(
         &mut self,
         merge: &MergeEntry,
-        mut body: impl FnMut(&Part) -> Result<Vec<u8>, String>,
+        body: impl FnMut(usize) -> Result<Vec<u8>, String>,
     ) -> Result<Option<MergeOutcome>, RecoveryError> {
-        let &MergeEntry { round, fragment, base, version, rule, outer, absent, .. } = merge;
-        let no_fragment = || RecoveryError::NoFragment(fragment);
-        let segments = self.fragments.segments(fragment).ok_or_else(no_fragment)?;
-        let state = self.states.get_mut(usize::from(fragment.0)).ok_or_else(no_fragment)?;
-        if version <= state.version {
+        let &MergeEntry { fragment, version, .. } = merge;
+        let codec = self.codec;
+        let Some((segments, state)) = self.behind(fragment, version)? else { return Ok(None) };
+        let Some(outcome) = again(&codec, &segments, state, merge, &BTreeSet::new(), body)? else {
             return Ok(None);
-        }
-        if base != state.version {
-            return Err(RecoveryError::Gap { fragment, expected: base, actual: state.version });
-        }
-        let updates = merge.parts.iter().map(|part| {
-            let learner = part.learner;
-            let bytes = body(part).map_err(|why| RecoveryError::Missing(learner, why))?;
-            let sum = checksum(&bytes);
-            if sum != part.checksum {
-                return Err(RecoveryError::Damaged(learner, sum, part.checksum));
-            }
-            let body =
-                self.codec.check(segments, bytes).map_err(|error| RecoveryError::Body(learner, error))?;
-            let steps = part.reach_steps.unwrap_or(part.steps);
-            Ok(Weighted { learner, weight: part.weight, steps, body })
-        });
-        let updates = updates.collect::<Result<_, _>>()?;
-        let (codec, segments) = (self.codec, segments.to_vec());
-        // Copies of the state cost nothing, and this one is given up before the job changes it.
-        let before = std::mem::replace(state, FragmentState::new(Vec::new()));
-        let radii = merge.radii.clone();
-        let job = MergeJob {
-            round,
-            fragment,
-            state: before,
-            absent,
-            updates,
-            segments,
-            codec,
-            rule,
-            radii,
-            outer,
-            next: version,
         };
-        let outcome = match job.run() {
-            Ok(outcome) => outcome,
-            Err(failure) => {
-                *state = failure.state;
-                return Err(failure.error.into());
-            }
-        };
-        *state = outcome.state.clone();
         let found = [
             ("the change's checksum", outcome.checksum, merge.checksum),
             ("the digest of Θ̂", outcome.digest, merge.digest),
             ("the norm", outcome.norm.to_bits(), merge.norm.to_bits()),
         ];
-        match found.into_iter().find(|(_, actual, expected)| actual != expected) {
-            Some((what, actual, expected)) => {
-                Err(RecoveryError::Diverged { fragment, version, what, actual, expected })
-            }
-            None => Ok(Some(outcome)),
+        same(fragment, version, &found).map(|()| Some(outcome))
+    }
+
+    fn remade(
+        &mut self,
+        remade: &RemadeEntry,
+        body: impl FnMut(usize) -> Result<Vec<u8>, String>,
+    ) -> Result<Option<MergeOutcome>, RecoveryError> {
+        let (&RemadeEntry { round, fragment, base, version, .. }, codec) = (remade, self.codec);
+        let Some((segments, state)) = self.behind(fragment, version)? else { return Ok(None) };
+        at_base(fragment, base, state)?;
+        let [theta, momentum] = read_kept(remade, state.theta.len(), body)?;
+        let correction = Correction {
+            round,
+            fragment,
+            state: state.clone(),
+            theta,
+            momentum,
+            segments,
+            codec,
+            next: version,
+        };
+        let outcome = correction.run().map_err(|failure| RecoveryError::Merge(failure.error))?;
+        let found = [
+            ("the change's checksum", outcome.checksum, remade.checksum),
+            ("the digest of Θ̂", outcome.digest, remade.digest),
+        ];
+        same(fragment, version, &found)?;
+        *state = outcome.state.clone();
+        Ok(Some(outcome))
+    }
+
+    /// The segments of `fragment` and its state, if that is before `version`.
+    fn behind(
+        &mut self,
+        fragment: FragmentId,
+        version: Version,
+    ) -> Result<Option<(Vec<Segment>, &mut FragmentState)>, RecoveryError> {
+        let no_fragment = || RecoveryError::NoFragment(fragment);
+        let segments = self.fragments.segments(fragment).ok_or_else(no_fragment)?.to_vec();
+        let state = self.states.get_mut(usize::from(fragment.0)).ok_or_else(no_fragment)?;
+        Ok((version > state.version).then_some((segments, state)))
+    }
+}
+
+/// Whether what was computed again is what it was: what it is, how it is now, and as the tape has it.
+fn same(
+    fragment: FragmentId,
+    version: Version,
+    found: &[(&'static str, u64, u64)],
+) -> Result<(), RecoveryError> {
+    match found.iter().find(|(_, actual, expected)| actual != expected) {
+        Some(&(what, actual, expected)) => {
+            Err(RecoveryError::Diverged { fragment, version, what, actual, expected })
         }
+        None => Ok(()),
     }
 }
 

@@ -192,6 +192,9 @@ impl Syncer {
             Err(failure) => failure.fragment,
         };
         let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
+        if rounds.is_remaking() {
+            return self.on_remade(now, fragment, merged);
+        }
         match merged {
             Ok(outcome) => {
                 if let Some(merge) = rounds.merged(now, outcome) {
@@ -265,15 +268,7 @@ impl Syncer {
         settled.into_iter().for_each(|settled| self.settle(settled));
         let clock_tokens = self.ledger().clock_tokens();
         let run = self.run;
-        let merged = Merged { run, fragment, base, version, clock_tokens, body, checksum, digest };
-        let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
-        if !audience.change.is_empty() {
-            self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
-        }
-        if !audience.behind.is_empty() {
-            let behind = Message::Behind { run, fragment, version };
-            self.out.push_back(Output::Broadcast(audience.behind, behind));
-        }
+        self.publish(now, Merged { run, fragment, base, version, clock_tokens, body, checksum, digest });
         self.event(Event::Merged {
             round,
             fragment,
@@ -287,8 +282,21 @@ impl Syncer {
         });
     }
 
+    /// Tells those who hold a fragment of its new version.
+    pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
+        let (run, fragment, version) = (self.run, merged.fragment, merged.version);
+        let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
+        if !audience.change.is_empty() {
+            self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
+        }
+        if !audience.behind.is_empty() {
+            let behind = Message::Behind { run, fragment, version };
+            self.out.push_back(Output::Broadcast(audience.behind, behind));
+        }
+    }
+
     /// Books the fate of an update and tells its learner.
-    fn settle(&mut self, settled: Settled) {
+    pub(super) fn settle(&mut self, settled: Settled) {
         let Settled { round, fragment, learner, serial, tokens, fate } = settled;
         self.books.settle(&settled);
         if let Some(conn) = self.roster.conn(learner) {
@@ -328,7 +336,7 @@ impl Syncer {
     }
 
     /// Whether `learner` has yet to prove itself, beside those who are there.
-    fn is_newcomer(&self, learner: LearnerId) -> bool {
+    pub(super) fn is_newcomer(&self, learner: LearnerId) -> bool {
         self.ledger().is_newcomer(learner, self.longest_ms)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::diloco::Entry;
+use crate::diloco::{Entry, MergeEntry, RemadeEntry};
 use crate::wire::{ConnId, FragmentId, Message};
 
 /// Holds back what is to be told until all that was decided before is safe. What comes out is in the order in which it
@@ -37,8 +37,8 @@ impl<T> Gate<T> {
     pub fn decide(&mut self, entry: &Entry) -> u64 {
         self.decided += 1;
         match entry {
-            Entry::Merged(merge) => {
-                if let Some(version) = self.versions.get_mut(usize::from(merge.fragment.0)) {
+            Entry::Merged(MergeEntry { fragment, .. }) | Entry::Remade(RemadeEntry { fragment, .. }) => {
+                if let Some(version) = self.versions.get_mut(usize::from(fragment.0)) {
                     *version = self.decided;
                 }
             }

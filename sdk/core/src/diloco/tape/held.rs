@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Blobs, Place, Row, Tape};
-use crate::diloco::{Entry, MergeEntry};
+use crate::diloco::{Entry, MergeEntry, RemadeEntry};
 use crate::wire::Round;
 
 /// What there is to write.
@@ -49,7 +49,7 @@ impl Held {
             *place = Some(store.append_bodies(bodies)?);
         }
         for row in &mut rows {
-            if let Entry::Merged(MergeEntry { round, .. }) = &row.entry {
+            if let Entry::Merged(MergeEntry { round, .. }) | Entry::Remade(RemadeEntry { round, .. }) = &row.entry {
                 row.place = self.0.get(round).and_then(|(_, place)| *place);
             }
         }
@@ -64,7 +64,10 @@ impl Held {
             store.append_rows(&rows)?;
         }
         for row in &rows {
-            if let Entry::Merged(MergeEntry { round, .. }) | Entry::Abandoned { round, .. } = &row.entry {
+            if let Entry::Merged(MergeEntry { round, .. })
+            | Entry::Remade(RemadeEntry { round, .. })
+            | Entry::Abandoned { round, .. } = &row.entry
+            {
                 self.0.remove(round);
             }
         }

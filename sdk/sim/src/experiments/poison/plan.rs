@@ -3,7 +3,7 @@
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::diloco::{Influence, MergeRule};
 use archipelago_sim::lab::Recipe;
-use archipelago_sim::world::{Fault, Lie, Poison};
+use archipelago_sim::world::{Fault, Lie, LookSpec, Poison};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -13,6 +13,9 @@ use crate::experiments::training::Experiment;
 
 /// Identities that one hostile machine throws away in a run, one after the other.
 const IDENTITIES: u64 = 6;
+
+/// How often the loss is looked at in a run in which all are honest, to undo what did harm to it.
+const LOOKS: u64 = 25;
 
 /// What hostile learners do.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -77,8 +80,10 @@ pub enum Arm {
     Mean,
     /// Radial averaging as the paper has it, without any bound
     Rda,
-    /// What a syncer does by default
+    /// What a syncer does by default, but for what it undoes
     Ours,
+    /// The same, and what did harm to the held-out loss is undone
+    Undo,
 }
 
 impl Arm {
@@ -88,6 +93,7 @@ impl Arm {
             Self::Mean => "mean",
             Self::Rda => "rda",
             Self::Ours => "ours",
+            Self::Undo => "undo",
         }
     }
 
@@ -101,7 +107,7 @@ impl Arm {
         let merge = match self {
             Self::Mean => MergeRule::Mean,
             Self::Rda => MergeRule::Radial,
-            Self::Ours => return,
+            Self::Ours | Self::Undo => return,
         };
         *syncer = SyncerConfig { merge, influence: free, norm_ratio_max: 0.0, ..*syncer };
     }
@@ -198,6 +204,11 @@ impl<'a> Plan<'a> {
             machine.jitter = args.step_jitter;
         }
         arm.change(&mut recipe.syncer);
+        let step_ms = args.training.step_ms;
+        recipe.undo = (arm == Arm::Undo).then(|| LookSpec {
+            every_ms: (args.steps * step_ms / LOOKS).max(1),
+            trial_ms: step_ms,
+        });
         Ok(recipe)
     }
 }

@@ -1,5 +1,7 @@
 //! One picture for each way of merging: the loss over the share of hostile learners.
 
+use clap::ValueEnum;
+
 use super::plan::{Arm, Attack, Cell};
 use crate::experiments::lines::Found;
 use crate::experiments::{Axis, Mark, Plot, Scale, Series};
@@ -22,14 +24,15 @@ pub(super) fn plots(cells: &[Cell], found: &Found) -> Vec<Plot> {
             series: (0..).zip(attacks).map(|(i, attack)| series(i, attack, &cells, found)).collect(),
         })
     };
-    [Arm::Mean, Arm::Rda, Arm::Ours].into_iter().filter_map(plot).collect()
+    Arm::value_variants().iter().copied().filter_map(plot).collect()
 }
 
 fn title(arm: Arm) -> &'static str {
     match arm {
         Arm::Mean => "Weighted mean, no bounds",
         Arm::Rda => "Radial averaging as published, no bounds",
-        Arm::Ours => "As by default",
+        Arm::Ours => "As by default, nothing undone",
+        Arm::Undo => "As by default, harm undone",
     }
 }
 

@@ -1,0 +1,163 @@
+//! When a loss is out of what is usual, and the last moment at which it was not.
+
+use std::collections::VecDeque;
+
+/// Losses that are remembered, to know what is usual. Constant of ours.
+const LOSSES_KEPT: usize = 8;
+/// A loss may rise by this part of the lowest that is remembered, or by so many of the largest rises between two that
+/// are, before it is out of what is usual. Constants of ours.
+const RISE_RATIO_MAX: f64 = 0.02;
+const RISES_MAX: f64 = 3.0;
+/// A moment whose loss is no more than this part above that of the one that is held takes its place. Constant of ours.
+const AS_GOOD_RATIO: f64 = 0.005;
+
+/// Watches a loss as it is measured, and holds on to the last moment `M` that was a good one.
+///
+/// A loss that creeps up does not move the moment on: what is held is about the best of the last few, so that what did
+/// harm a little at a time is after it.
+#[derive(Clone, Debug)]
+pub struct Lookout<M> {
+    /// Oldest first.
+    losses: VecDeque<f64>,
+    held: Option<(f64, M)>,
+    /// Measurements since that moment.
+    age: usize,
+}
+
+impl<M> Default for Lookout<M> {
+    fn default() -> Self {
+        Self { losses: VecDeque::new(), held: None, age: 0 }
+    }
+}
+
+impl<M> Lookout<M> {
+    /// One that knows what was usual, oldest first, and no moment yet.
+    #[must_use]
+    pub fn after(losses: impl IntoIterator<Item = f64>) -> Self {
+        let mut kept: VecDeque<f64> = losses.into_iter().filter(|loss| loss.is_finite()).collect();
+        kept.drain(..kept.len().saturating_sub(LOSSES_KEPT));
+        Self { losses: kept, ..Self::default() }
+    }
+
+    /// Takes in the loss that was measured at `moment`, in nats per token. If it is out of what is usual it does not
+    /// count, and the loss at the last good moment is given, with that moment.
+    pub fn look(&mut self, loss: f64, moment: M) -> Option<(f64, &M)> {
+        if !self.is_usual(loss) {
+            if self.held.is_none() {
+                self.wait_for_another(loss, moment);
+                return None;
+            }
+            return self.held.as_ref().map(|(good, held)| (*good, held));
+        }
+        self.losses.push_back(loss);
+        if self.losses.len() > LOSSES_KEPT {
+            self.losses.pop_front();
+        }
+        self.age += 1;
+        let is_as_good = self.held.as_ref().is_none_or(|(held, _)| loss <= held * (1.0 + AS_GOOD_RATIO));
+        if is_as_good || self.age >= LOSSES_KEPT {
+            self.hold(loss, moment);
+        }
+        None
+    }
+
+    /// What was usual is not any more: the run goes on from `moment`, whatever its loss.
+    pub fn begin_anew(&mut self, loss: f64, moment: M) {
+        self.losses.clear();
+        self.held = None;
+        if loss.is_finite() {
+            self.losses.push_back(loss);
+            self.hold(loss, moment);
+        }
+    }
+
+    /// The moment that is held.
+    #[must_use]
+    pub fn held(&self) -> Option<&M> {
+        self.held.as_ref().map(|(_, moment)| moment)
+    }
+
+    /// There is no moment to go back to. After a while what there is has to do.
+    fn wait_for_another(&mut self, loss: f64, moment: M) {
+        self.age += 1;
+        if self.age > LOSSES_KEPT {
+            self.begin_anew(loss, moment);
+        }
+    }
+
+    fn hold(&mut self, loss: f64, moment: M) {
+        (self.held, self.age) = (Some((loss, moment)), 0);
+    }
+
+    fn is_usual(&self, loss: f64) -> bool {
+        let Some(low) = self.losses.iter().copied().reduce(f64::min) else { return loss.is_finite() };
+        let rises = self.losses.iter().zip(self.losses.iter().skip(1)).map(|(before, after)| after - before);
+        let rise = rises.fold(0.0, f64::max);
+        loss.is_finite() && loss - low <= (RISE_RATIO_MAX * low).max(RISES_MAX * rise)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(losses: &[f64]) -> Lookout<usize> {
+        let mut lookout = Lookout::default();
+        for (at, &loss) in losses.iter().enumerate() {
+            assert_eq!(lookout.look(loss, at), None, "{loss} is usual");
+        }
+        lookout
+    }
+
+    #[test]
+    fn a_rise_is_seen_with_the_moment_before_it() {
+        let mut lookout = after(&[5.5, 4.0, 3.0, 2.8]);
+        assert_eq!(lookout.look(2.9, 4), Some((2.8, &3)));
+        assert_eq!(lookout.look(f64::NAN, 5), Some((2.8, &3)));
+        assert_eq!(lookout.look(2.81, 6), None, "and what does not count is forgotten");
+    }
+
+    #[test]
+    fn a_loss_that_goes_up_and_down_may_do_so() {
+        let mut lookout = after(&[2.0, 2.03, 2.0, 2.02, 2.01]);
+        assert_eq!(lookout.look(2.08, 5), None, "three times the rise that there was");
+        assert!(lookout.look(2.3, 6).is_some());
+    }
+
+    #[test]
+    fn what_creeps_up_leaves_the_moment_where_it_was_best() {
+        let mut lookout = after(&[2.0, 2.0, 2.015, 2.03]);
+        assert_eq!(lookout.held(), Some(&1));
+        assert_eq!(lookout.look(2.09, 4), Some((2.0, &1)));
+    }
+
+    #[test]
+    fn no_moment_is_held_for_ever() {
+        let mut losses = vec![2.0];
+        losses.resize(LOSSES_KEPT, 2.03);
+        assert_eq!(after(&losses).held(), Some(&0));
+        losses.push(2.03);
+        assert_eq!(after(&losses).held(), Some(&LOSSES_KEPT));
+    }
+
+    #[test]
+    fn the_first_loss_is_what_there_is() {
+        let mut lookout = Lookout::default();
+        assert_eq!(lookout.look(f64::INFINITY, 0), None);
+        assert_eq!(lookout.held(), None, "a moment without a loss is none");
+        assert_eq!(lookout.look(7.0, 1), None);
+        lookout.begin_anew(9.0, 2);
+        assert_eq!(lookout.look(9.9, 4), Some((9.0, &2)));
+        let mut lookout = Lookout::after([3.0, 2.0]);
+        for at in 0..LOSSES_KEPT {
+            assert_eq!(lookout.look(5.0, at), None, "there is nothing to go back to");
+            assert_eq!(lookout.held(), None, "it is worse than before the start");
+        }
+        assert_eq!(lookout.look(5.0, 9), None);
+        assert_eq!(lookout.held(), Some(&9), "it does not become as it was");
+        let mut lookout = Lookout::default();
+        lookout.begin_anew(9.0, 2);
+        assert_eq!(lookout.held(), Some(&2));
+        assert_eq!(lookout.look(9.1, 3), None);
+    }
+}

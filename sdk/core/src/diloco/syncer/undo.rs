@@ -1,0 +1,145 @@
+//! Undoing merges that did harm: whom it was that did it is found outside, by measuring, see [`super::Blame`].
+//!
+//! Each fragment goes back to where it was before, and through its merges again without the culprits, as soon as no
+//! round of it is under way. Learners are led there as they are by a merge, and none of them has to know.
+
+use std::collections::BTreeSet;
+
+use super::{Event, Output, Remake, RemakeJob, Syncer, Undo};
+use crate::diloco::{
+    Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, RemadeEntry, Remade, Rounds,
+};
+use crate::wire::{FragmentId, LearnerId, Merged, Millis};
+
+/// A learner whose updates did harm so often is out until the owner lets it back.
+pub const HARMS_MAX: u32 = 2;
+/// For so long is one away whose updates did harm for the first time, in milliseconds.
+pub(super) const AWAY_MS: u32 = PROBATION_MS as u32;
+
+/// How far a run trusts a learner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// It has yet to prove itself: its updates count little.
+    Probation,
+    /// Its updates count in full.
+    Trusted,
+    /// Its updates did harm once: it proves itself anew.
+    Suspect,
+    /// Its updates did harm, and none are taken for a while, or until the owner lets it back.
+    Out,
+}
+
+/// What is still to be undone.
+#[derive(Debug, Default)]
+pub(super) struct Undoing {
+    /// Where each fragment goes back to, `[P]`; `None` for one that has.
+    from: Vec<Option<FragmentState>>,
+    after: u64,
+    without: BTreeSet<LearnerId>,
+}
+
+impl Syncer {
+    /// How far `learner` is trusted at `now`.
+    #[must_use]
+    pub fn trust(&self, now: Millis, learner: LearnerId) -> Trust {
+        let harms = self.harms(learner);
+        if harms >= HARMS_MAX || (harms > 0 && self.returns(now, learner).is_some()) {
+            return Trust::Out;
+        }
+        match (self.is_newcomer(learner), harms) {
+            (false, _) => Trust::Trusted,
+            (true, 0) => Trust::Probation,
+            (true, _) => Trust::Suspect,
+        }
+    }
+
+    /// Whether a fragment is still to be undone, or just being so: until then Θ is not what it will be.
+    #[must_use]
+    pub fn is_undoing(&self) -> bool {
+        self.undoing.from.iter().any(Option::is_some) || self.rounds.iter().any(Rounds::is_remaking)
+    }
+
+    /// How often updates of `learner` did harm, and were not forgiven.
+    pub(super) fn harms(&self, learner: LearnerId) -> u32 {
+        self.ledger().account(learner).map_or(0, |account| account.harms)
+    }
+
+    /// Sends the culprits away, and has all fragments made again without them.
+    pub(super) fn on_undo(&mut self, now: Millis, Undo { from, after, culprits }: Undo) {
+        let culprits: BTreeSet<_> = culprits.into_iter().filter(|learner| self.knows(*learner)).collect();
+        if culprits.is_empty() || from.len() != self.rounds.len() || self.schedule.is_over() {
+            return;
+        }
+        for &learner in &culprits {
+            let waiting: Vec<_> = self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
+            waiting.into_iter().for_each(|settled| self.settle(settled));
+            self.books.blame(learner);
+            self.roster.send_away(now, learner, AWAY_MS);
+            self.books.note(Entry::Dropped { learner, wait_ms: AWAY_MS });
+            self.event(Event::Blamed { learner, harms: self.harms(learner) });
+            if let Some(conn) = self.roster.conn(learner) {
+                self.turn_out(conn, self.harms(learner));
+            }
+        }
+        self.undoing.without.extend(culprits);
+        (self.undoing.from, self.undoing.after) = (from.into_iter().map(Some).collect(), after);
+        self.measure();
+    }
+
+    /// Has each fragment made again that is to be and has no round under way.
+    pub(super) fn remake_due(&mut self, now: Millis) {
+        let codec = self.verifier.codec();
+        for ((fragment, rounds), from) in self.fragments.ids().zip(&mut self.rounds).zip(&mut self.undoing.from) {
+            if !rounds.is_idle() {
+                continue;
+            }
+            let Some(from) = from.take() else { continue };
+            let without = &self.undoing.without;
+            let round = self.schedule.take_round();
+            let Some(state) = rounds.remake(now, round, without.clone()) else { continue };
+            let remake = Remake::new(&self.fragments, codec, (fragment, from), without.clone(), state.version);
+            let job = remake.map(|remake| RemakeJob { remake, after: self.undoing.after, round, now: state });
+            self.out.extend(job.map(|job| Output::Remake(Box::new(job))));
+        }
+        if !self.is_undoing() {
+            self.undoing = Undoing::default();
+        }
+    }
+
+    /// What undoing a fragment led to.
+    pub(super) fn on_remade(
+        &mut self,
+        now: Millis,
+        fragment: FragmentId,
+        remade: Result<MergeOutcome, Box<MergeFailure>>,
+    ) {
+        let Some(rounds) = self.rounds.get_mut(usize::from(fragment.0)) else { return };
+        match remade {
+            Ok(outcome) => {
+                let Some(Remade { entry, body, sync_ms }) = rounds.remade(now, outcome) else { return };
+                let RemadeEntry { round, base, version, checksum, digest, norm, .. } = entry;
+                self.books.note(Entry::Remade(entry));
+                let (run, clock_tokens) = (self.run, self.ledger().clock_tokens());
+                let merged = Merged { run, fragment, base, version, clock_tokens, body, checksum, digest };
+                self.publish(now, merged);
+                self.event(Event::Remade { round, fragment, version, norm, sync_ms });
+            }
+            Err(failure) => self.not_remade(*failure),
+        }
+    }
+
+    /// Nobody does `job`: its fragment stays as it is.
+    pub(super) fn give_back(&mut self, job: RemakeJob) {
+        let RemakeJob { round, now, .. } = job;
+        let (fragment, error) = (job.remake.theta().0, MergeError::Unread);
+        self.not_remade(MergeFailure { round, fragment, state: now, error });
+    }
+
+    fn not_remade(&mut self, failure: MergeFailure) {
+        let (round, fragment, error) = (failure.round, failure.fragment, failure.error.to_string());
+        let rounds = self.rounds.get_mut(usize::from(fragment.0));
+        if rounds.is_some_and(|rounds| rounds.not_remade(failure)) {
+            self.event(Event::MergeFailed { round, fragment, error });
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Who did harm to the held-out loss: merges made again from the tape without somebody, and measured.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use archipelago::diloco::syncer::{Blame, Lookout, Remake, Verdict};
+use archipelago::diloco::{FragmentState, LearnerId, RunId, Version};
+
+use super::LossMeter;
+use crate::actor::{Judgement, Subject};
+use crate::errors::ServerError;
+use crate::store::Store;
+use crate::tape;
+
+/// Learners that are tried at most: to find out about more would take longer than the harm is worth.
+const SUSPECTS_MAX: usize = 256;
+
+/// The fragments at a measurement, and the newest decision by then.
+#[derive(Clone, Debug)]
+struct Moment {
+    seq: u64,
+    states: Vec<FragmentState>,
+}
+
+/// Judges held-out losses as they are measured.
+pub struct Judge {
+    store: Arc<Store>,
+    run: RunId,
+    lookout: Lookout<Moment>,
+}
+
+impl Judge {
+    /// A judge of the run in the folder of `store`, which knows what was usual before it: `losses`, oldest first.
+    #[must_use]
+    pub fn new(store: Arc<Store>, run: RunId, losses: impl IntoIterator<Item = f32>) -> Self {
+        let lookout = Lookout::after(losses.into_iter().map(f64::from));
+        Self { store, run, lookout }
+    }
+
+    /// Judges the `loss` of `subject`. If it is out of what is usual, `meter` measures what it would be without each of
+    /// those who sent something since all was well.
+    ///
+    /// # Errors
+    /// `Disk`, `DirCorrupt`: the tape cannot be read; then nobody is blamed.
+    pub fn judge(
+        &mut self,
+        loss: f32,
+        subject: &Subject,
+        meter: &mut LossMeter,
+    ) -> Result<Judgement, ServerError> {
+        let moment = Moment { seq: subject.seq, states: subject.states.clone() };
+        let bad = f64::from(loss);
+        let Some((good, from)) = self.lookout.look(bad, moment.clone()) else {
+            let seq = self.lookout.held().map_or(subject.seq, |held| held.seq);
+            return Ok(Judgement::Well { seq });
+        };
+        let from = from.clone();
+        let found = self.search((good, bad), &from, subject, meter);
+        let losses = (good as f32, loss);
+        let found = found.inspect_err(|_| self.lookout.begin_anew(bad, moment.clone()))?;
+        Ok(match found {
+            Some(Verdict { culprits, loss }) => {
+                let Moment { seq, states } = from;
+                Judgement::Harm { from: states, after: seq, culprits, losses, without: loss as f32 }
+            }
+            None => {
+                self.lookout.begin_anew(bad, moment);
+                Judgement::Unexplained { losses, seq: subject.seq }
+            }
+        })
+    }
+
+    fn search(
+        &self,
+        (good, bad): (f64, f64),
+        from: &Moment,
+        subject: &Subject,
+        meter: &mut LossMeter,
+    ) -> Result<Option<Verdict>, ServerError> {
+        let senders = tape::senders_between(&self.store, self.run, from.seq, subject.seq)?;
+        if senders.len() > SUSPECTS_MAX {
+            return Ok(None);
+        }
+        let mut blame = Blame::new(good, bad, senders);
+        while let Some(without) = blame.next() {
+            let theta = self.without(&without, from, subject)?;
+            blame.measured(meter.loss(&theta)?.into());
+        }
+        Ok(blame.verdict())
+    }
+
+    /// Θ of `subject`, flat, had these sent nothing since `from`.
+    fn without(
+        &self,
+        without: &BTreeSet<LearnerId>,
+        from: &Moment,
+        subject: &Subject,
+    ) -> Result<Vec<f32>, ServerError> {
+        let until: Vec<Version> = subject.states.iter().map(|state| state.version).collect();
+        let mut remakes = Remake::all(&subject.fragments, subject.codec, &from.states, without, &until);
+        tape::remake(&self.store, self.run, &mut remakes, from.seq)?;
+        let mut flat = vec![0.0; subject.params()];
+        for remake in &remakes {
+            let (fragment, theta) = remake.theta();
+            subject.fragments.scatter(fragment, theta, &mut flat);
+        }
+        Ok(flat)
+    }
+}

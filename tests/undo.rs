@@ -1,0 +1,155 @@
+//! Harm to the loss: who did it is found, sent away and remembered, and what it did is undone.
+
+use archipelago::diloco::syncer::{Event, Trust};
+use archipelago::wire::{LearnerId, Millis};
+use archipelago_sim::world::{Fault, Harm, Lie, LookSpec, LossOf, MachineSpec, Poison, Toy, World};
+use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
+
+const HONEST: u32 = 6;
+/// Who turns against the others once it is trusted.
+const TRAITOR: u32 = HONEST;
+/// When it does, in milliseconds.
+const TURNS_MS: u64 = 60_000;
+
+fn look() -> LookSpec {
+    LookSpec { every_ms: 2_000, trial_ms: 20 }
+}
+
+fn toy_loss() -> Box<LossOf> {
+    Box::new(|theta| Toy::loss(theta).into())
+}
+
+/// Honest machines and one that turns against them, watched from the beginning.
+fn betrayed(seed: u64, lie: Lie) -> World {
+    let mut toys = Toys::new(0);
+    toys.machines = vec![MachineSpec::default(); HONEST as usize + 1];
+    let mut world = toys.world(seed);
+    world.watch_loss(look(), toy_loss());
+    world.plan(Millis(TURNS_MS), Fault::Poison(TRAITOR, Some(Poison::Lie(lie))));
+    world
+}
+
+fn learner_on(world: &World, machine: u32) -> LearnerId {
+    let learners = world.syncer().unwrap().learners();
+    let ids: Vec<LearnerId> = learners.map(|learner| learner.learner).collect();
+    ids.into_iter().find(|&learner| world.machine_of(learner) == Some(machine)).unwrap()
+}
+
+/// Waits until somebody is blamed, and gives what was seen.
+fn harm(world: &mut World, seed: u64) -> Harm {
+    for _ in 0..240 {
+        watch(world, seed, 500);
+        if let Some(harm) = world.take_harms().into_iter().find(|harm| !harm.culprits.is_empty()) {
+            return harm;
+        }
+    }
+    panic!("seed {seed}: nobody was blamed: {}", brief(world))
+}
+
+/// Turns of all fragments that were merged or made again since this was asked last.
+fn turns(world: &mut World) -> u64 {
+    let fragments = u64::from(world.syncer().unwrap().fragments().count());
+    let events = world.take_events();
+    let versions = events
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::Merged { .. } | Event::Remade { .. }))
+        .count() as u64;
+    versions / fragments
+}
+
+/// Goal: whatever a trusted learner does to the loss is over within three turns of the blame, for those who train, too.
+#[test]
+fn harm_is_found_and_undone_within_three_turns() {
+    for_seeds(5, |seed| {
+        for lie in [Lie::Reaches, Lie::Times(-30)] {
+            let mut world = betrayed(seed, lie);
+            watch(&mut world, seed, TURNS_MS);
+            assert_eq!(
+                world.syncer().unwrap().trust(world.now(), learner_on(&world, TRAITOR)),
+                Trust::Trusted,
+                "seed {seed}"
+            );
+            let Harm { losses: (good, bad, better), culprits, .. } = harm(&mut world, seed);
+            assert_eq!(culprits, [learner_on(&world, TRAITOR)], "seed {seed}, {lie:?}");
+            let better = better.unwrap();
+            assert!(bad > 1.02 * good && better < good + 0.2 * (bad - good), "{good} {bad} {better}");
+
+            turns(&mut world);
+            let mut passed = 0;
+            while passed < 3 {
+                watch(&mut world, seed, 50);
+                passed += turns(&mut world);
+            }
+            let now = f64::from(loss(&world));
+            assert!(now < good + 0.2 * (bad - good), "seed {seed}, {lie:?}: {good} → {bad} → {now}");
+            for machine in 0..HONEST {
+                let theta = world.params(machine).unwrap();
+                let theirs = f64::from(Toy::loss(theta));
+                assert!(theirs < 2.0 * good + 0.2 * (bad - good), "seed {seed}, machine {machine}: {theirs}");
+            }
+        }
+    });
+}
+
+/// Goal: who did harm is away, and it is held against it by the next process too.
+#[test]
+fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
+    for_seeds(5, |seed| {
+        let mut world = betrayed(seed, Lie::Reaches);
+        watch(&mut world, seed, TURNS_MS);
+        harm(&mut world, seed);
+        watch(&mut world, seed, 1_000);
+        let culprit = learner_on(&world, TRAITOR);
+        let trust = |world: &World| world.syncer().unwrap().trust(world.now(), culprit);
+        assert_eq!(trust(&world), Trust::Out, "seed {seed}");
+        let before = world.tokens_merged(TRAITOR);
+        world.inject(Fault::CrashSyncer);
+        world.run_for(200);
+        world.inject(Fault::RestartSyncer);
+        watch(&mut world, seed, 30_000);
+        assert_eq!(trust(&world), Trust::Out, "seed {seed}");
+        assert_eq!(world.tokens_merged(TRAITOR), before, "seed {seed}: nothing of it is merged");
+        assert!(loss(&world) < 0.05, "seed {seed}: {}", brief(&world));
+    });
+}
+
+/// Goal: a crash at any moment of an undoing loses nothing that was told, and what was undone stays so.
+#[test]
+fn crashes_amid_an_undoing_lose_nothing() {
+    for_seeds(20, |seed| {
+        let mut world = betrayed(seed, Lie::Times(-30));
+        watch(&mut world, seed, TURNS_MS);
+        harm(&mut world, seed);
+        // Trials, jobs and rows of all fragments take some tens of milliseconds.
+        world.run_for(seed * 13 % 250);
+        world.inject(Fault::CrashSyncer);
+        world.run_for(300);
+        world.inject(Fault::RestartSyncer);
+        watch(&mut world, seed, 60_000);
+        assert!(world.refusals().is_empty(), "seed {seed}: {:?}", world.refusals());
+        assert!(loss(&world) < 0.1, "seed {seed}: {}", brief(&world));
+    });
+}
+
+/// Goal: of honest learners, near and far, fast and slow, early and late, killed and started again, hardly anybody is
+/// ever blamed.
+#[test]
+fn honest_learners_are_hardly_ever_blamed() {
+    let (mut blamed, mut learners, mut looks) = (0, 0, 0);
+    for seed in 0..60 {
+        let toys = crowd(seed);
+        let machines = toys.machines.len() as u32;
+        let mut world = toys.world(seed);
+        world.watch_loss(look(), toy_loss());
+        for round in 0..6 {
+            world.run_for(15_000);
+            world.kill(round % machines);
+            world.run_for(5_000);
+            world.restart(round % machines);
+            check(&world, seed);
+        }
+        blamed += world.take_harms().iter().map(|harm| harm.culprits.len()).sum::<usize>();
+        (learners, looks) = (learners + machines as usize, looks + 60);
+    }
+    assert!(blamed * 100 < learners, "{blamed} of {learners} honest learners in {looks} looks");
+}
