@@ -15,14 +15,19 @@ fn look() -> LookSpec {
     LookSpec { every_ms: 2_000, trial_ms: 20 }
 }
 
+/// The loss that cannot be trained away, as that of a language has: what a toy's noise does is little beside it.
+const FLOOR: f64 = 0.1;
+
 fn toy_loss() -> Box<LossOf> {
-    Box::new(|theta| Toy::loss(theta).into())
+    Box::new(|theta| FLOOR + f64::from(Toy::loss(theta)))
 }
 
-/// Honest machines and one that turns against them, watched from the beginning.
+/// Honest machines and one that turns against them, watched from the beginning. Nothing bounds what an update does:
+/// this is about what bounds let through.
 fn betrayed(seed: u64, lie: Lie) -> World {
     let mut toys = Toys::new(0);
     toys.machines = vec![MachineSpec::default(); HONEST as usize + 1];
+    toys.syncer.norm_ratio_max = 0.0;
     let mut world = toys.world(seed);
     world.watch_loss(look(), toy_loss());
     world.plan(Millis(TURNS_MS), Fault::Poison(TRAITOR, Some(Poison::Lie(lie))));
@@ -46,15 +51,20 @@ fn harm(world: &mut World, seed: u64) -> Harm {
     panic!("seed {seed}: nobody was blamed: {}", brief(world))
 }
 
-/// Turns of all fragments that were merged or made again since this was asked last.
-fn turns(world: &mut World) -> u64 {
-    let fragments = u64::from(world.syncer().unwrap().fragments().count());
-    let events = world.take_events();
-    let versions = events
-        .iter()
-        .filter(|(_, event)| matches!(event, Event::Merged { .. } | Event::Remade { .. }))
-        .count() as u64;
-    versions / fragments
+/// Lets so many turns of all fragments pass, each of them merged or made again.
+fn turn(world: &mut World, seed: u64, turns: usize) {
+    let fragments = usize::from(world.syncer().unwrap().fragments().count());
+    world.take_events();
+    let mut versions = 0;
+    for _ in 0..1_000 {
+        watch(world, seed, 50);
+        let is_version = |event: &Event| matches!(event, Event::Merged { .. } | Event::Remade { .. });
+        versions += world.take_events().iter().filter(|(_, event)| is_version(event)).count();
+        if versions >= turns * fragments {
+            return;
+        }
+    }
+    panic!("seed {seed}: the run stands still: {}", brief(world));
 }
 
 /// Goal: whatever a trusted learner does to the loss is over within three turns of the blame, for those who train, too.
@@ -74,18 +84,13 @@ fn harm_is_found_and_undone_within_three_turns() {
             let better = better.unwrap();
             assert!(bad > 1.02 * good && better < good + 0.2 * (bad - good), "{good} {bad} {better}");
 
-            turns(&mut world);
-            let mut passed = 0;
-            while passed < 3 {
-                watch(&mut world, seed, 50);
-                passed += turns(&mut world);
-            }
-            let now = f64::from(loss(&world));
-            assert!(now < good + 0.2 * (bad - good), "seed {seed}, {lie:?}: {good} → {bad} → {now}");
+            turn(&mut world, seed, 3);
+            let now = FLOOR + f64::from(loss(&mut world));
+            assert!(now < good + f64::max(0.2 * (bad - good), 0.03 * good), "seed {seed}, {lie:?}: {good} → {bad} → {now}");
             for machine in 0..HONEST {
                 let theta = world.params(machine).unwrap();
-                let theirs = f64::from(Toy::loss(theta));
-                assert!(theirs < 2.0 * good + 0.2 * (bad - good), "seed {seed}, machine {machine}: {theirs}");
+                let theirs = FLOOR + f64::from(Toy::loss(theta));
+                assert!(theirs < 1.1 * good + 0.2 * (bad - good), "seed {seed}, machine {machine}: {theirs}");
             }
         }
     });
@@ -109,7 +114,7 @@ fn a_culprit_is_sent_away_and_remembered_over_a_restart() {
         watch(&mut world, seed, 30_000);
         assert_eq!(trust(&world), Trust::Out, "seed {seed}");
         assert_eq!(world.tokens_merged(TRAITOR), before, "seed {seed}: nothing of it is merged");
-        assert!(loss(&world) < 0.05, "seed {seed}: {}", brief(&world));
+        assert!(loss(&mut world) < 0.05, "seed {seed}: {}", brief(&world));
     });
 }
 
@@ -127,7 +132,7 @@ fn crashes_amid_an_undoing_lose_nothing() {
         world.inject(Fault::RestartSyncer);
         watch(&mut world, seed, 60_000);
         assert!(world.refusals().is_empty(), "seed {seed}: {:?}", world.refusals());
-        assert!(loss(&world) < 0.1, "seed {seed}: {}", brief(&world));
+        assert!(loss(&mut world) < 0.1, "seed {seed}: {}", brief(&world));
     });
 }
 

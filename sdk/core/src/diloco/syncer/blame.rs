@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use crate::wire::LearnerId;
 
-/// A culprit answers for at least this part of what the loss is still above the good one. Constant of ours.
-const PART_MIN: f64 = 0.1;
-/// The same where there are only two, of whom chance alone makes one look worse than the other.
-const PART_MIN_OF_TWO: f64 = 0.8;
-/// To leave out a culprit changes the loss at least so many times as much as to leave out the median learner: what
-/// that changes is noise. Constant of ours.
-const NOISE_RATIO: f64 = 4.0;
+/// A culprit answers for at least so many times its share of what the loss is still above the good one, and for this
+/// part of it: the fewer there are, the more easily chance makes one look bad. Constants of ours.
+const SHARES_MIN: f64 = 1.6;
+const PART_MIN: f64 = 0.05;
+/// To leave out a culprit makes the loss better by at least so many times as much as to leave out anybody who is not
+/// accused: that is noise. Constant of ours.
+const NOISE_RATIO: f64 = 3.0;
 /// The culprits together answer for at least this part of what the loss rose by, or nobody is blamed.
 const EXPLAINED_MIN: f64 = 0.5;
 /// A loss so little above the good one is good enough. Constant of ours.
@@ -106,20 +106,20 @@ impl Blame {
     /// Each of the suspects was left out by itself.
     fn accuse(&mut self, losses: &[f64]) {
         let (rise, now) = (self.now - self.good, self.now);
-        let mut sizes: Vec<f64> = losses.iter().map(|loss| (now - loss).abs()).collect();
-        sizes.sort_by(f64::total_cmp);
-        let noise = sizes[(sizes.len() - 1) / 2];
-        let part_min = if losses.len() > 2 { PART_MIN } else { PART_MIN_OF_TWO };
-        let least = (part_min * rise).max(NOISE_RATIO * noise);
-        let is_alone = losses.len() == 1;
-        let with_losses = losses.iter().copied().zip(self.suspects.iter().copied());
-        let mut accused: Vec<_> = with_losses.filter(|(loss, _)| now - loss >= least).collect();
+        let mut accused: Vec<_> = losses.iter().copied().zip(self.suspects.iter().copied()).collect();
         accused.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let gains: Vec<f64> = accused.iter().map(|(loss, _)| (now - loss).max(0.0)).collect();
         // Among all who ever were suspects, so that the passes together blame no more than half.
         let all = self.suspects.len() + self.culprits.len();
-        accused.truncate((all / 2).saturating_sub(self.culprits.len()));
+        let most = (all / 2).saturating_sub(self.culprits.len()).min(gains.len().saturating_sub(1));
+        let least = rise * (SHARES_MIN / gains.len() as f64).max(PART_MIN);
+        // Whoever is accused stands apart from all who are not.
+        let stand_apart = |&count: &usize| {
+            gains[count - 1] >= least && gains[count - 1] >= NOISE_RATIO * gains[count]
+        };
+        accused.truncate((1..=most).rev().find(stand_apart).unwrap_or(0));
         match accused.first() {
-            Some(&(alone, worst)) if !is_alone => {
+            Some(&(alone, worst)) => {
                 let accused: BTreeSet<_> = accused.into_iter().map(|(_, learner)| learner).collect();
                 if accused.len() == 1 {
                     self.convict(accused, alone);

@@ -8,6 +8,8 @@ const LOSSES_KEPT: usize = 8;
 /// are, before it is out of what is usual. Constants of ours.
 const RISE_RATIO_MAX: f64 = 0.02;
 const RISES_MAX: f64 = 3.0;
+/// The first of these while fewer than [`LOSSES_KEPT`] are known: a run that begins may overshoot. Constant of ours.
+const YOUNG_RISE_RATIO_MAX: f64 = 0.1;
 /// A moment whose loss is no more than this part above that of the one that is held takes its place. Constant of ours.
 const AS_GOOD_RATIO: f64 = 0.005;
 
@@ -93,7 +95,9 @@ impl<M> Lookout<M> {
         let Some(low) = self.losses.iter().copied().reduce(f64::min) else { return loss.is_finite() };
         let rises = self.losses.iter().zip(self.losses.iter().skip(1)).map(|(before, after)| after - before);
         let rise = rises.fold(0.0, f64::max);
-        loss.is_finite() && loss - low <= (RISE_RATIO_MAX * low).max(RISES_MAX * rise)
+        let is_young = self.losses.len() < LOSSES_KEPT;
+        let ratio = if is_young { YOUNG_RISE_RATIO_MAX } else { RISE_RATIO_MAX };
+        loss.is_finite() && loss - low <= (ratio * low).max(RISES_MAX * rise)
     }
 }
 
@@ -111,24 +115,30 @@ mod tests {
 
     #[test]
     fn a_rise_is_seen_with_the_moment_before_it() {
-        let mut lookout = after(&[5.5, 4.0, 3.0, 2.8]);
-        assert_eq!(lookout.look(2.9, 4), Some((2.8, &3)));
-        assert_eq!(lookout.look(f64::NAN, 5), Some((2.8, &3)));
-        assert_eq!(lookout.look(2.81, 6), None, "and what does not count is forgotten");
+        let mut lookout = after(&[5.5, 4.0, 3.6, 3.3, 3.1, 3.0, 2.9, 2.8]);
+        assert_eq!(lookout.look(2.9, 8), Some((2.8, &7)));
+        assert_eq!(lookout.look(f64::NAN, 9), Some((2.8, &7)));
+        assert_eq!(lookout.look(2.81, 10), None, "and what does not count is forgotten");
+    }
+
+    #[test]
+    fn a_run_that_begins_may_overshoot() {
+        let mut lookout = after(&[5.5, 4.0, 3.0, 3.2]);
+        assert_eq!(lookout.look(4.0, 4), Some((3.0, &2)));
     }
 
     #[test]
     fn a_loss_that_goes_up_and_down_may_do_so() {
-        let mut lookout = after(&[2.0, 2.03, 2.0, 2.02, 2.01]);
+        let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.03, 2.0, 2.02, 2.01]);
         assert_eq!(lookout.look(2.08, 5), None, "three times the rise that there was");
         assert!(lookout.look(2.3, 6).is_some());
     }
 
     #[test]
     fn what_creeps_up_leaves_the_moment_where_it_was_best() {
-        let mut lookout = after(&[2.0, 2.0, 2.015, 2.03]);
-        assert_eq!(lookout.held(), Some(&1));
-        assert_eq!(lookout.look(2.09, 4), Some((2.0, &1)));
+        let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.015, 2.03]);
+        assert_eq!(lookout.held(), Some(&5));
+        assert_eq!(lookout.look(2.09, 8), Some((2.0, &5)));
     }
 
     #[test]
@@ -147,7 +157,7 @@ mod tests {
         assert_eq!(lookout.held(), None, "a moment without a loss is none");
         assert_eq!(lookout.look(7.0, 1), None);
         lookout.begin_anew(9.0, 2);
-        assert_eq!(lookout.look(9.9, 4), Some((9.0, &2)));
+        assert_eq!(lookout.look(99.0, 4), Some((9.0, &2)));
         let mut lookout = Lookout::after([3.0, 2.0]);
         for at in 0..LOSSES_KEPT {
             assert_eq!(lookout.look(5.0, at), None, "there is nothing to go back to");
