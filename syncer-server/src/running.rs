@@ -16,12 +16,13 @@ use crate::config::ServeConfig;
 use crate::connection::Context;
 use crate::door::Share;
 use crate::errors::ServerError;
+use crate::evaluate::{self, Evaluator, Judge};
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms};
 use crate::status::{Board, Happening, ServerStatus};
 use crate::store::Store;
 use crate::webhook::Webhook;
-use crate::{evaluate, http, links};
+use crate::{http, links};
 
 /// Sockets at once beside the learners: those that have yet to introduce themselves.
 const STRANGERS_MAX: u32 = 256;
@@ -126,8 +127,14 @@ impl Running {
         });
         let config = config.clone();
         let work = async move {
-            let measure = |evaluator| {
+            let measure = |evaluator: Evaluator| {
                 let (actor, written) = (handle.clone(), carried.history.written());
+                let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);
+                // Without a tape nothing can be made again.
+                let evaluator = match tape.keeps() && !config.no_undo {
+                    true => evaluator.judged_by(Judge::new(Arc::clone(&store), run, losses)),
+                    false => evaluator,
+                };
                 evaluate::run(evaluator, actor, corpus, config.eval_every.0, clock, written)
             };
             let mut measuring = evaluator.map(measure).map(tokio::spawn);

@@ -29,6 +29,7 @@ export function learner(id, more = {}) {
     updates: 4,
     fates: { merged: 4, late: {}, refused: {} },
     share: 1,
+    trust: "trusted",
     returnsS: null,
     ...more,
   };

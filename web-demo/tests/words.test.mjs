@@ -85,9 +85,11 @@ test("a round that waits for long does not squeeze the others", async () => {
 test("what the owner did is said in the same words everywhere", async () => {
   const { reinOf, slowed } = await load("shared/rein.ts");
   assert.deepEqual([1, 0.5, 0.25, 0.125, 0.6].map(slowed), ["", "slowed ×2", "slowed ×4", "slowed ×8", "slowed ×1.7"]);
-  assert.equal(reinOf({ share: 1, returnsS: null }), "");
-  assert.equal(reinOf({ share: 0.25, returnsS: null }), "slowed ×4 by the owner");
-  assert.equal(reinOf({ share: 1, returnsS: 11.2 }), "dropped by the owner, may return in 12 s");
+  assert.equal(reinOf({ share: 1, returnsS: null, trust: "trusted" }), "");
+  assert.equal(reinOf({ share: 0.25, returnsS: null, trust: "suspect" }), "slowed ×4 by the owner");
+  assert.equal(reinOf({ share: 1, returnsS: 11.2, trust: "probation" }), "dropped by the owner, may return in 12 s");
+  assert.equal(reinOf({ share: 1, returnsS: 11.2, trust: "out" }), "sent away for harm, may return in 12 s");
+  assert.equal(reinOf({ share: 1, returnsS: null, trust: "out" }), "sent away for harm, may return when the owner lets it");
 });
 
 test("the package's README lists every code of an error, and every event", async () => {

@@ -187,6 +187,9 @@ pub struct ServeConfig {
     /// Do not measure the held-out loss
     #[arg(long, help_heading = "Server")]
     pub no_eval: bool,
+    /// Do not undo merges that made the held-out loss worse, nor send away whose updates did
+    #[arg(long, help_heading = "Server")]
+    pub no_undo: bool,
     /// Exit with 0 once the run is complete; without it the pages, the figures and the model of a complete run go on
     /// being served
     #[arg(long, help_heading = "Server")]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use archipelago::diloco::syncer::{LearnerStatus, Syncer};
+use archipelago::diloco::syncer::{self, LearnerStatus, Syncer};
 use archipelago::diloco::{LearnerId, Millis};
 use archipelago::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,8 @@ pub struct LearnerView {
     pub fates: view::Fates,
     /// The part of the time it would train that the owner has it train, 0.001 to 1.
     pub share: f64,
+    /// How far the run trusts it.
+    pub trust: Trust,
     /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
     pub returns_s: Option<f64>,
 }
@@ -107,6 +109,32 @@ impl From<wire::DeviceKind> for DeviceKind {
             wire::DeviceKind::Gpu => Self::Gpu,
             wire::DeviceKind::Cpu => Self::Cpu,
             wire::DeviceKind::Other => Self::Other,
+        }
+    }
+}
+
+/// How far a run trusts a learner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub enum Trust {
+    /// It has yet to prove itself: its updates count little.
+    Probation,
+    /// Its updates count in full.
+    Trusted,
+    /// Its updates made the model worse once: it proves itself anew.
+    Suspect,
+    /// Its updates made the model worse, and none are taken for a while, or until the owner lets it back.
+    Out,
+}
+
+impl From<syncer::Trust> for Trust {
+    fn from(trust: syncer::Trust) -> Self {
+        match trust {
+            syncer::Trust::Probation => Self::Probation,
+            syncer::Trust::Trusted => Self::Trusted,
+            syncer::Trust::Suspect => Self::Suspect,
+            syncer::Trust::Out => Self::Out,
         }
     }
 }
@@ -269,6 +297,7 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         updates: learner.updates,
         fates: learner.fates.into(),
         share: learner.share.ratio(),
+        trust: syncer.trust(now, learner.learner).into(),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
 }

@@ -58,6 +58,7 @@ fn types_of_the_routes_are_current() {
         .declare::<DiskView>()
         .declare::<LearnerView>()
         .declare::<DeviceKind>()
+        .declare::<Trust>()
         .declare::<InviteView>()
         .declare::<MadeInvite>()
         .declare::<BanView>()

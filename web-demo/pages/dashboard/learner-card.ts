@@ -3,6 +3,7 @@ import type { LearnerView } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { count, duration, percent, plural } from "../shared/format.js";
 import { nameOf } from "../shared/names.js";
+import { trustOf } from "../shared/rein.js";
 import { Spark } from "../shared/spark.js";
 import { courseOf, type LearnerCourses } from "./learner-course.js";
 import { aboutOf, lostUpdates } from "./learner-words.js";
@@ -70,6 +71,7 @@ export function historyOf(view: LearnerView): string {
     here,
     `It trained on ${count(view.tokensTrained)} tokens; ${count(view.tokensMerged)} of them are merged${part}.`,
     `It sent ${plural(view.updates, "update")}, of which ${count(view.fates.merged)} were merged${lost ? `; ${lost}` : ""}.`,
+    trustOf(view.trust),
     `${aboutOf(view)}.`,
   ].join(" ");
 }

@@ -51,7 +51,7 @@ export class Reins {
   show(view: LearnerView, name: string): void {
     if (this.#learner !== view.learner) this.#said.hidden = true;
     this.#learner = view.learner;
-    this.#away = view.returnsS !== null;
+    this.#away = view.returnsS !== null || view.trust === "out";
     setAttribute(this.#group, "aria-label", `What ${name} may do`);
     setText(this.#drop, this.#away ? "Let it back" : "Drop");
     this.#paces.forEach((button, index) => {

@@ -191,12 +191,17 @@ export type LearnerView = {
   fates: Fates,
   /** The part of the time it would train that the owner has it train, 0.001 to 1. */
   share: number,
+  /** How far the run trusts it. */
+  trust: Trust,
   /** Time until it may come back, in seconds, if the owner sent it away; `null` otherwise. */
   returnsS: number | null,
 };
 
 /** What a learner computes with. */
 export type DeviceKind = "browser" | "gpu" | "cpu" | "other";
+
+/** How far a run trusts a learner. */
+export type Trust = "probation" | "trusted" | "suspect" | "out";
 
 /** An invite as its owner sees it later. */
 export type InviteView = {

@@ -1,4 +1,5 @@
 /** What a run's owner does to single learners, in words that are the same for everybody. */
+import type { Trust } from "./api.js";
 import { duration } from "./format.js";
 
 /** The close code of a learner that the owner dropped. */
@@ -10,11 +11,38 @@ export function slowed(share: number): string {
   return `slowed ×${Number((1 / share).toPrecision(2))}`;
 }
 
-/** What the owner did to a learner, or nothing: "slowed ×4 by the owner", "dropped by the owner, may return in 12 s". */
-export function reinOf(learner: { readonly share: number; readonly returnsS: number | null }): string {
+/** What there is to say of how a learner is treated. */
+export interface Treated {
+  readonly share: number;
+  readonly returnsS: number | null;
+  readonly trust: Trust;
+}
+
+/**
+ * What the owner or the run did to a learner, or nothing: "slowed ×4 by the owner", "dropped by the owner, may return in
+ * 12 s", "sent away for harm, may return in 9 min".
+ */
+export function reinOf(learner: Treated): string {
   const slow = slowed(learner.share);
-  if (learner.returnsS !== null) {
-    return `dropped by the owner, may return in ${duration(Math.ceil(learner.returnsS))}${slow && `; ${slow}`}`;
+  const also = slow && `; ${slow}`;
+  const returns = learner.returnsS === null ? null : duration(Math.ceil(learner.returnsS));
+  if (learner.trust === "out") {
+    return `sent away for harm, may return ${returns === null ? "when the owner lets it" : `in ${returns}`}${also}`;
   }
+  if (returns !== null) return `dropped by the owner, may return in ${returns}${also}`;
   return slow && `${slow} by the owner`;
+}
+
+/** How far a run trusts a learner, in a sentence. */
+export function trustOf(trust: Trust): string {
+  switch (trust) {
+    case "probation":
+      return "On probation: what it sends counts little until it has taken part for a while.";
+    case "trusted":
+      return "Trusted: what it sends counts in full.";
+    case "suspect":
+      return "Suspect: what it sent made the model worse once, and was undone. It is on probation again.";
+    case "out":
+      return "Out: what it sent made the model worse, and was undone. Nothing of it is taken until it is let back.";
+  }
 }
