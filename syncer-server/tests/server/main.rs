@@ -25,4 +25,5 @@ mod socket;
 mod support;
 mod take_home;
 mod tls;
+mod undo;
 mod words;

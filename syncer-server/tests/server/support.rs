@@ -373,11 +373,20 @@ impl Learner {
     }
 
     /// An update of one step in which every value of the fragment fell by `delta`.
-    pub fn update(&mut self, (fragment, base): (FragmentId, Version), delta: f32) -> Update {
+    pub fn update(&mut self, asked: (FragmentId, Version), delta: f32) -> Update {
+        self.update_of(asked, |_| delta)
+    }
+
+    /// The same in which the value at each place of the fragment fell by what `fell` says.
+    pub fn update_of(
+        &mut self,
+        (fragment, base): (FragmentId, Version),
+        fell: impl Fn(usize) -> f32,
+    ) -> Update {
         self.serial += 1;
         let serial = Serial(self.serial);
         let codec = Codec::new(&self.welcome.spec.exchange).unwrap();
-        let values = vec![delta; self.fragments.len(fragment)];
+        let values: Vec<f32> = (0..self.fragments.len(fragment)).map(fell).collect();
         let body = codec.encode(self.fragments.segments(fragment).unwrap(), &values);
         let checksum = checksum(&body);
         let (run, tokens) = (self.welcome.run, self.step_tokens());

@@ -1,0 +1,131 @@
+//! What a learner does to the held-out loss, seen, told and undone by a server.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use archipelago::wire::{CloseCode, Message};
+use futures::FutureExt;
+use serde_json::Value;
+use syncer_server::{ReplayArgs, ServeConfig, replayed};
+
+use crate::replay::args;
+use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
+
+/// What one step changes each value by, of one that does harm: not farther than a syncer believes.
+const HARM: f32 = 0.01;
+
+/// A run that measures often, in rounds of two.
+fn measured(dir: &std::path::Path) -> ServeConfig {
+    let plain = config(dir);
+    let method = archipelago_cli::MethodArgs { fragments: 2, ..plain.method };
+    ServeConfig {
+        min_quorum: 2.try_into().unwrap(),
+        method,
+        // Text for thousands of steps of one learner, which gets an eighth of it.
+        corpus_bytes: "12MB".parse().unwrap(),
+        no_eval: false,
+        eval_every: "20ms".parse().unwrap(),
+        ..plain
+    }
+}
+
+async fn losses(server: &Server) -> Vec<f64> {
+    let (code, _, body) = server.http("GET /v1/series").await;
+    assert_eq!(code, 200);
+    let series: Value = serde_json::from_slice(&body).unwrap();
+    let evaluations = series["evaluations"].as_array().unwrap();
+    evaluations.iter().map(|evaluation| evaluation["loss"].as_f64().unwrap()).collect()
+}
+
+async fn log(server: &Server) -> Vec<String> {
+    let (_, _, body) = server.http("GET /v1/log").await;
+    let log: Value = serde_json::from_slice(&body).unwrap();
+    log["entries"].as_array().unwrap().iter().map(|entry| entry["text"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn trust(server: &Server, learner: usize) -> String {
+    server.status().await["learners"][learner]["trust"].as_str().unwrap().to_owned()
+}
+
+/// Has `learner` answer the next question with `delta` for each value, as the fruit of one more step.
+async fn answer(learner: &mut Learner, delta: f32) {
+    learner.steps += 1;
+    learner.report().await;
+    let asked = learner.collect().await;
+    // Without a pattern the values would move together, which no loss minds.
+    let update = learner.update_of(asked, |at| if (at * at / 7).is_multiple_of(2) { delta } else { -delta });
+    learner.client.send(&Message::Update(update)).await;
+}
+
+/// A round of both: the honest one goes to and fro by a little, the other one by `delta`.
+async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
+    let little = if honest.steps.is_multiple_of(4) || honest.steps % 4 == 3 { 0.004 } else { -0.004 };
+    answer(other, delta).await;
+    answer(honest, little).await;
+    let is_receipt = |message| matches!(message, Message::Receipt { .. }).then_some(());
+    tokio::time::timeout(PATIENCE, honest.until(is_receipt)).await.expect("a receipt");
+}
+
+/// Goal: who makes the model worse is found from the tape, sent away, and what it did is undone; the owner reads so in a
+/// sentence, the tape has it, and the next process remembers.
+#[tokio::test]
+async fn harm_is_undone_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(measured(dir.path())).await;
+    let mut honest = Learner::join(&server, 1).await;
+    let mut other = Learner::join(&server, 2).await;
+    let patience = tokio::time::Instant::now() + 3 * PATIENCE;
+    while losses(&server).await.len() < 9 {
+        round(&mut honest, &mut other, 0.0).await;
+        assert!(tokio::time::Instant::now() < patience, "it is measured");
+    }
+    let good = losses(&server).await[0];
+
+    let was_undone = |log: &[String]| log.iter().any(|line| line.contains("was undone"));
+    while !was_undone(&log(&server).await) {
+        let turn = AssertUnwindSafe(round(&mut honest, &mut other, HARM)).catch_unwind();
+        // Once the other one is sent away nobody asks it any more, and it cannot answer.
+        if !matches!(tokio::time::timeout(Duration::from_secs(10), turn).await, Ok(Ok(()))) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < patience, "{:?}", losses(&server).await);
+    }
+    let lines = log(&server).await;
+    assert!(was_undone(&lines), "{lines:?}, {:?}", losses(&server).await);
+    let end = other.client.end().await;
+    assert_eq!(end.bye, u16::from(CloseCode::Dropped));
+    let line = lines.into_iter().find(|line| line.contains("was undone")).unwrap();
+    assert!(line.contains("without what learner 2 sent"), "{line}");
+    assert_eq!((trust(&server, 0).await, trust(&server, 1).await), ("trusted".into(), "out".into()));
+    while losses(&server).await.last().is_none_or(|&loss| loss > 1.01 * good) {
+        assert!(tokio::time::Instant::now() < patience, "{good} → {:?}", losses(&server).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.stop().await;
+
+    let found = replayed(&ReplayArgs { losses: true, ..args(dir.path(), None) }, |_| {}).unwrap();
+    assert!(found.losses.unwrap().last < 1.01 * good as f32, "the tape leads there, too");
+    let server = Server::start(measured(dir.path())).await;
+    let mut client = Client::connect(&server).await;
+    let hello = client.signed(hello(2));
+    client.send(&Message::Hello(hello)).await;
+    assert_eq!(client.end().await.bye, u16::from(CloseCode::Dropped), "the next process remembers");
+    server.stop().await;
+}
+
+/// Goal: an owner who wants nothing undone gets that.
+#[tokio::test]
+async fn nothing_is_undone_where_the_owner_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(ServeConfig { no_undo: true, ..measured(dir.path()) }).await;
+    let mut honest = Learner::join(&server, 1).await;
+    let mut other = Learner::join(&server, 2).await;
+    let patience = tokio::time::Instant::now() + 3 * PATIENCE;
+    let is_worse = |losses: &[f64]| losses.first().zip(losses.last()).is_some_and(|(a, b)| *b > 1.3 * a);
+    while !is_worse(&losses(&server).await) {
+        round(&mut honest, &mut other, HARM).await;
+        assert!(tokio::time::Instant::now() < patience, "{:?}", losses(&server).await);
+    }
+    assert!(!log(&server).await.iter().any(|line| line.contains("undone")));
+    server.stop().await;
+}
