@@ -16,8 +16,8 @@ use syncer_server::{ReplayArgs, ServeConfig, replayed};
 use crate::replay::args;
 use crate::support::{Learner, Server, config};
 
-/// The layouts there have been. On the first one no merge was bounded.
-const LAYOUTS: [u32; 2] = [1, 2];
+/// The layouts there have been. On the first one no merge was bounded, and before the third none was undone.
+const LAYOUTS: [u32; 3] = [1, 2, 3];
 
 /// Merges until each fragment is merged with bounds.
 const MERGES: usize = 12;

@@ -1,7 +1,7 @@
 //! Whole experiments, so small that they take moments.
 
 use super::*;
-use crate::world::{Fault, Lie, MachineSpec, Poison};
+use crate::world::{Fault, Lie, LookSpec, MachineSpec, Poison};
 use archipelago::data::grammar;
 use archipelago::diloco::syncer::SyncerConfig;
 use archipelago::model::Preset;
@@ -147,4 +147,34 @@ fn a_ruined_run_is_an_outcome() {
     assert!(outcome.broken.is_some_and(|why| why.contains("stopped")), "{:?}", outcome.noticed);
     recipe.faults.clear();
     assert!(matches!(recipe.train(&corpus), Err(LabError::Stopped { .. })));
+}
+
+/// One of six trains well until it is trusted, and then against the others, beyond what bounds let through: the loss ends as
+/// if it had left, where without undoing it does not.
+#[test]
+fn harm_is_found_and_undone_in_real_training() {
+    let corpus = corpus();
+    let tokens = 6 * 120 * 64;
+    let run = |poison: Option<Poison>, undo: bool| {
+        let plain = attacked(Poison::NotFinite);
+        let faults = poison.map(|poison| (6_000, Fault::Poison(5, Some(poison))));
+        let recipe = Recipe {
+            inner: InnerSpec { warmup_tokens: tokens / 20, total_tokens: tokens, ..plain.inner },
+            syncer: SyncerConfig { learners_start: 6, norm_ratio_max: 0.0, ..plain.syncer },
+            machines: vec![MachineSpec::default(); 6],
+            faults: faults.into_iter().collect(),
+            budget: Budget::Tokens(tokens),
+            undo: undo.then_some(LookSpec { every_ms: 500, trial_ms: 20 }),
+            cosines: false,
+            ..plain
+        };
+        recipe.train(&corpus).unwrap()
+    };
+    let traitor = Some(Poison::Lie(Lie::Reaches));
+    let (clean, harmed, undone) = (run(None, true), run(traitor, false), run(traitor, true));
+    assert!(clean.harms.iter().all(|harm| harm.culprits.is_empty()), "{:?}", clean.harms);
+    assert!(harmed.loss > 1.05 * clean.loss, "{} {}", clean.loss, harmed.loss);
+    let blamed: usize = undone.harms.iter().map(|harm| harm.culprits.len()).sum();
+    assert_eq!((blamed, undone.noticed.honest.closed), (1, 0), "{:?}", undone.harms);
+    assert!(undone.loss < 1.02 * clean.loss, "{} {} {}", clean.loss, undone.loss, harmed.loss);
 }
