@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::Fragments;
+use archipelago_core::diloco::Fragments;
 
 use crate::llama::Course;
 

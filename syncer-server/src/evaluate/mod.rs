@@ -7,9 +7,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::Millis;
-use archipelago::engine::cpu::Writer;
-use archipelago::wire::ModelSpec;
+use archipelago_core::diloco::Millis;
+use archipelago_core::wire::ModelSpec;
+use archipelago_runtime::engine::cpu::Writer;
 
 use crate::actor::{ActorHandle, Subject};
 use crate::clock::Clock;
@@ -156,6 +156,6 @@ fn idle_after(began: Millis, ended: Millis) -> Duration {
     Duration::from_millis((ended.since(began) as f64 * (1.0 / DUTY - 1.0)) as u64)
 }
 
-fn engine(error: archipelago::engine::EngineError) -> ServerError {
+fn engine(error: archipelago_runtime::engine::EngineError) -> ServerError {
     ServerError::Internal { what: format!("the model cannot be evaluated: {error}") }
 }

@@ -1,7 +1,7 @@
 //! The run's tape on the disk: every decision of the core, before anybody is told of it.
 //!
 //! `TAPE.md` beside this file states the layout, byte by byte. What is the same wherever a tape is kept is in
-//! [`archipelago::diloco::tape`].
+//! [`archipelago_core::diloco::tape`].
 //!
 //! | file | concept |
 //! |---|---|
@@ -23,7 +23,7 @@ mod rows;
 mod wal;
 mod writer;
 
-pub use archipelago::diloco::tape::{Place, Row};
+pub use archipelago_core::diloco::tape::{Place, Row};
 pub use bodies::{Bodies, sync_folder};
 pub use copy::copy;
 pub use recover::{broken as rows_error, recover};

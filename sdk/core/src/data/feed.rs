@@ -170,7 +170,7 @@ impl Feed {
 
     /// Windows that can be trained on right now.
     #[must_use]
-    pub fn ready_windows(&self) -> u64 {
+    pub(crate) fn ready_windows(&self) -> u64 {
         self.ready().map(|held| u64::from(held.left())).sum()
     }
 

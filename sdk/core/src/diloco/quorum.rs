@@ -179,7 +179,7 @@ impl QuorumPolicy {
 
     /// Whether `round` has its quorum: K, or all of whom answers are still expected if those are fewer.
     #[must_use]
-    pub fn is_quorate(&self, round: &RoundView) -> bool {
+    pub(crate) fn is_quorate(&self, round: &RoundView) -> bool {
         round.updates > 0 && round.updates >= self.needed(round)
     }
 

@@ -104,10 +104,4 @@ impl Message {
     pub fn is_for_syncers(&self) -> bool {
         self.tag().sender() != Sender::Syncer
     }
-
-    /// Whether a syncer may send it. A learner refuses what only learners say.
-    #[must_use]
-    pub fn is_for_learners(&self) -> bool {
-        self.tag().sender() != Sender::Learner
-    }
 }

@@ -3,10 +3,10 @@
 use super::World;
 use super::attempt::Failed;
 use super::happening::Happening;
-use archipelago::diloco::syncer::Input;
-use archipelago::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
-use archipelago::diloco::{Entry, MergeJob};
-use archipelago::wire::{Bye, ConnId, Message};
+use archipelago_core::diloco::syncer::Input;
+use archipelago_core::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
+use archipelago_core::diloco::{Entry, MergeJob};
+use archipelago_core::wire::{Bye, ConnId, Message};
 
 /// Time between two tries while the disk takes nothing, in milliseconds, as the server has it.
 const RETRY_MS: u64 = 500;

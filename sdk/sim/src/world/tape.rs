@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Rng;
 use super::file::{File, Loss};
-use archipelago::diloco::syncer::Recovery;
-use archipelago::diloco::tape::{Chain, Links, Place, Row, link};
-use archipelago::diloco::{Entry, checksum};
+use archipelago_core::diloco::syncer::Recovery;
+use archipelago_core::diloco::tape::{Chain, Links, Place, Row, link};
+use archipelago_core::diloco::{Entry, checksum};
 
 /// Length and checksum of a transaction, in bytes.
 const HEAD_BYTES: usize = 12;

@@ -131,7 +131,7 @@ impl Ledger {
     }
 
     /// The learner with this identity, and whether it was known before.
-    pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
+    pub(crate) fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
         if let Some(learner) = self.find(identity) {
             let account = self.accounts.get_mut(&learner).expect("just found");
             (account.name, account.device) = (name.into(), device.into());
@@ -310,16 +310,10 @@ impl Ledger {
         }
     }
 
-    /// What a newcomer may count beyond its leases: some of a process of the syncer that was lost.
-    #[must_use]
-    pub fn slack_tokens(&self) -> u64 {
-        self.slack_tokens
-    }
-
     /// How many of `tokens` on `fragment` this learner can have trained on: no more than were leased
     /// to it and are not merged yet.
     #[must_use]
-    pub fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
+    pub(crate) fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
         self.account(learner).map_or(0, |account| {
             let merged = account.tokens_merged[usize::from(fragment.0)];
             tokens.min(account.leased_tokens.saturating_sub(merged))
@@ -380,7 +374,7 @@ impl Account {
 
     /// Nothing of it is merged.
     #[must_use]
-    pub fn is_stranger(&self) -> bool {
+    pub(crate) fn is_stranger(&self) -> bool {
         self.tokens_merged.iter().all(|&tokens| tokens == 0)
     }
 

@@ -174,8 +174,8 @@ impl Downlink {
     }
 
     /// Changes on their way to the learner behind `conn`, in bytes.
-    #[must_use]
-    pub fn unconfirmed_bytes(&self, conn: ConnId) -> u64 {
+    #[cfg(test)]
+    fn unconfirmed_bytes(&self, conn: ConnId) -> u64 {
         self.links.get(&conn).map_or(0, Link::unconfirmed_bytes)
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use io::{Input, Output, Step};
 use upload::ANY_VERSION;
-pub use upload::HandsIn;
+pub(crate) use upload::HandsIn;
 
 use super::Fragments;
 use super::checksum;
@@ -192,7 +192,7 @@ impl Learner {
     }
 
     /// Says whether there are no windows to train on. The syncer hears of it at once.
-    pub fn set_starved(&mut self, now: Millis, starved: bool) {
+    pub(crate) fn set_starved(&mut self, now: Millis, starved: bool) {
         if self.starved != starved {
             self.starved = starved;
             if starved {

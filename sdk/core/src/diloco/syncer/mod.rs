@@ -279,12 +279,6 @@ impl Syncer {
         self.rounds.get(usize::from(fragment.0))?.unsettled(learner)
     }
 
-    /// Changes that are on their way to `learner` and not confirmed, in bytes.
-    #[must_use]
-    pub fn unconfirmed_bytes(&self, learner: LearnerId) -> u64 {
-        self.roster.conn(learner).map_or(0, |conn| self.downlink.unconfirmed_bytes(conn))
-    }
-
     /// Whether the link of `learner` cannot carry every change, so that it fetches whole fragments.
     #[must_use]
     pub fn is_thin(&self, now: Millis, learner: LearnerId) -> bool {
