@@ -139,30 +139,34 @@ pub mod data {
 }
 
 /// What a [`Syncer`] is told and tells, its settings, and what it keeps. The example `own_syncer` drives one.
+///
+/// [`Syncer::record`] and [`Syncer::restore`] keep a run over a restart, as of a moment at which nothing is merged.
+/// Keeping every decision before anybody is told, as `syncer-server` does, is machinery of `archipelago-core`: what
+/// [`Output::Record`](syncer::Output::Record) holds and what [`Syncer::go_on`] takes are no part of this crate.
 pub mod syncer {
     pub use archipelago_core::diloco::syncer::{
-        Event, Host, Input, LearnerStatus, LeaveCause, Output, Recovery, RecoveryError, Status, SyncerConfig,
-        SyncerError, SyncerRecord,
+        Event, Host, Input, LearnerStatus, LeaveCause, Output, Status, SyncerConfig, SyncerError,
+        SyncerRecord,
     };
     pub use archipelago_core::diloco::{
-        AbandonCause, Account, Decision, DownlinkPolicy, Entry, FateCounts, FragmentState, Influence,
-        LeaseError, LeasePool, Ledger, MergeCause, MergeEntry, MergeError, MergeFailure, MergeJob,
-        MergeOutcome, MergeRule, OuterSpec, Part, QuorumPolicy, Reins, Timing, Verified, Verifier,
+        AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, Influence, LeaseError,
+        LeasePool, Ledger, MergeCause, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule,
+        OuterSpec, QuorumPolicy, Reins, Timing, Verified, Verifier,
     };
 }
 
 /// What a [`Learner`] is told and tells, and the copy that a learner keeps of what its syncer broadcasts.
 pub mod learner {
-    pub use archipelago_core::diloco::learner::{Input, LearnerConfig, Output, Step};
+    pub use archipelago_core::diloco::learner::{HandsIn, Input, LearnerConfig, Output, Step};
     pub use archipelago_core::diloco::{Codec, QuantError, Replica, ReplicaError};
 }
 
 /// What travels between syncer and learners: messages, their bytes, and what they name.
 pub mod wire {
     pub use archipelago_core::wire::{
-        BodyFault, Bye, Challenge, CloseCode, ConnId, DecodeError, Fate, Fingerprint, FragmentId, Hello,
-        Identity, Invite, LateReason, LayoutHash, LearnerId, LearnerState, LeaseGrant, LeaseId, Merged,
-        Message, Millis, Progress, Refusal, Round, RunId, Serial, Share, ShareError, Signature, Update,
-        Version, Welcome, decode, encode,
+        BodyFault, Bye, Challenge, CloseCode, ConnId, DecodeError, Fate, Fingerprint, FingerprintError,
+        FragmentId, Hello, Identity, Invite, LateReason, LayoutHash, LearnerId, LearnerState, LeaseGrant,
+        LeaseId, Merged, Message, Millis, Progress, Refusal, Round, RunId, Serial, Share, ShareError,
+        Signature, UnknownCloseCode, Update, Version, Welcome, decode, encode,
     };
 }

@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`engine`] | the traits `Trainer`, `Exchange` and `Engine`, the engines for CPU and GPU, and what chooses between them |
+//! | [`engine`] | the traits `Trainer`, `Exchange` and `Engine`, engines for CPU and GPU, what chooses among them |
 //! | `platform` | what differs between targets: a clock, a socket, HTTP, a timer, random bytes, vectors of floats |
 //!
 //! | feature | what it adds |

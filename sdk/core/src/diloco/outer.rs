@@ -30,8 +30,8 @@ impl OuterSpec {
     }
 }
 
-/// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`, of one parameter: `v` is its momentum, `delta` (Δ) says how far
-/// learners stand below Θ.
+/// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`, of one parameter: `v` is its momentum, and `delta` (Δ) says
+/// how far learners stand below Θ.
 ///
 /// The form of optax and PyTorch with `nesterov`; momentum starts at zeros.
 #[inline(always)]

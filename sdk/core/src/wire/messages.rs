@@ -36,7 +36,7 @@ macro_rules! messages {
             // A row names the one field that it needs here.
             #[allow(unused_variables)]
             #[must_use]
-            pub fn run(&self) -> Option<RunId> {
+            pub(crate) fn run(&self) -> Option<RunId> {
                 match self {
                     $(Self::$name $(($inner))? $({ $($field),* })? => $run,)*
                 }

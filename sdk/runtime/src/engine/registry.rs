@@ -146,16 +146,17 @@ macro_rules! engines {
 pub struct AnyEngine(Built);
 
 impl AnyEngine {
-    /// See [`GpuEngine::exchange_bytes`]; `None` on the CPU.
+    /// Bytes that the exchange has read back from a GPU so far; `None` on the CPU.
     #[must_use]
     pub fn exchange_bytes(&self) -> Option<u64> {
         if let Built::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
     }
 
-    /// See [`GpuEngine::profile`]; `None` on the CPU too.
+    /// Takes the last step once more, kernel by kernel, and says what each took on the device's own clock; `None` if
+    /// that has none, and on the CPU.
     ///
     /// # Errors
-    /// Those of [`GpuEngine::profile`].
+    /// - [`EngineError::Lost`]: the device is gone.
     pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
         if let Built::Gpu(engine) = &mut self.0 { engine.profile().await } else { Ok(None) }
     }

@@ -200,7 +200,7 @@ impl Ledger {
     }
 
     /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged, or they were merged
-    /// for less than [`PROBATION_MS`], or than half of `longest_ms`, the longest time that anybody present was merged.
+    /// for less than `PROBATION_MS`, or than half of `longest_ms`, the longest time that anybody present was merged.
     /// Without the second all would be new in a young run, and the first who is not would have a merge for itself.
     #[must_use]
     pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use io::{Input, Output, Step};
 use upload::ANY_VERSION;
-pub(crate) use upload::HandsIn;
+pub use upload::HandsIn;
 
 use super::Fragments;
 use super::checksum;
@@ -174,7 +174,7 @@ impl Learner {
 
     /// What it is doing.
     #[must_use]
-    pub fn state(&self) -> LearnerState {
+    pub(crate) fn state(&self) -> LearnerState {
         match self {
             Self { paused: true, .. } => LearnerState::Paused,
             Self { part: Some(Part { held: true, .. }), .. } => LearnerState::Held,
@@ -214,7 +214,7 @@ impl Learner {
     }
 
     /// The version of each fragment held, `[P]`; empty before the first `Welcome`.
-    pub fn versions(&self) -> impl Iterator<Item = Option<Version>> {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(|track| track.version))
     }
 

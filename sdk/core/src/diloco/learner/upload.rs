@@ -28,7 +28,7 @@ impl Learner {
     /// Begins to leave: reports, hands in all progress that the syncer has not got yet, as far as its engine can code
     /// it, and trains no more. Go on with [`Self::leave`] once [`Self::hands_in`] is over; one that is ended before has
     /// said what it trained.
-    pub(crate) fn hand_in(&mut self, now: Millis) {
+    pub fn hand_in(&mut self, now: Millis) {
         self.hands_in = true;
         self.report(now);
         let Some(part) = self.part.as_mut().filter(|part| self.connected && part.ready) else { return };
@@ -46,7 +46,7 @@ impl Learner {
 
     /// How far it is with what it hands in.
     #[must_use]
-    pub(crate) fn hands_in(&self) -> HandsIn {
+    pub fn hands_in(&self) -> HandsIn {
         let Some(part) = self.part.as_ref().filter(|part| self.connected && part.ready) else {
             return HandsIn::Nothing;
         };

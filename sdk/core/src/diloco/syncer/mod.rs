@@ -9,11 +9,11 @@
 //!
 //! | machine | owns |
 //! |---|---|
-//! | [`Rounds`], one for each fragment | Θ, Θ̂, momentum, version, the round under way, usual norms |
-//! | [`Roster`] | who is connected, how fast, and the owner's hand on single learners |
-//! | [`Books`] | leases, ledger, what each learner can have in stock |
-//! | [`Schedule`] | when the next round is launched, on which fragment, and whom it asks |
-//! | [`Downlink`] | which learner holds which version, and what is on its way to it |
+//! | `Rounds`, one for each fragment | Θ, Θ̂, momentum, version, the round under way, usual norms |
+//! | `Roster` | who is connected, how fast, and the owner's hand on single learners |
+//! | `Books` | leases, ledger, what each learner can have in stock |
+//! | `Schedule` | when the next round is launched, on which fragment, and whom it asks |
+//! | `Downlink` | which learner holds which version, and what is on its way to it |
 //!
 //! They hand each other values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, tells
 //! another, and says to the outside what came of it.
