@@ -7,7 +7,7 @@
 use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago::wire::Millis;
+use archipelago_core::wire::Millis;
 use archipelago_sim::world::{Ailment, Damage, Fault, Loss, Rng, World};
 use archipelago_tests::toys::{brief, check, crowd, for_seeds, status, watch};
 

@@ -6,9 +6,9 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
 
-use archipelago::diloco::{Codec, Fragments, checksum};
-use archipelago::model::layout;
-use archipelago::wire::{
+use archipelago_core::diloco::{Codec, Fragments, checksum};
+use archipelago_core::model::layout;
+use archipelago_core::wire::{
     CHUNK_BYTES, CloseCode, Fate, Hello, LayoutHash, LearnerState, Message, Progress, Refusal, RunId, Serial,
     Update, VERSION, encode,
 };

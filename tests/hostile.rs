@@ -1,6 +1,6 @@
 //! Learners that speak the protocol well and lie, beside honest ones: what they cannot do to a run.
 
-use archipelago::wire::Code;
+use archipelago_core::wire::Code;
 use archipelago_sim::world::{Fault, Lie, MachineSpec, Poison, World};
 use archipelago_tests::toys::{Toys, brief, for_seeds, learners, loss, status, watch};
 

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use archipelago::diloco::syncer::Event;
-use archipelago::diloco::{Layout, QuorumPolicy};
-use archipelago::engine::{EngineError, StepStats, Trainer};
-use archipelago::wire::{Fate, Millis, RunId};
+use archipelago_core::diloco::syncer::Event;
+use archipelago_core::diloco::{Layout, QuorumPolicy};
+use archipelago_core::wire::{Fate, Millis, RunId};
+use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 use archipelago_sim::world::{Fault, MachineSpec, Toy, World, WorldSpec};
 use archipelago_tests::toys::{
     Toys, brief, check, fates, for_seeds, learner, learners, status, steps, watch,

@@ -3,9 +3,9 @@
 
 use std::num::NonZeroUsize;
 
-use archipelago::engine::Trainer;
-use archipelago::engine::cpu::{CpuModel, CpuTrainer};
-use archipelago::model::{InnerSpec, ModelSpec, Preset, layout, reference_loss_and_grad};
+use archipelago_core::model::{InnerSpec, ModelSpec, Preset, layout, reference_loss_and_grad};
+use archipelago_runtime::engine::Trainer;
+use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer};
 use serde_json::Value;
 
 struct Fixture {

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use archipelago::diloco::QuorumPolicy;
-use archipelago::diloco::syncer::{Event, LeaveCause};
-use archipelago::wire::{CloseCode, Fate, Millis, Refusal};
+use archipelago_core::diloco::QuorumPolicy;
+use archipelago_core::diloco::syncer::{Event, LeaveCause};
+use archipelago_core::wire::{CloseCode, Fate, Millis, Refusal};
 use archipelago_sim::world::{Fault, MachineSpec, Poison, World};
 use archipelago_tests::toys::{
     Toys, brief, check, fates, for_seeds, learner, learners, loss, status, steps, watch,

@@ -1,6 +1,6 @@
 //! Whole runs in virtual time, around the real cores: what holds whatever happens.
 
-use archipelago::wire::{Code, Millis};
+use archipelago_core::wire::{Code, Millis};
 use archipelago_sim::world::{Fault, Storm, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, learners, loss, status, steps, watch};
 

@@ -1,7 +1,7 @@
 //! The fault storm of the design's bars, in virtual time.
 
-use archipelago::diloco::syncer::Event;
-use archipelago::wire::{Fate, LearnerId, Millis};
+use archipelago_core::diloco::syncer::Event;
+use archipelago_core::wire::{Fate, LearnerId, Millis};
 use archipelago_sim::world::{Fault, MachineSpec, Storm, World};
 use archipelago_tests::toys::{Toys, brief, fates, status, watch};
 

@@ -6,7 +6,7 @@
 
 use std::env;
 
-use archipelago::wire::Millis;
+use archipelago_core::wire::Millis;
 use archipelago_sim::world::Fault;
 use archipelago_tests::swarm::Swarm;
 use archipelago_tests::toys::{brief, check, for_seeds_in, status, watch};

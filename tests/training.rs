@@ -2,10 +2,10 @@
 
 use std::thread;
 
-use archipelago::data::grammar;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::model::{InnerSpec, Preset, init};
-use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
+use archipelago_core::data::grammar;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::{InnerSpec, Preset, init};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
 use archipelago_sim::lab::{Budget, Corpus, Joining, Recipe, reference_model};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago_tests::toys::{check, status};

@@ -1,7 +1,7 @@
 //! Harm to the loss: who did it is found, sent away and remembered, and what it did is undone.
 
-use archipelago::diloco::syncer::{Event, Trust};
-use archipelago::wire::{LearnerId, Millis};
+use archipelago_core::diloco::syncer::{Event, Trust};
+use archipelago_core::wire::{LearnerId, Millis};
 use archipelago_sim::world::{Fault, Harm, Lie, LookSpec, LossOf, MachineSpec, Poison, Toy, World};
 use archipelago_tests::toys::{Toys, brief, check, crowd, for_seeds, loss, watch};
 

@@ -4,8 +4,8 @@
 
 use std::env;
 
-use archipelago::member::{Doubling, Waits};
-use archipelago::wire::Millis;
+use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::wire::Millis;
 use archipelago_sim::world::{Fault, Held, LinkSpec, MachineSpec, Rng, World};
 use archipelago_tests::toys::{Toys, check, status};
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::engine::gpu::{KernelTime, Trial};
-use archipelago::engine::{AnyEngine, Engine, EngineError, Rehearsal, cpu};
-use archipelago::model::flops_per_token;
-use archipelago::platform::Clock;
-use archipelago::wire::{RunSpec, Serial};
+use archipelago_core::model::flops_per_token;
+use archipelago_core::wire::{RunSpec, Serial};
+use archipelago_runtime::engine::gpu::{KernelTime, Trial};
+use archipelago_runtime::engine::{AnyEngine, Engine, EngineError, EngineKind, Rehearsal, cpu};
+use archipelago_runtime::platform::Clock;
 use serde_json::{Value, json};
 
 use crate::cli::BenchArgs;
@@ -48,16 +48,15 @@ async fn measure(args: &BenchArgs, seconds: f64) -> Result<(), Failure> {
         notes.iter().for_each(|note| show::write(format_args!("{note}\n")));
     }
     let mut figures = steps(&mut engine, &rehearsal, seconds, clock).await.map_err(failed)?;
-    if let (AnyEngine::Gpu(engine), true) = (&mut engine, args.profile) {
+    if args.profile {
         figures.profile = engine.profile().await.map_err(failed)?;
     }
     let trials = compute.trials(spec).await.map_err(failed)?;
-    figures.peak_flops_per_s = match engine {
-        AnyEngine::Gpu(_) => trials.iter().map(|trial| trial.gflops * 1e9).reduce(f64::max),
-        AnyEngine::Cpu(_) => {
-            let peak = cpu::matmul_flops_per_s(args.compute.threads(), &move || clock.now_us());
-            Some(peak.map_err(failed)?)
-        }
+    figures.peak_flops_per_s = if engine.kind() == EngineKind::Gpu {
+        trials.iter().map(|trial| trial.gflops * 1e9).reduce(f64::max)
+    } else {
+        let peak = cpu::matmul_flops_per_s(args.compute.threads(), &move || clock.now_us());
+        Some(peak.map_err(failed)?)
     };
     if args.json {
         let mut all = figures.json(args, &engine, spec);
@@ -102,17 +101,13 @@ async fn steps(
     let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
     steps_us.sort_unstable();
 
-    let read_back = |engine: &AnyEngine| match engine {
-        AnyEngine::Gpu(engine) => Some(engine.exchange_bytes()),
-        AnyEngine::Cpu(_) => None,
-    };
-    let before = read_back(engine);
+    let before = engine.exchange_bytes();
     for fragment in fragments.ids() {
         engine.encode(Serial(0), fragment)?;
         engine.settle().await?;
         while engine.encoded()?.is_some() {}
     }
-    let exchange_bytes = read_back(engine).zip(before).map(|(after, before)| after - before);
+    let exchange_bytes = engine.exchange_bytes().zip(before).map(|(after, before)| after - before);
     let (peak_flops_per_s, profile) = (None, None);
     Ok(Figures { first_step_us, steps_us, tokens_per_s, exchange_bytes, peak_flops_per_s, profile })
 }

@@ -3,11 +3,11 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use archipelago::engine::EngineKind;
-use archipelago::model::Preset;
-use archipelago::platform::trust_only;
 use archipelago::run::{Address, BatchChoice};
 use archipelago_cli::{Program, Span, range, some_time};
+use archipelago_core::model::Preset;
+use archipelago_runtime::engine::EngineKind;
+use archipelago_runtime::platform::trust_only;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{Exit, Failure};

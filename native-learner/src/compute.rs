@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::{mem, slice};
 
-use archipelago::engine::gpu::{AdapterFacts, Trial, tune};
-use archipelago::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, OptimiserState};
-use archipelago::platform::Clock;
-use archipelago::wire::{DeviceKind, RunSpec};
+use archipelago_core::wire::{DeviceKind, RunSpec};
+use archipelago_runtime::engine::gpu::{AdapterFacts, Trial, tune};
+use archipelago_runtime::engine::{AnyEngine, EngineBuilder, EngineError, EngineOptions, OptimiserState};
+use archipelago_runtime::platform::Clock;
 
 use crate::cli::ComputeArgs;
 use crate::exit::{Exit, Failure};

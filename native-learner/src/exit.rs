@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use archipelago::engine::EngineError;
 use archipelago::run::RunError;
-use archipelago::wire::CloseCode;
 use archipelago_cli::exit_codes;
+use archipelago_core::wire::CloseCode;
+use archipelago_runtime::engine::EngineError;
 
 exit_codes! {
     /// How the command ends.

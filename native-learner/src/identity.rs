@@ -4,9 +4,9 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use archipelago::diloco::checksum;
-use archipelago::platform::{RandomError, open_private};
 use archipelago::run::{Address, Key};
+use archipelago_core::diloco::checksum;
+use archipelago_runtime::platform::{RandomError, open_private};
 
 /// The most learners that one machine may have on one syncer.
 const INDEX_MAX: u32 = 1_024;

@@ -5,11 +5,11 @@ use std::process;
 use std::rc::Rc;
 use std::thread;
 
-use archipelago::engine::OptimiserState;
-use archipelago::platform::{Clock, interrupted};
 use archipelago::run::{Address, Control, RunConfig, run};
-use archipelago::wire::RunSpec;
 use archipelago_cli::Span;
+use archipelago_core::wire::RunSpec;
+use archipelago_runtime::engine::OptimiserState;
+use archipelago_runtime::platform::{Clock, interrupted};
 
 use crate::cli::JoinArgs;
 use crate::compute::Compute;

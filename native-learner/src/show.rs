@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use archipelago::engine::gpu::Trial;
 use archipelago::run::{Event, Report, RunConfig};
-use archipelago::wire::Fate;
 use archipelago_cli::fail;
+use archipelago_core::wire::Fate;
+use archipelago_runtime::engine::gpu::Trial;
 use serde_json::json;
 
 use crate::cli::OutputArgs;

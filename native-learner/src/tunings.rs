@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
 
-use archipelago::engine::gpu::Tuning;
+use archipelago_runtime::engine::gpu::Tuning;
 
 use crate::identity::default_folder;
 
@@ -53,7 +53,7 @@ pub(crate) fn add(path: &Path, newer: &[Tuning]) -> Result<(), TuningsError> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::engine::gpu::{Choice, Variant};
+    use archipelago_runtime::engine::gpu::{Choice, Variant};
 
     use super::*;
 

@@ -11,13 +11,13 @@ use std::env;
 use std::error::Error;
 use std::path::Path;
 
-use archipelago::bytes::from_f32s;
-use archipelago::data::{bytes_to_tokens, grammar};
-use archipelago::diloco::{Layout, MergeClass, Tensor};
+use archipelago::data::bytes_to_tokens;
 use archipelago::engine::{EngineError, StepStats};
-use archipelago::model::Preset;
+use archipelago::model::{
+    ApplyPolicy, Code, DataSpec, ExchangeSpec, Layout, MergeClass, Preset, RunSpec, ShardSpec, Tensor,
+};
 use archipelago::run::Key;
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec, Serial, ShardSpec};
+use archipelago::wire::Serial;
 use archipelago::{Control, Engine, Event, HostEngine, RunConfig, Trainer, run};
 use futures::executor::block_on;
 use safetensors::Dtype;
@@ -25,6 +25,8 @@ use safetensors::tensor::TensorView;
 
 /// Bytes that a token can be.
 const VOCAB: usize = 256;
+/// What it trains on when it is alone: any text will do.
+const TEXT: &str = include_str!("custom_model.rs");
 
 /// Scores `[VOCAB, VOCAB]`: row `a` holds those of what follows `a`. Plain gradient descent.
 struct Bigrams {
@@ -117,7 +119,7 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
 
 /// Writes what a run of this model begins with: its tensors by name, in 32 bits.
 fn write(file: &Path) -> Result<(), Box<dyn Error>> {
-    let bytes = from_f32s(&[0.0; VOCAB * VOCAB]);
+    let bytes = [0.0_f32; VOCAB * VOCAB].map(f32::to_le_bytes).concat();
     let table = TensorView::new(Dtype::F32, vec![VOCAB, VOCAB], &bytes)?;
     // The scores are merged radially, as is everything whose merge a file does not name: an entry "merge.bigrams" of
     // its metadata with the value "mean" would ask for the plain mean.
@@ -127,7 +129,7 @@ fn write(file: &Path) -> Result<(), Box<dyn Error>> {
 /// Trains for 300 steps and codes the progress on each fragment; the losses at first and at last.
 fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
     let spec = spec();
-    let tokens = bytes_to_tokens(grammar::generate(1, 100_000).as_bytes());
+    let tokens = bytes_to_tokens(TEXT.as_bytes());
     let mut engine = HostEngine::new(&spec, Bigrams::new(&spec))?;
     for fragment in engine.fragments().ids() {
         // What a syncer would have sent: the run's initial parameters.

@@ -9,8 +9,8 @@ use std::num::NonZeroUsize;
 use std::{env, error::Error, thread};
 
 use archipelago::engine::cpu::CpuTrainer;
+use archipelago::model::RunSpec;
 use archipelago::run::Key;
-use archipelago::wire::RunSpec;
 use archipelago::{Control, Event, HostEngine, RunConfig, run};
 
 #[tokio::main(flavor = "current_thread")]

@@ -5,6 +5,10 @@
 //! `syncer-server` is the same loop around real sockets, with snapshots and pages.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the machines are told the time, and somebody has to read the clock"
+)]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,17 +16,16 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use archipelago::diloco::learner::{self, Learner, LearnerConfig, Step};
-use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
-use archipelago::diloco::{Codec, Fragments, Layout, MergeClass, MergeJob, Replica, Tensor};
-use archipelago::model::Preset;
-use archipelago::platform::Clock;
-use archipelago::wire::{
-    ApplyPolicy, Bye, Code, ConnId, DataSpec, ExchangeSpec, FragmentId, Identity, Message, Millis, RunId,
-    RunSpec, ShardSpec, Version, decode, encode,
+use archipelago::learner::{self, Codec, LearnerConfig, Replica, Step};
+use archipelago::model::{
+    ApplyPolicy, Code, DataSpec, ExchangeSpec, Fragments, Layout, MergeClass, Preset, RunSpec, ShardSpec,
+    Tensor,
 };
+use archipelago::syncer::{Event, Host, Input, MergeJob, SyncerConfig};
+use archipelago::wire::{Bye, ConnId, FragmentId, Identity, Message, Millis, RunId, Version, decode, encode};
+use archipelago::{Learner, Syncer};
 
 /// Merges before the run is finished.
 const MERGES: u32 = 200;
@@ -106,9 +109,9 @@ fn train() -> Result<Vec<f32>, Box<dyn Error>> {
         let (up, layout) = (up.clone(), layout.clone());
         threads.push(thread::spawn(move || learn(conn, number, &layout, &up, &messages)));
     }
-    let clock = Clock::start();
+    let started = Instant::now();
     while !host.finished {
-        serve_one(&mut syncer, &mut host, &inbox, &clock)?;
+        serve_one(&mut syncer, &mut host, &inbox, started)?;
     }
     for thread in threads {
         thread.join().map_err(|_| "a learner panicked")??;
@@ -121,9 +124,9 @@ fn serve_one(
     syncer: &mut Syncer,
     host: &mut Channels,
     inbox: &Receiver<Up>,
-    clock: &Clock,
+    started: Instant,
 ) -> Result<(), Box<dyn Error>> {
-    let now = || clock.now();
+    let now = || since(started);
     let wait = syncer.deadline(now()).map_or(1_000, |at| at.0.saturating_sub(now().0));
     match inbox.recv_timeout(Duration::from_millis(wait)) {
         Ok(Up::Message(conn, bytes)) => syncer.drive(now(), Input::Message(conn, decode(&bytes)?), host),
@@ -146,6 +149,11 @@ fn serve_one(
     Ok(())
 }
 
+/// Milliseconds since `started`: each machine has a clock of its own, which never goes back.
+fn since(started: Instant) -> Millis {
+    Millis(started.elapsed().as_millis() as u64)
+}
+
 /// One learner: the core's machine, a vector of parameters, and its copy of what the syncer broadcasts.
 struct Island {
     conn: ConnId,
@@ -154,7 +162,7 @@ struct Island {
     theta: Vec<f32>,
     replica: Option<Replica>,
     up: Sender<Up>,
-    clock: Clock,
+    started: Instant,
 }
 
 /// Trains towards `number` until the syncer says goodbye.
@@ -179,7 +187,7 @@ fn learn(
         theta: vec![0.0; layout.len()],
         replica: None,
         up: up.clone(),
-        clock: Clock::start(),
+        started: Instant::now(),
     };
     island.core.handle(island.now(), learner::Input::Connected);
     while island.obey().map_err(|error| error.to_string())? {
@@ -207,7 +215,7 @@ fn learn(
 
 impl Island {
     fn now(&self) -> Millis {
-        self.clock.now()
+        since(self.started)
     }
 
     /// One step, if there is something to train.

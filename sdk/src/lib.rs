@@ -1,11 +1,8 @@
 //! Archipelago: one language model trained on many unreliable islands of compute.
 //!
-//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). Everything that decides
-//! anything is a pure state machine of the crate `archipelago-core`, whose modules are re-exported here: events go in,
-//! effects come out, and time is an argument. This crate is a learner around them: engines that train, the
-//! platform's sockets and clocks, and the loop that joins them.
-//!
-//! Ten types matter, and stand at the root. All else is for those who need more.
+//! The method is Decoupled DiLoCo ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)). This crate is what a program
+//! of yours needs to take part in a run or to hold one, natively and in browsers. Ten types matter, and stand at the
+//! root.
 //!
 //! | type | what it is for |
 //! |---|---|
@@ -17,23 +14,36 @@
 //! | `EngineBuilder` | chooses between CPU and GPU for the built-in model (with the feature `gpu`) |
 //! | [`Syncer`], [`Learner`] | the two machines of the protocol, for whoever writes a shell of their own |
 //!
+//! Modules hold what these ten name: take the one for what you do, and pass over the others.
+//!
+//! | what you do | module |
+//! |---|---|
+//! | take part in a run, by its address | [`run`](mod@run) |
+//! | train the built-in model, on CPU or GPU, or implement [`Trainer`] | [`engine`] |
+//! | say what a run is and how a model's parameters lie | [`model`] |
+//! | turn your text into tokens | [`data`] |
+//! | drive a syncer by hand | [`syncer`], and [`wire`] for its messages |
+//! | drive a learner by hand | [`learner`], and [`wire`] for its messages |
+//!
 //! | feature | what it adds |
 //! |---|---|
-//! | `learner` (default) | `platform` and `run`: sockets, clocks and the learner's loop, natively and in browsers |
+//! | `learner` (default) | [`run`](mod@run): the learner's loop, with sockets and clocks of its own |
 //! | `cpu` (default) | the CPU engine with `gemm`, threads, and the instruction set chosen when it runs |
 //! | `cpu-portable` | the same engine with a portable matrix product, for wasm32 |
 //! | `gpu` | the GPU engine, on Vulkan, Metal or the browser's WebGPU |
-//! | `parity` | the parity tests of the GPU engine, for a browser to run |
 //! | `ts` | TypeScript of the types that are shown as JSON |
+//!
+//! What is here keeps the promise of [Semantic Versioning](https://semver.org/). The machinery behind it, in the crates
+//! `archipelago-core` and `archipelago-runtime`, does not.
 //!
 //! # A model of your own
 //!
 //! ```
-//! use archipelago::diloco::{Layout, MergeClass, Tensor};
 //! use archipelago::engine::{EngineError, StepStats};
+//! use archipelago::model::{Layout, MergeClass, Tensor};
+//! use archipelago::wire::{FragmentId, Serial};
 //! use archipelago::{Engine, HostEngine, Trainer};
-//! # use archipelago::model::Preset;
-//! # use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, FragmentId, RunSpec, Serial, ShardSpec};
+//! # use archipelago::model::{ApplyPolicy, Code, DataSpec, ExchangeSpec, Preset, RunSpec, ShardSpec};
 //!
 //! /// The mean of the tokens, one parameter for each place of 8.
 //! struct Means(Layout, Vec<f32>);
@@ -79,21 +89,84 @@
 //! whole run inside one program; and `killed_island`, of the crate `archipelago-sim`, breaks a simulated one. Run them
 //! as `cargo run --release -p archipelago --example learner -- ws://HOST:7700`.
 
-pub mod engine;
-#[cfg(any(feature = "cpu-portable", feature = "learner"))]
-pub mod platform;
 #[cfg(feature = "learner")]
 pub mod run;
 
-pub use diloco::learner::Learner;
-pub use diloco::syncer::Syncer;
+pub use archipelago_core::diloco::learner::Learner;
+pub use archipelago_core::diloco::syncer::Syncer;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
-pub use engine::EngineBuilder;
-pub use engine::{Engine, HostEngine, Trainer};
+pub use archipelago_runtime::engine::EngineBuilder;
+pub use archipelago_runtime::engine::{Engine, HostEngine, Trainer};
 #[cfg(feature = "learner")]
 pub use run::{Control, Event, Report, RunConfig, run};
 
-pub use archipelago_core::{bytes, data, diloco, member, model, wire};
+/// What a [`Trainer`] and an [`Engine`] take and give, and the engines for the built-in model.
+pub mod engine {
+    #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
+    pub use archipelago_runtime::engine::{AnyEngine, EngineOptions, Fallback};
+    pub use archipelago_runtime::engine::{
+        Encoded, EngineError, EngineKind, Exchange, OptimiserState, StepStats, UnknownEngine,
+    };
 
-#[cfg(any(feature = "parity", all(test, feature = "gpu")))]
-use archipelago_core::rng;
+    /// The built-in model on the processor: trained, measured, and writing text.
+    #[cfg(feature = "cpu-portable")]
+    pub mod cpu {
+        pub use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer, Writer};
+    }
+
+    /// GPUs: which there are, what was found out about them, and what can go wrong.
+    #[cfg(feature = "gpu")]
+    pub mod gpu {
+        pub use archipelago_runtime::engine::gpu::{
+            AdapterFacts, Choice, ChoiceError, Form, Gpu, GpuError, GpuOptions, KernelTime, Trial, Tuning,
+            Variant, adapters,
+        };
+    }
+}
+
+/// What a run is, and how the parameters of a model lie: tensors in a layout, cut into fragments.
+pub mod model {
+    pub use archipelago_core::diloco::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
+    pub use archipelago_core::model::{ModelError, Preset, UnknownPreset, init, layout};
+    pub use archipelago_core::wire::{
+        ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec,
+    };
+}
+
+/// Text as tokens, and back: without a vocabulary a token is a byte.
+pub mod data {
+    pub use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
+}
+
+/// What a [`Syncer`] is told and tells, its settings, and what it keeps. The example `own_syncer` drives one.
+///
+/// [`Syncer::record`] and [`Syncer::restore`] keep a run over a restart, as of a moment at which nothing is merged.
+/// Keeping every decision before anybody is told, as `syncer-server` does, is machinery of `archipelago-core`: what
+/// [`Output::Record`](syncer::Output::Record) holds and what [`Syncer::go_on`] takes are no part of this crate.
+pub mod syncer {
+    pub use archipelago_core::diloco::syncer::{
+        Event, Host, Input, LearnerStatus, LeaveCause, Output, Status, SyncerConfig, SyncerError,
+        SyncerRecord,
+    };
+    pub use archipelago_core::diloco::{
+        AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, Influence, LeaseError,
+        LeasePool, Ledger, MergeCause, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule,
+        OuterSpec, QuorumPolicy, Reins, Timing, Verified, Verifier,
+    };
+}
+
+/// What a [`Learner`] is told and tells, and the copy that a learner keeps of what its syncer broadcasts.
+pub mod learner {
+    pub use archipelago_core::diloco::learner::{HandsIn, Input, LearnerConfig, Output, Step};
+    pub use archipelago_core::diloco::{Codec, QuantError, Replica, ReplicaError};
+}
+
+/// What travels between syncer and learners: messages, their bytes, and what they name.
+pub mod wire {
+    pub use archipelago_core::wire::{
+        BodyFault, Bye, Challenge, CloseCode, ConnId, DecodeError, Fate, Fingerprint, FingerprintError,
+        FragmentId, Hello, Identity, Invite, LateReason, LayoutHash, LearnerId, LearnerState, LeaseGrant,
+        LeaseId, Merged, Message, Millis, Progress, Refusal, Round, RunId, Serial, Share, ShareError,
+        Signature, UnknownCloseCode, Update, Version, Welcome, decode, encode,
+    };
+}

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use archipelago::bytes::hex;
-use archipelago::diloco::syncer::{BANNED, Input};
-use archipelago::wire::{Bye, Challenge, CloseCode, Fingerprint, Hello, Invite, RunId, is_work};
+use archipelago_core::bytes::hex;
+use archipelago_core::diloco::syncer::{BANNED, Input};
+use archipelago_core::wire::{Bye, Challenge, CloseCode, Fingerprint, Hello, Invite, RunId, is_work};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::actor::{ActorHandle, Command};

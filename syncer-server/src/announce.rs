@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use archipelago::wire::Invite;
-use archipelago::wire::http::SOCKET;
+use archipelago_core::wire::Invite;
+use archipelago_core::wire::http::SOCKET;
 use serde::Serialize;
 
 use crate::config::ServeConfig;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use archipelago::diloco::Millis;
+use archipelago_core::diloco::Millis;
 
 /// Monotonic time since the server started.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::Verifier;
-use archipelago::diloco::syncer::Input;
-use archipelago::wire::{
+use archipelago_core::diloco::Verifier;
+use archipelago_core::diloco::syncer::Input;
+use archipelago_core::wire::{
     Assembler, Bye, CHUNK_BYTES, CLOSE_REASON_BYTES_MAX, Challenge, CloseCode, ConnId, DecodeError,
     GREETING_BYTES_MAX, Hello, Message, SUBPROTOCOL, Update, clip, encode,
 };
@@ -380,7 +380,7 @@ impl Writer {
     async fn say(&mut self, bye: Bye) -> Result<(), axum::Error> {
         let reason = clip(&bye.reason, CLOSE_REASON_BYTES_MAX).to_owned();
         let code = u16::from(bye.code);
-        let reason_clipped = clip(&bye.reason, archipelago::wire::REASON_BYTES_MAX).to_owned();
+        let reason_clipped = clip(&bye.reason, archipelago_core::wire::REASON_BYTES_MAX).to_owned();
         let encoded = encode(&Message::Bye(Bye { reason: reason_clipped, ..bye }));
         self.sink.feed(ws::Message::Binary(encoded.into())).await?;
         self.sink.feed(ws::Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Seek};
 use std::path::{Path, PathBuf};
 
-use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::diloco::{FragmentState, Fragments, Layout, RunId};
-use archipelago::wire::RunSpec;
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId};
+use archipelago_core::wire::RunSpec;
 use serde::Serialize;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use archipelago::diloco::{Reins, RunId};
+use archipelago_core::diloco::{Reins, RunId};
 use serde::Serialize;
 
 use crate::config::{ForkArgs, SETTINGS_FILE};

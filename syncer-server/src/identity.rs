@@ -1,6 +1,6 @@
 //! Whether who introduces itself is who it says.
 
-use archipelago::wire::{Challenge, Hello};
+use archipelago_core::wire::{Challenge, Hello};
 use ed25519_dalek::{Signature, VerifyingKey};
 
 /// Why a `Hello` is not believed.
@@ -31,7 +31,7 @@ pub fn verify(challenge: &Challenge, hello: &Hello) -> Result<(), IdentityFault>
 
 #[cfg(test)]
 mod tests {
-    use archipelago::wire::{Identity, RunId, Signature as Signed};
+    use archipelago_core::wire::{Identity, RunId, Signature as Signed};
     use ed25519_dalek::{Signer, SigningKey};
 
     use super::*;

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use archipelago::wire::Invite;
-use archipelago::wire::http::INVITE_KEY;
+use archipelago_core::wire::Invite;
+use archipelago_core::wire::http::INVITE_KEY;
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
 

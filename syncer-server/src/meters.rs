@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago::wire::{Class, Message};
+use archipelago_core::wire::{Class, Message};
 use serde::{Deserialize, Serialize};
 
 /// Which account the bytes of a message go to.

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use archipelago::diloco::Layout;
-use archipelago::model::{self, ModelSpec};
-use archipelago::wire::RunSpec;
+use archipelago_core::diloco::Layout;
+use archipelago_core::model::{self, ModelSpec};
+use archipelago_core::wire::RunSpec;
 
 use crate::config::{ServeConfig, preset};
 use crate::errors::ServerError;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::Fragments;
-use archipelago::wire::{Bye, Message, encode, frames};
+use archipelago_core::diloco::Fragments;
+use archipelago_core::wire::{Bye, Message, encode, frames};
 use axum::body::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -146,8 +146,8 @@ fn queue<T>(queue: &mpsc::Sender<T>, message: T) -> Result<(), Full> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::diloco::{FragmentId, Layout, MergeClass, RunId, Tensor, Version};
-    use archipelago::wire::Merged;
+    use archipelago_core::diloco::{FragmentId, Layout, MergeClass, RunId, Tensor, Version};
+    use archipelago_core::wire::Merged;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use archipelago::wire::{Bye, CloseCode};
+use archipelago_core::wire::{Bye, CloseCode};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 

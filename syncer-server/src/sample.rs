@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use archipelago::engine::cpu::Writer;
+use archipelago_runtime::engine::cpu::Writer;
 use serde::Serialize;
 
 use crate::clock::Clock;

@@ -1,7 +1,7 @@
 //! The verbs `invite`, `ban` and `token`: who may come, and who may say so. Each gives what is to be printed.
 
-use archipelago::wire::Fingerprint;
-use archipelago::wire::http::INVITE_KEY;
+use archipelago_core::wire::Fingerprint;
+use archipelago_core::wire::http::INVITE_KEY;
 use serde::Serialize;
 
 use crate::clock::unix_ms;

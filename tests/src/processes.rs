@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 
-use archipelago::wire::http::{RUNS, STATUS};
+use archipelago_core::wire::http::{RUNS, STATUS};
 use serde_json::Value;
 use tempfile::TempDir;
 

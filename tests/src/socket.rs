@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use archipelago::wire::{
+use archipelago_core::wire::{
     Assembler, BODY_BYTES_MAX, Challenge, Hello, Identity, Message, SUBPROTOCOL, Signature, Welcome, decode,
     encode, frames,
 };

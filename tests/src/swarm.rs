@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::diloco::{MergeRule, QuorumPolicy};
-use archipelago::member::{Doubling, Waits};
-use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::diloco::{MergeRule, QuorumPolicy};
+use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
 use archipelago_sim::world::{
     Ailment, Fault, LinkSpec, Loss, MachineSpec, Rng, ShellSpec, Storm, SyncerPace, Toy, World, WorldSpec,
 };
@@ -71,7 +71,7 @@ impl Swarm {
         let (mut run_spec, shards) = Toy::run(seed, toys.data.0, toys.data.1);
         run_spec.exchange = self.exchange;
         let spec = WorldSpec {
-            run: archipelago::wire::RunId(seed),
+            run: archipelago_core::wire::RunId(seed),
             run_spec,
             syncer: toys.syncer,
             theta: vec![0.0; Toy::layout().len()],

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use archipelago::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
-use archipelago::diloco::{FragmentId, QuorumPolicy};
-use archipelago::member::{Doubling, Waits};
-use archipelago::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
+use archipelago_core::diloco::syncer::{Event, LearnerStatus, Status, SyncerConfig};
+use archipelago_core::diloco::{FragmentId, QuorumPolicy};
+use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::wire::{Fate, LearnerId, Millis, RunId, RunSpec};
 use archipelago_sim::world::{LinkSpec, MachineSpec, Rng, ShellSpec, Toy, World, WorldSpec};
 
 /// What a world of toys is made of; change what a test is about.

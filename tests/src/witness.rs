@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use archipelago::diloco::{Codec, Fragments, checksum};
-use archipelago::model::layout;
-use archipelago::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
+use archipelago_core::diloco::{Codec, Fragments, checksum};
+use archipelago_core::model::layout;
+use archipelago_core::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
 
 use crate::socket::{RawSocket, Received};
 

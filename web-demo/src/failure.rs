@@ -1,9 +1,9 @@
 //! Errors as JavaScript sees them: an `Error` with a stable `code`.
 
-use archipelago::engine::gpu::GpuError;
-use archipelago::engine::{EngineError, Fallback};
 use archipelago::run::{AddressError, DutyError, RunError};
-use archipelago::wire::CloseCode;
+use archipelago_core::wire::CloseCode;
+use archipelago_runtime::engine::gpu::GpuError;
+use archipelago_runtime::engine::{EngineError, Fallback};
 use js_sys::{Error, Reflect};
 use wasm_bindgen::JsValue;
 

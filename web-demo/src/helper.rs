@@ -1,9 +1,9 @@
 //! Helpers of a CPU engine: Workers beside the learner's, which share no memory with it.
 
-use archipelago::engine::cpu::CpuGradient;
-use archipelago::engine::{EngineError, Helper, HelperError, Helpers, Part, Task, Working};
-use archipelago::model::ModelSpec;
-use archipelago::wire::RunSpec;
+use archipelago_core::model::ModelSpec;
+use archipelago_core::wire::RunSpec;
+use archipelago_runtime::engine::cpu::CpuGradient;
+use archipelago_runtime::engine::{EngineError, Helper, HelperError, Helpers, Part, Task, Working};
 use js_sys::{Error, Float32Array, Promise, Uint32Array};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -116,7 +116,7 @@ impl Differentiator {
     ) -> Result<f64, JsValue> {
         let (found, expected) = (params.length() as usize, self.0.grad().len());
         if found != expected {
-            let error = archipelago::model::ModelError::Params { found, expected };
+            let error = archipelago_core::model::ModelError::Params { found, expected };
             return Err(Failure::from(EngineError::from(error)).into());
         }
         params.copy_to(self.0.params_mut());

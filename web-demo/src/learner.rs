@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use archipelago::engine::gpu::Gpu;
-use archipelago::engine::{
+use archipelago::run::{Address, Control, Event, Key, Report, RunConfig, Signer, run};
+use archipelago_core::model::layout;
+use archipelago_core::wire::{DeviceKind, Identity, RunSpec};
+use archipelago_runtime::engine::gpu::Gpu;
+use archipelago_runtime::engine::{
     Engine, EngineBuilder, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState,
 };
-use archipelago::model::layout;
-use archipelago::platform::Clock;
-use archipelago::run::{Address, Control, Event, Key, Report, RunConfig, Signer, run};
-use archipelago::wire::{DeviceKind, Identity, RunSpec};
+use archipelago_runtime::platform::Clock;
 use js_sys::Float32Array;
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -166,7 +166,7 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
         tunings: Vec::new(),
     };
     let mut builder = EngineBuilder::open(options, Rc::new(move || clock.now_us())).await?;
-    builder.set_helpers(helpers);
+    helpers.help(&mut builder);
     Ok(builder)
 }
 

@@ -1,8 +1,8 @@
 //! How fast this browser trains.
 
-use archipelago::engine::{AnyEngine, Engine, EngineError, Rehearsal};
-use archipelago::model::{Preset, flops_per_token, layout};
-use archipelago::platform::{Clock, yield_now};
+use archipelago_core::model::{Preset, flops_per_token, layout};
+use archipelago_runtime::engine::{Engine, EngineError, EngineKind, Rehearsal};
+use archipelago_runtime::platform::{Clock, yield_now};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 
@@ -43,7 +43,7 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     engine.settle().await?;
     let train_s = (clock.now_us() - first_step_us) as f64 / 1e6;
     let tokens_per_s = if steps == 0 { 0.0 } else { trained as f64 / train_s };
-    let gpu = matches!(engine, AnyEngine::Gpu(_)).then(|| builder.gpu()).flatten();
+    let gpu = (engine.kind() == EngineKind::Gpu).then(|| builder.gpu()).flatten();
     Ok(Measured {
         device: engine.describe(),
         params: engine.layout().len() as u64,

@@ -1,7 +1,7 @@
 //! What pages ask for, and what is measured for them.
 
-use archipelago::engine::EngineKind;
 use archipelago::run::BatchChoice;
+use archipelago_runtime::engine::EngineKind;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;

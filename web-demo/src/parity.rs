@@ -1,6 +1,6 @@
 //! The parity tests of the GPU engine, for a page to run.
 
-use archipelago::engine::gpu::parity::{Gpus, tests};
+use archipelago_runtime::engine::gpu::parity::{Gpus, tests};
 use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::Failure;

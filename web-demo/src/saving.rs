@@ -1,6 +1,6 @@
 //! An engine whose moments are saved now and then, so that a page that is loaded anew goes on with them.
 
-use archipelago::engine::{AnyEngine, Engine, EngineError, Exchange, OptimiserState, StepStats};
+use archipelago_runtime::engine::{AnyEngine, Engine, EngineError, Exchange, OptimiserState, StepStats};
 
 /// Takes moments to where they are kept; returns at once.
 pub type Save = Box<dyn Fn(&OptimiserState)>;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use archipelago::run::{SignError, Signer};
-use archipelago::wire::{Identity, Signature};
+use archipelago_core::wire::{Identity, Signature};
 use futures::future::LocalBoxFuture;
 use js_sys::Uint8Array;
 use wasm_bindgen::JsCast;

@@ -1,8 +1,8 @@
 //! TypeScript's view of what crosses to pages: `web-demo/package/src/generated.ts`.
 
 use archipelago::run::{Doing, Event, Offline, Report};
-use archipelago::wire::http::ModelView;
-use archipelago::wire::{Fate, FragmentId, LateReason, LearnerId, Refusal, Round, Version};
+use archipelago_core::wire::http::ModelView;
+use archipelago_core::wire::{Fate, FragmentId, LateReason, LearnerId, Refusal, Round, Version};
 use archipelago_ts::Module;
 
 use crate::{JoinOptions, MeasureOptions, Measured, Notice, PresetFacts};

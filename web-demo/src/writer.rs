@@ -1,9 +1,9 @@
 //! A text that the run's model goes on with, in a Worker.
 
-use archipelago::diloco::{FragmentId, Fragments, halves};
-use archipelago::engine::cpu;
-use archipelago::model::{ModelSpec, layout};
 use archipelago::run::Address;
+use archipelago_core::diloco::{FragmentId, Fragments, halves};
+use archipelago_core::model::{ModelSpec, layout};
+use archipelago_runtime::engine::cpu;
 use serde::Serialize;
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;

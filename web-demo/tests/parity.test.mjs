@@ -6,14 +6,14 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { launch, serve } from "./support.mjs";
 
-const SOURCES = new URL("../../sdk/src/engine/gpu/parity/", import.meta.url);
+const SOURCES = new URL("../../sdk/runtime/src/engine/gpu/parity/", import.meta.url);
 
 /** The names that the sources register, natively too: the module must have them all. */
 function registered() {
   return readdirSync(SOURCES).flatMap((file) => {
     const lists = readFileSync(new URL(file, SOURCES), "utf8").matchAll(/^parity!\(([^)]*)\);$/gm);
     const names = [...lists].flatMap(([, list]) => list.match(/\w+/g));
-    return names.map((name) => `archipelago::engine::gpu::parity::${file.replace(".rs", "")}::${name}`);
+    return names.map((name) => `archipelago_runtime::engine::gpu::parity::${file.replace(".rs", "")}::${name}`);
   });
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::engine::gpu::{AdapterFacts, Choice, Form, Trial, adapters};
-use archipelago::engine::{AnyEngine, Engine, Rehearsal};
-use archipelago::model::Preset;
-use archipelago::platform::Clock;
+use archipelago_core::model::Preset;
+use archipelago_runtime::engine::gpu::{AdapterFacts, Choice, Form, Trial, adapters};
+use archipelago_runtime::engine::{AnyEngine, Engine, Rehearsal};
+use archipelago_runtime::platform::Clock;
 use serde_json::{Value, json};
 
 use super::Finding;

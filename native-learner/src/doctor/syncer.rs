@@ -1,8 +1,8 @@
 //! Whether a syncer is within reach.
 
-use archipelago::platform::{ByteCount, FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
 use archipelago::run::Address;
-use archipelago::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
+use archipelago_core::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
+use archipelago_runtime::platform::{ByteCount, FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
 
 use super::Finding;
 use crate::identity::{IdentityLock, default_folder};

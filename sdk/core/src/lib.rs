@@ -1,5 +1,9 @@
 //! The pure floor of Archipelago: everything that decides anything, without a socket, clock, thread or hash map.
 //!
+//! **This crate is machinery.** Its public items serve the programs of this repository: they may change in any version,
+//! and no promise of [Semantic Versioning](https://semver.org/) is made for them. What is meant for your programs is
+//! passed on, and promised, by the crate `archipelago`: depend on that one.
+//!
 //! Archipelago trains one language model on many unreliable islands of compute, by Decoupled DiLoCo
 //! ([arXiv 2604.21428](https://arxiv.org/abs/2604.21428)), which continues DiLoCo
 //! ([2311.08105](https://arxiv.org/abs/2311.08105)) and Streaming DiLoCo
@@ -29,8 +33,8 @@
 //! | `simd` | loops of the merge for each instruction set, chosen when they run; the bits stay the same |
 //! | `ts` | TypeScript of the types that are shown as JSON |
 //!
-//! The crate `archipelago` adds engines, sockets and the learner's loop; `archipelago-sim` adds a whole world
-//! in virtual time.
+//! The crate `archipelago-runtime` adds engines, sockets and clocks, `archipelago` the learner's loop, and
+//! `archipelago-sim` a whole world in virtual time.
 //!
 //! # A learner meets a syncer
 //!

@@ -5,8 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it finds")]
 
-use archipelago::wire::Millis;
-use archipelago_sim::world::{Fault, MachineSpec, Violation, World};
+use archipelago_sim::world::{Fault, MachineSpec, Millis, Violation, World};
 
 fn main() -> Result<(), Violation> {
     let (calm, troubled) = (steps(false)?, steps(true)?);

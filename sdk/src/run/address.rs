@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::wire::http::{INVITE_KEY, SOCKET};
-use crate::wire::{INVITE_BYTES_MAX, Invite};
+use archipelago_core::wire::http::{INVITE_KEY, SOCKET};
+use archipelago_core::wire::{INVITE_BYTES_MAX, Invite};
 
 /// The address of a syncer, and maybe an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use crate::wire::BATCH_MAX;
+use archipelago_core::wire::BATCH_MAX;
 
 /// Longest step of a batch that is chosen for a device, in microseconds, unless a single window takes longer. A
 /// fragment that is asked for waits for the end of a step before it is coded, so an answer can be as late as that; and

@@ -8,14 +8,16 @@ use futures::StreamExt;
 use futures::future::{Either, FutureExt, LocalBoxFuture, select};
 use futures::stream::FuturesUnordered;
 
-use crate::bytes::hex;
-use crate::diloco::halves;
-use crate::member::Input;
-use crate::platform::{ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep};
-use crate::wire::http::{
+use archipelago_core::bytes::hex;
+use archipelago_core::diloco::halves;
+use archipelago_core::member::Input;
+use archipelago_core::wire::http::{
     INVITE_HEADER, PASS_HEADER, VERSION_HEADER, fragment_path, fragment_tag, shard_path,
 };
-use crate::wire::{FragmentId, Invite, RunId, Version, clip};
+use archipelago_core::wire::{FragmentId, Invite, RunId, Version, clip};
+use archipelago_runtime::platform::{
+    ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep,
+};
 
 use super::Address;
 

@@ -1,8 +1,10 @@
 //! What the member wants done on this machine, and what is shown of it.
 
-use crate::engine::{Encoded, Engine, EngineError, OptimiserState};
-use crate::member::{Input, Output};
-use crate::wire::{Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, WORK_BITS_MAX, Welcome};
+use archipelago_core::member::{Input, Output};
+use archipelago_core::wire::{
+    Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, WORK_BITS_MAX, Welcome,
+};
+use archipelago_runtime::engine::{Encoded, Engine, EngineError, OptimiserState};
 
 use super::RunError;
 use super::event::Event;

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::Serialize;
 
-use crate::wire::{Fate, FragmentId, LearnerId, Version};
+use archipelago_core::wire::{Fate, FragmentId, LearnerId, Version};
 
 /// Something that a watcher may want to show. As JSON each has its name under `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

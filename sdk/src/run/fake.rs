@@ -12,15 +12,15 @@ use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode as SocketCode};
 use tokio_tungstenite::tungstenite::{self, Message as Frame, WebSocket};
 
-use crate::data::{encode_shard, shard_spec};
-use crate::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
-use crate::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
-use crate::engine::{EngineError, StepStats, Trainer};
-use crate::platform::Clock;
-use crate::wire::{
+use archipelago_core::data::{encode_shard, shard_spec};
+use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
+use archipelago_core::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
+use archipelago_core::wire::{
     ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, FragmentId,
     Hello, InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
 };
+use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
+use archipelago_runtime::platform::Clock;
 
 use super::Address;
 
@@ -270,7 +270,7 @@ impl World {
                 }
                 match self.syncer.hat(fragment) {
                     Some((Version(current), values)) => {
-                        let body = crate::diloco::halves::to_bytes(&values);
+                        let body = archipelago_core::diloco::halves::to_bytes(&values);
                         let head = format!("{status}\r\nx-archipelago-version: {current}");
                         let rest = &body[start..];
                         if self.script.broken_fragments > 0 {

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use super::Control;
 use super::fake::Toy;
-use crate::engine::{Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats};
-use crate::platform::yield_now;
-use crate::wire::{FragmentId, RunSpec, Serial};
+use archipelago_core::wire::{FragmentId, RunSpec, Serial};
+use archipelago_runtime::engine::{
+    Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats,
+};
+use archipelago_runtime::platform::yield_now;
 
 /// How long the device works on after a step's call has returned, in milliseconds.
 pub(super) const SETTLE_MS: u64 = 5;

@@ -6,8 +6,8 @@ use super::batch::Halving;
 use super::event::Event;
 use super::salvage::take_moments;
 use super::session::{Part, Session};
-use crate::engine::{Engine, EngineError, OptimiserState, batch_like_any};
-use crate::wire::{RunSpec, Welcome};
+use archipelago_core::wire::{RunSpec, Welcome};
+use archipelago_runtime::engine::{Engine, EngineError, OptimiserState, batch_like_any};
 
 impl<E, B, O> Session<'_, E, B, O>
 where

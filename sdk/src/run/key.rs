@@ -5,8 +5,8 @@ use std::fmt;
 use ed25519_dalek::{Signer as _, SigningKey};
 use futures::future::{LocalBoxFuture, ready};
 
-use crate::platform::{RandomError, random_bytes, yield_now};
-use crate::wire::{Challenge, Identity, Search, Signature};
+use archipelago_core::wire::{Challenge, Identity, Search, Signature};
+use archipelago_runtime::platform::{RandomError, random_bytes, yield_now};
 
 /// Numbers tried between two looks at whether the owner has ended it: some tens of milliseconds of a browser.
 const TRIES: u32 = 1 << 14;

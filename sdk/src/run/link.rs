@@ -1,8 +1,10 @@
 //! The connection to the syncer: whole messages in and out, over one socket after another.
 
-use crate::member::Input;
-use crate::platform::{SendError, Socket, SocketBytes, SocketEvent, SocketLimits};
-use crate::wire::{Assembler, BODY_BYTES_MAX, CHUNK_BYTES, CloseCode, Message, SUBPROTOCOL, encode, frames};
+use archipelago_core::member::Input;
+use archipelago_core::wire::{
+    Assembler, BODY_BYTES_MAX, CHUNK_BYTES, CloseCode, Message, SUBPROTOCOL, encode, frames,
+};
+use archipelago_runtime::platform::{SendError, Socket, SocketBytes, SocketEvent, SocketLimits};
 
 use super::Address;
 

@@ -1,4 +1,4 @@
-//! The learner's loop: platform → [`crate::member`] → engine, as one future on one thread.
+//! The learner's loop: platform → [`archipelago_core::member`] → engine, as one future on one thread.
 //!
 //! It trains whenever there are parameters and data, and never waits for the network then: sockets and
 //! transfers live on threads of their own, and between two steps it takes what they have brought. It
@@ -25,6 +25,8 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+pub use archipelago_runtime::platform::RandomError;
+
 pub use address::{Address, AddressError};
 pub use batch::{BatchChoice, BatchError};
 pub use control::{Control, DutyError};
@@ -33,9 +35,8 @@ pub use key::{Key, SignError, Signer};
 
 use std::rc::Rc;
 
-use crate::engine::{Engine, EngineError, OptimiserState};
-use crate::platform::RandomError;
-use crate::wire::{CloseCode, RunSpec};
+use archipelago_core::wire::{CloseCode, RunSpec};
+use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
 use session::Session;
 
 /// What a learner needs to know to take part.

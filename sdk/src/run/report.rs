@@ -2,8 +2,8 @@
 
 use super::event::{Doing, Offline, Report};
 use super::session::Session;
-use crate::member::Phase;
-use crate::wire::LearnerState;
+use archipelago_core::member::Phase;
+use archipelago_core::wire::LearnerState;
 
 impl<E, B, O> Session<'_, E, B, O> {
     /// How things stand; `doing` if the core does not know.

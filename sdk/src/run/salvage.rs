@@ -1,7 +1,7 @@
 //! What was salvaged from a device that was lost.
 
-use crate::engine::OptimiserState;
-use crate::wire::{RunId, RunSpec};
+use archipelago_core::wire::{RunId, RunSpec};
+use archipelago_runtime::engine::OptimiserState;
 
 /// The moments of a run's inner optimiser.
 pub(super) struct Salvaged {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     fn salvaged(run: u64) -> Option<Salvaged> {
-        let shard = crate::data::encode_shard(&[0; 10], 2).unwrap();
+        let shard = archipelago_core::data::encode_shard(&[0; 10], 2).unwrap();
         let moments = OptimiserState::of_adamw(9, vec![1.0], vec![2.0]);
         Some(Salvaged { run: RunId(run), spec: fake::spec(&shard), moments })
     }

@@ -5,11 +5,11 @@ use std::pin::pin;
 
 use futures::future::{Either, select};
 
-use crate::diloco::learner::LearnerConfig;
-use crate::engine::{Engine, EngineError, OptimiserState};
-use crate::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Waits};
-use crate::platform::{Clock, random_bytes, sleep, yield_now};
-use crate::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
+use archipelago_core::diloco::learner::LearnerConfig;
+use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Waits};
+use archipelago_core::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
+use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
+use archipelago_runtime::platform::{Clock, random_bytes, sleep, yield_now};
 
 use super::batch::STEP_US_MAX;
 use super::downloads::Downloads;

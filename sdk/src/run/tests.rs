@@ -13,11 +13,11 @@ use futures::future::LocalBoxFuture;
 use super::fake::{FakeSyncer, Script, Toy};
 use super::link::Link;
 use super::{Address, BatchChoice, Control, Event, Key, Report, RunConfig, RunError, SignError, Signer, run};
-use crate::engine::HostEngine;
-use crate::member::Input;
-use crate::wire::{
+use archipelago_core::member::Input;
+use archipelago_core::wire::{
     Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, Message, RunId, Signature, is_work,
 };
+use archipelago_runtime::engine::HostEngine;
 
 /// More than any test needs on a busy machine; reached only if one hangs.
 const HANG_MS: u64 = 60_000;
@@ -278,7 +278,7 @@ fn fragments_that_broke_off_are_resumed() {
 
 #[test]
 fn a_peer_that_speaks_otherwise_is_left() {
-    let mut other_version = crate::wire::encode(&Message::Bye(bye(CloseCode::Done)));
+    let mut other_version = archipelago_core::wire::encode(&Message::Bye(bye(CloseCode::Done)));
     other_version[4] = 9;
     let fake = FakeSyncer::start(Script { garbage: Some(other_version), ..Script::default() });
     let (result, _) = learn(config(&fake.address), |_| false);

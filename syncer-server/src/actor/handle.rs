@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::{Input, SyncerConfig};
-use archipelago::diloco::{ConnId, FragmentId, LearnerId, Version};
-use archipelago::wire::Bye;
+use archipelago_core::diloco::syncer::{Input, SyncerConfig};
+use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Version};
+use archipelago_core::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::subject::{Judgement, Subject};

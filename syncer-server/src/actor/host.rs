@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::{Event, Host, RemakeJob, Syncer};
-use archipelago::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
-use archipelago::wire::{Bye, Message};
+use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer};
+use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
+use archipelago_core::wire::{Bye, Message};
 use serde::Serialize;
 use tokio::task::JoinSet;
 

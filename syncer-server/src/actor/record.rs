@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Event;
-use archipelago::diloco::tape::Gate;
-use archipelago::diloco::{ConnId, Entry, MergeJob, Millis, Round};
-use archipelago::wire::Bye;
+use archipelago_core::diloco::syncer::Event;
+use archipelago_core::diloco::tape::Gate;
+use archipelago_core::diloco::{ConnId, Entry, MergeJob, Millis, Round};
+use archipelago_core::wire::Bye;
 use tokio::sync::watch;
 
 use crate::clock::unix_ms;

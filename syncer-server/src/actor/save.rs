@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Syncer;
-use archipelago::diloco::tape::Taking;
+use archipelago_core::diloco::syncer::Syncer;
+use archipelago_core::diloco::tape::Taking;
 use tokio::task::{JoinError, JoinSet};
 
 use super::record::Record;

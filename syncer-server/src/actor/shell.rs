@@ -12,9 +12,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::syncer::{Input, RemakeJob, Syncer};
-use archipelago::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
-use archipelago::wire::{Bye, CloseCode};
+use archipelago_core::diloco::syncer::{Input, RemakeJob, Syncer};
+use archipelago_core::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
+use archipelago_core::wire::{Bye, CloseCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

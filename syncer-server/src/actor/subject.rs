@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Syncer;
-use archipelago::diloco::{Codec, FragmentState, Fragments, LearnerId};
+use archipelago_core::diloco::syncer::Syncer;
+use archipelago_core::diloco::{Codec, FragmentState, Fragments, LearnerId};
 
 use crate::llama::Course;
 use crate::status::Board;

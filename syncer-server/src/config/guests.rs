@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use archipelago::wire::Fingerprint;
 use archipelago_cli::{Span, some_time};
+use archipelago_core::wire::Fingerprint;
 
 /// Settings of `invite`.
 #[derive(clap::Args, Clone, Debug)]

@@ -15,8 +15,8 @@ mod runs;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago::wire::WORK_BITS_MAX;
 use archipelago_cli::{Bytes, MethodArgs, Span, some_time};
+use archipelago_core::wire::WORK_BITS_MAX;
 use serde::Serialize;
 
 pub use alerts::AlertArgs;

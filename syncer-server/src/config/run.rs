@@ -1,10 +1,10 @@
 //! From settings to what the core is told.
 
-use archipelago::diloco::QuorumPolicy;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::model::{CONTEXT_MAX, ModelSpec, Preset};
-use archipelago::wire::{DataSpec, INVITE_BYTES_MAX, RunSpec};
 use archipelago_cli::range;
+use archipelago_core::diloco::QuorumPolicy;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::{CONTEXT_MAX, ModelSpec, Preset};
+use archipelago_core::wire::{DataSpec, INVITE_BYTES_MAX, RunSpec};
 
 use super::ServeConfig;
 use crate::errors::ServerError;
@@ -134,7 +134,8 @@ pub fn licence(chosen: Option<&str>) -> Result<(), ServerError> {
 /// # Errors
 /// `Preset`: there is none of that name.
 pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
-    let unknown = |error: archipelago::model::UnknownPreset| ServerError::Preset { why: error.to_string() };
+    let unknown =
+        |error: archipelago_core::model::UnknownPreset| ServerError::Preset { why: error.to_string() };
     config.preset.parse().map_err(unknown)
 }
 

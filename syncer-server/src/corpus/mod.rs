@@ -6,9 +6,9 @@ mod vocabulary;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use archipelago::bytes::hex;
-use archipelago::data::{self, SHARD_TOKENS_MAX};
-use archipelago::wire::DataSpec;
+use archipelago_core::bytes::hex;
+use archipelago_core::data::{self, SHARD_TOKENS_MAX};
+use archipelago_core::wire::DataSpec;
 use axum::body::Bytes;
 use sha2::{Digest, Sha256};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago::data::grammar;
+use archipelago_core::data::grammar;
 
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;

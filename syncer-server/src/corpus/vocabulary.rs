@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use archipelago::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
+use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
 use serde_json::json;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::wire::http::INVITE_HEADER;
+use archipelago_core::wire::http::INVITE_HEADER;
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::{Blame, Lookout, Remake, Verdict};
-use archipelago::diloco::{FragmentState, LearnerId, RunId, Version};
+use archipelago_core::diloco::syncer::{Blame, Lookout, Remake, Verdict};
+use archipelago_core::diloco::{FragmentState, LearnerId, RunId, Version};
 
 use super::LossMeter;
 use crate::actor::{Judgement, Subject};

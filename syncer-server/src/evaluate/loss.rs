@@ -2,8 +2,8 @@
 
 use std::num::NonZeroUsize;
 
-use archipelago::engine::cpu::CpuModel;
-use archipelago::wire::ModelSpec;
+use archipelago_core::wire::ModelSpec;
+use archipelago_runtime::engine::cpu::CpuModel;
 
 use super::engine;
 use crate::errors::ServerError;

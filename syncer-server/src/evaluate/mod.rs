@@ -8,9 +8,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::diloco::Millis;
-use archipelago::engine::cpu::Writer;
-use archipelago::wire::ModelSpec;
+use archipelago_core::diloco::Millis;
+use archipelago_core::wire::ModelSpec;
+use archipelago_runtime::engine::cpu::Writer;
 
 use crate::actor::{ActorHandle, Judgement, Subject};
 use crate::clock::Clock;
@@ -28,11 +28,11 @@ const SAMPLE_BYTES: u64 = 8_000_000_000;
 /// Tokens of a sample at least and at most.
 const SAMPLE_TOKENS: (u64, u64) = (16, 160);
 
-/// Share of one core's time that measuring may take.
+/// Share of one core's time that measuring the loss may take; writing samples may take as much again.
 const DUTY: f64 = 0.1;
 
-/// Time between two text samples, which cost more than the loss.
-const SAMPLE_EVERY: Duration = Duration::from_secs(30);
+/// Time between two text samples at least, in milliseconds: they cost more than the loss.
+const SAMPLE_EVERY_MS: u64 = 30_000;
 
 /// Measures parameters on a fixed part of the held-out text.
 pub struct Evaluator {
@@ -88,9 +88,9 @@ impl Evaluator {
     }
 }
 
-/// Measures whenever something new was merged, at most every `every` and at most a tenth of the time. `written` says
-/// how many tokens were merged into what wrote the newest text. Ends with the actor, or once a complete run is measured
-/// and has written its last text.
+/// Measures whenever something new was merged, at most every `every` and at most a tenth of the time; the texts written
+/// meanwhile have a tenth of their own. `written` says how many tokens were merged into what wrote the newest text. Ends
+/// with the actor, or once a complete run is measured and has written its last text.
 pub async fn run(
     mut evaluator: Evaluator,
     actor: ActorHandle,
@@ -101,7 +101,7 @@ pub async fn run(
 ) {
     let mut over = actor.over_watch();
     let mut rounds_before = None;
-    let mut sampled = None;
+    let mut due = Due::default();
     loop {
         let Some(subject) = actor.subject().await else { return };
         let mut pause = every;
@@ -110,22 +110,24 @@ pub async fn run(
         if is_new {
             rounds_before = Some(rounds);
             let began = clock.now();
-            let is_long_ago = |at| began.since(at) >= SAMPLE_EVERY.as_millis() as u64;
-            let sample_due = is_final || sampled.is_none_or(is_long_ago);
+            let sample_due = is_final || due.sample <= began;
             if sample_due {
-                (sampled, written) = (Some(began), Some(tokens_merged));
+                written = Some(tokens_merged);
             }
-            let measured = tokio::task::spawn_blocking(move || {
-                let result = measure(&mut evaluator, &subject, sample_due);
+            let looking = tokio::task::spawn_blocking(move || {
+                let result = look(&mut evaluator, &subject, sample_due, &clock);
                 (evaluator, result)
             });
-            let Ok((back, result)) = measured.await else {
+            let Ok((back, result)) = looking.await else {
                 tracing::error!("measuring the held-out loss panicked; it is not measured any more");
                 return;
             };
             evaluator = back;
+            let ended = clock.now();
+            let measured = result.as_ref().map_or(ended, |look| look.measured);
+            due = due.after(every, began, measured, sample_due.then_some(ended));
             match result {
-                Ok((evaluation, sample, judgement)) => {
+                Ok(Look { evaluation, sample, judgement, .. }) => {
                     if let Some(judgement) = judgement {
                         actor.judged(judgement).await;
                     }
@@ -134,7 +136,7 @@ pub async fn run(
                 }
                 Err(error) => tracing::warn!(%error, "held-out loss not measured"),
             }
-            pause = pause.max(idle_after(began, clock.now()));
+            pause = Duration::from_millis(due.loss.since(clock.now()));
         }
         if is_final {
             return;
@@ -148,21 +150,33 @@ pub async fn run(
     }
 }
 
-/// One measurement, the text written if `sample` asks for it, and what is to be said of the loss.
+/// What one look at the parameters gave.
+struct Look {
+    evaluation: Evaluation,
+    /// When the loss was there.
+    measured: Millis,
+    /// The text that was written then, if one was asked for.
+    sample: Option<Vec<u32>>,
+    /// What is to be said of the loss, where anything is undone.
+    judgement: Option<Judgement>,
+}
+
+/// Measures the loss and judges it, and then writes a text if `sample` asks for it.
 ///
 /// # Errors
 /// As [`LossMeter::loss`].
-pub fn measure(
+fn look(
     evaluator: &mut Evaluator,
     subject: &Subject,
     sample: bool,
-) -> Result<(Evaluation, Option<Vec<u32>>, Option<Judgement>), ServerError> {
+    clock: &Clock,
+) -> Result<Look, ServerError> {
     let theta = subject.theta();
     let loss = evaluator.meter.loss(&theta)?;
+    let measured = clock.now();
     let Subject { tokens_merged, rounds, .. } = *subject;
     // Whoever takes it in knows the time.
     let evaluation = Evaluation { tokens_merged, rounds, loss, time_s: 0.0 };
-    let written = if sample { Some(evaluator.sample(&theta)?) } else { None };
     let Evaluator { judge, meter, .. } = evaluator;
     let judge = judge.as_mut().filter(|_| !subject.is_final);
     let judgement = judge.map(|judge| judge.judge(loss, subject, meter)).transpose();
@@ -171,13 +185,60 @@ pub fn measure(
         tracing::error!(%error, "the held-out loss rose, and why cannot be found out");
         None
     });
-    Ok((evaluation, written, judgement))
+    let sample = if sample { Some(evaluator.sample(&theta)?) } else { None };
+    Ok(Look { evaluation, measured, sample, judgement })
 }
 
-fn idle_after(began: Millis, ended: Millis) -> Duration {
-    Duration::from_millis((ended.since(began) as f64 * (1.0 / DUTY - 1.0)) as u64)
+/// When the next loss and the next sample are due. Each pays for its own time: however long a sample takes, the next
+/// loss is due when it would be without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Due {
+    loss: Millis,
+    sample: Millis,
 }
 
-fn engine(error: archipelago::engine::EngineError) -> ServerError {
+impl Due {
+    /// After a loss from `began` to `measured`, and a sample from then to `written` if there was one.
+    fn after(self, every: Duration, began: Millis, measured: Millis, written: Option<Millis>) -> Self {
+        let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+        let sample =
+            |written: Millis| written.after(idle_ms(measured, written)).max(began.after(SAMPLE_EVERY_MS));
+        Self {
+            loss: measured.after(every_ms.max(idle_ms(began, measured))),
+            sample: written.map_or(self.sample, sample),
+        }
+    }
+}
+
+/// How long to be idle after work from `began` to `ended`, in milliseconds.
+fn idle_ms(began: Millis, ended: Millis) -> u64 {
+    (ended.since(began) as f64 * (1.0 / DUTY - 1.0)) as u64
+}
+
+fn engine(error: archipelago_runtime::engine::EngineError) -> ServerError {
     ServerError::Internal { what: format!("the model cannot be evaluated: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_sample_puts_off_no_loss() {
+        let (began, measured) = (Millis(1_000), Millis(1_500));
+        let alone = Due::default().after(EVERY, began, measured, None);
+        assert_eq!(alone, Due { loss: Millis(1_500 + 4_500), sample: Millis(0) });
+        let slow = Due::default().after(EVERY, began, measured, Some(Millis(21_500)));
+        assert_eq!(slow, Due { loss: alone.loss, sample: Millis(21_500 + 180_000) });
+        // A loss in between puts off no sample either.
+        assert_eq!(slow.after(EVERY, Millis(21_500), Millis(21_501), None).sample, slow.sample);
+    }
+
+    #[test]
+    fn what_is_quick_is_not_done_all_the_time() {
+        let quick = Due::default().after(EVERY, Millis(1_000), Millis(1_001), Some(Millis(1_002)));
+        assert_eq!(quick, Due { loss: Millis(2_001), sample: Millis(1_000 + SAMPLE_EVERY_MS) });
+    }
 }

@@ -24,7 +24,7 @@ pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] 
 
 #[cfg(test)]
 mod tests {
-    use archipelago::data::{bytes_to_tokens, tokens_to_text};
+    use archipelago_core::data::{bytes_to_tokens, tokens_to_text};
 
     use super::of;
 

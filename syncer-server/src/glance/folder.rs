@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use archipelago::diloco::Millis;
-use archipelago::diloco::syncer::{Syncer, SyncerConfig};
+use archipelago_core::diloco::Millis;
+use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use serde::Serialize;
 use serde_json::Value;
 

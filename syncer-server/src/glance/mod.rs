@@ -7,7 +7,7 @@ mod sheet;
 mod show;
 mod text;
 
-use archipelago::wire::http as path;
+use archipelago_core::wire::http as path;
 use serde_json::Value;
 
 use crate::clock::unix_ms;

@@ -1,6 +1,6 @@
 //! Personal invites: each takes in so many new keys, until it is over or revoked.
 
-use archipelago::wire::{Fingerprint, Invite};
+use archipelago_core::wire::{Fingerprint, Invite};
 use rusqlite::{OptionalExtension, TransactionBehavior, params};
 use serde::Serialize;
 use sha2::{Digest, Sha256};

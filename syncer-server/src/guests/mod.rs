@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use archipelago::wire::Fingerprint;
+use archipelago_core::wire::Fingerprint;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::errors::ServerError;

@@ -1,6 +1,6 @@
 //! Invites spent once, ended and revoked; bans kept and lifted; work remembered.
 
-use archipelago::wire::Invite;
+use archipelago_core::wire::Invite;
 
 use super::*;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use archipelago::wire::{Bye, CloseCode};
+use archipelago_core::wire::{Bye, CloseCode};
 use axum::Router;
 use futures::future::join_all;
 use tokio::sync::{Mutex, oneshot};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use archipelago::wire::http as path;
+use archipelago_core::wire::http as path;
 use axum::http::Method;
 use serde_json::json;
 

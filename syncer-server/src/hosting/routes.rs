@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::wire::http as path;
+use archipelago_core::wire::http as path;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::LearnerId;
-use archipelago::diloco::syncer::{DROP_MS_MAX, Input};
-use archipelago::wire::Share;
+use archipelago_core::diloco::LearnerId;
+use archipelago_core::diloco::syncer::{DROP_MS_MAX, Input};
+use archipelago_core::wire::Share;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};

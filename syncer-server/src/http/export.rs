@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago::wire::RunSpec;
+use archipelago_core::wire::RunSpec;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};

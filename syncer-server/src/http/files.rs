@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use archipelago::bytes::hex;
-use archipelago::diloco::{FragmentId, Version, halves};
-use archipelago::wire::http::{self, INVITE_HEADER, PASS_HEADER};
+use archipelago_core::bytes::hex;
+use archipelago_core::diloco::{FragmentId, Version, halves};
+use archipelago_core::wire::http::{self, INVITE_HEADER, PASS_HEADER};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};

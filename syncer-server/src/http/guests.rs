@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::wire::{Fingerprint, http as path};
+use archipelago_core::wire::{Fingerprint, http as path};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use archipelago::diloco::{FragmentId, Version, halves};
+use archipelago_core::diloco::{FragmentId, Version, halves};
 use axum::body::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use archipelago::wire::{CloseCode, ConnId, SUBPROTOCOL};
+use archipelago_core::wire::{CloseCode, ConnId, SUBPROTOCOL};
 use axum::Extension;
 use axum::extract::{State, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use archipelago::wire::http::ModelView;
+use archipelago_core::wire::http::ModelView;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};

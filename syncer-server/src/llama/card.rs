@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use archipelago::diloco::Ledger;
-use archipelago::model::ModelSpec;
+use archipelago_core::diloco::Ledger;
+use archipelago_core::model::ModelSpec;
 
 /// Characters of a licence's name at most.
 const LICENCE_CHARS_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! `config.json` and its neighbours ⇄ the shape of a model.
 
-use archipelago::model::{self, CONTEXT_MAX, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX};
+use archipelago_core::model::{self, CONTEXT_MAX, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX};
 use serde_json::{Map, Value, json};
 
 use super::writer::Precision;

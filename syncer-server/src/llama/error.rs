@@ -1,7 +1,7 @@
 //! Why a folder is no model that a run can begin from.
 
-use archipelago::diloco::halves::ABS_MAX;
-use archipelago::model::ModelError;
+use archipelago_core::diloco::halves::ABS_MAX;
+use archipelago_core::model::ModelError;
 
 /// Characters of a stranger's value that an error repeats.
 const VALUE_CHARS_MAX: usize = 60;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use archipelago::model::{self, ModelSpec};
+use archipelago_core::model::{self, ModelSpec};
 use serde_json::Value;
 
 use super::config::Shape;

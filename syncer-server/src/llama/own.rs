@@ -1,6 +1,6 @@
 //! Tensors that are no Llama's: the layout that follows from the files themselves.
 
-use archipelago::diloco::{Layout, MergeClass, Tensor};
+use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 
 use super::{LlamaError, Tensors};
 

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use archipelago::bytes::copy_f32s;
-use archipelago::diloco::{Layout, halves};
+use archipelago_core::bytes::copy_f32s;
+use archipelago_core::diloco::{Layout, halves};
 use safetensors::tensor::{Dtype, Metadata};
 
 use super::LlamaError;

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago::bytes::to_f32s;
-use archipelago::diloco::{Layout, halves};
-use archipelago::model::{self, ModelSpec};
+use archipelago_core::bytes::to_f32s;
+use archipelago_core::diloco::{Layout, halves};
+use archipelago_core::model::{self, ModelSpec};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

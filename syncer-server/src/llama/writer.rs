@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use archipelago::bytes::from_f32s;
-use archipelago::diloco::Layout;
+use archipelago_core::bytes::from_f32s;
+use archipelago_core::diloco::Layout;
 use half::bf16;
 use safetensors::tensor::{Dtype, View};
 
@@ -47,7 +47,7 @@ pub fn write_tensors(
 }
 
 /// The shape of `tensor` in a file: vectors have one dimension.
-pub(super) fn shape(tensor: &archipelago::diloco::Tensor) -> Vec<usize> {
+pub(super) fn shape(tensor: &archipelago_core::diloco::Tensor) -> Vec<usize> {
     match tensor.rows {
         1 => vec![tensor.cols as usize],
         rows => vec![rows as usize, tensor.cols as usize],

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU16;
 
-use archipelago::diloco::{Codec, Fragments, Layout};
-use archipelago::wire::RunSpec;
 use archipelago_cli::{Bytes, range};
+use archipelago_core::diloco::{Codec, Fragments, Layout};
+use archipelago_core::wire::RunSpec;
 
 use super::internal;
 use crate::config::{self, DataSource, ServeConfig, preset, syncer_config};
@@ -60,7 +60,7 @@ pub(super) fn body_bytes_max(spec: &RunSpec, layout: &Layout) -> Result<u32, Ser
     let fragments = Fragments::plan(layout, count);
     let body = |p| codec.body_bytes(fragments.segments(p).unwrap_or_default());
     let largest = fragments.ids().map(body).max().unwrap_or(0) + SHORT_BODY_BYTES_MAX;
-    let most = archipelago::wire::BODY_BYTES_MAX;
+    let most = archipelago_core::wire::BODY_BYTES_MAX;
     match u32::try_from(largest).ok().filter(|largest| *largest <= most) {
         Some(largest) => Ok(largest),
         None => {

@@ -5,10 +5,10 @@ mod checks;
 use std::path::Path;
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago::diloco::{Layout, RunId};
-use archipelago::model;
-use archipelago::wire::{Invite, RunSpec};
+use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
+use archipelago_core::diloco::{Layout, RunId};
+use archipelago_core::model;
+use archipelago_core::wire::{Invite, RunSpec};
 
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;

@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use archipelago::diloco::syncer::Recovery;
-use archipelago::diloco::{FragmentId, Layout, Round};
+use archipelago_core::diloco::syncer::Recovery;
+use archipelago_core::diloco::{FragmentId, Layout, Round};
 use serde::Serialize;
 
 use crate::errors::ServerError;

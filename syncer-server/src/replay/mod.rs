@@ -6,7 +6,7 @@ mod words;
 
 use std::time::Instant;
 
-use archipelago::diloco::RunId;
+use archipelago_core::diloco::RunId;
 use serde::Serialize;
 
 use crate::config::ReplayArgs;

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 
-use archipelago::diloco::Round;
+use archipelago_core::diloco::Round;
 
 use super::{Losses, Replay, Rise};
 use crate::tape::ReplayedMerge;

@@ -165,7 +165,7 @@ fn model(html: &mut Html, story: &Story) {
     if story.is_decoder {
         html.element("pre", load);
     }
-    let sha = story.spec.data.shards.iter().map(|shard| archipelago::bytes::hex(&shard.sha256));
+    let sha = story.spec.data.shards.iter().map(|shard| archipelago_core::bytes::hex(&shard.sha256));
     let sums: Vec<Vec<String>> = sha.enumerate().map(|(i, sum)| vec![format!("Shard {i}"), sum]).collect();
     html.raw("<details>\n").element("summary", "SHA-256 of the text's shards, as tokens");
     html.table(&[], usize::MAX, &sums).raw("</details>\n</section>\n");

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::wire::{LearnerId, RunId, RunSpec};
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::wire::{LearnerId, RunId, RunSpec};
 
 use crate::status::{Carried, hidden_name};
 
@@ -51,7 +51,7 @@ impl Story {
     #[must_use]
     pub fn new(record: &SyncerRecord, params: u64, carried: Carried, hides_names: bool) -> Self {
         let ledger = &record.ledger;
-        let person = |(learner, account): (LearnerId, &archipelago::diloco::Account)| Person {
+        let person = |(learner, account): (LearnerId, &archipelago_core::diloco::Account)| Person {
             name: if hides_names { hidden_name(learner) } else { account.name.clone() },
             device: if hides_names { String::new() } else { account.device.clone() },
             tokens_merged: ledger.tokens_merged(account),

@@ -150,7 +150,7 @@ fn crc32c(data: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::bytes::hex;
+    use archipelago_core::bytes::hex;
 
     use super::*;
     use crate::report::tests::story;

@@ -1,8 +1,8 @@
 //! Tests of the report: whose texts it has, what it fetches, and what it adds up.
 
-use archipelago::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago::model;
-use archipelago::wire::{DataSpec, RunId, ShardSpec};
+use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
+use archipelago_core::model;
+use archipelago_core::wire::{DataSpec, RunId, ShardSpec};
 
 use super::story::Person;
 use super::*;

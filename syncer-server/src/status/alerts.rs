@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use archipelago::diloco::Millis;
+use archipelago_core::diloco::Millis;
 use serde::{Deserialize, Serialize};
 
 /// When there is an alert. 0 is never.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::Millis;
-use archipelago::diloco::syncer::{Event, Syncer};
+use archipelago_core::diloco::Millis;
+use archipelago_core::diloco::syncer::{Event, Syncer};
 
 use super::learners::{foremost, hidden_name, page_of};
 use super::rate::Speeds;
@@ -244,10 +244,10 @@ impl Board {
 mod tests {
     use std::collections::BTreeSet;
 
-    use archipelago::diloco::syncer::{Input, SyncerConfig};
-    use archipelago::diloco::{ConnId, RunId};
-    use archipelago::model::Preset;
-    use archipelago::wire::{
+    use archipelago_core::diloco::syncer::{Input, SyncerConfig};
+    use archipelago_core::diloco::{ConnId, RunId};
+    use archipelago_core::model::Preset;
+    use archipelago_core::wire::{
         DataSpec, Hello, Identity, LearnerState, Message, Progress, ShardSpec, Signature,
     };
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::Millis;
+use archipelago_core::diloco::Millis;
 use serde::Serialize;
 
 use super::Happening;

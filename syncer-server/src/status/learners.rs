@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use archipelago::diloco::syncer::{self, LearnerStatus, Syncer};
-use archipelago::diloco::{LearnerId, Millis};
-use archipelago::wire::{self, LearnerState};
+use archipelago_core::diloco::syncer::{self, LearnerStatus, Syncer};
+use archipelago_core::diloco::{LearnerId, Millis};
+use archipelago_core::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
 use super::rate::Speeds;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use archipelago::diloco::syncer::Syncer;
-use archipelago::diloco::{LearnerId, Millis};
+use archipelago_core::diloco::syncer::Syncer;
+use archipelago_core::diloco::{LearnerId, Millis};
 
 /// The time that a rate is measured over, in milliseconds.
 pub const RATE_WINDOW_MS: u64 = 10_000;

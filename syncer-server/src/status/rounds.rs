@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use archipelago::diloco::syncer::Event;
-use archipelago::diloco::{Decision, FragmentId, LearnerId, Millis, Round, Version};
-use archipelago::wire::{Fate, LateReason, Refusal};
+use archipelago_core::diloco::syncer::Event;
+use archipelago_core::diloco::{Decision, FragmentId, LearnerId, Millis, Round, Version};
+use archipelago_core::wire::{Fate, LateReason, Refusal};
 use serde::Serialize;
 
 use super::view;
@@ -289,7 +289,7 @@ fn round_of(event: &Event) -> Option<Round> {
 
 #[cfg(test)]
 mod tests {
-    use archipelago::diloco::{MergeCause, Serial};
+    use archipelago_core::diloco::{MergeCause, Serial};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The JSON of the routes as TypeScript, for the pages: `web-demo/pages/shared/api.ts`.
 
-use archipelago::diloco::{FragmentId, LearnerId, Millis, Round, Version};
-use archipelago::wire::{LateReason, LearnerState, Refusal};
+use archipelago_core::diloco::{FragmentId, LearnerId, Millis, Round, Version};
+use archipelago_core::wire::{LateReason, LearnerState, Refusal};
 use archipelago_ts::Module;
 
 use super::view::{AbandonCause, Decision, Evaluation, Fates, MergeCause, TextSample, Timing};

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::diloco::syncer::Status;
-use archipelago::diloco::{self, FateCounts, FragmentId, Millis, Version};
-use archipelago::wire::{LateReason, Refusal};
+use archipelago_core::diloco::syncer::Status;
+use archipelago_core::diloco::{self, FateCounts, FragmentId, Millis, Version};
+use archipelago_core::wire::{LateReason, Refusal};
 use serde::Serialize;
 
 use crate::{meters, status};

@@ -1,6 +1,6 @@
 //! What is measured on: a fixed part of the held-out text.
 
-use archipelago::wire::ModelSpec;
+use archipelago_core::wire::ModelSpec;
 use serde::{Deserialize, Serialize};
 
 /// Tokens of held-out text that one measurement looks at, about.
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn fits_only_the_model_that_it_was_cut_for() {
-        let spec = archipelago::model::Preset::Tiny.model(256);
+        let spec = archipelago_core::model::Preset::Tiny.model(256);
         let held_out = HeldOut::of(&[255; 1_000], spec.context).unwrap();
         assert!(held_out.fits(&spec));
         assert!(!held_out.fits(&ModelSpec { vocab: 255, ..spec }), "a token that it does not know");

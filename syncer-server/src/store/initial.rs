@@ -1,7 +1,7 @@
 //! The parameters that a run began with.
 
-use archipelago::bytes::{from_f32s, hex};
-use archipelago::model;
+use archipelago_core::bytes::{from_f32s, hex};
+use archipelago_core::model;
 use sha2::{Digest, Sha256};
 
 use super::{Initial, Manifest, Store, disk, or_remove, publish};

@@ -1,8 +1,8 @@
 //! What a run is, as its folder remembers it.
 
-use archipelago::diloco::Layout;
-use archipelago::model;
-use archipelago::wire::{RunId, RunSpec};
+use archipelago_core::diloco::Layout;
+use archipelago_core::model;
+use archipelago_core::wire::{RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

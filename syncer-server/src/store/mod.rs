@@ -26,8 +26,8 @@ mod snapshots;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use archipelago::bytes::hex;
-use archipelago::wire::{Invite, ModelSpec};
+use archipelago_core::bytes::hex;
+use archipelago_core::wire::{Invite, ModelSpec};
 use sha2::{Digest, Sha256};
 
 use crate::config::{INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT};

@@ -1,6 +1,6 @@
 //! The tensors of a model that only learners know the meaning of.
 
-use archipelago::diloco::{Layout, MergeClass, Tensor};
+use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::ServerError;

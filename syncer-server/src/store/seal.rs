@@ -1,6 +1,6 @@
 //! Descriptions that say by themselves whether they are damaged: JSON with a checksum of the rest in it.
 
-use archipelago::bytes::hex;
+use archipelago_core::bytes::hex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use archipelago::bytes::{from_f32s, hex, to_f32s};
-use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::diloco::{FragmentState, RunId, Version, halves};
+use archipelago_core::bytes::{from_f32s, hex, to_f32s};
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::diloco::{FragmentState, RunId, Version, halves};
 use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

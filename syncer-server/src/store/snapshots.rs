@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use archipelago::wire::RunId;
+use archipelago_core::wire::RunId;
 
 use super::{Snapshot, Store, disk, is_there, or_remove, publish};
 use crate::errors::ServerError;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use archipelago::diloco::syncer::{Remake, senders};
-use archipelago::diloco::{LearnerId, RunId};
+use archipelago_core::diloco::syncer::{Remake, senders};
+use archipelago_core::diloco::{LearnerId, RunId};
 
 use super::bodies::Reader;
 use super::recover::{BODIES, Broken, broken, kept};

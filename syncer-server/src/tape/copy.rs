@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
-use archipelago::diloco::{Codec, Entry, Fragments, KEPT_BYTES, Part, checksum};
+use archipelago_core::diloco::{Codec, Entry, Fragments, KEPT_BYTES, Part, checksum};
 
 use super::Rows;
 use super::bodies::{Reader, segments, sync_folder};

@@ -1,7 +1,7 @@
 //! The run's tape on the disk: every decision of the core, before anybody is told of it.
 //!
 //! `TAPE.md` beside this file states the layout, byte by byte. What is the same wherever a tape is kept is in
-//! [`archipelago::diloco::tape`].
+//! [`archipelago_core::diloco::tape`].
 //!
 //! | file | concept |
 //! |---|---|
@@ -25,7 +25,7 @@ mod rows;
 mod wal;
 mod writer;
 
-pub use archipelago::diloco::tape::{Place, Row};
+pub use archipelago_core::diloco::tape::{Place, Row};
 pub use again::{remake, senders_between};
 pub use bodies::{Bodies, sync_folder};
 pub use copy::copy;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use archipelago::diloco::syncer::Recovery;
-use archipelago::diloco::{Entry, FragmentId, LearnerId, Part, Round, Serial, Version};
+use archipelago_core::diloco::syncer::Recovery;
+use archipelago_core::diloco::{Entry, FragmentId, LearnerId, Part, Round, Serial, Version};
 use serde::Serialize;
 
 use super::bodies::Reader;

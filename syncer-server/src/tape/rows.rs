@@ -4,8 +4,8 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
-use archipelago::diloco::RunId;
-use archipelago::diloco::tape::{Chain, Links, RowDamage, link};
+use archipelago_core::diloco::RunId;
+use archipelago_core::diloco::tape::{Chain, Links, RowDamage, link};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{Place, Row, log, wal};

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use archipelago::diloco::tape::{Blobs, Held, Tape, TapeJob};
-use archipelago::diloco::{Entry, Round, RunId};
+use archipelago_core::diloco::tape::{Blobs, Held, Tape, TapeJob};
+use archipelago_core::diloco::{Entry, Round, RunId};
 use tokio::sync::watch;
 
 use super::bodies::SEGMENT_BYTES;

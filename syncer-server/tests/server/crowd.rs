@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use archipelago::diloco::{FragmentId, Version, halves};
 use archipelago_cli::MethodArgs;
+use archipelago_core::diloco::{FragmentId, Version, halves};
 use futures::future::join_all;
 use syncer_server::ServeConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -78,7 +78,7 @@ async fn a_crowd_shares_one_copy() {
     let (_client, welcome) = Client::greet(&server, 1).await;
     let path = format!("/v1/runs/{}/fragments/0/0", welcome.run);
     let first = fetch(&server, &path).await;
-    let params = archipelago::model::layout(&welcome.spec.model).unwrap().len();
+    let params = archipelago_core::model::layout(&welcome.spec.model).unwrap().len();
     assert_eq!(first.1, (halves::BYTES * params) as u64);
 
     let before = resident();
@@ -123,7 +123,8 @@ async fn a_transfer_that_broke_off_is_resumed_after_merges() {
     learner.merge().await;
     let (_, head, old) = fetched("0".into(), "").await;
     let version = header(&head, "x-archipelago-version").to_owned();
-    let tag = archipelago::wire::http::fragment_tag(run, FragmentId(0), Version(version.parse().unwrap()));
+    let tag =
+        archipelago_core::wire::http::fragment_tag(run, FragmentId(0), Version(version.parse().unwrap()));
     learner.merge().await;
     learner.merge().await;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use archipelago::wire::{Message, RunId, Version, Welcome};
+use archipelago_core::wire::{Message, RunId, Version, Welcome};
 use syncer_server::Store;
 
 use crate::dashboard::Watch;

@@ -1,7 +1,7 @@
 //! Parameters, data and pages over HTTP.
 
-use archipelago::data::ShardTokens;
-use archipelago::model;
+use archipelago_core::data::ShardTokens;
+use archipelago_core::model;
 
 use crate::support::{Client, Server, config, header};
 
@@ -12,14 +12,16 @@ async fn fragments_are_the_parameters() {
     let (_client, welcome) = Client::greet(&server, 1).await;
     let run = welcome.run;
     let layout = model::layout(&welcome.spec.model).unwrap();
-    let fragments =
-        archipelago::diloco::Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
+    let fragments = archipelago_core::diloco::Fragments::plan(
+        &layout,
+        welcome.spec.exchange.fragments.try_into().unwrap(),
+    );
     let theta = model::init(&welcome.spec.model, welcome.spec.seed).unwrap();
     for p in fragments.ids() {
         let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/fragments/{p}/0")).await;
         assert_eq!((code, header(&head, "x-archipelago-version")), (200, "0"));
         assert!(header(&head, "cache-control").contains("immutable"));
-        let expected = archipelago::diloco::halves::to_bytes(&fragments.gather(p, &theta));
+        let expected = archipelago_core::diloco::halves::to_bytes(&fragments.gather(p, &theta));
         assert_eq!(body, expected, "fragment {p}");
 
         let etag = header(&head, "etag");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use archipelago::wire::{CloseCode, Message};
+use archipelago_core::wire::{CloseCode, Message};
 use serde_json::Value;
 use syncer_server::{ServeConfig, Store};
 

@@ -275,7 +275,7 @@ async fn no_run_takes_the_connections_of_another() {
     let upgrade = format!(
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {}\r\n",
-        archipelago::wire::SUBPROTOCOL
+        archipelago_core::wire::SUBPROTOCOL
     );
     let mut held = Vec::new();
     for _ in 0..40 {

@@ -1,6 +1,8 @@
 //! Who may say that it is somebody, who is let in, and who is not.
 
-use archipelago::wire::{CloseCode, Hello, Identity, Invite, Message, RunId, SUBPROTOCOL, Search, Signature};
+use archipelago_core::wire::{
+    CloseCode, Hello, Identity, Invite, Message, RunId, SUBPROTOCOL, Search, Signature,
+};
 use syncer_server::ServeConfig;
 use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -203,7 +205,8 @@ async fn newcomers_work_once_where_work_is_asked() {
     let work = u16::from(CloseCode::Work);
     let (code, reason) = refused(&server, |client| {
         assert_eq!(client.challenge.work_bits, 8);
-        let solves = |work: &u64| archipelago::wire::is_work(&client.challenge, &hello(1).identity, *work);
+        let solves =
+            |work: &u64| archipelago_core::wire::is_work(&client.challenge, &hello(1).identity, *work);
         Hello { work: (0..).find(|work| !solves(work)).unwrap(), ..hello(1) }
     })
     .await;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago::wire::Version;
+use archipelago_core::wire::Version;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;

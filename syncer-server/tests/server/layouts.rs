@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago::bytes::hex;
+use archipelago_core::bytes::hex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use syncer_server::{ReplayArgs, ServeConfig, replayed};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use archipelago::wire::{Bye, CloseCode, Fate, Message};
+use archipelago_core::wire::{Bye, CloseCode, Fate, Message};
 use serde_json::Value;
 use syncer_server::ServeConfig;
 

@@ -1,6 +1,6 @@
 //! What the owner decides: who may come, and whether the run goes on.
 
-use archipelago::wire::{CloseCode, Hello, Invite, Message, Share};
+use archipelago_core::wire::{CloseCode, Hello, Invite, Message, Share};
 use syncer_server::{ServeConfig, Store};
 use tokio_tungstenite::{connect_async, tungstenite::client::IntoClientRequest};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use archipelago::wire::{Message, RunId};
+use archipelago_core::wire::{Message, RunId};
 use syncer_server::{ForkArgs, Losses, Member, Replay, ReplayArgs, ReplayedMerge, ServeConfig, ServerError};
 use syncer_server::{Precision, Store, export, fork, replayed};
 

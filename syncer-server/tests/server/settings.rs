@@ -55,7 +55,7 @@ async fn what_the_owner_changes_holds_is_kept_and_every_merge_is_derived_again()
     learner.merge().await;
     // The limit holds at once: another one finds the run full.
     let mut second = crate::support::Client::connect(&server).await;
-    second.send(&archipelago::wire::Message::Hello(crate::support::hello(2))).await;
+    second.send(&archipelago_core::wire::Message::Hello(crate::support::hello(2))).await;
     let end = second.end().await;
     assert!(end.reason.contains("1 learners are connected, which is the limit"), "{}", end.reason);
     let (_, _, log) = server.http("GET /v1/log").await;

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use archipelago::diloco::checksum;
-use archipelago::wire::{
+use archipelago_core::diloco::checksum;
+use archipelago_core::wire::{
     CHUNK_BYTES, CloseCode, Code, Fate, FragmentId, Hello, LayoutHash, Message, Refusal, RunId, Update,
     encode, frames,
 };
@@ -32,8 +32,8 @@ async fn every_bad_peer_gets_its_typed_close() {
     let large = Update {
         run: RunId(1),
         fragment: FragmentId(0),
-        serial: archipelago::wire::Serial(1),
-        base: archipelago::wire::Version(0),
+        serial: archipelago_core::wire::Serial(1),
+        base: archipelago_core::wire::Version(0),
         steps: 1,
         tokens: 1,
         body: vec![0; 5_000],

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use archipelago::diloco::{Codec, Fragments, checksum};
-use archipelago::model;
-use archipelago::wire::{
+use archipelago_cli::MethodArgs;
+use archipelago_core::diloco::{Codec, Fragments, checksum};
+use archipelago_core::model;
+use archipelago_core::wire::{
     Assembler, BODY_BYTES_MAX, Bye, Challenge, Fate, FragmentId, Hello, Identity, LearnerState, Message,
     Progress, RunId, SUBPROTOCOL, Serial, Signature, Update, Version, Welcome, decode, encode, frames,
 };
-use archipelago_cli::MethodArgs;
 use ed25519_dalek::{Signer, SigningKey};
 use futures::{SinkExt, StreamExt};
 use syncer_server::{ServeConfig, ServerError, ServerStatus, serve};

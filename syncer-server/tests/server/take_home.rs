@@ -2,9 +2,9 @@
 
 use std::io::{Cursor, Read};
 
-use archipelago::diloco::Fragments;
-use archipelago::model;
-use archipelago::wire::Hello;
+use archipelago_core::diloco::Fragments;
+use archipelago_core::model;
+use archipelago_core::wire::Hello;
 use safetensors::SafeTensors;
 use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, backup, export, report};
 use tokenizers::Tokenizer;

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use archipelago::wire::{CloseCode, Message};
+use archipelago_core::wire::{CloseCode, Message};
 use futures::FutureExt;
 use serde_json::Value;
 use syncer_server::{ReplayArgs, ServeConfig, replayed};

@@ -1,7 +1,7 @@
 //! What it takes to write with the run's model: in a page, from what HTTP gives, and natively, from the run's folder.
 
-use archipelago::engine::cpu::Writer;
-use archipelago::model::{ModelSpec, init};
+use archipelago_core::model::{ModelSpec, init};
+use archipelago_runtime::engine::cpu::Writer;
 use syncer_server::{SampleArgs, ServeConfig, ServerError, sample};
 
 use crate::support::{Server, config};
@@ -99,7 +99,7 @@ async fn a_snapshot_writes_what_its_parameters_write() {
     })
     .unwrap();
     assert_eq!((shown, written.tokens, written.tokens_merged), (written.text.clone(), 60, 0));
-    let spec = archipelago::model::Preset::Tiny.model(256);
+    let spec = archipelago_core::model::Preset::Tiny.model(256);
     let mut writer = Writer::new(&spec, init(&spec, config(dir.path()).seed).unwrap()).unwrap();
     let prompt: Vec<u32> = "The ünd ".bytes().map(u32::from).collect();
     writer.begin(&prompt, 0.7, 3).unwrap();

@@ -1,7 +1,7 @@
 //! TypeScript's view of lessons: `web-demo/pages/shared/lesson.ts`.
 
-use archipelago::diloco::MergeRule;
-use archipelago::wire::{Code, LateReason, Refusal};
+use archipelago_core::diloco::MergeRule;
+use archipelago_core::wire::{Code, LateReason, Refusal};
 use archipelago_sim::lesson::{
     Action, Apply, Bounds, Change, Deed, Frame, Island, IslandState, LESSON_MS_MAX, LessonSpec, Lockstep,
     Mark, ParcelKind, Setting, Share, Totals, TwinFrame, TwinMark,

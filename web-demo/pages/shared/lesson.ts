@@ -13,7 +13,7 @@ export type MergeRule = "radial" | "mean";
 /** Whether what one island can do to a merge is bounded, as the syncer bounds it by itself. */
 export type Bounds = "on" | "off";
 
-/** [`archipelago::wire::ApplyPolicy`] by name; a blend keeps half. */
+/** [`archipelago_core::wire::ApplyPolicy`] by name; a blend keeps half. */
 export type Apply = "keep" | "keepResidue" | "overwrite" | "blend";
 
 /** The two kinds of training in lock-step. */

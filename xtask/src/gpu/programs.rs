@@ -60,8 +60,17 @@ impl Programs {
 
 /// Builds the unit tests of the SDK with the GPU engine; their program.
 fn tests() -> Result<PathBuf, String> {
-    let args =
-        ["test", "--release", "--locked", "-p", "archipelago", "--features", "gpu", "--lib", "--no-run"];
+    let args = [
+        "test",
+        "--release",
+        "--locked",
+        "-p",
+        "archipelago-runtime",
+        "--features",
+        "cpu,gpu,platform",
+        "--lib",
+        "--no-run",
+    ];
     let mut command = cargo(&args);
     let output = command
         .arg("--message-format=json-render-diagnostics")

@@ -37,7 +37,7 @@ const IMPURE: &[&str] =
     &["HashMap", "HashSet", "std::time", "std::net", "std::fs", "std::thread", "std::env", "std::process"];
 
 /// The only place that may know the target.
-const PLATFORM: &str = "sdk/src/platform/";
+const PLATFORM: &str = "sdk/runtime/src/platform/";
 
 /// The file that holds the words that are not said.
 const WORDS: &str = "xtask/src/test/words.rs";
@@ -137,7 +137,7 @@ fn judge_line(name: &str, kind: &str, line: &str, say: &mut impl FnMut(&str)) {
 /// The rules for a line of Rust that is no comment.
 fn judge_rust(name: &str, line: &str, tests: bool, say: &mut impl FnMut(&str)) {
     if !name.starts_with(PLATFORM) && TARGET_CFG.iter().any(|cfg| line.contains(cfg)) {
-        say("a condition on the target; only sdk/src/platform/ may have one");
+        say("a condition on the target; only sdk/runtime/src/platform/ may have one");
     }
     let pure = PURE.iter().any(|folder| name.starts_with(folder));
     if pure
@@ -169,7 +169,7 @@ mod tests {
         check_file("sdk/src/lib.rs", &"\n".repeat(LINES_MAX), 1);
         check_file("README.md", &"\n".repeat(LINES_MAX + 1), 0);
         check_file("sdk/src/run.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 1);
-        check_file("sdk/src/platform/mod.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 0);
+        check_file("sdk/runtime/src/platform/mod.rs", &format!("#[{}family = \"wasm\")]", TARGET_CFG[0]), 0);
         check_file("tests/a.rs", &format!("// {}: later", DEBTS[0]), 1);
         check_file("tests/a.rs", &format!("let MAS{} = 1;", DEBTS[0]), 0);
         check_file("README.md", &format!("see {}x", MACHINE_PATHS[0]), 1);

@@ -42,7 +42,7 @@ pub enum FeedError {
         /// The lease.
         lease: LeaseId,
     },
-    /// There are [`LEASES_MAX`] leases already.
+    /// There are `LEASES_MAX` leases already.
     #[error("lease {lease} is one too many, {LEASES_MAX} are held")]
     TooManyLeases {
         /// The lease.
@@ -61,7 +61,7 @@ pub enum FeedError {
 /// Turns leased ranges into batches of windows, in order of the grants.
 ///
 /// The shell asks [`Feed::needs`] which shard to fetch, and [`Feed::progress`] what to report. What is
-/// held is bounded: [`LEASES_MAX`] leases, and [`SHARDS_MAX`] shards or as many as a batch takes.
+/// held is bounded: `LEASES_MAX` leases, and `SHARDS_MAX` shards or as many as a batch takes.
 #[derive(Clone, Debug)]
 pub struct Feed {
     data: DataSpec,
@@ -114,7 +114,7 @@ impl Feed {
     /// # Errors
     /// - [`FeedError::UnknownShard`], [`FeedError::Range`]: it is for windows that do not exist.
     /// - [`FeedError::Conflict`]: the lease is held, for other windows.
-    /// - [`FeedError::TooManyLeases`]: [`LEASES_MAX`] are held.
+    /// - [`FeedError::TooManyLeases`]: `LEASES_MAX` are held.
     pub fn grant(&mut self, grant: LeaseGrant) -> Result<(), FeedError> {
         let LeaseGrant { lease, epoch, shard, start, windows } = grant;
         let shards = self.data.shards.len() as u32;
@@ -138,7 +138,7 @@ impl Feed {
 
     /// Drops all leases but `leases`: after a reconnect, those that the syncer still knows. What it does not know to be
     /// finished is told it again.
-    pub fn retain(&mut self, leases: &[LeaseId]) {
+    pub(crate) fn retain(&mut self, leases: &[LeaseId]) {
         self.leases.retain(|held| leases.contains(&held.grant.lease));
         self.leases.iter_mut().for_each(|held| held.is_told = false);
     }
@@ -170,7 +170,7 @@ impl Feed {
 
     /// Windows that can be trained on right now.
     #[must_use]
-    pub fn ready_windows(&self) -> u64 {
+    pub(crate) fn ready_windows(&self) -> u64 {
         self.ready().map(|held| u64::from(held.left())).sum()
     }
 

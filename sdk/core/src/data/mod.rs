@@ -9,8 +9,9 @@ mod order;
 mod shard;
 mod vocab;
 
-pub use feed::{Feed, FeedError, LEASES_MAX, SHARDS_MAX};
-pub use order::{ShardOrder, windows};
+pub(crate) use feed::LEASES_MAX;
+pub use feed::{Feed, FeedError};
+pub use order::windows;
 pub use shard::{
     SHARD_TOKENS_MAX, ShardError, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,
 };

@@ -31,7 +31,7 @@ pub struct ShardOrder {
 impl ShardOrder {
     /// The order of shard number `shard`, described by `spec`, in `epoch`.
     #[must_use]
-    pub fn new(seed: u64, epoch: u32, shard: u32, spec: &ShardSpec, context: u32) -> Self {
+    pub(crate) fn new(seed: u64, epoch: u32, shard: u32, spec: &ShardSpec, context: u32) -> Self {
         let key = |purpose| key(&[seed, u64::from(epoch), u64::from(shard), purpose as u64]);
         let offset = key(Purpose::Offset).checked_rem(u64::from(context)).unwrap_or(0);
         let permutation = Permutation::new(windows(spec.tokens, context), key(Purpose::Windows));
@@ -40,14 +40,14 @@ impl ShardOrder {
 
     /// Number of windows.
     #[must_use]
-    pub fn windows(&self) -> u32 {
+    pub(crate) fn windows(&self) -> u32 {
         self.permutation.len
     }
 
     /// First token of the window at `index` in this order, of `context + 1` tokens that are all in the
     /// shard; `None` if there is no such window.
     #[must_use]
-    pub fn start(&self, index: u32) -> Option<u64> {
+    pub(crate) fn start(&self, index: u32) -> Option<u64> {
         let place = self.permutation.at(index)?;
         Some(u64::from(self.offset) + u64::from(place) * u64::from(self.context))
     }

@@ -203,7 +203,7 @@ impl MergeJob {
     /// With `radii` each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`: a merge is
     /// hardly longer for an update that is.
     ///
-    /// Then [`super::outer_step`], `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
+    /// Then the outer step, `body = encode(Θ − Θ̂)`, and `Θ̂ = nearest(Θ̂ + decode(body))`, see
     /// [`halves::nearest`]. What either rounding left over stays in Θ − Θ̂ and goes out with the next merge.
     ///
     /// Sums are in `f64` by ascending learner: the result is the same to the bit for any order of

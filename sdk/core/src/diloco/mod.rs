@@ -27,23 +27,26 @@ pub mod syncer;
 pub mod tape;
 mod window;
 
-pub use books::{
-    Account, BookTerms, Books, BooksFull, FateCounts, LeaseError, LeasePool, Ledger, PROBATION_MS, Returned,
-    Speed,
-};
-pub use correction::{Correction, KEPT_BYTES, kept, unkept};
-pub use downlink::{Audience, Downlink, DownlinkPolicy, DownlinkTerms, Follow};
+pub use books::{Account, FateCounts, LeaseError, LeasePool, Ledger};
+pub use correction::{KEPT_BYTES, kept};
+pub use downlink::DownlinkPolicy;
 pub use entry::{Entry, MergeEntry, Part, RemadeEntry};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
-pub use handover::{Launch, Settled, Standing};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
-pub use outer::{OuterSpec, outer_step};
+pub use outer::OuterSpec;
 pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
-pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, RoundView, Timing};
+pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, Timing};
 pub use rate::learning_rate;
 pub use replica::{Replica, ReplicaError};
-pub use roster::{Patience, Reins, Roster, Session};
-pub use rounds::{
-    Answered, Influence, Merge, Paced, Quorum, Remade, RoundTerms, Rounds, Verdict, Verified, Verifier,
-};
-pub use schedule::{Schedule, ScheduleTerms, Traffic, Turn};
+pub use roster::Reins;
+pub use rounds::{Influence, Verified, Verifier};
+
+// The five machines that `Syncer` routes among, and what they hand each other: nobody else drives them.
+pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed};
+pub(crate) use correction::{Correction, unkept};
+pub(crate) use downlink::{Downlink, DownlinkTerms, Follow};
+pub(crate) use handover::{Launch, Settled, Standing};
+pub(crate) use quorum::RoundView;
+pub(crate) use roster::{Patience, Roster};
+pub(crate) use rounds::{Answered, Merge, Paced, Remade, RoundTerms, Rounds};
+pub(crate) use schedule::{Schedule, ScheduleTerms, Traffic, Turn};

@@ -25,22 +25,15 @@ impl OuterSpec {
     /// Early updates are long and agree, and a momentum that adds up several of them overshoots: rising
     /// momentum is a choice of ours, see ARCHITECTURE.md.
     #[must_use]
-    pub fn with_momentum_share(self, share: f64) -> Self {
+    pub(crate) fn with_momentum_share(self, share: f64) -> Self {
         Self { momentum: (f64::from(self.momentum) * share.clamp(0.0, 1.0)) as f32, ..self }
     }
 }
 
-/// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`; `theta`, `momentum` (v) and `delta` (Δ, where
-/// learners stand below Θ) are `[len]`.
+/// `v = μ v + Δ`, then `Θ = Θ − lr (Δ + μ v)`, in `f32`, of one parameter: `v` is its momentum, and `delta` (Δ) says
+/// how far learners stand below Θ.
 ///
 /// The form of optax and PyTorch with `nesterov`; momentum starts at zeros.
-pub fn outer_step(spec: &OuterSpec, theta: &mut [f32], momentum: &mut [f32], delta: &[f32]) {
-    for ((theta, v), delta) in theta.iter_mut().zip(momentum).zip(delta) {
-        step(spec, theta, v, *delta);
-    }
-}
-
-/// [`outer_step`] of one parameter.
 #[inline(always)]
 pub(super) fn step(spec: &OuterSpec, theta: &mut f32, v: &mut f32, delta: f32) {
     let OuterSpec { lr, momentum: mu } = *spec;
@@ -55,10 +48,12 @@ mod tests {
     #[test]
     fn follows_the_formula() {
         let spec = OuterSpec { lr: 0.5, momentum: 0.5 };
-        let (mut theta, mut v) = ([1.0, 2.0], [0.0, 4.0]);
-        outer_step(&spec, &mut theta, &mut v, &[1.0, -1.0]);
-        assert_eq!(v, [1.0, 1.0]);
-        assert_eq!(theta, [1.0 - 0.5 * 1.5, 2.0 - 0.5 * (-1.0 + 0.5)]);
+        let (mut theta, mut v) = (1.0, 0.0);
+        step(&spec, &mut theta, &mut v, 1.0);
+        assert_eq!((theta, v), (1.0 - 0.5 * 1.5, 1.0));
+        let (mut theta, mut v) = (2.0, 4.0);
+        step(&spec, &mut theta, &mut v, -1.0);
+        assert_eq!((theta, v), (2.0 - 0.5 * (-1.0 + 0.5), 1.0));
     }
 
     #[test]
@@ -72,8 +67,8 @@ mod tests {
     #[test]
     fn without_momentum_a_full_step_lands_on_the_learner() {
         let spec = OuterSpec { lr: 1.0, momentum: 0.0 };
-        let (mut theta, mut v) = ([3.0], [0.0]);
-        outer_step(&spec, &mut theta, &mut v, &[2.0]);
-        assert_eq!(theta, [1.0]);
+        let (mut theta, mut v) = (3.0, 0.0);
+        step(&spec, &mut theta, &mut v, 2.0);
+        assert_eq!(theta, 1.0);
     }
 }

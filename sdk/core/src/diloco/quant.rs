@@ -75,7 +75,7 @@ impl CheckedBody {
 
     /// The sum of squares of each segment, `[segments]`.
     #[must_use]
-    pub fn squares(&self) -> &[f64] {
+    pub(crate) fn squares(&self) -> &[f64] {
         &self.squares
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Millis;
 
-/// The knobs of [`QuorumPolicy::decide`].
+/// The knobs of `QuorumPolicy::decide`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuorumPolicy {
@@ -19,7 +19,7 @@ pub struct QuorumPolicy {
     /// A round without quorum is given up, or merged with what it has, after this many step times…
     pub patience_steps: f64,
     /// …and not before this many milliseconds. Where answers take long, as over thin links, it is longer:
-    /// [`Self::patience_ms`].
+    /// `patience_ms`.
     pub patience_ms_min: u64,
 }
 
@@ -134,7 +134,7 @@ impl QuorumPolicy {
     /// In the paper H = P, so a round is launched at each step, and it has ξ_step here. What the window
     /// must not do is hold up a launch, and τ rounds in flight leave τ launches of time.
     #[must_use]
-    pub fn grace_ms(&self, timing: &Timing) -> u64 {
+    pub(crate) fn grace_ms(&self, timing: &Timing) -> u64 {
         let slack = f64::from(self.rounds_in_flight) * timing.launch_ms - (timing.quorum_ms + timing.sync_ms);
         // Casting saturates, and turns NaN into 0.
         (self.grace_ratio * slack).max(0.0) as u64
@@ -143,7 +143,7 @@ impl QuorumPolicy {
     /// How long a round may stay below quorum, in milliseconds: `patience_steps`, or twice as long as answers
     /// take, if that is more; `at_once` times that if so many rounds were launched together.
     #[must_use]
-    pub fn patience_ms(&self, timing: &Timing, at_once: u32) -> u64 {
+    pub(crate) fn patience_ms(&self, timing: &Timing, at_once: u32) -> u64 {
         // Never NaN: `max` leaves that out.
         let answers_ms = (PATIENCE_ANSWERS * timing.answer_ms * f64::from(at_once)).max(0.0);
         let ms = (self.patience_steps * timing.step_ms).max(answers_ms.min(PATIENCE_ANSWERS_MS_MAX));
@@ -152,7 +152,7 @@ impl QuorumPolicy {
 
     /// What to do about `round` at `now`.
     #[must_use]
-    pub fn decide(&self, timing: &Timing, now: Millis, round: &RoundView) -> Decision {
+    pub(crate) fn decide(&self, timing: &Timing, now: Millis, round: &RoundView) -> Decision {
         if round.pending == 0 {
             return match round.updates {
                 0 => Decision::Abandon { why: AbandonCause::NothingNew },
@@ -179,7 +179,7 @@ impl QuorumPolicy {
 
     /// Whether `round` has its quorum: K, or all of whom answers are still expected if those are fewer.
     #[must_use]
-    pub fn is_quorate(&self, round: &RoundView) -> bool {
+    pub(crate) fn is_quorate(&self, round: &RoundView) -> bool {
         round.updates > 0 && round.updates >= self.needed(round)
     }
 

@@ -106,7 +106,7 @@ impl Turn {
     /// `max(previous + 1, started_s)`, where `started_s` says when the process started, in seconds since 1970: who
     /// goes on from the same old snapshot twice, in two processes, has two.
     #[must_use]
-    pub fn after_restart(self, started_s: u32) -> Self {
+    pub(crate) fn after_restart(self, started_s: u32) -> Self {
         let previous = u32::try_from(self.next_round >> 32).expect("32 bits are left");
         Self { next_round: u64::from(previous.saturating_add(1).max(started_s)) << 32, ..self }
     }
@@ -115,7 +115,7 @@ impl Turn {
 impl Schedule {
     /// The schedule of a run whose turn this is. One whose last collection had begun goes on with it.
     #[must_use]
-    pub fn new(terms: ScheduleTerms, turn: Turn) -> Self {
+    pub(crate) fn new(terms: ScheduleTerms, turn: Turn) -> Self {
         let mut schedule = Self { terms, turn, launched: None, ending: None, is_stalled: false };
         if turn.is_ending {
             schedule.finish();
@@ -135,7 +135,7 @@ impl Schedule {
 
     /// The part that outlives the process.
     #[must_use]
-    pub fn turn(&self) -> &Turn {
+    pub(crate) fn turn(&self) -> &Turn {
         &self.turn
     }
 
@@ -147,59 +147,59 @@ impl Schedule {
 
     /// Measured times.
     #[must_use]
-    pub fn timing(&self) -> &Timing {
+    pub(crate) fn timing(&self) -> &Timing {
         &self.turn.timing
     }
 
     /// The fragment whose turn it is.
     #[must_use]
-    pub fn next_fragment(&self) -> FragmentId {
+    pub(crate) fn next_fragment(&self) -> FragmentId {
         self.turn.next_fragment
     }
 
     /// Whether the owner holds the run.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.turn.is_held
     }
 
     /// Whether nothing is launched or leased: the owner holds the run, or decisions cannot be kept.
     #[must_use]
-    pub fn is_still(&self) -> bool {
+    pub(crate) fn is_still(&self) -> bool {
         self.is_held() || self.is_stalled
     }
 
     /// Launches nothing while decisions cannot be kept, not even a last round.
-    pub fn stall(&mut self, is_stalled: bool) {
+    pub(crate) fn stall(&mut self, is_stalled: bool) {
         self.is_stalled = is_stalled;
     }
 
     /// Whether the last collection has begun, or is over.
     #[must_use]
-    pub fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.turn.is_ending || self.is_over()
     }
 
     /// Whether everyone may be sent home at once, which [`Self::last`] and [`Self::end`] do: a process that goes on
     /// with a last collection finds nobody to collect from.
     #[must_use]
-    pub fn may_end(&self, is_idle: bool) -> bool {
+    pub(crate) fn may_end(&self, is_idle: bool) -> bool {
         self.ending.is_some() && is_idle && !self.is_stalled && !self.is_over()
     }
 
     /// Whether everyone was sent home.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.turn.is_over
     }
 
     /// Holds the run or lets it go on; whether that is news.
-    pub fn hold(&mut self, is_held: bool) -> bool {
+    pub(crate) fn hold(&mut self, is_held: bool) -> bool {
         std::mem::replace(&mut self.turn.is_held, is_held) != is_held
     }
 
     /// From now on only the last round of each fragment is launched.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.turn.is_ending = true;
         if !self.is_over() {
             let todo = (0..self.terms.fragments).map(FragmentId).collect();
@@ -211,7 +211,7 @@ impl Schedule {
     ///
     /// At most τ rounds are in flight, at least `H · ξ_step / P` apart.
     #[must_use]
-    pub fn launch_at(&self, traffic: &Traffic) -> Option<Millis> {
+    pub(crate) fn launch_at(&self, traffic: &Traffic) -> Option<Millis> {
         // Once a run has begun, whoever is there carries it on, also after a restart.
         let has_begun = self.turn.next_round != FIRST_ROUND;
         let needed = if has_begun { 1 } else { self.terms.learners_start.max(1) as usize };
@@ -229,7 +229,7 @@ impl Schedule {
     /// When the next round on `fragment` is to be expected, if nothing holds up a launch; `None` while nothing is
     /// launched.
     #[must_use]
-    pub fn expected(&self, fragment: FragmentId) -> Option<Millis> {
+    pub(crate) fn expected(&self, fragment: FragmentId) -> Option<Millis> {
         let launched = self.launched.filter(|_| !self.is_ending() && !self.is_still())?;
         let ahead = (fragment.0 + self.terms.fragments - self.turn.next_fragment.0) % self.terms.fragments;
         Some(launched.after((self.floor_ms() * f64::from(ahead + 1)) as u64))
@@ -238,7 +238,7 @@ impl Schedule {
     /// An answer that takes longer than this, in milliseconds, is asked for ahead of its round: so long may a round
     /// last without holding up a launch.
     #[must_use]
-    pub fn in_time_ms(&self) -> f64 {
+    pub(crate) fn in_time_ms(&self) -> f64 {
         f64::from(self.terms.rounds_in_flight) * self.timing().launch_ms
     }
 
@@ -250,7 +250,7 @@ impl Schedule {
 
     /// Launches the next round; to be called when [`Self::launch_at`] has come. `live` are the learners that take part
     /// in rounds, `answers` says which of them answer when they are asked.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         now: Millis,
         live: &BTreeSet<LearnerId>,
@@ -263,7 +263,7 @@ impl Schedule {
     }
 
     /// Launches the last round of each fragment on which none is under way, once a run ends.
-    pub fn last(
+    pub(crate) fn last(
         &mut self,
         now: Millis,
         is_busy: impl Fn(&FragmentId) -> bool,
@@ -286,39 +286,39 @@ impl Schedule {
     }
 
     /// Whether everyone may be sent home now; says so once in the life of a run. `is_idle`: no round is under way.
-    pub fn end(&mut self, is_idle: bool) -> bool {
+    pub(crate) fn end(&mut self, is_idle: bool) -> bool {
         let is_done = self.ending.as_ref().is_some_and(|ending| is_idle && ending.todo.is_empty());
         is_done && !std::mem::replace(&mut self.turn.is_over, true)
     }
 
     /// The time of a step of the median learner, in milliseconds.
-    pub fn note_step(&mut self, step_ms: f64) {
+    pub(crate) fn note_step(&mut self, step_ms: f64) {
         let steps = f64::from(self.terms.sync_every) / f64::from(self.terms.fragments);
         self.turn.timing.step_ms = step_ms;
         self.turn.timing.launch_ms = step_ms * steps.max(1.0);
     }
 
     /// An update came in, `after_ms` after it was asked for.
-    pub fn note_answer(&mut self, after_ms: u64) {
+    pub(crate) fn note_answer(&mut self, after_ms: u64) {
         let timing = &mut self.turn.timing;
         timing.answer_ms = average(timing.answer_ms, after_ms as f64);
     }
 
     /// A round reached its quorum `after_ms` after its launch.
-    pub fn note_quorum(&mut self, after_ms: u64) {
+    pub(crate) fn note_quorum(&mut self, after_ms: u64) {
         let timing = &mut self.turn.timing;
         timing.quorum_ms = average(timing.quorum_ms, after_ms as f64);
     }
 
     /// A round led to a version, `sync_ms` after it ended collecting.
-    pub fn note_merged(&mut self, sync_ms: u64) {
+    pub(crate) fn note_merged(&mut self, sync_ms: u64) {
         self.turn.rounds_merged += 1;
         let timing = &mut self.turn.timing;
         timing.sync_ms = average(timing.sync_ms, sync_ms as f64);
     }
 
     /// A round led to nothing.
-    pub fn note_abandoned(&mut self) {
+    pub(crate) fn note_abandoned(&mut self) {
         self.turn.rounds_abandoned += 1;
     }
 

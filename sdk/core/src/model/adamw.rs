@@ -44,7 +44,7 @@ impl AdamW {
     }
 
     /// Counts one step and returns its numbers, for a gradient of norm `grad_norm`.
-    pub fn begin(&mut self, inner: &InnerSpec, lr: f32, grad_norm: f32) -> Adjust {
+    pub(crate) fn begin(&mut self, inner: &InnerSpec, lr: f32, grad_norm: f32) -> Adjust {
         self.steps += 1;
         Adjust::new(inner, self.steps, lr, grad_norm)
     }

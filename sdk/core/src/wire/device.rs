@@ -19,7 +19,7 @@ impl DeviceKind {
 
     /// The word that a text begins with.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Browser => "browser",
             Self::Gpu => "gpu",

@@ -13,7 +13,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub fn encode(self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
@@ -26,7 +26,7 @@ impl Header {
     ///
     /// # Errors
     /// `Truncated`, `Magic`, `Version`, `Tag`, `Reserved`, `BodyTooLarge`: see [`DecodeError`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(DecodeError::Truncated { bytes: bytes.len() as u64, expected: HEADER_BYTES as u64 });
         };

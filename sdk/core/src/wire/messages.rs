@@ -36,7 +36,7 @@ macro_rules! messages {
             // A row names the one field that it needs here.
             #[allow(unused_variables)]
             #[must_use]
-            pub fn run(&self) -> Option<RunId> {
+            pub(crate) fn run(&self) -> Option<RunId> {
                 match self {
                     $(Self::$name $(($inner))? $({ $($field),* })? => $run,)*
                 }
@@ -103,11 +103,5 @@ impl Message {
     #[must_use]
     pub fn is_for_syncers(&self) -> bool {
         self.tag().sender() != Sender::Syncer
-    }
-
-    /// Whether a syncer may send it. A learner refuses what only learners say.
-    #[must_use]
-    pub fn is_for_learners(&self) -> bool {
-        self.tag().sender() != Sender::Learner
     }
 }

@@ -60,7 +60,7 @@ macro_rules! tags {
 
             /// Largest body of this kind, in bytes.
             #[must_use]
-            pub fn body_bytes_max(self) -> u32 {
+            pub(crate) fn body_bytes_max(self) -> u32 {
                 match self {
                     $(Self::$name => $bytes_max,)*
                     Self::Chunk => CHUNK_BODY_BYTES_MAX,
@@ -69,7 +69,7 @@ macro_rules! tags {
 
             /// Who sends this kind of message.
             #[must_use]
-            pub fn sender(self) -> Sender {
+            pub(crate) fn sender(self) -> Sender {
                 match self {
                     $(Self::$name => Sender::$sender,)*
                     Self::Chunk => Sender::Both,

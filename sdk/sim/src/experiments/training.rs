@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use archipelago::data::{BYTE_VOCAB, grammar};
-use archipelago::diloco::QuorumPolicy;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::model::{InnerSpec, Preset};
 use archipelago_cli::{MethodArgs, as_written, range, within};
+use archipelago_core::data::{BYTE_VOCAB, grammar};
+use archipelago_core::diloco::QuorumPolicy;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::{InnerSpec, Preset};
 use archipelago_sim::lab::{Budget, Corpus, Joining, LabError, Outcome, Recipe, reference_model};
 use archipelago_sim::world::{LinkSpec, MachineSpec};
 use serde::Serialize;

@@ -2,10 +2,10 @@
 
 use super::recipe::Sampler;
 use super::{Corpus, LabError, Noticed, Outcome, Reader, Recipe, Sample, Spent};
-use archipelago::engine::Trainer;
-use archipelago::engine::cpu::CpuTrainer;
-use archipelago::model::{init, learning_rate};
-use archipelago::wire::InnerSpec;
+use archipelago_core::model::{init, learning_rate};
+use archipelago_core::wire::InnerSpec;
+use archipelago_runtime::engine::Trainer;
+use archipelago_runtime::engine::cpu::CpuTrainer;
 
 impl Recipe {
     /// Trains one learner alone on `tokens` tokens with the batches of all M at once: synchronous

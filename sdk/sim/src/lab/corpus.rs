@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::LabError;
-use archipelago::data::{self, SHARD_TOKENS_MAX};
-use archipelago::engine::cpu::CpuModel;
-use archipelago::wire::{DataSpec, ModelSpec};
+use archipelago_core::data::{self, SHARD_TOKENS_MAX};
+use archipelago_core::wire::{DataSpec, ModelSpec};
+use archipelago_runtime::engine::cpu::CpuModel;
 
 /// Share of a corpus that is kept for measuring; constant of ours.
 const HELD_OUT_RATIO: f64 = 0.1;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use archipelago::diloco::{Layout, MergeJob, Segment};
-use archipelago::wire::LearnerId;
+use archipelago_core::diloco::{Layout, MergeJob, Segment};
+use archipelago_core::wire::LearnerId;
 
 /// Tensors of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -36,7 +36,7 @@ impl Part {
         }
     }
 
-    /// Of the tensor of this name, as [`archipelago::model::layout`] names it.
+    /// Of the tensor of this name, as [`archipelago_core::model::layout`] names it.
     fn of(name: &str) -> Self {
         match name {
             _ if name.contains("norm") => Self::Norms,
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn every_tensor_has_its_kind() {
-        let layout = archipelago::model::layout(&super::super::reference_model()).unwrap();
+        let layout = archipelago_core::model::layout(&super::super::reference_model()).unwrap();
         let count = |part| layout.tensors().iter().filter(|tensor| Part::of(&tensor.name) == part).count();
         assert_eq!(Part::ALL.map(count), [1, 2 * 4, 2 * 3, 2 * 2 + 1]);
     }

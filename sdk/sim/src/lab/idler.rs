@@ -1,8 +1,8 @@
 //! A trainer that does a part of its work.
 
-use archipelago::diloco::Layout;
-use archipelago::engine::cpu::CpuTrainer;
-use archipelago::engine::{EngineError, OptimiserState, StepStats, Trainer};
+use archipelago_core::diloco::Layout;
+use archipelago_runtime::engine::cpu::CpuTrainer;
+use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
 /// Steps of which it takes one.
 const ONE_IN: u32 = 10;

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use super::idler::Idler;
 use super::{Joining, LabError, Recipe};
 use crate::world::MachineSpec;
-use archipelago::diloco::Layout;
-use archipelago::engine::cpu::CpuTrainer;
-use archipelago::engine::{EngineError, OptimiserState, StepStats, Trainer};
-use archipelago::wire::{InnerSpec, ModelSpec};
+use archipelago_core::diloco::Layout;
+use archipelago_core::wire::{InnerSpec, ModelSpec};
+use archipelago_runtime::engine::cpu::CpuTrainer;
+use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 
 /// Steps between two copies of the donor's moments; constant of ours. A joiner's are at most so many steps old.
 const COPY_STEPS: u32 = 8;

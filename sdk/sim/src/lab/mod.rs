@@ -4,7 +4,7 @@
 //! A [`Recipe`] says what is trained, on which machines and for how long; a [`Corpus`] what on. One
 //! recipe leads to one [`Outcome`]: loss answers to quorum, grace, codes and faults as it would in the
 //! world, and nothing depends on how fast this machine is, or which one it is: all training here is
-//! [`archipelago::engine::cpu::CpuTrainer::fixed`]. Beside it, [`Recipe::train_alone`] is
+//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`]. Beside it, [`Recipe::train_alone`] is
 //! synchronous data-parallel training from the same parameters over the same text.
 
 mod alone;
@@ -24,11 +24,11 @@ pub(crate) use reader::Reader;
 pub use recipe::{Budget, Joining, Outcome, Recipe, Sample, Spent, reference_model};
 
 use crate::world::Violation;
-use archipelago::data::SplitError;
-use archipelago::diloco::LeaseError;
-use archipelago::diloco::syncer::SyncerError;
-use archipelago::engine::EngineError;
-use archipelago::model::ModelError;
+use archipelago_core::data::SplitError;
+use archipelago_core::diloco::LeaseError;
+use archipelago_core::diloco::syncer::SyncerError;
+use archipelago_core::model::ModelError;
+use archipelago_runtime::engine::EngineError;
 
 /// Why an experiment led to nothing.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::world::World;
-use archipelago::diloco::syncer::{Event, LeaveCause};
-use archipelago::wire::{Fate, LearnerId};
+use archipelago_core::diloco::syncer::{Event, LeaveCause};
+use archipelago_core::wire::{Fate, LearnerId};
 
 /// How the syncer treated hostile and honest learners until the budget was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -1,9 +1,9 @@
 //! Batches for one who has all of a corpus to himself.
 
 use super::Corpus;
-use archipelago::data::{self, Feed};
-use archipelago::diloco::{LeaseError, LeasePool};
-use archipelago::wire::{LearnerId, Millis, RunSpec};
+use archipelago_core::data::{self, Feed};
+use archipelago_core::diloco::{LeaseError, LeasePool};
+use archipelago_core::wire::{LearnerId, Millis, RunSpec};
 
 /// Windows leased at a time, in batches.
 const LEASE_BATCHES: u32 = 16;

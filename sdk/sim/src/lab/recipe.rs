@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::{Corpus, Cosines, LabError, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
-use archipelago::data::BYTE_VOCAB;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
+use archipelago_core::data::BYTE_VOCAB;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
 
 /// When an experiment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

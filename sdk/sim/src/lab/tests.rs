@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::world::{Fault, Lie, LookSpec, MachineSpec, Poison};
-use archipelago::data::grammar;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::model::Preset;
-use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec};
+use archipelago_core::data::grammar;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::Preset;
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec};
 
 fn corpus() -> Corpus {
     Corpus::new(grammar::generate(1, 20_000).as_bytes()).unwrap()
@@ -113,7 +113,8 @@ fn what_is_well_formed_is_merged() {
     assert!((0.1..0.3).contains(&outcome.noticed.hostile_share()), "{outcome:#?}");
     assert_eq!((outcome.noticed.after_rounds, outcome.noticed.hostile.refused), (None, 0), "{outcome:#?}");
     let pairs: u64 = outcome.cosines.iter().map(|cosines| cosines.pairs).sum();
-    let segments = archipelago::model::layout(&reference_model()).unwrap().tensors().len() as u64 / 4 + 1;
+    let segments =
+        archipelago_core::model::layout(&reference_model()).unwrap().tensors().len() as u64 / 4 + 1;
     assert!(pairs > 0 && pairs <= 4 * 3 / 2 * segments * outcome.rounds, "{outcome:#?}");
     let whole = Recipe { cosines: false, ..attacked(Poison::Lie(Lie::Times(-1))) }.train(&corpus).unwrap();
     assert_eq!(Outcome { cosines: vec![], ..outcome }, whole, "looking changes nothing");

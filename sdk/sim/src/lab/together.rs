@@ -6,9 +6,9 @@ use super::noticed::Watcher;
 use super::recipe::Sampler;
 use super::{Budget, Corpus, LabError, Outcome, Recipe, Sample, Spent};
 use crate::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
-use archipelago::diloco::syncer::Syncer;
-use archipelago::model::{check_inner, init, layout};
-use archipelago::wire::RunId;
+use archipelago_core::diloco::syncer::Syncer;
+use archipelago_core::model::{check_inner, init, layout};
+use archipelago_core::wire::RunId;
 
 /// Virtual time without a step after which a run stands still, in milliseconds; constant of ours.
 const STILL_MS_MAX: u64 = 600_000;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Action, LessonError, LessonSpec, Lockstep};
-use archipelago::diloco::MergeRule;
+use archipelago_core::diloco::MergeRule;
 
 /// A setting that changes while a lesson goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

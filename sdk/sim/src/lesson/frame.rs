@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use archipelago::wire::{LateReason, Refusal};
+use archipelago_core::wire::{LateReason, Refusal};
 
 /// A lesson at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]

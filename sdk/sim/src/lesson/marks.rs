@@ -6,9 +6,9 @@ use std::num::NonZeroU16;
 use super::stage::BLOCK;
 use super::{Mark, ParcelKind, Share};
 use crate::world::{Cargo, Parcel, Trace, World};
-use archipelago::diloco::syncer::Event;
-use archipelago::diloco::{Codec, Decision, Fragments, Layout};
-use archipelago::wire::{Fate, FragmentId, LearnerId, Millis, Round, RunSpec};
+use archipelago_core::diloco::syncer::Event;
+use archipelago_core::diloco::{Codec, Decision, Fragments, Layout};
+use archipelago_core::wire::{Fate, FragmentId, LearnerId, Millis, Round, RunSpec};
 
 /// Codes shown of a parcel, at most.
 const GLIMPSE: usize = 32;

@@ -3,8 +3,8 @@
 //!
 //! [`Lesson`] is a [`crate::world::World`], so the real syncer and learner cores, told as [`Frame`]s. [`Twin`] spends
 //! the same islands, the same chance and the same faults on training in lock-step. Both compute with
-//! [`archipelago::engine::cpu::CpuTrainer::fixed`], so one [`LessonSpec`] with one list of [`Action`]s leads to one
-//! digest, natively and in browsers.
+//! [`archipelago_runtime::engine::cpu::CpuTrainer::fixed`], so one [`LessonSpec`] with one list of [`Action`]s leads to
+//! one digest, natively and in browsers.
 //!
 //! ```
 //! use archipelago_sim::lesson::{Action, Deed, Lesson, LessonSpec};

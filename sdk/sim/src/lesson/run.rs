@@ -37,7 +37,7 @@ impl Lesson {
     pub fn new(spec: LessonSpec) -> Result<Self, LessonError> {
         let stage = Stage::new(spec)?;
         let inner = stage.inner;
-        let make = move |_| -> Box<dyn archipelago::engine::Trainer> {
+        let make = move |_| -> Box<dyn archipelago_runtime::engine::Trainer> {
             Box::new(Stage::trainer(&inner, inner.batch))
         };
         let seed = spec.seed.into();

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use archipelago::diloco::MergeRule;
-use archipelago::wire::Code;
+use archipelago_core::diloco::MergeRule;
+use archipelago_core::wire::Code;
 
 /// Most islands of a lesson.
 pub const ISLANDS_MAX: u32 = 8;
@@ -88,7 +88,7 @@ impl Default for LessonSpec {
     }
 }
 
-/// [`archipelago::wire::ApplyPolicy`] by name; a blend keeps half.
+/// [`archipelago_core::wire::ApplyPolicy`] by name; a blend keeps half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "ts", derive(ts_rs::TS))]
 #[serde(rename_all = "camelCase")]

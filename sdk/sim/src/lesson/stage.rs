@@ -5,14 +5,14 @@ use std::num::NonZeroU32;
 use super::{Apply, Bounds, LessonError, LessonSpec};
 use crate::lab::Corpus;
 use crate::world::{LinkSpec, MachineSpec, ShellSpec, WorldSpec};
-use archipelago::data::grammar;
-use archipelago::diloco::Influence;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::diloco::{Layout, QuorumPolicy};
-use archipelago::engine::cpu::{CpuModel, CpuTrainer, Writer};
-use archipelago::member::{Doubling, Waits};
-use archipelago::model::{Preset, init, layout};
-use archipelago::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
+use archipelago_core::data::grammar;
+use archipelago_core::diloco::Influence;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::diloco::{Layout, QuorumPolicy};
+use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::model::{Preset, init, layout};
+use archipelago_core::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
+use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer, Writer};
 
 /// Bytes of the text that is trained on and measured with: more than a lesson gets through in minutes.
 const TEXT_BYTES: usize = 400_000;
@@ -199,10 +199,10 @@ impl Stage {
 
     /// Text that `params` write, after a beginning that is always the same.
     pub(super) fn sample(&self, params: &[f32], bytes: usize) -> String {
-        let mut text = archipelago::data::bytes_to_tokens(b"The ");
+        let mut text = archipelago_core::data::bytes_to_tokens(b"The ");
         let mut writer = Writer::fixed(&MODEL, params).expect("parameters of this model");
         writer.begin(&text, 0.7, self.spec.seed.into()).expect("letters are tokens of this model");
         text.extend(writer.take(bytes));
-        archipelago::data::tokens_to_text(&text)
+        archipelago_core::data::tokens_to_text(&text)
     }
 }

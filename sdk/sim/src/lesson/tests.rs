@@ -7,8 +7,8 @@ use std::{env, fs};
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use archipelago::diloco::MergeRule;
-use archipelago::wire::{Code, Refusal};
+use archipelago_core::diloco::MergeRule;
+use archipelago_core::wire::{Code, Refusal};
 
 fn spec() -> LessonSpec {
     LessonSpec { islands: 3, ..LessonSpec::default() }

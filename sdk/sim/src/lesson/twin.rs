@@ -11,9 +11,9 @@ use super::stage::{MEASURE_MS, Stage};
 use super::{Action, Change, LESSON_MS_MAX, LessonError, LessonSpec, Lockstep, TwinFrame, TwinMark};
 use crate::lab::Reader;
 use crate::world::Rng;
-use archipelago::engine::Trainer;
-use archipelago::engine::cpu::CpuTrainer;
-use archipelago::model::learning_rate;
+use archipelago_core::model::learning_rate;
+use archipelago_runtime::engine::Trainer;
+use archipelago_runtime::engine::cpu::CpuTrainer;
 use island::State;
 
 /// Bytes of a value in an all-reduce: synchronous training exchanges gradients as they are.

@@ -1,7 +1,7 @@
 //! Many parameters that cost next to nothing: for worlds in which only bytes and time count.
 
-use archipelago::diloco::{Layout, MergeClass, Tensor};
-use archipelago::engine::{EngineError, StepStats, Trainer};
+use archipelago_core::diloco::{Layout, MergeClass, Tensor};
+use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
 /// Each step moves one in so many parameters.
 const STRIDE: usize = 16;

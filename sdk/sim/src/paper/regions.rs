@@ -8,9 +8,9 @@ use super::bandwidth::{Method, Release, Training};
 use super::drift::Drift;
 use super::trial::{TrialError, merged, range};
 use crate::world::{LinkSpec, MachineSpec, ShellSpec, SyncerPace, Toy, World, WorldSpec};
-use archipelago::diloco::Layout;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::wire::RunId;
+use archipelago_core::diloco::Layout;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::wire::RunId;
 
 /// Values of one toy fragment: what is sent of it weighs what a fragment of the model does.
 const FRAGMENT_VALUES: u32 = 4_096;

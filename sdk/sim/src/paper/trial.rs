@@ -1,7 +1,7 @@
 //! Measuring a world: how long it takes, how fast it is.
 
 use crate::world::{Violation, World};
-use archipelago::diloco::syncer::SyncerError;
+use archipelago_core::diloco::syncer::SyncerError;
 
 /// Why a world could not be measured.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::World;
 use super::clock::Clock;
 use super::happening::Happening;
-use archipelago::diloco::syncer::{Input, Syncer};
-use archipelago::wire::{ConnId, FragmentId, Message, Millis};
+use archipelago_core::diloco::syncer::{Input, Syncer};
+use archipelago_core::wire::{ConnId, FragmentId, Message, Millis};
 
 /// A process of the syncer.
 pub(super) struct SyncerProcess {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Rng;
 use super::tape::Tape;
-use archipelago::diloco::tape::{self, Blobs, Place, Row};
+use archipelago_core::diloco::tape::{self, Blobs, Place, Row};
 
 /// How often what a disk fails at fails, so that it works between two failures, too.
 const FAILING_SHARE: f64 = 0.6;

@@ -11,10 +11,10 @@ use super::owner::Orders;
 use super::receipts::Receipts;
 use super::spans::Spans;
 use super::told::Told;
-use archipelago::diloco::MergeOutcome;
-use archipelago::diloco::syncer::{Event, Syncer};
-use archipelago::diloco::{Decision, FragmentState, Verified};
-use archipelago::wire::{
+use archipelago_core::diloco::MergeOutcome;
+use archipelago_core::diloco::syncer::{Event, Syncer};
+use archipelago_core::diloco::{Decision, FragmentState, Verified};
+use archipelago_core::wire::{
     ConnId, Fate, FragmentId, LearnerId, Message, Millis, Round, Serial, Update, Version,
 };
 

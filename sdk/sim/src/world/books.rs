@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
 use super::spans::Spans;
-use archipelago::diloco::Ledger;
-use archipelago::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial};
+use archipelago_core::diloco::Ledger;
+use archipelago_core::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId, Serial};
 
 /// Leases and merged tokens, from what passed the syncer.
 #[derive(Clone, Debug)]

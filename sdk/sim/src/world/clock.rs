@@ -1,6 +1,6 @@
 //! A process's clock: it begins with the process, and runs as fast as its machine's.
 
-use archipelago::wire::Millis;
+use archipelago_core::wire::Millis;
 
 /// A clock that began at some time of the world's, and runs at a rate of its own.
 #[derive(Clone, Copy, Debug)]

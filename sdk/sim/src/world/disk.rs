@@ -6,7 +6,7 @@ use super::recovered::Kept;
 use super::snapshot::{Snapshot, bytes};
 use super::tape::Tape;
 use super::{Rng, World};
-use archipelago::diloco::tape::Taking;
+use archipelago_core::diloco::tape::Taking;
 
 /// Snapshots kept, as the server does: the newest, and the one before in case the newest is damaged.
 const SNAPSHOTS_KEPT: usize = 2;

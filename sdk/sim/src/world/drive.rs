@@ -10,8 +10,8 @@ use super::host::REQUEST_BYTES;
 use super::link::Way;
 use super::payload::Payload;
 use super::process::Effect;
-use archipelago::member::Input;
-use archipelago::wire::{FragmentId, Message, Millis, Version};
+use archipelago_core::member::Input;
+use archipelago_core::wire::{FragmentId, Message, Millis, Version};
 
 impl World {
     /// Does all that a learner's member asks for, then goes on with its training.

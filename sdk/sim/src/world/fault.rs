@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::forge::Craft;
 use super::{Ailment, Damage, Lie, Loss, Rng};
-use archipelago::wire::{Code, Message, Millis, RunId, Update, Version};
+use archipelago_core::wire::{Code, Message, Millis, RunId, Update, Version};
 
 /// Something done to a world. Machines are named by their index in `WorldSpec::machines`; one that
 /// does not exist, or a fault that does not apply, changes nothing.
@@ -163,7 +163,7 @@ impl Poison {
             Self::Huge => fill_first(&mut update, code, [0x80, 0x5d]),
             Self::Shape => {
                 update.body.pop();
-                update.checksum = archipelago::diloco::checksum(&update.body);
+                update.checksum = archipelago_core::diloco::checksum(&update.body);
             }
             Self::BitFlip => {
                 if let Some(last) = update.body.last_mut() {
@@ -189,7 +189,7 @@ fn fill_first(update: &mut Update, code: Code, [low, high]: [u8; 2]) {
     if let Some(first) = update.body.get_mut(..forged.len()) {
         first.copy_from_slice(forged);
     }
-    update.checksum = archipelago::diloco::checksum(&update.body);
+    update.checksum = archipelago_core::diloco::checksum(&update.body);
 }
 
 /// How often things go wrong, each followed by its repair.

@@ -4,9 +4,9 @@ use super::Fault;
 use super::World;
 use super::link::Way;
 use super::machine::Machine;
-use archipelago::diloco::syncer;
-use archipelago::member;
-use archipelago::wire::{LearnerId, Share};
+use archipelago_core::diloco::syncer;
+use archipelago_core::member;
+use archipelago_core::wire::{LearnerId, Share};
 
 impl World {
     /// Does `fault` now.

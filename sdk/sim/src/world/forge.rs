@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Lie, Rng};
-use archipelago::diloco::{Codec, Fragments, Segment, VALUE_ABS_MAX, checksum};
-use archipelago::wire::{Code, FragmentId, InnerSpec, Message, RunSpec, Update};
+use archipelago_core::diloco::{Codec, Fragments, Segment, VALUE_ABS_MAX, checksum};
+use archipelago_core::wire::{Code, FragmentId, InnerSpec, Message, RunSpec, Update};
 
 /// Share of a direction that all who drift have in common: the cosine of their updates to it.
 const DRIFT: f64 = 0.5;

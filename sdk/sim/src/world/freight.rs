@@ -5,7 +5,7 @@ use super::link::{Class, Freight, Passage, Way};
 use super::payload::{Payload, body_bytes};
 use super::trace::Sight;
 use super::{Parcel, Trace, World};
-use archipelago::wire::{ConnId, Message, Millis};
+use archipelago_core::wire::{ConnId, Message, Millis};
 
 /// Size of a ping, a pong or the end of a connection, in bytes.
 const SIGN_BYTES: u64 = 2;

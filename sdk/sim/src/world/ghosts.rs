@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::spans::Spans;
-use archipelago::wire::{ApplyPolicy, FragmentId, Serial};
+use archipelago_core::wire::{ApplyPolicy, FragmentId, Serial};
 
 /// Updates of a fragment that are remembered until they are sent.
 const CODED_MAX: usize = 8;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::syncer::Input;
-use archipelago::diloco::{MergeFailure, MergeOutcome};
-use archipelago::wire::{ConnId, FragmentId, Millis, Version};
+use archipelago_core::diloco::syncer::Input;
+use archipelago_core::diloco::{MergeFailure, MergeOutcome};
+use archipelago_core::wire::{ConnId, FragmentId, Millis, Version};
 
 use super::Fault;
 use super::link::Way;

@@ -10,9 +10,9 @@ use super::link::Way;
 use super::payload::Payload;
 use super::record::Said;
 use super::trace::Sight;
-use archipelago::diloco::syncer::{Event, Host, Input, RemakeJob, Syncer};
-use archipelago::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, halves};
-use archipelago::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
+use archipelago_core::diloco::syncer::{Event, Host, Input, RemakeJob, Syncer};
+use archipelago_core::diloco::{Entry, MergeFailure, MergeJob, MergeOutcome, halves};
+use archipelago_core::wire::{Bye, CloseCode, ConnId, Fate, FragmentId, Message, Millis};
 
 /// Size of a request for a fragment or a shard, in bytes.
 pub(super) const REQUEST_BYTES: u64 = 200;

@@ -1,6 +1,6 @@
 //! What a learner says that speaks the protocol well and lies.
 
-use archipelago::wire::{Message, Progress};
+use archipelago_core::wire::{Message, Progress};
 use serde::{Deserialize, Serialize};
 
 /// How a learner lies. Its messages are well-formed, and nothing of it is refused for its form.

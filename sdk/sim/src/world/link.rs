@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Rng;
 use super::trace::Sight;
-use archipelago::wire::{ConnId, Millis};
+use archipelago_core::wire::{ConnId, Millis};
 
 /// How long bytes take between one machine and the syncer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

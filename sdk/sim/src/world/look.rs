@@ -9,9 +9,9 @@ use super::World;
 use super::happening::Happening;
 use serde::Serialize;
 
-use archipelago::diloco::FragmentState;
-use archipelago::diloco::syncer::{Blame, Input, Lookout, Remake, RemakeJob, Syncer, Undo, Verdict};
-use archipelago::wire::{LearnerId, Millis, Version};
+use archipelago_core::diloco::FragmentState;
+use archipelago_core::diloco::syncer::{Blame, Input, Lookout, Remake, RemakeJob, Syncer, Undo, Verdict};
+use archipelago_core::wire::{LearnerId, Millis, Version};
 
 /// Wait before a syncer whose fragments are not at rest is looked at again, in milliseconds.
 const AGAIN_MS: u64 = 1;

@@ -6,10 +6,10 @@ use super::happening::Happening;
 use super::link::Link;
 use super::process::Process;
 use super::{MachineSpec, Poison, Rng};
-use archipelago::diloco::learner::LearnerConfig;
-use archipelago::member::{MemberConfig, Waits};
-use archipelago::wire::{Identity, Millis};
+use archipelago_core::diloco::learner::LearnerConfig;
+use archipelago_core::member::{MemberConfig, Waits};
 use archipelago_core::rng::key;
+use archipelago_core::wire::{Identity, Millis};
 
 pub(super) struct Machine {
     pub(super) spec: MachineSpec,

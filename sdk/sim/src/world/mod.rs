@@ -65,10 +65,10 @@ mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use archipelago::diloco::syncer::{Event, Status, Syncer, SyncerError};
-use archipelago::diloco::{Layout, MergeJob};
-use archipelago::member;
-use archipelago::wire::{ConnId, FragmentId, Millis};
+use archipelago_core::diloco::syncer::{Event, Status, Syncer, SyncerError};
+use archipelago_core::diloco::{Layout, MergeJob};
+use archipelago_core::member;
+use archipelago_core::wire::{ConnId, FragmentId};
 
 use actor::SyncerProcess;
 use audit::Audit;
@@ -81,6 +81,7 @@ use queue::Queue;
 use record::Record;
 use snapshot::Snapshot;
 
+pub use archipelago_core::wire::Millis;
 pub use attempt::Ailment;
 pub use fault::{Fault, Poison, Storm};
 pub use file::Loss;

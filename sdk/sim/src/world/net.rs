@@ -4,9 +4,9 @@ use super::World;
 use super::happening::Happening;
 use super::link::Way;
 use super::payload::Payload;
-use archipelago::diloco::syncer;
-use archipelago::member::Input;
-use archipelago::wire::{Bye, Challenge, ConnId, Message, Millis};
+use archipelago_core::diloco::syncer;
+use archipelago_core::member::Input;
+use archipelago_core::wire::{Bye, Challenge, ConnId, Message, Millis};
 
 /// One connection, with an end at the syncer and one at the learner. A closed end takes nothing in.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Violation;
-use archipelago::diloco::Entry;
-use archipelago::diloco::syncer::SyncerRecord;
-use archipelago::wire::{LearnerId, Share};
+use archipelago_core::diloco::Entry;
+use archipelago_core::diloco::syncer::SyncerRecord;
+use archipelago_core::wire::{LearnerId, Share};
 
 /// The owner's orders, and the row of each.
 #[derive(Clone, Debug, Default)]

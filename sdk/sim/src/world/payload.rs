@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use archipelago::wire::{Assembler, BODY_BYTES_MAX, DecodeError, Message, encode, frames};
+use archipelago_core::wire::{Assembler, BODY_BYTES_MAX, DecodeError, Message, encode, frames};
 
 /// Size of a message without its body when it is not encoded, in bytes.
 const ENVELOPE_BYTES: u64 = 64;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::Poison;
 use super::clock::Clock;
 use super::ghosts::Ghosts;
-use archipelago::diloco::{Codec, Fragments, Replica};
-use archipelago::engine::{EngineError, Trainer};
-use archipelago::member::{Batch, End, Input, Member, MemberConfig, Output, Step};
-use archipelago::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
+use archipelago_core::diloco::{Codec, Fragments, Replica};
+use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Output, Step};
+use archipelago_core::wire::{Bye, CloseCode, ConnId, FragmentId, Message, Millis, RunSpec, Version};
+use archipelago_runtime::engine::{EngineError, Trainer};
 
 /// What a process wants from the world.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::wire::Millis;
+use archipelago_core::wire::Millis;
 
 /// A queue of planned happenings.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Violation;
-use archipelago::wire::{Fate, FragmentId, LearnerId, Serial};
+use archipelago_core::wire::{Fate, FragmentId, LearnerId, Serial};
 
 /// What the syncer has said, and not yet been seen to have done.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +55,7 @@ impl Receipts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use archipelago::wire::{LateReason, Version};
+    use archipelago_core::wire::{LateReason, Version};
 
     #[test]
     fn whoever_is_here_is_told_what_happened() {

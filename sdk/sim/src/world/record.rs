@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::World;
 use super::attempt::Failed;
 use super::happening::Happening;
-use archipelago::diloco::syncer::{Input, RemakeJob};
-use archipelago::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
-use archipelago::diloco::{Entry, MergeJob, MergeOutcome, kept};
-use archipelago::wire::{Bye, ConnId, Message};
+use archipelago_core::diloco::syncer::{Input, RemakeJob};
+use archipelago_core::diloco::tape::{Gate, Held, Row, Taking, TapeJob};
+use archipelago_core::diloco::{Entry, MergeJob, MergeOutcome, kept};
+use archipelago_core::wire::{Bye, ConnId, Message};
 
 /// Time between two tries while the disk takes nothing, in milliseconds, as the server has it.
 const RETRY_MS: u64 = 500;

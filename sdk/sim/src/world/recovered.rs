@@ -6,9 +6,9 @@ use super::Violation;
 use super::audit::Audit;
 use super::books::{Booked, Books};
 use super::receipts::Receipts;
-use archipelago::diloco::Entry;
-use archipelago::diloco::syncer::{Recovery, Syncer};
-use archipelago::wire::{ConnId, FragmentId, Message, Version};
+use archipelago_core::diloco::Entry;
+use archipelago_core::diloco::syncer::{Recovery, Syncer};
+use archipelago_core::wire::{ConnId, FragmentId, Message, Version};
 
 /// Books, and what was decided beyond them by rows, in order.
 pub(super) type Kept = (Books, VecDeque<(u64, Booked)>);

@@ -5,7 +5,7 @@ use super::happening::Happening;
 use super::record::Record;
 use super::tape::Followed;
 use super::{Fault, World};
-use archipelago::diloco::syncer::{Recovery, Syncer};
+use archipelago_core::diloco::syncer::{Recovery, Syncer};
 
 /// Wait before a syncer that could not start is started again, in milliseconds.
 const START_AGAIN_MS: u64 = 1_000;

@@ -1,8 +1,8 @@
 //! Settings of a world that change while it goes on.
 
 use super::{LinkSpec, World};
-use archipelago::diloco::syncer::Input;
-use archipelago::diloco::{MergeRule, QuorumPolicy};
+use archipelago_core::diloco::syncer::Input;
+use archipelago_core::diloco::{MergeRule, QuorumPolicy};
 
 impl World {
     /// From now on the syncer ends rounds by `quorum` and merges by `merge`, and so does one that goes on after it.

@@ -1,7 +1,7 @@
 //! What the syncer starts from after a crash, with its tape.
 
-use archipelago::diloco::FragmentState;
-use archipelago::diloco::syncer::SyncerRecord;
+use archipelago_core::diloco::FragmentState;
+use archipelago_core::diloco::syncer::SyncerRecord;
 
 /// The books after row `seq` of the tape, and the fragments as they were then or later.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::LinkSpec;
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::member::Waits;
-use archipelago::wire::{BODY_BYTES_MAX, RunId, RunSpec};
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::member::Waits;
+use archipelago_core::wire::{BODY_BYTES_MAX, RunId, RunSpec};
 
 /// A syncer, its run, and the machines that come to it.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{Violation, World};
-use archipelago::wire::Millis;
+use archipelago_core::wire::Millis;
 
 impl World {
     /// From now on each learner that trains and can be reached is to be merged within so many milliseconds, those of

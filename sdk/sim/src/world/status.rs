@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::World;
 use super::machine::Machine;
-use archipelago::diloco::syncer::LearnerStatus;
-use archipelago::wire::LearnerId;
+use archipelago_core::diloco::syncer::LearnerStatus;
+use archipelago_core::wire::LearnerId;
 
 impl World {
     /// The machine on which the syncer's `learner` runs; `None` while the syncer is down or does not know it.

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Rng;
 use super::file::{File, Loss};
-use archipelago::diloco::syncer::{Recovery, Remake, senders};
-use archipelago::diloco::tape::{Chain, Links, Place, Row, link};
-use archipelago::diloco::{Entry, checksum};
-use archipelago::wire::LearnerId;
+use archipelago_core::diloco::syncer::{Recovery, Remake, senders};
+use archipelago_core::diloco::tape::{Chain, Links, Place, Row, link};
+use archipelago_core::diloco::{Entry, checksum};
+use archipelago_core::wire::LearnerId;
 
 /// Length and checksum of a transaction, in bytes.
 const HEAD_BYTES: usize = 12;

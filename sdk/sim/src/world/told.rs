@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
 use super::books::Books;
-use archipelago::diloco::syncer::Recovery;
-use archipelago::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Message, Serial, Version};
+use archipelago_core::diloco::syncer::Recovery;
+use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Message, Serial, Version};
 
 /// What left the syncer for good.
 #[derive(Clone, Debug, Default)]

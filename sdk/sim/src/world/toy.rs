@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::{MachineSpec, Rng, ShellSpec, World, WorldSpec};
-use archipelago::data::{encode_shard, shard_spec};
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::diloco::{Layout, MergeClass, Tensor};
-use archipelago::engine::{EngineError, StepStats, Trainer};
-use archipelago::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
+use archipelago_core::data::{encode_shard, shard_spec};
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::diloco::{Layout, MergeClass, Tensor};
+use archipelago_core::wire::{
+    ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec,
+};
+use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
 /// Noise of a toy gradient, per parameter.
 const NOISE: f32 = 0.3;

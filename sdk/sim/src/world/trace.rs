@@ -1,7 +1,7 @@
 //! What can be seen of a world while it runs: steps, messages on their way, fragments taken in.
 
 use super::World;
-use archipelago::wire::{FragmentId, Message, Millis, Round};
+use archipelago_core::wire::{FragmentId, Message, Millis, Round};
 
 /// Traces kept until they are taken; the oldest go first.
 const TRACES_MAX: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use super::World;
 use super::happening::Happening;
-use archipelago::wire::ConnId;
+use archipelago_core::wire::ConnId;
 
 impl World {
     pub(super) fn happen(&mut self, happening: Happening) {

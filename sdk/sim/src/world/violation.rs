@@ -1,6 +1,6 @@
 //! What must never happen in a world, whatever the faults.
 
-use archipelago::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Round, Serial, Version};
+use archipelago_core::wire::{ConnId, Fate, FragmentId, LearnerId, LeaseId, Round, Serial, Version};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

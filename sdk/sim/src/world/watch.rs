@@ -1,7 +1,7 @@
 //! What is merged in a world, for whoever wants to look into it.
 
 use super::World;
-use archipelago::diloco::MergeJob;
+use archipelago_core::diloco::MergeJob;
 
 /// Merges kept until they are taken; the oldest go first.
 const MERGES_MAX: usize = 1_024;

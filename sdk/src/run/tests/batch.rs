@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::super::fake_device::{Device, DeviceEngine, Plan};
 use super::super::session::Session;
 use super::*;
-use crate::engine::EngineError;
-use crate::member::{Doubling, Waits};
+use archipelago_core::member::{Doubling, Waits};
+use archipelago_runtime::engine::EngineError;
 
 /// Longest step that is taken for one that fits, in microseconds…
 const STEP_US_MAX: u64 = 45_000;

@@ -7,8 +7,8 @@ use super::super::fake::STEP_MS;
 use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
 use super::super::session::Session;
 use super::*;
-use crate::engine::EngineError;
-use crate::member::{Doubling, Waits};
+use archipelago_core::member::{Doubling, Waits};
+use archipelago_runtime::engine::EngineError;
 
 const TOKENS_PER_STEP: u64 = 8;
 

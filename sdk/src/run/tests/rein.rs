@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::diloco::syncer::Input;
-use crate::wire::{LearnerId, Share};
+use archipelago_core::diloco::syncer::Input;
+use archipelago_core::wire::{LearnerId, Share};
 
 const LEARNER: LearnerId = LearnerId(1);
 

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::member::{Doubling, Waits};
 use crate::run::session::Session;
+use archipelago_core::member::{Doubling, Waits};
 
 /// What becomes of a learner with so much patience whose syncer says nothing any more, but only once.
 fn with_patience(first_ms: u64, hurries: bool) -> Vec<Event> {

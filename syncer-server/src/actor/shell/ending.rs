@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use archipelago::wire::Bye;
+use archipelago_core::wire::Bye;
 
 use super::{Running, State};
 use crate::errors::ServerError;

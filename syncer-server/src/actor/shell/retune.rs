@@ -1,6 +1,6 @@
 //! The owner's settings, changed while the run goes on.
 
-use archipelago::diloco::syncer::{Input, SyncerConfig};
+use archipelago_core::diloco::syncer::{Input, SyncerConfig};
 use tokio::sync::oneshot;
 
 use super::super::host::json;

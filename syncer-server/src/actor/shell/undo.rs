@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago::diloco::kept;
-use archipelago::diloco::syncer::{HARMS_MAX, Input, Undo};
+use archipelago_core::diloco::kept;
+use archipelago_core::diloco::syncer::{HARMS_MAX, Input, Undo};
 
 use super::super::host::Done;
 use super::super::subject::Judgement;

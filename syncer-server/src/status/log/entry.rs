@@ -1,8 +1,8 @@
 //! What the log of a run tells of, as the tape's file keeps it.
 
-use archipelago::diloco::LearnerId;
-use archipelago::diloco::syncer::{Event, LeaveCause, Syncer};
-use archipelago::wire::{CloseCode, Fate, Refusal, Share};
+use archipelago_core::diloco::LearnerId;
+use archipelago_core::diloco::syncer::{Event, LeaveCause, Syncer};
+use archipelago_core::wire::{CloseCode, Fate, Refusal, Share};
 use serde::{Deserialize, Serialize};
 
 use super::super::AlertKind;

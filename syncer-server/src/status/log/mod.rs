@@ -9,7 +9,7 @@ mod words;
 
 use std::collections::VecDeque;
 
-use archipelago::diloco::Millis;
+use archipelago_core::diloco::Millis;
 
 pub use entry::{Happening, LogEntry};
 pub use words::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_of};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use archipelago::diloco::Millis;
+use archipelago_core::diloco::Millis;
 
 use super::Happening;
 

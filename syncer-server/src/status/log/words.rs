@@ -1,8 +1,8 @@
 //! The log in plain words.
 
-use archipelago::diloco::LearnerId;
-use archipelago::diloco::syncer::LeaveCause;
-use archipelago::wire::Refusal;
+use archipelago_core::diloco::LearnerId;
+use archipelago_core::diloco::syncer::LeaveCause;
+use archipelago_core::wire::Refusal;
 use serde::{Deserialize, Serialize};
 
 use super::super::learners::hidden_name;

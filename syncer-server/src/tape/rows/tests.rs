@@ -1,6 +1,6 @@
 //! Rows that are written, read, damaged and taken over.
 
-use archipelago::diloco::{Entry, LearnerId};
+use archipelago_core::diloco::{Entry, LearnerId};
 use tempfile::TempDir;
 
 use super::*;
@@ -128,7 +128,7 @@ fn the_first_layout_is_read() {
     assert_eq!(json, r#"{"kind":"restarted","learner":1}"#);
     let data = br#"{"kind":"restarted","learner":2}"#;
     let chain = link(&Chain::default(), 2, 1_002, data, row(2).place);
-    assert_eq!(archipelago::bytes::hex(&chain), "2cad7117bb0374bff640527400cae7b8");
+    assert_eq!(archipelago_core::bytes::hex(&chain), "2cad7117bb0374bff640527400cae7b8");
 }
 
 #[test]

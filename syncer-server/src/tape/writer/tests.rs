@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use archipelago::diloco::{FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Version};
+use archipelago_core::diloco::{
+    FragmentId, LearnerId, MergeEntry, MergeRule, OuterSpec, Part, Serial, Version,
+};
 
 use super::*;
 

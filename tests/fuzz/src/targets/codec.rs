@@ -1,7 +1,7 @@
 //! Bodies of updates.
 
-use archipelago::diloco::{Codec, MergeClass, Segment};
-use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec};
+use archipelago_core::diloco::{Codec, MergeClass, Segment};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 
 use crate::script::Script;
 

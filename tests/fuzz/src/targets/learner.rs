@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
-use archipelago::diloco::learner::LearnerConfig;
-use archipelago::diloco::syncer::{self, Event, Host, Syncer, SyncerConfig};
-use archipelago::diloco::{Codec, Fragments, MergeJob, Replica};
-use archipelago::member::{Input, Member, MemberConfig, Output, Step, Waits};
-use archipelago::wire::{
+use archipelago_core::diloco::learner::LearnerConfig;
+use archipelago_core::diloco::syncer::{self, Event, Host, Syncer, SyncerConfig};
+use archipelago_core::diloco::{Codec, Fragments, MergeJob, Replica};
+use archipelago_core::member::{Input, Member, MemberConfig, Output, Step, Waits};
+use archipelago_core::wire::{
     BATCH_MAX, Bye, Challenge, ConnId, Identity, Message, Millis, RunId, RunSpec, decode, encode,
 };
 use archipelago_sim::world::Toy;
@@ -280,7 +280,10 @@ impl Stage {
 }
 
 /// The message with some of its bytes others, if it is one then.
-fn altered(script: &mut Script<'_>, message: &Message) -> Result<Message, archipelago::wire::DecodeError> {
+fn altered(
+    script: &mut Script<'_>,
+    message: &Message,
+) -> Result<Message, archipelago_core::wire::DecodeError> {
     let mut bytes = encode(message);
     for _ in 0..=script.below(4) {
         let at = usize::from(script.short()) % bytes.len();

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use archipelago::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
-use archipelago::diloco::{Codec, MergeJob, checksum};
-use archipelago::wire::{
+use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
+use archipelago_core::diloco::{Codec, MergeJob, checksum};
+use archipelago_core::wire::{
     Bye, ConnId, FragmentId, Hello, Identity, LearnerId, LearnerState, LeaseId, Message, Millis, Progress,
     RunId, Serial, Share, Signature, Update, Version, decode, encode,
 };

@@ -1,6 +1,6 @@
 //! Shards of training data.
 
-use archipelago::data::{ShardTokens, encode_shard, shard_spec};
+use archipelago_core::data::{ShardTokens, encode_shard, shard_spec};
 
 use crate::script::Script;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago::diloco::tape::{Chain, Place, link};
+use archipelago_core::diloco::tape::{Chain, Place, link};
 use rusqlite::{Connection, params};
 use syncer_server::{PlaceArgs, ReplayArgs, ServerError, TableArgs, glance, replayed};
 

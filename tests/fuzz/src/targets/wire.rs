@@ -1,6 +1,6 @@
 //! Frames of a peer.
 
-use archipelago::wire::{Assembler, BODY_BYTES_MAX, PARTIALS_MAX, decode, encode};
+use archipelago_core::wire::{Assembler, BODY_BYTES_MAX, PARTIALS_MAX, decode, encode};
 
 use crate::script::Script;
 

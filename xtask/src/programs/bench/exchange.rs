@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use archipelago::diloco::{
+use archipelago_core::diloco::{
     CheckedBody, Codec, FragmentId, FragmentState, LearnerId, MergeClass, MergeJob, MergeRule, OuterSpec,
     Round, Segment, Version, Weighted,
 };
-use archipelago::wire::{ApplyPolicy, Code, ExchangeSpec};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
 use serde_json::{Value, json};
 
 const RUNS: usize = 7;

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-use archipelago::engine::Trainer;
-use archipelago::engine::cpu::CpuTrainer;
-use archipelago::model::Preset;
+use archipelago_core::model::Preset;
+use archipelago_runtime::engine::Trainer;
+use archipelago_runtime::engine::cpu::CpuTrainer;
 use serde_json::{Value, json};
 
 /// Bytes.

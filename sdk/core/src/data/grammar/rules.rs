@@ -36,7 +36,7 @@ const PRONOUNS: [[(&str, &str); 4]; 4] = [
 
 impl Grammar {
     /// The grammar of the built-in corpus.
-    pub fn built_in() -> Self {
+    pub(crate) fn built_in() -> Self {
         Self::parse(include_str!("rules.txt"))
     }
 
@@ -68,7 +68,7 @@ impl Grammar {
 
 impl Rule {
     /// The choice that `ticket`, below `total`, falls to.
-    pub fn pick(&self, mut ticket: u32) -> &Choice {
+    pub(crate) fn pick(&self, mut ticket: u32) -> &Choice {
         for choice in &self.choices {
             if ticket < choice.weight {
                 return choice;

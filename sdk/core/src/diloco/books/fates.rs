@@ -26,7 +26,7 @@ impl FateCounts {
     }
 
     /// Adds the counts of `other`.
-    pub fn add_all(&mut self, other: &Self) {
+    pub(crate) fn add_all(&mut self, other: &Self) {
         self.merged += other.merged;
         for (reason, count) in &other.late {
             *self.late.entry(*reason).or_default() += count;

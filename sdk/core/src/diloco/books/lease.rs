@@ -113,7 +113,7 @@ impl LeasePool {
     ///
     /// # Errors
     /// [`LeaseError::OutOfTurn`]: it is not what this pool would grant next. The pool is as before.
-    pub fn regrant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), LeaseError> {
+    pub(crate) fn regrant(&mut self, learner: LearnerId, grant: LeaseGrant) -> Result<(), LeaseError> {
         self.place(learner, grant, None)
     }
 
@@ -184,7 +184,7 @@ impl LeasePool {
     }
 
     /// Takes back what expired at `now`; leases of before a restart are allowed until `fresh`.
-    pub fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
+    pub(crate) fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
         for held in self.held.values_mut() {
             held.expires.get_or_insert(fresh);
         }
@@ -205,7 +205,7 @@ impl LeasePool {
     }
 
     /// Takes back those of `leases` that `learner` holds.
-    pub fn withdraw(&mut self, learner: LearnerId, leases: &[LeaseId]) -> Vec<Returned> {
+    pub(crate) fn withdraw(&mut self, learner: LearnerId, leases: &[LeaseId]) -> Vec<Returned> {
         self.take_back(|lease, held| held.learner == learner && leases.contains(&lease))
     }
 
@@ -217,13 +217,13 @@ impl LeasePool {
 
     /// Windows that `learner` holds and has not reported done.
     #[must_use]
-    pub fn remaining(&self, learner: LearnerId) -> u32 {
+    pub(crate) fn remaining(&self, learner: LearnerId) -> u32 {
         self.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
     }
 
     /// Those who hold any.
     #[must_use]
-    pub fn holders(&self) -> BTreeSet<LearnerId> {
+    pub(crate) fn holders(&self) -> BTreeSet<LearnerId> {
         self.held.values().map(|held| held.learner).collect()
     }
 
@@ -235,7 +235,7 @@ impl LeasePool {
 
     /// Windows in one pass over the data.
     #[must_use]
-    pub fn epoch_windows(&self) -> u64 {
+    pub(crate) fn epoch_windows(&self) -> u64 {
         self.windows.iter().map(|&count| u64::from(count)).sum()
     }
 

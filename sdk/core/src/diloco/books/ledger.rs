@@ -87,7 +87,7 @@ impl Ledger {
     }
 
     /// The learner with this identity, and whether it was known before.
-    pub fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
+    pub(crate) fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
         if let Some(learner) = self.find(identity) {
             let account = self.accounts.get_mut(&learner).expect("just found");
             (account.name, account.device) = (name.into(), device.into());
@@ -143,7 +143,7 @@ impl Ledger {
     }
 
     /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged, or they were merged
-    /// for less than [`PROBATION_MS`], or than half of `longest_ms`, the longest time that anybody present was merged.
+    /// for less than `PROBATION_MS`, or than half of `longest_ms`, the longest time that anybody present was merged.
     /// Without the second all would be new in a young run, and the first who is not would have a merge for itself.
     #[must_use]
     pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
@@ -268,16 +268,10 @@ impl Ledger {
         }
     }
 
-    /// What a newcomer may count beyond its leases: some of a process of the syncer that was lost.
-    #[must_use]
-    pub fn slack_tokens(&self) -> u64 {
-        self.slack_tokens
-    }
-
     /// How many of `tokens` on `fragment` this learner can have trained on: no more than were leased
     /// to it and are not merged yet.
     #[must_use]
-    pub fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
+    pub(crate) fn countable(&self, learner: LearnerId, fragment: FragmentId, tokens: u64) -> u64 {
         self.account(learner).map_or(0, |account| {
             let merged = account.tokens_merged[usize::from(fragment.0)];
             tokens.min(account.leased_tokens.saturating_sub(merged))

@@ -143,6 +143,7 @@ impl Link {
     }
 
     /// Sent and not confirmed, in bytes.
+    #[cfg(test)]
     pub(super) fn unconfirmed_bytes(&self) -> u64 {
         self.bytes
     }

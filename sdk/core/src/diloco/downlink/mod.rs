@@ -89,24 +89,24 @@ pub struct Downlink {
 impl Downlink {
     /// Nobody is there. `newest` has the version of each fragment, `[P]`.
     #[must_use]
-    pub fn new(terms: DownlinkTerms, newest: Vec<Version>) -> Self {
+    pub(crate) fn new(terms: DownlinkTerms, newest: Vec<Version>) -> Self {
         Self { terms, history: History::new(newest, terms.history_bytes_max), links: BTreeMap::new() }
     }
 
     /// A learner is there, who holds nothing. It is sent nothing before it [trains](Self::trains): until then its link
     /// has to carry whole fragments and the text.
-    pub fn open(&mut self, conn: ConnId) {
+    pub(crate) fn open(&mut self, conn: ConnId) {
         self.links.insert(conn, Link::new(&self.terms));
     }
 
     /// A connection is gone.
-    pub fn close(&mut self, conn: ConnId) {
+    pub(crate) fn close(&mut self, conn: ConnId) {
         self.links.remove(&conn);
     }
 
     /// The learner behind `conn` trains, as it says from time to time: from the first time on it is sent what follows
     /// on that which it holds.
-    pub fn trains(&mut self, now: Millis, conn: ConnId) -> Follow {
+    pub(crate) fn trains(&mut self, now: Millis, conn: ConnId) -> Follow {
         let mut follow = Follow::default();
         if let Some(link) = self.links.get_mut(&conn)
             && link.begin()
@@ -118,7 +118,7 @@ impl Downlink {
 
     /// The learner behind `conn` says that it holds `version` of `fragment`. It listens every `step_ms`, in
     /// milliseconds.
-    pub fn holds(
+    pub(crate) fn holds(
         &mut self,
         now: Millis,
         conn: ConnId,
@@ -148,7 +148,12 @@ impl Downlink {
 
     /// A fragment has a new version: who hears of it, and how. `step_ms` gives how often the learner behind a
     /// connection listens, in milliseconds.
-    pub fn publish(&mut self, now: Millis, merged: &Merged, step_ms: impl Fn(ConnId) -> f64) -> Audience {
+    pub(crate) fn publish(
+        &mut self,
+        now: Millis,
+        merged: &Merged,
+        step_ms: impl Fn(ConnId) -> f64,
+    ) -> Audience {
         let mut audience = Audience::default();
         self.history.add(merged);
         let fragment = merged.fragment;
@@ -174,14 +179,14 @@ impl Downlink {
     }
 
     /// Changes on their way to the learner behind `conn`, in bytes.
-    #[must_use]
-    pub fn unconfirmed_bytes(&self, conn: ConnId) -> u64 {
+    #[cfg(test)]
+    fn unconfirmed_bytes(&self, conn: ConnId) -> u64 {
         self.links.get(&conn).map_or(0, Link::unconfirmed_bytes)
     }
 
     /// Whether the learner behind `conn` fetches whole fragments, since its link cannot carry every change.
     #[must_use]
-    pub fn is_thin(&self, now: Millis, conn: ConnId) -> bool {
+    pub(crate) fn is_thin(&self, now: Millis, conn: ConnId) -> bool {
         self.links.get(&conn).is_some_and(|link| !link.may_follow(now))
     }
 }

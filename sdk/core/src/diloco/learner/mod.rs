@@ -174,7 +174,7 @@ impl Learner {
 
     /// What it is doing.
     #[must_use]
-    pub fn state(&self) -> LearnerState {
+    pub(crate) fn state(&self) -> LearnerState {
         match self {
             Self { paused: true, .. } => LearnerState::Paused,
             Self { part: Some(Part { held: true, .. }), .. } => LearnerState::Held,
@@ -192,7 +192,7 @@ impl Learner {
     }
 
     /// Says whether there are no windows to train on. The syncer hears of it at once.
-    pub fn set_starved(&mut self, now: Millis, starved: bool) {
+    pub(crate) fn set_starved(&mut self, now: Millis, starved: bool) {
         if self.starved != starved {
             self.starved = starved;
             if starved {
@@ -214,7 +214,7 @@ impl Learner {
     }
 
     /// The version of each fragment held, `[P]`; empty before the first `Welcome`.
-    pub fn versions(&self) -> impl Iterator<Item = Option<Version>> {
+    pub(crate) fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(|track| track.version))
     }
 

@@ -92,12 +92,6 @@ impl Roster {
         self.sessions.len()
     }
 
-    /// Whether nobody is connected.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty()
-    }
-
     /// The learner behind `conn`, once it introduced itself.
     #[must_use]
     pub fn learner(&self, conn: ConnId) -> Option<LearnerId> {

@@ -9,11 +9,11 @@
 //!
 //! | machine | owns |
 //! |---|---|
-//! | [`Rounds`], one for each fragment | Θ, Θ̂, momentum, version, the round under way, usual norms |
-//! | [`Roster`] | who is connected, how fast, and the owner's hand on single learners |
-//! | [`Books`] | leases, ledger, what each learner can have in stock |
-//! | [`Schedule`] | when the next round is launched, on which fragment, and whom it asks |
-//! | [`Downlink`] | which learner holds which version, and what is on its way to it |
+//! | `Rounds`, one for each fragment | Θ, Θ̂, momentum, version, the round under way, usual norms |
+//! | `Roster` | who is connected, how fast, and the owner's hand on single learners |
+//! | `Books` | leases, ledger, what each learner can have in stock |
+//! | `Schedule` | when the next round is launched, on which fragment, and whom it asks |
+//! | `Downlink` | which learner holds which version, and what is on its way to it |
 //!
 //! They hand each other values (`Launch`, `Standing`, `Settled`). [`Syncer`] only routes: it asks one machine, tells
 //! another, and says to the outside what came of it.
@@ -291,12 +291,6 @@ impl Syncer {
     #[must_use]
     pub fn unsettled(&self, learner: LearnerId, fragment: FragmentId) -> Option<Serial> {
         self.rounds.get(usize::from(fragment.0))?.unsettled(learner)
-    }
-
-    /// Changes that are on their way to `learner` and not confirmed, in bytes.
-    #[must_use]
-    pub fn unconfirmed_bytes(&self, learner: LearnerId) -> u64 {
-        self.roster.conn(learner).map_or(0, |conn| self.downlink.unconfirmed_bytes(conn))
     }
 
     /// Whether the link of `learner` cannot carry every change, so that it fetches whole fragments.

@@ -130,7 +130,7 @@ impl Syncer {
 
     /// Goes on from a snapshot, in a process that started `started_s` seconds after 1970 began.
     ///
-    /// Rounds, versions and leases jump to a fresh range (see [`Turn::after_restart`]), so that none names two things:
+    /// Rounds, versions and leases jump to a fresh range (see `Turn::after_restart`), so that none names two things:
     /// what was merged after the snapshot is lost, and learners find out by the versions in their `Welcome`. Each
     /// learner may count as many tokens more as two of its leases hold, since it may have trained on leases that the
     /// snapshot knows nothing of.

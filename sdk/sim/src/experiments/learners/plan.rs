@@ -1,8 +1,8 @@
 //! What is trained, and which line of the table tells of what.
 
-use archipelago::diloco::MergeRule;
-use archipelago::wire::Code;
 use archipelago_cli::within;
+use archipelago_core::diloco::MergeRule;
+use archipelago_core::wire::Code;
 use archipelago_sim::lab::{Budget, Recipe};
 use clap::ValueEnum;
 

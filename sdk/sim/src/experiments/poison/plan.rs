@@ -1,7 +1,7 @@
 //! Which runs are compared: attacks, shares of hostile learners, and ways of merging.
 
-use archipelago::diloco::syncer::SyncerConfig;
-use archipelago::diloco::{Influence, MergeRule};
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::diloco::{Influence, MergeRule};
 use archipelago_sim::lab::Recipe;
 use archipelago_sim::world::{Fault, Lie, LookSpec, Poison};
 use clap::ValueEnum;

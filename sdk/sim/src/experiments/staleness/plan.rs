@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use archipelago::diloco::Influence;
-use archipelago::diloco::syncer::SyncerConfig;
+use archipelago_core::diloco::Influence;
+use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_sim::lab::{Joining, Recipe};
 use archipelago_sim::world::Fault;
 use clap::ValueEnum;

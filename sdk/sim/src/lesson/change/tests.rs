@@ -1,7 +1,7 @@
 //! Tests of settings that change while a lesson goes on.
 
 use super::super::*;
-use archipelago::diloco::MergeRule;
+use archipelago_core::diloco::MergeRule;
 
 fn spec() -> LessonSpec {
     LessonSpec { islands: 3, ..LessonSpec::default() }

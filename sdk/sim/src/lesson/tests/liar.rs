@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::{act, lesson, twin};
-use archipelago::diloco::MergeRule;
+use archipelago_core::diloco::MergeRule;
 
 const LIES_MS: u32 = 8_000;
 

@@ -2,8 +2,8 @@
 
 use super::super::stage::{LIE_TIMES, Stage};
 use super::Twin;
-use archipelago::engine::{OptimiserState, Trainer};
-use archipelago::model::AdamW;
+use archipelago_core::model::AdamW;
+use archipelago_runtime::engine::{OptimiserState, Trainer};
 
 impl Twin {
     /// Whether an island that takes part lies.

@@ -4,8 +4,8 @@ use std::num::NonZeroU16;
 
 use super::*;
 use crate::world::Toy;
-use archipelago::diloco::{Layout, MergeClass, Tensor};
-use archipelago::wire::{Message, Progress, RunId, Serial, Version};
+use archipelago_core::diloco::{Layout, MergeClass, Tensor};
+use archipelago_core::wire::{Message, Progress, RunId, Serial, Version};
 
 const LENS: [u32; 2] = [640, 320];
 const STEPS: u32 = 10;
@@ -135,8 +135,8 @@ fn claims_is_noise_of_steps_without_number() {
         tokens: 96,
         step_ms: 100.0,
         loss: 1.0,
-        state: archipelago::wire::LearnerState::Training,
-        leases: vec![(archipelago::wire::LeaseId(1), 3)],
+        state: archipelago_core::wire::LearnerState::Training,
+        leases: vec![(archipelago_core::wire::LeaseId(1), 3)],
     };
     let told = forge.tell(Lie::Claims, Message::Progress(report));
     let [Message::Progress(said)] = &told[..] else { panic!("{told:?}") };

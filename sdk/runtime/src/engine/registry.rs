@@ -4,16 +4,18 @@
 //! For an engine more, implement [`Engine`] and [`Backend`] in a file of its own, give it a name in [`EngineKind`],
 //! and add its row at the end of this file.
 
+use std::collections::BTreeMap;
+
 use super::backend::{Backend, CpuBackend, GpuBackend, Setup};
-use super::gpu::{GpuEngine, GpuError};
+use super::gpu::{GpuEngine, GpuError, KernelTime};
 use super::{Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats, Team};
 use crate::wire::RunSpec;
 
-/// Declares [`AnyEngine`] and [`AnyBackend`], with one variant for each row.
+/// Implements [`AnyEngine`] and declares [`AnyBackend`], with one variant for each row.
 macro_rules! engines {
     ($($(#[$doc:meta])* $kind:ident: $engine:ty, built by $backend:ty;)*) => {
-        /// Whichever engine an [`super::EngineBuilder`] built.
-        pub enum AnyEngine {
+        /// What an [`AnyEngine`] is.
+        enum Built {
             $($(#[$doc])* $kind(Box<$engine>),)*
         }
 
@@ -21,58 +23,58 @@ macro_rules! engines {
             /// The name of its row, never [`EngineKind::Auto`].
             #[must_use]
             pub fn kind(&self) -> EngineKind {
-                match self {
-                    $(Self::$kind(_) => EngineKind::$kind,)*
+                match &self.0 {
+                    $(Built::$kind(_) => EngineKind::$kind,)*
                 }
             }
         }
 
         impl Engine for AnyEngine {
             fn exchange(&self) -> &dyn Exchange {
-                match self {
-                    $(Self::$kind(engine) => engine.exchange(),)*
+                match &self.0 {
+                    $(Built::$kind(engine) => engine.exchange(),)*
                 }
             }
 
             fn exchange_mut(&mut self) -> &mut dyn Exchange {
-                match self {
-                    $(Self::$kind(engine) => engine.exchange_mut(),)*
+                match &mut self.0 {
+                    $(Built::$kind(engine) => engine.exchange_mut(),)*
                 }
             }
 
             fn describe(&self) -> String {
-                match self {
-                    $(Self::$kind(engine) => engine.describe(),)*
+                match &self.0 {
+                    $(Built::$kind(engine) => engine.describe(),)*
                 }
             }
 
             async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
-                match self {
-                    $(Self::$kind(engine) => engine.step(tokens, lr).await,)*
+                match &mut self.0 {
+                    $(Built::$kind(engine) => engine.step(tokens, lr).await,)*
                 }
             }
 
             async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
-                match self {
-                    $(Self::$kind(engine) => engine.rehearse(tokens).await,)*
+                match &mut self.0 {
+                    $(Built::$kind(engine) => engine.rehearse(tokens).await,)*
                 }
             }
 
             async fn settle(&mut self) -> Result<(), EngineError> {
-                match self {
-                    $(Self::$kind(engine) => engine.settle().await,)*
+                match &mut self.0 {
+                    $(Built::$kind(engine) => engine.settle().await,)*
                 }
             }
 
             fn is_busy(&self) -> bool {
-                match self {
-                    $(Self::$kind(engine) => engine.is_busy(),)*
+                match &self.0 {
+                    $(Built::$kind(engine) => engine.is_busy(),)*
                 }
             }
 
             fn salvage(&mut self) -> Option<OptimiserState> {
-                match self {
-                    $(Self::$kind(engine) => engine.salvage(),)*
+                match &mut self.0 {
+                    $(Built::$kind(engine) => engine.salvage(),)*
                 }
             }
         }
@@ -131,12 +133,33 @@ macro_rules! engines {
             ) -> Result<AnyEngine, EngineError> {
                 match self {
                     $(Self::$kind(backend) => {
-                        Ok(AnyEngine::$kind(Box::new(backend.build(setup, spec, moments).await?)))
+                        let engine = backend.build(setup, spec, moments).await?;
+                        Ok(AnyEngine(Built::$kind(Box::new(engine))))
                     })*
                 }
             }
         }
     };
+}
+
+/// Whichever engine an [`super::EngineBuilder`] built.
+pub struct AnyEngine(Built);
+
+impl AnyEngine {
+    /// Bytes that the exchange has read back from a GPU so far; `None` on the CPU.
+    #[must_use]
+    pub fn exchange_bytes(&self) -> Option<u64> {
+        if let Built::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
+    }
+
+    /// Takes the last step once more, kernel by kernel, and says what each took on the device's own clock; `None` if
+    /// that has none, and on the CPU.
+    ///
+    /// # Errors
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn profile(&mut self) -> Result<Option<BTreeMap<&'static str, KernelTime>>, EngineError> {
+        if let Built::Gpu(engine) = &mut self.0 { engine.profile().await } else { Ok(None) }
+    }
 }
 
 engines! {

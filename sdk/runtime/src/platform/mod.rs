@@ -3,28 +3,28 @@
 //!
 //! Nothing here knows of training, of messages or of invites. Frames are opaque bytes, and headers plain text.
 
-#[cfg(feature = "learner")]
+#[cfg(feature = "platform")]
 mod io;
 #[cfg(feature = "cpu-portable")]
 pub(crate) mod lanes;
 
-#[cfg(all(feature = "learner", target_family = "wasm"))]
+#[cfg(all(feature = "platform", target_family = "wasm"))]
 mod web;
-#[cfg(all(feature = "learner", target_family = "wasm"))]
+#[cfg(all(feature = "platform", target_family = "wasm"))]
 use web as sys;
 
-#[cfg(all(feature = "learner", not(target_family = "wasm")))]
+#[cfg(all(feature = "platform", not(target_family = "wasm")))]
 mod native;
-#[cfg(all(feature = "learner", not(target_family = "wasm")))]
+#[cfg(all(feature = "platform", not(target_family = "wasm")))]
 use native as sys;
 
-#[cfg(feature = "learner")]
+#[cfg(feature = "platform")]
 pub use io::{
     ByteCount, FetchError, FetchReply, FetchRequest, RandomError, RequestHeader, SendError, SocketBytes,
     SocketEvent, SocketLimits,
 };
 /// What only operating systems have.
-#[cfg(all(feature = "learner", not(target_family = "wasm")))]
+#[cfg(all(feature = "platform", not(target_family = "wasm")))]
 pub use native::{TrustError, interrupted, open_private, trust_only};
-#[cfg(feature = "learner")]
+#[cfg(feature = "platform")]
 pub use sys::{Clock, Socket, fetch, random_bytes, sleep, yield_now};

@@ -170,12 +170,6 @@ impl GpuEngine {
         Ok(profile(&self.gpu, &self.program).await?)
     }
 
-    /// What it runs on.
-    #[must_use]
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
-
     /// How many windows `tokens` are: as many as the batch.
     fn check_batch(&self, tokens: &[u32]) -> Result<usize, EngineError> {
         let (found, batch) = (windows(tokens, &self.dims)?, self.inner.batch as usize);

@@ -1,7 +1,7 @@
 //! Tests of teams: the same training with any number of helpers, whatever becomes of them.
 
 // For its executor of futures.
-#![cfg(feature = "learner")]
+#![cfg(feature = "platform")]
 
 use std::cell::{Cell, RefCell};
 use std::future::ready;

@@ -29,8 +29,8 @@ pub use options::EngineOptions;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
 pub use rehearsal::Rehearsal;
-#[cfg(feature = "learner")]
-pub(crate) use rehearsal::batch_like_any;
+#[cfg(feature = "platform")]
+pub use rehearsal::batch_like_any;
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 

@@ -47,7 +47,7 @@ impl Rehearsal {
 }
 
 /// One batch for `spec`, `[batch, context + 1]`, that looks like anything: what it says does not change the speed.
-pub(crate) fn batch_like_any(spec: &RunSpec) -> Vec<u32> {
+pub fn batch_like_any(spec: &RunSpec) -> Vec<u32> {
     let count = spec.inner.batch * (spec.model.context + 1);
     let token = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) % spec.model.vocab;
     (0..count).map(token).collect()

@@ -51,11 +51,6 @@ impl EngineBuilder {
         Ok(Self { setup, backend, fallback, losses_us: Vec::new() })
     }
 
-    /// Lets every CPU engine that is built from now on have helpers.
-    pub fn set_helpers(&mut self, helpers: Helpers) {
-        self.setup.helpers = helpers;
-    }
-
     /// The GPU; `None` for the CPU.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
@@ -151,6 +146,13 @@ impl EngineBuilder {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Helpers {
+    /// Has them help every CPU engine that `builder` builds from now on.
+    pub fn help(self, builder: &mut EngineBuilder) {
+        builder.setup.helpers = self;
     }
 }
 

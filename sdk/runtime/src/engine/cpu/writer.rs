@@ -16,8 +16,8 @@ use crate::model::{ModelError, ModelSpec, Sampler, check_len, check_vocab, layou
 /// again from position 0, so that a token sees between half the context and all of it.
 ///
 /// ```
-/// use archipelago::engine::cpu::Writer;
-/// use archipelago::model::{Preset, init};
+/// use archipelago_runtime::engine::cpu::Writer;
+/// use archipelago_core::model::{Preset, init};
 ///
 /// let spec = Preset::Tiny.model(256);
 /// let mut writer = Writer::new(&spec, init(&spec, 1)?)?;
