@@ -35,9 +35,10 @@ fn betrayed(seed: u64, lie: Lie) -> World {
 }
 
 fn learner_on(world: &World, machine: u32) -> LearnerId {
-    let learners = world.syncer().unwrap().learners();
+    let learners = world.syncer().expect("it is up").learners();
     let ids: Vec<LearnerId> = learners.map(|learner| learner.learner).collect();
-    ids.into_iter().find(|&learner| world.machine_of(learner) == Some(machine)).unwrap()
+    let mut ids = ids.into_iter();
+    ids.find(|&learner| world.machine_of(learner) == Some(machine)).expect("it has joined")
 }
 
 /// Waits until somebody is blamed, and gives what was seen.
@@ -53,7 +54,7 @@ fn harm(world: &mut World, seed: u64) -> Harm {
 
 /// Lets so many turns of all fragments pass, each of them merged or made again.
 fn turn(world: &mut World, seed: u64, turns: usize) {
-    let fragments = usize::from(world.syncer().unwrap().fragments().count());
+    let fragments = usize::from(world.syncer().expect("it is up").fragments().count());
     world.take_events();
     let mut versions = 0;
     for _ in 0..1_000 {
@@ -86,7 +87,10 @@ fn harm_is_found_and_undone_within_three_turns() {
 
             turn(&mut world, seed, 3);
             let now = FLOOR + f64::from(loss(&mut world));
-            assert!(now < good + f64::max(0.2 * (bad - good), 0.03 * good), "seed {seed}, {lie:?}: {good} → {bad} → {now}");
+            assert!(
+                now < good + f64::max(0.2 * (bad - good), 0.03 * good),
+                "seed {seed}, {lie:?}: {good} → {bad} → {now}"
+            );
             for machine in 0..HONEST {
                 let theta = world.params(machine).unwrap();
                 let theirs = FLOOR + f64::from(Toy::loss(theta));

@@ -3,6 +3,7 @@
 mod alerts;
 mod ending;
 mod log;
+mod order;
 mod retune;
 mod story;
 mod undo;
@@ -212,21 +213,7 @@ impl Running {
                 }
                 self.handle(input);
             }
-            Command::Order(learner, input, reply) => {
-                let obeyed = match learner {
-                    _ if self.syncer.is_over() => Obeyed::RunOver,
-                    Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
-                    _ => Obeyed::Taken,
-                };
-                if obeyed == Obeyed::Taken {
-                    self.handle(input);
-                    // Whoever watches sees it at once.
-                    self.drain(state);
-                    self.mailbox.status.send_replace(json(&self.status(state)));
-                }
-                // A crash must not undo the owner's word, so it is on the tape before it is confirmed.
-                state.orders.push((state.record.gate.decided(), obeyed, reply));
-            }
+            Command::Order(learner, input, reply) => self.order(state, learner, input, reply),
             Command::Retune(config, changes, reply) => self.retune(state, &config, changes, reply),
             Command::Hat(fragment, reply) => {
                 if fragment.0 < self.syncer.fragments().count() {
@@ -274,7 +261,11 @@ impl Running {
         }
     }
 
-    fn merged(&mut self, state: &State, done: Result<Done, tokio::task::JoinError>) -> Result<(), ServerError> {
+    fn merged(
+        &mut self,
+        state: &State,
+        done: Result<Done, tokio::task::JoinError>,
+    ) -> Result<(), ServerError> {
         // The fragment's state went down with the task: only the last snapshot has it now.
         let Done { result, kept } = done.map_err(|error| ServerError::Internal {
             what: format!(

@@ -25,8 +25,8 @@ pub use course::{PointEvent, SeriesView, series_of};
 pub use disk::{Disk, DiskView, Taped};
 pub use history::{Evaluation, History};
 pub use learners::{
-    DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort, Trust,
-    hidden_name, learners_of,
+    DeviceKind, FOREMOST_MAX, LearnerView, LearnersByState, LearnersPage, LearnersQuery, PAGE_MAX, Sort,
+    Trust, hidden_name, learners_of,
 };
 pub use log::{EventLog, Happening, LOG_MAX, LogEntry, LogEntryView, LogKind, LogQuery, LogView, log_of};
 pub use rate::{RATE_WINDOW_MS, Rate};

@@ -26,9 +26,8 @@ pub fn remake(store: &Store, run: RunId, remakes: &mut [Remake], after: u64) -> 
     let mut bodies = Reader::new(&store.dir().join(BODIES));
     read(store, run, after, |row| {
         let mut remakes = remakes.iter_mut();
-        let followed = remakes.try_for_each(|remake| {
-            remake.follow(&row.entry, kept(&mut bodies, row.place, &mut None))
-        });
+        let followed =
+            remakes.try_for_each(|remake| remake.follow(&row.entry, kept(&mut bodies, row.place, &mut None)));
         followed.map_err(|error| Broken::Row(row.seq, row.entry.kind(), error.to_string()))
     })
 }

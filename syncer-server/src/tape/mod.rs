@@ -25,8 +25,8 @@ mod rows;
 mod wal;
 mod writer;
 
-pub use archipelago_core::diloco::tape::{Place, Row};
 pub use again::{remake, senders_between};
+pub use archipelago_core::diloco::tape::{Place, Row};
 pub use bodies::{Bodies, sync_folder};
 pub use copy::copy;
 pub use recover::{broken as rows_error, recover};

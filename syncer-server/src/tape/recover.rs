@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
 use archipelago_core::diloco::MergeOutcome;
+use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
 
 use super::bodies::{LENGTH_BYTES, Reader};
 use super::{Place, Row, Rows, RowsError};

@@ -40,7 +40,12 @@ async fn losses(server: &Server) -> Vec<f64> {
 async fn log(server: &Server) -> Vec<String> {
     let (_, _, body) = server.http("GET /v1/log").await;
     let log: Value = serde_json::from_slice(&body).unwrap();
-    log["entries"].as_array().unwrap().iter().map(|entry| entry["text"].as_str().unwrap().to_owned()).collect()
+    log["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["text"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 async fn trust(server: &Server, learner: usize) -> String {
@@ -66,8 +71,8 @@ async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
     tokio::time::timeout(PATIENCE, honest.until(is_receipt)).await.expect("a receipt");
 }
 
-/// Goal: who makes the model worse is found from the tape, sent away, and what it did is undone; the owner reads so in a
-/// sentence, the tape has it, and the next process remembers.
+/// Goal: who makes the model worse is found from the tape, sent away, and what it did is undone; the owner reads so in
+/// a sentence, the tape has it, and the next process remembers.
 #[tokio::test]
 async fn harm_is_undone_and_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::merge::send;
 use super::quant::fragment_len;
-use super::{Codec, FragmentId, FragmentState, MergeError, MergeFailure, MergeOutcome, Round, Segment, Version};
+use super::{
+    Codec, FragmentId, FragmentState, MergeError, MergeFailure, MergeOutcome, Round, Segment, Version,
+};
 use super::{checksum, halves};
 use crate::bytes;
 
@@ -44,8 +46,11 @@ impl Correction {
             let error = MergeError::State { expected, actual };
             return Err(Box::new(MergeFailure { round, fragment, state, error }));
         }
-        let square: f64 =
-            theta.iter().zip(&*state.theta).map(|(to, from)| (f64::from(*to) - f64::from(*from)).powi(2)).sum();
+        let square: f64 = theta
+            .iter()
+            .zip(&*state.theta)
+            .map(|(to, from)| (f64::from(*to) - f64::from(*from)).powi(2))
+            .sum();
         let mut body = vec![0; codec.body_bytes(&segments)];
         let hat = Arc::make_mut(&mut state.hat);
         let mut lack = vec![0.0; codec.block_len()];

@@ -150,8 +150,8 @@ fn a_ruined_run_is_an_outcome() {
     assert!(matches!(recipe.train(&corpus), Err(LabError::Stopped { .. })));
 }
 
-/// One of six trains well until it is trusted, and then against the others, beyond what bounds let through: the loss ends as
-/// if it had left, where without undoing it does not.
+/// One of six trains well until it is trusted, and then against the others, beyond what bounds let through: the loss
+/// ends as if it had left, where without undoing it does not.
 #[test]
 fn harm_is_found_and_undone_in_real_training() {
     let corpus = corpus();

@@ -61,7 +61,8 @@ impl World {
     /// Begins to watch `loss`, and has harm undone from now on.
     pub fn watch_loss(&mut self, spec: LookSpec, loss: Box<LossOf>) {
         let spec = LookSpec { every_ms: spec.every_ms.max(1), ..spec };
-        self.looking = Some(Looking { spec, loss, lookout: Lookout::default(), measured: None, found: Vec::new() });
+        self.looking =
+            Some(Looking { spec, loss, lookout: Lookout::default(), measured: None, found: Vec::new() });
         self.queue.plan(self.now.after(spec.every_ms), Happening::Look);
     }
 
@@ -100,7 +101,9 @@ impl World {
     /// Judges what was measured, once the tape has all that led there.
     pub(super) fn judge_look(&mut self) {
         let Some(mut looking) = self.looking.take() else { return };
-        if let Some((loss, moment)) = looking.measured.take_if(|(_, moment)| self.record.gate.is_safe(moment.seq)) {
+        if let Some((loss, moment)) =
+            looking.measured.take_if(|(_, moment)| self.record.gate.is_safe(moment.seq))
+        {
             self.judge(&mut looking, loss, moment);
         }
         self.looking = Some(looking);
@@ -114,7 +117,8 @@ impl World {
         let mut blame = Blame::new(good, bad, self.disk.tape.senders(from.seq, moment.seq));
         while let Some(without) = blame.next() {
             trials += 1;
-            blame.measured(self.without(&from, &moment, &without).map_or(f64::INFINITY, |theta| loss(&theta)));
+            blame
+                .measured(self.without(&from, &moment, &without).map_or(f64::INFINITY, |theta| loss(&theta)));
         }
         let verdict = blame.verdict();
         let (culprits, better) = match verdict {

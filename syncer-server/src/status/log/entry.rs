@@ -77,8 +77,8 @@ pub enum Happening {
         from: String,
         to: String,
     },
-    /// The held-out loss rose from the first of `losses` to the second by what a learner sent, and is undone to what it is
-    /// `without` that. It may come back after a while, unless it is out `for_good`.
+    /// The held-out loss rose from the first of `losses` to the second by what a learner sent, and is undone to what it
+    /// is `without` that. It may come back after a while, unless it is out `for_good`.
     Undone {
         learner: LearnerId,
         name: String,

@@ -198,12 +198,13 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
         Happening::Undone { losses: (good, bad), without, for_good, .. } => {
             let until = if *for_good { "until the owner lets it back" } else { "for a while" };
             format!(
-                "The held-out loss rose from {good:.3} to {bad:.3}, and would be {without:.3} without what {name} sent: \
-                 that was undone, and {name} was sent away {until}."
+                "The held-out loss rose from {good:.3} to {bad:.3}, and would be {without:.3} without what {name} \
+                 sent: that was undone, and {name} was sent away {until}."
             )
         }
         Happening::LossUnexplained { losses: (good, bad) } => format!(
-            "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was undone."
+            "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \
+             undone."
         ),
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),

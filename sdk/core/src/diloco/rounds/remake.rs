@@ -56,7 +56,8 @@ impl Rounds {
         let Remaking { without, began, .. } = self.end_remaking(round, state)?;
         self.note_version(version);
         let without = without.into_iter().collect();
-        let entry = RemadeEntry { round, fragment, base, version, without, kept, checksum: sum, digest, norm };
+        let entry =
+            RemadeEntry { round, fragment, base, version, without, kept, checksum: sum, digest, norm };
         Some(Remade { entry, body, sync_ms: now.since(began) })
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::diloco::{
-    Codec, FragmentState, KEPT_BYTES, LeaseError, MergeEntry, MergeError, MergeJob, MergeOutcome, QuantError, RemadeEntry, Segment,
-    Weighted, checksum, unkept,
+    Codec, FragmentState, KEPT_BYTES, LeaseError, MergeEntry, MergeError, MergeJob, MergeOutcome, QuantError,
+    RemadeEntry, Segment, Weighted, checksum, unkept,
 };
 use crate::wire::{FragmentId, LearnerId, Version};
 

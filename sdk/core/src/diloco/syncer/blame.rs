@@ -89,7 +89,11 @@ impl Blame {
             Step::Together(accused, (worst, alone)) => {
                 let (accused, worst, alone) = (std::mem::take(accused), *worst, *alone);
                 // Several who look bad may be one who is, and others who only look so beside it.
-                if loss <= alone { self.convict(accused, loss) } else { self.convict(BTreeSet::from([worst]), alone) }
+                if loss <= alone {
+                    self.convict(accused, loss)
+                } else {
+                    self.convict(BTreeSet::from([worst]), alone)
+                }
             }
             Step::Over => {}
         }
@@ -114,9 +118,8 @@ impl Blame {
         let most = (all / 2).saturating_sub(self.culprits.len()).min(gains.len().saturating_sub(1));
         let least = rise * (SHARES_MIN / gains.len() as f64).max(PART_MIN);
         // Whoever is accused stands apart from all who are not.
-        let stand_apart = |&count: &usize| {
-            gains[count - 1] >= least && gains[count - 1] >= NOISE_RATIO * gains[count]
-        };
+        let stand_apart =
+            |&count: &usize| gains[count - 1] >= least && gains[count - 1] >= NOISE_RATIO * gains[count];
         accused.truncate((1..=most).rev().find(stand_apart).unwrap_or(0));
         match accused.first() {
             Some(&(alone, worst)) => {

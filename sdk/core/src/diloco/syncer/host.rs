@@ -15,9 +15,9 @@ pub trait Host {
     /// Run the job, here or elsewhere, and bring the result back as [`Input::Merged`].
     fn merge(&mut self, job: MergeJob);
 
-    /// Have the job follow the tape from where it goes back to, once the version of its fragment is on it, and bring the
-    /// result back as [`Input::Merged`]. A host that keeps no tape, as here, gives the job back, and the fragment stays
-    /// as it is; who hands in no [`Input::Undo`] is never asked.
+    /// Have the job follow the tape from where it goes back to, once the version of its fragment is on it, and bring
+    /// the result back as [`Input::Merged`]. A host that keeps no tape, as here, gives the
+    /// job back, and the fragment stays as it is; who hands in no [`Input::Undo`] is never asked.
     fn remake(&mut self, job: RemakeJob) -> Option<RemakeJob> {
         Some(job)
     }

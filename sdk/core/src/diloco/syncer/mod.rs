@@ -51,8 +51,8 @@ pub use record::SyncerRecord;
 pub use recovery::Recovery;
 pub use remake::{Remake, RemakeJob, Undo, senders};
 pub use status::{LearnerStatus, Status};
-pub use undo::{HARMS_MAX, Trust};
 use undo::Undoing;
+pub use undo::{HARMS_MAX, Trust};
 
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,

@@ -337,7 +337,10 @@ impl Syncer {
         let (wait_ms, reason) = if harms < HARMS_MAX {
             (AWAY_MS, "what this learner sent made the model worse, and was undone: it may try again later")
         } else {
-            (super::DROP_MS_MAX, "what this learner sent made the model worse again: ask the owner of the run")
+            (
+                super::DROP_MS_MAX,
+                "what this learner sent made the model worse again: ask the owner of the run",
+            )
         };
         self.close(conn, Bye { wait_ms, ..Bye::new(CloseCode::Dropped, reason) });
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::again::{RecoveryError, again, at_base, read_kept};
 use super::{Syncer, SyncerConfig, SyncerError, SyncerRecord};
 use crate::diloco::{
-    Codec, Correction, Entry, FragmentState, Fragments, Layout, MergeEntry, MergeOutcome, RemadeEntry, Segment, books,
+    Codec, Correction, Entry, FragmentState, Fragments, Layout, MergeEntry, MergeOutcome, RemadeEntry,
+    Segment, books,
 };
 use crate::wire::{FragmentId, Version};
 

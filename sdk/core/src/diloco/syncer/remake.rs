@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::again::{RecoveryError, again, read_kept};
 use crate::diloco::{
-    Codec, Correction, Entry, FragmentState, Fragments, MergeEntry, MergeError, MergeFailure, MergeOutcome, Segment,
+    Codec, Correction, Entry, FragmentState, Fragments, MergeEntry, MergeError, MergeFailure, MergeOutcome,
+    Segment,
 };
 use crate::wire::{FragmentId, LearnerId, Round, Version};
 

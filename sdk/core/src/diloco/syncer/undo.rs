@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::{Event, Output, Remake, RemakeJob, Syncer, Undo};
 use crate::diloco::{
-    Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, RemadeEntry, Remade, Rounds,
+    Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, Remade, RemadeEntry, Rounds,
 };
 use crate::wire::{FragmentId, LearnerId, Merged, Millis};
 
@@ -71,7 +71,8 @@ impl Syncer {
             return;
         }
         for &learner in &culprits {
-            let waiting: Vec<_> = self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
+            let waiting: Vec<_> =
+                self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
             waiting.into_iter().for_each(|settled| self.settle(settled));
             self.books.blame(learner);
             self.roster.send_away(now, learner, AWAY_MS);
@@ -89,7 +90,9 @@ impl Syncer {
     /// Has each fragment made again that is to be and has no round under way.
     pub(super) fn remake_due(&mut self, now: Millis) {
         let codec = self.verifier.codec();
-        for ((fragment, rounds), from) in self.fragments.ids().zip(&mut self.rounds).zip(&mut self.undoing.from) {
+        for ((fragment, rounds), from) in
+            self.fragments.ids().zip(&mut self.rounds).zip(&mut self.undoing.from)
+        {
             if !rounds.is_idle() {
                 continue;
             }
@@ -97,7 +100,8 @@ impl Syncer {
             let without = &self.undoing.without;
             let round = self.schedule.take_round();
             let Some(state) = rounds.remake(now, round, without.clone()) else { continue };
-            let remake = Remake::new(&self.fragments, codec, (fragment, from), without.clone(), state.version);
+            let remake =
+                Remake::new(&self.fragments, codec, (fragment, from), without.clone(), state.version);
             let job = remake.map(|remake| RemakeJob { remake, after: self.undoing.after, round, now: state });
             self.out.extend(job.map(|job| Output::Remake(Box::new(job))));
         }

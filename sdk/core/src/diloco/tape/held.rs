@@ -49,7 +49,9 @@ impl Held {
             *place = Some(store.append_bodies(bodies)?);
         }
         for row in &mut rows {
-            if let Entry::Merged(MergeEntry { round, .. }) | Entry::Remade(RemadeEntry { round, .. }) = &row.entry {
+            if let Entry::Merged(MergeEntry { round, .. }) | Entry::Remade(RemadeEntry { round, .. }) =
+                &row.entry
+            {
                 row.place = self.0.get(round).and_then(|(_, place)| *place);
             }
         }

@@ -205,10 +205,8 @@ impl<'a> Plan<'a> {
         }
         arm.change(&mut recipe.syncer);
         let step_ms = args.training.step_ms;
-        recipe.undo = (arm == Arm::Undo).then(|| LookSpec {
-            every_ms: (args.steps * step_ms / LOOKS).max(1),
-            trial_ms: step_ms,
-        });
+        recipe.undo = (arm == Arm::Undo)
+            .then(|| LookSpec { every_ms: (args.steps * step_ms / LOOKS).max(1), trial_ms: step_ms });
         Ok(recipe)
     }
 }

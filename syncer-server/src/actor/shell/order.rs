@@ -1,0 +1,34 @@
+//! Orders of the owner.
+
+use archipelago_core::diloco::LearnerId;
+use archipelago_core::diloco::syncer::Input;
+use tokio::sync::oneshot;
+
+use super::super::handle::Obeyed;
+use super::super::host::json;
+use super::{Running, State};
+
+impl Running {
+    /// Carries out an order, about `learner` if it is about one; `reply` hears of it once it is on the disk.
+    pub(super) fn order(
+        &mut self,
+        state: &mut State,
+        learner: Option<LearnerId>,
+        input: Input,
+        reply: oneshot::Sender<Obeyed>,
+    ) {
+        let obeyed = match learner {
+            _ if self.syncer.is_over() => Obeyed::RunOver,
+            Some(learner) if !self.syncer.knows(learner) => Obeyed::NoSuchLearner,
+            _ => Obeyed::Taken,
+        };
+        if obeyed == Obeyed::Taken {
+            self.handle(input);
+            // Whoever watches sees it at once.
+            self.drain(state);
+            self.mailbox.status.send_replace(json(&self.status(state)));
+        }
+        // A crash must not undo the owner's word, so it is on the tape before it is confirmed.
+        state.orders.push((state.record.gate.decided(), obeyed, reply));
+    }
+}
