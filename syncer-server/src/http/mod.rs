@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod hats;
 mod metrics;
+mod packed;
 pub mod page;
 mod report;
 pub mod settings;
