@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { browser, isInView, open, page, shownMs } from "./lesson-page.mjs";
+import { trace } from "./trace.mjs";
 
 test("what can be touched is large enough, and nothing sticks out of a phone", async () => {
   await page.setViewportSize({ width: 360, height: 740 });
@@ -147,22 +148,9 @@ test("the page's thread is never busy for long", async () => {
 
 /** Tasks of the page's thread above 50 ms within 5 s. */
 async function longTasks() {
-  await browser.startTracing(page, {
-    categories: ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"],
-  });
   const from = await shownMs();
-  await page.waitForTimeout(5_000);
-  const { traceEvents } = JSON.parse((await browser.stopTracing()).toString());
+  const { tasks } = await trace(browser, page, 5_000);
   assert.ok((await shownMs()) > from, "it stands still");
-  const main = new Set(
-    traceEvents
-      .filter(({ name, args }) => name === "thread_name" && args.name === "CrRendererMain")
-      .map(({ pid, tid }) => `${pid} ${tid}`),
-  );
-  const tasks = traceEvents.filter(
-    ({ name, pid, tid, tdur }) => /RunTask$/.test(name) && main.has(`${pid} ${tid}`) && tdur !== undefined,
-  );
   assert.ok(tasks.length > 100, `${tasks.length} tasks were traced`);
-  // In time of the processor: what else this machine has to do does not count.
-  return tasks.map(({ tdur }) => tdur / 1_000).filter((ms) => ms > 50);
+  return tasks.map(({ ms }) => ms).filter((ms) => ms > 50);
 }
