@@ -30,8 +30,13 @@ export default defineConfig(({ mode }) => {
       target: "es2022",
       assetsInlineLimit: 0,
       modulePreload: { polyfill: false },
-      // Whole paths: whoever builds may stand anywhere.
-      rollupOptions: { input: (isStatic ? PAGES : OF_SYNCER).map(whole) },
+      rollupOptions: {
+        // Whole paths: whoever builds may stand anywhere.
+        input: (isStatic ? PAGES : OF_SYNCER).map(whole),
+        // The package is a file of its own. As a part of the page that trains it would bring that page's script along to
+        // the dashboard, which only writes with it.
+        output: { codeSplitting: { groups: [{ name: "learner", test: /[\\/]package[\\/]dist[\\/]/ }] } },
+      },
     },
   };
 });

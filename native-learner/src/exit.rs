@@ -45,7 +45,7 @@ impl Failure {
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
-            RunError::Unreachable { .. } => Exit::Unreachable,
+            RunError::Unreachable { .. } | RunError::NoRun { .. } => Exit::Unreachable,
             RunError::Refused { code: CloseCode::Version | CloseCode::Layout, .. } => Exit::Mismatch,
             RunError::Refused { code: CloseCode::Untrusted | CloseCode::Banned, .. } => Exit::Untrusted,
             RunError::Refused { code: CloseCode::Replaced, .. } => Exit::Replaced,

@@ -37,11 +37,10 @@ async fn take_part(
     control: &Control,
 ) -> Result<(), Failure> {
     let mut compute = Compute::open(&args.compute, Clock::start()).await?;
-    let name = args.name.clone().or_else(machine::host_name).unwrap_or_else(|| "learner".to_owned());
     let run_config = RunConfig {
         address,
         signer: Rc::new(identity.key.clone()),
-        name: if identity.index == 0 { name } else { format!("{name}-{}", identity.index + 1) },
+        name: args.name.clone().unwrap_or_else(|| own_name(machine::host_name(), identity.index)),
         device: compute.device(),
         contact_ms_max: args.contact_max.ms(),
         reconnect_ms_max: args.reconnect_max.map(Span::ms),
@@ -61,6 +60,12 @@ async fn take_part(
     let report = run(run_config, control, build, |event| show.borrow_mut().event(event)).await?;
     show.borrow_mut().end(&report);
     Ok(())
+}
+
+/// What a learner is called whose owner gave no name: as its machine is, and by number from the second one there on.
+fn own_name(host: Option<String>, index: u32) -> String {
+    let host = host.unwrap_or_else(|| "learner".to_owned());
+    if index == 0 { host } else { format!("{host}-{}", index + 1) }
 }
 
 fn identity(args: &JoinArgs, address: &Address) -> Result<IdentityLock, Failure> {
@@ -89,4 +94,18 @@ fn listen(control: Control) -> Result<(), Failure> {
         });
     });
     spawned.map(drop).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn learners_of_one_machine_are_called_by_number_from_the_second_on() {
+        let called = |host: Option<&str>, index| own_name(host.map(str::to_owned), index);
+        assert_eq!(
+            [called(Some("lab"), 0), called(Some("lab"), 1), called(None, 2)],
+            ["lab", "lab-2", "learner-3"]
+        );
+    }
 }

@@ -35,7 +35,7 @@ impl Failure {
             Self::Options(_) => "options",
             Self::NoGpu | Self::Gpu(_) => "gpu",
             Self::Engine(_) | Self::Run(RunError::Build(_) | RunError::Engine(_)) => "engine",
-            Self::Run(RunError::Unreachable { .. }) => "unreachable",
+            Self::Run(RunError::Unreachable { .. } | RunError::NoRun { .. }) => "unreachable",
             Self::Run(RunError::Refused { code: CloseCode::Replaced, .. }) => "replaced",
             Self::Run(RunError::Refused { .. }) => "refused",
             Self::Run(RunError::Random(_)) => "random",

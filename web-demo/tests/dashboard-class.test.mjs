@@ -43,7 +43,7 @@ test("a class sees the code, who is there, and what the owner did to whom", asyn
   await page.click("#islands .spot >> nth=2");
   await says(
     ".island-card",
-    /^islet 3 #3: dropped by the owner, may return in 12 s; slowed ×2\. 50\.0 % of the model is its work\./,
+    /^islet 3: dropped by the owner, may return in 12 s; slowed ×2\. 50\.0 % of the model is its work\./,
   );
   assert.ok((await page.isHidden(".island-card .controls")) && (await page.isVisible(".island-card .ask")));
 });

@@ -51,10 +51,10 @@ export async function canBreak() {
   return (await page.getAttribute("#break", "aria-disabled")) === null;
 }
 
-/** Whether all of an element is in the window. */
+/** Whether all of an element is in the window, but for a part of a pixel. */
 export function isInView(selector) {
   return page.locator(selector).evaluate((element) => {
     const { top, bottom } = element.getBoundingClientRect();
-    return top >= 0 && bottom <= innerHeight && bottom > top;
+    return Math.ceil(top) >= 0 && Math.floor(bottom) <= innerHeight && bottom > top;
   });
 }

@@ -120,12 +120,12 @@ const update = {
 const AT_SEA = { ...update, fromMs: 9_800, untilMs: 9_830 };
 
 /** What is drawn at 10 s. */
-function drawn({ islands = [ISLAND, ISLAND], marks = [], ...more }) {
+function drawn({ islands = [ISLAND, ISLAND], marks = [], standing, ...more }) {
   const history = new History();
   history.reset(islands.length);
   history.take({ nowMs: 10_000, islands, marks, run: {} }, []);
   const { context, seen } = recording();
-  drawSea(context, {
+  const scene = {
     sea: { width: 860, height: 330, islands: islands.length },
     history,
     islands,
@@ -142,7 +142,8 @@ function drawn({ islands = [ISLAND, ISLAND], marks = [], ...more }) {
     watched: { breaches: [], stretches: [] },
     still: false,
     ...more,
-  });
+  };
+  drawSea(context, scene, standing);
   return seen;
 }
 
@@ -229,4 +230,46 @@ test("a cut cable is red, and the convoy that waits says for whom", () => {
   assert.match(drawn({}).words.at(-1), /^In lock-step: 12 steps$/);
   const waits = drawn({ harbour: { steps: 12, waitsFor: 1, standstillS: 8 } });
   assert.ok(waits.words.includes("In lock-step: still for 8 s, waits for island 2"), String(waits.words));
+});
+
+test("what stands still is painted once, and anew when something of it changes", async () => {
+  const { Backdrop } = await load("teach/sea/backdrop.ts");
+  let painted = 0;
+  const canvas = (name) => ({ name, width: 860, height: 330 });
+  const contextOf = (canvas) =>
+    new Proxy(recording().context, {
+      get(context, name) {
+        if (name === "canvas") return canvas;
+        if (name === "createRadialGradient") painted += 1;
+        return context[name];
+      },
+    });
+  const make = document.createElement;
+  document.createElement = (tag) =>
+    tag === "canvas" ? { ...canvas("own"), getContext: () => contextOf(canvas("own")) } : make(tag);
+  try {
+    const backdrop = new Backdrop();
+    const draw = (more = {}) => {
+      painted = 0;
+      drawn({ ...more, standing: (_, scene) => backdrop.draw(contextOf(canvas("shown")), scene) });
+      return painted;
+    };
+    assert.equal(draw(), 1);
+    // Time passes, boats sail, the lock-step run goes on.
+    assert.equal(draw({ nowMs: 10_400, marks: [AT_SEA], harbour: { steps: 13, waitsFor: 1, standstillS: 2 } }), 0);
+    const changed = {
+      dead: { state: "dead" },
+      cut: { partitioned: true },
+      poisoned: { poisoned: true },
+      far: { latencyMs: 400 },
+    };
+    for (const [name, change] of Object.entries(changed)) {
+      assert.equal(draw({ islands: [ISLAND, { ...ISLAND, ...change }] }), 1, name);
+      assert.equal(draw({ islands: [ISLAND, { ...ISLAND, ...change }] }), 0, name);
+    }
+    assert.equal(draw({ knowledge: 0.6 }), 1);
+    assert.equal(draw({ knowledge: 0.6, held: { island: 0, extraMs: 200 } }), 1);
+  } finally {
+    document.createElement = make;
+  }
 });

@@ -44,13 +44,16 @@ test("a round is called by what people can read, whatever its number", async () 
     assert.equal(told(epoch, serial), String(serial));
 });
 
-test("who gave no name is told apart by number", async () => {
-  const { nameOf, titleOf } = await load("shared/names.ts");
-  const check = (name, called, titled) =>
-    assert.deepEqual([nameOf({ name, learner: 7 }), titleOf({ name, learner: 7 })], [called, titled]);
-  check("Ada", "Ada", "Ada #7");
-  check("browser", "browser #7", "browser #7");
-  check("", "Learner 7", "Learner 7");
+test("who gave no name, or the name of another, is told apart by one number", async () => {
+  const { nameOf, titlesOf } = await load("shared/names.ts");
+  const check = (name, called) => assert.equal(nameOf({ name, learner: 7 }), called);
+  check("Ada", "Ada");
+  check("browser", "browser #7");
+  check("", "Learner 7");
+  const titled = (...names) => [...titlesOf(names.map((name, learner) => ({ name, learner }))).values()];
+  assert.deepEqual(titled("Ada", "Ben", "lab", "lab-2"), ["Ada", "Ben", "lab", "lab-2"]);
+  assert.deepEqual(titled("Ada", "Ben", "Ada"), ["Ada #0", "Ben", "Ada #2"]);
+  assert.deepEqual(titled("browser", "browser", "", ""), ["browser #0", "browser #1", "Learner 2", "Learner 3"]);
 });
 
 test("the time scale of rounds grows, begins at launch and has room for all", async () => {

@@ -54,6 +54,9 @@ pub(super) async fn socket(address: &Address) -> Finding {
             socket.close(CloseCode::Done.into(), "doctor");
             (true, format!("{url} opens and speaks {SUBPROTOCOL}"))
         }
+        SocketEvent::Absent { reason } => {
+            (false, format!("there is no run at {url}, which {reason}; give the link to the run's own page"))
+        }
         SocketEvent::Closed { reason, .. } => {
             (false, format!("{url} does not open: {reason}; a proxy in between must let WebSockets through"))
         }

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use archipelago_core::wire::http::{INVITE_KEY, SOCKET};
+use archipelago_core::wire::http::{INVITE_KEY, PAGES, REPORT, SOCKET};
 use archipelago_core::wire::{INVITE_BYTES_MAX, Invite};
 
 /// The address of a syncer, and maybe an invite: `ws://`, `wss://`, `http://` or `https://`, or just `host:port`.
+///
+/// A link to any page of a run is its address too: the page's own name, what it shows (`?…`) and the rest of its
+/// fragment are left out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     secure: bool,
@@ -111,8 +114,12 @@ impl FromStr for Address {
         };
         // A link from a browser may carry a fragment; it is never sent to a server.
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-        let rest = rest.trim_end_matches('/');
-        let rest = rest.strip_suffix(SOCKET).unwrap_or(rest).trim_end_matches('/');
+        // What follows a page's name says what the page is to show; a socket's address has nothing of the kind.
+        let rest = match scheme.as_deref() {
+            Some("ws" | "wss") => rest,
+            _ => rest.split_once('?').map_or(rest, |(rest, _)| rest),
+        };
+        let rest = of_run(rest.trim_end_matches('/')).trim_end_matches('/');
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let wrong = || AddressError::Host { text: text.to_owned() };
         let (host, port) = split_port(authority).ok_or_else(wrong)?;
@@ -134,6 +141,19 @@ impl FromStr for Address {
             None => Ok(address),
         }
     }
+}
+
+/// What comes before the name of a page, of the socket or of a report; all of `rest` if it ends in none of them.
+fn of_run(rest: &str) -> &str {
+    let named = PAGES.iter().chain([&SOCKET]).find_map(|name| rest.strip_suffix(name));
+    named.or_else(|| of_report(rest)).unwrap_or(rest)
+}
+
+/// What comes before the path of a report.
+fn of_report(rest: &str) -> Option<&str> {
+    let (before, after) = REPORT.split_once("{run}")?;
+    let run_at = rest.strip_suffix(after)?.rfind('/')? + 1;
+    rest[..run_at].strip_suffix(before)
 }
 
 /// Host and port; the host may be an IPv6 address in brackets.
@@ -178,6 +198,28 @@ mod tests {
         check("wss://a.example/run/", "wss://a.example/run/v1/ws", "https://a.example/run/v1/x");
         check("[::1]:80", "ws://[::1]:80/v1/ws", "http://[::1]:80/v1/x");
         check("http://[::1]", "ws://[::1]/v1/ws", "http://[::1]/v1/x");
+    }
+
+    #[test]
+    fn takes_the_link_to_any_page() {
+        let pages = ["/", "/dashboard", "/dashboard/", "/teach", "/teach.html", "/scale", "/scale.html"];
+        let report = "/v1/runs/00f1e2d3c4b5a697/report.html";
+        for page in pages.into_iter().chain([report]) {
+            for what in ["", "?sheet", "?words=de.json&x=/teach", "#invite=a-b", "?sheet#v=1&m=8&a=k2@900"] {
+                check(
+                    &format!("http://host:7700{page}{what}"),
+                    "ws://host:7700/v1/ws",
+                    "http://host:7700/v1/x",
+                );
+                let link = format!("https://a.example/runs/poems{page}{what}");
+                check(&link, "wss://a.example/runs/poems/v1/ws", "https://a.example/runs/poems/v1/x");
+            }
+        }
+        check("host:7700/dashboard?x", "ws://host:7700/v1/ws", "http://host:7700/v1/x");
+        check("http://dashboard", "ws://dashboard/v1/ws", "http://dashboard/v1/x");
+        check("http://host/my-dashboard", "ws://host/my-dashboard/v1/ws", "http://host/my-dashboard/v1/x");
+        let address: Address = "http://host:7700/dashboard?x#invite=a-b&token=secret".parse().unwrap();
+        assert_eq!(address.invite().map(Invite::expose), Some("a-b"));
     }
 
     #[test]

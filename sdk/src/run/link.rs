@@ -20,6 +20,8 @@ pub(super) struct Link {
     number: u32,
     /// Bytes of the connections that are over.
     bytes: SocketBytes,
+    /// What was said at the address, if no socket is there.
+    absent: Option<String>,
 }
 
 #[derive(Debug)]
@@ -31,7 +33,7 @@ struct Line {
 impl Link {
     /// A link without a connection.
     pub(super) fn new(address: Address) -> Self {
-        Self { address, line: None, number: 0, bytes: SocketBytes::default() }
+        Self { address, line: None, number: 0, bytes: SocketBytes::default(), absent: None }
     }
 
     /// Begins to connect; a connection of before is dropped.
@@ -46,7 +48,7 @@ impl Link {
     pub(super) fn try_next(&mut self) -> Option<Input> {
         let line = self.line.as_mut()?;
         let event = line.socket.try_recv()?;
-        Some(line.take(event))
+        Some(line.take(event, &mut self.absent))
     }
 
     /// Waits for what happens next; for ever without a connection. Dropping the future loses nothing.
@@ -54,7 +56,7 @@ impl Link {
         match &mut self.line {
             Some(line) => {
                 let event = line.socket.recv().await;
-                line.take(event)
+                line.take(event, &mut self.absent)
             }
             None => std::future::pending().await,
         }
@@ -91,6 +93,11 @@ impl Link {
         self.line = None;
     }
 
+    /// What was said at the address, if something answers there and knows no socket; once.
+    pub(super) fn take_absent(&mut self) -> Option<String> {
+        self.absent.take()
+    }
+
     /// Bytes that wait to be sent.
     pub(super) fn queued_bytes(&self) -> usize {
         self.line.as_ref().map_or(0, |line| line.socket.queued_bytes())
@@ -104,11 +111,15 @@ impl Link {
 }
 
 impl Line {
-    /// What a raw event means to the member: a message, if it completes one.
-    fn take(&mut self, event: SocketEvent) -> Input {
+    /// What a raw event means to the member: a message, if it completes one. That no socket is there is noted too.
+    fn take(&mut self, event: SocketEvent, absent: &mut Option<String>) -> Input {
         match event {
             SocketEvent::Opened => Input::Opened,
             SocketEvent::Alive => Input::Heard,
+            SocketEvent::Absent { reason } => {
+                *absent = Some(reason.clone());
+                Input::Closed { code: None, reason }
+            }
             SocketEvent::Closed { code, reason } => Input::Closed { code, reason },
             SocketEvent::Frame(frame) => match self.assembler.push(&frame) {
                 Ok(Some(message)) => Input::Message(message),

@@ -96,6 +96,17 @@ pub enum RunError {
         /// What came of the last attempt.
         reason: String,
     },
+    /// Something answers at the address that knows no run there, and this learner was never taken in.
+    #[error(
+        "there is no run at {address}, which {reason}; open that address in a browser and give the link to the run's \
+         own page, such as http://HOST:PORT/ or http://HOST:PORT/runs/NAME/"
+    )]
+    NoRun {
+        /// What was taken for the syncer.
+        address: Address,
+        /// What was said there.
+        reason: String,
+    },
     /// The syncer will not have this learner, now or later.
     #[error("the syncer refused this learner: {reason}")]
     Refused {
@@ -126,6 +137,7 @@ pub enum RunError {
 ///
 /// # Errors
 /// - [`RunError::Unreachable`]: not taken in within `contact_ms_max`, or again within `reconnect_ms_max`.
+/// - [`RunError::NoRun`]: it was never taken in, and no syncer is at the address; browsers do not tell.
 /// - [`RunError::Refused`]: the syncer will not have this learner.
 /// - [`RunError::Build`], [`RunError::Engine`]: the run cannot be trained here.
 /// - [`RunError::Random`]: the operating system gives no random bytes.

@@ -135,6 +135,9 @@ where
             if let Some(end) = self.end.take() {
                 return self.part_from(end);
             }
+            if let Some(reason) = self.link.take_absent().filter(|_| self.member.phase() == Phase::Greeting) {
+                return Err(RunError::NoRun { address: self.config.address, reason });
+            }
             match self.next_batch().await? {
                 Some(batch) => {
                     self.step(&batch).await?;

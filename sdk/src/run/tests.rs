@@ -291,6 +291,26 @@ fn a_peer_that_speaks_otherwise_is_left() {
 }
 
 #[test]
+fn an_address_without_a_run_is_an_error_at_once() {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = format!("http://{}/runs", listener.local_addr().unwrap()).parse().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let head = BufReader::new(&stream).lines().map_while(Result::ok);
+            head.take_while(|line| !line.is_empty()).for_each(drop);
+            let said = "add the path of one to its address, as /runs/a\n";
+            let answer = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{said}", said.len());
+            (&stream).write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let (result, events) = learn(config(&address), |_| false);
+    let error = result.expect_err("there is no run").to_string();
+    assert!(error.contains("as /runs/a; open that address in a browser"), "{error}");
+    assert_eq!(count(&events, |event| matches!(event, Event::Connecting { .. })), 1);
+}
+
+#[test]
 fn nobody_at_the_address_is_an_error_after_a_while() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();

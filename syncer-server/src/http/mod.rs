@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod hats;
 mod metrics;
+mod packed;
 pub mod page;
 mod report;
 pub mod settings;
@@ -98,11 +99,11 @@ impl App {
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(page::index))
-        .route("/dashboard", get(page::dashboard))
-        .route("/teach", get(page::teach))
-        .route("/teach.html", get(page::teach))
-        .route("/scale", get(page::scale))
-        .route("/scale.html", get(page::scale))
+        .route(path::DASHBOARD, get(page::dashboard))
+        .route(path::TEACH, get(page::teach))
+        .route(path::TEACH_FILE, get(page::teach))
+        .route(path::SCALE, get(page::scale))
+        .route(path::SCALE_FILE, get(page::scale))
         .route("/assets/{name}", get(page::asset))
         .route(path::HEALTH, get(|| async { "ok\n" }))
         .route(path::READY, get(stats::ready))

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use super::App;
+use super::packed::packed;
 
 /// Everything comes from this server, WebAssembly too; nothing is inline; nobody frames it.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -82,7 +83,7 @@ pub async fn asset(State(app): State<Arc<App>>, Path(name): Path<String>, header
 
 /// What pages load, from `folder` if there is one.
 pub async fn asset_of(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
-    let file = if is_plain(name) { find(folder, &format!("assets/{name}")).await } else { None };
+    let file = if is_plain(name) { find(folder, &format!("assets/{name}"), headers).await } else { None };
     match file {
         Some(file) => answer(file, name, IMMUTABLE, headers),
         None => (StatusCode::NOT_FOUND, "there is no such file\n").into_response(),
@@ -95,7 +96,7 @@ async fn page(app: &App, name: &str, headers: &HeaderMap) -> Response {
 
 /// The page `name`, from `folder` if there is one.
 pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) -> Response {
-    match find(folder, name).await {
+    match find(folder, name, headers).await {
         Some(file) => answer(file, name, HeaderValue::from_static("no-cache"), headers),
         None if folder.is_some() => {
             let common = [
@@ -110,18 +111,20 @@ pub async fn file(folder: Option<&FilePath>, name: &str, headers: &HeaderMap) ->
     }
 }
 
-/// The file `name`: from the folder if there is one, else from inside the program.
-async fn find(folder: Option<&FilePath>, name: &str) -> Option<File> {
+/// The file `name`: from the folder if there is one, else from inside the program; compressed too, if whoever sent
+/// `request` takes that.
+async fn find(folder: Option<&FilePath>, name: &str, request: &HeaderMap) -> Option<File> {
     let Some(folder) = folder else {
         let index = ASSETS.binary_search_by(|asset| asset.name.cmp(name)).ok()?;
         let Asset { etag, bytes, gzip, .. } = &ASSETS[index];
         let (bytes, gzip) = (Bytes::from_static(bytes), Some(Bytes::from_static(gzip)));
         return Some(File { etag: HeaderValue::from_static(etag), bytes, gzip });
     };
-    let bytes = tokio::fs::read(folder.join(name)).await.ok()?;
+    let bytes = Bytes::from(tokio::fs::read(folder.join(name)).await.ok()?);
     let hash: String = Sha256::digest(&bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let gzip = if takes_gzip(request) { packed(&hash, &bytes).await } else { None };
     let etag = HeaderValue::try_from(format!("\"{hash}\"")).expect("hex digits may stand in a header");
-    Some(File { etag, bytes: bytes.into(), gzip: None })
+    Some(File { etag, bytes, gzip })
 }
 
 /// Whether `name` is that of a file, and leads to no other folder.
@@ -149,12 +152,16 @@ fn answer(file: File, name: &str, cache: HeaderValue, request: &HeaderMap) -> Re
         return (StatusCode::NOT_MODIFIED, common).into_response();
     }
     match gzip {
-        Some(gzip) if lists(request, &header::ACCEPT_ENCODING, "gzip") => {
+        Some(gzip) if takes_gzip(request) => {
             let encoding = [(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))];
             (common, encoding, gzip).into_response()
         }
         _ => (common, bytes).into_response(),
     }
+}
+
+fn takes_gzip(request: &HeaderMap) -> bool {
+    lists(request, &header::ACCEPT_ENCODING, "gzip")
 }
 
 /// Whether the list in header `name` has `wanted`, not weighted with 0.

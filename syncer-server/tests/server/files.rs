@@ -133,6 +133,17 @@ async fn pages_of_a_folder_show_once_they_are_there() {
     assert_eq!(server.http(&again).await.0, 304);
     let (code, head, body) = server.http("GET /assets/engine-x.wasm").await;
     assert_eq!((code, header(&head, "content-type"), &*body), (200, "application/wasm", &b"\0asm"[..]));
+    // What becomes smaller is sent compressed to those who take that, as from inside the program.
+    std::fs::write(pages.path().join("assets/long-x.js"), "let island;\n".repeat(1_000)).unwrap();
+    for (file, is_packed, bytes_max) in [("engine-x.wasm", false, 4), ("long-x.js", true, 200)] {
+        for _ in 0..2 {
+            let asked = format!("GET /assets/{file}\nAccept-Encoding: br, gzip");
+            let (code, head, body) = server.http(&asked).await;
+            assert_eq!((code, head.contains("content-encoding: gzip")), (200, is_packed), "{file}: {head}");
+            assert!(body.len() <= bytes_max, "{file}: {} bytes", body.len());
+        }
+    }
+    assert_eq!(server.http("GET /assets/long-x.js").await.2.len(), 12_000);
     for outside in ["/assets/..%2Fsecret", "/assets/%2E%2E%2Fsecret", "/assets/..", "/secret"] {
         assert_eq!(server.http(&format!("GET {outside}")).await.0, 404, "{outside}");
     }

@@ -2,7 +2,7 @@
 import type { LearnerView, RoundsView } from "../shared/api.js";
 import { find, make, play, setAttribute, setText } from "../shared/dom.js";
 import { count, percent } from "../shared/format.js";
-import { titleOf } from "../shared/names.js";
+import { nameOf, titlesOf } from "../shared/names.js";
 import { placeIn, roomFor } from "../shared/places.js";
 import { reinOf, slowed } from "../shared/rein.js";
 import { toneOf } from "./learner-words.js";
@@ -33,17 +33,18 @@ export class Islands {
 
   /** Shows these learners; the number of islands whose learner is here. */
   show(learners: readonly LearnerView[], nowMs: number): number {
+    const titles = titlesOf(learners);
     const here = learners.filter((view) => view.state !== null || view.returnsS !== null);
     for (const view of here) {
       const island = this.#islands.get(view.learner) ?? this.#add(view.learner);
       island.seenMs = nowMs;
-      island.show(view);
+      island.show(view, titles);
     }
     for (const [learner, island] of this.#islands) {
       if (island.seenMs === nowMs) continue;
       const gone = learners.find((view) => view.learner === learner);
       if (nowMs - island.seenMs > LEFT_MS) this.#remove(learner, island);
-      else if (gone) island.show(gone);
+      else if (gone) island.show(gone, titles);
     }
     this.#settle();
     this.#card.renew();
@@ -103,6 +104,8 @@ class Island {
   readonly place: number;
   seenMs = 0;
   view: LearnerView | undefined;
+  /** What it is called beside the others. */
+  title = "";
   readonly #ring = make("span", { class: "ring", "aria-hidden": "true" });
   readonly #name = make("span", { class: "name" });
   readonly #badge = make("span", { class: "badge" });
@@ -114,9 +117,10 @@ class Island {
     this.item = make("li", {}, this.spot);
   }
 
-  show(view: LearnerView): void {
+  show(view: LearnerView, titles: ReadonlyMap<number, string>): void {
     this.view = view;
-    setText(this.#name, titleOf(view));
+    this.title = titles.get(view.learner) ?? nameOf(view);
+    setText(this.#name, this.title);
     setText(this.#badge, shortState(view));
     setAttribute(this.#badge, "data-tone", reinOf(view) ? "held" : toneOf(view));
     for (const node of [this.item, this.way]) setAttribute(node, "data-state", stateOf(view));
@@ -177,12 +181,12 @@ class Card {
   }
 
   renew(): void {
-    const view = this.#of?.view;
-    if (!view) return;
+    const { view, title } = this.#of ?? {};
+    if (!view || title === undefined) return;
     const state = reinOf(view) || (view.state ?? "away");
     const speed = view.state === null ? "" : ` ${count(view.tokensPerS)} tokens a second.`;
-    setText(this.#what, `${titleOf(view)}: ${state}.${speed} ${percent(view.mergedShare)} of the model is its work.`);
-    this.#reins.show(view, titleOf(view));
+    setText(this.#what, `${title}: ${state}.${speed} ${percent(view.mergedShare)} of the model is its work.`);
+    this.#reins.show(view, title);
   }
 }
 

@@ -2,7 +2,6 @@
 import type { LearnerView } from "../shared/api.js";
 import { find, setText } from "../shared/dom.js";
 import { count, duration, percent, plural } from "../shared/format.js";
-import { nameOf } from "../shared/names.js";
 import { trustOf } from "../shared/rein.js";
 import { Spark } from "../shared/spark.js";
 import { courseOf, type LearnerCourses } from "./learner-course.js";
@@ -19,11 +18,14 @@ export class LearnerCard {
   readonly #spark = new Spark(find("learner-spark", HTMLCanvasElement), true);
   readonly #courses: LearnerCourses;
   readonly #reins: Reins;
+  readonly #nameOf: (learner: number) => string;
   #chosen: number | null = null;
   #from: HTMLElement | null = null;
 
-  constructor(owner: Owner, courses: LearnerCourses) {
+  /** `nameOf` says what a learner is called beside the others. */
+  constructor(owner: Owner, courses: LearnerCourses, nameOf: (learner: number) => string) {
     this.#courses = courses;
+    this.#nameOf = nameOf;
     this.#reins = new Reins(owner);
     this.#card.append(this.#reins.item);
     find("learner-close", HTMLElement).addEventListener("click", () => this.#close());
@@ -47,12 +49,13 @@ export class LearnerCard {
   }
 
   #show(view: LearnerView): void {
-    setText(this.#name, nameOf(view));
+    const name = this.#nameOf(view.learner);
+    setText(this.#name, name);
     setText(this.#told, historyOf(view));
     const speeds = this.#courses.of(view.learner);
     this.#spark.show(speeds);
     setText(this.#course, courseOf(speeds));
-    this.#reins.show(view, nameOf(view));
+    this.#reins.show(view, name);
   }
 
   #close(): void {

@@ -2,7 +2,7 @@
 import type { LearnersPage, LearnerView, Sort } from "../shared/api.js";
 import { fillRows, find, make, setAttribute, setText } from "../shared/dom.js";
 import { count, nats, percent, plural } from "../shared/format.js";
-import { nameOf } from "../shared/names.js";
+import { titlesOf } from "../shared/names.js";
 import { whileSeen } from "../shared/paint.js";
 import { reinOf } from "../shared/rein.js";
 import { LearnerCard } from "./learner-card.js";
@@ -27,7 +27,8 @@ export class Learners {
   readonly #heads = [...this.#section.querySelectorAll<HTMLElement>("th[data-sort]")];
   readonly #card: LearnerCard;
   readonly #courses = new LearnerCourses();
-  readonly #names = new Map<number, string>();
+  readonly #met = new Map<number, LearnerView>();
+  #titles: ReadonlyMap<number, string> = new Map();
   #sort: Sort = "merged";
   #offset = 0;
   #all = false;
@@ -35,7 +36,7 @@ export class Learners {
   #asking: AbortController | undefined;
 
   constructor(owner: Owner) {
-    this.#card = new LearnerCard(owner, this.#courses);
+    this.#card = new LearnerCard(owner, this.#courses, (learner) => this.nameOf(learner));
     this.#rows.addEventListener("click", (event) => {
       const button = event.target instanceof Element ? event.target.closest("button") : null;
       const view = this.#page?.learners.find(({ learner }) => String(learner) === button?.dataset["learner"]);
@@ -58,7 +59,7 @@ export class Learners {
 
   /** What people call a learner, as far as it is known. */
   nameOf(learner: number): string {
-    return this.#names.get(learner) ?? `Learner ${learner}`;
+    return this.#titles.get(learner) ?? `Learner ${learner}`;
   }
 
   /** Hears how learners do now. */
@@ -70,7 +71,9 @@ export class Learners {
 
   /** Learns names. */
   meet(learners: readonly LearnerView[]): void {
-    for (const learner of learners) this.#names.set(learner.learner, nameOf(learner));
+    for (const view of learners) this.#met.set(view.learner, view);
+    // Beside all that ever were on this page, so that a name does not change with what is seen at the moment.
+    this.#titles = titlesOf([...this.#met.values()]);
   }
 
   #turn(offset: number): void {
@@ -106,7 +109,9 @@ export class Learners {
     const most = Math.max(...page.learners.map((learner) => learner.mergedShare), Number.MIN_VALUE);
     const here = this.#all ? page.learners : withoutMostAway(page.learners);
     const hidden = page.learners.length - here.length;
-    fillRows(this.#rows, here, blankRow, (row, view) => fillRow(row, view, view.mergedShare / most));
+    fillRows(this.#rows, here, blankRow, (row, view) =>
+      fillRow(row, view, this.nameOf(view.learner), view.mergedShare / most),
+    );
     const last = page.offset + page.learners.length;
     setText(
       this.#range,
@@ -158,12 +163,12 @@ function blankRow(): HTMLTableRowElement {
   );
 }
 
-/** `bar` is the share beside the greatest one of the page, 0 to 1. */
-function fillRow(row: HTMLTableRowElement, view: LearnerView, bar: number): void {
+/** `title` is what it is called beside the others, `bar` its share beside the greatest one of the page, 0 to 1. */
+function fillRow(row: HTMLTableRowElement, view: LearnerView, title: string, bar: number): void {
   const [head, kind, state, speed, loss, share, merged, lost] = [...row.cells] as HTMLElement[];
   if (!head || !kind || !state || !speed || !loss || !share || !merged || !lost) return;
   const name = head.children[0] as HTMLElement;
-  setText(name, nameOf(view));
+  setText(name, title);
   name.dataset["learner"] = String(view.learner);
   setText(head.children[1]!, aboutOf(view));
   setText(kind, KINDS[view.kind]);

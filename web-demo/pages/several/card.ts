@@ -69,7 +69,8 @@ export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): v
   setAttribute(part(card, ".state"), "data-tone", tone);
   const figures = run.figures;
   const about = figures && `${figures.model}, ${count(figures.params)} parameters, on ${figures.corpus}`;
-  setText(part(card, ".about"), about ?? "");
+  const away = run.state === "archived" ? "Its folder stays on the server, and nobody can join for now." : "";
+  setText(part(card, ".about"), about ?? away);
   const cells = card.querySelectorAll("dd");
   FIGURES.forEach(([, value], index) => {
     const cell = cells[index];
@@ -88,14 +89,23 @@ export function fillCard(card: HTMLLIElement, run: RunView, isOwner: boolean): v
 
 /** The ways into a run; an owner sees the link to hand on, with the invite that it brings. */
 function fillLinks(place: Element, run: RunView, isServed: boolean): void {
-  const key = `${isServed}${run.link}`;
+  const isOver = run.state === "complete";
+  const key = `${isServed}${isOver}${run.link}`;
   if (place.getAttribute("data-key") === key) return;
   place.setAttribute("data-key", key);
   place.replaceChildren();
   if (!isServed) return;
-  place.append(make("a", { href: `./${run.path}` }, "Lend a machine"), " · ");
-  place.append(make("a", { href: `./${run.path}dashboard` }, "Watch"));
-  if (run.link) place.append(make("br"), "Link to hand on: ", make("a", { href: run.link }, run.link));
+  const to = (path: string, words: string, kind: string) =>
+    make(
+      "a",
+      { href: `./${run.path}${path}`, class: kind, "aria-label": `${words}: ${run.name || "this run"}` },
+      words,
+    );
+  const ways = make("span", { class: "actions" });
+  if (isOver) ways.append(to("dashboard", "See what came of it", "button"));
+  else ways.append(to("", "Lend a machine", "button primary"), to("dashboard", "Watch", "button"));
+  place.append(ways);
+  if (run.link) place.append("Link to hand on: ", make("a", { href: run.link }, run.link));
 }
 
 function part(card: Element, selector: string): HTMLElement {

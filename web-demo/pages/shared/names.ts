@@ -12,8 +12,15 @@ export function nameOf({ name, learner }: Named): string {
   return name === NAMELESS ? `${name} #${learner}` : name;
 }
 
-/** Its name and its number, where two may have the same name. */
-export function titleOf(learner: Named): string {
-  const name = nameOf(learner);
-  return name === learner.name ? `${name} #${learner.learner}` : name;
+/** What each of these learners, which are seen together, is called: those of one name are told apart by number. */
+export function titlesOf(learners: readonly Named[]): ReadonlyMap<number, string> {
+  const times = new Map<string, number>();
+  for (const { name } of learners) times.set(name, (times.get(name) ?? 0) + 1);
+  return new Map(
+    learners.map((learner) => {
+      const name = nameOf(learner);
+      const isShared = name === learner.name && (times.get(name) ?? 0) > 1;
+      return [learner.learner, isShared ? `${name} #${learner.learner}` : name];
+    }),
+  );
 }

@@ -122,8 +122,9 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
     const middle = { class: "plot-title", y: height - 7, "text-anchor": "middle" };
     const title = add(svg, "text", middle, x.title);
     // In the middle of the axis, or as near to it as the whole title has room.
-    if (title.getComputedTextLength() > width) title.setAttribute("textLength", String(width));
-    const half = title.getComputedTextLength() / 2;
+    const length = title.getComputedTextLength();
+    if (length > width) title.setAttribute("textLength", String(width));
+    const half = Math.min(length, width) / 2;
     title.setAttribute("x", String(Math.max(half, Math.min(width - half, (LEFT + width - right) / 2))));
   }
   for (const line of spec.lines) {
@@ -165,12 +166,12 @@ export function plot(svg: SVGSVGElement, spec: PlotSpec): Plotted {
 
 /** What the widest name takes, with what is before and behind it, in pixels. */
 function roomForNames(svg: SVGSVGElement, lines: readonly PlotLine[]): number {
-  const widths = lines.map(({ label, strong }) => {
-    const name = add(svg, "text", { class: "plot-name", ...(strong ? { "data-strong": "" } : {}) }, label);
-    const width = name.getComputedTextLength();
-    name.remove();
-    return width;
-  });
+  const names = lines.map(({ label, strong }) =>
+    add(svg, "text", { class: "plot-name", ...(strong ? { "data-strong": "" } : {}) }, label),
+  );
+  // All are there before the first is measured: the page is laid out once for them.
+  const widths = names.map((name) => name.getComputedTextLength());
+  for (const name of names) name.remove();
   return Math.ceil(Math.max(0, ...widths)) + NAME_GAP_PX + 2;
 }
 

@@ -1,20 +1,22 @@
 /** A course of values as a line, the loss since the start for one. */
 import { Means } from "./means.js";
+import { painter } from "./paint.js";
 import { color, onThemeChange } from "./palette.js";
 
 export class Spark {
   readonly #canvas: HTMLCanvasElement;
   #means = new Means();
-  #drawn = false;
   #width = 0;
   #height = 0;
 
   readonly #fromZero: boolean;
+  readonly #ask: () => void;
 
   /** `fromZero` if the line stands above nothing at all, and else above its least value. */
   constructor(canvas: HTMLCanvasElement, fromZero = false) {
     this.#canvas = canvas;
     this.#fromZero = fromZero;
+    this.#ask = painter(canvas, () => this.#draw());
     // The size comes from here: asking for it while drawing would have the page laid out anew.
     new ResizeObserver((entries) => {
       const box = entries.at(-1)?.contentRect;
@@ -47,28 +49,21 @@ export class Spark {
     return `How badly it has guessed since the start: from ${first.toFixed(2)} to ${last.toFixed(2)}`;
   }
 
-  #ask(): void {
-    if (this.#drawn) return;
-    this.#drawn = true;
-    requestAnimationFrame(() => {
-      this.#drawn = false;
-      this.#draw();
-    });
-  }
-
   #draw(): void {
     const canvas = this.#canvas;
     const scale = devicePixelRatio;
     const [width, height] = [this.#width, this.#height];
     if (width === 0) return;
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(height * scale);
+    const [wide, tall] = [Math.round(width * scale), Math.round(height * scale)];
+    // Another size clears it too, and takes new memory.
+    if (canvas.width !== wide || canvas.height !== tall) [canvas.width, canvas.height] = [wide, tall];
     const context = canvas.getContext("2d");
+    context?.setTransform(scale, 0, 0, scale, 0, 0);
+    context?.clearRect(0, 0, width, height);
     const points = this.#means.all;
     if (!context || points.length < 2) return;
     const low = this.#fromZero ? 0 : Math.min(...points);
     const high = Math.max(...points, low + 1e-6);
-    context.scale(scale, scale);
     context.lineWidth = 2;
     context.lineJoin = "round";
     context.strokeStyle = color("line-1");

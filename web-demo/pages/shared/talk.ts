@@ -33,6 +33,8 @@ export class Talk {
   readonly #state = make("p", { id: "talk-state", class: "quiet small", role: "status" });
   #writer: Writer | undefined;
   #working: AbortController | undefined;
+  /** Whether somebody pressed the button: what came of it is not written over. */
+  #tried = false;
   #params = 0;
   /** Whether nothing was merged yet. */
   #green = false;
@@ -84,7 +86,7 @@ export class Talk {
   look({ params, tokensMerged, tokenIsByte }: Talked): void {
     [this.#params, this.#tokenIsByte] = [params, tokenIsByte];
     this.#green = tokensMerged === 0;
-    if (!this.#writer && !this.#working) this.#sayCost();
+    if (!this.#tried) this.#sayCost();
   }
 
   #sayCost(): void {
@@ -115,6 +117,7 @@ export class Talk {
   async #busy(work: (writer: Writer, signal: AbortSignal) => Promise<string>): Promise<void> {
     const working = new AbortController();
     this.#working = working;
+    this.#tried = true;
     setText(this.#go, "Stop");
     this.#anew.disabled = true;
     let before = 0;

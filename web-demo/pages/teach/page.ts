@@ -1,7 +1,7 @@
 /** The page as a whole: the run on stage, what shows it, and what its visitor does. */
 
 import { find, setAttribute, setText } from "../shared/dom.js";
-import { type Action, LESSON_MS_MAX, type LessonSpec } from "../shared/lesson.js";
+import { type Action, type Frame, LESSON_MS_MAX, type LessonSpec } from "../shared/lesson.js";
 import { isPart } from "../shared/link.js";
 import { whileSeen } from "../shared/paint.js";
 import type { Tone } from "../shared/sentence.js";
@@ -103,6 +103,14 @@ export class TeachPage {
   #live: Live | null = null;
   #drawnAtMs = 0;
   #wordedAtMs = 0;
+  /** Words and figures take turns: all of them at once would keep a frame waiting. */
+  readonly #turns: readonly ((live: Live, frame: Frame) => void)[] = [
+    (live, frame) => this.#readings.showIslands(live, frame),
+    (live, frame) => this.#readings.show(live, frame),
+    (_, frame) => this.#drawing.say(frame, this.#stage.spec),
+    (live) => this.#showRun(live),
+  ];
+  #turn = 0;
   /** The settings that are shown. */
   #setting: LessonSpec | undefined;
   /** The moment at which the run stands still and is shared, -1 while it goes on. */
@@ -327,11 +335,16 @@ export class TeachPage {
     if (!this.#live || !shown) return;
     this.#drawing.draw(this.#live, shown, this.#stage.clock, this.#stage.spec, wallMs, this.#guide.watched);
     this.#shareWhenSettled();
-    if (now - this.#wordedAtMs < WORDS_MS) return;
+    if (now - this.#wordedAtMs < WORDS_MS / this.#turns.length) return;
     this.#wordedAtMs = now;
+    this.#turns[this.#turn]!(this.#live, shown);
+    this.#turn = (this.#turn + 1) % this.#turns.length;
+  }
+
+  /** Shows the course of the run, and what can be done with it. */
+  #showRun(live: Live): void {
     this.#readings.loss.watched = this.#guide.watched;
-    this.#readings.show(this.#live, shown);
-    this.#drawing.say(shown, this.#stage.spec);
+    this.#readings.loss.show(live);
     this.#controls.show();
     this.#challenge.show();
     // A link may hold changes that come by themselves.

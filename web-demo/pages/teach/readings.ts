@@ -60,10 +60,14 @@ export class Readings {
     this.#words.take(frame.marks, stepped);
   }
 
-  show(live: Live, frame: Frame): void {
+  /** Shows what each island does. */
+  showIslands(live: Live, frame: Frame): void {
     this.#cards.show(frame, live.spec.latencyMs);
+  }
+
+  /** Shows the run's sentence, figures and last events. */
+  show(live: Live, frame: Frame): void {
     this.#figures.show(live);
-    this.loss.show(live);
     this.#sentence.show(sentenceOf(live));
     this.#invitation.show(frame);
     this.#words.show();

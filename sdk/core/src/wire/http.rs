@@ -9,6 +9,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{FragmentId, ModelSpec, RunId, Version};
 
+/// The page on which a run is watched.
+pub const DASHBOARD: &str = "/dashboard";
+/// The page on which a run is broken on purpose.
+pub const TEACH: &str = "/teach";
+/// The same, as files on a static host are called and pages call each other.
+pub const TEACH_FILE: &str = "/teach.html";
+/// The page on large machines.
+pub const SCALE: &str = "/scale";
+/// The same, as [`TEACH_FILE`] is.
+pub const SCALE_FILE: &str = "/scale.html";
+/// The pages beside `/`: what is before them in a link is the address of the run or of the server.
+pub const PAGES: [&str; 5] = [DASHBOARD, TEACH, TEACH_FILE, SCALE, SCALE_FILE];
+
 /// Answers 200 while the process lives.
 pub const HEALTH: &str = "/healthz";
 /// Answers 200 while learners may join.

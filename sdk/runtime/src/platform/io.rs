@@ -13,6 +13,12 @@ pub enum SocketEvent {
     Frame(Vec<u8>),
     /// The peer showed that it is there, by a ping or the answer to one; browsers do not tell.
     Alive,
+    /// Something answers at the address, and knows no socket there (HTTP status 404); browsers do not tell. The last
+    /// event of a socket.
+    Absent {
+        /// What it said, for people.
+        reason: String,
+    },
     /// The connection is gone, or never came about. The last event of a socket.
     Closed {
         /// The close code that the peer gave, if it gave one.

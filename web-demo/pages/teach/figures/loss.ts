@@ -58,11 +58,15 @@ export class LossChart {
   readonly #note = find("loss-note", HTMLElement);
   readonly #ask: () => void;
   #live: Live | null = null;
+  /** Of the host, in the picture's own pixels. */
+  #width = 0;
   #drawn: string | null = null;
 
   constructor() {
     this.#ask = painter(this.#host, () => this.#draw());
-    new ResizeObserver(() => {
+    // The size comes from here: asking for it while drawing would have the page laid out anew.
+    new ResizeObserver((entries) => {
+      this.#width = (entries.at(-1)?.contentRect.width ?? 0) / typeScale();
       this.#drawn = null;
       this.#ask();
     }).observe(this.#host);
@@ -76,7 +80,7 @@ export class LossChart {
 
   #draw(): void {
     const live = this.#live;
-    const [width, floor] = [this.#host.clientWidth / typeScale(), live?.frame?.run.floor];
+    const [width, floor] = [this.#width, live?.frame?.run.floor];
     if (!live || floor === undefined || width === 0) return;
     const endMs = Math.max(10_000, live.heldOut.at(-1)?.atMs ?? 0, live.twinHeldOut.at(-1)?.atMs ?? 0);
     // A curve changes with its measurements only.

@@ -7,6 +7,8 @@ import { type Stretch, stretchesOf } from "./changes.js";
 import { Clock } from "./clock.js";
 import type { Ask, Kind, Tell } from "./messages.js";
 
+/** The Workers are asked to go on by no less at once, in milliseconds of the wall clock: each time costs all threads something. */
+const ASKED_MS = 33;
 /** Bytes of a text sample. */
 const SAMPLE_BYTES = 240;
 
@@ -143,7 +145,9 @@ export class Stage {
     this.clock.tick(wallMs, Math.min(this.#reachedMs.lesson, this.#reachedMs.twin));
     // Whoever plays on wants no single step any more.
     if (this.clock.playing) this.#stepWanted = false;
-    if (this.clock.targetMs > this.#askedMs) {
+    const { playing, targetMs, speed, endMs } = this.clock;
+    const least = playing && targetMs < endMs ? ASKED_MS * speed : 0;
+    if (targetMs > this.#askedMs + least) {
       this.#askedMs = this.clock.targetMs;
       this.#askBoth({ ask: "advance", toMs: this.#askedMs });
     } else if (this.#stepWanted && this.#reachedMs.lesson >= this.#askedMs) {

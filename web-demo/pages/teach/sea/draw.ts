@@ -3,7 +3,7 @@ import { color } from "../../shared/palette.js";
 import { drawBoats } from "./boats.js";
 import { along, islandAt, lighthouseOf, radiusOf } from "./chart.js";
 import { drawHarbour } from "./harbour.js";
-import { drawIsland } from "./islands.js";
+import { drawDoings, drawIsland } from "./islands.js";
 import { drawLabels } from "./labels.js";
 import { drawLight, drawRounds, drawTower } from "./lighthouse.js";
 import { extraMsOf, type SeaScene } from "./scene.js";
@@ -12,23 +12,30 @@ import { drawWatched } from "./watched.js";
 /** Cables end at the lighthouse's rock, so many pixels from its middle. */
 const ROCK_PX = 26;
 
-export function drawSea(context: CanvasRenderingContext2D, scene: SeaScene): void {
-  const { width, height } = scene.sea;
-  context.globalAlpha = 1;
-  context.fillStyle = color("deep");
-  context.fillRect(0, 0, width, height);
+/** Draws everything; `standing`, what stands still, may come from elsewhere. */
+export function drawSea(context: CanvasRenderingContext2D, scene: SeaScene, standing = drawStanding): void {
+  standing(context, scene);
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
-  drawLight(context, scene);
-  scene.islands.forEach((_, island) => drawCable(context, scene, island));
-  scene.islands.forEach((_, island) => drawIsland(context, scene, island));
-  drawTower(context, scene);
+  scene.islands.forEach((_, island) => drawDoings(context, scene, island));
   const told = drawBoats(context, scene);
   drawRounds(context, scene);
   drawLabels(context, scene, told);
   drawHarbour(context, scene);
   drawWatched(context, scene);
   context.globalAlpha = 1;
+}
+
+/** Draws what changes only when somebody does something, or the model learns. */
+export function drawStanding(context: CanvasRenderingContext2D, scene: SeaScene): void {
+  const { width, height } = scene.sea;
+  context.globalAlpha = 1;
+  context.fillStyle = color("deep");
+  context.fillRect(0, 0, width, height);
+  drawLight(context, scene);
+  scene.islands.forEach((_, island) => drawCable(context, scene, island));
+  scene.islands.forEach((_, island) => drawIsland(context, scene, island));
+  drawTower(context, scene);
 }
 
 /** The link of an island: whole, broken, or with nobody at its end. */

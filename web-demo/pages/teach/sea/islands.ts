@@ -1,4 +1,5 @@
 /** An island: its shore, what it does, and what befell it. */
+import type { Island } from "../../shared/lesson.js";
 import { color } from "../../shared/palette.js";
 import { islandAt, radiusOf, shoreOf } from "./chart.js";
 import { extraMsOf, flashOf, type SeaScene } from "./scene.js";
@@ -7,12 +8,13 @@ import { appliedMs } from "./tempo.js";
 /** What was taken in shows for so long, in milliseconds of the wall clock. */
 const FLASH_MS = 400;
 
+/** Its shore and its land. */
 export function drawIsland(context: CanvasRenderingContext2D, scene: SeaScene, at: number): void {
   const island = scene.islands[at];
   if (!island) return;
   const { x, y } = islandAt(scene.sea, at, extraMsOf(scene, at));
   const radius = radiusOf(scene.sea);
-  const isGone = island.state === "dead" || island.state === "expected" || island.stopped !== null;
+  const isGone = isAbsent(island);
   context.save();
   context.translate(x, y);
   // Shallow water, the beach, and the land in it.
@@ -24,9 +26,24 @@ export function drawIsland(context: CanvasRenderingContext2D, scene: SeaScene, a
   context.stroke();
   context.setLineDash([]);
   if (!isGone) ring(context, at, 0.72 * radius, island.poisoned || island.lies ? "danger" : "land");
-  if (island.state === "training") drawStep(context, scene, at, 1.32 * radius);
-  if (!isGone) drawTaken(context, scene, at, radius);
   context.restore();
+}
+
+/** The step that it is at, and what it takes in. */
+export function drawDoings(context: CanvasRenderingContext2D, scene: SeaScene, at: number): void {
+  const island = scene.islands[at];
+  if (!island) return;
+  const { x, y } = islandAt(scene.sea, at, extraMsOf(scene, at));
+  const radius = radiusOf(scene.sea);
+  context.save();
+  context.translate(x, y);
+  if (island.state === "training") drawStep(context, scene, at, 1.32 * radius);
+  if (!isAbsent(island)) drawTaken(context, scene, at, radius);
+  context.restore();
+}
+
+function isAbsent({ state, stopped }: Island): boolean {
+  return state === "dead" || state === "expected" || stopped !== null;
 }
 
 function ring(context: CanvasRenderingContext2D, at: number, radius: number, fill: Parameters<typeof color>[0]): void {

@@ -12,11 +12,15 @@ const RING_PX = { first: 38, more: 11 } as const;
 /** A merge shines for so long, and its number is seen, in milliseconds of the wall clock. */
 const SHINE_MS = 900;
 
-/** The light on the water: it reaches farther the more the model knows. */
+/** How far the light reaches, in pixels: the farther, the more the model knows. */
+export function lightPx({ sea, knowledge }: Pick<SeaScene, "sea" | "knowledge">): number {
+  return 60 + (0.62 * sea.width - 60) * knowledge;
+}
+
+/** The light on the water. */
 export function drawLight(context: CanvasRenderingContext2D, scene: SeaScene): void {
   const { x, y } = lighthouseOf(scene.sea);
-  const reach = 60 + (0.62 * scene.sea.width - 60) * scene.knowledge;
-  const light = context.createRadialGradient(x, y, 8, x, y, reach);
+  const light = context.createRadialGradient(x, y, 8, x, y, lightPx(scene));
   light.addColorStop(0, color("beam"));
   light.addColorStop(1, color("beam-end"));
   context.fillStyle = light;

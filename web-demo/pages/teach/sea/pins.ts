@@ -174,6 +174,8 @@ export class Pins {
   #sea: Sea | null = null;
   #unit = 1;
   #baseMs = 0;
+  /** Where they were put last. */
+  #placed = "";
   /** What the way of each island takes longer, as the run has it. */
   #extraMs: readonly number[] = [];
 
@@ -209,6 +211,9 @@ export class Pins {
   /** Puts each where it is; `extraMs` is what each island's way takes longer, `unit` pixels of the page in one of the sea. */
   place(sea: Sea, extraMs: readonly number[], unit: number): void {
     [this.#sea, this.#unit] = [sea, unit];
+    const placed = [sea.width, sea.height, unit, ...extraMs].join(" ");
+    if (placed === this.#placed) return;
+    this.#placed = placed;
     extraMs.forEach((extra, at) => this.#pins[at]?.place(sea, extra, unit));
   }
 

@@ -6,6 +6,7 @@ import type { Watched } from "../guide/watched.js";
 import type { Act } from "../islands/cards.js";
 import type { Live } from "../live.js";
 import type { History } from "../timeline/history.js";
+import { Backdrop } from "./backdrop.js";
 import type { Sea } from "./chart.js";
 import { drawSea } from "./draw.js";
 import { Pins } from "./pins.js";
@@ -16,6 +17,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class SeaView {
   readonly #surface = new Surface(find("sea", HTMLCanvasElement));
+  readonly #backdrop = new Backdrop();
   readonly #pins: Pins;
   readonly #history: History;
   /** Whether the first round of this run has been told. */
@@ -75,7 +77,7 @@ export class SeaView {
       unit,
     );
     const context = this.#surface.context();
-    if (context) drawSea(context, scene);
+    if (context) drawSea(context, scene, (onto, what) => this.#backdrop.draw(onto, what));
   }
 
   /** The round that is told step by step: the first that anybody answered, at no more than real time. */

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_tungstenite::connect_async_tls_with_config;
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
+use tokio_tungstenite::tungstenite::http::StatusCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
 
@@ -172,6 +173,9 @@ impl Wire {
         };
         let stream = match connected {
             Ok(Ok((stream, _response))) => stream,
+            Ok(Err(tungstenite::Error::Http(answer))) if answer.status() == StatusCode::NOT_FOUND => {
+                return SocketEvent::Absent { reason: explain(&tungstenite::Error::Http(answer)) };
+            }
             Ok(Err(error)) => return lost(explain(&error)),
             Err(_elapsed) => return lost(format!("no connection within {} s", CONNECT_MS / 1_000)),
         };

@@ -1,0 +1,33 @@
+// What the thread of a page does, in time of the processor: what else the machine has to do meanwhile does not count.
+
+const CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"];
+/** The page's scripts are about to draw a frame. */
+const FRAME = "FireAnimationFrame";
+
+/**
+ * What the thread of `page` does for `durationMs`: its tasks, each with the time `ms` that it took, and in `framesMs` the
+ * time of all tasks together from one frame to the next: scripts, style, layout, painting, collecting garbage.
+ */
+export async function trace(browser, page, durationMs) {
+  await browser.startTracing(page, { categories: CATEGORIES });
+  await page.waitForTimeout(durationMs);
+  const { traceEvents } = JSON.parse((await browser.stopTracing()).toString());
+  const threads = traceEvents.filter(({ name, args }) => name === "thread_name" && args.name === "CrRendererMain");
+  const drawing = traceEvents.filter(({ name }) => name === FRAME);
+  const own = new Set(threads.map(threadOf).filter((thread) => drawing.some((event) => threadOf(event) === thread)));
+  const isOwn = (event) => own.has(threadOf(event));
+  const tasks = traceEvents
+    .filter((event) => isOwn(event) && event.tdur !== undefined && /RunTask$/.test(event.name))
+    .map(({ ts, dur, tdur }) => ({ at: ts, end: ts + dur, ms: tdur / 1_000 }))
+    .sort((a, b) => a.at - b.at);
+  const framed = new Set(drawing.filter(isOwn).map(({ ts }) => tasks.find(({ at, end }) => at <= ts && ts < end)));
+  const framesMs = [];
+  for (const task of tasks) {
+    if (framed.has(task)) framesMs.push(0);
+    if (framesMs.length > 0) framesMs[framesMs.length - 1] += task.ms;
+  }
+  // The last one may go on.
+  return { tasks, framesMs: framesMs.slice(0, -1) };
+}
+
+const threadOf = ({ pid, tid }) => `${pid} ${tid}`;
