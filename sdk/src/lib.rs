@@ -142,11 +142,12 @@ pub mod data {
 ///
 /// [`Syncer::record`] and [`Syncer::restore`] keep a run over a restart, as of a moment at which nothing is merged.
 /// Keeping every decision before anybody is told, as `syncer-server` does, is machinery of `archipelago-core`: what
-/// [`Output::Record`](syncer::Output::Record) holds and what [`Syncer::go_on`] takes are no part of this crate.
+/// [`Output::Record`](syncer::Output::Record) holds, what undoes merges by it
+/// ([`Output::Remake`](syncer::Output::Remake)), and what [`Syncer::go_on`] takes are no part of this crate.
 pub mod syncer {
     pub use archipelago_core::diloco::syncer::{
         Event, Host, Input, LearnerStatus, LeaveCause, Output, Status, SyncerConfig, SyncerError,
-        SyncerRecord,
+        SyncerRecord, Trust,
     };
     pub use archipelago_core::diloco::{
         AbandonCause, Account, Decision, DownlinkPolicy, FateCounts, FragmentState, Influence, LeaseError,

@@ -90,7 +90,7 @@ impl Account {
 
     /// Nothing of it is merged.
     #[must_use]
-    pub fn is_stranger(&self) -> bool {
+    pub(crate) fn is_stranger(&self) -> bool {
         self.tokens_merged.iter().all(|&tokens| tokens == 0)
     }
 
