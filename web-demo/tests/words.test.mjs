@@ -92,7 +92,10 @@ test("what the owner did is said in the same words everywhere", async () => {
   assert.equal(reinOf({ share: 0.25, returnsS: null, trust: "suspect" }), "slowed ×4 by the owner");
   assert.equal(reinOf({ share: 1, returnsS: 11.2, trust: "probation" }), "dropped by the owner, may return in 12 s");
   assert.equal(reinOf({ share: 1, returnsS: 11.2, trust: "out" }), "sent away for harm, may return in 12 s");
-  assert.equal(reinOf({ share: 1, returnsS: null, trust: "out" }), "sent away for harm, may return when the owner lets it");
+  assert.equal(
+    reinOf({ share: 1, returnsS: null, trust: "out" }),
+    "sent away for harm, may return when the owner lets it",
+  );
 });
 
 test("the package's README lists every code of an error, and every event", async () => {
