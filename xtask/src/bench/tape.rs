@@ -14,7 +14,7 @@ use super::processes::{Programs, all_live, empty_folder, number, status};
 /// Learners under the syncer, one thread each.
 const LEARNERS: usize = 2;
 /// Pairs of runs.
-const PAIRS: usize = 6;
+const PAIRS: usize = 24;
 /// From then on, after all have joined, is measured.
 const WARM: Duration = Duration::from_secs(3);
 /// So long is measured.

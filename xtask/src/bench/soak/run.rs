@@ -13,8 +13,8 @@ use crate::bench::processes::{Programs, all_live, empty_folder, number, status};
 use crate::bench::proof::{Receipt, receipts};
 
 const LEARNERS: usize = 3;
-/// Share of a core that each learner computes with: enough for thousands of merges between two kills.
-const DUTY_CYCLE: &str = "0.4";
+/// Share of its time in which each learner computes: enough for thousands of merges between two kills.
+const DUTY_CYCLE: &str = "0.15";
 /// Updates that are kept for replay, in bytes: little, so that much is removed within the hour.
 const KEEP_BYTES: u64 = 16 << 20;
 /// Time between two kills of the syncer, and between two looks.
