@@ -11,7 +11,7 @@ use crate::status::Board;
 /// Parameters to measure, and where the run stood.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The fragments, `[P]`, shared with the syncer.
+    /// The fragments without Θ̂, `[P]`, shared with the syncer.
     pub states: Vec<FragmentState>,
     /// The newest decision by then.
     pub seq: u64,
@@ -64,7 +64,7 @@ impl Subject {
     pub(super) fn of(syncer: &Syncer, board: &Board, seq: u64) -> Option<Self> {
         syncer.thetas().filter(|_| !syncer.is_undoing())?;
         Some(Self {
-            states: syncer.states().cloned().collect(),
+            states: syncer.states().map(FragmentState::without_hat).collect(),
             seq,
             codec: syncer.verifier().codec(),
             fragments: Arc::clone(syncer.fragments()),

@@ -173,5 +173,5 @@ impl World {
 /// Θ and the fragments, unless one of them is being merged or is to be undone.
 fn at_rest(syncer: &Syncer) -> Option<(Vec<f32>, Vec<FragmentState>)> {
     let theta = syncer.theta().filter(|_| !syncer.is_undoing())?;
-    Some((theta, syncer.states().cloned().collect()))
+    Some((theta, syncer.states().map(FragmentState::without_hat).collect()))
 }

@@ -97,7 +97,7 @@ impl Remake {
 /// Whose updates did harm, and from where on.
 #[derive(Clone, Debug)]
 pub struct Undo {
-    /// The fragments when all was well, `[P]`.
+    /// The fragments when all was well, `[P]`; [`FragmentState::without_hat`] is enough.
     pub from: Vec<FragmentState>,
     /// The newest row of the tape by then, for whoever does the [`RemakeJob`]s.
     pub after: u64,
