@@ -78,8 +78,8 @@ impl Evaluator {
 }
 
 /// Measures whenever something new was merged, at most every `every` and at most a tenth of the time; the texts written
-/// meanwhile have a tenth of their own. `written` says how many tokens were merged into what wrote the newest text. Ends
-/// with the actor, or once a complete run is measured and has written its last text.
+/// meanwhile have a tenth of their own. `written` says how many tokens were merged into what wrote the newest text.
+/// Ends with the actor, or once a complete run is measured and has written its last text.
 pub async fn run(
     mut evaluator: Evaluator,
     actor: ActorHandle,
