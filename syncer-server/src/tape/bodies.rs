@@ -27,6 +27,8 @@ pub struct Bodies {
     /// Whether the folder does not list the open segment for certain yet.
     is_new: bool,
     next: u32,
+    /// All segments together, in bytes.
+    total: u64,
 }
 
 impl Bodies {
@@ -37,8 +39,10 @@ impl Bodies {
     /// What the system says.
     pub fn open(dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
-        let next = segments(dir)?.last().map_or(1, |(number, _)| number + 1);
-        Ok(Self { dir: dir.to_owned(), open: None, dirty: false, is_new: false, next })
+        let there = segments(dir)?;
+        let next = there.last().map_or(1, |(number, _)| number + 1);
+        let total = there.iter().map(|(_, len)| len).sum();
+        Ok(Self { dir: dir.to_owned(), open: None, dirty: false, is_new: false, next, total })
     }
 
     /// Appends `bodies` one after another. They are on the disk after [`Self::sync`]. After an error nothing of them
@@ -58,6 +62,7 @@ impl Bodies {
                 let mut file = File::options().write(true).create_new(true).open(path(&self.dir, number))?;
                 self.next += 1;
                 file.write_all(MAGIC)?;
+                self.total += MAGIC.len() as u64;
                 self.is_new = true;
                 self.open.insert((file, number, MAGIC.len() as u64))
             }
@@ -73,6 +78,7 @@ impl Bodies {
         self.dirty = true;
         file.write_all(&bytes)?;
         *len += bytes.len() as u64;
+        self.total += bytes.len() as u64;
         Ok(place)
     }
 
@@ -112,15 +118,14 @@ impl Bodies {
             total -= len;
             all.remove(0);
         }
+        self.total = total;
         Ok(all.first().map_or(current, |(number, _)| *number))
     }
 
     /// All segments together, in bytes.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn bytes(&self) -> io::Result<u64> {
-        Ok(segments(&self.dir)?.iter().map(|(_, len)| len).sum())
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.total
     }
 }
 

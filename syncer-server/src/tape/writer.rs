@@ -82,7 +82,7 @@ impl Writer {
         let rows = Rows::open(&path, run, owner, from).map_err(broken)?;
         let dir = store.dir().join(super::recover::BODIES);
         let bodies = Bodies::open(&dir).map_err(disk("make", &dir))?;
-        let body_bytes = bodies.bytes().map_err(disk("read", &dir))?;
+        let body_bytes = bodies.bytes();
         let log = rows.log().map_err(broken)?;
         let (jobs, queue) = channel();
         let (safe, logged) = (rows.last(), rows.logged());
@@ -269,7 +269,7 @@ impl Worker {
             self.forget(seq)?;
         }
         let Files { rows, bodies, .. } = &self.files;
-        let (safe, logged, body_bytes) = (rows.last(), rows.logged(), bodies.bytes()?);
+        let (safe, logged, body_bytes) = (rows.last(), rows.logged(), bodies.bytes());
         let is_mended = self.tell.borrow().fault.is_some();
         self.tell.send_replace(State { safe, logged, fault: None, is_fenced: false, body_bytes });
         if is_mended {
