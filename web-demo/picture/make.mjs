@@ -24,7 +24,7 @@ const site = await serve(join(root, "dist"));
 const browser = await launch(chromiumFlagsWithoutGpu);
 const page = await browser.newPage({ viewport: { width: 1_120, height: 640 } });
 await page.goto(`${site.url}teach.html`);
-await page.addStyleTag({ content: ".controls, .choice, #figures { display: none !important } #watch { height: 30rem }" });
+await page.addStyleTag({ content: ".controls, .choice, .said, #figures { display: none !important } #watch { height: 28rem; padding-inline: 4px }" });
 await page.waitForTimeout(LEAD_MS);
 const clip = await page.locator("#watch").boundingBox();
 const frames = [];

@@ -1,6 +1,8 @@
 // What the thread of a page does, in time of the processor: what else the machine has to do meanwhile does not count.
 
-const CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"];
+const CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline"];
+/** One turn of a thread; what is traced below the page has turns of the same within it. */
+const TASK = "RunTask";
 /** The page's scripts are about to draw a frame. */
 const FRAME = "FireAnimationFrame";
 
@@ -17,7 +19,7 @@ export async function trace(browser, page, durationMs) {
   const own = new Set(threads.map(threadOf).filter((thread) => drawing.some((event) => threadOf(event) === thread)));
   const isOwn = (event) => own.has(threadOf(event));
   const tasks = traceEvents
-    .filter((event) => isOwn(event) && event.tdur !== undefined && /RunTask$/.test(event.name))
+    .filter((event) => isOwn(event) && event.tdur !== undefined && event.name === TASK)
     .map(({ ts, dur, tdur }) => ({ at: ts, end: ts + dur, ms: tdur / 1_000 }))
     .sort((a, b) => a.at - b.at);
   const framed = new Set(drawing.filter(isOwn).map(({ ts }) => tasks.find(({ at, end }) => at <= ts && ts < end)));
