@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::Millis;
+use archipelago_core::diloco::{Millis, Version};
 use archipelago_core::wire::ModelSpec;
 use archipelago_runtime::engine::cpu::Writer;
 
@@ -100,15 +100,18 @@ pub async fn run(
     mut written: Option<u64>,
 ) {
     let mut over = actor.over_watch();
-    let mut rounds_before = None;
+    let mut before: Option<Vec<Version>> = None;
     let mut due = Due::default();
     loop {
         let Some(subject) = actor.subject().await else { return };
         let mut pause = every;
-        let Subject { is_final, tokens_merged, rounds, .. } = subject;
-        let is_new = if is_final { written != Some(tokens_merged) } else { rounds_before != Some(rounds) };
+        let Subject { is_final, tokens_merged, .. } = subject;
+        // An undoing has versions of its own, and merges nothing.
+        let versions: Vec<Version> = subject.states.iter().map(|state| state.version).collect();
+        let is_new =
+            if is_final { written != Some(tokens_merged) } else { before.as_ref() != Some(&versions) };
         if is_new {
-            rounds_before = Some(rounds);
+            before = Some(versions);
             let began = clock.now();
             let sample_due = is_final || due.sample <= began;
             if sample_due {

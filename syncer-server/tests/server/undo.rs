@@ -48,6 +48,14 @@ async fn log(server: &Server) -> Vec<String> {
         .collect()
 }
 
+/// The second learner is not taken in.
+async fn assert_turned_away(server: &Server) {
+    let mut client = Client::connect(server).await;
+    let hello = client.signed(hello(2));
+    client.send(&Message::Hello(hello)).await;
+    assert_eq!(client.end().await.bye, u16::from(CloseCode::Dropped));
+}
+
 async fn trust(server: &Server, learner: usize) -> String {
     server.status().await["learners"][learner]["trust"].as_str().unwrap().to_owned()
 }
@@ -97,8 +105,7 @@ async fn harm_is_undone_and_told() {
     }
     let lines = log(&server).await;
     assert!(was_undone(&lines), "{lines:?}, {:?}", losses(&server).await);
-    let end = other.client.end().await;
-    assert_eq!(end.bye, u16::from(CloseCode::Dropped));
+    assert_turned_away(&server).await;
     let line = lines.into_iter().find(|line| line.contains("was undone")).unwrap();
     assert!(line.contains("without what learner 2 sent"), "{line}");
     assert_eq!((trust(&server, 0).await, trust(&server, 1).await), ("trusted".into(), "out".into()));
@@ -111,10 +118,8 @@ async fn harm_is_undone_and_told() {
     let found = replayed(&ReplayArgs { losses: true, ..args(dir.path(), None) }, |_| {}).unwrap();
     assert!(found.losses.unwrap().last < 1.01 * good as f32, "the tape leads there, too");
     let server = Server::start(measured(dir.path())).await;
-    let mut client = Client::connect(&server).await;
-    let hello = client.signed(hello(2));
-    client.send(&Message::Hello(hello)).await;
-    assert_eq!(client.end().await.bye, u16::from(CloseCode::Dropped), "the next process remembers");
+    // The next process remembers.
+    assert_turned_away(&server).await;
     server.stop().await;
 }
 
