@@ -11,8 +11,11 @@ use syncer_server::{ServeConfig, replayed};
 use crate::replay::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config, hello};
 
-/// What one step changes each value by, of one that does harm: not farther than a syncer believes.
-const HARM: f32 = 0.01;
+/// Steps of an update: rounds follow each other as fast as the steps of those who train, by what is merged of them.
+const STEPS: u32 = 8;
+/// What an update changes each value by, of one that does harm, and of an honest one that goes to and fro.
+const HARM: f32 = 0.03;
+const LITTLE: f32 = 0.01;
 
 /// A run that measures often, in rounds of two.
 fn measured(dir: &std::path::Path) -> ServeConfig {
@@ -68,19 +71,24 @@ async fn trust(server: &Server, learner: usize) -> String {
     server.status().await["learners"][learner]["trust"].as_str().unwrap().to_owned()
 }
 
-/// Has `learner` answer the next question with `delta` for each value, as the fruit of one more step.
+/// Has `learner` answer the next question with `delta` for each value, as the fruit of more steps.
 async fn answer(learner: &mut Learner, delta: f32) {
-    learner.steps += 1;
+    learner.steps += u64::from(STEPS);
     learner.report().await;
     let asked = learner.collect().await;
     // Without a pattern the values would move together, which no loss minds.
-    let update = learner.update_of(asked, |at| if (at * at / 7).is_multiple_of(2) { delta } else { -delta });
+    let mut update =
+        learner.update_of(asked, |at| if (at * at / 7).is_multiple_of(2) { delta } else { -delta });
+    (update.steps, update.tokens) = (STEPS, update.tokens * u64::from(STEPS));
     learner.client.send(&Message::Update(update)).await;
 }
 
 /// A round of both: the honest one goes to and fro by a little, the other one by `delta`.
 async fn round(honest: &mut Learner, other: &mut Learner, delta: f32) {
-    let little = if honest.steps.is_multiple_of(4) || honest.steps % 4 == 3 { 0.004 } else { -0.004 };
+    // Twice each way, for two fragments take turns.
+    let little = if honest.steps / u64::from(STEPS) % 4 < 2 { LITTLE } else { -LITTLE };
+    // Else the text would be over before the loss is measured often enough.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     answer(other, delta).await;
     answer(honest, little).await;
     let is_receipt = |message| matches!(message, Message::Receipt { .. }).then_some(());
