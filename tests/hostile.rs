@@ -105,6 +105,48 @@ fn a_free_rider_does_not_end_a_run() {
     }
 }
 
+/// Goal: a restart of the syncer, after which nobody knows what was counted when, counts little for a free rider.
+#[test]
+fn a_restart_counts_little_for_a_free_rider() {
+    for_seeds(3, |seed| {
+        let clock = |liars| {
+            let mut world = world(seed, liars, Lie::Rides, |_| {});
+            watch(&mut world, seed, 60_000);
+            world.inject(Fault::CrashSyncer);
+            world.run_for(500);
+            world.inject(Fault::RestartSyncer);
+            watch(&mut world, seed, 60_000);
+            status(&world).tokens_merged as f64
+        };
+        let (clean, found) = (clock(0), clock(1));
+        // Three times as much without a restart; a lease of half a minute at eight times the pace comes on top.
+        assert!(found < 4.6 * clean, "seed {seed}: {clean} → {found}");
+    });
+}
+
+/// Goal: half of a young run turns its updates and sends them five times as long; once it has left all is well again.
+#[test]
+fn a_run_half_of_which_was_hostile_recovers() {
+    for_seeds(3, |seed| {
+        let mut toys = Toys::new(HONEST);
+        let comes = MachineSpec { starts_ms: 12_000, ..MachineSpec::default() };
+        toys.machines.extend([comes; 4]);
+        let mut world = toys.world_with(seed, |run| run.exchange.code = Code::F32);
+        for liar in 4..8 {
+            world.inject(Fault::Poison(liar, Some(Poison::Lie(Lie::Times(-5)))));
+        }
+        watch(&mut world, seed, 42_000);
+        let during = loss(&mut world);
+        for liar in 4..8 {
+            world.inject(Fault::Leave(liar));
+        }
+        watch(&mut world, seed, 60_000);
+        let after = loss(&mut world);
+        println!("seed {seed}: {during} → {after}");
+        assert!(after < 0.05, "seed {seed}: {during} → {after}");
+    });
+}
+
 /// Goal: a crowd that comes to a run and is merged in a hurry has a newcomer's share for as long as it is new.
 #[test]
 fn a_crowd_of_newcomers_does_not_take_over_within_seconds() {

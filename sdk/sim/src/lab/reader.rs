@@ -36,7 +36,7 @@ impl Reader {
                 self.pool.progress(ALONE, lease, done, Millis(u64::MAX));
             }
             self.feed.reported(&progress);
-            let grant = self.pool.grant(ALONE, windows.saturating_mul(LEASE_BATCHES), Millis(u64::MAX));
+            let grant = self.pool.grant(ALONE, windows.saturating_mul(LEASE_BATCHES), 1, Millis(u64::MAX));
             self.feed.grant(grant).expect("the pool grants what exists");
             if let Some(shard) = self.feed.needs() {
                 let bytes = corpus.shards[shard as usize].to_vec();

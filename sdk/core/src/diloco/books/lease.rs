@@ -36,6 +36,25 @@ impl Piece {
         let Self { epoch, shard, start, windows } = self;
         LeaseGrant { lease, epoch, shard, start, windows }
     }
+
+    /// The window after its last one.
+    fn end(&self) -> u64 {
+        u64::from(self.start) + u64::from(self.windows)
+    }
+
+    /// Whether all of `part` is in it.
+    fn holds(&self, part: &Self) -> bool {
+        (self.epoch, self.shard) == (part.epoch, part.shard)
+            && self.start <= part.start
+            && part.end() <= self.end()
+    }
+
+    /// What is left of it before and after `part`, which it holds; either may have no window.
+    fn without(&self, part: &Self) -> [Self; 2] {
+        let before = Self { windows: part.start - self.start, ..*self };
+        let start = part.start + part.windows;
+        [before, Self { start, windows: self.start + self.windows - start, ..*self }]
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,11 +115,11 @@ impl LeasePool {
 
     /// Grants `learner` up to `windows` windows of one shard until `expires`.
     ///
-    /// What came back goes first. Otherwise the learner stays on the shard that it has, so that it
-    /// need not fetch another, or gets the shard that the fewest learners are on.
-    pub fn grant(&mut self, learner: LearnerId, windows: u32, expires: Millis) -> LeaseGrant {
+    /// What came back goes first, where it has `least` windows in a row. Otherwise the learner stays on the shard that
+    /// it has, so that it need not fetch another, or gets the shard that the fewest learners are on.
+    pub fn grant(&mut self, learner: LearnerId, windows: u32, least: u32, expires: Millis) -> LeaseGrant {
         let windows = windows.max(1);
-        let piece = match self.returned.first() {
+        let piece = match self.returned.iter().find(|piece| piece.windows >= least) {
             Some(first) => Piece { windows: first.windows.min(windows), ..*first },
             None => self.fresh(learner, windows),
         };
@@ -128,15 +147,10 @@ impl LeasePool {
         if lease.0 < self.next || windows == 0 {
             return Err(out_of_turn);
         }
-        if let Some(first) = self.returned.first_mut() {
-            if (first.epoch, first.shard, first.start) != (epoch, shard, start) || windows > first.windows {
-                return Err(out_of_turn);
-            }
-            first.start += windows;
-            first.windows -= windows;
-            if first.windows == 0 {
-                self.returned.remove(0);
-            }
+        let piece = Piece { epoch, shard, start, windows };
+        if let Some(at) = self.returned.iter().position(|returned| returned.holds(&piece)) {
+            let rest = self.returned[at].without(&piece);
+            self.returned.splice(at..=at, rest.into_iter().filter(|rest| rest.windows > 0));
             self.regranted_windows += u64::from(windows);
         } else {
             let is_over = self.cursors == self.windows;
@@ -153,7 +167,6 @@ impl LeasePool {
             self.cursors[shard as usize] += windows;
         }
         self.next = lease.0 + 1;
-        let piece = Piece { epoch, shard, start, windows };
         self.held.insert(lease, Held { learner, piece, done: 0, expires });
         Ok(())
     }
@@ -288,109 +301,4 @@ impl LeasePool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ANNE: LearnerId = LearnerId(1);
-    const BERT: LearnerId = LearnerId(2);
-    const END: Millis = Millis(100);
-
-    fn windows(grant: LeaseGrant) -> impl Iterator<Item = (u32, u32, u32)> {
-        (grant.start..grant.start + grant.windows).map(move |w| (grant.epoch, grant.shard, w))
-    }
-
-    #[test]
-    fn grants_each_window_once_an_epoch() {
-        let mut pool = LeasePool::new(vec![7, 0, 5]).unwrap();
-        assert_eq!(pool.epoch(), 0);
-        let mut seen = BTreeSet::new();
-        while seen.len() < 24 {
-            for window in windows(pool.grant(ANNE, 3, END)) {
-                assert!(seen.insert(window), "{window:?} granted twice");
-            }
-        }
-        assert_eq!(seen.iter().filter(|(epoch, ..)| *epoch == 0).count(), 12);
-        assert_eq!(pool.epoch(), 1);
-        assert_eq!(pool.regranted_windows(), 0);
-    }
-
-    #[test]
-    fn a_lost_lease_goes_to_another_without_its_done_part() {
-        let mut pool = LeasePool::new(vec![100]).unwrap();
-        let lost = pool.grant(ANNE, 10, END);
-        pool.progress(ANNE, lost.lease, 4, END);
-        assert_eq!(pool.expire(Millis(99), END), vec![]);
-        let back = pool.expire(Millis(100), END);
-        assert_eq!(back, vec![Returned { learner: ANNE, lease: lost.lease, windows: 6 }]);
-
-        let again = pool.grant(BERT, 4, END);
-        assert_eq!((again.start, again.windows), (4, 4));
-        let rest = pool.grant(BERT, 4, END);
-        assert_eq!((rest.start, rest.windows), (8, 2));
-        assert_eq!(pool.regranted_windows(), 6);
-        assert_eq!(pool.grant(BERT, 4, END).start, 10);
-    }
-
-    #[test]
-    fn only_its_own_leases_are_withdrawn_from_a_learner() {
-        let mut pool = LeasePool::new(vec![100]).unwrap();
-        let [first, second, other] = [ANNE, ANNE, BERT].map(|learner| pool.grant(learner, 10, END));
-        pool.progress(ANNE, second.lease, 3, END);
-        let back = pool.withdraw(ANNE, &[second.lease, other.lease, LeaseId(77)]);
-        assert_eq!(back, vec![Returned { learner: ANNE, lease: second.lease, windows: 7 }]);
-        assert_eq!((pool.leases(ANNE), pool.leases(BERT)), (vec![first.lease], vec![other.lease]));
-    }
-
-    #[test]
-    fn a_stranger_cannot_finish_a_lease() {
-        let mut pool = LeasePool::new(vec![100]).unwrap();
-        let grant = pool.grant(ANNE, 10, END);
-        pool.progress(BERT, grant.lease, 10, Millis(1_000));
-        assert_eq!(pool.remaining(ANNE), 10);
-        assert_eq!(pool.deadline(), Some(END));
-        pool.progress(ANNE, grant.lease, u32::MAX, END);
-        assert_eq!(pool.remaining(ANNE), 0);
-        assert_eq!(pool.deadline(), None);
-    }
-
-    #[test]
-    fn a_number_from_before_a_restart_is_not_given_again() {
-        let mut pool = LeasePool::new(vec![100]).unwrap();
-        let snapshot = pool.clone();
-        let lost = pool.grant(ANNE, 10, END);
-        let mut pool = snapshot;
-        pool.reopen(LeaseId(1 << 32));
-        let grant = pool.grant(ANNE, 10, END);
-        assert_eq!((grant.lease, grant.start), (LeaseId(1 << 32), lost.start));
-        pool.reopen(LeaseId(5));
-        assert_eq!(pool.expire(END, Millis(150)), [], "its time starts anew");
-        assert_eq!(pool.deadline(), Some(Millis(150)));
-        assert_eq!(pool.grant(ANNE, 10, END).lease, LeaseId((1 << 32) + 1));
-    }
-
-    #[test]
-    fn a_grant_of_a_tape_keeps_its_number_which_is_not_given_again() {
-        let mut pool = LeasePool::new(vec![100]).unwrap();
-        let lease = LeaseId(7);
-        let grant = LeaseGrant { lease, epoch: 0, shard: 0, start: 0, windows: 10 };
-        assert_eq!(pool.regrant(ANNE, grant), Ok(()));
-        let again = LeaseGrant { start: 10, ..grant };
-        assert_eq!(pool.regrant(BERT, again), Err(LeaseError::OutOfTurn { lease }));
-        assert_eq!(pool.grant(BERT, 10, END).lease, LeaseId(8));
-    }
-
-    #[test]
-    fn learners_spread_over_shards_and_stay() {
-        let mut pool = LeasePool::new(vec![100, 100]).unwrap();
-        assert_eq!(pool.grant(ANNE, 5, END).shard, 0);
-        assert_eq!(pool.grant(BERT, 5, END).shard, 1);
-        assert_eq!(pool.grant(ANNE, 5, END).shard, 0);
-        assert_eq!(pool.grant(BERT, 5, END).shard, 1);
-    }
-
-    #[test]
-    fn no_windows_is_an_error() {
-        assert_eq!(LeasePool::new(vec![]), Err(LeaseError::NoWindows));
-        assert_eq!(LeasePool::new(vec![0, 0]), Err(LeaseError::NoWindows));
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
+use crate::diloco::speed::lower_median;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
 /// All that the run knows of its learners, past and present.
@@ -26,6 +27,9 @@ pub struct Ledger {
     /// What a learner may count beyond its leases, since it may have had some of a process that was lost.
     #[serde(skip)]
     slack_tokens: u64,
+    /// The median of the paces that were known at the last restart, 0 if there were none.
+    #[serde(skip)]
+    pace_before: f64,
 }
 
 /// A ledger as a snapshot has it: without what follows from the accounts.
@@ -45,7 +49,15 @@ impl From<Stored> for Ledger {
         let strangers =
             accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
         let strangers = strangers.collect();
-        Self { fragment_lens, accounts, identities, strangers, tokens_merged, slack_tokens: 0 }
+        Self {
+            fragment_lens,
+            accounts,
+            identities,
+            strangers,
+            tokens_merged,
+            slack_tokens: 0,
+            pace_before: 0.0,
+        }
     }
 }
 
@@ -159,6 +171,13 @@ impl Ledger {
         (tokens > 0 && ms > 0).then(|| tokens as f64 / ms as f64)
     }
 
+    /// How many tokens of a learner were merged in a millisecond before the syncer was started anew: the median of
+    /// those who were known, 0 if nobody was.
+    #[must_use]
+    pub(in crate::diloco) fn pace_before(&self) -> f64 {
+        self.pace_before
+    }
+
     /// Notes that an update of `learner` of so many `tokens` is merged that came `after_ms` after the one before it on
     /// its fragment, if there was one.
     pub(super) fn note_merged(&mut self, learner: LearnerId, tokens: u64, after_ms: Option<u64>) {
@@ -262,6 +281,9 @@ impl Ledger {
     /// and lets each learner, also one whose enrolment was lost, count so many tokens more than were leased to it.
     pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
         self.slack_tokens = tokens;
+        let longest_ms = self.accounts.keys().map(|&learner| self.merged_ms(learner)).max().unwrap_or(0);
+        let known = self.accounts.keys().filter(|&&learner| !self.is_newcomer(learner, longest_ms));
+        self.pace_before = lower_median(known.filter_map(|&learner| self.pace(learner)));
         for account in self.accounts.values_mut() {
             account.updates = account.fates.total();
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);

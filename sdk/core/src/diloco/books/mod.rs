@@ -168,10 +168,11 @@ impl Books {
     /// How many of the `tokens` that the present process of `learner` says it has trained on are believed, if it can
     /// train on so many in a millisecond: no more than in the time since it said so before. What is left over is
     /// believed as time passes. Nobody knows how much time that is after a restart of the syncer, nor of one that
-    /// has not begun.
+    /// has not begun: then it is as much as a lease lasts.
     fn believed(&mut self, now: Millis, learner: LearnerId, tokens: u64, tokens_per_ms: f64) -> u64 {
-        let Some(before) = self.reported.insert(learner, now) else { return tokens };
-        let more = SPEED_SLACK * tokens_per_ms * now.since(before) as f64;
+        let before = self.reported.insert(learner, now);
+        let passed_ms = before.map_or(self.terms.lease_ms, |before| now.since(before));
+        let more = SPEED_SLACK * tokens_per_ms * passed_ms as f64;
         tokens.min(self.ledger.reported(learner).saturating_add(more as u64))
     }
 
@@ -218,11 +219,16 @@ impl Books {
         // A grant ends with its shard, so that it may take several to have a batch at all.
         let enough = wanted.div_ceil(2).max(batch);
         let mut grants = Vec::new();
-        while held < enough
-            && self.leases.leases(learner).len() < LEASES_HELD_MAX
-            && self.supplies.may_lease(now, learner, speed, lease_ms)
-        {
-            let grant = self.leases.grant(learner, wanted - held, now.after(lease_idle_ms_max));
+        while held < enough && self.supplies.may_lease(now, learner, speed, lease_ms) {
+            let more = LEASES_HELD_MAX.saturating_sub(self.leases.leases(learner).len()) as u32;
+            if more == 0 {
+                break;
+            }
+            // Others may have left pieces of a window each: half of the leases take what comes, and with the rest there
+            // is a batch.
+            let is_choosy = more <= LEASES_HELD_MAX as u32 / 2;
+            let least = if is_choosy { batch.saturating_sub(held).div_ceil(more) } else { 1 };
+            let grant = self.leases.grant(learner, wanted - held, least, now.after(lease_idle_ms_max));
             held += grant.windows;
             self.supplies.add(learner, grant.windows);
             self.ledger.lease(learner, u64::from(grant.windows) * u64::from(context));

@@ -87,6 +87,32 @@ fn what_is_lost_comes_back_and_is_granted_again() {
     assert_eq!(books.restart(bert), [], "nothing is left to come back");
 }
 
+/// Whoever comes and goes may leave pieces of a window each, and nobody may hold more than so many leases.
+#[test]
+fn pieces_smaller_than_a_batch_starve_nobody() {
+    let mut books = books();
+    let [anne, bert] = [1, 2].map(|identity| enrol(&mut books, identity));
+    assert_eq!(books.grant(Millis(0), anne, &Speed { batch: 4, ..SPEED })[0].windows, 40);
+    books.release(anne);
+    let slow = Speed { step_ms: 3.6e6, step_ms_least: 3.6e6, batch: 1 };
+    for _ in 0..40 {
+        books.grant(Millis(0), anne, &slow);
+        books.release(anne);
+    }
+    books.grant(Millis(0), bert, &Speed { batch: 64, ..SPEED });
+    assert!(books.leases.remaining(bert) >= 64, "{}", books.leases.remaining(bert));
+}
+
+/// Also once the syncer has restarted, and knows no moment of before.
+#[test]
+fn a_restart_lets_nobody_say_more_than_a_lease_holds() {
+    let mut books = books();
+    let anne = enrol(&mut books, 1);
+    books.grant(Millis(0), anne, &SPEED);
+    books.report(Millis(0), anne, &progress(u64::MAX, vec![]), 0.01, true);
+    assert_eq!(books.ledger.reported(anne), 20, "a lease of 1 s at a hundredth of a token, and twice that");
+}
+
 #[test]
 fn a_word_for_what_is_trained_is_believed_as_far_as_time_allows() {
     let mut books = books();

@@ -84,3 +84,10 @@ fn a_dropped_learner_stays_away_until_its_time_has_come() {
     roster.pace(ANNE, Share::FULL);
     assert!(!roster.is_reined(ANNE));
 }
+
+#[test]
+fn no_word_on_ones_speed_allows_a_longer_silence_than_a_hidden_page() {
+    let roster = roster(&[(ANNE, 3_600_000.0)]);
+    assert_eq!(roster.silent(Millis(9_999)), []);
+    assert_eq!((roster.silent(Millis(10_000)), roster.deadline()), (vec![conn(ANNE)], Some(Millis(10_000))));
+}

@@ -64,12 +64,11 @@ impl Rounds {
 
     /// Steps that `learner` can have taken on this fragment since some of it were last counted.
     ///
-    /// After a restart of the syncer nobody knows how long that is; then it is as many as its leases hold.
+    /// After a restart of the syncer nobody knows how long that is; then it is as long as leases last.
     fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
-        let steps = match self.counted.get(&learner) {
-            Some(since) => (SPEED_SLACK * now.since(*since) as f64 / standing.step_ms_least) as u64,
-            None => standing.unmerged_tokens / standing.step_tokens.max(1),
-        };
+        let since = self.counted.get(&learner);
+        let passed_ms = since.map_or(self.terms.lease_ms, |since| now.since(*since));
+        let steps = (SPEED_SLACK * passed_ms as f64 / standing.step_ms_least) as u64;
         steps.saturating_add(u64::from(self.terms.sync_every))
     }
 

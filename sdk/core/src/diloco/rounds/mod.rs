@@ -49,6 +49,8 @@ pub struct RoundTerms {
     pub sync_every: u32,
     /// Whether an update can be merged later than it was asked for: see `ApplyPolicy::is_additive`.
     pub is_additive: bool,
+    /// How long a lease lasts, in milliseconds.
+    pub lease_ms: u64,
     /// When a round is over.
     pub quorum: QuorumPolicy,
     /// How updates are merged.

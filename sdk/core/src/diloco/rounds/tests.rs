@@ -36,6 +36,7 @@ fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
         inner: spec.inner,
         sync_every: spec.exchange.sync_every,
         is_additive: apply.is_additive(),
+        lease_ms: 1_000,
         quorum: QuorumPolicy::default(),
         merge: MergeRule::Radial,
         influence: Influence::default(),
@@ -253,6 +254,17 @@ fn tokens_count_as_far_as_they_can_have_been_trained() {
     check(Standing { unmerged_tokens: 0, ..TRUSTED }, Err(Fate::Refused(Refusal::Unleased)));
     // In 10 ms one that takes 10 ms a step takes 2 with the slack, and 6 more are always believed.
     check(Standing { step_ms_least: 10.0, ..TRUSTED }, Ok(64));
+}
+
+/// Goal: a restart of the syncer counts no more for anyone than it can have trained on a lease.
+#[test]
+fn after_a_restart_no_more_counts_than_a_lease_lasts() {
+    let (mut rounds, verifier) = fragment();
+    rounds.launch(Millis(0), launch(4, &[ANNE]));
+    let update = update(&rounds, &verifier, 4, 0.1);
+    let slow = Standing { step_ms_least: 2_000.0, ..TRUSTED };
+    let answered = rounds.answer(Millis(10), ANNE, update, &slow);
+    assert_eq!(answered.map(|answered| answered.tokens), Ok(56), "a step in a second with the slack, and 6");
 }
 
 /// Or strangers who come and go would fill the memory of each fragment.

@@ -98,6 +98,7 @@ impl SyncerConfig {
             inner: spec.inner,
             sync_every: spec.exchange.sync_every,
             is_additive: spec.exchange.apply.is_additive(),
+            lease_ms: self.lease_ms,
             quorum: self.quorum,
             merge: self.merge,
             influence: self.influence,

@@ -1,6 +1,7 @@
 //! What a peer that lies can do to a run: peers that say whatever a test has them say.
 
 mod flood;
+mod reach;
 
 use std::collections::BTreeMap;
 

@@ -321,17 +321,21 @@ impl Syncer {
     /// The shortest time in which `learner` is believed to take a step where tokens are counted, in milliseconds: so
     /// that it counts as much as eight of the median of the others who are known, and slowly for more. What it counted
     /// for so far does not enter, for that may have been its word. While nobody else is known, its word counts as far
-    /// as that of the others allows.
+    /// as that of the others allows, and after a restart as far as the pace of before it does, its own or the others'.
     pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
         let by_word = self.roster.step_ms_counted(now, learner);
         let pace = |other| self.ledger().pace(other).filter(|_| !self.is_newcomer(other));
         let others = self.roster.live().filter(|&other| other != learner);
-        let median = lower_median(others.filter_map(pace));
-        if median <= 0.0 {
+        let (median, before) = (lower_median(others.filter_map(pace)), self.ledger().pace_before());
+        let most = if median > 0.0 {
+            let probations = self.ledger().merged_ms(learner) as f64 / PROBATION_MS as f64;
+            PACE_RATIO_MAX * median * probations.max(1.0).sqrt()
+        } else if before > 0.0 {
+            let own = self.ledger().pace(learner).unwrap_or(0.0);
+            (PACE_RATIO_MAX * before).max(SPEED_SLACK * own)
+        } else {
             return by_word;
-        }
-        let probations = self.ledger().merged_ms(learner) as f64 / PROBATION_MS as f64;
-        let most = PACE_RATIO_MAX * median * probations.max(1.0).sqrt();
+        };
         by_word.max(SPEED_SLACK * self.step_tokens(learner) as f64 / most)
     }
 
