@@ -116,6 +116,12 @@ fn what_is_missing_or_damaged_is_named() {
     };
     without("run.json", "run.json");
     without("tape.sqlite", "tape.sqlite");
+    // What learners sent is no new run either.
+    let aside = folder.join("aside-too");
+    fs::rename(folder.join("snapshots"), &aside).unwrap();
+    without("tape.sqlite", "tape.sqlite");
+    fs::remove_dir_all(folder.join("snapshots")).unwrap_or_default();
+    fs::rename(&aside, folder.join("snapshots")).unwrap();
     let newest = |ending: &str, sub: &str| {
         let paths = fs::read_dir(folder.join(sub)).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| path.extension().is_some_and(|found| found == ending)).max().unwrap()

@@ -23,7 +23,7 @@ use crate::status::{Carried, Facts};
 use crate::store::{
     FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, fit, random_u64, write_private,
 };
-use crate::tape::{Writer, recover};
+use crate::tape::{Writer, has_bodies, recover};
 
 pub(crate) use checks::alert_terms;
 
@@ -187,6 +187,10 @@ impl<'a> Plan<'a> {
                 let tape = Writer::start(&store, record.run, random_u64()?, false, config.keep.0)?;
                 let syncer = Syncer::restore(record, &layout, syncer_config, states, unix_s());
                 (syncer.map_err(internal)?, carried, tape)
+            }
+            (_, None) if has_bodies(&store) => {
+                let why = "it is missing, and with it what the files in bodies/ are part of: put it back";
+                return Err(ServerError::DirCorrupt { path: store.tape_path(), why: why.into() });
             }
             (_, None) => {
                 let beginning = match beginning {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,12 +29,18 @@ pub struct Snapshot {
     pub carried: Carried,
 }
 
-/// The `__metadata__` entry that holds all but the tensors; safetensors knows only texts there.
+/// The tensor of bytes that holds all but the fragments, as JSON: a header of safetensors ends at 100 MB, and a run may
+/// have had more contributors. In snapshots of former versions it is the `__metadata__` entry of this name.
 const META: &str = "archipelago";
 
-/// The `__metadata__` entry with the checksum of that text: SHA-256, in hexadecimal. Snapshots of former versions have
-/// none.
+/// The `__metadata__` entry with the checksum of that text: SHA-256, in hexadecimal. Old snapshots have none.
 const META_SHA256: &str = "archipelago-sha256";
+
+/// What is wrong where a byte of the fragments was changed.
+const CHANGED: &str = "its tensors do not match their checksum";
+
+/// Bytes that are read at once where nothing is kept of them.
+const PIECE_BYTES: usize = 1 << 16;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,30 +57,90 @@ struct Meta {
 }
 
 impl Meta {
-    /// Reads the texts of the header.
-    fn of<'a>(entries: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self, String> {
+    /// Reads it, from the texts of the header or from what `tensor` gives.
+    fn of<'a>(
+        entries: impl IntoIterator<Item = (&'a String, &'a String)>,
+        tensor: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<Self, String> {
         let mut entries: BTreeMap<&str, &str> =
             entries.into_iter().map(|(key, text)| (&**key, &**text)).collect();
-        let meta = entries.remove(META).ok_or_else(|| format!("no {META} entry in its header"))?;
-        if entries.remove(META_SHA256).is_some_and(|sha256| sha256 != hex(&Sha256::digest(meta))) {
+        let meta = entries.remove(META).map(|text| text.as_bytes().to_owned()).map_or_else(tensor, Ok)?;
+        if entries.remove(META_SHA256).is_some_and(|sha256| sha256 != hex(&Sha256::digest(&meta))) {
             return Err(format!("its {META} entry does not match its checksum"));
         }
         if let Some(entry) = entries.keys().next() {
             return Err(format!("nobody wrote the entry {entry:?} of its header"));
         }
-        serde_json::from_str(meta).map_err(|error| format!("its {META} entry: {error}"))
+        serde_json::from_slice(&meta).map_err(|error| format!("its {META} entry: {error}"))
     }
 }
 
-/// What a file of safetensors begins with, but for its tensors.
+/// What a file of safetensors begins with.
 #[derive(Deserialize)]
 struct Head {
     #[serde(rename = "__metadata__")]
     metadata: Option<BTreeMap<String, String>>,
+    #[serde(flatten)]
+    tensors: BTreeMap<String, Place>,
+}
+
+/// Where a tensor is, in bytes after the header.
+#[derive(Clone, Copy, Deserialize)]
+struct Place {
+    data_offsets: [u64; 2],
+}
+
+/// A file of which no more is read than is asked for.
+struct Opened {
+    file: File,
+    head: Head,
+    /// Where the tensors begin, in bytes.
+    start: u64,
+}
+
+impl Opened {
+    fn open(path: &Path) -> Result<Self, String> {
+        let mut file = File::open(path).map_err(text)?;
+        let len = file.metadata().map_err(text)?.len();
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(text)?;
+        let length = u64::from_le_bytes(length);
+        if length > len {
+            return Err("its header is longer than the file".into());
+        }
+        let head = serde_json::from_reader((&file).take(length)).map_err(|error| error.to_string())?;
+        Ok(Self { file, head, start: size_of::<u64>() as u64 + length })
+    }
+
+    /// The bytes of a tensor, to be read once.
+    fn tensor(&self, name: &str) -> Result<impl Read + use<'_>, String> {
+        let place = self.head.tensors.get(name).ok_or_else(|| format!("it has no tensor {name}"))?;
+        let [from, to] = place.data_offsets;
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(self.start.saturating_add(from))).map_err(text)?;
+        Ok(file.take(to.saturating_sub(from)))
+    }
+
+    fn meta(&self) -> Result<Meta, String> {
+        let read = || {
+            let mut bytes = Vec::new();
+            self.tensor(META)?.read_to_end(&mut bytes).map_err(text)?;
+            Ok(bytes)
+        };
+        Meta::of(self.head.metadata.iter().flatten(), read)
+    }
+}
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
 }
 
 /// The tensors of a fragment.
 const PARTS: [&str; 3] = ["theta", "hat", "momentum"];
+
+fn name(fragment: usize, part: &str) -> String {
+    format!("fragment.{fragment}.{part}")
+}
 
 impl Snapshot {
     /// Writes the file, unsynced.
@@ -85,7 +151,7 @@ impl Snapshot {
             for (part, values) in PARTS.iter().zip([&state.theta, &state.hat, &state.momentum]) {
                 let values = Values { shape: [values.len()], values };
                 sha.update(values.data());
-                tensors.push((format!("fragment.{p}.{part}"), values));
+                tensors.push((name(p, part), Kept::Values(values)));
             }
         }
         let meta = Meta {
@@ -95,41 +161,56 @@ impl Snapshot {
             carried: self.carried.clone(),
             sha256: hex(&sha.finalize()),
         };
-        let meta = serde_json::to_string(&meta).expect("plain data");
+        let meta = serde_json::to_vec(&meta).expect("plain data");
         let sha256 = hex(&Sha256::digest(&meta));
-        let meta = [(META.to_owned(), meta), (META_SHA256.to_owned(), sha256)].into_iter().collect();
-        safetensors::serialize_to_file(tensors, Some(meta), path).map_err(std::io::Error::other)
+        tensors.push((META.to_owned(), Kept::Bytes { shape: [meta.len()], bytes: &meta }));
+        let entries = [(META_SHA256.to_owned(), sha256)].into_iter().collect();
+        safetensors::serialize_to_file(tensors, Some(entries), path).map_err(std::io::Error::other)
     }
 
     /// The run of the snapshot in a file and the last row of the tape that is in it, without its tensors; the error
     /// says what is wrong.
     pub(crate) fn peek(path: &Path) -> Result<(RunId, u64), String> {
-        let text = |error: std::io::Error| error.to_string();
-        let mut file = File::open(path).map_err(text)?;
-        let len = file.metadata().map_err(text)?.len();
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(text)?;
-        let length = u64::from_le_bytes(length);
-        if length > len {
-            return Err("its header is longer than the file".into());
-        }
-        let head: Head = serde_json::from_reader(file.take(length)).map_err(|error| error.to_string())?;
-        let meta = Meta::of(head.metadata.iter().flatten())?;
+        let meta = Opened::open(path)?.meta()?;
         Ok((meta.record.run, meta.seq))
+    }
+
+    /// Compares all of a file with its checksums and keeps nothing of it: the run that it is of, or what is wrong.
+    pub(super) fn check(path: &Path) -> Result<RunId, String> {
+        let opened = Opened::open(path)?;
+        let meta = opened.meta()?;
+        let mut sha = Sha256::new();
+        let mut piece = vec![0; PIECE_BYTES];
+        for p in 0..meta.versions.len() {
+            for part in PARTS {
+                let mut tensor = opened.tensor(&name(p, part))?;
+                loop {
+                    match tensor.read(&mut piece).map_err(text)? {
+                        0 => break,
+                        len => sha.update(&piece[..len]),
+                    }
+                }
+            }
+        }
+        if hex(&sha.finalize()) == meta.sha256 { Ok(meta.record.run) } else { Err(CHANGED.into()) }
     }
 
     /// Reads and checks a file; the error says what is wrong with it.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| error.to_string())?;
-        let Meta { seq, record, versions, carried, sha256 } = Meta::of(header.metadata().iter().flatten())?;
-
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
+        let tensor = || match tensors.tensor(META) {
+            Ok(meta) => Ok(meta.data().to_owned()),
+            Err(error) => Err(format!("{META}: {error}")),
+        };
+        let meta = Meta::of(header.metadata().iter().flatten(), tensor)?;
+        let Meta { seq, record, versions, carried, sha256 } = meta;
         let mut sha = Sha256::new();
         let mut states = Vec::new();
         for (p, version) in versions.into_iter().enumerate() {
             let mut read = |part: &str| {
-                let name = format!("fragment.{p}.{part}");
+                let name = name(p, part);
                 let tensor = tensors.tensor(&name).map_err(|error| format!("{name}: {error}"))?;
                 if tensor.dtype() != Dtype::F32 {
                     return Err(format!("{name} is not f32"));
@@ -144,9 +225,45 @@ impl Snapshot {
             states.push(FragmentState { version, theta, hat, momentum });
         }
         if hex(&sha.finalize()) != sha256 {
-            return Err("its tensors do not match their checksum".into());
+            return Err(CHANGED.into());
         }
         Ok(Self { seq, record, states, carried })
+    }
+}
+
+/// What is kept in a file.
+enum Kept<'a> {
+    Values(Values<'a>),
+    Bytes { shape: [usize; 1], bytes: &'a [u8] },
+}
+
+impl View for Kept<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Self::Values(values) => values.dtype(),
+            Self::Bytes { .. } => Dtype::U8,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Values(values) => values.shape(),
+            Self::Bytes { shape, .. } => shape,
+        }
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Values(values) => values.data(),
+            Self::Bytes { bytes, .. } => (*bytes).into(),
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        match self {
+            Self::Values(values) => values.data_len(),
+            Self::Bytes { bytes, .. } => bytes.len(),
+        }
     }
 }
 

@@ -8,9 +8,6 @@ use archipelago_core::wire::RunId;
 use super::{Snapshot, Store, disk, is_there, or_remove, publish};
 use crate::errors::ServerError;
 
-/// Snapshots kept: the newest, and the one before in case the newest is damaged.
-const SNAPSHOTS_KEPT: usize = 2;
-
 impl Store {
     /// The newest snapshot that is whole; damaged ones are passed over with a warning.
     ///
@@ -70,7 +67,7 @@ impl Store {
         Ok(self.snapshots()?.iter().filter_map(wrong).collect())
     }
 
-    /// Writes `snapshot` as the newest and removes all but the newest two.
+    /// Writes `snapshot` as the newest and removes all but that and the newest before it that is whole.
     ///
     /// # Errors
     /// `Disk`: it cannot be written; what was there before still is.
@@ -82,7 +79,9 @@ impl Store {
         let partial = folder.join(format!("{next:08}.partial"));
         let written = snapshot.write(&partial).map_err(disk("write", &partial));
         or_remove(written.and_then(|()| publish(&partial, &path)), &partial)?;
-        for old in before.iter().rev().skip(SNAPSHOTS_KEPT - 1) {
+        let is_whole = |path: &&PathBuf| Snapshot::check(path).is_ok_and(|run| run == snapshot.record.run);
+        let keep = before.iter().rev().find(is_whole);
+        for old in before.iter().filter(|&old| Some(old) != keep) {
             fs::remove_file(old).map_err(disk("remove", old))?;
         }
         Ok(path)

@@ -5,13 +5,18 @@ use std::path::Path;
 use archipelago_core::diloco::MergeOutcome;
 use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
 
-use super::bodies::{LENGTH_BYTES, Reader};
+use super::bodies::{LENGTH_BYTES, Reader, segments};
 use super::{Place, Row, Rows, RowsError};
 use crate::errors::ServerError;
 use crate::store::{Manifest, Snapshot, Store, disk, is_of_the_disk};
 
 /// The folder of the bodies in it.
 pub(super) const BODIES: &str = "bodies";
+
+/// Whether there is anything in the folder that learners sent, which only a run with a tape has.
+pub fn has_bodies(store: &Store) -> bool {
+    segments(&store.dir().join(BODIES)).is_ok_and(|segments| !segments.is_empty())
+}
 
 /// Takes a run from `snapshot`, or from its beginning, to where its tape ends, and gives the number of the last row.
 ///

@@ -237,3 +237,46 @@ async fn a_disk_that_hangs_is_told_of() {
     learner.merge().await;
     server.stop().await;
 }
+
+/// Goal: a snapshot is whole for as many identities as a run remembers, with the longest names that there are.
+#[tokio::test]
+async fn a_full_ledger_is_saved_and_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let run = train(&server).await.run;
+    server.stop().await;
+    let store = Store::look(dir.path());
+    let mut snapshot = store.latest(run).unwrap().unwrap();
+    let mut ledger = serde_json::to_value(&snapshot.record.ledger).unwrap();
+    let accounts = ledger["accounts"].as_object_mut().unwrap();
+    let mut one = accounts["1"].clone();
+    (one["name"], one["device"]) = ("\u{1}".repeat(64).into(), "\u{1}".repeat(64).into());
+    let most = archipelago_core::diloco::syncer::SyncerConfig::default().identities_max;
+    for id in 2..=most {
+        one["identity"] = serde_json::to_value(u128::from(id).to_be_bytes()).unwrap();
+        accounts.insert(id.to_string(), one.clone());
+    }
+    snapshot.record.ledger = serde_json::from_value(ledger).unwrap();
+    let path = store.save(&snapshot).unwrap();
+    assert!(fs::metadata(path).unwrap().len() > 100_000_000, "more than a header holds");
+    assert_eq!(store.latest(run).unwrap().unwrap().record.ledger.len(), most as usize);
+}
+
+/// Goal: to write a snapshot removes no whole one for the sake of one that is damaged.
+#[tokio::test]
+async fn a_damaged_snapshot_costs_no_whole_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(config(dir.path())).await;
+    let run = train(&server).await.run;
+    server.stop().await;
+    let damaged = snapshots(dir.path()).pop().unwrap();
+    let mut bytes = fs::read(&damaged).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(damaged, bytes).unwrap();
+    let store = Store::look(dir.path());
+    let good = store.latest(run).unwrap().unwrap();
+    fs::remove_file(store.save(&good).unwrap()).unwrap();
+    assert_eq!(store.latest(run).unwrap(), Some(good));
+    assert_eq!(snapshots(dir.path()).len(), 1, "and the damaged one is gone");
+}
