@@ -9,7 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Time without any progress after which a peer is given up.
+/// Time after which a peer is given up that takes nothing of what it is sent, or has not sent all of its request.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// A timer that begins with the first wait and ends with any progress.
@@ -44,16 +44,18 @@ impl Stall {
     }
 }
 
-/// The body of a request that is given up once nothing of it comes for too long.
+/// The body of a request that is given up if it is not there in time, also where it comes a byte now and then.
 #[derive(Debug)]
 pub(super) struct Coming<B> {
     body: B,
-    stall: Stall,
+    max: Duration,
+    /// From the first wait on.
+    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> Coming<B> {
     pub(super) fn new(body: B, max: Duration) -> Self {
-        Self { body, stall: Stall::new(max) }
+        Self { body, max, end: None }
     }
 }
 
@@ -68,11 +70,16 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, io::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        self.stall.watch(context, polled).map(|watched| match watched {
-            Ok(frame) => frame.map(|frame| frame.map_err(io::Error::other)),
-            Err(stalled) => Some(Err(stalled)),
-        })
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)));
+        }
+        let max = self.max;
+        let end = self.end.get_or_insert_with(|| Box::pin(sleep(max)));
+        if end.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        end.as_mut().reset(Instant::now() + max);
+        Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the request takes too long"))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -149,26 +156,39 @@ mod tests {
 
     const MAX: Duration = Duration::from_secs(1);
 
-    /// Nothing ever comes of it.
-    struct Never;
+    /// A byte comes of it now and then, for ever, or nothing at all.
+    struct Dripping(Option<tokio::time::Interval>);
 
-    impl Body for Never {
+    impl Body for Dripping {
         type Data = &'static [u8];
         type Error = Infallible;
 
         fn poll_frame(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<&'static [u8]>, Infallible>>> {
-            Poll::Pending
+            match &mut self.0 {
+                Some(drips) => drips.poll_tick(context).map(|_| Some(Ok(Frame::data(&b"."[..])))),
+                None => Poll::Pending,
+            }
         }
     }
 
     #[tokio::test]
-    async fn a_body_of_which_nothing_comes_is_given_up() {
-        let mut coming = Coming::new(Never, MAX);
-        let frame = std::future::poll_fn(|context| Pin::new(&mut coming).poll_frame(context)).await;
-        assert!(matches!(frame, Some(Err(error)) if error.kind() == io::ErrorKind::TimedOut));
+    async fn a_body_that_is_not_there_in_time_is_given_up() {
+        for (drips, is_some) in [(None, false), (Some(tokio::time::interval(MAX / 20)), true)] {
+            let mut coming = Coming::new(Dripping(drips), MAX);
+            let (began, mut frames) = (Instant::now(), 0);
+            let error = loop {
+                match std::future::poll_fn(|context| Pin::new(&mut coming).poll_frame(context)).await {
+                    Some(Ok(_)) => frames += 1,
+                    Some(Err(error)) => break error,
+                    None => panic!("it has no end"),
+                }
+                assert!(began.elapsed() < 20 * MAX, "{frames} came");
+            };
+            assert_eq!((error.kind(), frames > 1), (io::ErrorKind::TimedOut, is_some));
+        }
     }
 
     #[tokio::test]

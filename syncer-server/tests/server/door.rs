@@ -47,7 +47,10 @@ async fn a_header_a_byte_a_second_is_not_waited_for() {
     let server = Server::start(config(dir.path())).await;
     let mut slow = TcpStream::connect(server.address).await.unwrap();
     let mut silent = TcpStream::connect(server.address).await.unwrap();
-    let (mut answer, mut nothing) = (Vec::new(), Vec::new());
+    // One that was answered, and asks nothing more.
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let (mut answer, mut nothing, mut one) = (Vec::new(), Vec::new(), Vec::new());
     let drip = async {
         for byte in b"GET /v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ".iter().cycle() {
             sleep(Duration::from_millis(200)).await;
@@ -61,7 +64,8 @@ async fn a_header_a_byte_a_second_is_not_waited_for() {
     // Whether the end is polite or a reset depends on what was still under way.
     drop(timeout(PATIENCE, slow.read_to_end(&mut answer)).await.expect("nothing more comes"));
     drop(timeout(PATIENCE, silent.read_to_end(&mut nothing)).await.expect("nothing comes"));
-    assert!(nothing.is_empty());
+    drop(timeout(PATIENCE, idle.read_to_end(&mut one)).await.expect("it is closed"));
+    assert!(nothing.is_empty() && one.starts_with(b"HTTP/1.1 200 "));
     assert_eq!(server.http("GET /healthz").await.0, 200);
     server.stop().await;
 }
