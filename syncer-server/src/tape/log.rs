@@ -21,7 +21,7 @@ pub(super) fn last(db: &Connection) -> Result<u64, rusqlite::Error> {
 /// Adds `entries`, and forgets all but the newest [`LOG_MAX`] lines.
 pub(super) fn append(change: &Transaction<'_>, entries: &[LogEntry]) -> Result<(), rusqlite::Error> {
     let Some(newest) = entries.last() else { return Ok(()) };
-    let mut insert = change.prepare("INSERT OR REPLACE INTO log VALUES (?1, ?2, ?3)")?;
+    let mut insert = change.prepare_cached("INSERT OR REPLACE INTO log VALUES (?1, ?2, ?3)")?;
     for entry in entries {
         let data = serde_json::to_string(&entry.what).expect("plain data");
         insert.execute(params![entry.seq as i64, entry.at_ms as i64, data])?;

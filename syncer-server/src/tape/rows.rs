@@ -198,7 +198,7 @@ impl Rows {
         }
         let mut chain = self.chain;
         {
-            let mut insert = change.prepare("INSERT INTO tape VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+            let mut insert = change.prepare_cached("INSERT INTO tape VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
             for row in rows {
                 let data = serde_json::to_string(&row.entry).expect("plain data");
                 chain = link(&chain, row.seq, row.at_ms, data.as_bytes(), row.place);
@@ -346,7 +346,8 @@ fn parse(raw: &rusqlite::Row<'_>, after: u64) -> Result<(Row, String, Chain), Ro
 }
 
 fn meta(db: &Connection, key: &str) -> Result<Option<String>, RowsError> {
-    Ok(db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).optional()?)
+    let mut select = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    Ok(select.query_row([key], |row| row.get(0)).optional()?)
 }
 
 fn set_if_absent(change: &Transaction<'_>, key: &str, value: &str) -> Result<(), RowsError> {
