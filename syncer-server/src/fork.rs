@@ -29,7 +29,7 @@ pub struct Forked {
 }
 
 /// Begins a new run in `args.to` with the model, the outer optimiser's momentum and the books that the run in
-/// `args.dir` had after decision `args.at`. It is neither paused nor complete, and its curves begin anew.
+/// `args.folder` had after decision `args.at`. It is neither paused nor complete, and its curves begin anew.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or none of its snapshots is whole.
@@ -39,7 +39,7 @@ pub struct Forked {
 /// - `Config`: there is no such decision.
 /// - `System`: the system gives no random numbers.
 pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
-    let recording = Recording::open(&args.dir)?;
+    let recording = Recording::open(args.folder.path())?;
     vacant(&args.to)?;
     let Replayed { last, recovery, .. } = recording.play(args.at, |_, _| Ok(()))?;
     if last != args.at && args.at != u64::MAX {

@@ -84,9 +84,9 @@ pub mod welcome;
 pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
-    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, ForkArgs, InviteArgs, InviteOrder,
-    OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig, TableArgs,
-    TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
+    AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, FolderArgs, ForkArgs, InviteArgs,
+    InviteOrder, OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig,
+    TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
@@ -101,7 +101,7 @@ pub use report::{Reports, report};
 pub use sample::{Written, sample};
 pub use status::ServerStatus;
 pub use store::Store;
-pub use tape::{Member, ReplayedMerge};
+pub use tape::{Member, ReplayedMerge, Undone};
 
 use std::future::Future;
 use std::sync::Arc;

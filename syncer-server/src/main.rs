@@ -119,11 +119,12 @@ async fn start_house(
 }
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
-    let exported = export(&args.dir, &args.out, args.dtype, args.licence.as_deref(), args.overwrite)?;
+    let dir = args.folder.path();
+    let exported = export(dir, &args.out, args.dtype, args.licence.as_deref(), args.overwrite)?;
     let (out, tensorboard) = (&*args.out, args.tensorboard.as_deref());
     // Learners were promised that nobody is told their names.
-    let hides_names = args.hide_names || hides_names(&args.dir);
-    report(&args.dir, Reports { out, tensorboard, hides_names })?;
+    let hides_names = args.hide_names || hides_names(dir);
+    report(dir, Reports { out, tensorboard, hides_names })?;
     match args.json {
         true => say(&serde_json::to_string(&exported).expect("plain data")),
         false => say(&format!("wrote {} parameters to {}", exported.params, exported.out.display())),

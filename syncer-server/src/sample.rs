@@ -33,8 +33,8 @@ pub struct Written {
 /// Tokens after which those before them are not made text once more.
 const SPELT_MAX: usize = 256;
 
-/// Lets the model of the newest snapshot in `args.dir` go on with `args.prompt`. `show` gets the text piece by piece,
-/// as soon as it is whole letters, and ends it with an error.
+/// Lets the model of the newest snapshot in `args.folder` go on with `args.prompt`. `show` gets the text piece by
+/// piece, as soon as it is whole letters, and ends it with an error.
 ///
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
@@ -46,7 +46,7 @@ pub fn sample(
     args: &SampleArgs,
     mut show: impl FnMut(&str) -> std::io::Result<()>,
 ) -> Result<Written, ServerError> {
-    let dir: &Path = &args.dir;
+    let dir: &Path = args.folder.path();
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;

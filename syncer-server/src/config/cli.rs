@@ -7,6 +7,7 @@ use archipelago_cli::{CliError, Program, Sources};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
+use super::folder::{DEFAULT_FOLDER, FolderArgs};
 use super::guests::{BanArgs, InviteArgs, TokenArgs};
 use super::kept::{self, Kept, SETTINGS_FILE};
 use super::{EventsArgs, OF_THE_SERVER, OrderArgs, RunFlags, RunsArgs, ServeConfig, TableArgs, classroom};
@@ -32,6 +33,10 @@ impl Program for Cli {
         ("learners", "dir"),
         ("events", "dir"),
         ("events", "name"),
+        ("export", "run"),
+        ("sample", "run"),
+        ("replay", "run"),
+        ("fork", "run"),
         ("run", "order"),
         ("run", "name"),
         ("run", "runs"),
@@ -85,9 +90,9 @@ pub enum Verb {
 /// Settings of `export`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ExportArgs {
-    /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
-    pub dir: PathBuf,
+    /// Which run.
+    #[command(flatten)]
+    pub folder: FolderArgs,
     /// Folder to write, made if it is not there
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
@@ -116,7 +121,7 @@ pub struct ExportArgs {
 #[derive(clap::Args, Clone, Debug)]
 pub struct BackupArgs {
     /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
     /// Folder for the copy, which must not be there
     #[arg(value_name = "TO")]
@@ -129,9 +134,9 @@ pub struct BackupArgs {
 /// Settings of `replay`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ReplayArgs {
-    /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
-    pub dir: PathBuf,
+    /// Which run.
+    #[command(flatten)]
+    pub folder: FolderArgs,
     /// Stop after this decision; by default the last one
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
     pub until: u64,
@@ -162,9 +167,9 @@ pub struct ReplayArgs {
 /// Settings of `fork`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ForkArgs {
-    /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
-    pub dir: PathBuf,
+    /// Which run.
+    #[command(flatten)]
+    pub folder: FolderArgs,
     /// The last decision that is to be in the new run; by default the last one
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX, hide_default_value = true)]
     pub at: u64,
@@ -179,9 +184,9 @@ pub struct ForkArgs {
 /// Settings of `sample`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SampleArgs {
-    /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
-    pub dir: PathBuf,
+    /// Which run.
+    #[command(flatten)]
+    pub folder: FolderArgs,
     /// Text to go on with
     #[arg(long, value_name = "TEXT", default_value = "The ")]
     pub prompt: String,

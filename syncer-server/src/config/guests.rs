@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use archipelago_cli::{Span, some_time};
 use archipelago_core::wire::Fingerprint;
 
+use super::DEFAULT_FOLDER;
+
 /// Settings of `invite`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct InviteArgs {
@@ -15,7 +17,7 @@ pub struct InviteArgs {
     #[arg(long, value_name = "NAME")]
     pub id: Option<String>,
     /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
     /// For create: new keys that it takes in
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -52,7 +54,7 @@ pub struct BanArgs {
     #[arg(long, value_name = "FINGERPRINT")]
     pub key: Option<Fingerprint>,
     /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
     /// For add: what to remember it by, at most 200 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -80,7 +82,7 @@ pub struct TokenArgs {
     #[arg(value_name = "ORDER", value_enum, required = true)]
     pub order: TokenOrder,
     /// Folder of the run
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default")]
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER)]
     pub dir: PathBuf,
 }
 

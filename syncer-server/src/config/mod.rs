@@ -5,6 +5,7 @@ mod classroom;
 mod cli;
 mod data;
 mod flags;
+mod folder;
 mod glance;
 mod guests;
 mod kept;
@@ -23,6 +24,8 @@ pub use alerts::AlertArgs;
 pub use cli::{BackupArgs, Cli, ExportArgs, ForkArgs, ReplayArgs, SampleArgs, Verb, moved, parse};
 pub use data::{BuiltIn, DataSource};
 pub use flags::{OF_THE_SERVER, RunFlags};
+use folder::DEFAULT_FOLDER;
+pub use folder::FolderArgs;
 pub use glance::{EventsArgs, PlaceArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
@@ -122,7 +125,7 @@ pub struct ServeConfig {
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub tls_key: Option<PathBuf>,
     /// Folder of the run: snapshots, tokenizer, admin token; a run already there goes on
-    #[arg(long, value_name = "FOLDER", default_value = "runs/default", help_heading = "Server")]
+    #[arg(long, value_name = "FOLDER", default_value = DEFAULT_FOLDER, help_heading = "Server")]
     pub dir: PathBuf,
     /// Serve every run in this folder, each from a folder of its own with a settings.toml whose keys are these flags;
     /// the flags for data, training and learners are the runs' then

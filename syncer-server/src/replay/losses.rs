@@ -21,7 +21,7 @@ pub struct Losses {
     pub first: f32,
     /// The lowest that was measured.
     pub least: f32,
-    /// After the last merge.
+    /// At the end: after the last merge, and what was undone by then.
     pub last: f32,
     /// Merges between two measurements, about.
     pub every: u64,
@@ -67,6 +67,8 @@ pub struct Search<'a> {
     layout: Layout,
     /// Those of the first pass.
     overview: Vec<Point>,
+    /// The loss at the end of it.
+    last: f32,
     every: u64,
 }
 
@@ -100,6 +102,7 @@ impl<'a> Search<'a> {
             meter: LossMeter::new(&spec.model, held_out, threads)?,
             layout: layout(spec)?,
             overview: Vec::new(),
+            last: f32::NAN,
             every: recording.merges(until)?.div_ceil(points).max(1),
         })
     }
@@ -111,6 +114,11 @@ impl<'a> Search<'a> {
     pub fn overview(&mut self, tell: impl FnMut(&ReplayedMerge)) -> Result<Replayed, ServerError> {
         let all = 0..self.recording.merges(self.until)?;
         let (points, replayed) = self.pass(all, self.every, self.until, tell)?;
+        // What was undone after the last merge is no merge.
+        self.last = match points.last() {
+            Some(point) if replayed.undone.is_empty() => point.loss,
+            _ => self.loss(&replayed.recovery)?,
+        };
         self.overview = points;
         Ok(replayed)
     }
@@ -121,7 +129,6 @@ impl<'a> Search<'a> {
     /// Those of [`Recording::play`].
     pub fn finish(&mut self) -> Result<Losses, ServerError> {
         let first = self.overview.first().map_or(f32::NAN, |point| point.loss);
-        let last = self.overview.last().map_or(f32::NAN, |point| point.loss);
         let least = self.overview.iter().map(|point| point.loss).fold(f32::INFINITY, f32::min);
         let mut rise = steepest(&self.overview);
         let mut step = self.every;
@@ -138,7 +145,7 @@ impl<'a> Search<'a> {
             let ReplayedMerge { seq, round, fragment, members, .. } = after.merge?;
             Some(Rise { seq, round, fragment, before: before.loss, after: after.loss, members })
         });
-        Ok(Losses { first, least, last, every: self.every, rise })
+        Ok(Losses { first, least, last: self.last, every: self.every, rise })
     }
 
     /// Measures before the first merge of `range`, then after every `step`th, and after the last.

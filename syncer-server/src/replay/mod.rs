@@ -13,7 +13,7 @@ use crate::config::ReplayArgs;
 use crate::errors::ServerError;
 use crate::export::{Exported, Form, free, write};
 use crate::store::write_file;
-use crate::tape::{Recording, Replayed, ReplayedMerge};
+use crate::tape::{Recording, Replayed, ReplayedMerge, Undone};
 
 use curves::Curves;
 
@@ -31,6 +31,9 @@ pub struct Replay {
     pub last: u64,
     /// Merges that were computed again, each to the same bits.
     pub merges: u64,
+    /// Fragments that were merged again without somebody whose updates did harm, each to the same bits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undone: Vec<Undone>,
     /// The run's merged tokens at the end.
     pub tokens_merged: u64,
     /// Time between the first merge and the last when they were made, in seconds.
@@ -59,7 +62,7 @@ pub struct Replay {
 ///   named. Or the folder holds nothing to measure the loss on.
 #[expect(clippy::disallowed_methods, reason = "people are told how long it took")]
 pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Result<Replay, ServerError> {
-    let recording = Recording::open(&args.dir)?;
+    let recording = Recording::open(args.folder.path())?;
     if let Some(out) = args.out.as_deref().filter(|_| !args.overwrite) {
         free(out, recording.manifest().run)?;
     }
@@ -71,7 +74,7 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         curves.add(merge);
         tell(merge);
     };
-    let (Replayed { first, last, merges, recovery }, mut search) = match args.losses {
+    let (Replayed { first, last, merges, undone, recovery }, mut search) = match args.losses {
         false => {
             let replayed = recording.play(args.until, |merge, _| {
                 look(&merge);
@@ -97,6 +100,7 @@ pub fn replayed(args: &ReplayArgs, mut tell: impl FnMut(&ReplayedMerge)) -> Resu
         first,
         last,
         merges,
+        undone,
         tokens_merged: record.ledger.clock_tokens(),
         run_s: to.saturating_sub(from) as f64 / 1e3,
         took_s,

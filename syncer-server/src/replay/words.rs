@@ -5,7 +5,7 @@ use std::fmt::{Display, Formatter, Result};
 use archipelago_core::diloco::Round;
 
 use super::{Losses, Replay, Rise};
-use crate::tape::ReplayedMerge;
+use crate::tape::{ReplayedMerge, Undone};
 
 /// A round's number for people, who count from each start of the syncer: the upper half of the number tells one start
 /// from the next, so that no two rounds of a run have the same.
@@ -33,12 +33,14 @@ impl Display for ReplayedMerge {
 
 impl Display for Replay {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self { first, last, merges, run_s, took_s, tokens_merged, damaged, losses, exported, .. } = self;
+        let Self { first, last, merges, run_s, took_s, tokens_merged, .. } = self;
+        let Self { undone, damaged, losses, exported, .. } = self;
         write!(
             f,
             "decisions {first} to {last}: {merges} merges of {run_s:.0} s computed again in {took_s:.1} s, "
         )?;
         write!(f, "each to the same bits; {tokens_merged} tokens are merged")?;
+        undone.iter().try_for_each(|what| write!(f, "\n{what}"))?;
         damaged
             .iter()
             .try_for_each(|what| write!(f, "\na snapshot is damaged, and a start does without it: {what}"))?;
@@ -49,6 +51,15 @@ impl Display for Replay {
             }
             None => Ok(()),
         }
+    }
+}
+
+impl Display for Undone {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { seq, fragment, without, .. } = self;
+        let names: Vec<String> = without.iter().map(|learner| format!("learner {learner}")).collect();
+        write!(f, "decision {seq}: fragment {fragment} was merged again without what ")?;
+        write!(f, "{} sent, whose updates did harm", names.join(", "))
     }
 }
 

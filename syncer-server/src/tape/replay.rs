@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use archipelago_core::diloco::syncer::Recovery;
-use archipelago_core::diloco::{Entry, FragmentId, LearnerId, Part, Round, Serial, Version};
+use archipelago_core::diloco::{Entry, FragmentId, LearnerId, Part, RemadeEntry, Round, Serial, Version};
 use serde::Serialize;
 
 use super::bodies::Reader;
@@ -21,6 +21,8 @@ pub struct Replayed {
     pub last: u64,
     /// Merges that were computed again, each to the same bits.
     pub merges: u64,
+    /// What was undone, in order.
+    pub undone: Vec<Undone>,
     /// Where it leads.
     pub recovery: Recovery,
 }
@@ -50,6 +52,20 @@ pub struct ReplayedMerge {
     /// Held-out loss after it, in nats per token, where it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f32>,
+}
+
+/// An undoing on the tape: a fragment that was merged again without somebody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Undone {
+    /// Its row.
+    pub seq: u64,
+    /// The fragment.
+    pub fragment: FragmentId,
+    /// The version that it led to.
+    pub version: Version,
+    /// Whose updates are not in it any more.
+    pub without: Vec<LearnerId>,
 }
 
 /// A learner with an update in a merge.
@@ -148,15 +164,16 @@ impl Recording {
     ) -> Result<Replayed, ServerError> {
         let (mut recovery, seq) = self.start()?;
         let mut bodies = Reader::new(&self.store.dir().join(BODIES));
-        let (mut last, mut merges, mut stopped) = (seq, 0, None);
+        let (mut last, mut merges, mut undone, mut stopped) = (seq, 0, Vec::new(), None);
         let followed = self.rows.read(seq, |row| {
             if row.seq > until || stopped.is_some() {
                 return Ok(());
             }
-            let outcome = follow(&mut recovery, &mut bodies, &row)?;
+            follow(&mut recovery, &mut bodies, &row)?;
             last = row.seq;
-            merges += u64::from(outcome.is_some());
+            undone.extend(undone_by(&row));
             if let Some(merge) = merge_of(&row, &recovery) {
+                merges += 1;
                 stopped = tell(merge, &recovery).err();
             }
             Ok(())
@@ -164,9 +181,14 @@ impl Recording {
         followed.map_err(|error: Broken| error.at(&self.store.tape_path()))?;
         match stopped {
             Some(error) => Err(error),
-            None => Ok(Replayed { first: seq + 1, last, merges, recovery }),
+            None => Ok(Replayed { first: seq + 1, last, merges, undone, recovery }),
         }
     }
+}
+
+fn undone_by(row: &Row) -> Option<Undone> {
+    let Entry::Remade(RemadeEntry { fragment, version, without, .. }) = &row.entry else { return None };
+    Some(Undone { seq: row.seq, fragment: *fragment, version: *version, without: without.clone() })
 }
 
 fn merge_of(row: &Row, recovery: &Recovery) -> Option<ReplayedMerge> {

@@ -155,7 +155,8 @@ async fn a_run_from_a_folder_follows_from_its_tape_and_needs_the_folder_no_more(
     // A fork has what the run began with, and goes on with or without the folder.
     let place = tempfile::tempdir().unwrap();
     let to = place.path().join("fork");
-    fork(&ForkArgs { dir: dir.path().to_owned(), at: u64::MAX, to: to.clone(), json: false }).unwrap();
+    fork(&ForkArgs { folder: dir.path().to_owned().into(), at: u64::MAX, to: to.clone(), json: false })
+        .unwrap();
     for config in [goes_on(&to), from_folder(&to)] {
         let server = Server::start(config).await;
         assert_ne!(server.status().await["run"], run.to_string());

@@ -36,7 +36,7 @@ async fn trained(dir: &Path) -> u64 {
 pub fn args(dir: &Path, points: Option<u32>) -> ReplayArgs {
     let (losses, points) = (points.is_some(), points.unwrap_or(1));
     ReplayArgs {
-        dir: dir.to_owned(),
+        folder: dir.to_owned().into(),
         until: u64::MAX,
         merges: true,
         losses,
@@ -153,7 +153,7 @@ async fn a_fork_begins_where_the_run_was() {
     trained(dir.path()).await;
     let (_, merges) = replay(&args(dir.path(), None));
     let forked_at =
-        |at: u64, to: PathBuf| fork(&ForkArgs { dir: dir.path().to_owned(), at, to, json: false });
+        |at: u64, to: PathBuf| fork(&ForkArgs { folder: dir.path().to_owned().into(), at, to, json: false });
     let tape = fs::read(dir.path().join("tape.sqlite")).unwrap();
 
     let to = place.path().join("fork");

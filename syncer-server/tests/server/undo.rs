@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use archipelago_core::wire::{CloseCode, Message};
+use archipelago_core::wire::{CloseCode, LearnerId, Message};
 use futures::FutureExt;
 use serde_json::Value;
 use syncer_server::{ServeConfig, replayed};
@@ -133,8 +133,13 @@ async fn harm_is_undone_and_told() {
     }
     server.stop().await;
 
-    // What was undone is computed again and compared as merges are.
-    assert!(replayed(&args(dir.path(), None), |_| {}).unwrap().merges > 0);
+    // What was undone is computed again and compared as merges are, told, and measured.
+    let found = replayed(&args(dir.path(), Some(4)), |_| {}).unwrap();
+    assert!(found.merges > 0 && !found.undone.is_empty(), "{found:?}");
+    assert!(found.undone.iter().all(|undone| undone.without == [LearnerId(2)]), "{found:?}");
+    assert!(found.to_string().contains("was merged again without what learner 2 sent"), "{found}");
+    let last = f64::from(found.losses.unwrap().last);
+    assert!(last <= without + 0.25 * (bad - without), "{line} → {last}");
     let server = Server::start(measured(dir.path())).await;
     // The next process remembers.
     assert_turned_away(&server).await;

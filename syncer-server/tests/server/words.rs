@@ -8,7 +8,7 @@ use crate::support::{Server, config};
 
 fn args(dir: &std::path::Path) -> SampleArgs {
     let prompt = "The ünd ".into();
-    SampleArgs { dir: dir.to_owned(), prompt, tokens: 60, temperature: 0.7, seed: 3, json: false }
+    SampleArgs { folder: dir.to_owned().into(), prompt, tokens: 60, temperature: 0.7, seed: 3, json: false }
 }
 
 /// Sends `sent` to `path`.

@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
         rewrite(&mut script, &dir.join("tape.sqlite"));
     }
     let args = ReplayArgs {
-        dir: dir.to_owned(),
+        folder: dir.to_owned().into(),
         until: u64::MAX,
         merges: true,
         losses: false,
