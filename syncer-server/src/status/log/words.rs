@@ -130,6 +130,7 @@ fn kind(what: &Happening) -> LogKind {
         Happening::DiskFault { .. }
         | Happening::Certificate { shown: false }
         | Happening::Undone { .. }
+        | Happening::AuditFailed { .. }
         | Happening::LossUnexplained { .. }
         | Happening::Alert { raised: true, .. } => LogKind::Trouble,
         Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
@@ -202,6 +203,10 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
                  sent: that was undone, and {name} was sent away {until}."
             )
         }
+        Happening::AuditFailed { fault, .. } => format!(
+            "{name} failed an audit: {fault}. What it sent is not merged any more, and it was sent away until the owner \
+             lets it back."
+        ),
         Happening::LossUnexplained { losses: (good, bad) } => format!(
             "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \
              undone."

@@ -20,6 +20,7 @@ use supply::Supplies;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::audit::Fault;
 use super::speed::SPEED_SLACK;
 use super::{Entry, MergeEntry, Settled};
 use crate::data::LEASES_MAX;
@@ -274,6 +275,12 @@ impl Books {
     pub fn blame(&mut self, learner: LearnerId) {
         self.ledger.blame(learner);
         self.note(Entry::Blamed { learner });
+    }
+
+    /// An audit of `learner` passed, or failed by `fault`.
+    pub fn audited(&mut self, learner: LearnerId, fault: Option<Fault>) {
+        self.ledger.audited(learner, fault);
+        self.note(Entry::Audited { learner, fault });
     }
 
     /// The owner forgives `learner`.

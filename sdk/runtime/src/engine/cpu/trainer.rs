@@ -17,6 +17,7 @@ pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
     gradient: CpuGradient,
+    is_exact: bool,
     m: Buffer,
     v: Buffer,
     steps: u64,
@@ -37,13 +38,13 @@ impl CpuTrainer {
 
     /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
     /// order, no fused multiply-add, no mathematical function of the platform. For simulations, where one seed
-    /// must lead to one history. (A module compiled for `relaxed-simd` is left out: its multiply-adds are the
+    /// must lead to one history, and for audits. (A module compiled for `relaxed-simd` is left out: its multiply-adds are the
     /// browser's.)
     ///
     /// # Errors
     /// Those of [`Self::new`].
     pub fn fixed(model: &ModelSpec, inner: &InnerSpec) -> Result<Self, EngineError> {
-        Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED)
+        Ok(Self { is_exact: true, ..Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED)? })
     }
 
     fn with(
@@ -60,6 +61,7 @@ impl CpuTrainer {
             pieces: pieces(&layout),
             layout,
             gradient,
+            is_exact: false,
             m: Buffer::zeros(len),
             v: Buffer::zeros(len),
             steps: 0,
@@ -197,6 +199,10 @@ impl Trainer for CpuTrainer {
 
     fn moments(&self) -> Option<OptimiserState> {
         Some(OptimiserState::of_adamw(self.steps, self.m.to_vec(), self.v.to_vec()))
+    }
+
+    fn is_exact(&self) -> bool {
+        self.is_exact
     }
 
     fn describe(&self) -> String {
