@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use archipelago_core::diloco::audit::{AuditJob, Verdict};
+use archipelago_core::audit::{AuditJob, Verdict};
 use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago_core::wire::{Bye, Message};

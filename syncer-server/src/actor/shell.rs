@@ -13,7 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use archipelago_core::diloco::audit::AuditJob;
+use archipelago_core::audit::AuditJob;
 use archipelago_core::diloco::syncer::{Input, RemakeJob, Syncer};
 use archipelago_core::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
 use archipelago_core::wire::{Bye, CloseCode};

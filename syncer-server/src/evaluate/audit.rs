@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use archipelago_core::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::data::{ShardTokens, window_start};
-use archipelago_core::diloco::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::diloco::syncer::Input;
 use archipelago_core::wire::{LeaseGrant, RunSpec};
 use archipelago_runtime::engine::redo;

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diloco::audit::Fault;
+use crate::audit::Fault;
 use crate::diloco::{MergeRule, OuterSpec};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 

@@ -2,7 +2,6 @@
 
 pub use crate::wire::{ConnId, FragmentId, LearnerId, LeaseId, Millis, Round, RunId, Serial, Version};
 
-pub mod audit;
 mod block;
 mod books;
 mod correction;

@@ -1,7 +1,7 @@
 //! What a member commits to, and how it answers when it is asked.
 
 use super::{Member, Output};
-use crate::diloco::audit::{Op, Recorder};
+use crate::audit::{Op, Recorder};
 use crate::diloco::learner;
 use crate::wire::{Bye, CloseCode, Message, Serial};
 

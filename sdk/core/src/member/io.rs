@@ -24,7 +24,7 @@ pub enum Input {
     /// most [`crate::wire::BATCH_MAX`].
     Built { fragments: Arc<Fragments>, batch: NonZeroU32 },
     /// The engine that was just made gives the same bits everywhere, and shows its state: the member commits to what it
-    /// trains, see [`crate::diloco::audit`]. To be said before [`Input::Built`].
+    /// trains, see [`crate::audit`]. To be said before [`Input::Built`].
     Exact,
     /// The engine's state, just after it coded the update `serial`.
     State { serial: Serial, state: Vec<u8> },

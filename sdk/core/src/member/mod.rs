@@ -31,7 +31,7 @@ pub use absence::Offline;
 pub use backoff::Doubling;
 pub use io::{End, Input, Output, Step};
 
-use crate::diloco::audit::Recorder;
+use crate::audit::Recorder;
 use crate::diloco::learner::{Learner, LearnerConfig};
 use crate::diloco::learning_rate;
 use crate::rng;

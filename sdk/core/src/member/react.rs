@@ -2,7 +2,7 @@
 
 use super::contact::Ending;
 use super::{End, FAREWELL_US_MAX, FATES_US_MAX, HAND_IN_US_MAX, Input, Member, Output, Phase, Step, millis};
-use crate::diloco::audit::Recorder;
+use crate::audit::Recorder;
 use crate::diloco::learner::{self, HandsIn};
 use crate::wire::{Bye, Challenge, CloseCode, DecodeError, Fate, Message, REASON_BYTES_MAX, clip};
 

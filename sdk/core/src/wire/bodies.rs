@@ -107,7 +107,7 @@ pub struct Update {
     pub checksum: u64,
 }
 
-/// What a learner commits to before it sends an update: see `diloco::audit`.
+/// What a learner commits to before it sends an update: see `audit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commitment {
     /// The run.

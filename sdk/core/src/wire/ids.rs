@@ -220,7 +220,7 @@ impl fmt::Debug for Signature {
     }
 }
 
-/// A SHA-256 of what a learner commits to, see `diloco::audit`.
+/// A SHA-256 of what a learner commits to, see `audit`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StateHash(#[serde(with = "serde_bytes")] pub [u8; 32]);
 

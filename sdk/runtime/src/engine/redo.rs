@@ -1,13 +1,11 @@
 //! What a learner trained, done again: with the engine that it trained with, to the bit.
 
+use archipelago_core::audit::{AuditJob, Facts, Fault, Op, Span, Tally, Verdict, inputs_hash, state_hash};
 use archipelago_core::bytes::copy_f32s;
-use archipelago_core::diloco::audit::{
-    AuditJob, Facts, Fault, Op, Span, Tally, Verdict, inputs_hash, state_hash,
-};
 use archipelago_core::diloco::learning_rate;
 
 use super::cpu::CpuTrainer;
-use super::{Engine, EngineError, Exchange, HostEngine, OptimiserState, Trainer};
+use super::{Engine, EngineError, HostEngine, OptimiserState, Trainer};
 use crate::wire::{BATCH_MAX, LeaseGrant, RunSpec};
 
 /// Windows of all steps of a span that is done again, at most.

@@ -1,7 +1,7 @@
 //! What the log of a run tells of, as the tape's file keeps it.
 
+use archipelago_core::audit::{Fault, Verdict};
 use archipelago_core::diloco::LearnerId;
-use archipelago_core::diloco::audit::{Fault, Verdict};
 use archipelago_core::diloco::syncer::{Event, LeaveCause, Syncer};
 use archipelago_core::wire::{CloseCode, Fate, Refusal, Share};
 use serde::{Deserialize, Serialize};

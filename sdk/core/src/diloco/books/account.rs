@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::FateCounts;
-use crate::diloco::audit::Fault;
+use crate::audit::Fault;
 use crate::wire::{Fingerprint, Serial};
 
 /// For so long must updates of a learner be merged before it counts as known, in milliseconds, on each fragment. It is

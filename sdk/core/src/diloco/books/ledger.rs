@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
-use crate::diloco::audit::Fault;
+use crate::audit::Fault;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
 /// All that the run knows of its learners, past and present.

@@ -20,9 +20,9 @@ use supply::Supplies;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::audit::Fault;
 use super::speed::SPEED_SLACK;
 use super::{Entry, MergeEntry, Settled};
+use crate::audit::Fault;
 use crate::data::LEASES_MAX;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};
 

@@ -1,8 +1,8 @@
 //! Routing audits: whom to ask, what is shown, and what follows from the verdict.
 
 use super::{DROP_MS_MAX, Event, Output, Syncer};
+use crate::audit::{AuditJob, Claim, Docket, Fault, Judged, Next, Verdict};
 use crate::diloco::Verified;
-use crate::diloco::audit::{AuditJob, Claim, Docket, Fault, Judged, Next, Verdict};
 use crate::wire::{Bye, CloseCode, Commitment, ConnId, FragmentId, LearnerId, Message, Millis, Serial};
 
 impl Syncer {

@@ -1,7 +1,7 @@
 //! Whoever drives a syncer: the server, the simulator, a test.
 
 use super::{Event, Input, Output, RemakeJob, Syncer};
-use crate::diloco::audit::AuditJob;
+use crate::audit::AuditJob;
 use crate::diloco::{Entry, MergeJob};
 use crate::wire::{Bye, ConnId, Message, Millis};
 

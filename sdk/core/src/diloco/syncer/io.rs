@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{RemakeJob, Undo};
-use crate::diloco::audit::{AuditJob, Judged, Verdict};
+use crate::audit::{AuditJob, Judged, Verdict};
 use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, Fingerprint, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial,

@@ -55,11 +55,11 @@ pub use status::{LearnerStatus, Status};
 use undo::Undoing;
 pub use undo::{HARMS_MAX, Trust};
 
-use super::audit::Docket;
 use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
     QuorumPolicy, Reins, Roster, Rounds, Schedule, Timing, Turn, Verifier,
 };
+use crate::audit::Docket;
 use crate::data;
 use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 

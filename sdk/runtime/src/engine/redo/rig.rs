@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
+use archipelago_core::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::data::{ShardTokens, encode_shard, shard_spec, window_start};
-use archipelago_core::diloco::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::diloco::learner::LearnerConfig;
 use archipelago_core::diloco::syncer::{Event, Host, Input as ToSyncer, RemakeJob, Syncer, SyncerConfig};
 use archipelago_core::diloco::{Entry, LearnerId, MergeJob, Millis, checksum};
@@ -17,7 +17,7 @@ use archipelago_core::wire::{
 use futures::executor::block_on;
 
 use super::super::cpu::CpuTrainer;
-use super::super::{Engine, Exchange, HostEngine, Trainer};
+use super::super::{Engine, HostEngine, Trainer};
 use super::redo;
 
 const RUN: RunId = RunId(7);

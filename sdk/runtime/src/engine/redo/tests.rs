@@ -1,6 +1,6 @@
 //! Goal of these: who did what it says passes always, and who did not fails for what it did not.
 
-use archipelago_core::diloco::audit::{AuditJob, Fault, Op, Span, Tally, Verdict, inputs_hash};
+use archipelago_core::audit::{AuditJob, Fault, Op, Span, Tally, Verdict, inputs_hash};
 use archipelago_core::diloco::syncer::Trust;
 use archipelago_core::diloco::{FragmentId, LearnerId, LeaseId, Version};
 use archipelago_core::wire::ApplyPolicy;
@@ -61,7 +61,7 @@ fn whoever_cheats_fails_for_what_it_did() {
         (Cheat::Unchained, Fault::Chain),
     ] {
         let mut rig = Rig::new(1.0, &[None, Some(cheat)]);
-        rig.run(if cheat == Cheat::Silent { 900 } else { 200 });
+        rig.run(if cheat == Cheat::Silent { 2_500 } else { 200 });
         let liar = LearnerId(2);
         let failed: Vec<_> =
             rig.verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Failed(_))).collect();
@@ -109,22 +109,25 @@ fn a_list_that_was_made_up_fails_for_what_is_wrong_in_it() {
             true
         })
     };
-    let windows = |edit: &dyn Fn(&mut (LeaseId, u32, u32))| {
-        move |span: &mut Span| {
-            step(span, &|op| {
-                let Op::Step { windows, .. } = op else { return };
-                edit(&mut windows[0]);
-            })
-        }
-    };
-    check("windows of nobody", fault(Fault::Window), &windows(&|window| window.0 = LeaseId(u64::MAX)));
-    check("windows beyond the lease", fault(Fault::Window), &windows(&|window| window.1 = 1 << 30));
-    check("the same windows again", fault(Fault::Window), &|span| {
-        let at = span.ops.iter().position(|op| matches!(op, Op::Step { .. }));
-        at.is_some_and(|at| {
-            span.ops.insert(at, span.ops[at].clone());
-            true
+    let windows = |span: &mut Span, edit: &dyn Fn(&mut (LeaseId, u32, u32))| {
+        step(span, &|op| {
+            let Op::Step { windows, .. } = op else { return };
+            edit(&mut windows[0]);
         })
+    };
+    let nobody = LeaseId(u64::MAX);
+    check("windows of nobody", fault(Fault::Window), &|span| windows(span, &|window| window.0 = nobody));
+    check("windows beyond the lease", fault(Fault::Window), &|span| {
+        windows(span, &|window| window.1 = 1 << 30)
+    });
+    check("the same windows again", fault(Fault::Window), &|span| {
+        let mut steps = span.ops.iter_mut().filter_map(|op| match op {
+            Op::Step { windows, .. } => Some(windows),
+            _ => None,
+        });
+        let (Some(first), Some(second)) = (steps.next(), steps.next()) else { return false };
+        second.clone_from(first);
+        true
     });
     check("another rate", fault(Fault::Rate), &|span| {
         step(span, &|op| {
@@ -143,12 +146,6 @@ fn a_list_that_was_made_up_fails_for_what_is_wrong_in_it() {
         span.ops.insert(0, Op::Take { fragment, version: Version(u64::MAX), keep: true });
         true
     });
-    check("progress that stays in", fault(Fault::Include), &|span| {
-        let at = span.ops.iter().position(|op| matches!(op, Op::Include { .. }));
-        let Some(Op::Include { fragment }) = at.map(|at| span.ops.remove(at)) else { return false };
-        let is_it = |op: &Op| matches!(op, Op::Encode { fragment: coded, .. } if *coded == fragment);
-        span.ops.iter().any(is_it)
-    });
     check("what was not merged taken out", fault(Fault::Include), &|span| {
         let fragments = 3;
         span.ops.push(Op::Include { fragment: FragmentId(fragments - 1) });
@@ -156,14 +153,12 @@ fn a_list_that_was_made_up_fails_for_what_is_wrong_in_it() {
         true
     });
     check("a step left out", fault(Fault::Count), &|span| {
-        let at = span.ops.iter().position(|op| matches!(op, Op::Step { .. }));
-        let later = span.ops.iter().skip(at.unwrap_or(0) + 1).filter(|op| matches!(op, Op::Step { .. }));
-        // The windows of one that follows on it would not fit any more.
-        let is_alone = at.is_some() && later.count() == 0;
-        is_alone && {
-            span.ops.remove(at.unwrap());
+        // The last one, so that no windows or rates come after it that would not fit any more.
+        let at = span.ops.iter().rposition(|op| matches!(op, Op::Step { .. }));
+        at.is_some_and(|at| {
+            span.ops.remove(at);
             true
-        }
+        })
     });
     check("another beginning", fault(Fault::Opening), &|span| {
         span.state[40] ^= 1;
@@ -191,7 +186,7 @@ fn what_is_shown_is_what_was_committed_to() {
     check(&|job| job.commitment.steps += 1, Fault::Steps);
     check(&|job| job.commitment.closing.0[31] ^= 1, Fault::Closing);
     check(&|job| job.commitment.opening.0[7] ^= 1, Fault::Opening);
-    check(&|job| job.evidence.truncate(100), Fault::Malformed);
+    check(&|job| job.evidence.truncate(job.evidence.len() / 2), Fault::Malformed);
     check(&|job| job.evidence.clear(), Fault::Malformed);
 }
 

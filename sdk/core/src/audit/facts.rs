@@ -129,3 +129,118 @@ impl From<Fault> for Verdict {
         Self::Failed(fault)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ApplyPolicy;
+
+    const P: FragmentId = FragmentId(1);
+    const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
+
+    fn claim(serial: u64, steps: u32, tokens: u64) -> Claim {
+        Claim { serial: Serial(serial), fragment: P, steps, tokens, body: Arc::default() }
+    }
+
+    fn facts() -> Facts {
+        let grant = LeaseGrant { lease: LeaseId(9), epoch: 0, shard: 0, start: 40, windows: 8 };
+        Facts {
+            grants: BTreeMap::from([(grant.lease, grant)]),
+            clocks: BTreeSet::from([100, 200]),
+            hats: BTreeMap::from([3, 4].map(|version| ((P, Version(version)), Arc::new(vec![0.0])))),
+            merged: BTreeSet::from([(P, Serial(5))]),
+        }
+    }
+
+    /// What becomes of `ops` one after the other, up to the first that is not as the syncer knows it.
+    fn follow(ops: &[Op], claim: &Claim) -> Result<(), Verdict> {
+        let mut tally = Tally::new(2);
+        for op in ops {
+            facts().check(&tally, op, claim)?;
+            tally.take(op, 10, KEEP);
+        }
+        Ok(())
+    }
+
+    fn step(base: u64, own: u64, first: u32) -> Op {
+        Op::Step { base, own, windows: vec![(LeaseId(9), first, 2)] }
+    }
+
+    fn code(serial: u64) -> Op {
+        Op::Encode { serial: Serial(serial), fragment: P }
+    }
+
+    /// Goal: progress that was merged is taken out once, before more is sent; or it would count again and again.
+    #[test]
+    fn what_was_merged_is_taken_out_once() {
+        let include = Op::Include { fragment: P };
+        let failed = Err(Fault::Include.into());
+        let steps = [step(0, 0, 0), code(5), step(0, 20, 2)];
+        let with = |rest: &[Op]| [&steps[..], rest].concat();
+        assert_eq!(follow(&with(&[include.clone(), code(6)]), &claim(6, 1, 20)), Ok(()));
+        assert_eq!(follow(&with(&[code(6)]), &claim(6, 2, 40)), failed, "it stays in");
+        assert_eq!(follow(&with(&[include.clone(), include.clone()]), &claim(6, 1, 20)), failed, "twice");
+        let unmerged = [step(0, 0, 0), code(6), include];
+        assert_eq!(follow(&unmerged, &claim(6, 1, 20)), failed, "it was not merged");
+    }
+
+    #[test]
+    fn windows_come_one_after_the_other() {
+        let claim = claim(6, 2, 40);
+        assert_eq!(follow(&[step(0, 0, 0), step(0, 20, 2), code(6)], &claim), Ok(()));
+        for wrong in [0, 1, 3, 7] {
+            assert_eq!(follow(&[step(0, 0, 0), step(0, 20, wrong)], &claim), Err(Fault::Window.into()));
+        }
+        assert_eq!(follow(&[step(0, 0, 1)], &claim), Err(Fault::Window.into()), "it begins at the first");
+        let other = |lease, count| Op::Step { base: 0, own: 0, windows: vec![(LeaseId(lease), 0, count)] };
+        assert_eq!(follow(&[other(9, 9)], &claim), Err(Fault::Window.into()), "it ends with the lease");
+        assert_eq!(follow(&[other(10, 1)], &claim), Err(Fault::Window.into()));
+        assert_eq!(follow(&[other(8, 1)], &claim), Err(Verdict::Undecided), "too long ago to be known");
+        let nothing = Op::Step { base: 0, own: 0, windows: Vec::new() };
+        assert_eq!(follow(&[nothing], &claim), Err(Fault::Steps.into()));
+    }
+
+    #[test]
+    fn rates_follow_what_was_told() {
+        let check = |base, own, expected: Result<(), Verdict>| {
+            assert_eq!(
+                follow(&[step(100, 0, 0), step(base, own, 2)], &claim(6, 2, 40)),
+                expected,
+                "{base} {own}"
+            );
+        };
+        check(100, 20, Ok(()));
+        check(100, 0, Ok(()));
+        check(200, 0, Ok(()));
+        for (base, own) in [(100, 19), (100, 40), (200, 20), (150, 0), (300, 0)] {
+            check(base, own, Err(Fault::Rate.into()));
+        }
+        check(99, 0, Err(Verdict::Undecided));
+    }
+
+    #[test]
+    fn versions_are_those_that_were_published() {
+        let check = |version, expected: Result<(), Verdict>| {
+            let take = Op::Take { fragment: P, version: Version(version), keep: true };
+            assert_eq!(follow(&[take], &claim(6, 1, 1)), expected, "{version}");
+        };
+        check(3, Ok(()));
+        check(4, Ok(()));
+        check(5, Err(Fault::Version.into()));
+        check(2, Err(Verdict::Undecided));
+        let other = Op::Take { fragment: FragmentId(0), version: Version(3), keep: true };
+        assert_eq!(follow(&[other], &claim(6, 1, 1)), Err(Fault::Version.into()));
+    }
+
+    #[test]
+    fn an_update_says_what_was_trained() {
+        let ops = [step(0, 0, 0), code(6)];
+        assert_eq!(follow(&ops, &claim(6, 1, 20)), Ok(()));
+        assert_eq!(follow(&ops, &claim(6, 2, 20)), Err(Fault::Count.into()));
+        assert_eq!(follow(&ops, &claim(6, 1, 21)), Err(Fault::Count.into()));
+        let other = [step(0, 0, 0), Op::Encode { serial: Serial(6), fragment: FragmentId(0) }];
+        assert_eq!(follow(&other, &claim(6, 1, 20)), Err(Fault::Codes.into()));
+        let none = [Op::Include { fragment: FragmentId(2) }];
+        assert_eq!(follow(&none, &claim(6, 1, 20)), Err(Fault::Malformed.into()));
+    }
+}

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::Op;
-use crate::diloco::replica::kept_share;
 use crate::wire::{ApplyPolicy, LeaseId, Serial};
 
 /// Leases whose progress is remembered: far more than a learner holds at once.
@@ -106,10 +105,13 @@ impl Tally {
 impl Counts {
     /// What `policy` keeps of local progress when a version comes in, as in `learner::track`.
     fn keep(&mut self, policy: ApplyPolicy) {
-        let share = kept_share(policy).map_or(0.0, f64::from);
-        if share < 1.0 {
-            self.steps = (f64::from(self.steps) * share).ceil() as u32;
-            self.tokens = (self.tokens as f64 * share).ceil() as u64;
+        match policy {
+            ApplyPolicy::Keep { .. } => {}
+            ApplyPolicy::Overwrite => (self.steps, self.tokens) = (0, 0),
+            ApplyPolicy::Blend { alpha } => {
+                self.steps = (f64::from(self.steps) * f64::from(alpha)).ceil() as u32;
+                self.tokens = (self.tokens as f64 * f64::from(alpha)).ceil() as u64;
+            }
         }
     }
 }
