@@ -1,6 +1,7 @@
 //! Audits: what learners show, done again off the actor, in a tenth of one core's time.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,12 +55,14 @@ fn judge(job: &AuditJob, spec: &RunSpec, corpus: &Corpus) -> Verdict {
     let mut shards: BTreeMap<u32, ShardTokens> = BTreeMap::new();
     redo(job, spec, &mut |grant: &LeaseGrant, index| {
         let start = usize::try_from(window_start(spec, grant, index)?).ok()?;
-        if !shards.contains_key(&grant.shard) {
-            let bytes = corpus.shards.get(grant.shard as usize)?.to_vec();
-            let shard = spec.data.shards.get(grant.shard as usize)?;
-            let tokens = ShardTokens::parse(bytes, shard, spec.data.token_bytes, spec.model.vocab).ok()?;
-            shards.insert(grant.shard, tokens);
-        }
-        Some(shards[&grant.shard].iter(start).take(spec.model.context as usize + 1).collect())
+        let tokens = match shards.entry(grant.shard) {
+            Entry::Occupied(parsed) => parsed.into_mut(),
+            Entry::Vacant(free) => {
+                let bytes = corpus.shards.get(grant.shard as usize)?.to_vec();
+                let shard = spec.data.shards.get(grant.shard as usize)?;
+                free.insert(ShardTokens::parse(bytes, shard, spec.data.token_bytes, spec.model.vocab).ok()?)
+            }
+        };
+        Some(tokens.iter(start).take(spec.model.context as usize + 1).collect())
     })
 }

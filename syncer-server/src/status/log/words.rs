@@ -196,6 +196,17 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
                 .into()
         }
+        Happening::Undone { .. } | Happening::AuditFailed { .. } | Happening::LossUnexplained { .. } => {
+            harm(what, name)
+        }
+        Happening::Alert { text, .. } => text.clone(),
+        Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+    }
+}
+
+/// What was found out about learners, in plain words.
+fn harm(what: &Happening, name: &str) -> String {
+    match what {
         Happening::Undone { losses: (good, bad), without, for_good, .. } => {
             let until = if *for_good { "until the owner lets it back" } else { "for a while" };
             format!(
@@ -211,8 +222,7 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \
              undone."
         ),
-        Happening::Alert { text, .. } => text.clone(),
-        Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+        _ => String::new(),
     }
 }
 

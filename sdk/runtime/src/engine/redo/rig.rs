@@ -7,6 +7,7 @@ use archipelago_core::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::data::{ShardTokens, encode_shard, shard_spec, window_start};
 use archipelago_core::diloco::learner::LearnerConfig;
 use archipelago_core::diloco::syncer::{Event, Host, Input as ToSyncer, RemakeJob, Syncer, SyncerConfig};
+use archipelago_core::diloco::tape::Gate;
 use archipelago_core::diloco::{Entry, LearnerId, MergeJob, Millis, checksum};
 use archipelago_core::member::{Input, Member, MemberConfig, Output, Step, Waits};
 use archipelago_core::model::{init, layout};
@@ -67,24 +68,28 @@ pub struct Rig {
     up: VecDeque<(ConnId, Message)>,
     shard: Vec<u8>,
     tokens: ShardTokens,
+    /// What waits for the tape, which takes a turn to write.
+    gate: Gate<(ConnId, Message)>,
     next_conn: u64,
     share: f64,
 }
 
-#[derive(Default)]
-struct Desk {
+struct Desk<'a> {
+    gate: &'a mut Gate<(ConnId, Message)>,
     sent: Vec<(ConnId, Message)>,
     merges: Vec<MergeJob>,
     audits: Vec<AuditJob>,
     events: Vec<Event>,
 }
 
-impl Host for Desk {
+impl Host for Desk<'_> {
     fn send(&mut self, conns: &[ConnId], message: Message) {
-        self.sent.extend(conns.iter().map(|&conn| (conn, message.clone())));
+        for &conn in conns {
+            self.sent.extend(self.gate.pass_message(&[conn], &message, (conn, message.clone())));
+        }
     }
     fn close(&mut self, conn: ConnId, bye: Bye) {
-        self.sent.push((conn, Message::Bye(bye)));
+        self.sent.extend(self.gate.pass((conn, Message::Bye(bye))));
     }
     fn merge(&mut self, job: MergeJob) {
         self.merges.push(job);
@@ -96,7 +101,9 @@ impl Host for Desk {
         self.audits.push(job);
         None
     }
-    fn record(&mut self, _: Entry) {}
+    fn record(&mut self, entry: Entry) {
+        self.gate.decide(&entry);
+    }
     fn note(&mut self, _: &Syncer, event: Event) {
         self.events.push(event);
     }
@@ -163,6 +170,7 @@ impl Rig {
             up: VecDeque::new(),
             shard,
             tokens,
+            gate: Gate::new(0, 3),
             next_conn: 1,
             share,
         }
@@ -218,6 +226,7 @@ impl Rig {
         let states = self.syncer.states().cloned().collect();
         let layout = layout(&self.spec.model).unwrap();
         self.syncer = Syncer::restore(record, &layout, config(), states, self.now.0 as u32).unwrap();
+        self.gate = Gate::new(self.gate.decided(), 3);
         self.syncer.audit(self.share, 12);
     }
 
@@ -241,6 +250,7 @@ impl Rig {
 
     /// Brings what is on its way, both ways, as far as it was sent before.
     fn exchange(&mut self) {
+        self.gate.reach(self.gate.decided());
         for (conn, message) in std::mem::take(&mut self.up) {
             self.tell_syncer(ToSyncer::Message(conn, message));
         }
@@ -256,23 +266,26 @@ impl Rig {
     }
 
     fn tell_syncer(&mut self, input: ToSyncer) {
-        let mut desk = Desk::default();
+        let (sent, merges, audits, events) = Default::default();
+        let mut desk = Desk { gate: &mut self.gate, sent, merges, audits, events };
+        desk.sent.extend(std::iter::from_fn(|| desk.gate.release()));
         self.syncer.drive(self.now, input, &mut desk);
-        for (conn, message) in desk.sent {
+        let Desk { sent, merges, audits, events, .. } = desk;
+        for (conn, message) in sent {
             if let Some(peer) = self.peers.iter_mut().find(|peer| peer.conn == Some(conn)) {
                 peer.down.push_back(message);
             }
         }
-        for event in &desk.events {
+        for event in &events {
             if let Event::Audited { learner, verdict, .. } = event {
                 self.verdicts.push((*learner, *verdict));
             }
         }
-        self.events.extend(desk.events);
-        for job in desk.merges {
+        self.events.extend(events);
+        for job in merges {
             self.tell_syncer(ToSyncer::Merged(Box::new(job.run())));
         }
-        for job in desk.audits {
+        for job in audits {
             let (learner, serial) = (job.learner, job.commitment.serial);
             let verdict = self.judge(&job);
             self.jobs.push(job);

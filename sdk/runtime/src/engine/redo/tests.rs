@@ -80,26 +80,30 @@ fn whoever_cheats_fails_for_what_it_did() {
     }
 }
 
+/// What becomes of spans that somebody made up by `edit`, as far as it can edit them: whoever makes up a list commits to
+/// that one.
+fn check_forged(rig: &Rig, name: &str, expected: Verdict, edit: &dyn Fn(&mut Span) -> bool) {
+    let mut found = Vec::new();
+    for job in &rig.jobs {
+        let mut span = Span::from_bytes(&job.evidence).unwrap();
+        if span.state.is_empty() || !edit(&mut span) {
+            continue;
+        }
+        let mut forged = job.clone();
+        (forged.evidence, forged.commitment.inputs) = (span.to_bytes(), inputs_hash(&span.ops));
+        forged.commitment.steps = span.steps();
+        found.push(rig.judge(&forged));
+    }
+    assert!(!found.is_empty() && found.iter().all(|verdict| *verdict == expected), "{name}: {found:?}");
+}
+
 /// Goal: what is claimed is compared with what the syncer knows, and not with what fits together by itself.
 #[test]
 fn a_list_that_was_made_up_fails_for_what_is_wrong_in_it() {
     let mut rig = Rig::new(1.0, &[None, None]);
     rig.run(300);
-    let check = |name: &str, expected: Verdict, edit: &dyn Fn(&mut Span) -> bool| {
-        // Whoever makes up a list commits to that one.
-        let mut found = Vec::new();
-        for job in &rig.jobs {
-            let mut span = Span::from_bytes(&job.evidence).unwrap();
-            if span.state.is_empty() || !edit(&mut span) {
-                continue;
-            }
-            let mut forged = job.clone();
-            (forged.evidence, forged.commitment.inputs) = (span.to_bytes(), inputs_hash(&span.ops));
-            forged.commitment.steps = span.steps();
-            found.push(rig.judge(&forged));
-        }
-        assert!(!found.is_empty() && found.iter().all(|verdict| *verdict == expected), "{name}: {found:?}");
-    };
+    let check =
+        |name: &str, expected, edit: &dyn Fn(&mut Span) -> bool| check_forged(&rig, name, expected, edit);
     let fault = Verdict::Failed;
     check("as it is", Verdict::Passed, &|_| true);
     let step = |span: &mut Span, edit: &dyn Fn(&mut Op)| {
