@@ -110,7 +110,7 @@ pub(crate) struct JoinArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
-    /// Train so that the run's owner can check it: on one thread of the CPU, with the same bits as on any other machine;
+    /// Train so that the run's owner can check it: on one thread of the CPU, with the same bits as on any machine;
     /// slower than --engine cpu, and the same as --engine exact
     #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "threads"])]
     pub(crate) audited: bool,

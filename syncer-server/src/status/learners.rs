@@ -132,7 +132,8 @@ pub enum Trust {
     Trusted,
     /// Its updates made the model worse once: it proves itself anew.
     Suspect,
-    /// It failed an audit, or its updates made the model worse, and none are taken for a while, or until the owner lets it back.
+    /// It failed an audit, or its updates made the model worse, and none are taken for a while, or until the owner lets
+    /// it back.
     Out,
 }
 

@@ -102,8 +102,8 @@ impl Replica {
         }
     }
 
-    /// Takes in what [`Self::write`] wrote for a replica of the same run, all of `bytes`; false, and nothing changes, if
-    /// they are no such thing.
+    /// Takes in what [`Self::write`] wrote for a replica of the same run, all of `bytes`; false, and nothing changes,
+    /// if they are no such thing.
     #[must_use]
     pub fn read(&mut self, bytes: &[u8]) -> bool {
         let Some((hat, mut rest)) = bytes.split_at_checked(halves::BYTES * self.hat.len()) else {

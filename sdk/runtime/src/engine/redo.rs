@@ -144,6 +144,8 @@ fn batch(ops: &[Op]) -> (Option<u32>, u64) {
 }
 
 #[cfg(test)]
+mod peer;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod tests;

@@ -215,8 +215,8 @@ fn harm(what: &Happening, name: &str) -> String {
             )
         }
         Happening::AuditFailed { fault, .. } => format!(
-            "{name} failed an audit: {fault}. What it sent is not merged any more, and it was sent away until the owner \
-             lets it back."
+            "{name} failed an audit: {fault}. What it sent is not merged any more, and it was sent away until the \
+             owner lets it back."
         ),
         Happening::LossUnexplained { losses: (good, bad) } => format!(
             "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \

@@ -227,7 +227,6 @@ impl LeasePool {
     }
 
     /// Those who hold any.
-    #[must_use]
     pub(crate) fn holders(&self) -> BTreeSet<LearnerId> {
         self.held.values().map(|held| held.learner).collect()
     }

@@ -39,8 +39,8 @@ impl CpuTrainer {
 
     /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
     /// order, no fused multiply-add, no mathematical function of the platform. For simulations, where one seed
-    /// must lead to one history, and for audits. (A module compiled for `relaxed-simd` is left out: its multiply-adds are the
-    /// browser's.)
+    /// must lead to one history, and for audits. (A module compiled for `relaxed-simd` is left out: its
+    /// multiply-adds are the browser's.)
     ///
     /// # Errors
     /// Those of [`Self::new`].

@@ -5,56 +5,22 @@ use std::num::NonZeroU32;
 
 use archipelago_core::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::data::{ShardTokens, encode_shard, shard_spec, window_start};
-use archipelago_core::diloco::learner::LearnerConfig;
 use archipelago_core::diloco::syncer::{Event, Host, Input as ToSyncer, RemakeJob, Syncer, SyncerConfig};
 use archipelago_core::diloco::tape::Gate;
 use archipelago_core::diloco::{Entry, LearnerId, MergeJob, Millis, checksum};
-use archipelago_core::member::{Input, Member, MemberConfig, Output, Step, Waits};
+use archipelago_core::member::{Input, Output};
 use archipelago_core::model::{init, layout};
 use archipelago_core::wire::{
-    ApplyPolicy, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, Identity, InnerSpec, Message,
-    ModelSpec, RunId, RunSpec,
+    ApplyPolicy, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, InnerSpec, Message, ModelSpec, RunId,
+    RunSpec,
 };
-use futures::executor::block_on;
 
 use super::super::cpu::CpuTrainer;
-use super::super::{Engine, HostEngine, Trainer};
+use super::super::{Engine, HostEngine};
+use super::peer::{Cheat, Peer, STEP_MS};
 use super::redo;
 
 const RUN: RunId = RunId(7);
-pub const STEP_MS: u64 = 100;
-
-/// How a learner cheats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cheat {
-    /// It says that it takes steps, and takes every other one.
-    SkipsSteps,
-    /// It trains on other text than it says.
-    OtherText,
-    /// It changes one bit of its parameters at each step.
-    OneBit,
-    /// It sends another update than follows from its state.
-    OtherUpdate,
-    /// It does not answer.
-    Silent,
-    /// It says that its update stands for twice as much.
-    Doubles,
-    /// It does not commit any more once it did.
-    Uncommitted,
-    /// It begins its commitments anywhere.
-    Unchained,
-}
-
-pub struct Peer {
-    member: Member,
-    engine: Option<HostEngine<CpuTrainer>>,
-    conn: Option<ConnId>,
-    down: VecDeque<Message>,
-    cheat: Option<Cheat>,
-    commits: u32,
-    pub afresh: Vec<String>,
-    pub reasons: Vec<String>,
-}
 
 pub struct Rig {
     pub now: Millis,
@@ -390,45 +356,5 @@ impl Rig {
             _ => {}
         }
         self.up.push_back((*conn, message));
-    }
-}
-
-impl Peer {
-    fn new(number: u8, cheat: Option<Cheat>) -> Self {
-        let member = Member::new(MemberConfig {
-            learner: LearnerConfig {
-                identity: Identity([number; 32]),
-                name: format!("peer {number}"),
-                device: "cpu 1 thread, audited".to_owned(),
-                invite: None,
-                serial_first: 1_000 * u64::from(number),
-            },
-            contact_ms_max: None,
-            reconnect_ms_max: None,
-            waits: Waits::default(),
-            seed: number.into(),
-        });
-        let (down, afresh, reasons) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { member, engine: None, conn: None, down, cheat, commits: 0, afresh, reasons }
-    }
-
-    /// Takes a step, or says so.
-    fn step(&mut self, tokens: &[u32], rate: f32) -> Step {
-        let engine = self.engine.as_mut().expect("it trains");
-        let mut tokens = tokens.to_vec();
-        match self.cheat {
-            Some(Cheat::OtherText) => tokens.reverse(),
-            Some(Cheat::OneBit) => {
-                let theta = engine.trainer_mut().params_mut();
-                theta[5] = f32::from_bits(theta[5].to_bits() ^ 1);
-            }
-            _ => {}
-        }
-        let busy_us = STEP_MS * 1_000;
-        let (mut loss, count) = (1.0, engine.trainer_mut().count());
-        if self.cheat != Some(Cheat::SkipsSteps) {
-            loss = block_on(engine.step(&tokens, rate)).unwrap().loss;
-        }
-        Step { tokens: count, loss, busy_us, earlier_us: 0 }
     }
 }

@@ -5,7 +5,8 @@ use archipelago_core::diloco::syncer::Trust;
 use archipelago_core::diloco::{FragmentId, LearnerId, LeaseId, Version};
 use archipelago_core::wire::ApplyPolicy;
 
-use super::rig::{Cheat, Rig};
+use super::peer::Cheat;
+use super::rig::Rig;
 
 /// Goal: an honest learner never fails, whatever is merged amid a span, however often it loses its connection, and when
 /// another process takes the place of the syncer.
@@ -80,8 +81,8 @@ fn whoever_cheats_fails_for_what_it_did() {
     }
 }
 
-/// What becomes of spans that somebody made up by `edit`, as far as it can edit them: whoever makes up a list commits to
-/// that one.
+/// What becomes of spans that somebody made up by `edit`, as far as it can edit them: whoever makes up a list
+/// commits to that one.
 fn check_forged(rig: &Rig, name: &str, expected: Verdict, edit: &dyn Fn(&mut Span) -> bool) {
     let mut found = Vec::new();
     for job in &rig.jobs {
@@ -119,8 +120,7 @@ fn a_list_that_was_made_up_fails_for_what_is_wrong_in_it() {
             edit(&mut windows[0]);
         })
     };
-    let nobody = LeaseId(u64::MAX);
-    check("windows of nobody", fault(Fault::Window), &|span| windows(span, &|window| window.0 = nobody));
+    check("windows of nobody", fault(Fault::Window), &|span| windows(span, &|window| window.0.0 = u64::MAX));
     check("windows beyond the lease", fault(Fault::Window), &|span| {
         windows(span, &|window| window.1 = 1 << 30)
     });
