@@ -35,7 +35,8 @@ const BYE_WITHIN: Duration = Duration::from_secs(2);
 /// millisecond.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Largest message with a piece of what is shown in an audit, in bytes.
-const PIECE_BYTES_MAX: u32 = EVIDENCE_BYTES + 64;
+const PIECE_BYTES_MAX: u32 = 257 << 10;
+const _: () = assert!(PIECE_BYTES_MAX >= EVIDENCE_BYTES + 64, "a piece and what stands around it");
 /// Buffer that each socket reads into; thousands of idle ones must not cost much.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 

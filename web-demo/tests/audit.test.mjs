@@ -38,7 +38,7 @@ test("a page's learner that agreed passes audits of a native syncer", async () =
     assert.equal(learner?.auditFault ?? null, null);
     return learner && learner.auditsPassed >= 3 && learner;
   });
-  assert.equal(learner.device, "browser cpu, audited");
+  assert.equal(learner.device, "browser, cpu, audited");
   assert.ok(learner.audited && learner.auditsFailed === 0 && learner.tokensMerged > 0);
   await page.evaluate(() => window.learner.stop());
   await page.close();

@@ -153,3 +153,93 @@ impl Recorder {
         Some(Message::Evidence { run: self.run, serial, piece, total, body })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{FragmentId, Version};
+
+    const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: true };
+
+    /// One that has taken a step and coded an update, for each of `serials`.
+    fn after(serials: &[u64]) -> Recorder {
+        let mut recorder = Recorder::new(RunId(1), 2, KEEP, 10);
+        for &serial in serials {
+            recorder.step(0, 0, vec![(LeaseId(1), 0, 1)]);
+            recorder.note(Op::Encode { serial: Serial(serial), fragment: FragmentId(0) });
+            recorder.close(Serial(serial), vec![serial as u8; 3]);
+        }
+        recorder
+    }
+
+    fn commit(recorder: &mut Recorder, serial: u64) -> Commitment {
+        match recorder.commit(Serial(serial)) {
+            Some(Message::Commit(commitment)) => commitment,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_commitment_begins_where_the_one_before_ended() {
+        let mut recorder = after(&[5, 6]);
+        let (first, second) = (commit(&mut recorder, 5), commit(&mut recorder, 6));
+        assert_eq!((first.opening, second.opening), (StateHash::FRESH, first.closing));
+        assert_eq!((first.steps, second.steps), (1, 1));
+        assert_ne!(first.closing, second.closing);
+        assert_eq!(recorder.commit(Serial(7)), None, "nothing was coded as that");
+    }
+
+    /// Goal: what was lost on its way is part of what comes next, and the chain has no hole.
+    #[test]
+    fn spans_that_were_lost_become_one() {
+        let mut recorder = after(&[5, 6, 7]);
+        let commitment = commit(&mut recorder, 7);
+        assert_eq!((commitment.opening, commitment.steps), (StateHash::FRESH, 3), "never sent");
+
+        let mut recorder = after(&[5, 6, 7, 8]);
+        let (first, _, _) = (commit(&mut recorder, 5), commit(&mut recorder, 6), commit(&mut recorder, 7));
+        recorder.welcomed();
+        assert!(recorder.anchored(first.closing));
+        let commitment = commit(&mut recorder, 8);
+        assert_eq!((commitment.opening, commitment.steps), (first.closing, 3), "6 and 7 did not come");
+        recorder.arrived(Serial(8));
+        recorder.welcomed();
+        assert!(recorder.anchored(commitment.closing), "it is where it is");
+        assert!(!recorder.anchored(first.closing), "a syncer that went back knows another history");
+        assert!(after(&[5]).anchored(first.closing), "an engine that was just built begins anew");
+    }
+
+    #[test]
+    fn what_arrived_without_a_question_is_not_kept() {
+        let mut recorder = after(&[5, 6]);
+        (commit(&mut recorder, 5), commit(&mut recorder, 6));
+        recorder.arrived(Serial(5));
+        assert_eq!((recorder.answer(Serial(5), 0), recorder.closed.len()), (None, 1));
+        assert!(recorder.answer(Serial(6), 0).is_some());
+        assert_eq!(recorder.closed.len(), 0, "it was shown");
+    }
+
+    #[test]
+    fn a_span_is_shown_piece_by_piece_though_it_arrived() {
+        let mut recorder = Recorder::new(RunId(1), 2, KEEP, 10);
+        let code = |serial| Op::Encode { serial: Serial(serial), fragment: FragmentId(1) };
+        recorder.note(code(5));
+        recorder.close(Serial(5), vec![7; 2 * EVIDENCE_BYTES as usize]);
+        recorder.note(Op::Take { fragment: FragmentId(0), version: Version(3), keep: true });
+        recorder.note(code(6));
+        recorder.close(Serial(6), vec![8; 9]);
+        (commit(&mut recorder, 5), commit(&mut recorder, 6));
+        let mut shown = Vec::new();
+        for piece in 0..3 {
+            let Some(Message::Evidence { total, body, .. }) = recorder.answer(Serial(6), piece) else {
+                panic!("piece {piece}");
+            };
+            shown.extend(body.into_vec());
+            assert_eq!(shown.len() == total as usize, piece == 2);
+            recorder.arrived(Serial(6));
+        }
+        let span = Span::from_bytes(&shown).unwrap();
+        assert_eq!((span.state.len(), span.ops.len(), span.steps()), (2 * EVIDENCE_BYTES as usize, 2, 0));
+        assert_eq!(recorder.answer(Serial(6), 0), None);
+    }
+}
