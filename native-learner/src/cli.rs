@@ -110,6 +110,10 @@ pub(crate) struct JoinArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
+    /// Train so that the run's owner can check it: on one thread of the CPU, with the same bits as on any machine;
+    /// slower than --engine cpu, and the same as --engine exact
+    #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "threads"])]
+    pub(crate) audited: bool,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) duty_cycle: f64,
@@ -140,6 +144,12 @@ pub(crate) struct JoinArgs {
 }
 
 impl JoinArgs {
+    /// What to compute with.
+    pub(crate) fn compute(&self) -> ComputeArgs {
+        let engine = if self.audited { EngineKind::Exact } else { self.compute.engine };
+        ComputeArgs { engine, ..self.compute.clone() }
+    }
+
     /// The syncer to join, with the invite if one was given.
     ///
     /// # Errors
@@ -355,7 +365,7 @@ mod tests {
             ("threads = 0", "threads"),
             ("syncer = 'a:1'\nfor = 'soon'", "soon"),
             ("syncer = 'a:1'\nfor = '0s'", "no time at all"),
-            ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu or cpu"),
+            ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu, cpu or exact"),
             ("syncer = 'a'", "port"),
             ("", "no syncer"),
         ] {

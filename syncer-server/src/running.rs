@@ -20,7 +20,7 @@ use crate::evaluate::{self, Evaluator, Judge};
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms};
 use crate::status::{Board, Happening, ServerStatus};
-use crate::store::Store;
+use crate::store::{Store, random_u64};
 use crate::webhook::Webhook;
 use crate::{http, links};
 
@@ -84,7 +84,7 @@ impl Running {
         let meters = Arc::new(Meters::from(prepared.carried.traffic));
         let context = context(&prepared, handle.clone(), &meters);
         let Prepared {
-            syncer,
+            mut syncer,
             corpus,
             store,
             carried,
@@ -98,6 +98,12 @@ impl Running {
             snapshot_seq,
             ..
         } = prepared;
+        if config.audit > 0.0 {
+            syncer.audit(config.audit, random_u64()?);
+        }
+        let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);
+        let auditing =
+            evaluate::audit(jobs, syncer.spec().clone(), Arc::clone(&corpus), handle.clone(), clock);
         let admission = context.admission.clone();
         let app = Arc::new(http::App {
             context,
@@ -140,6 +146,7 @@ impl Running {
             let mut measuring = evaluator.map(measure).map(tokio::spawn);
             let over = handle.over_watch();
             tokio::spawn(admission.watch(handle.clone()));
+            tokio::spawn(auditing);
             drop(handle);
             let mut tape = tape;
             let actor = Actor {
@@ -157,6 +164,7 @@ impl Running {
                     forked: forked.map(|(run, at)| (run.to_string(), at)),
                 },
                 webhook,
+                audits,
             };
             let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
             stop.send_replace(true);

@@ -109,8 +109,10 @@ impl Learner {
             true => Rc::new(BrowserKey { identity: Identity(half), hooks: Rc::clone(&hooks) }),
             false => Rc::new(Key::from_secret(&half)),
         };
-        let mut builder = open(options::engine(&options.engine)?, helpers(team, options.helpers)).await?;
-        let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe("cpu"), describe);
+        let kind = options::engine(&options.engine)?;
+        let mut builder = open(kind, helpers(team, options.helpers)).await?;
+        let cpu = if kind == EngineKind::Exact { "cpu, audited" } else { "cpu" };
+        let device = builder.gpu().map_or_else(|| DeviceKind::Browser.describe(cpu), describe);
         let config = RunConfig {
             address,
             signer,
@@ -124,7 +126,11 @@ impl Learner {
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);
         let build = async |spec: &RunSpec, moments: Option<OptimiserState>| {
-            let kept = if first.replace(false) { restore(&hooks, spec).await } else { None };
+            let kept = if first.replace(false) && kind != EngineKind::Exact {
+                restore(&hooks, spec).await
+            } else {
+                None
+            };
             let restored = kept.is_some();
             let engine = builder.build(spec, moments.or(kept)).await?;
             self.gpu.replace(builder.gpu().cloned());

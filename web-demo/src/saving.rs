@@ -61,4 +61,12 @@ impl Engine for Saving {
     fn salvage(&mut self) -> Option<OptimiserState> {
         self.engine.salvage()
     }
+
+    fn is_exact(&self) -> bool {
+        self.engine.is_exact()
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        self.engine.state()
+    }
 }

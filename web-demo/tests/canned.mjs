@@ -30,6 +30,10 @@ export function learner(id, more = {}) {
     fates: { merged: 4, late: {}, refused: {} },
     share: 1,
     trust: "trusted",
+    audited: false,
+    auditsPassed: 0,
+    auditsFailed: 0,
+    auditFault: null,
     returnsS: null,
     ...more,
   };

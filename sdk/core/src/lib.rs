@@ -81,6 +81,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod bytes;
 pub mod data;
 pub mod diloco;

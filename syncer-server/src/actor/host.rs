@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use archipelago_core::audit::{AuditJob, Verdict};
 use archipelago_core::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use archipelago_core::diloco::{ConnId, Entry, MergeFailure, MergeJob, MergeOutcome, Millis};
 use archipelago_core::wire::{Bye, Message};
 use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinSet;
 
 use super::handle::Mailbox;
@@ -30,6 +33,7 @@ pub(super) struct Desk<'a> {
     pub(super) outboxes: &'a mut BTreeMap<ConnId, Outbox>,
     pub(super) merges: &'a mut JoinSet<Done>,
     pub(super) remakes: &'a mut Vec<RemakeJob>,
+    pub(super) audits: &'a mpsc::Sender<AuditJob>,
     pub(super) record: &'a mut Record,
     /// Connections whose queue is full.
     pub(super) slow: Vec<ConnId>,
@@ -72,13 +76,20 @@ impl Host for Desk<'_> {
         None
     }
 
+    fn audit(&mut self, job: AuditJob) -> Option<AuditJob> {
+        // There is room for as many as are under way at once, unless nobody looks at them any more.
+        self.audits.try_send(job).err().map(TrySendError::into_inner)
+    }
+
     fn note(&mut self, syncer: &Syncer, event: Event) {
         if let Some(what) = Happening::of(syncer, &event) {
             self.record.log(self.board, self.now, what);
         }
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
-            Event::Blamed { .. } | Event::Remade { .. } => tracing::warn!(?event),
+            Event::Blamed { .. }
+            | Event::Remade { .. }
+            | Event::Audited { verdict: Verdict::Failed(_), .. } => tracing::warn!(?event),
             Event::Joined { .. }
             | Event::Live { .. }
             | Event::Left { .. }

@@ -13,11 +13,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use archipelago_core::audit::AuditJob;
 use archipelago_core::diloco::syncer::{Input, RemakeJob, Syncer};
 use archipelago_core::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
 use archipelago_core::wire::{Bye, CloseCode};
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -67,6 +68,8 @@ pub struct Actor {
     pub started: Happening,
     /// Where alerts are told, beside the log.
     pub webhook: Option<Webhook>,
+    /// Where what learners show in audits is looked at.
+    pub audits: mpsc::Sender<AuditJob>,
 }
 
 type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
@@ -115,9 +118,9 @@ impl Actor {
     /// - `DirInUse`: another program leads the run by now.
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
-        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, .. } = self;
+        let Self { syncer, clock, meters, board, store, mailbox, webhook, started, audits, .. } = self;
         let state = State::new(Arc::clone(syncer.fragments()), self.tape, self.snapshot_seq);
-        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook };
+        let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, audits };
         running.log(&state.record, started);
         running.run(state, self.snapshot_every, shutdown).await
     }
@@ -132,6 +135,7 @@ struct Running {
     store: Arc<Store>,
     mailbox: Mailbox,
     webhook: Option<Webhook>,
+    audits: mpsc::Sender<AuditJob>,
 }
 
 impl Running {
@@ -291,6 +295,7 @@ impl Running {
             outboxes,
             merges,
             remakes,
+            audits: &self.audits,
             record,
             slow: Vec::new(),
             is_finished: false,

@@ -38,6 +38,7 @@ pub fn run_spec(config: &ServeConfig, model: ModelSpec, data: DataSpec) -> Resul
 /// `Setting`: a setting is out of range.
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
     let method = config.method.syncer()?;
+    range("audit", config.audit, (0.0..=1.0).contains(&config.audit), "a number from 0 to 1")?;
     for (flag, value) in [
         ("learners-max", config.learners_max),
         ("learners-start", config.learners_start),

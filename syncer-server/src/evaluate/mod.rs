@@ -1,5 +1,6 @@
 //! Held-out loss of Θ and a text sample, measured in the background at low duty.
 
+mod audit;
 mod harm;
 mod loss;
 mod prompt;
@@ -19,6 +20,7 @@ use crate::errors::ServerError;
 use crate::status::Evaluation;
 use crate::store::HeldOut;
 
+pub use audit::{AUDITS_MAX, audit};
 pub use harm::Judge;
 pub use loss::LossMeter;
 

@@ -63,6 +63,14 @@ pub struct LearnerView {
     pub share: f64,
     /// How far the run trusts it.
     pub trust: Trust,
+    /// Whether it agreed to audits, on the connection that it has.
+    pub audited: bool,
+    /// Audits that it passed.
+    pub audits_passed: u32,
+    /// Audits that it failed and that were not forgiven.
+    pub audits_failed: u32,
+    /// What the last one that it failed found; `null` if it never failed one.
+    pub audit_fault: Option<String>,
     /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
     pub returns_s: Option<f64>,
 }
@@ -124,7 +132,8 @@ pub enum Trust {
     Trusted,
     /// Its updates made the model worse once: it proves itself anew.
     Suspect,
-    /// Its updates made the model worse, and none are taken for a while, or until the owner lets it back.
+    /// It failed an audit, or its updates made the model worse, and none are taken for a while, or until the owner lets
+    /// it back.
     Out,
 }
 
@@ -276,6 +285,7 @@ fn place(state: Option<LearnerState>) -> u32 {
 fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Millis) -> LearnerView {
     let clock_tokens = syncer.ledger().clock_tokens();
     let returns = syncer.returns(now, learner.learner);
+    let account = syncer.ledger().account(learner.learner);
     LearnerView {
         learner: learner.learner,
         fingerprint: learner.fingerprint.to_string(),
@@ -298,6 +308,10 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         fates: learner.fates.into(),
         share: learner.share.ratio(),
         trust: syncer.trust(now, learner.learner).into(),
+        audited: syncer.has_agreed(learner.learner),
+        audits_passed: account.map_or(0, |account| account.audits_passed),
+        audits_failed: account.map_or(0, |account| account.audits_failed),
+        audit_fault: account.and_then(|account| account.audit_fault).map(|fault| fault.to_string()),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
 }

@@ -153,7 +153,7 @@ export type RawJoin = {
   browserSigns: boolean,
   /** Its name for people. */
   name: string,
-  /** "auto", "gpu" or "cpu". */
+  /** "auto", "gpu", "cpu" or "exact", for which the module must be the plain one. */
   engine: string,
   /** Workers that help a CPU engine, at most; 0 for none. */
   helpers: number,

@@ -3,7 +3,7 @@
 //! Every place is computed from its index alone, so a lease of a range of indices is a set of windows
 //! that syncer and learner agree on without a table.
 
-use crate::wire::ShardSpec;
+use crate::wire::{LeaseGrant, RunSpec, ShardSpec};
 
 use crate::rng::{key, mix};
 
@@ -116,6 +116,15 @@ enum Purpose {
 
 fn low_mask(bits: u32) -> u32 {
     (1_u32 << bits) - 1
+}
+
+/// Where a window of a lease begins in its shard, counted in tokens; `None` if the lease or the run has no such window.
+#[must_use]
+pub fn window_start(spec: &RunSpec, grant: &LeaseGrant, index: u32) -> Option<u64> {
+    let LeaseGrant { epoch, shard, start, windows, .. } = *grant;
+    let shard_spec = spec.data.shards.get(shard as usize).filter(|_| index < windows)?;
+    let order = ShardOrder::new(spec.seed, epoch, shard, shard_spec, spec.model.context);
+    order.start(start.checked_add(index)?)
 }
 
 #[cfg(test)]

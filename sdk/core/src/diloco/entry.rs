@@ -9,6 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::Fault;
 use crate::diloco::{MergeRule, OuterSpec};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
@@ -42,7 +43,9 @@ pub enum Entry {
     Remade(RemadeEntry),
     /// Merges went worse for the updates of a learner, by the loss that is measured.
     Blamed { learner: LearnerId },
-    /// The owner forgives a learner whose updates did harm.
+    /// An audit of a learner passed, or failed by this fault.
+    Audited { learner: LearnerId, fault: Option<Fault> },
+    /// The owner forgives a learner whose updates did harm, or that failed an audit.
     Pardoned { learner: LearnerId },
     /// A round led to nothing.
     Abandoned { round: Round, fragment: FragmentId },
@@ -159,6 +162,7 @@ impl Entry {
             Self::Merged(_) => "merged",
             Self::Remade(_) => "remade",
             Self::Blamed { .. } => "blamed",
+            Self::Audited { .. } => "audited",
             Self::Pardoned { .. } => "pardoned",
             Self::Abandoned { .. } => "abandoned",
             Self::Held { .. } => "held",

@@ -15,6 +15,7 @@
 //! and never goes back; chance comes from [`MemberConfig::seed`] alone.
 
 mod absence;
+mod audit;
 mod backoff;
 mod contact;
 mod io;
@@ -30,6 +31,7 @@ pub use absence::Offline;
 pub use backoff::Doubling;
 pub use io::{End, Input, Output, Step};
 
+use crate::audit::Recorder;
 use crate::diloco::learner::{Learner, LearnerConfig};
 use crate::diloco::learning_rate;
 use crate::rng;
@@ -119,6 +121,8 @@ pub struct Member {
     pace: Pace,
     contact: Contact,
     losses: Losses,
+    /// What it commits to, if its engine gives the same bits everywhere.
+    recorder: Option<Recorder>,
     phase: Phase,
     /// What the syncer asked on this connection.
     challenge: Option<Challenge>,
@@ -139,6 +143,7 @@ impl Member {
             pace: Pace::new(),
             contact: Contact::new(&config, seed),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
+            recorder: None,
             phase: Phase::Greeting,
             challenge: None,
             healed_us: None,
@@ -206,9 +211,13 @@ impl Member {
         }
         let tokens = self.supply.next_batch();
         self.learner.set_starved(millis(now_us), tokens.is_none());
-        let inner = &self.supply.spec()?.inner;
-        let learning_rate = learning_rate(inner, self.learner.clock_tokens());
-        tokens.map(|tokens| Batch { tokens, learning_rate })
+        let learning_rate = learning_rate(&self.supply.spec()?.inner, self.learner.clock_tokens());
+        let tokens = tokens?;
+        if let (Some(recorder), Some(feed)) = (&mut self.recorder, self.supply.feed()) {
+            let (base, own) = self.learner.clock();
+            recorder.step(base, own, feed.taken().to_vec());
+        }
+        Some(Batch { tokens, learning_rate })
     }
 
     /// How far it is.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share,
-    Signature, VERSION, Version,
+    Signature, StateHash, VERSION, Version,
 };
 
 /// What the syncer opens a connection with: who comes signs [`Self::text`], so that nobody can say a `Hello` that
@@ -105,6 +105,23 @@ pub struct Update {
     pub body: Vec<u8>,
     /// First 8 bytes of the SHA-256 of `body`, big endian.
     pub checksum: u64,
+}
+
+/// What a learner commits to before it sends an update: see `audit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commitment {
+    /// The run.
+    pub run: RunId,
+    /// The update that follows.
+    pub serial: Serial,
+    /// The state that it committed to before, or [`StateHash::FRESH`].
+    pub opening: StateHash,
+    /// Of all that its engine was given since then.
+    pub inputs: StateHash,
+    /// The state that this led to, of which the update is the progress on one fragment.
+    pub closing: StateHash,
+    /// Steps in between.
+    pub steps: u32,
 }
 
 /// The change of one fragment's Θ̂ that a round led to.

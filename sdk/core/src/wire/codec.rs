@@ -46,6 +46,7 @@ fn parameters(message: &Message) -> &[u8] {
     match message {
         Message::Update(update) => &update.body,
         Message::Merged(merged) => &merged.body,
+        Message::Evidence { body, .. } => body,
         _ => &[],
     }
 }

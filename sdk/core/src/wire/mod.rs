@@ -20,8 +20,8 @@ pub(crate) mod tests;
 mod work;
 
 pub use bodies::{
-    Bye, Challenge, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal, Update,
-    Welcome,
+    Bye, Challenge, Commitment, Fate, Hello, LateReason, LearnerState, LeaseGrant, Merged, Progress, Refusal,
+    Update, Welcome,
 };
 pub use chunk::{Assembler, frames};
 pub use close::{CloseCode, UnknownCloseCode};
@@ -31,7 +31,7 @@ pub use error::{BodyFault, DecodeError};
 pub use header::MAGIC;
 pub use ids::{
     ConnId, Fingerprint, FingerprintError, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId,
-    Round, RunId, Serial, Share, ShareError, Signature, Version,
+    Round, RunId, Serial, Share, ShareError, Signature, StateHash, Version,
 };
 pub use messages::Message;
 pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
@@ -42,10 +42,10 @@ pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.5";
+pub const SUBPROTOCOL: &str = "archipelago.6";
 
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;
@@ -76,6 +76,9 @@ pub const REASON_BYTES_MAX: u32 = 512;
 
 /// Most windows that a learner may train on in one step.
 pub const BATCH_MAX: u32 = 4_096;
+
+/// Bytes of [`Message::Evidence`]'s body at most, but for the last piece exactly so many.
+pub const EVIDENCE_BYTES: u32 = 256 << 10;
 
 /// Longest time between two [`Progress`] of a learner, in milliseconds.
 pub const PROGRESS_MS: u64 = 1_000;

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use archipelago_core::bytes::from_f32s;
+
 use super::{Encoded, Engine, EngineError, Exchange, OptimiserState, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
 use crate::wire::{FragmentId, RunSpec, Serial};
@@ -33,6 +35,12 @@ impl<T: Trainer> HostEngine<T> {
     #[cfg(feature = "cpu-portable")]
     pub(super) fn params(&self) -> &[f32] {
         self.trainer.params()
+    }
+
+    /// Takes in a replica as it was written.
+    #[cfg(feature = "cpu-portable")]
+    pub(super) fn read_replica(&mut self, bytes: &[u8]) -> bool {
+        self.replica.read(bytes)
     }
 
     /// What trains.
@@ -98,5 +106,21 @@ impl<T: Trainer> Engine for HostEngine<T> {
 
     fn salvage(&mut self) -> Option<OptimiserState> {
         self.trainer.moments()
+    }
+
+    fn is_exact(&self) -> bool {
+        self.trainer.is_exact()
+    }
+
+    fn state(&self) -> Option<Vec<u8>> {
+        let moments = self.trainer.moments().filter(|_| self.trainer.is_exact())?;
+        let params = self.trainer.params();
+        let mut bytes = Vec::with_capacity(16 * params.len() + 64);
+        bytes.extend(moments.steps.to_le_bytes());
+        for values in [params].into_iter().chain(moments.vectors.iter().map(Vec::as_slice)) {
+            bytes.extend(from_f32s(values));
+        }
+        self.replica.write(&mut bytes);
+        Some(bytes)
     }
 }

@@ -13,11 +13,13 @@ pub enum EngineKind {
     Gpu,
     /// The CPU.
     Cpu,
+    /// The CPU on one thread, with the same bits on every machine and in browsers, so that what it does can be audited.
+    Exact,
 }
 
 impl EngineKind {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Gpu, Self::Cpu];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Gpu, Self::Cpu, Self::Exact];
 
     /// The name by which it is asked for.
     #[must_use]
@@ -26,6 +28,7 @@ impl EngineKind {
             Self::Auto => "auto",
             Self::Gpu => "gpu",
             Self::Cpu => "cpu",
+            Self::Exact => "exact",
         }
     }
 }
@@ -47,7 +50,7 @@ impl FromStr for EngineKind {
 
 /// An engine that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no engine {name:?}; choose auto, gpu or cpu")]
+#[error("there is no engine {name:?}; choose auto, gpu, cpu or exact")]
 pub struct UnknownEngine {
     /// What was asked for.
     pub name: String,

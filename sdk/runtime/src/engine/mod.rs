@@ -12,6 +12,8 @@ mod host;
 mod kind;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod options;
+#[cfg(feature = "cpu-portable")]
+mod redo;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod registry;
 mod rehearsal;
@@ -26,6 +28,8 @@ pub use host::HostEngine;
 pub use kind::{EngineKind, UnknownEngine};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use options::EngineOptions;
+#[cfg(feature = "cpu-portable")]
+pub use redo::{Windows, redo};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
 pub use rehearsal::Rehearsal;
@@ -71,6 +75,11 @@ pub trait Trainer {
     /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
     fn moments(&self) -> Option<OptimiserState> {
         None
+    }
+
+    /// Whether its steps have the same bits on every machine and in browsers, so that others can take them again.
+    fn is_exact(&self) -> bool {
+        false
     }
 
     /// What it computes with, for people: "cpu avx512 2 threads".
@@ -177,6 +186,17 @@ pub trait Engine {
     /// lost, or in another process; those that it was built with, if it never came to more. `None` where there
     /// are none.
     fn salvage(&mut self) -> Option<OptimiserState> {
+        None
+    }
+
+    /// Whether all that it does has the same bits on every machine and in browsers, from the moment in which it was
+    /// built without moments: then [`Self::state`] shows it.
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    /// All that decides what it does next, as bytes of its own; `None` unless [`Self::is_exact`].
+    fn state(&self) -> Option<Vec<u8>> {
         None
     }
 

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::backend::{Backend, CpuBackend, GpuBackend, Setup};
+use super::backend::{Backend, CpuBackend, ExactBackend, GpuBackend, Setup};
+use super::cpu::CpuTrainer;
 use super::gpu::{GpuEngine, GpuError, KernelTime};
-use super::{Engine, EngineError, EngineKind, Exchange, OptimiserState, StepStats, Team};
+use super::{Engine, EngineError, EngineKind, Exchange, HostEngine, OptimiserState, StepStats, Team};
 use crate::wire::RunSpec;
 
 /// Implements [`AnyEngine`] and declares [`AnyBackend`], with one variant for each row.
@@ -75,6 +76,18 @@ macro_rules! engines {
             fn salvage(&mut self) -> Option<OptimiserState> {
                 match &mut self.0 {
                     $(Built::$kind(engine) => engine.salvage(),)*
+                }
+            }
+
+            fn is_exact(&self) -> bool {
+                match &self.0 {
+                    $(Built::$kind(engine) => engine.is_exact(),)*
+                }
+            }
+
+            fn state(&self) -> Option<Vec<u8>> {
+                match &self.0 {
+                    $(Built::$kind(engine) => engine.state(),)*
                 }
             }
         }
@@ -167,4 +180,6 @@ engines! {
     Gpu: GpuEngine, built by GpuBackend;
     /// On the processor.
     Cpu: Team, built by CpuBackend;
+    /// On the processor, with the same bits everywhere.
+    Exact: HostEngine<CpuTrainer>, built by ExactBackend;
 }

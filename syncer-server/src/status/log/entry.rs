@@ -1,5 +1,6 @@
 //! What the log of a run tells of, as the tape's file keeps it.
 
+use archipelago_core::audit::{Fault, Verdict};
 use archipelago_core::diloco::LearnerId;
 use archipelago_core::diloco::syncer::{Event, LeaveCause, Syncer};
 use archipelago_core::wire::{CloseCode, Fate, Refusal, Share};
@@ -86,6 +87,12 @@ pub enum Happening {
         without: f32,
         for_good: bool,
     },
+    /// An audit of a learner failed; it is out until the owner lets it back.
+    AuditFailed {
+        learner: LearnerId,
+        name: String,
+        fault: Fault,
+    },
     /// The held-out loss rose from the first to the second, and by no single learner's doing.
     LossUnexplained {
         losses: (f32, f32),
@@ -143,6 +150,9 @@ impl Happening {
             Event::Settled { learner, fate: Fate::Refused(why), .. } => {
                 Self::Refused { learner: *learner, name: name_of(*learner), why: *why, times: 1 }
             }
+            Event::Audited { learner, verdict: Verdict::Failed(fault), .. } => {
+                Self::AuditFailed { learner: *learner, name: name_of(*learner), fault: *fault }
+            }
             Event::Held { held } => Self::Held { held: *held },
             _ => return None,
         })
@@ -157,6 +167,7 @@ impl Happening {
             | Self::Dropped { learner, .. }
             | Self::Paced { learner, .. }
             | Self::Undone { learner, .. }
+            | Self::AuditFailed { learner, .. }
             | Self::Refused { learner, .. } => Some(*learner),
             _ => None,
         }
@@ -171,6 +182,7 @@ impl Happening {
             | Self::Dropped { name, .. }
             | Self::Paced { name, .. }
             | Self::Undone { name, .. }
+            | Self::AuditFailed { name, .. }
             | Self::Refused { name, .. } => Some(name),
             _ => None,
         }

@@ -130,6 +130,7 @@ fn kind(what: &Happening) -> LogKind {
         Happening::DiskFault { .. }
         | Happening::Certificate { shown: false }
         | Happening::Undone { .. }
+        | Happening::AuditFailed { .. }
         | Happening::LossUnexplained { .. }
         | Happening::Alert { raised: true, .. } => LogKind::Trouble,
         Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
@@ -195,6 +196,17 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
                 .into()
         }
+        Happening::Undone { .. } | Happening::AuditFailed { .. } | Happening::LossUnexplained { .. } => {
+            harm(what, name)
+        }
+        Happening::Alert { text, .. } => text.clone(),
+        Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+    }
+}
+
+/// What was found out about learners, in plain words.
+fn harm(what: &Happening, name: &str) -> String {
+    match what {
         Happening::Undone { losses: (good, bad), without, for_good, .. } => {
             let until = if *for_good { "until the owner lets it back" } else { "for a while" };
             format!(
@@ -202,12 +214,15 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
                  sent: that was undone, and {name} was sent away {until}."
             )
         }
+        Happening::AuditFailed { fault, .. } => format!(
+            "{name} failed an audit: {fault}. What it sent is not merged any more, and it was sent away until the \
+             owner lets it back."
+        ),
         Happening::LossUnexplained { losses: (good, bad) } => format!(
             "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \
              undone."
         ),
-        Happening::Alert { text, .. } => text.clone(),
-        Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
+        _ => String::new(),
     }
 }
 

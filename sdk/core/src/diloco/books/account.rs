@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::FateCounts;
+use crate::audit::Fault;
 use crate::wire::{Fingerprint, Serial};
 
 /// For so long must updates of a learner be merged before it counts as known, in milliseconds, on each fragment. It is
@@ -47,13 +48,22 @@ pub struct Account {
     /// How often its updates did harm, by the loss that is measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub harms: u32,
+    /// Audits that it passed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub audits_passed: u32,
+    /// Audits that it failed and that were not forgiven…
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub audits_failed: u32,
+    /// …and what the last one that it ever failed found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit_fault: Option<Fault>,
     /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
     #[serde(default)]
     pub(super) pace: (u64, u64),
 }
 
-fn is_zero(harms: &u32) -> bool {
-    *harms == 0
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Account {
@@ -73,6 +83,9 @@ impl Account {
             refused_in_a_row: 0,
             merged_ms: Some(0),
             harms: 0,
+            audits_passed: 0,
+            audits_failed: 0,
+            audit_fault: None,
             pace: (0, 0),
         }
     }

@@ -55,6 +55,7 @@ pub(in crate::diloco) fn follow(
             }
         }
         Entry::Blamed { learner } => ledger.blame(*learner),
+        Entry::Audited { learner, fault } => ledger.audited(*learner, *fault),
         Entry::Pardoned { learner } => ledger.pardon(*learner),
         Entry::Remade(_)
         | Entry::Abandoned { .. }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
+use crate::audit::Fault;
 use crate::diloco::speed::lower_median;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
@@ -199,7 +200,18 @@ impl Ledger {
     /// Notes that the owner forgives `learner`.
     pub(super) fn pardon(&mut self, learner: LearnerId) {
         if let Some(account) = self.accounts.get_mut(&learner) {
-            account.harms = 0;
+            (account.harms, account.audits_failed) = (0, 0);
+        }
+    }
+
+    /// Notes that an audit of `learner` passed, or failed by `fault`.
+    pub(super) fn audited(&mut self, learner: LearnerId, fault: Option<Fault>) {
+        if let Some(account) = self.accounts.get_mut(&learner) {
+            match fault {
+                None => account.audits_passed = account.audits_passed.saturating_add(1),
+                Some(_) => account.audits_failed = account.audits_failed.saturating_add(1),
+            }
+            account.audit_fault = fault.or(account.audit_fault);
         }
     }
 

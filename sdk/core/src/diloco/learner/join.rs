@@ -128,7 +128,7 @@ impl Learner {
         track.advance(version, halves::digest(&values), part.policy);
         track.has_drifted = false;
         let run = part.run;
-        self.out.push_back(Output::Load { fragment, values, keep });
+        self.out.push_back(Output::Load { fragment, version, values, keep });
         self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
         self.catch_up(now, fragment, None);
         self.fetch_due(now);

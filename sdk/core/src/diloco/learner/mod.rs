@@ -213,6 +213,11 @@ impl Learner {
         self.part.as_ref().map_or(0, |part| part.clock_tokens.saturating_add(part.own_tokens))
     }
 
+    /// Its two parts: the run's merged tokens as last heard, and own tokens since.
+    pub(crate) fn clock(&self) -> (u64, u64) {
+        self.part.as_ref().map_or((0, 0), |part| (part.clock_tokens, part.own_tokens))
+    }
+
     /// The version of each fragment held, `[P]`; empty before the first `Welcome`.
     pub(crate) fn versions(&self) -> impl Iterator<Item = Option<Version>> {
         self.part.iter().flat_map(|part| part.tracks.iter().map(|track| track.version))
@@ -336,7 +341,7 @@ impl Learner {
                 self.out.push_back(Output::Include { fragment });
             }
             track.advance(version, merged.digest, part.policy);
-            self.out.push_back(Output::Apply { fragment, body: merged.body });
+            self.out.push_back(Output::Apply { fragment, version, body: merged.body });
             self.out.push_back(Output::Send(Message::Holds { run, fragment, version }));
         }
         let missing =

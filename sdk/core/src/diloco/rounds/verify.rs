@@ -33,6 +33,13 @@ pub struct Verified {
     pub tokens: u64,
 }
 
+impl Verified {
+    /// The body, if it can be one.
+    pub(crate) fn shared(&self) -> Option<Arc<Vec<u8>>> {
+        self.body.as_ref().ok().map(CheckedBody::shared)
+    }
+}
+
 impl Verifier {
     /// For the updates of a run with these fragments and this code.
     #[must_use]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{RemakeJob, Undo};
+use crate::audit::{AuditJob, Judged, Verdict};
 use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, Fingerprint, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial,
@@ -26,6 +27,8 @@ pub enum Input {
     Merged(Box<Result<MergeOutcome, Box<MergeFailure>>>),
     /// Merges did harm: they are undone. A host that hands this in does [`Output::Remake`].
     Undo(Box<Undo>),
+    /// An audit is over: the answer to [`Output::Audit`].
+    Audited(Judged),
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
     /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and
@@ -62,6 +65,8 @@ pub enum Output {
     /// Have the job follow the tape, here or elsewhere, once the version of its fragment is on it; run it, and bring
     /// the result back as [`Input::Merged`].
     Remake(Box<RemakeJob>),
+    /// Do what a learner shows again, elsewhere, and bring the verdict back as [`Input::Audited`].
+    Audit(Box<AuditJob>),
     /// For logs, the dashboard and tests.
     Event(Event),
     /// The run is complete: everyone has been told, nothing more will come.
@@ -115,6 +120,8 @@ pub enum Event {
     },
     /// Updates of a learner did harm, for the so many-th time: they are undone, and it is sent away.
     Blamed { learner: LearnerId, harms: u32 },
+    /// An audit of an update of a learner ended so.
+    Audited { learner: LearnerId, serial: Serial, verdict: Verdict },
     /// What a fragment was merged to is undone: it has a version of its own now, so far away from the one before.
     Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
     /// The owner holds the run, or lets it go on.

@@ -19,6 +19,7 @@
 //! another, and says to the outside what came of it.
 
 mod again;
+mod audit;
 mod blame;
 mod config;
 mod host;
@@ -58,6 +59,7 @@ use super::{
     Books, Codec, Downlink, Entry, FragmentState, Fragments, Layout, LeasePool, Ledger, MergeRule,
     QuorumPolicy, Reins, Roster, Rounds, Schedule, Timing, Turn, Verifier,
 };
+use crate::audit::Docket;
 use crate::data;
 use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 
@@ -77,6 +79,7 @@ pub struct Syncer {
     /// How long the one was merged that has been for longest, of those who are there, in milliseconds.
     longest_ms: u64,
     undoing: Undoing,
+    docket: Docket,
     /// When [`Self::ask_ahead`] has something to do.
     ask_ahead_at: Option<Millis>,
     out: VecDeque<Output>,
@@ -137,6 +140,7 @@ impl Syncer {
             fragments,
             longest_ms: 0,
             undoing: Undoing::default(),
+            docket: Docket::off(),
             ask_ahead_at: None,
             out: VecDeque::new(),
         })
@@ -151,6 +155,7 @@ impl Syncer {
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
+            Input::Audited(judged) => self.on_audited(now, judged),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
             Input::Stall(stalled) => self.on_stall(now, stalled),
@@ -194,8 +199,8 @@ impl Syncer {
         let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing(), &alive);
         let rounds = self.rounds.iter().filter_map(ends);
         let end = self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle)).then_some(now);
-        let others =
-            [self.roster.deadline(), self.books.deadline(), self.launch_at(), self.ask_ahead_at, end];
+        let (people, audits) = (self.roster.deadline(), self.docket.deadline());
+        let others = [people, self.books.deadline(), self.launch_at(), self.ask_ahead_at, audits, end];
         rounds.chain(others.into_iter().flatten()).min().map(|at| at.max(now.after(1)))
     }
 
@@ -326,6 +331,7 @@ impl Syncer {
     /// Whatever time, or what just came in, makes due.
     fn advance(&mut self, now: Millis) {
         self.expire(now);
+        self.expire_audits(now);
         self.close_rounds(now);
         if self.config.stop_tokens > 0 && self.ledger().clock_tokens() >= self.config.stop_tokens {
             self.finish();

@@ -35,6 +35,10 @@ impl Syncer {
             }
             Message::Pass { fragment, .. } => self.on_pass(now, conn, fragment),
             Message::Holds { fragment, version, .. } => self.on_holds(now, conn, fragment, version),
+            Message::Commit(commitment) => self.on_commit(now, conn, learner, commitment),
+            Message::Evidence { serial, piece, total, body, .. } => {
+                self.on_evidence(now, conn, learner, (serial, piece, total), &body);
+            }
             Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
             Message::Bye(_) => self.on_bye(conn),
             other => {
@@ -133,7 +137,7 @@ impl Syncer {
     /// The owner sends `learner` away for `wait_ms`; 0 lets one that was sent away come back.
     pub(super) fn on_drop(&mut self, now: Millis, learner: LearnerId, wait_ms: u32) {
         let wait_ms = wait_ms.min(super::DROP_MS_MAX);
-        let is_forgiven = wait_ms == 0 && self.harms(learner) > 0;
+        let is_forgiven = wait_ms == 0 && (self.harms(learner) > 0 || self.is_convicted(learner));
         let is_back = wait_ms == 0 && self.returns(now, learner).is_none();
         if is_forgiven {
             self.books.pardon(learner);
@@ -162,6 +166,9 @@ impl Syncer {
             return self.close(conn, bye);
         }
         let known = self.ledger().find(&hello.identity);
+        if known.is_some_and(|learner| self.is_convicted(learner)) {
+            return self.turn_out_convicted(conn);
+        }
         if let Some(harms) = known.map(|learner| self.harms(learner)).filter(|&harms| harms >= HARMS_MAX) {
             return self.turn_out(conn, harms);
         }
@@ -180,7 +187,10 @@ impl Syncer {
             let needed = |learner| roster.conn(learner).is_some() || roster.is_reined(learner);
             match self.books.make_room(needed) {
                 Ok(None) => {}
-                Ok(Some(forgotten)) => self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten)),
+                Ok(Some(forgotten)) => {
+                    self.docket.forget(forgotten);
+                    self.rounds.iter_mut().for_each(|rounds| rounds.forget(forgotten));
+                }
                 Err(full) => return self.refuse(conn, CloseCode::Full, full.to_string()),
             }
         }
@@ -228,7 +238,11 @@ impl Syncer {
             held: self.schedule.is_held(),
             share: self.share(learner),
         };
+        self.docket.tick(welcome.clock_tokens);
         self.out.push_back(Output::Send(conn, Message::Welcome(Box::new(welcome))));
+        if let Some(state) = self.docket.welcome(learner) {
+            self.out.push_back(Output::Send(conn, Message::Anchor { run: self.run, state }));
+        }
         let (name, device) = (hello.name.clone(), hello.device.clone());
         self.event(Event::Joined { learner, name, device, returning });
     }
@@ -298,6 +312,7 @@ impl Syncer {
         let (step_ms, batch) = (session.step_ms, session.batch.max(1));
         let pace = Speed { step_ms, step_ms_least: self.roster.step_ms_least(learner), batch };
         for grant in self.books.grant(now, learner, &pace) {
+            self.docket.lease(learner, grant);
             self.out.push_back(Output::Send(conn, Message::Lease { run: self.run, grant }));
         }
     }
@@ -307,6 +322,9 @@ impl Syncer {
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
         self.measure();
+        if let Some(judged) = self.docket.leave(learner) {
+            self.tell_audit(judged);
+        }
         self.event(Event::Left { learner, why });
         Some(learner)
     }

@@ -105,6 +105,7 @@ impl Recovery {
             | Entry::Leased { .. }
             | Entry::Reported { .. }
             | Entry::Returned { .. }
+            | Entry::Audited { .. }
             | Entry::Settled { .. } => {}
         }
     }

@@ -131,6 +131,9 @@ impl Syncer {
         if !self.roster.is_live(learner) {
             return self.refuse(conn, CloseCode::Protocol, "say Ready before the first update".into());
         }
+        if !self.draw_audit(now, conn, learner, &update) {
+            return;
+        }
         self.out.push_back(Output::Send(conn, Message::Arrived { run: self.run, fragment, serial }));
         self.roster.note_heard(learner);
         let standing = self.standing(now, learner, fragment);
@@ -285,6 +288,7 @@ impl Syncer {
     /// Tells those who hold a fragment of its new version.
     pub(super) fn publish(&mut self, now: Millis, merged: Merged) {
         let (run, fragment, version) = (self.run, merged.fragment, merged.version);
+        self.shelve(fragment);
         let audience = self.downlink.publish(now, &merged, |conn| self.roster.listens_ms(conn));
         if !audience.change.is_empty() {
             self.out.push_back(Output::Broadcast(audience.change, Message::Merged(merged)));
@@ -299,6 +303,9 @@ impl Syncer {
     pub(super) fn settle(&mut self, settled: Settled) {
         let Settled { round, fragment, learner, serial, tokens, fate } = settled;
         self.books.settle(&settled);
+        if matches!(fate, Fate::Merged { .. }) {
+            self.docket.merged(learner, fragment, serial);
+        }
         if let Some(conn) = self.roster.conn(learner) {
             let receipt = Message::Receipt { run: self.run, fragment, serial, fate };
             self.out.push_back(Output::Send(conn, receipt));

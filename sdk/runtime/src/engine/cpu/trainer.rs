@@ -10,6 +10,7 @@ use super::matmul::Products;
 use crate::diloco::Layout;
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{Adjust, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows};
+use crate::platform::lanes;
 
 /// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
 /// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`].
@@ -17,6 +18,7 @@ pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
     gradient: CpuGradient,
+    is_exact: bool,
     m: Buffer,
     v: Buffer,
     steps: u64,
@@ -37,13 +39,16 @@ impl CpuTrainer {
 
     /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
     /// order, no fused multiply-add, no mathematical function of the platform. For simulations, where one seed
-    /// must lead to one history. (A module compiled for `relaxed-simd` is left out: its multiply-adds are the
-    /// browser's.)
+    /// must lead to one history, and for audits. (A module compiled for `relaxed-simd` is left out: its
+    /// multiply-adds are the browser's.)
     ///
     /// # Errors
     /// Those of [`Self::new`].
     pub fn fixed(model: &ModelSpec, inner: &InnerSpec) -> Result<Self, EngineError> {
-        Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED)
+        Ok(Self {
+            is_exact: lanes::NAME != Some("relaxed-simd"),
+            ..Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED)?
+        })
     }
 
     fn with(
@@ -60,6 +65,7 @@ impl CpuTrainer {
             pieces: pieces(&layout),
             layout,
             gradient,
+            is_exact: false,
             m: Buffer::zeros(len),
             v: Buffer::zeros(len),
             steps: 0,
@@ -197,6 +203,10 @@ impl Trainer for CpuTrainer {
 
     fn moments(&self) -> Option<OptimiserState> {
         Some(OptimiserState::of_adamw(self.steps, self.m.to_vec(), self.v.to_vec()))
+    }
+
+    fn is_exact(&self) -> bool {
+        self.is_exact
     }
 
     fn describe(&self) -> String {
