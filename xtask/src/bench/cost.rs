@@ -1,8 +1,9 @@
-//! What the tape costs: the same run with it and without, in turns, so that whatever else the machine does is done to
-//! both. Beside merges and tokens, which a busy machine shakes, stand the syncer's own time for a merge and the share
-//! of their time that learners do not train.
+//! What a part of the syncer costs: the same run with it and without, in turns, so that whatever else the machine does
+//! is done to both. Beside merges and tokens, which a busy machine shakes, stand the syncer's own time for a merge and
+//! the share of their time that learners do not train.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,41 @@ const PAIRS: usize = 24;
 const WARM: Duration = Duration::from_secs(3);
 /// So long is measured.
 const SPAN: Duration = Duration::from_secs(8);
-/// Bar: the tape may cost so much of either.
-const COST_MAX: f64 = 0.03;
-/// Many merges, each with a few bodies: what a tape has most to do with.
-const FLAGS: [&str; 5] = ["--sync-every", "8", "--fragments", "4", "--no-eval"];
+
+/// A part, and how it is left out.
+pub struct Part {
+    name: &'static str,
+    /// Flags of the syncer in both runs.
+    always: &'static [&'static str],
+    /// Flags of the syncer that leave the part out.
+    without: &'static [&'static str],
+    /// Flags of the learners.
+    learners: &'static [&'static str],
+    /// Bars: so much of the merges and of the tokens it may cost.
+    merges_max: f64,
+    tokens_max: f64,
+}
+
+/// The tape, beside many merges, each with a few bodies: what it has most to do with.
+pub const TAPE: Part = Part {
+    name: "tape",
+    always: &["--sync-every", "8", "--fragments", "4", "--no-eval"],
+    without: &["--without-tape-for-benchmarks"],
+    learners: &[],
+    merges_max: 0.03,
+    tokens_max: 0.03,
+};
+
+/// Looking for harm and undoing it. It has a share of a core of its own, as on a syncer's own machine: learners leave one
+/// of two free.
+pub const TRUST: Part = Part {
+    name: "trust",
+    always: &["--sync-every", "8", "--fragments", "4"],
+    without: &["--no-undo"],
+    learners: &["--duty", "0.5"],
+    merges_max: 0.05,
+    tokens_max: 0.02,
+};
 
 /// What one run did in a second.
 #[derive(Clone, Copy)]
@@ -35,38 +67,36 @@ struct Pace {
     idle: f64,
 }
 
-/// Runs [`PAIRS`] pairs, the one with the tape first in every other.
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} merges of {:.2} ms and {:.0} tokens a second", self.merges, self.cpu_ms, self.tokens)
+    }
+}
+
+/// Runs [`PAIRS`] pairs, the one with the part first in every other.
 ///
 /// # Errors
 /// A sentence: a program could not be started, or ended.
-pub fn run(programs: &Programs) -> Result<Value, String> {
+pub fn run(programs: &Programs, part: &Part) -> Result<Value, String> {
     let mut pairs = Vec::new();
     for pair in 0..PAIRS {
         let order = [pair % 2 == 0, pair % 2 == 1];
-        let paces = [measure(programs, order[0])?, measure(programs, order[1])?];
+        let paces = [measure(programs, part, order[0])?, measure(programs, part, order[1])?];
         let [with, without] = if order[0] { paces } else { [paces[1], paces[0]] };
-        println!(
-            "   pair {} of {PAIRS}: {:.1} merges and {:.0} tokens a second with the tape, {:.1} and {:.0} without",
-            pair + 1,
-            with.merges,
-            with.tokens,
-            without.merges,
-            without.tokens
-        );
+        println!("   pair {} of {PAIRS}: {with} with the {}, {without} without", pair + 1, part.name);
         pairs.push((with, without));
     }
-    Ok(figures(&pairs))
+    Ok(figures(part, &pairs))
 }
 
 /// A run of its own, on files of its own.
-fn measure(programs: &Programs, with_tape: bool) -> Result<Pace, String> {
-    let folder = empty_folder("tape")?;
-    let mut flags: Vec<OsString> = FLAGS.iter().map(OsString::from).collect();
-    if !with_tape {
-        flags.push("--without-tape-for-benchmarks".into());
-    }
+fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, String> {
+    let folder = empty_folder(part.name)?;
+    let without: &[&str] = if is_with { &[] } else { part.without };
+    let flags: Vec<OsString> = part.always.iter().chain(without).map(OsString::from).collect();
     let (mut syncer, address) = programs.serve("tiny", "127.0.0.1:0", &folder, "syncer", &flags)?;
-    let learners = (1..=LEARNERS).map(|n| programs.join(address, &folder, &format!("learner-{n}"), &[]));
+    let learners =
+        (1..=LEARNERS).map(|n| programs.join(address, &folder, &format!("learner-{n}"), part.learners));
     let learners = learners.collect::<Result<Vec<_>, _>>()?;
     all_live(address, &mut syncer, LEARNERS)?;
     thread::sleep(WARM);
@@ -88,15 +118,15 @@ fn idle_share(learner: &Process) -> f64 {
     shares.next().unwrap_or(0.0)
 }
 
-/// The figures of pairs with and without the tape, against the bar. Each ratio is the median over the pairs, and beside
+/// The figures of pairs with and without `part`, against its bars. Each ratio is the median over the pairs, and beside
 /// it are the quartiles.
-fn figures(pairs: &[(Pace, Pace)]) -> Value {
-    let of = |part: fn(&Pace) -> f64| {
+fn figures(part: &Part, pairs: &[(Pace, Pace)]) -> Value {
+    let of = |figure: fn(&Pace) -> f64| {
         let [with, without] = [0, 1].map(|i| {
-            let chosen = pairs.iter().map(|pair| part(if i == 0 { &pair.0 } else { &pair.1 }));
+            let chosen = pairs.iter().map(|pair| figure(if i == 0 { &pair.0 } else { &pair.1 }));
             quantile(chosen.collect(), 0.5)
         });
-        let ratios: Vec<f64> = pairs.iter().map(|pair| part(&pair.0) / part(&pair.1)).collect();
+        let ratios: Vec<f64> = pairs.iter().map(|pair| figure(&pair.0) / figure(&pair.1)).collect();
         let [low, ratio, high] = [0.25, 0.5, 0.75].map(|q| quantile(ratios.clone(), q));
         (json!({ "with": with, "without": without, "ratio": ratio, "low": low, "high": high }), ratio)
     };
@@ -108,7 +138,7 @@ fn figures(pairs: &[(Pace, Pace)]) -> Value {
         "tokens_per_s": tokens,
         "syncer_cpu_ms_per_merge": of(|pace| pace.cpu_ms).0,
         "learner_idle_share": of(|pace| pace.idle).0,
-        "within": merges_ratio > 1.0 - COST_MAX && tokens_ratio > 1.0 - COST_MAX,
+        "within": merges_ratio > 1.0 - part.merges_max && tokens_ratio > 1.0 - part.tokens_max,
     })
 }
 
@@ -134,12 +164,12 @@ mod tests {
         };
         let within = |merges, tokens| {
             let pairs = [pair(0.5, 0.5), pair(merges, tokens), pair(1.5, 1.5)];
-            figures(&pairs)["within"].as_bool().unwrap()
+            figures(&TAPE, &pairs)["within"].as_bool().unwrap()
         };
         assert!(within(0.99, 0.98));
         assert!(!within(0.96, 1.0));
         assert!(!within(1.0, 0.96));
-        let figures = figures(&[pair(0.9, 1.0), pair(1.0, 1.0), pair(1.0, 1.0)]);
+        let figures = figures(&TAPE, &[pair(0.9, 1.0), pair(1.0, 1.0), pair(1.0, 1.0)]);
         assert_eq!(figures["merges_per_s"]["low"], json!(0.95));
     }
 }
