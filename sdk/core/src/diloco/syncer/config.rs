@@ -75,7 +75,7 @@ impl Default for SyncerConfig {
             hidden_ms_max: 600_000,
             lease_ms: 30_000,
             lease_idle_ms_max: 60_000,
-            norm_ratio_max: 3.0,
+            norm_ratio_max: 1.5,
             refusals_max: 16,
             stop_tokens: 0,
         }
