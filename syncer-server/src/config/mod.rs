@@ -197,6 +197,9 @@ pub struct ServeConfig {
     /// long as its steps did, in a tenth of the time of one core. 0 audits nobody
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, help_heading = "Server")]
     pub audit: f64,
+    /// Do not try single updates on the text that they were trained on, nor suspect whose do not show that they were
+    #[arg(long, help_heading = "Server")]
+    pub no_checks: bool,
     /// Exit with 0 once the run is complete; without it the pages, the figures and the model of a complete run go on
     /// being served
     #[arg(long, help_heading = "Server")]

@@ -4,6 +4,7 @@ mod audit;
 mod harm;
 mod loss;
 mod prompt;
+mod prove;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::store::HeldOut;
 pub use audit::{AUDITS_MAX, audit};
 pub use harm::Judge;
 pub use loss::LossMeter;
+pub use prove::{Prover, prove};
 
 /// Bytes of parameters that a text sample may read, about: each token reads all of them.
 const SAMPLE_BYTES: u64 = 8_000_000_000;
