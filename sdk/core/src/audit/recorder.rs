@@ -212,7 +212,9 @@ mod tests {
     #[test]
     fn what_arrived_without_a_question_is_not_kept() {
         let mut recorder = after(&[5, 6]);
-        (commit(&mut recorder, 5), commit(&mut recorder, 6));
+        for serial in [5, 6] {
+            commit(&mut recorder, serial);
+        }
         recorder.arrived(Serial(5));
         assert_eq!((recorder.answer(Serial(5), 0), recorder.closed.len()), (None, 1));
         assert!(recorder.answer(Serial(6), 0).is_some());
@@ -228,7 +230,9 @@ mod tests {
         recorder.note(Op::Take { fragment: FragmentId(0), version: Version(3), keep: true });
         recorder.note(code(6));
         recorder.close(Serial(6), vec![8; 9]);
-        (commit(&mut recorder, 5), commit(&mut recorder, 6));
+        for serial in [5, 6] {
+            commit(&mut recorder, serial);
+        }
         let mut shown = Vec::new();
         for piece in 0..3 {
             let Some(Message::Evidence { total, body, .. }) = recorder.answer(Serial(6), piece) else {
