@@ -13,9 +13,9 @@ use archipelago_tests::toys::for_seeds;
 
 const MACHINES: usize = 10;
 const BATCH: u32 = 4;
-const STEPS: u64 = 320;
+const STEPS: u64 = 400;
 /// Looks after which who does not train is suspected.
-const LOOKS_MAX: u32 = 100;
+const LOOKS_MAX: u32 = 140;
 /// The machines that do not train, and what they send in place of that.
 const RIDERS: [(u32, Lie); 3] = [(7, Lie::Times(0)), (8, Lie::Noise), (9, Lie::Copies)];
 
@@ -74,10 +74,10 @@ fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Goal: who sends zeros, noise or what another one sent is suspected within a hundred looks, whatever the seed, and
+/// Goal: who sends zeros, noise or what another one sent is suspected within 140 looks, whatever the seed, and
 /// nobody who trains beside them.
 #[test]
-fn free_riders_are_suspected_within_a_hundred_looks() {
+fn free_riders_are_suspected_and_nobody_beside_them() {
     let corpus = corpus();
     for_seeds(20, |seed| {
         let poison = |(machine, lie)| (0, Fault::Poison(machine, Some(Poison::Lie(lie))));
