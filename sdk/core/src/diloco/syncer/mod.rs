@@ -161,7 +161,7 @@ impl Syncer {
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
-            Input::Audited(judged) => self.on_audited(now, judged),
+            Input::Audited(judged) => self.on_audited(judged),
             Input::Doubt { learner, doubt } => self.on_doubt(learner, doubt),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
