@@ -133,8 +133,8 @@ impl Running {
         });
         let config = config.clone();
         let work = async move {
-            let prover = match evaluator.is_some() && !config.no_checks {
-                true => Some(Prover::new(&syncer, Arc::clone(&corpus))?),
+            let prover = match evaluator.is_some() && config.checks > 0.0 {
+                true => Some(Prover::new(&syncer, Arc::clone(&corpus), config.checks)?),
                 false => None,
             };
             // It ends with the actor.

@@ -23,21 +23,24 @@ pub struct Prover {
     corpus: Arc<Corpus>,
     model: CpuModel,
     proofs: Proofs,
+    /// Of the time, above 0 and at most 1.
+    share: f64,
 }
 
 impl Prover {
-    /// Of the run of `syncer` on the text of `corpus`, which computes on one thread. Who is suspected goes on being so.
+    /// Of the run of `syncer` on the text of `corpus`, which computes on one thread for the `share` of the time, above 0
+    /// and at most 1. Who is suspected goes on being so.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
-    pub fn new(syncer: &Syncer, corpus: Arc<Corpus>) -> Result<Self, ServerError> {
+    pub fn new(syncer: &Syncer, corpus: Arc<Corpus>, share: f64) -> Result<Self, ServerError> {
         let (run, fragments) = (syncer.spec().clone(), Arc::clone(syncer.fragments()));
         let model = CpuModel::new(&run.model, NonZeroUsize::MIN).map_err(engine)?;
         let mut proofs = Proofs::new(run.seed);
         let doubts =
             syncer.ledger().accounts().filter_map(|(learner, account)| Some((learner, account.doubt?)));
         doubts.for_each(|(learner, doubt)| proofs.suspect(learner, doubt));
-        Ok(Self { run, fragments, corpus, model, proofs })
+        Ok(Self { run, fragments, corpus, model, proofs, share })
     }
 
     fn look(&mut self, exam: &Exam) -> Result<Vec<Shown>, ServerError> {
@@ -50,7 +53,7 @@ impl Prover {
     }
 }
 
-/// Looks at merges, at most a tenth of the time, and says whom they speak against. Ends with the actor.
+/// Looks at merges, at most for its share of the time, and says whom they speak against. Ends with the actor.
 pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
     loop {
         let Some(exam) = actor.exam(prover.proofs.sampling()).await else { return };
@@ -66,13 +69,15 @@ pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
         prover = back;
         match result {
             Ok(shown) => {
+                let took_ms = clock.now().since(began);
+                tracing::debug!(updates = shown.len(), took_ms, "tried single updates");
                 for (learner, doubt) in prover.proofs.take(fragment, &shown) {
                     actor.doubt(learner, doubt).await;
                 }
             }
             Err(error) => tracing::warn!(%error, "single updates not tried"),
         }
-        let idle = Duration::from_millis(idle_ms(began, clock.now()));
+        let idle = Duration::from_millis(idle_ms(prover.share, began, clock.now()));
         tokio::select! {
             () = tokio::time::sleep(idle) => {}
             () = actor.closed() => return,
