@@ -9,15 +9,7 @@ use std::env;
 use archipelago_core::wire::Millis;
 use archipelago_sim::world::Fault;
 use archipelago_tests::swarm::Swarm;
-use archipelago_tests::toys::{brief, check, for_seeds_in, status, watch};
-
-/// The seeds asked for, or the first `count`.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let Ok(asked) = env::var("SWARM_SEEDS") else { return 0..count };
-    let range =
-        asked.split_once("..").and_then(|(from, until)| Some(from.parse().ok()?..until.parse().ok()?));
-    range.unwrap_or_else(|| panic!("SWARM_SEEDS is {asked}, not two numbers with .. between them"))
-}
+use archipelago_tests::toys::{brief, check, for_seeds_in, seeds, status, watch};
 
 /// Goal: whatever a run is like, whoever takes part, and whatever goes wrong, no invariant is ever broken: each step
 /// of a learner is merged once or its loss has a name, each learner is told what happened, and after the troubles each
@@ -25,7 +17,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 /// again, unless the run's policy has no use for what comes late.
 #[test]
 fn nothing_breaks_and_everybody_counts() {
-    for_seeds_in(seeds(300), |seed| {
+    for_seeds_in(seeds("SWARM_SEEDS", 300), |seed| {
         let swarm = Swarm::of(seed, 5);
         let mut world = swarm.world(seed);
         let troubles = swarm.troubles(seed, Millis(500), Millis(12_000));

@@ -46,6 +46,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         samples: 0,
         undo: None,
         cosines: false,
+        exams: false,
     }
 }
 

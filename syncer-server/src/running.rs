@@ -16,7 +16,7 @@ use crate::config::ServeConfig;
 use crate::connection::Context;
 use crate::door::Share;
 use crate::errors::ServerError;
-use crate::evaluate::{self, Evaluator, Judge};
+use crate::evaluate::{self, Evaluator, Judge, Prover};
 use crate::meters::Meters;
 use crate::prepare::{Plan, Prepared, alert_terms};
 use crate::status::{Board, Happening, ServerStatus};
@@ -133,6 +133,12 @@ impl Running {
         });
         let config = config.clone();
         let work = async move {
+            let prover = match evaluator.is_some() && config.checks > 0.0 {
+                true => Some(Prover::new(&syncer, Arc::clone(&corpus), config.checks)?),
+                false => None,
+            };
+            // It ends with the actor.
+            drop(prover.map(|prover| tokio::spawn(evaluate::prove(prover, handle.clone(), clock))));
             let measure = |evaluator: Evaluator| {
                 let (actor, written) = (handle.clone(), carried.history.written());
                 let losses = carried.history.evaluations.iter().map(|evaluation| evaluation.loss);

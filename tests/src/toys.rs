@@ -188,6 +188,18 @@ pub fn fates(events: &[(Millis, Event)]) -> impl Iterator<Item = (Millis, Learne
     })
 }
 
+/// The seeds that the environment's `variable` asks for, as `from..until`, or the first `count`.
+///
+/// # Panics
+/// Something else is there.
+#[must_use]
+pub fn seeds(variable: &str, count: u64) -> Range<u64> {
+    let Ok(asked) = std::env::var(variable) else { return 0..count };
+    let range =
+        asked.split_once("..").and_then(|(from, until)| Some(from.parse().ok()?..until.parse().ok()?));
+    range.unwrap_or_else(|| panic!("{variable} is {asked}, not two numbers with .. between them"))
+}
+
 /// Runs `test` for each seed in `0..count` on two threads; whichever fails is named.
 ///
 /// # Panics

@@ -30,6 +30,7 @@ export function learner(id, more = {}) {
     fates: { merged: 4, late: {}, refused: {} },
     share: 1,
     trust: "trusted",
+    doubt: null,
     audited: false,
     auditsPassed: 0,
     auditsFailed: 0,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Input, SyncerConfig};
-use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Version};
+use archipelago_core::diloco::syncer::{Exam, Input, Sampling, SyncerConfig};
+use archipelago_core::diloco::{ConnId, Doubt, FragmentId, LearnerId, Version};
 use archipelago_core::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -49,6 +49,8 @@ pub enum Command {
     Story(oneshot::Sender<Box<Story>>),
     /// What does this view show now, as JSON?
     View(View, oneshot::Sender<Arc<str>>),
+    /// The next merge that this picks is to be looked at.
+    Exam(Box<Sampling>, oneshot::Sender<Exam>),
     /// This was found out about a held-out loss.
     Judged(Box<Judgement>),
     /// The held-out loss was measured, and maybe a text written; answered when that is taken in.
@@ -156,6 +158,16 @@ impl ActorHandle {
     /// Hands in a measurement, and waits until it is taken in.
     pub async fn evaluated(&self, evaluation: Evaluation, sample: Option<String>) {
         self.ask(|reply| Command::Evaluated(evaluation, sample, reply)).await;
+    }
+
+    /// The next merge that `sampling` picks, to look at single updates in it; `None` if the actor has ended.
+    pub async fn exam(&self, sampling: Sampling) -> Option<Exam> {
+        self.ask(|reply| Command::Exam(Box::new(sampling), reply)).await
+    }
+
+    /// Says that updates of `learner` do not show that it trains, or without a `doubt` do so again.
+    pub async fn doubt(&self, learner: LearnerId, doubt: Option<Doubt>) {
+        self.tell(Command::Input(Input::Doubt { learner, doubt })).await;
     }
 
     /// Hands in what was found out about a loss.

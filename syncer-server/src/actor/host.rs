@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinSet;
 
+use super::exams::Exams;
 use super::handle::Mailbox;
 use super::record::{Record, Said};
 use crate::outbox::{Encoder, Outbox};
@@ -35,6 +36,7 @@ pub(super) struct Desk<'a> {
     pub(super) remakes: &'a mut Vec<RemakeJob>,
     pub(super) audits: &'a mpsc::Sender<AuditJob>,
     pub(super) record: &'a mut Record,
+    pub(super) exams: &'a mut Exams,
     /// Connections whose queue is full.
     pub(super) slow: Vec<ConnId>,
     pub(super) is_finished: bool,
@@ -60,6 +62,7 @@ impl Host for Desk<'_> {
             Entry::Finished => Some(Happening::Finished),
             _ => None,
         };
+        self.exams.note(&entry);
         self.record.keep(self.now, entry);
         if let Some(what) = what {
             self.record.log(self.board, self.now, what);
@@ -68,6 +71,7 @@ impl Host for Desk<'_> {
 
     fn merge(&mut self, job: MergeJob) {
         self.record.keep_bodies(&job);
+        self.exams.keep(&job);
         self.merges.spawn_blocking(move || Done { result: job.run(), kept: None });
     }
 
@@ -88,6 +92,7 @@ impl Host for Desk<'_> {
         match event {
             Event::MergeFailed { .. } => tracing::error!(?event),
             Event::Blamed { .. }
+            | Event::Doubted { .. }
             | Event::Remade { .. }
             | Event::Audited { verdict: Verdict::Failed(_), .. } => tracing::warn!(?event),
             Event::Joined { .. }

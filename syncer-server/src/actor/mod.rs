@@ -1,5 +1,6 @@
 //! The one task that owns the `Syncer`; everybody else talks to it through a bounded channel.
 
+mod exams;
 mod handle;
 mod host;
 mod record;

@@ -24,6 +24,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 pub use ending::Final;
 
+use super::exams::Exams;
 use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Desk, Done, json};
 use super::record::Record;
@@ -87,6 +88,7 @@ struct State {
     /// What became of the owner's orders, and the row that has to be on the disk before that is said.
     orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
     subjects: Vec<oneshot::Sender<Subject>>,
+    exams: Exams,
     finished: bool,
 }
 
@@ -103,6 +105,7 @@ impl State {
             hats: Vec::new(),
             orders: Vec::new(),
             subjects: Vec::new(),
+            exams: Exams::default(),
             finished: false,
         }
     }
@@ -245,6 +248,7 @@ impl Running {
                 self.log(&state.record, Happening::TurnedAway { reason: bye.reason, times: 1 });
             }
             Command::Happened(what) => self.log(&state.record, what),
+            Command::Exam(sampling, reply) => state.exams.want(&self.syncer, *sampling, reply),
             Command::Judged(judgement) => self.judged(state, *judgement),
             Command::Evaluated(evaluation, text, reply) => {
                 self.evaluated(evaluation, text);
@@ -285,7 +289,7 @@ impl Running {
 
     /// Does what the core says, until it has nothing more to say.
     fn drain(&mut self, state: &mut State) {
-        let State { encoder, outboxes, merges, remakes, record, .. } = state;
+        let State { encoder, outboxes, merges, remakes, record, exams, .. } = state;
         let (board, mailbox) = (&mut self.board, &self.mailbox);
         let mut desk = Desk {
             now: self.clock.now(),
@@ -297,6 +301,7 @@ impl Running {
             remakes,
             audits: &self.audits,
             record,
+            exams,
             slow: Vec::new(),
             is_finished: false,
         };
@@ -326,6 +331,7 @@ impl Running {
             // Nobody waits any more if this fails.
             let _ = reply.send(obeyed);
         }
+        state.exams.answer(&self.syncer);
         if !state.subjects.is_empty()
             && let Some(subject) = Subject::of(&self.syncer, &self.board, state.record.gate.decided())
         {

@@ -39,6 +39,7 @@ pub fn run_spec(config: &ServeConfig, model: ModelSpec, data: DataSpec) -> Resul
 pub fn syncer_config(config: &ServeConfig) -> Result<SyncerConfig, ServerError> {
     let method = config.method.syncer()?;
     range("audit", config.audit, (0.0..=1.0).contains(&config.audit), "a number from 0 to 1")?;
+    range("checks", config.checks, (0.0..=1.0).contains(&config.checks), "a number from 0 to 1")?;
     for (flag, value) in [
         ("learners-max", config.learners_max),
         ("learners-start", config.learners_start),

@@ -12,7 +12,7 @@ use archipelago_core::wire::{LeaseGrant, RunSpec};
 use archipelago_runtime::engine::redo;
 use tokio::sync::mpsc;
 
-use super::idle_ms;
+use super::{DUTY, idle_ms};
 use crate::actor::{ActorHandle, Command};
 use crate::clock::Clock;
 use crate::corpus::Corpus;
@@ -44,7 +44,7 @@ pub async fn audit(
             return;
         }
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(idle_ms(began, ended))) => {}
+            () = tokio::time::sleep(Duration::from_millis(idle_ms(DUTY, began, ended))) => {}
             () = actor.closed() => return,
         }
     }

@@ -4,6 +4,7 @@ mod audit;
 mod harm;
 mod loss;
 mod prompt;
+mod prove;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::store::HeldOut;
 pub use audit::{AUDITS_MAX, audit};
 pub use harm::Judge;
 pub use loss::LossMeter;
+pub use prove::{Prover, prove};
 
 /// Bytes of parameters that a text sample may read, about: each token reads all of them.
 const SAMPLE_BYTES: u64 = 8_000_000_000;
@@ -206,18 +208,20 @@ impl Due {
     /// After a loss from `began` to `measured`, and a sample from then to `written` if there was one.
     fn after(self, every: Duration, began: Millis, measured: Millis, written: Option<Millis>) -> Self {
         let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
-        let sample =
-            |written: Millis| written.after(idle_ms(measured, written)).max(began.after(SAMPLE_EVERY_MS));
+        let sample = |written: Millis| {
+            written.after(idle_ms(DUTY, measured, written)).max(began.after(SAMPLE_EVERY_MS))
+        };
         Self {
-            loss: measured.after(every_ms.max(idle_ms(began, measured))),
+            loss: measured.after(every_ms.max(idle_ms(DUTY, began, measured))),
             sample: written.map_or(self.sample, sample),
         }
     }
 }
 
-/// How long to be idle after work from `began` to `ended`, in milliseconds.
-fn idle_ms(began: Millis, ended: Millis) -> u64 {
-    (ended.since(began) as f64 * (1.0 / DUTY - 1.0)) as u64
+/// How long to be idle after work from `began` to `ended` that may take the `share` of the time, above 0 and at most 1,
+/// in milliseconds.
+fn idle_ms(share: f64, began: Millis, ended: Millis) -> u64 {
+    (ended.since(began) as f64 * (1.0 / share - 1.0)) as u64
 }
 
 fn engine(error: archipelago_runtime::engine::EngineError) -> ServerError {

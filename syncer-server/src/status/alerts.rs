@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use archipelago_core::diloco::Millis;
+use archipelago_core::diloco::{LearnerId, Millis};
 use serde::{Deserialize, Serialize};
 
 /// When there is an alert. 0 is never.
@@ -28,6 +28,8 @@ pub struct Sight {
     pub snapshot_age_ms: u64,
     /// What is wrong with the disk, as a sentence.
     pub disk_fault: Option<String>,
+    /// Learners who are suspected of not training, by number.
+    pub suspects: Vec<LearnerId>,
     /// Whether the owner holds the run.
     pub is_held: bool,
     /// Whether the run is complete.
@@ -47,6 +49,8 @@ pub enum AlertKind {
     SnapshotOld,
     /// The disk takes nothing more.
     DiskFault,
+    /// Somebody does not seem to train.
+    Suspects,
 }
 
 impl AlertKind {
@@ -57,6 +61,7 @@ impl AlertKind {
             Self::LossRose => "The held-out loss came down again.",
             Self::SnapshotOld => "The run has been saved again.",
             Self::DiskFault => "The syncer's disk takes writes again.",
+            Self::Suspects => "No learner is suspected any more.",
         }
     }
 }
@@ -151,6 +156,14 @@ fn judge(terms: &AlertTerms, alone_ms: u64, was_high: bool, sight: &Sight) -> BT
     }
     if sight.is_over {
         return wrong;
+    }
+    if let [first, more @ ..] = &sight.suspects[..] {
+        let others = if more.is_empty() { String::new() } else { format!(" and of {} others", more.len()) };
+        let text = format!(
+            "Updates of learner {first}{others} do not lower the loss on the text that was given to it as those of \
+             others do: it may not train at all."
+        );
+        wrong.insert(AlertKind::Suspects, text);
     }
     let AlertTerms { no_learner_ms, loss_ratio, snapshot_age_ms } = *terms;
     if no_learner_ms > 0 && alone_ms >= no_learner_ms {
@@ -253,6 +266,16 @@ mod tests {
         let faulty = Sight { disk_fault: Some("No space left.".into()), is_over: true, ..fine() };
         let kind = AlertKind::DiskFault;
         check(AlertTerms::default(), &[fine(), faulty, fine()], &[(1, kind, true), (2, kind, false)]);
+    }
+
+    #[test]
+    fn suspects_are_told_until_nobody_is_one() {
+        let of = |learners: &[u32]| Sight {
+            suspects: learners.iter().copied().map(LearnerId).collect(),
+            ..fine()
+        };
+        let kind = AlertKind::Suspects;
+        check(TERMS, &[fine(), of(&[3]), of(&[3, 4]), fine()], &[(1, kind, true), (3, kind, false)]);
     }
 
     #[test]

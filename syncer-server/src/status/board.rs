@@ -69,6 +69,7 @@ impl Board {
             losses: self.history.last().zip(self.history.best()),
             snapshot_age_ms: self.disk.snapshot_age_ms(now),
             disk_fault: self.disk.fault(),
+            suspects: syncer.suspects().collect(),
             is_held: core.paused,
             is_over: core.finished,
         };

@@ -7,6 +7,7 @@ use archipelago_core::diloco::{LearnerId, Millis};
 use archipelago_core::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
+use super::log::doubted;
 use super::rate::Speeds;
 use super::view;
 
@@ -71,6 +72,8 @@ pub struct LearnerView {
     pub audits_failed: u32,
     /// What the last one that it failed found; `null` if it never failed one.
     pub audit_fault: Option<String>,
+    /// Why it is suspected of not training, as a sentence for people; `null` if it is not.
+    pub doubt: Option<String>,
     /// Time until it may come back, in seconds, if the owner sent it away; `null` otherwise.
     pub returns_s: Option<f64>,
 }
@@ -130,7 +133,7 @@ pub enum Trust {
     Probation,
     /// Its updates count in full.
     Trusted,
-    /// Its updates made the model worse once: it proves itself anew.
+    /// Its updates made the model worse once, or do not show that it trains: it proves itself anew.
     Suspect,
     /// It failed an audit, or its updates made the model worse, and none are taken for a while, or until the owner lets
     /// it back.
@@ -312,6 +315,7 @@ fn shown(learner: &LearnerStatus<'_>, syncer: &Syncer, speeds: &Speeds, now: Mil
         audits_passed: account.map_or(0, |account| account.audits_passed),
         audits_failed: account.map_or(0, |account| account.audits_failed),
         audit_fault: account.and_then(|account| account.audit_fault).map(|fault| fault.to_string()),
+        doubt: syncer.ledger().doubt(learner.learner).map(|doubt| format!("Its {}.", doubted(doubt.looks))),
         returns_s: returns.map(|at| at.since(now) as f64 / 1e3),
     }
 }

@@ -16,8 +16,9 @@ use syncer_server::{ReplayArgs, ServeConfig, replayed};
 use crate::replay::args;
 use crate::support::{Learner, Server, config};
 
-/// The layouts there have been. On the first one no merge was bounded, and before the third none was undone.
-const LAYOUTS: [u32; 3] = [1, 2, 3];
+/// The layouts there have been. On the first one no merge was bounded, before the third none was undone, and before the
+/// fourth nobody was suspected.
+const LAYOUTS: [u32; 4] = [1, 2, 3, 4];
 
 /// Merges until each fragment is merged with bounds.
 const MERGES: usize = 12;
@@ -81,6 +82,19 @@ fn bounded(dir: &Path) -> usize {
     tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
 }
 
+/// Writes down that the learner of a run is suspected, as looks at its updates would have it, for which there have to be
+/// three: a row as `TAPE.md` describes it.
+fn suspect(dir: &Path) {
+    let newest = "SELECT seq, at_ms, chain FROM tape ORDER BY seq DESC LIMIT 1";
+    let newest = tape(dir).query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let (seq, at_ms, chain): (i64, i64, Vec<u8>) = newest.unwrap();
+    let (seq, data) = (seq + 1, r#"{"kind":"doubted","learner":1,"doubt":{"looks":24}}"#);
+    let parts = [&chain[..], &seq.to_le_bytes(), &at_ms.to_le_bytes(), data.as_bytes()];
+    let chain = Sha256::digest(parts.concat())[..16].to_vec();
+    let row = "INSERT INTO tape (seq, at_ms, kind, data, chain) VALUES (?1, ?2, 'doubted', ?3, ?4)";
+    tape(dir).execute(row, (seq, at_ms, data, chain)).unwrap();
+}
+
 async fn renew(layout: u32) {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(settings(dir.path())).await;
@@ -89,6 +103,7 @@ async fn renew(layout: u32) {
         learner.merge().await;
     }
     server.stop().await;
+    suspect(dir.path());
     let (folder, expected) = stored(layout);
     drop(fs::remove_dir_all(&folder));
     copy(dir.path(), &folder);
@@ -114,6 +129,8 @@ async fn stored_runs_of_every_layout_go_on() {
         let server = Server::start(settings(dir.path())).await;
         let mut learner = Learner::join(&server, 2).await;
         learner.merge().await;
+        let first = &server.status().await["learners"][0];
+        assert_eq!(first["trust"] == "suspect", layout > 3, "layout {layout}: {first}");
         let merges = server.stop().await.core.fates.merged;
         assert!(merges > expected["merges"].as_u64().unwrap(), "layout {layout}: {merges}");
         assert_eq!(layout_of(dir.path()), newest.to_string());

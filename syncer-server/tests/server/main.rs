@@ -26,4 +26,5 @@ mod support;
 mod take_home;
 mod tls;
 mod undo;
+mod unproven;
 mod words;

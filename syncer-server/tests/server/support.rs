@@ -9,8 +9,9 @@ use archipelago_cli::MethodArgs;
 use archipelago_core::diloco::{Codec, Fragments, checksum};
 use archipelago_core::model;
 use archipelago_core::wire::{
-    Assembler, BODY_BYTES_MAX, Bye, Challenge, Fate, FragmentId, Hello, Identity, LearnerState, Message,
-    Progress, RunId, SUBPROTOCOL, Serial, Signature, Update, Version, Welcome, decode, encode, frames,
+    Assembler, BODY_BYTES_MAX, Bye, Challenge, Fate, FragmentId, Hello, Identity, LearnerState, LeaseGrant,
+    LeaseId, Message, Progress, RunId, SUBPROTOCOL, Serial, Signature, Update, Version, Welcome, decode,
+    encode, frames,
 };
 use ed25519_dalek::{Signer, SigningKey};
 use futures::{SinkExt, StreamExt};
@@ -279,6 +280,10 @@ pub struct Learner {
     serial: u64,
     /// Rounds that it was asked about and has not answered.
     asked: VecDeque<(FragmentId, Version)>,
+    /// What was leased to it.
+    pub leases: Vec<LeaseGrant>,
+    /// Windows of that that it says it has trained on, one after the other.
+    pub windows: u32,
 }
 
 impl Learner {
@@ -298,7 +303,16 @@ impl Learner {
                 batch: welcome.spec.inner.batch,
             })
             .await;
-        let mut learner = Self { client, welcome, fragments, steps: 1, serial: 0, asked: VecDeque::new() };
+        let mut learner = Self {
+            client,
+            welcome,
+            fragments,
+            steps: 1,
+            serial: 0,
+            asked: VecDeque::new(),
+            leases: vec![],
+            windows: 0,
+        };
         learner.report().await;
         learner
     }
@@ -307,7 +321,7 @@ impl Learner {
     pub async fn report(&mut self) {
         let progress = Progress {
             run: self.welcome.run,
-            leases: vec![],
+            leases: self.progress(),
             steps: self.steps,
             tokens: self.steps * self.step_tokens(),
             step_ms: 1.0,
@@ -315,6 +329,18 @@ impl Learner {
             state: LearnerState::Training,
         };
         self.client.send(&Message::Progress(progress)).await;
+    }
+
+    /// How many windows of its newest leases it has trained on.
+    fn progress(&self) -> Vec<(LeaseId, u32)> {
+        let mut left = self.windows;
+        let mut progress = Vec::new();
+        for &LeaseGrant { lease, windows, .. } in &self.leases {
+            let done = windows.min(left);
+            left -= done;
+            progress.extend((done > 0).then_some((lease, done)));
+        }
+        progress.split_off(progress.len().saturating_sub(4))
     }
 
     pub fn step_tokens(&self) -> u64 {
@@ -327,6 +353,9 @@ impl Learner {
             let message = self.client.next().await;
             if let Message::Collect { fragment, base, .. } = message {
                 self.asked.push_back((fragment, base));
+            }
+            if let Message::Lease { grant, .. } = message {
+                self.leases.push(grant);
             }
             if let Some(picked) = pick(message) {
                 return picked;

@@ -74,7 +74,7 @@ export function historyOf(view: LearnerView): string {
     here,
     `It trained on ${count(view.tokensTrained)} tokens; ${count(view.tokensMerged)} of them are merged${part}.`,
     `It sent ${plural(view.updates, "update")}, of which ${count(view.fates.merged)} were merged${lost ? `; ${lost}` : ""}.`,
-    trustOf(view.trust),
+    trustOf(view),
     auditsOf(view),
     `${aboutOf(view)}.`,
   ]

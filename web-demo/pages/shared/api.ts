@@ -201,6 +201,8 @@ export type LearnerView = {
   auditsFailed: number,
   /** What the last one that it failed found; `null` if it never failed one. */
   auditFault: string | null,
+  /** Why it is suspected of not training, as a sentence for people; `null` if it is not. */
+  doubt: string | null,
   /** Time until it may come back, in seconds, if the owner sent it away; `null` otherwise. */
   returnsS: number | null,
 };
@@ -524,7 +526,7 @@ export type AlertView = {
 };
 
 /** What there is an alert for. */
-export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault";
+export type AlertKind = "noLearner" | "lossRose" | "snapshotOld" | "diskFault" | "suspects";
 
 /** `/v1/settings`: the settings of the run, in the order of the help. */
 export type SettingsView = {

@@ -45,14 +45,15 @@ export function auditsOf(
   return `Agreed to audits: ${auditsPassed} passed.`;
 }
 
-/** How far a run trusts a learner, in a sentence. */
-export function trustOf(trust: Trust): string {
+/** How far a run trusts a learner, in a sentence or two. */
+export function trustOf({ trust, doubt }: Pick<LearnerView, "trust" | "doubt">): string {
   switch (trust) {
     case "probation":
       return "On probation: what it sends counts little until it has taken part for a while.";
     case "trusted":
       return "Trusted: what it sends counts in full.";
     case "suspect":
+      if (doubt !== null) return `Suspect: it does not seem to train, so what it sends counts for nothing until it does. ${doubt}`;
       return "Suspect: what it sent made the model worse once, and was undone. It is on probation again.";
     case "out":
       return "Out: what it sent made the model worse, or it failed an audit. Nothing of it is taken until it is let back.";

@@ -11,7 +11,7 @@ mod vocab;
 
 pub(crate) use feed::LEASES_MAX;
 pub use feed::{Feed, FeedError};
-pub use order::{window_start, windows};
+pub use order::{Window, window_start, windows};
 pub use shard::{
     SHARD_TOKENS_MAX, ShardError, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,
 };

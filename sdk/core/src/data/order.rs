@@ -5,6 +5,7 @@
 
 use crate::wire::{LeaseGrant, RunSpec, ShardSpec};
 
+use super::shard::tokens;
 use crate::rng::{key, mix};
 
 /// Windows of a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every epoch.
@@ -15,6 +16,30 @@ use crate::rng::{key, mix};
 pub fn windows(tokens: u64, context: u32) -> u32 {
     let whole = tokens.checked_div(u64::from(context)).unwrap_or(0);
     u32::try_from(whole.saturating_sub(1)).unwrap_or(u32::MAX)
+}
+
+/// A window of the training text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Window {
+    /// The pass over the data, from 0.
+    pub epoch: u32,
+    /// Index of the shard.
+    pub shard: u32,
+    /// Its place in the epoch's order of that shard.
+    pub index: u32,
+}
+
+impl Window {
+    /// Its tokens, `[context + 1]`, out of the bytes of its shard of `run`; `None` if there is no such window in them.
+    #[must_use]
+    pub fn tokens(self, run: &RunSpec, shard: &[u8]) -> Option<Vec<u32>> {
+        let spec = run.data.shards.get(self.shard as usize)?;
+        let order = ShardOrder::new(run.seed, self.epoch, self.shard, spec, run.model.context);
+        let start = usize::try_from(order.start(self.index)?).ok()?;
+        let length = run.model.context as usize + 1;
+        let tokens: Vec<u32> = tokens(shard, run.data.token_bytes, start).take(length).collect();
+        (tokens.len() == length).then_some(tokens)
+    }
 }
 
 /// Where the windows of one shard lie in one epoch.

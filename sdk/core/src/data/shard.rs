@@ -90,14 +90,19 @@ impl ShardTokens {
 
     /// The tokens from `start` on; none if that is past the end.
     pub fn iter(&self, start: usize) -> impl Iterator<Item = u32> + '_ {
-        let width = usize::from(self.token_bytes);
-        let rest = start.checked_mul(width).and_then(|at| self.bytes.get(at..)).unwrap_or_default();
-        rest.chunks_exact(width).map(|bytes| match *bytes {
-            [a, b] => u32::from(u16::from_le_bytes([a, b])),
-            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
-            _ => unreachable!("the width was checked to be 2 or 4"),
-        })
+        tokens(&self.bytes, self.token_bytes, start)
     }
+}
+
+/// The tokens of a shard's `bytes` from `start` on, of `token_bytes` bytes each; none if that is past the end.
+pub(super) fn tokens(bytes: &[u8], token_bytes: u8, start: usize) -> impl Iterator<Item = u32> + '_ {
+    let width = usize::from(token_bytes).max(1);
+    let rest = start.checked_mul(width).and_then(|at| bytes.get(at..)).unwrap_or_default();
+    rest.chunks_exact(width).map(|bytes| match *bytes {
+        [a, b] => u32::from(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+        _ => unreachable!("the width was checked to be 2 or 4"),
+    })
 }
 
 /// The bytes of a shard of `tokens`, `[tokens · token_bytes]`.

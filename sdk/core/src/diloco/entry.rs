@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Fault;
-use crate::diloco::{MergeRule, OuterSpec};
+use crate::diloco::{Doubt, MergeRule, OuterSpec};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -45,6 +45,13 @@ pub enum Entry {
     Blamed { learner: LearnerId },
     /// An audit of a learner passed, or failed by this fault.
     Audited { learner: LearnerId, fault: Option<Fault> },
+    /// Updates of a learner do not show that it trains what it says it does, or do so again: without a `doubt` it is
+    /// suspected no longer.
+    Doubted {
+        learner: LearnerId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        doubt: Option<Doubt>,
+    },
     /// The owner forgives a learner whose updates did harm, or that failed an audit.
     Pardoned { learner: LearnerId },
     /// A round led to nothing.
@@ -163,6 +170,7 @@ impl Entry {
             Self::Remade(_) => "remade",
             Self::Blamed { .. } => "blamed",
             Self::Audited { .. } => "audited",
+            Self::Doubted { .. } => "doubted",
             Self::Pardoned { .. } => "pardoned",
             Self::Abandoned { .. } => "abandoned",
             Self::Held { .. } => "held",

@@ -28,6 +28,8 @@ pub struct Standing {
     pub unmerged_tokens: u64,
     /// It has yet to prove itself.
     pub is_new: bool,
+    /// It is suspected of not training: what it sends weighs next to nothing.
+    pub is_doubted: bool,
     /// It has a voice in what is usual: it need not prove itself any more, or nobody is there who need not.
     pub has_voice: bool,
     /// The run's merged tokens, the clock of the inner learning rate.

@@ -27,7 +27,7 @@ pub mod syncer;
 pub mod tape;
 mod window;
 
-pub use books::{Account, FateCounts, LeaseError, LeasePool, Ledger};
+pub use books::{Account, Doubt, FateCounts, LeaseError, LeasePool, Ledger};
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Entry, MergeEntry, Part, RemadeEntry};

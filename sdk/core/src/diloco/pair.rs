@@ -2,6 +2,7 @@
 
 mod crash;
 mod deaf;
+mod doubt;
 mod hold;
 mod late;
 mod rein;

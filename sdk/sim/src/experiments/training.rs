@@ -199,6 +199,7 @@ impl TrainingArgs {
             samples: 0,
             undo: None,
             cosines: false,
+            exams: false,
         })
     }
 

@@ -54,6 +54,7 @@ impl Recipe {
             harms: Vec::new(),
             noticed: Noticed::default(),
             cosines: Vec::new(),
+            shown: Vec::new(),
         })
     }
 }

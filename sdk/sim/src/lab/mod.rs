@@ -10,6 +10,7 @@
 mod alone;
 mod corpus;
 mod cosines;
+mod examiner;
 mod idler;
 mod joining;
 mod noticed;
@@ -19,6 +20,7 @@ mod together;
 
 pub use corpus::Corpus;
 pub use cosines::{Cosines, Part};
+pub use examiner::MachineShown;
 pub use noticed::{Noticed, Treated};
 pub(crate) use reader::Reader;
 pub use recipe::{Budget, Joining, Outcome, Recipe, Sample, Spent, reference_model};

@@ -11,8 +11,8 @@ use archipelago_core::wire::{Fate, LearnerId};
 /// How the syncer treated hostile and honest learners until the budget was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Noticed {
-    /// Rounds that had led to a version when an update of a hostile learner was first refused, or its connection first
-    /// closed; `None` if neither ever happened.
+    /// Rounds that had led to a version when an update of a hostile learner was first refused, its connection first
+    /// closed, or it first suspected; `None` if none of that ever happened.
     pub after_rounds: Option<u64>,
     /// Hostile learners, all together.
     pub hostile: Treated,
@@ -31,6 +31,8 @@ pub struct Treated {
     pub refused: u64,
     /// Connections that the syncer closed.
     pub closed: u64,
+    /// How often one of them came to be suspected of not training.
+    pub suspected: u64,
 }
 
 impl Noticed {
@@ -85,6 +87,10 @@ impl Watcher {
             }
             Event::Settled { learner, fate: Fate::Refused(_), .. } => {
                 self.treated(*learner).refused += 1;
+                self.see(*learner);
+            }
+            Event::Doubted { learner, doubt: Some(_) } => {
+                self.treated(*learner).suspected += 1;
                 self.see(*learner);
             }
             Event::Left { learner, why: LeaveCause::Closed { .. } } => {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Corpus, Cosines, LabError, Noticed};
+use super::{Corpus, Cosines, LabError, MachineShown, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::BYTE_VOCAB;
 use archipelago_core::diloco::syncer::SyncerConfig;
@@ -62,6 +62,9 @@ pub struct Recipe {
     /// Whether honest updates that are merged together are compared; it takes time for each pair, and changes nothing
     /// of the run.
     pub cosines: bool,
+    /// Whether single updates are tried on the text that they were trained on, and who does not show that it trains is
+    /// suspected, as by a server that has the time to look at all that it wants to.
+    pub exams: bool,
 }
 
 /// The shape of the independent model of the method that our results are set beside: two layers of
@@ -140,6 +143,8 @@ pub struct Outcome {
     pub noticed: Noticed,
     /// How near honest updates were to each other, if that was asked for.
     pub cosines: Vec<Cosines>,
+    /// What single updates showed, if that was asked for.
+    pub shown: Vec<MachineShown>,
 }
 
 impl Recipe {

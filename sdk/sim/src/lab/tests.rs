@@ -35,6 +35,7 @@ fn recipe() -> Recipe {
         samples: 0,
         undo: None,
         cosines: false,
+        exams: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! An experiment in a world: many learners under one syncer.
 
 use super::cosines::Collector;
+use super::examiner::Examiner;
 use super::joining::Newcomers;
 use super::noticed::Watcher;
 use super::recipe::Sampler;
@@ -95,6 +96,7 @@ struct Course<'a> {
     sampler: Sampler,
     watcher: Watcher,
     cosines: Option<Collector>,
+    examiner: Option<Examiner>,
 }
 
 impl<'a> Course<'a> {
@@ -112,7 +114,8 @@ impl<'a> Course<'a> {
         }
         let is_hostile = (0..recipe.learners()).map(|machine| recipe.is_hostile(machine)).collect();
         let (sampler, watcher) = (Sampler::new(recipe), Watcher::new(is_hostile));
-        Ok(Self { recipe, corpus, world, sampler, watcher, cosines })
+        let examiner = recipe.exams.then(|| Examiner::new(recipe, corpus, &mut world)).transpose()?;
+        Ok(Self { recipe, corpus, world, sampler, watcher, cosines, examiner })
     }
 
     /// Until the budget is spent.
@@ -122,7 +125,7 @@ impl<'a> Course<'a> {
         let (mut last, mut moved_ms) = (0, 0);
         let mut faults = recipe.faults.iter().peekable();
         loop {
-            self.look();
+            self.look()?;
             let machines = self.world.machines();
             let (tokens, now_ms) = (recipe.tokens(&machines), self.world.now().0);
             if let Some((machine, reason)) = recipe.stopped(&machines) {
@@ -155,13 +158,18 @@ impl<'a> Course<'a> {
     }
 
     /// Looks at what happened.
-    fn look(&mut self) {
+    fn look(&mut self) -> Result<(), LabError> {
         self.watcher.follow(&mut self.world);
+        let jobs = match &mut self.examiner {
+            Some(examiner) => examiner.look(&mut self.world)?,
+            None => self.world.take_merges(),
+        };
         if let Some(cosines) = &mut self.cosines {
-            for job in self.world.take_merges() {
+            for job in jobs {
                 cosines.take(&job, |learner| self.watcher.is_honest(learner));
             }
         }
+        Ok(())
     }
 
     fn end(mut self) -> Result<Outcome, LabError> {
@@ -221,6 +229,7 @@ impl<'a> Course<'a> {
             harms,
             noticed: self.watcher.noticed,
             cosines: self.cosines.map(Collector::end).unwrap_or_default(),
+            shown: self.examiner.map(|examiner| examiner.shown).unwrap_or_default(),
         }
     }
 }

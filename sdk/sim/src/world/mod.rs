@@ -66,7 +66,7 @@ mod watch;
 use std::collections::{BTreeMap, VecDeque};
 
 use archipelago_core::diloco::syncer::{Event, Status, Syncer, SyncerError};
-use archipelago_core::diloco::{Layout, MergeJob};
+use archipelago_core::diloco::{Entry, Layout, MergeJob};
 use archipelago_core::member;
 use archipelago_core::wire::{ConnId, FragmentId};
 
@@ -140,6 +140,8 @@ pub struct World {
     traces: Option<VecDeque<Trace>>,
     /// `None` while nobody looks.
     merges: Option<VecDeque<MergeJob>>,
+    /// `None` while nobody looks.
+    entries: Option<Vec<Entry>>,
     /// The last body of each fragment that an honest learner sent, where anybody lies.
     overheard: BTreeMap<FragmentId, Vec<u8>>,
     /// `None` while nobody looks.
@@ -189,6 +191,7 @@ impl World {
             events: VecDeque::new(),
             traces: None,
             merges: None,
+            entries: None,
             overheard: BTreeMap::new(),
             looking: None,
             finished: false,

@@ -62,6 +62,7 @@ impl World {
     pub(super) fn keep(&mut self, entry: Entry) {
         let seq = self.record.gate.decide(&entry);
         self.audit.on_entry(seq, &entry);
+        self.note_entry(&entry);
         self.record.jobs.push(TapeJob::Row(Row { seq, at_ms: self.now.0, entry, place: None }));
         if self.spec.shell.sync_ms == 0 {
             self.write_tape();

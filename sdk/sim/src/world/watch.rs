@@ -1,7 +1,9 @@
 //! What is merged in a world, for whoever wants to look into it.
 
 use super::World;
-use archipelago_core::diloco::MergeJob;
+use archipelago_core::diloco::syncer::Input;
+use archipelago_core::diloco::{Doubt, Entry, MergeJob};
+use archipelago_core::wire::LearnerId;
 
 /// Merges kept until they are taken; the oldest go first.
 const MERGES_MAX: usize = 1_024;
@@ -15,6 +17,27 @@ impl World {
     /// What went into each merge since this was asked last, the oldest first; at most 1,024 are kept.
     pub fn take_merges(&mut self) -> Vec<MergeJob> {
         self.merges.as_mut().map(|merges| merges.drain(..).collect()).unwrap_or_default()
+    }
+
+    /// Begins to keep what the syncer decides; costs memory until [`Self::take_entries`] is called.
+    pub fn watch_entries(&mut self) {
+        self.entries.get_or_insert_default();
+    }
+
+    /// What the syncer decided since this was asked last, the oldest first.
+    pub fn take_entries(&mut self) -> Vec<Entry> {
+        self.entries.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Tells the syncer that updates of `learner` do not show that it trains, or without a `doubt` do so again.
+    pub fn doubt(&mut self, learner: LearnerId, doubt: Option<Doubt>) {
+        self.tell_syncer(Input::Doubt { learner, doubt });
+    }
+
+    pub(super) fn note_entry(&mut self, entry: &Entry) {
+        if let Some(entries) = &mut self.entries {
+            entries.push(entry.clone());
+        }
     }
 
     pub(super) fn note_merge(&mut self, job: &MergeJob) {

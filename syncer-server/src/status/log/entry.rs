@@ -93,6 +93,12 @@ pub enum Happening {
         name: String,
         fault: Fault,
     },
+    /// So many looks at updates of a learner did not show that it trains; with 0 they show it again.
+    Doubted {
+        learner: LearnerId,
+        name: String,
+        looks: u32,
+    },
     /// The held-out loss rose from the first to the second, and by no single learner's doing.
     LossUnexplained {
         losses: (f32, f32),
@@ -153,6 +159,11 @@ impl Happening {
             Event::Audited { learner, verdict: Verdict::Failed(fault), .. } => {
                 Self::AuditFailed { learner: *learner, name: name_of(*learner), fault: *fault }
             }
+            Event::Doubted { learner, doubt } => Self::Doubted {
+                learner: *learner,
+                name: name_of(*learner),
+                looks: doubt.map_or(0, |doubt| doubt.looks),
+            },
             Event::Held { held } => Self::Held { held: *held },
             _ => return None,
         })
@@ -168,6 +179,7 @@ impl Happening {
             | Self::Paced { learner, .. }
             | Self::Undone { learner, .. }
             | Self::AuditFailed { learner, .. }
+            | Self::Doubted { learner, .. }
             | Self::Refused { learner, .. } => Some(*learner),
             _ => None,
         }
@@ -183,6 +195,7 @@ impl Happening {
             | Self::Paced { name, .. }
             | Self::Undone { name, .. }
             | Self::AuditFailed { name, .. }
+            | Self::Doubted { name, .. }
             | Self::Refused { name, .. } => Some(name),
             _ => None,
         }

@@ -132,8 +132,11 @@ fn kind(what: &Happening) -> LogKind {
         | Happening::Undone { .. }
         | Happening::AuditFailed { .. }
         | Happening::LossUnexplained { .. }
+        | Happening::Doubted { looks: 1.., .. }
         | Happening::Alert { raised: true, .. } => LogKind::Trouble,
-        Happening::DiskMended { .. } | Happening::Alert { raised: false, .. } => LogKind::Mended,
+        Happening::DiskMended { .. }
+        | Happening::Doubted { looks: 0, .. }
+        | Happening::Alert { raised: false, .. } => LogKind::Mended,
     }
 }
 
@@ -196,9 +199,10 @@ pub fn sentence(what: &Happening, name: &str, names_hidden: bool) -> String {
             "A new certificate cannot be used, and the one before stays: the syncer's own log says why."
                 .into()
         }
-        Happening::Undone { .. } | Happening::AuditFailed { .. } | Happening::LossUnexplained { .. } => {
-            harm(what, name)
-        }
+        Happening::Undone { .. }
+        | Happening::AuditFailed { .. }
+        | Happening::Doubted { .. }
+        | Happening::LossUnexplained { .. } => harm(what, name),
         Happening::Alert { text, .. } => text.clone(),
         Happening::DiskMended { is_tape: false } => "Snapshots can be written again.".into(),
     }
@@ -218,12 +222,27 @@ fn harm(what: &Happening, name: &str) -> String {
             "{name} failed an audit: {fault}. What it sent is not merged any more, and it was sent away until the \
              owner lets it back."
         ),
+        Happening::Doubted { looks: 0, .. } => {
+            format!("{name} shows again that it trains: it counts as it did before it was suspected.")
+        }
+        Happening::Doubted { looks, .. } => format!(
+            "{name} is suspected, and its updates and tokens do not count until it shows that it trains: its {}.",
+            doubted(*looks)
+        ),
         Happening::LossUnexplained { losses: (good, bad) } => format!(
             "The held-out loss rose from {good:.3} to {bad:.3}, and not by what a few learners sent: nothing was \
              undone."
         ),
         _ => String::new(),
     }
+}
+
+/// Why a learner is suspected, after so many looks.
+#[must_use]
+pub fn doubted(looks: u32) -> String {
+    format!(
+        "updates do not lower the loss on the text that it was given as those of others do: {looks} looks"
+    )
 }
 
 fn often(times: u32) -> String {

@@ -14,6 +14,14 @@ pub const PROBATION_MS: u64 = 600_000;
 pub(super) const PROBATION_TURNS: u64 = 8;
 pub(super) const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
 
+/// Why a learner is suspected of not training what it says it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Doubt {
+    /// Updates of it that were looked at by then, and did not show it.
+    pub looks: u32,
+}
+
 /// One learner's account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,6 +65,13 @@ pub struct Account {
     /// …and what the last one that it ever failed found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_fault: Option<Fault>,
+    /// Why it is suspected of not training what it says it does; `None` if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+    /// Tokens of `tokens_merged` that came while it was suspected, by fragment, `[P]` or none: nobody is credited with
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) doubted_tokens: Vec<u64>,
     /// Tokens that were merged in a time that is known, and that time in milliseconds, all fragments together.
     #[serde(default)]
     pub(super) pace: (u64, u64),
@@ -86,6 +101,8 @@ impl Account {
             audits_passed: 0,
             audits_failed: 0,
             audit_fault: None,
+            doubt: None,
+            doubted_tokens: Vec::new(),
             pace: (0, 0),
         }
     }
@@ -94,6 +111,12 @@ impl Account {
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.identity)
+    }
+
+    /// Tokens of it that are merged on the fragment of this index, and count.
+    pub(super) fn tokens_counted(&self, p: usize) -> u64 {
+        let of = |tokens: &[u64]| tokens.get(p).copied().unwrap_or_default();
+        of(&self.tokens_merged).saturating_sub(of(&self.doubted_tokens))
     }
 
     /// For how long it was merged, in milliseconds, all fragments together.

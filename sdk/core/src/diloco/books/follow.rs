@@ -56,6 +56,9 @@ pub(in crate::diloco) fn follow(
         }
         Entry::Blamed { learner } => ledger.blame(*learner),
         Entry::Audited { learner, fault } => ledger.audited(*learner, *fault),
+        Entry::Doubted { learner, doubt } => {
+            ledger.suspect(*learner, *doubt);
+        }
         Entry::Pardoned { learner } => ledger.pardon(*learner),
         Entry::Remade(_)
         | Entry::Abandoned { .. }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
+use super::account::{Account, Doubt, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
 use crate::audit::Fault;
 use crate::diloco::speed::lower_median;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
@@ -22,7 +22,7 @@ pub struct Ledger {
     /// Those of whom nothing is merged.
     #[serde(skip)]
     strangers: BTreeSet<LearnerId>,
-    /// Tokens merged by everyone, by fragment, `[P]`.
+    /// Tokens merged by everyone, by fragment, `[P]`, but for those of learners who were suspected then.
     #[serde(skip)]
     tokens_merged: Vec<u64>,
     /// What a learner may count beyond its leases, since it may have had some of a process that was lost.
@@ -44,8 +44,8 @@ struct Stored {
 impl From<Stored> for Ledger {
     fn from(Stored { fragment_lens, accounts }: Stored) -> Self {
         let identities = accounts.iter().map(|(&learner, account)| (account.identity, learner)).collect();
-        let merged = |p: usize| accounts.values().filter_map(move |account| account.tokens_merged.get(p));
-        let sum = |p: usize| merged(p).fold(0, |sum: u64, tokens| sum.saturating_add(*tokens));
+        let counted = |p: usize| accounts.values().map(move |account| account.tokens_counted(p));
+        let sum = |p: usize| counted(p).fold(0, u64::saturating_add);
         let tokens_merged = (0..fragment_lens.len()).map(sum).collect();
         let strangers =
             accounts.iter().filter(|(_, account)| account.is_stranger()).map(|(&learner, _)| learner);
@@ -155,14 +155,22 @@ impl Ledger {
         merged_ms / (self.fragment_lens.len() as u64).max(1)
     }
 
-    /// Whether `learner` has yet to prove itself: fewer than eight turns of its updates are merged, or they were merged
+    /// Why `learner` is suspected of not training what it says it does, if it is.
+    #[must_use]
+    pub fn doubt(&self, learner: LearnerId) -> Option<Doubt> {
+        self.account(learner)?.doubt
+    }
+
+    /// Whether `learner` has yet to prove itself: it is suspected, fewer than eight turns of its updates are merged, or they were merged
     /// for less than `PROBATION_MS`, or than half of `longest_ms`, the longest time that anybody present was merged.
     /// Without the second all would be new in a young run, and the first who is not would have a merge for itself.
     #[must_use]
     pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
         let turns = PROBATION_TURNS * self.fragment_lens.len() as u64;
         let is_short = self.account(learner).is_none_or(|account| account.fates.merged < turns);
-        is_short || self.merged_ms(learner) < PROBATION_MS.min(longest_ms / 2)
+        is_short
+            || self.doubt(learner).is_some()
+            || self.merged_ms(learner) < PROBATION_MS.min(longest_ms / 2)
     }
 
     /// How many tokens of `learner` were merged in a millisecond, as long as its pace is known.
@@ -195,6 +203,14 @@ impl Ledger {
             account.harms = account.harms.saturating_add(1);
             (account.merged_ms, account.pace) = (Some(0), (0, 0));
         }
+    }
+
+    /// Notes that `learner` is suspected, or is not any more. Whether that is news.
+    pub(super) fn suspect(&mut self, learner: LearnerId, doubt: Option<Doubt>) -> bool {
+        let Some(account) = self.accounts.get_mut(&learner) else { return false };
+        let is_news = account.doubt.is_some() != doubt.is_some();
+        account.doubt = doubt;
+        is_news
     }
 
     /// Notes that the owner forgives `learner`.
@@ -252,7 +268,12 @@ impl Ledger {
             Fate::Merged { tokens, .. } => {
                 let p = usize::from(fragment.0);
                 account.tokens_merged[p] = account.tokens_merged[p].saturating_add(*tokens);
-                self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
+                if account.doubt.is_none() {
+                    self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
+                } else {
+                    account.doubted_tokens.resize(account.tokens_merged.len(), 0);
+                    account.doubted_tokens[p] = account.doubted_tokens[p].saturating_add(*tokens);
+                }
                 account.merged[p] = Some(serial);
                 account.refused_in_a_row = 0;
                 if !account.is_stranger() {
@@ -312,10 +333,11 @@ impl Ledger {
         })
     }
 
-    /// Tokens of `account` that are merged: the mean over fragments, weighted by their sizes.
+    /// Tokens of `account` that are merged and count: the mean over fragments, weighted by their sizes.
     #[must_use]
     pub fn tokens_merged(&self, account: &Account) -> u64 {
-        self.mean(&account.tokens_merged)
+        let counted: Vec<u64> = (0..self.fragment_lens.len()).map(|p| account.tokens_counted(p)).collect();
+        self.mean(&counted)
     }
 
     /// Tokens of the whole run that are merged; the clock of the inner schedule.

@@ -10,7 +10,7 @@ mod lease;
 mod ledger;
 mod supply;
 
-pub use account::{Account, PROBATION_MS};
+pub use account::{Account, Doubt, PROBATION_MS};
 pub use fates::FateCounts;
 pub(super) use follow::follow;
 pub use lease::{LeaseError, LeasePool, Returned};
@@ -287,6 +287,15 @@ impl Books {
     pub fn audited(&mut self, learner: LearnerId, fault: Option<Fault>) {
         self.ledger.audited(learner, fault);
         self.note(Entry::Audited { learner, fault });
+    }
+
+    /// `learner` is suspected of not training what it says it does, or is not any more. Whether that is news.
+    pub fn suspect(&mut self, learner: LearnerId, doubt: Option<Doubt>) -> bool {
+        let is_news = self.ledger.suspect(learner, doubt);
+        if is_news {
+            self.note(Entry::Doubted { learner, doubt });
+        }
+        is_news
     }
 
     /// The owner forgives `learner`.

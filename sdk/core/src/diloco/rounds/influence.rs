@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 /// What one of three or more has of a merge at most.
 const HALF: f64 = 0.5;
 
+/// What is sent by who is suspected weighs so many times as much: next to nothing, and it can still be looked into.
+/// Constant of ours.
+const DOUBTED: f64 = 1e-6;
+
 /// Rules that shape the weights of a merge.
 ///
 /// The weight of an update is quantity times quality, `tokens · tokens / steps` (Decoupled DiLoCo). Two rules may make
@@ -44,6 +48,8 @@ pub(super) struct Load {
     pub(super) age: u32,
     /// Its sender has yet to prove itself.
     pub(super) is_new: bool,
+    /// Its sender is suspected of not training.
+    pub(super) is_doubted: bool,
 }
 
 /// Of how many steps updates may be as long as that takes: a newcomer's of no more than those of the median learner of
@@ -77,8 +83,9 @@ impl Influence {
     pub(super) fn weights(&self, loads: &[Load], sync_every: u32, is_known_there: bool) -> Weights {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
         // Who is new has no say in how those who are not stand to each other.
-        let (new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| loads[at].is_new);
-        for group in [&new, &known] {
+        let (mut new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| loads[at].is_new);
+        let doubted: Vec<usize> = new.extract_if(.., |at| loads[*at].is_doubted).collect();
+        for group in [&new, &known, &doubted] {
             let mut its: Vec<f64> = group.iter().map(|&at| weights[at]).collect();
             if self.share_ratio_max > 0.0 {
                 // Of three nobody has its way against the two others. Of two nobody knows which one lies, and a bound
@@ -87,6 +94,10 @@ impl Influence {
                 bound(&mut its, share_max.min(self.share_ratio_max / group.len() as f64));
             }
             group.iter().zip(its).for_each(|(&at, weight)| weights[at] = weight);
+        }
+        for at in doubted {
+            weights[at] = (weights[at] * DOUBTED).max(f64::MIN_POSITIVE);
+            new.push(at);
         }
         let sum = |group: &[usize]| group.iter().map(|&at| weights[at]).sum::<f64>();
         let (of_new, of_known) = (sum(&new), sum(&known));
@@ -146,7 +157,13 @@ mod tests {
     fn steps(steps: &[u32]) -> Vec<Load> {
         steps
             .iter()
-            .map(|&steps| Load { steps, tokens: u64::from(steps) * 8, age: 0, is_new: false })
+            .map(|&steps| Load {
+                steps,
+                tokens: u64::from(steps) * 8,
+                age: 0,
+                is_new: false,
+                is_doubted: false,
+            })
             .collect()
     }
 
@@ -157,8 +174,8 @@ mod tests {
     fn quantity_times_quality_without_rules() {
         assert_eq!(shares(FREE, &steps(&[10, 30])), [0.25, 0.75]);
         let quality = [
-            Load { steps: 10, tokens: 80, age: 0, is_new: false },
-            Load { steps: 10, tokens: 160, age: 9, is_new: false },
+            Load { steps: 10, tokens: 80, age: 0, is_new: false, is_doubted: false },
+            Load { steps: 10, tokens: 160, age: 9, is_new: false, is_doubted: false },
         ];
         assert_eq!(shares(FREE, &quality), [0.2, 0.8], "twice the batch: twice the tokens, twice as good");
     }
@@ -182,7 +199,7 @@ mod tests {
         let long = Influence { turns_max: 2.0, ..FREE };
         assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
         let old = Influence { half_life_turns: 2.0, ..FREE };
-        let ages = [0, 2, 4].map(|age| Load { steps: 10, tokens: 80, age, is_new: false });
+        let ages = [0, 2, 4].map(|age| Load { steps: 10, tokens: 80, age, is_new: false, is_doubted: false });
         assert_eq!(shares(old, &ages), [0.5714, 0.2857, 0.1429]);
         let ancient = [Load { age: u32::MAX, ..ages[0] }];
         assert_eq!(shares(old, &ancient), [1.0]);
@@ -190,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_steps_of_newcomers_reach_as_far_as_those_of_others() {
-        let load = |(steps, is_new)| Load { steps, tokens: 8, age: 0, is_new };
+        let load = |(steps, is_new)| Load { steps, tokens: 8, age: 0, is_new, is_doubted: false };
         let check = |loads: &[(u32, bool)], expected: &[u32]| {
             let loads: Vec<Load> = loads.iter().copied().map(load).collect();
             assert_eq!(reaching(&loads), expected);
@@ -204,7 +221,13 @@ mod tests {
     #[test]
     fn newcomers_have_a_small_share_together() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
-        let new = |steps: u32| Load { steps, tokens: u64::from(steps) * 8, age: 0, is_new: true };
+        let new = |steps: u32| Load {
+            steps,
+            tokens: u64::from(steps) * 8,
+            age: 0,
+            is_new: true,
+            is_doubted: false,
+        };
         let known = |steps: u32| Load { is_new: false, ..new(steps) };
         assert_eq!(shares(guarded, &[known(10), new(10), new(10)]), [0.85, 0.075, 0.075]);
         assert_eq!(shares(guarded, &[known(30), known(10), new(10_000)]), [0.6375, 0.2125, 0.15]);
@@ -212,5 +235,16 @@ mod tests {
         assert_eq!(shares(guarded, &[new(10), new(30)]), [0.0375, 0.1125], "nobody else answered");
         let free = guarded.weights(&[new(10), new(30)], 10, false);
         assert_eq!(free, Weights { updates: vec![640.0, 1_920.0], absent: 0.0 }, "nobody else is there");
+    }
+    /// However many they are; and those who are new and not suspected have what they would have without them.
+    #[test]
+    fn suspects_have_next_to_nothing() {
+        let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
+        let load = |is_new, is_doubted| Load { steps: 10, tokens: 80, age: 0, is_new, is_doubted };
+        let (known, new, doubted) = (load(false, false), load(true, false), load(true, true));
+        assert_eq!(shares(guarded, &[known, doubted, doubted, doubted]), [1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(shares(guarded, &[known, new, doubted, doubted]), [0.85, 0.15, 0.0, 0.0]);
+        assert_eq!(shares(guarded, &[doubted, doubted]), [0.075, 0.075], "nobody else answered");
+        assert!(guarded.weights(&[known, doubted], 10, true).updates[1] > 0.0);
     }
 }

@@ -201,7 +201,8 @@ impl Rounds {
 
     fn load(&self, taken: &Taken) -> Load {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
-        Load { steps: taken.steps, tokens: taken.tokens, age: newer as u32, is_new: taken.is_new }
+        let &Taken { steps, tokens, is_new, is_doubted, .. } = taken;
+        Load { steps, tokens, age: newer as u32, is_new, is_doubted }
     }
 
     fn take_back(&mut self, round: Round, state: FragmentState) -> Option<Merging> {

@@ -124,6 +124,8 @@ struct Taken {
     tokens: u64,
     /// Its sender has yet to prove itself.
     is_new: bool,
+    /// It is suspected of not training.
+    is_doubted: bool,
     /// Steps after that moment are not in it.
     until: Millis,
     /// When it came.
@@ -263,7 +265,18 @@ impl Rounds {
         let until = asked.unwrap_or(now);
         taken.insert(
             learner,
-            Taken { serial, base, steps, tokens, is_new: standing.is_new, until, came: now, body, checksum },
+            Taken {
+                serial,
+                base,
+                steps,
+                tokens,
+                is_new: standing.is_new,
+                is_doubted: standing.is_doubted,
+                until,
+                came: now,
+                body,
+                checksum,
+            },
         );
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }

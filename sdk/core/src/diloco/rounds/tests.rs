@@ -13,6 +13,7 @@ const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 /// A learner of whom anything is believed.
 const TRUSTED: Standing = Standing {
+    is_doubted: false,
     step_ms_least: 1.0,
     step_tokens: 8,
     unmerged_tokens: 1_000,

@@ -37,15 +37,9 @@ impl Syncer {
         }
     }
 
-    pub(super) fn on_commit(
-        &mut self,
-        now: Millis,
-        conn: ConnId,
-        learner: LearnerId,
-        commitment: Commitment,
-    ) {
+    pub(super) fn on_commit(&mut self, conn: ConnId, learner: LearnerId, commitment: Commitment) {
         if let Err(fault) = self.docket.commit(conn, learner, commitment) {
-            self.judge_audit(now, Judged { learner, serial: commitment.serial, verdict: fault.into() });
+            self.judge_audit(Judged { learner, serial: commitment.serial, verdict: fault.into() });
         }
     }
 
@@ -69,7 +63,7 @@ impl Syncer {
                 true
             }
             Err(fault) => {
-                self.judge_audit(now, Judged { learner, serial, verdict: fault.into() });
+                self.judge_audit(Judged { learner, serial, verdict: fault.into() });
                 false
             }
         }
@@ -77,7 +71,6 @@ impl Syncer {
 
     pub(super) fn on_evidence(
         &mut self,
-        now: Millis,
         conn: ConnId,
         learner: LearnerId,
         (serial, piece, total): (Serial, u32, u32),
@@ -86,7 +79,7 @@ impl Syncer {
         match self.docket.evidence(learner, (serial, piece, total), body) {
             Ok(Next::Ask(serial, piece)) => self.ask_for(conn, serial, piece),
             Ok(Next::Verify(job)) => self.out.push_back(Output::Audit(job)),
-            Err(Some(fault)) => self.on_audited(now, Judged { learner, serial, verdict: fault.into() }),
+            Err(Some(fault)) => self.on_audited(Judged { learner, serial, verdict: fault.into() }),
             Err(None) => {
                 let reason = format!("nobody asked what led to update {serial}");
                 self.refuse(conn, CloseCode::Protocol, reason);
@@ -96,14 +89,14 @@ impl Syncer {
 
     pub(super) fn expire_audits(&mut self, now: Millis) {
         for judged in self.docket.expired(now) {
-            self.on_audited(now, judged);
+            self.on_audited(judged);
         }
     }
 
     /// Takes in how an audit ended.
-    pub(super) fn on_audited(&mut self, now: Millis, judged: Judged) {
+    pub(super) fn on_audited(&mut self, judged: Judged) {
         if self.docket.close(&judged) {
-            self.judge_audit(now, judged);
+            self.judge_audit(judged);
         }
     }
 
@@ -126,7 +119,7 @@ impl Syncer {
 
     /// Writes a verdict down. Who failed is out until the owner of the run lets it back, and what it sent and nobody
     /// merged yet is not merged.
-    fn judge_audit(&mut self, _now: Millis, judged: Judged) {
+    fn judge_audit(&mut self, judged: Judged) {
         let Judged { learner, verdict, .. } = judged;
         if !self.knows(learner) || self.schedule.is_over() {
             return;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RemakeJob, Undo};
 use crate::audit::{AuditJob, Judged, Verdict};
-use crate::diloco::{Decision, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
+use crate::diloco::{Decision, Doubt, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
     Bye, ConnId, Fate, Fingerprint, FragmentId, LearnerId, LearnerState, LeaseId, Message, Round, Serial,
     Share, Version,
@@ -29,6 +29,8 @@ pub enum Input {
     Undo(Box<Undo>),
     /// An audit is over: the answer to [`Output::Audit`].
     Audited(Judged),
+    /// Updates of a learner do not show that it trains what it says it does, by [`super::Proofs`], or do so again.
+    Doubt { learner: LearnerId, doubt: Option<Doubt> },
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
     /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and
@@ -122,6 +124,9 @@ pub enum Event {
     Blamed { learner: LearnerId, harms: u32 },
     /// An audit of an update of a learner ended so.
     Audited { learner: LearnerId, serial: Serial, verdict: Verdict },
+    /// Updates of a learner do not show that it trains what it says it does: it counts as a newcomer does, and its tokens
+    /// count for nothing; or without a `doubt` they show it again.
+    Doubted { learner: LearnerId, doubt: Option<Doubt> },
     /// What a fragment was merged to is undone: it has a version of its own now, so far away from the one before.
     Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },
     /// The owner holds the run, or lets it go on.

@@ -8,6 +8,9 @@ const LOSSES_KEPT: usize = 8;
 /// are, before it is out of what is usual. Constants of ours.
 const RISE_RATIO_MAX: f64 = 0.02;
 const RISES_MAX: f64 = 3.0;
+/// Whatever the rises were, a rise by more than this part of the lowest is out of what is usual: else each rise that is
+/// let through makes room for a larger one. Constant of ours.
+const RISE_RATIO_CAP: f64 = 0.1;
 /// The first of these while fewer than [`LOSSES_KEPT`] are known: a run that begins may overshoot. Constant of ours.
 const YOUNG_RISE_RATIO_MAX: f64 = 0.1;
 /// A moment whose loss is no more than this part above that of the one that is held takes its place. Constant of ours.
@@ -97,7 +100,7 @@ impl<M> Lookout<M> {
         let rise = rises.fold(0.0, f64::max);
         let is_young = self.losses.len() < LOSSES_KEPT;
         let ratio = if is_young { YOUNG_RISE_RATIO_MAX } else { RISE_RATIO_MAX };
-        loss.is_finite() && loss - low <= (ratio * low).max(RISES_MAX * rise)
+        loss.is_finite() && loss - low <= (ratio * low).max(RISES_MAX * rise).min(RISE_RATIO_CAP * low)
     }
 }
 
@@ -132,6 +135,15 @@ mod tests {
         let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.03, 2.0, 2.02, 2.01]);
         assert_eq!(lookout.look(2.08, 5), None, "three times the rise that there was");
         assert!(lookout.look(2.3, 6).is_some());
+    }
+
+    /// Goal: who raises the loss step by step, each step as far as those before make room for, gets no room for more.
+    #[test]
+    fn rises_that_were_let_through_make_no_room_without_end() {
+        let mut lookout = after(&[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.04, 2.12]);
+        // Three times the rise from 2.04 to 2.12.
+        assert_eq!(lookout.look(2.23, 9), Some((2.0, &6)));
+        assert_eq!(lookout.look(2.19, 10), None, "a tenth is the most that there is");
     }
 
     #[test]

@@ -22,10 +22,12 @@ mod again;
 mod audit;
 mod blame;
 mod config;
+mod exam;
 mod host;
 mod io;
 mod lookout;
 mod people;
+mod proof;
 mod record;
 mod recovery;
 mod remake;
@@ -33,6 +35,7 @@ mod seats;
 mod status;
 #[cfg(test)]
 mod tests;
+mod trained;
 mod turns;
 mod undo;
 
@@ -44,14 +47,17 @@ pub use super::roster::DROP_MS_MAX;
 pub use again::RecoveryError;
 pub use blame::{Blame, Verdict};
 pub use config::{SyncerConfig, SyncerError};
+pub use exam::{EXAMINED_MAX, Exam, Shown, WINDOWS_MAX};
 pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
 pub use lookout::Lookout;
 pub use people::BANNED;
+pub use proof::{Proofs, Sampling};
 pub use record::SyncerRecord;
 pub use recovery::Recovery;
 pub use remake::{Remake, RemakeJob, Undo, senders};
 pub use status::{LearnerStatus, Status};
+pub use trained::{Fruit, Trained};
 use undo::Undoing;
 pub use undo::{HARMS_MAX, Trust};
 
@@ -155,7 +161,8 @@ impl Syncer {
             Input::Disconnected(conn) => self.on_disconnected(conn),
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
-            Input::Audited(judged) => self.on_audited(now, judged),
+            Input::Audited(judged) => self.on_audited(judged),
+            Input::Doubt { learner, doubt } => self.on_doubt(learner, doubt),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
             Input::Stall(stalled) => self.on_stall(now, stalled),

@@ -35,9 +35,9 @@ impl Syncer {
             }
             Message::Pass { fragment, .. } => self.on_pass(now, conn, fragment),
             Message::Holds { fragment, version, .. } => self.on_holds(now, conn, fragment, version),
-            Message::Commit(commitment) => self.on_commit(now, conn, learner, commitment),
+            Message::Commit(commitment) => self.on_commit(conn, learner, commitment),
             Message::Evidence { serial, piece, total, body, .. } => {
-                self.on_evidence(now, conn, learner, (serial, piece, total), &body);
+                self.on_evidence(conn, learner, (serial, piece, total), &body);
             }
             Message::Progress(progress) => self.on_progress(now, conn, learner, &progress),
             Message::Bye(_) => self.on_bye(conn),

@@ -100,6 +100,7 @@ impl Recovery {
             Entry::Enrolled { .. }
             | Entry::Forgotten { .. }
             | Entry::Blamed { .. }
+            | Entry::Doubted { .. }
             | Entry::Pardoned { .. }
             | Entry::Restarted { .. }
             | Entry::Leased { .. }

@@ -320,6 +320,7 @@ impl Syncer {
             step_ms_least: self.step_ms_counted(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
             is_new,
+            is_doubted: self.ledger().doubt(learner).is_some(),
             has_voice: !is_new || !self.is_known_there(now),
             clock_tokens: self.ledger().clock_tokens(),
         }

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use super::{Event, Output, Remake, RemakeJob, Syncer, Undo};
 use crate::diloco::{
-    Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, Remade, RemadeEntry, Rounds,
+    Doubt, Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, Remade, RemadeEntry,
+    Rounds,
 };
 use crate::wire::{FragmentId, LearnerId, Merged, Millis};
 
@@ -23,7 +24,7 @@ pub enum Trust {
     Probation,
     /// Its updates count in full.
     Trusted,
-    /// Its updates did harm once: it proves itself anew.
+    /// Its updates did harm once, or do not show that it trains: it proves itself anew.
     Suspect,
     /// It failed an audit, or its updates did harm, and none are taken for a while, or until the owner lets it back.
     Out,
@@ -49,11 +50,16 @@ impl Syncer {
         {
             return Trust::Out;
         }
-        match (self.is_newcomer(learner), harms) {
+        match (self.is_newcomer(learner), harms > 0 || self.ledger().doubt(learner).is_some()) {
             (false, _) => Trust::Trusted,
-            (true, 0) => Trust::Probation,
-            (true, _) => Trust::Suspect,
+            (true, false) => Trust::Probation,
+            (true, true) => Trust::Suspect,
         }
+    }
+
+    /// Who is suspected of not training, by id.
+    pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
+        self.ledger().accounts().filter(|(_, account)| account.doubt.is_some()).map(|(learner, _)| learner)
     }
 
     /// Whether a fragment is still to be undone, or just being so: until then Θ is not what it will be.
@@ -65,6 +71,13 @@ impl Syncer {
     /// How often updates of `learner` did harm, and were not forgiven.
     pub(super) fn harms(&self, learner: LearnerId) -> u32 {
         self.ledger().account(learner).map_or(0, |account| account.harms)
+    }
+
+    /// Updates of `learner` do not show that it trains, or do so again.
+    pub(super) fn on_doubt(&mut self, learner: LearnerId, doubt: Option<Doubt>) {
+        if self.books.suspect(learner, doubt) {
+            self.event(Event::Doubted { learner, doubt });
+        }
     }
 
     /// Sends the culprits away, and has all fragments made again without them.

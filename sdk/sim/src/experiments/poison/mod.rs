@@ -4,6 +4,7 @@ mod plan;
 mod plots;
 
 use archipelago_cli::{range, within};
+use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_sim::lab::{Outcome, Part};
 use serde::Serialize;
 
@@ -49,6 +50,9 @@ pub struct PoisonArgs {
     /// Tokens in a window (a multiple of 8)
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub context: u32,
+    /// An update counts up to this many times the usual length on each segment, where bounds hold; 0 for no bound
+    #[arg(long, value_name = "RATIO", default_value_t = SyncerConfig::default().norm_ratio_max)]
+    pub norm_ratio_max: f64,
     /// Each step takes up to this share more or less, by chance (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub step_jitter: f64,
@@ -113,6 +117,7 @@ fn check(args: &PoisonArgs) -> Result<(), SimulateError> {
         let holds = count.is_multiple_of(8) && (8..=1_024).contains(&count);
         range(flag, count.into(), holds, "a multiple of 8 from 8 to 1024")?;
     }
+    within("norm-ratio-max", args.norm_ratio_max, 0.0..=1e3)?;
     Ok(within("step-jitter", args.step_jitter, 0.0..=1.0)?)
 }
 
@@ -141,21 +146,24 @@ fn case(cell: &Cell, found: &Found) -> Case {
     let broken = ours.0.iter().filter_map(|outcome| outcome.broken.as_ref());
     let broken: String = broken.map(|why| format!("; broke off: {why}")).collect();
     let mut note = format!(
-        "({}); {:.4} beside {:.4}; honest refused {:.2} %, closed {}",
+        "({}); {:.4} beside {:.4}; honest refused {:.2} %, closed {}, suspected {}",
         gaps.join(" · "),
         ours.loss(),
         base.loss(),
         refused_share(ours),
         sum(ours, |outcome| outcome.noticed.honest.closed),
+        sum(ours, |outcome| outcome.noticed.honest.suspected),
     );
     if cell.attack.is_some() {
         let noticed: Vec<String> = noticed.collect();
         note.push_str(&format!(
-            "; noticed after rounds: {}; hostile in merges {:.1} %, refused {}, closed {}{broken}",
+            "; noticed after rounds: {}; hostile in merges {:.1} %, refused {}, closed {}, \
+             suspected {}{broken}",
             noticed.join(" · "),
             hostile_share(ours),
             sum(ours, |outcome| outcome.noticed.hostile.refused),
             sum(ours, |outcome| outcome.noticed.hostile.closed),
+            sum(ours, |outcome| outcome.noticed.hostile.suspected),
         ));
     }
     Case::new(cell.case(), cell.gap(found), None).noted(note)

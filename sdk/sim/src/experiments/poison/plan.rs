@@ -80,10 +80,12 @@ pub enum Arm {
     Mean,
     /// Radial averaging as the paper has it, without any bound
     Rda,
-    /// What a syncer does by default, but for what it undoes
+    /// What a syncer does by default, but for what it undoes and whom it suspects
     Ours,
     /// The same, and what did harm to the held-out loss is undone
     Undo,
+    /// As ours, and who does not show that it trains is suspected
+    Checks,
 }
 
 impl Arm {
@@ -94,6 +96,7 @@ impl Arm {
             Self::Rda => "rda",
             Self::Ours => "ours",
             Self::Undo => "undo",
+            Self::Checks => "checks",
         }
     }
 
@@ -107,7 +110,7 @@ impl Arm {
         let merge = match self {
             Self::Mean => MergeRule::Mean,
             Self::Rda => MergeRule::Radial,
-            Self::Ours | Self::Undo => return,
+            Self::Ours | Self::Undo | Self::Checks => return,
         };
         *syncer = SyncerConfig { merge, influence: free, norm_ratio_max: 0.0, ..*syncer };
     }
@@ -203,7 +206,9 @@ impl<'a> Plan<'a> {
         for machine in &mut recipe.machines {
             machine.jitter = args.step_jitter;
         }
+        recipe.syncer.norm_ratio_max = args.norm_ratio_max;
         arm.change(&mut recipe.syncer);
+        recipe.exams = arm == Arm::Checks;
         let step_ms = args.training.step_ms;
         recipe.undo = (arm == Arm::Undo)
             .then(|| LookSpec { every_ms: (args.steps * step_ms / LOOKS).max(1), trial_ms: step_ms });

@@ -33,6 +33,7 @@ fn title(arm: Arm) -> &'static str {
         Arm::Rda => "Radial averaging as published, no bounds",
         Arm::Ours => "As by default, nothing undone",
         Arm::Undo => "As by default, harm undone",
+        Arm::Checks => "As by default, single updates looked at",
     }
 }
 

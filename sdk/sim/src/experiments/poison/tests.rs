@@ -21,9 +21,9 @@ fn figure(report: &Report, name: &str) -> f64 {
 fn every_attack_has_its_cells() {
     let report = report("--hostile 20");
     let attacks = <Attack as clap::ValueEnum>::value_variants();
-    assert_eq!(report.cases.len(), 4 + 4 * attacks.len());
+    assert_eq!(report.cases.len(), 5 + 5 * attacks.len());
     for attack in attacks {
-        for arm in ["mean", "rda", "ours", "undo"] {
+        for arm in ["mean", "rda", "ours", "undo", "checks"] {
             let cell = format!("{}, 20 %, {arm}", attack.name());
             assert!(!figure(&report, &cell).is_nan(), "{cell}");
             assert_eq!(figure(&report, &format!("{cell}, honest refused")), 0.0, "{cell}");
@@ -34,7 +34,7 @@ fn every_attack_has_its_cells() {
         assert!(-1.0 < p5 && p5 < p50 && p50 < p95 && p95 <= 1.0, "{part}: {p5} {p50} {p95}");
     }
     let plots: Vec<&str> = report.plots.iter().map(|plot| plot.name.as_str()).collect();
-    assert_eq!(plots, ["poison-mean", "poison-rda", "poison-ours", "poison-undo"]);
+    assert_eq!(plots, ["poison-mean", "poison-rda", "poison-ours", "poison-undo", "poison-checks"]);
 }
 
 /// What ruins a run that is merged without bounds does far less to one with them; figures are of one short run each, so

@@ -1,0 +1,253 @@
+//! Whether learners train what they say: a verdict on each, from what single updates of theirs show.
+//!
+//! To train on text lowers the loss there by more than elsewhere. What an update shows of that drowns in noise, so it is
+//! set beside what those of the others show, and added up over many looks.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Shown;
+use crate::diloco::{Doubt, MergeJob};
+use crate::rng::key;
+use crate::wire::{FragmentId, LearnerId};
+
+/// Looks at a fragment that are remembered, to know what is usual there. Constant of ours.
+const KEPT: usize = 64;
+/// Of other learners, before one is held against them. Constant of ours.
+const NEEDED: usize = 12;
+/// Part of what is usual that an update is to show. Constant of ours.
+const PART: f64 = 0.45;
+/// Nobody is held against what is usual where that is less than so many times its spread: nothing shows there. Constant
+/// of ours.
+const STRENGTH_MIN: f64 = 0.25;
+/// Over about so many looks that is averaged. Constant of ours.
+const STRENGTH_LOOKS: u32 = 256;
+/// Before so many nothing is said. Constant of ours.
+const STRENGTH_NEEDED: u32 = 48;
+/// Part of what is believed that is staked on one look. Constant of ours.
+const STAKE: f64 = 0.4;
+/// A learner is suspected once it is so many times as likely that it does not train, by [`Proofs::take`]. Constant of
+/// ours.
+const SUSPECT_ODDS: f64 = 3e3;
+/// It is suspected no more once it is so many times as likely again that it does. Constant of ours.
+const CLEAR_ODDS: f64 = 300.0;
+/// Looks at one learner before fewer merges are looked at for it.
+const LOOKS_FEW: u32 = 8;
+/// One merge in so many is looked at for a learner that has shown much.
+const ONE_IN_MAX: u32 = 16;
+
+/// The verdicts on all learners.
+#[derive(Clone, Debug)]
+pub struct Proofs {
+    seed: u64,
+    records: BTreeMap<LearnerId, Record>,
+    /// Newest last.
+    usual: BTreeMap<FragmentId, VecDeque<(LearnerId, f64)>>,
+    /// What updates show on the whole, in spreads, and how many looks say so.
+    strength: (f64, u32),
+}
+
+/// What is known of one learner.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    looks: u32,
+    /// Logarithm of the odds that it does not train, 0 or above; of one that is suspected, that it does.
+    odds: f64,
+    is_suspected: bool,
+}
+
+/// Which merges are to be looked at.
+#[derive(Clone, Debug)]
+pub struct Sampling {
+    seed: u64,
+    /// One merge in so many.
+    one_in: BTreeMap<LearnerId, u32>,
+}
+
+impl Sampling {
+    /// Whether `job` is: for the sake of somebody in it, each of whom nothing is known for sure.
+    #[must_use]
+    pub fn wants(&self, job: &MergeJob) -> bool {
+        let wants = |learner: LearnerId| {
+            let one_in = self.one_in.get(&learner).copied().unwrap_or(1);
+            key(&[self.seed, job.round.0, learner.0.into()]).is_multiple_of(one_in.into())
+        };
+        job.updates.len() > 2 && job.updates.iter().any(|update| wants(update.learner))
+    }
+}
+
+impl Proofs {
+    /// Nothing is known of anybody yet. `seed` picks what is looked at.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, records: BTreeMap::new(), usual: BTreeMap::new(), strength: (0.0, 0) }
+    }
+
+    /// Which merges are to be looked at next: each of whoever is new or suspected or missed, ever fewer of those who
+    /// show that they train.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        let one_in = |record: &Record| match record.is_suspected || record.odds > 1.0 {
+            true => 1,
+            false => (record.looks / LOOKS_FEW).clamp(1, ONE_IN_MAX),
+        };
+        let one_in = self.records.iter().map(|(&learner, record)| (learner, one_in(record))).collect();
+        Sampling { seed: self.seed, one_in }
+    }
+
+    /// Takes in what updates of one merge on `fragment` showed; gives those of whom another thing is to be thought from
+    /// now on.
+    ///
+    /// Each look multiplies the odds by 1 − 0.4 s, where s, from −1 to 1, is by how much the update shows more than 45 %
+    /// of what is usual, in spreads of that; and they never fall below 1. For who trains s is above 0 on the whole,
+    /// however noisy it is: its odds are a product of bets that it wins, and how far they go up by chance is measured in
+    /// tests/evidence/POISON.md. Nobody is held against fewer than two others, nor where nothing shows.
+    pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Option<Doubt>)> {
+        let mut news = Vec::new();
+        for look in shown {
+            let Some((usual, spread)) = self.usual(fragment, look.learner) else { continue };
+            let record = self.records.entry(look.learner).or_default();
+            let (strength, looks) = &mut self.strength;
+            if !record.is_suspected {
+                *looks = (*looks + 1).min(STRENGTH_LOOKS);
+                *strength += ((look.own / spread).clamp(-3.0, 3.0) - *strength) / f64::from(*looks);
+            }
+            if *strength < STRENGTH_MIN || *looks < STRENGTH_NEEDED || usual <= 0.0 {
+                continue;
+            }
+            let score = ((look.own - PART * usual) / spread).clamp(-1.0, 1.0);
+            record.looks = record.looks.saturating_add(1);
+            let stake = if record.is_suspected { STAKE } else { -STAKE };
+            record.odds = (record.odds + libm::log1p(stake * score)).max(0.0);
+            let needed = if record.is_suspected { CLEAR_ODDS } else { SUSPECT_ODDS };
+            if record.odds >= libm::log(needed) {
+                (record.is_suspected, record.odds) = (!record.is_suspected, 0.0);
+                news.push((look.learner, record.is_suspected.then_some(Doubt { looks: record.looks })));
+            }
+        }
+        let usual = self.usual.entry(fragment).or_default();
+        for look in shown {
+            if self.records.get(&look.learner).is_none_or(|record| !record.is_suspected) {
+                usual.push_back((look.learner, look.own));
+            }
+        }
+        usual.drain(..usual.len().saturating_sub(KEPT));
+        news
+    }
+
+    /// Who is suspected goes on being so, in a process that did not find it out itself.
+    pub fn suspect(&mut self, learner: LearnerId, doubt: Doubt) {
+        self.records.insert(learner, Record { looks: doubt.looks, odds: 0.0, is_suspected: true });
+    }
+
+    /// What updates of others than `learner` usually show on `fragment`, and the spread of that.
+    fn usual(&self, fragment: FragmentId, learner: LearnerId) -> Option<(f64, f64)> {
+        let others = self.usual.get(&fragment)?.iter().filter(|(other, _)| *other != learner);
+        let mut others: Vec<f64> = others.map(|(_, own)| *own).collect();
+        if others.len() < NEEDED {
+            return None;
+        }
+        let usual = median(&mut others);
+        let mut spread: Vec<f64> = others.iter().map(|own| (own - usual).abs()).collect();
+        // Of what is normally distributed the median distance is that part of the standard deviation.
+        let spread = median(&mut spread) / 0.6745;
+        (spread > 0.0 && spread.is_finite()).then_some((usual, spread))
+    }
+}
+
+/// The median of values, of which there is one at least.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    /// Merges of ten, of which each update shows `mean` of its learner, in spreads, and noise of so many spreads.
+    struct Crowd {
+        rng: Rng,
+        proofs: Proofs,
+        means: Vec<f64>,
+    }
+
+    impl Crowd {
+        fn new(seed: u64, means: Vec<f64>) -> Self {
+            Self { rng: Rng::new(seed), proofs: Proofs::new(seed), means }
+        }
+
+        /// Normally distributed, with now and then one that is far out.
+        fn noise(&mut self) -> f64 {
+            let bell: f64 = (0..12).map(|_| self.rng.unit()).sum::<f64>() - 6.0;
+            if self.rng.below(20) == 0 { 5.0 * bell } else { bell }
+        }
+
+        /// So many looks at each; who was suspected at which of them.
+        fn look(&mut self, looks: u32) -> Vec<(usize, u32)> {
+            let mut found = Vec::new();
+            for look in 0..looks {
+                let shown: Vec<Shown> = (0..self.means.len())
+                    .map(|i| {
+                        let own = 1e-3 * (self.means[i] + self.noise());
+                        Shown { learner: LearnerId(i as u32), own, others: 0.01 }
+                    })
+                    .collect();
+                let news = self.proofs.take(FragmentId((look % 4) as u16), &shown);
+                found.extend(
+                    news.iter().filter(|(_, doubt)| doubt.is_some()).map(|(id, _)| (id.0 as usize, look)),
+                );
+            }
+            found
+        }
+    }
+
+    /// Goal: of honest learners who show half to twice what is usual hardly anybody is ever suspected.
+    #[test]
+    fn honest_learners_are_hardly_ever_suspected() {
+        let mut suspected = 0;
+        for seed in 0..100 {
+            let means = (0..10).map(|i| [1.0, 0.5, 2.0, 1.0, 0.7][i % 5]).collect();
+            suspected += Crowd::new(seed, means).look(1_000).len();
+        }
+        assert!(suspected < 10, "{suspected} of 1,000 learners");
+    }
+
+    #[test]
+    fn who_shows_nothing_is_suspected_and_nobody_beside_it() {
+        for seed in 0..20 {
+            let mut means = vec![1.0; 10];
+            means[7..].fill(0.0);
+            let found = Crowd::new(seed, means).look(400);
+            let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
+            who.sort_unstable();
+            assert_eq!(who, [7, 8, 9], "seed {seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn who_trains_again_is_cleared() {
+        let mut crowd = Crowd::new(1, vec![1.0; 9]);
+        crowd.means.push(0.0);
+        assert_eq!(crowd.look(400).len(), 1);
+        assert_eq!(crowd.proofs.sampling().one_in[&LearnerId(9)], 1);
+        crowd.means[9] = 1.0;
+        let mut looks = 0;
+        while crowd.proofs.records[&LearnerId(9)].is_suspected {
+            assert_eq!(crowd.look(1), []);
+            looks += 1;
+        }
+        assert!(looks < 200, "{looks}");
+        crowd.look(300);
+        assert_eq!(crowd.proofs.sampling().one_in[&LearnerId(9)], ONE_IN_MAX);
+    }
+
+    #[test]
+    fn where_nothing_shows_nobody_is_suspected() {
+        for seed in 0..20 {
+            for mean in [-0.2, 0.0, 0.1] {
+                assert_eq!(Crowd::new(seed, vec![mean; 10]).look(1_000), [], "seed {seed}, {mean}");
+            }
+        }
+    }
+}

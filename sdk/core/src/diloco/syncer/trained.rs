@@ -1,0 +1,267 @@
+//! Which windows of the text an update is the fruit of, by the books.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::data::Window;
+use crate::diloco::{Entry, MergeEntry, Part};
+use crate::wire::{FragmentId, LearnerId, LeaseGrant, LeaseId};
+
+/// Leases of one learner that are remembered. Constant of ours.
+const LEASES_KEPT: usize = 256;
+
+/// What one update of a merge says it was trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fruit {
+    /// Who sent it.
+    pub learner: LearnerId,
+    /// Windows in one of its steps, at least 1.
+    pub batch: f64,
+    /// Some of its windows, evenly spread; none where they are not known.
+    pub windows: Vec<Window>,
+}
+
+/// Follows the decisions of a run, to know what each learner was leased, in the order in which it trains on that.
+///
+/// Where in that order an update begins and ends follows from the tokens that were counted of it and of those before
+/// it. Of a learner that trained before this was begun its reports tell that, at first roughly.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    context: u32,
+    fragments: u16,
+    courses: BTreeMap<LearnerId, Course>,
+}
+
+/// The windows that one learner was leased, one after the other.
+#[derive(Clone, Debug)]
+struct Course {
+    /// Where each lease begins, oldest first.
+    leases: VecDeque<(u64, LeaseGrant)>,
+    end: u64,
+    /// How far it said it was, at least.
+    reported: u64,
+    /// By fragment, `[P]`.
+    merged: Vec<Mark>,
+}
+
+/// How far a learner had come with what was last merged of it.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// `None`: it began before anybody looked.
+    at: Option<u64>,
+    /// How far it had said it was by then.
+    reported: u64,
+}
+
+impl Trained {
+    /// Of a run in windows of `context` tokens with so many fragments, of which nothing is known yet.
+    #[must_use]
+    pub fn new(context: u32, fragments: u16) -> Self {
+        Self { context: context.max(1), fragments, courses: BTreeMap::new() }
+    }
+
+    /// Takes in the next decision. Of a merge it gives up to `windows_max` windows of each update, evenly spread over
+    /// what it was trained on; none of a learner of whom that is not known.
+    pub fn follow(&mut self, entry: &Entry, windows_max: usize) -> Option<Vec<Fruit>> {
+        match entry {
+            Entry::Enrolled { learner, .. } => {
+                // Under another name it is the same.
+                let fragments = self.fragments;
+                self.courses.entry(*learner).or_insert_with(|| Course::new(fragments, Some(0)));
+            }
+            Entry::Restarted { learner } => {
+                self.courses.insert(*learner, Course::new(self.fragments, Some(0)));
+            }
+            Entry::Forgotten { learner } => {
+                self.courses.remove(learner);
+            }
+            Entry::Leased { learner, grant } => self.course(*learner).lease(*grant),
+            Entry::Reported { learner, leases, .. } => self.course(*learner).report(leases),
+            Entry::Returned { learner, lease, windows, expired: false } => {
+                self.course(*learner).give_back(*lease, *windows);
+            }
+            Entry::Merged(MergeEntry { fragment, parts, .. }) => {
+                return Some(parts.iter().map(|part| self.merged(*fragment, part, windows_max)).collect());
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn course(&mut self, learner: LearnerId) -> &mut Course {
+        let fragments = self.fragments;
+        self.courses.entry(learner).or_insert_with(|| Course::new(fragments, None))
+    }
+
+    fn merged(&mut self, fragment: FragmentId, part: &Part, windows_max: usize) -> Fruit {
+        let Part { learner, steps, tokens, .. } = *part;
+        let windows = tokens / u64::from(self.context);
+        let batch = (windows as f64 / f64::from(steps.max(1))).max(1.0);
+        Fruit { learner, batch, windows: self.course(learner).merge(fragment, windows, windows_max) }
+    }
+}
+
+impl Course {
+    fn new(fragments: u16, at: Option<u64>) -> Self {
+        let merged = vec![Mark { at, reported: 0 }; fragments.into()];
+        Self { leases: VecDeque::new(), end: 0, reported: 0, merged }
+    }
+
+    fn lease(&mut self, grant: LeaseGrant) {
+        self.leases.push_back((self.end, grant));
+        self.end += u64::from(grant.windows);
+        if self.leases.len() > LEASES_KEPT {
+            self.leases.pop_front();
+        }
+    }
+
+    fn report(&mut self, leases: &[(LeaseId, u32)]) {
+        for &(lease, done) in leases.iter().filter(|(_, done)| *done > 0) {
+            let held = self.leases.iter().find(|(_, grant)| grant.lease == lease);
+            let at = held.map_or(0, |(first, grant)| first + u64::from(done.min(grant.windows)));
+            self.reported = self.reported.max(at);
+        }
+    }
+
+    /// So many windows of a lease are not trained on: those after it come so much earlier.
+    fn give_back(&mut self, lease: LeaseId, windows: u32) {
+        let Some(at) = self.leases.iter().position(|(_, grant)| grant.lease == lease) else { return };
+        let grant = &mut self.leases[at].1;
+        let less = windows.min(grant.windows);
+        grant.windows -= less;
+        for (first, _) in self.leases.iter_mut().skip(at + 1) {
+            *first -= u64::from(less);
+        }
+        self.end -= u64::from(less);
+    }
+
+    /// An update of so many `windows` was merged on `fragment`: some of them.
+    fn merge(&mut self, fragment: FragmentId, windows: u64, windows_max: usize) -> Vec<Window> {
+        let reported = self.reported;
+        let Some(mark) = self.merged.get_mut(usize::from(fragment.0)) else { return Vec::new() };
+        // What it had reported by the merge before, it trained before this update was made.
+        let to = mark.at.map_or(0, |at| at + windows).max(mark.reported);
+        let is_known = mark.at.is_some() || mark.reported > 0;
+        *mark = Mark { at: is_known.then_some(to), reported };
+        if !is_known || windows == 0 || windows > to {
+            return Vec::new();
+        }
+        let count = windows.min(windows_max as u64);
+        let found = (0..count)
+            .filter_map(|i| self.window(to - windows + (2 * i + 1) * windows / (2 * count)))
+            .collect();
+        self.prune();
+        found
+    }
+
+    /// Forgets leases that all fragments are past.
+    fn prune(&mut self) {
+        let past = self.merged.iter().map(|mark| mark.at.unwrap_or(0)).min().unwrap_or(0);
+        while self.leases.front().is_some_and(|(first, grant)| first + u64::from(grant.windows) <= past) {
+            self.leases.pop_front();
+        }
+    }
+
+    fn window(&self, at: u64) -> Option<Window> {
+        let after = self.leases.partition_point(|(first, _)| *first <= at);
+        let (first, grant) = self.leases.get(after.checked_sub(1)?)?;
+        let offset = u32::try_from(at - first).ok().filter(|offset| *offset < grant.windows)?;
+        Some(Window { epoch: grant.epoch, shard: grant.shard, index: grant.start + offset })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diloco::{MergeRule, OuterSpec};
+    use crate::wire::{Round, Serial, Version};
+
+    const LEARNER: LearnerId = LearnerId(1);
+
+    fn leased(lease: u64, start: u32, windows: u32) -> Entry {
+        let grant = LeaseGrant { lease: LeaseId(lease), epoch: 0, shard: 0, start, windows };
+        Entry::Leased { learner: LEARNER, grant }
+    }
+
+    fn reported(lease: u64, done: u32) -> Entry {
+        Entry::Reported { learner: LEARNER, tokens: 0, leases: vec![(LeaseId(lease), done)] }
+    }
+
+    /// An update of so many windows of ten tokens was merged.
+    fn merged(fragment: u16, windows: u64) -> Entry {
+        let part = Part {
+            learner: LEARNER,
+            serial: Serial(1),
+            base: Version(0),
+            steps: 1,
+            tokens: 10 * windows,
+            weight: 1.0,
+            checksum: 0,
+            after_ms: None,
+            reach_steps: None,
+        };
+        Entry::Merged(MergeEntry {
+            round: Round(1),
+            fragment: FragmentId(fragment),
+            base: Version(0),
+            version: Version(1),
+            rule: MergeRule::Radial,
+            outer: OuterSpec { lr: 1.0, momentum: 0.0 },
+            radii: Vec::new(),
+            parts: vec![part],
+            absent: 0.0,
+            checksum: 0,
+            digest: 0,
+            norm: 0.0,
+        })
+    }
+
+    /// The places of the windows of the last of `entries`, a merge.
+    fn places(trained: &mut Trained, entries: &[Entry]) -> Vec<u32> {
+        let mut fruit = None;
+        for entry in entries {
+            fruit = trained.follow(entry, 4);
+        }
+        fruit.expect("a merge")[0].windows.iter().map(|window| window.index).collect()
+    }
+
+    fn trained() -> Trained {
+        Trained::new(10, 2)
+    }
+
+    #[test]
+    fn an_update_is_the_fruit_of_what_comes_after_the_one_before() {
+        let mut trained = trained();
+        let begins = [Entry::Restarted { learner: LEARNER }, leased(1, 100, 4), leased(2, 50, 9)];
+        begins.iter().for_each(|entry| assert!(trained.follow(entry, 4).is_none()));
+        assert_eq!(places(&mut trained, &[merged(0, 2)]), [100, 101]);
+        assert_eq!(places(&mut trained, &[merged(0, 4)]), [102, 103, 50, 51]);
+        assert_eq!(places(&mut trained, &[merged(1, 8)]), [101, 103, 51, 53], "the other one, evenly spread");
+        assert_eq!(places(&mut trained, &[merged(0, 8)]), [53, 55, 57], "as far as there are any");
+    }
+
+    #[test]
+    fn what_comes_back_is_not_trained_on() {
+        let mut trained = trained();
+        let back = |expired| Entry::Returned { learner: LEARNER, lease: LeaseId(1), windows: 3, expired };
+        let begins = [Entry::Restarted { learner: LEARNER }, leased(1, 100, 4), leased(2, 50, 9)];
+        begins.iter().for_each(|entry| assert!(trained.follow(entry, 4).is_none()));
+        let mut expired = trained.clone();
+        assert_eq!(places(&mut trained, &[back(false), merged(0, 3)]), [100, 50, 51]);
+        assert_eq!(
+            places(&mut expired, &[back(true), merged(0, 3)]),
+            [100, 101, 102],
+            "it may train on that"
+        );
+    }
+
+    /// Goal: who is there when a syncer starts is looked at too, as soon as its reports say where it is.
+    #[test]
+    fn of_whom_the_beginning_is_unknown_reports_tell() {
+        let mut trained = trained();
+        assert_eq!(places(&mut trained, &[leased(1, 100, 20), merged(0, 4)]), [0; 0]);
+        assert_eq!(places(&mut trained, &[reported(1, 6), merged(0, 4)]), [0; 0]);
+        assert_eq!(places(&mut trained, &[merged(0, 4)]), [102, 103, 104, 105], "as far as it said before");
+        assert_eq!(places(&mut trained, &[reported(1, 15), merged(0, 4)]), [106, 107, 108, 109]);
+        assert_eq!(places(&mut trained, &[merged(0, 4)]), [111, 112, 113, 114], "it was further");
+    }
+}

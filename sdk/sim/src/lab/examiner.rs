@@ -1,0 +1,94 @@
+//! What single updates show of their senders: looked at as a server does, merge by merge.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Corpus, LabError, Recipe};
+use crate::world::World;
+use archipelago_core::data::Window;
+use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Trained, WINDOWS_MAX};
+use archipelago_core::diloco::{Entry, MergeJob};
+use archipelago_core::wire::{Round, RunSpec};
+use archipelago_runtime::engine::cpu::CpuModel;
+
+/// What one update of one machine showed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MachineShown {
+    /// The machine.
+    pub machine: u32,
+    /// The round.
+    pub round: u64,
+    /// See [`Shown::own`].
+    pub own: f64,
+    /// See [`Shown::others`].
+    pub others: f64,
+    /// Whether another thing is thought of its learner from this look on: it is suspected, or is not any more.
+    pub suspected: Option<bool>,
+}
+
+/// Looks at the updates of merges.
+pub(super) struct Examiner {
+    run: RunSpec,
+    shards: Vec<Arc<[u8]>>,
+    engine: CpuModel,
+    trained: Trained,
+    proofs: Proofs,
+    jobs: BTreeMap<Round, MergeJob>,
+    pub(super) shown: Vec<MachineShown>,
+}
+
+impl Examiner {
+    pub(super) fn new(recipe: &Recipe, corpus: &Corpus, world: &mut World) -> Result<Self, LabError> {
+        world.watch_merges();
+        world.watch_entries();
+        let run = recipe.run_spec(corpus);
+        let shards = corpus.shards.clone();
+        let (engine, trained) =
+            (CpuModel::fixed(&run.model)?, Trained::new(run.model.context, run.exchange.fragments));
+        let (proofs, jobs) = (Proofs::new(recipe.seed), BTreeMap::new());
+        Ok(Self { run, shards, engine, trained, proofs, jobs, shown: Vec::new() })
+    }
+
+    /// Looks at what was merged since this was asked last, and tells the syncer whom that speaks against. It takes no
+    /// virtual time.
+    pub(super) fn look(&mut self, world: &mut World) -> Result<Vec<MergeJob>, LabError> {
+        let jobs = world.take_merges();
+        self.jobs.extend(jobs.iter().map(|job| (job.round, job.clone())));
+        for entry in world.take_entries() {
+            let Some(fruit) = self.trained.follow(&entry, WINDOWS_MAX) else { continue };
+            let Entry::Merged(merge) = entry else { continue };
+            let Some(job) = self.jobs.remove(&merge.round) else { continue };
+            if !self.proofs.sampling().wants(&job) {
+                continue;
+            }
+            let Some(syncer) = world.syncer() else { continue };
+            let fragments = Arc::clone(syncer.fragments());
+            let hats = fragments.ids().map(|p| syncer.hat(p).map(|(_, hat)| hat)).collect();
+            let Some(hats) = hats else { continue };
+            let exam = Exam { hats, job, fruit };
+            let (run, shards, engine) = (&self.run, &self.shards, &mut self.engine);
+            let shown = exam.look(&fragments, merge.round.0, |theta, windows| {
+                let of =
+                    |window: &Window| window.tokens(run, &shards[window.shard as usize]).unwrap_or_default();
+                let tokens: Vec<u32> = windows.iter().flat_map(of).collect();
+                engine.loss(theta, &tokens).map(f64::from)
+            })?;
+            let news = self.proofs.take(merge.fragment, &shown);
+            let machines: Vec<u32> =
+                shown.iter().map(|shown| world.machine_of(shown.learner).unwrap_or(u32::MAX)).collect();
+            self.shown.extend(shown.iter().zip(machines).map(
+                |(&Shown { learner, own, others }, machine)| {
+                    let news = news.iter().find(|(about, _)| *about == learner);
+                    let suspected = news.map(|(_, doubt)| doubt.is_some());
+                    MachineShown { machine, round: merge.round.0, own, others, suspected }
+                },
+            ));
+            for (learner, doubt) in news {
+                world.doubt(learner, doubt);
+            }
+        }
+        Ok(jobs)
+    }
+}

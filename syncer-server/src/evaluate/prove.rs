@@ -1,0 +1,86 @@
+//! Whether learners train what they say: single updates, tried on the text that they are said to be the fruit of.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago_core::data::Window;
+use archipelago_core::diloco::Fragments;
+use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Syncer};
+use archipelago_core::wire::RunSpec;
+use archipelago_runtime::engine::cpu::CpuModel;
+
+use super::{engine, idle_ms};
+use crate::actor::ActorHandle;
+use crate::clock::Clock;
+use crate::corpus::Corpus;
+use crate::errors::ServerError;
+
+/// Tries single updates.
+pub struct Prover {
+    run: RunSpec,
+    fragments: Arc<Fragments>,
+    corpus: Arc<Corpus>,
+    model: CpuModel,
+    proofs: Proofs,
+    /// Of the time, above 0 and at most 1.
+    share: f64,
+}
+
+impl Prover {
+    /// Of the run of `syncer` on the text of `corpus`, which computes on one thread for the `share` of the time, above 0
+    /// and at most 1. Who is suspected goes on being so.
+    ///
+    /// # Errors
+    /// `Internal`: the engine cannot be built.
+    pub fn new(syncer: &Syncer, corpus: Arc<Corpus>, share: f64) -> Result<Self, ServerError> {
+        let (run, fragments) = (syncer.spec().clone(), Arc::clone(syncer.fragments()));
+        let model = CpuModel::new(&run.model, NonZeroUsize::MIN).map_err(engine)?;
+        let mut proofs = Proofs::new(run.seed);
+        let doubts =
+            syncer.ledger().accounts().filter_map(|(learner, account)| Some((learner, account.doubt?)));
+        doubts.for_each(|(learner, doubt)| proofs.suspect(learner, doubt));
+        Ok(Self { run, fragments, corpus, model, proofs, share })
+    }
+
+    fn look(&mut self, exam: &Exam) -> Result<Vec<Shown>, ServerError> {
+        let Self { run, corpus, model, .. } = self;
+        exam.look(&self.fragments, run.seed ^ exam.job.round.0, |theta, windows| {
+            let of = |window: &Window| window.tokens(run, corpus.shards.get(window.shard as usize)?);
+            let tokens: Vec<u32> = windows.iter().filter_map(of).flatten().collect();
+            model.loss(theta, &tokens).map(f64::from).map_err(engine)
+        })
+    }
+}
+
+/// Looks at merges, at most for its share of the time, and says whom they speak against. Ends with the actor.
+pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
+    loop {
+        let Some(exam) = actor.exam(prover.proofs.sampling()).await else { return };
+        let began = clock.now();
+        let looking = tokio::task::spawn_blocking(move || {
+            let result = prover.look(&exam);
+            (prover, exam.job.fragment, result)
+        });
+        let Ok((back, fragment, result)) = looking.await else {
+            tracing::error!("trying single updates panicked; none are tried any more");
+            return;
+        };
+        prover = back;
+        match result {
+            Ok(shown) => {
+                let took_ms = clock.now().since(began);
+                tracing::debug!(updates = shown.len(), took_ms, "tried single updates");
+                for (learner, doubt) in prover.proofs.take(fragment, &shown) {
+                    actor.doubt(learner, doubt).await;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "single updates not tried"),
+        }
+        let idle = Duration::from_millis(idle_ms(prover.share, began, clock.now()));
+        tokio::select! {
+            () = tokio::time::sleep(idle) => {}
+            () = actor.closed() => return,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Whether learners train what they say, told from single updates of real training.
+//!
+//! `PROOF_SEEDS=from..until cargo test --release -p archipelago-tests --test proofs` runs those seeds instead of the two
+//! that a test run has time for.
+
+use std::collections::BTreeMap;
+
+use archipelago_core::data::grammar;
+use archipelago_core::diloco::QuorumPolicy;
+use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::{InnerSpec, ModelSpec, Preset};
+use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec};
+use archipelago_sim::lab::{Budget, Corpus, Joining, Outcome, Recipe, reference_model};
+use archipelago_sim::world::{Fault, Lie, LinkSpec, MachineSpec, Poison};
+use archipelago_tests::toys::{for_seeds_in, seeds};
+
+/// Looks after which who does not train is suspected.
+const LOOKS_MAX: u32 = 140;
+/// The machines that do not train, and what they send in place of that.
+const RIDERS: [(u32, Lie); 3] = [(5, Lie::Times(0)), (6, Lie::Noise), (7, Lie::Copies)];
+
+fn corpus() -> Corpus {
+    Corpus::new(grammar::generate(1, 1_000_000).as_bytes()).expect("a text of some length")
+}
+
+/// So many `steps` of learners of a small model on average, each of whose merges may be looked into.
+fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u32, u32, u64)) -> Recipe {
+    let model = ModelSpec { d_model: 32, d_ff: 88, context: 16, ..reference_model() };
+    let tokens = u64::from(batch * model.context) * steps * machines.len() as u64;
+    let inner = InnerSpec {
+        batch,
+        lr_max: 4e-3,
+        lr_min_ratio: 1.0,
+        warmup_tokens: tokens / 20,
+        total_tokens: tokens,
+        ..Preset::Small.inner()
+    };
+    let syncer = SyncerConfig { learners_start: machines.len() as u32, ..SyncerConfig::default() };
+    let quorum = QuorumPolicy { updates_min: 1.try_into().unwrap(), ..syncer.quorum };
+    let apply = ApplyPolicy::Keep { residue: true };
+    Recipe {
+        model,
+        inner,
+        exchange: ExchangeSpec { fragments: 4, sync_every, block: 256, code: Code::Int4, apply },
+        syncer: SyncerConfig { quorum, ..syncer },
+        machines,
+        text_at_hand: true,
+        faults: Vec::new(),
+        joining: Joining::Zero,
+        budget: Budget::Tokens(tokens),
+        seed,
+        samples: 0,
+        undo: None,
+        cosines: false,
+        exams: true,
+    }
+}
+
+fn machine(step_ms: u64, latency_ms: u64, batch: u32) -> MachineSpec {
+    let link = LinkSpec { latency_ms, jitter_ms: 5, bytes_per_s: None, loss: 0.0 };
+    MachineSpec { step_ms, jitter: 0.02, link, batch: batch.try_into().ok(), ..MachineSpec::default() }
+}
+
+/// After how many looks each machine that was suspected was so first.
+fn suspected(outcome: &Outcome) -> BTreeMap<u32, u32> {
+    let (mut looks, mut found) = (BTreeMap::new(), BTreeMap::new());
+    for shown in &outcome.shown {
+        let looks: &mut u32 = looks.entry(shown.machine).or_default();
+        *looks += 1;
+        if shown.suspected == Some(true) {
+            found.entry(shown.machine).or_insert(*looks);
+        }
+    }
+    found
+}
+
+/// Goal: who sends zeros, noise or what another one sent is suspected within 140 looks, whatever the seed, and
+/// nobody who trains beside them.
+#[test]
+fn free_riders_are_suspected_and_nobody_beside_them() {
+    let corpus = corpus();
+    for_seeds_in(seeds("PROOF_SEEDS", 2), |seed| {
+        let poison = |(machine, lie)| (0, Fault::Poison(machine, Some(Poison::Lie(lie))));
+        let faults = RIDERS.map(poison).to_vec();
+        let machines = vec![machine(100, 20, 0); 8];
+        let outcome = Recipe { faults, ..recipe(seed, machines, (2, 3, 80)) }.train(&corpus).unwrap();
+        let found = suspected(&outcome);
+        println!("seed {seed}: {found:?}, loss {}", outcome.loss);
+        assert!(
+            RIDERS.iter().all(|(machine, _)| found.get(machine).is_some_and(|looks| *looks <= LOOKS_MAX))
+        );
+        assert_eq!(found.len(), RIDERS.len(), "seed {seed}: {found:?}");
+        assert_eq!(
+            (outcome.noticed.hostile.closed, outcome.noticed.honest.closed),
+            (0, 0),
+            "nobody has to go"
+        );
+    });
+}
+
+/// Goal: of honest learners, near and far, quick and slow, with large batches and small ones, less than one in a hundred
+/// is ever suspected.
+#[test]
+fn honest_learners_are_hardly_ever_suspected() {
+    let corpus = corpus();
+    for_seeds_in(seeds("PROOF_SEEDS", 2), |seed| {
+        let of = |(step_ms, latency_ms, batch)| machine(step_ms, latency_ms, batch);
+        let machines = [
+            (100, 20, 0),
+            (100, 400, 1),
+            (200, 20, 8),
+            (400, 20, 0),
+            (50, 20, 0),
+            (100, 1_500, 0),
+            (300, 20, 2),
+            (150, 600, 0),
+            (100, 20, 16),
+            (800, 20, 0),
+        ];
+        let outcome = recipe(seed, machines.map(of).to_vec(), (4, 12, 480)).train(&corpus).unwrap();
+        let found = suspected(&outcome);
+        println!("seed {seed}: {} looks, {found:?}", outcome.shown.len());
+        assert!(outcome.shown.len() > 450);
+        assert_eq!(found, BTreeMap::new(), "seed {seed}");
+    });
+}
