@@ -158,6 +158,10 @@ impl ApplyPolicy {
 pub struct DataSpec {
     /// Bytes of a token in a shard, little endian: 2 or 4.
     pub token_bytes: u8,
+    /// Whether each shard says of each token whether it is given and not learnt: a bit each, after the tokens. Left out
+    /// where it is false, so that texts that are learnt whole are described as they were before there were others.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub masks: bool,
     /// The shards, in order.
     pub shards: Vec<ShardSpec>,
 }

@@ -8,6 +8,7 @@ use archipelago_core::bytes::from_f32s;
 
 use super::{Encoded, Engine, EngineError, Exchange, OptimiserState, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
+use crate::token;
 use crate::wire::{FragmentId, RunSpec, Serial};
 
 /// Any [`Trainer`] as an [`Engine`]: everything is done when the call returns.
@@ -29,6 +30,13 @@ impl<T: Trainer> HostEngine<T> {
         let fragments = Arc::new(Fragments::plan(trainer.layout(), count));
         let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
         Ok(Self { trainer, fragments, replica, encoded: VecDeque::new() })
+    }
+
+    /// # Errors
+    /// [`EngineError::Given`].
+    fn check_given(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let is_known = self.trainer.takes_given() || tokens.iter().all(|&token| token::is_learnt(token));
+        if is_known { Ok(()) } else { Err(EngineError::Given) }
     }
 
     /// The parameters, `[len]`.
@@ -97,10 +105,12 @@ impl<T: Trainer> Engine for HostEngine<T> {
     }
 
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        self.check_given(tokens)?;
         self.trainer.step(tokens, lr)
     }
 
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.check_given(tokens)?;
         self.trainer.rehearse(tokens)
     }
 

@@ -54,7 +54,8 @@ pub trait Trainer {
     /// The parameters, `[len]`, to overwrite in part or whole. Moments stay as they are.
     fn params_mut(&mut self) -> &mut [f32];
 
-    /// One optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
+    /// One optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Some of them are given and not
+    /// learnt where [`Self::takes_given`].
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
@@ -70,6 +71,13 @@ pub trait Trainer {
     fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         let _ = tokens;
         Ok(false)
+    }
+
+    /// Whether it knows tokens that are given and not learnt, as [`crate::token`] marks them: their marks are no part of
+    /// their ids, and they count in no loss. One that does not is never shown any, and cannot train on a text that has
+    /// some.
+    fn takes_given(&self) -> bool {
+        false
     }
 
     /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
@@ -148,13 +156,15 @@ pub trait Engine {
     /// What it computes with, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
 
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Those that [`crate::token`]
+    /// marks as given are read and not learnt; the loss is the mean over the others, and a step in which nothing is
+    /// learnt has no gradient.
     ///
     /// May return before it is done: then loss and norm are those of the newest step that is; the first
     /// step is waited for. `tokens` are always this step's.
     ///
     /// # Errors
-    /// Those of [`Trainer::step`], and [`EngineError::Lost`].
+    /// Those of [`Trainer::step`], [`EngineError::Given`] and [`EngineError::Lost`].
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, waits until it is done, and leaves
@@ -292,11 +302,12 @@ impl OptimiserState {
 /// What one step did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepStats {
-    /// Mean loss before the step, in nats per token.
+    /// Mean loss of the learnt tokens before the step, in nats per token. Where none was learnt it is that of the newest
+    /// step in which one was, and 0 before there is one.
     pub loss: f32,
     /// Norm of the gradient before clipping.
     pub grad_norm: f32,
-    /// Tokens trained on.
+    /// Tokens trained on, given ones among them.
     pub tokens: u64,
 }
 
@@ -320,6 +331,12 @@ pub enum EngineError {
         /// Number expected.
         batch: usize,
     },
+    /// The model does not know tokens that are given and not learnt.
+    #[error(
+        "only a part of the run's text is to be learnt, and this model learns all that it is given: implement \
+         `Trainer::takes_given`, or train on plain text"
+    )]
+    Given,
     /// A learning rate that is negative or not finite.
     #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
     Rate {

@@ -37,7 +37,7 @@ impl Corpus {
         let shards: Vec<Vec<u8>> = shards.collect();
         let specs = shards.iter().map(|shard| data::shard_spec(shard, 2).expect("encoded above"));
         Ok(Self {
-            data: DataSpec { token_bytes: 2, shards: specs.collect() },
+            data: DataSpec { token_bytes: 2, masks: false, shards: specs.collect() },
             held_out: split.held_out.to_vec(),
             shards: shards.into_iter().map(Arc::from).collect(),
         })

@@ -162,7 +162,11 @@ fn spec() -> RunSpec {
             code: Code::Int4,
             apply: ApplyPolicy::Keep { residue: true },
         },
-        data: DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1 << 20, sha256: [0xab; 32] }] },
+        data: DataSpec {
+            token_bytes: 2,
+            masks: false,
+            shards: vec![ShardSpec { tokens: 1 << 20, sha256: [0xab; 32] }],
+        },
         seed: 17,
     }
 }
