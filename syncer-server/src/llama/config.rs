@@ -4,7 +4,7 @@ use archipelago_core::model::{self, CONTEXT_MAX, LAYERS_MAX, ModelSpec, VOCAB_MA
 use serde_json::{Map, Value, json};
 
 use super::writer::Precision;
-use super::{LlamaError, SpecialTokens};
+use super::{Chat, LlamaError, SpecialTokens};
 
 /// What LlamaConfig takes where a folder says nothing.
 const NORM_EPS: f64 = 1e-6;

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::Value as Json;
@@ -51,8 +53,8 @@ impl Template {
         )?;
         let (source, has_marks) = with_filters(source);
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.expect("the usual delimiters"));
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_filter(FILTER, |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
@@ -121,7 +123,7 @@ impl Template {
     fn write(&self, messages: &[Json], add_generation_prompt: bool) -> Result<String, String> {
         let tokens = self.tokens.iter().map(|(key, text)| (key.as_str(), text.clone()));
         let own = [
-            ("messages", Value::from_serialize(messages)),
+            ("messages", Value::from(Serde(messages))),
             ("add_generation_prompt", add_generation_prompt.into()),
         ];
         let values = Value::from_pairs(tokens.chain(own));
