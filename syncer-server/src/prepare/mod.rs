@@ -1,5 +1,6 @@
 //! From settings to a syncer that is ready to serve: begun anew, or gone on with.
 
+mod ahead;
 mod checks;
 
 use std::path::Path;
@@ -8,11 +9,11 @@ use std::sync::Arc;
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
 use archipelago_core::model;
-use archipelago_core::wire::{Invite, RunSpec};
+use archipelago_core::wire::RunSpec;
 
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;
-use crate::config::{self, BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
+use crate::config::{BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
 use crate::corpus::{self, Corpus, Habits, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
@@ -22,10 +23,11 @@ use crate::origin::{Beginning, Origin};
 use crate::owner::Owner;
 use crate::status::{Carried, Facts};
 use crate::store::{
-    FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, fit, random_u64, write_private,
+    FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, random_u64, write_private,
 };
 use crate::tape::{Writer, has_bodies, recover};
 
+pub use ahead::{PlanFacts, invite, owner_token, validate};
 pub(crate) use checks::alert_terms;
 
 /// Everything that a server needs before it answers.
@@ -270,56 +272,6 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
         work_bits: config.proof_of_work,
     };
     Admission::new(terms, Arc::new(Guests::open(store.dir())?))
-}
-
-/// What `validate` tells of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct PlanFacts {
-    /// Parameters of the model.
-    pub params: u64,
-    /// Tokens to train on.
-    pub tokens: u64,
-    /// Tokens held out.
-    pub held_out: u64,
-    /// Whether the folder holds this run already.
-    pub resumes: bool,
-}
-
-/// Checks settings, data and the run's folder, and changes nothing.
-///
-/// # Errors
-/// - `Preset`, `Setting`, `Config`: a setting is wrong.
-/// - `Init`: the run cannot begin with the folder that is asked for.
-/// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`, `DataLine`, `Tokenizer`: the data or the tokenizer cannot
-///   be used.
-/// - `DataTooSmall`, `DataTooFew`, `Memory`: the data or this machine is too small for the run.
-/// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
-pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
-    Plan::of(config, |dir| Ok(Store::look(dir))).map(|plan| plan.facts())
-}
-
-/// What learners of the run must show, if anything; it is made now if `config` asks for that.
-///
-/// # Errors
-/// - `Config`: the invite asked for is none.
-/// - `DirForeign`: the run's folder holds no run, but something else.
-/// - `Disk`, `System`: it cannot be made or kept.
-pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
-    config::invite(config)?;
-    fit(&config.dir)?;
-    Store::look(&config.dir).invite(config.invite.as_deref())
-}
-
-/// What the owner of the run shows; it is made now if there is none.
-///
-/// # Errors
-/// - `Config`: the token that is given is too short.
-/// - `DirForeign`: the run's folder holds no run, but something else.
-/// - `Disk`, `System`: it cannot be made or kept.
-pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
-    config::admin_token(config.admin_token.as_deref())?;
-    fit(&config.dir)?;
-    Store::look(&config.dir).admin_token(config.admin_token.as_deref())
 }
 
 /// A new run in the folder of `store`.
