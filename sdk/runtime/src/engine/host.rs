@@ -134,3 +134,56 @@ impl<T: Trainer> Engine for HostEngine<T> {
         Some(bytes)
     }
 }
+
+#[cfg(all(test, feature = "platform"))]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::diloco::{MergeClass, Tensor};
+    use crate::engine::Rehearsal;
+    use crate::model::Preset;
+
+    /// Says how many tokens it was shown.
+    struct Counter {
+        layout: Layout,
+        params: Vec<f32>,
+        takes_given: bool,
+    }
+
+    impl Trainer for Counter {
+        fn layout(&self) -> &Layout {
+            &self.layout
+        }
+        fn params(&self) -> &[f32] {
+            &self.params
+        }
+        fn params_mut(&mut self) -> &mut [f32] {
+            &mut self.params
+        }
+        fn step(&mut self, tokens: &[u32], _: f32) -> Result<StepStats, EngineError> {
+            Ok(StepStats { loss: 0.0, grad_norm: 0.0, tokens: tokens.len() as u64 })
+        }
+        fn takes_given(&self) -> bool {
+            self.takes_given
+        }
+        fn describe(&self) -> String {
+            "a counter".into()
+        }
+    }
+
+    #[test]
+    fn who_knows_no_given_tokens_is_shown_none() {
+        let step = |takes_given: bool, tokens: &[u32]| {
+            let tensor = Tensor { name: "all".into(), rows: 8, cols: 8, merge: MergeClass::Mean };
+            let layout = Layout::new(vec![tensor]).unwrap();
+            let trainer = Counter { params: vec![0.0; 64], layout, takes_given };
+            let mut engine = HostEngine::new(&Rehearsal::new(Preset::Tiny).spec, trainer).unwrap();
+            block_on(engine.rehearse(tokens))
+                .and(block_on(engine.step(tokens, 0.1)).map(|stats| stats.tokens))
+        };
+        assert!(matches!(step(false, &[1, 2, 3]), Ok(3)));
+        assert!(matches!(step(true, &[1, 2 | token::GIVEN, 3]), Ok(3)));
+        assert!(matches!(step(false, &[1, 2 | token::GIVEN, 3]), Err(EngineError::Given)));
+    }
+}
