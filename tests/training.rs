@@ -2,10 +2,13 @@
 
 use std::thread;
 
-use archipelago_core::data::grammar;
+use archipelago_core::data::{bytes_to_tokens, grammar};
 use archipelago_core::diloco::syncer::SyncerConfig;
-use archipelago_core::model::{InnerSpec, Preset, init};
+use archipelago_core::model::{InnerSpec, Preset, init, learning_rate};
+use archipelago_core::token;
 use archipelago_core::wire::{ApplyPolicy, Code, ExchangeSpec, Millis};
+use archipelago_runtime::engine::Trainer;
+use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_sim::lab::{Budget, Corpus, Joining, Recipe, reference_model};
 use archipelago_sim::world::{Fault, LinkSpec, MachineSpec, Storm, World};
 use archipelago_tests::toys::{check, status};
@@ -43,6 +46,7 @@ fn recipe(learners: u32, steps: u64) -> Recipe {
         joining: Joining::Zero,
         budget: Budget::Tokens(tokens),
         seed: 1,
+        start: None,
         samples: 0,
         undo: None,
         cosines: false,
@@ -72,6 +76,50 @@ fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
     assert!(int4.loss < one - 0.3 * (one - both), "{all}");
     assert!(int4.loss < 1.05 * f32, "{all}");
     assert!(int4.tokens_merged as f64 > 0.99 * int4.tokens as f64, "{int4:?}");
+}
+
+/// Questions with their answers: a sentence of the grammar is asked for, and answered in capitals. What is asked is
+/// given.
+fn chats() -> Corpus {
+    let sentences = grammar::generate(7, 400_000);
+    let mut tokens = Vec::new();
+    for pair in sentences.split_inclusive('.').collect::<Vec<_>>().chunks_exact(2) {
+        let (prompt, answer) = (format!("Q:{}", pair[0]), format!(" A:{}\n", pair[1].to_uppercase()));
+        tokens.extend(bytes_to_tokens(prompt.as_bytes()).into_iter().map(|token| token | token::GIVEN));
+        tokens.extend(bytes_to_tokens(answer.as_bytes()));
+    }
+    Corpus::of_tokens(&tokens).expect("a text of some length")
+}
+
+/// What one trainer makes of the built-in corpus.
+fn pretrained(recipe: &Recipe) -> Vec<f32> {
+    let Recipe { model, inner, .. } = recipe;
+    let mut trainer = CpuTrainer::fixed(model, inner).expect("a model");
+    trainer.params_mut().copy_from_slice(&init(model, 1).expect("a model"));
+    let text = bytes_to_tokens(grammar::generate(1, 400_000).as_bytes());
+    let batch = inner.batch as usize * (model.context as usize + 1);
+    let mut trained = 0;
+    for tokens in text.chunks_exact(batch) {
+        trained += trainer.step(tokens, learning_rate(inner, trained)).expect("it trains").tokens;
+    }
+    trainer.params().to_vec()
+}
+
+/// Goal: fine-tuning a model that was trained on one text to the answers of another, with four learners and four bits both
+/// ways, comes within 1 % of the held-out loss of one trainer with all their batches.
+#[test]
+fn four_learners_fine_tune_as_well_as_one_trainer() {
+    let chats = chats();
+    let start = pretrained(&recipe(1, 600));
+    let base = recipe(4, 400);
+    let tuned = Recipe { start: Some(start.clone().into()), ..base };
+    let before = chats.held_out_loss(&tuned.model, &start).unwrap();
+    let alone = tuned.train_alone(&chats, 4 * 400 * 512).unwrap().loss;
+    let together = tuned.train(&chats).unwrap();
+    let all = format!("before {before}, alone {alone}, together {}", together.loss);
+    println!("{all}");
+    assert!(before > 2.0 && alone < 0.5 * before, "{all}");
+    assert!(together.loss < 1.01 * alone, "{all}");
 }
 
 /// Goal: faults cost time, not quality: at the same number of merged tokens the loss is nearly that of a

@@ -158,7 +158,11 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
 fn spec() -> RunSpec {
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: 4, sync_every: 10, block: 256, code: Code::Int4, apply };
-    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }] };
+    let data = DataSpec {
+        token_bytes: 2,
+        masks: false,
+        shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }],
+    };
     RunSpec { model: Preset::Tiny.model(256), inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
 }
 

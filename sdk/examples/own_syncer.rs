@@ -274,7 +274,11 @@ fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
     // Windows to lease, so that the tokens of an update count; nobody reads them here.
-    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 10_000_000, sha256: [0; 32] }] };
+    let data = DataSpec {
+        token_bytes: 2,
+        masks: false,
+        shards: vec![ShardSpec { tokens: 10_000_000, sha256: [0; 32] }],
+    };
     let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
     Ok((RunSpec { model, inner, exchange, data, seed: 1 }, layout))
 }

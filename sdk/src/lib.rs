@@ -73,7 +73,7 @@
 //! // The exchange is the same for every trainer: here it codes what was learnt since the syncer's parameters.
 //! # let apply = ApplyPolicy::Keep { residue: true };
 //! # let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 8, code: Code::Int4, apply };
-//! # let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
+//! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
 //! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
 //! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
 //! let mut engine = HostEngine::new(&spec, means)?;
@@ -133,9 +133,10 @@ pub mod model {
     };
 }
 
-/// Text as tokens, and back: without a vocabulary a token is a byte.
+/// Text as tokens, and back: without a vocabulary a token is a byte. And which tokens of a window are given and not learnt.
 pub mod data {
     pub use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
+    pub use archipelago_core::token;
 }
 
 /// What a [`Syncer`] is told and tells, its settings, and what it keeps. The example `own_syncer` drives one.

@@ -85,7 +85,7 @@ async fn address(config: &ServeConfig) -> Finding {
 }
 
 fn data(config: &ServeConfig) -> Finding {
-    let found = corpus::read(config).map(|text| format!("{} of text", Bytes(text.text.len() as u64)));
+    let found = corpus::text_bytes(config).map(|bytes| format!("{bytes} of text"));
     finding("data", found)
 }
 

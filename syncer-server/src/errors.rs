@@ -31,6 +31,7 @@ exit_codes! {
         Init = 19, "a run cannot begin with the model of the folder that was given";
         NoSyncer = 20, "no syncer answers";
         Certificate = 21, "the certificate or its key cannot be used";
+        DataLine = 22, "a line of the data is no document";
         // As shells count it: 128 + SIGINT.
         Stopped = 130, "stopped at once by a second signal";
     }
@@ -154,6 +155,36 @@ pub enum ServerError {
         offset: u64,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// A line of a file of documents is none.
+    #[error("line {line} of {}: {why}", .path.display())]
+    DataLine {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: u64,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// Documents that cannot be told into those to train on and those to measure on.
+    #[error(
+        "the data has {documents} documents, and training needs at least 2, one of which is held out: give one in each line"
+    )]
+    DataTooFew {
+        /// Documents there.
+        documents: usize,
+    },
+    /// Some files have documents in their lines, and others do not.
+    #[error(
+        "{} has documents in its lines, and {} is plain text: give --data the one or the other",
+        .lines.display(),
+        .other.display()
+    )]
+    DataMixed {
+        /// A file of documents.
+        lines: PathBuf,
+        /// A file of text.
+        other: PathBuf,
     },
     /// Too little text to train on.
     #[error(
@@ -326,7 +357,8 @@ impl ServerError {
             Self::DataUnreadable { .. } => Exit::DataUnreadable,
             Self::DataEmpty { .. } => Exit::DataEmpty,
             Self::DataBinary { .. } => Exit::DataBinary,
-            Self::DataTooSmall { .. } => Exit::DataTooSmall,
+            Self::DataLine { .. } | Self::DataMixed { .. } => Exit::DataLine,
+            Self::DataTooSmall { .. } | Self::DataTooFew { .. } => Exit::DataTooSmall,
             Self::Preset { .. } => Exit::Preset,
             Self::Init { .. } => Exit::Init,
             Self::Tokenizer { .. } => Exit::Tokenizer,

@@ -174,7 +174,7 @@ impl Model<'_> {
         let (spec, special) = (&self.manifest.spec.model, self.special());
         json("config.json", model_config(spec, &special, self.form.precision))?;
         json("generation_config.json", generation_config(spec, &special))?;
-        json("tokenizer_config.json", tokenizer_config(spec, &special, self.tokenizer))
+        json("tokenizer_config.json", tokenizer_config(spec, &special, &self.manifest.chat, self.tokenizer))
     }
 
     fn special(&self) -> SpecialTokens {

@@ -8,7 +8,7 @@ use archipelago_core::wire::RunSpec;
 
 use crate::config::{ServeConfig, preset};
 use crate::errors::ServerError;
-use crate::llama::{Folder, LlamaError, SpecialTokens, Tensors};
+use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, Tensors};
 use crate::store::{Initial, Manifest, NamedTensor, Store};
 
 /// The first parameters of a run.
@@ -72,6 +72,38 @@ impl Origin {
             Self::Kept(manifest) if !manifest.is_decoder() => None,
             Self::Folder(folder) => Some(folder.tokenizer()),
             Self::Kept(_) => Some(store.tokenizer_path()),
+        }
+    }
+
+    /// How the model writes conversations: as `config` says, or as the folder does. Where no conversation is trained on,
+    /// what is wrong with that matters to nobody.
+    ///
+    /// # Errors
+    /// - `Init`: what the folder says of it cannot be used.
+    /// - `Config`: the template that is asked for cannot be read.
+    pub(crate) fn chat(&self, config: &ServeConfig, has_lines: bool) -> Result<Chat, ServerError> {
+        let mut chat = match self {
+            Self::Seed | Self::Own(_) => Chat::default(),
+            Self::Kept(manifest) => manifest.chat.clone(),
+            Self::Folder(folder) => match folder.chat() {
+                Err(_) if !has_lines => Chat::default(),
+                read => read.map_err(unusable(config.init.as_deref().unwrap_or(Path::new(""))))?,
+            },
+        };
+        if let Some(path) = &config.chat_template {
+            chat.template = Some(chat_template(path)?);
+        }
+        Ok(chat)
+    }
+
+    /// The token that ends texts, if the model has one.
+    pub(crate) fn end(&self) -> Option<u32> {
+        match self {
+            Self::Seed | Self::Own(_) => None,
+            Self::Folder(folder) => folder.special().eos.first().copied(),
+            Self::Kept(manifest) => {
+                manifest.init.as_ref().and_then(|initial| initial.special.eos.first().copied())
+            }
         }
     }
 
@@ -160,6 +192,22 @@ impl Origin {
             }
         }
     }
+}
+
+fn chat_template(path: &Path) -> Result<String, ServerError> {
+    let why = match std::fs::read(path) {
+        Err(error) => error.to_string(),
+        Ok(bytes) if bytes.len() as u64 > TEMPLATE_BYTES_MAX => {
+            format!("it has {} bytes, at most {TEMPLATE_BYTES_MAX} are read", bytes.len())
+        }
+        Ok(bytes) => match String::from_utf8(bytes) {
+            Ok(template) => return Ok(template),
+            Err(_) => "it is not UTF-8 text".to_owned(),
+        },
+    };
+    let why =
+        format!("cannot read the chat template {}: {why}; give --chat-template another file", path.display());
+    Err(ServerError::Config { why })
 }
 
 fn no_model(error: &dyn std::fmt::Display) -> ServerError {

@@ -47,7 +47,7 @@
 //! # let layout = Layout::new(vec![tensor])?;
 //! # let apply = ApplyPolicy::Keep { residue: true };
 //! # let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
-//! # let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
+//! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
 //! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
 //! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
 //! # let (config, theta) = (syncer::SyncerConfig::default(), vec![0.0; layout.len()]);
@@ -92,4 +92,5 @@ pub mod rng;
 mod testing;
 pub mod text;
 pub mod time;
+pub mod token;
 pub mod wire;

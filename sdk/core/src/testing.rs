@@ -52,7 +52,11 @@ pub(crate) fn spec() -> RunSpec {
         code: Code::Int4,
         apply: ApplyPolicy::Keep { residue: true },
     };
-    let data = DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }] };
+    let data = DataSpec {
+        token_bytes: 2,
+        masks: false,
+        shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }],
+    };
     RunSpec { model, inner, exchange, data, seed: 1 }
 }
 

@@ -333,7 +333,7 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
             code: Code::Int4,
             apply: ApplyPolicy::Keep { residue: true },
         },
-        data: DataSpec { token_bytes: 2, shards: vec![shard_spec(shard, 2).unwrap()] },
+        data: DataSpec { token_bytes: 2, masks: false, shards: vec![shard_spec(shard, 2).unwrap()] },
         seed: 1,
     }
 }

@@ -35,7 +35,7 @@ const FIXED: [&str; 14] = [
 ];
 
 /// Settings that name files, which need not be found from where the next start is.
-pub const PATHS: [&str; 4] = ["data", "init", "params", "tokenizer"];
+pub const PATHS: [&str; 5] = ["chat-template", "data", "init", "params", "tokenizer"];
 
 /// What a start keeps in the run's folder.
 #[derive(Clone, Debug, Default)]
@@ -49,9 +49,10 @@ pub struct Kept {
 }
 
 /// Whether `key` is a setting that a run keeps. The folder or the file that it began with is none: the run has its
-/// model by then, and that may go.
+/// model and its chat template by then, and that may go.
 pub fn is_kept(key: &str) -> bool {
-    !OF_THE_SERVER.contains(&key) && !["config", "admin-token", "init", "params"].contains(&key)
+    !OF_THE_SERVER.contains(&key)
+        && !["chat-template", "config", "admin-token", "init", "params"].contains(&key)
 }
 
 /// Whether the run in `dir` was begun or gone on with to tell nobody the learners' names.

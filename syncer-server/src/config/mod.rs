@@ -44,7 +44,8 @@ pub struct ServeConfig {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// UTF-8 text file, or folder of them; or builtin:austen, a volume of a novel in the public domain; by default
+    /// UTF-8 text file, or folder of them; .jsonl for lines of JSON with text, with prompt and completion, or with
+    /// messages, of which the answers are learnt; or builtin:austen, a volume of a novel in the public domain; by default
     /// builtin:grammar, sentences made up by rules, and builtin:austen for a class
     #[arg(long, value_name = "PATH|builtin:NAME", value_parser = DataSource::parser(), help_heading = "Data")]
     pub data: Option<DataSource>,
@@ -57,7 +58,11 @@ pub struct ServeConfig {
     /// Use this tokenizer.json of Hugging Face's tokenizers
     #[arg(long, value_name = "FILE", help_heading = "Data", conflicts_with = "init")]
     pub tokenizer: Option<PathBuf>,
-    /// Share of the text, at its end, that is kept for measuring the loss (above 0, below 1)
+    /// Jinja template by which conversations in .jsonl files are written; by default that of the folder of --init
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
+    pub chat_template: Option<PathBuf>,
+    /// Share of the text, at its end, that is kept for measuring the loss (above 0, below 1); of .jsonl files, of the
+    /// documents, drawn by the seed
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
 

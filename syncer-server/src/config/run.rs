@@ -156,7 +156,7 @@ mod tests {
         invite(&config)?;
         let mut model = preset(&config)?.model(256);
         model.context = config.context.map_or(model.context, Into::into);
-        run_spec(&config, model, DataSpec { token_bytes: 2, shards: vec![] })
+        run_spec(&config, model, DataSpec { token_bytes: 2, masks: false, shards: vec![] })
     }
 
     #[test]

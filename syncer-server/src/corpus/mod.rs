@@ -1,5 +1,6 @@
 //! The text of a run: read, turned to tokens, cut into shards, a part of it held out.
 
+mod documents;
 mod read;
 mod vocabulary;
 
@@ -8,14 +9,19 @@ use std::path::Path;
 
 use archipelago_core::bytes::hex;
 use archipelago_core::data::{self, SHARD_TOKENS_MAX};
+use archipelago_core::token;
 use archipelago_core::wire::DataSpec;
 use axum::body::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::config::ServeConfig;
 use crate::errors::ServerError;
+use crate::llama::Chat;
 
-pub use read::{Text, read};
+use documents::{Ends, Lines};
+use read::{Source, Text, read};
+
+pub use read::has_lines;
 pub use vocabulary::Vocabulary;
 
 /// Bytes of a shard, as long as these make few: at 1 Mbit/s a joiner has its first text after 2 seconds.
@@ -44,47 +50,46 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Reads and prepares the text that `config` names. `given` is the `tokenizer.json` to use, if there is one; `kept`
-    /// is the tokenizer of an earlier start of the same run, taken instead of training one again.
+    /// Reads and prepares the text that `config` names, as `habits` say.
     ///
     /// # Errors
-    /// - `DataUnreadable`, `DataEmpty`, `DataBinary`: the text cannot be used.
+    /// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`: the text cannot be used.
+    /// - `DataLine`, `DataTooFew`: its lines are not documents, or too few.
     /// - `Tokenizer`: the tokenizer cannot be read, trained or used.
     /// - `Config`: the held-out share is out of range.
-    pub fn load(
-        config: &ServeConfig,
-        given: Option<&Path>,
-        kept: Option<&Path>,
-    ) -> Result<Self, ServerError> {
-        let text = read(config)?;
-        let hash = hash(config, &text, given)?;
-        let (train, held_out) = split_text(&text.text, config.held_out)?;
-        let (vocabulary, tokenizer) = Vocabulary::load(config, train, given, kept)?;
-
-        let tokens = vocabulary.encode(train)?;
-        let token_bytes = data::token_bytes(vocabulary.size());
-        let split = data::split(&tokens, 0.0, shard_tokens(tokens.len() as u64, token_bytes));
-        let split = split.map_err(|_| ServerError::DataTooSmall { tokens: 0, tokens_min: 1 })?;
-        let mut spec = DataSpec { token_bytes, shards: Vec::new() };
-        let mut shards = Vec::new();
-        for shard in split.shards {
-            let bytes = data::encode_shard(shard, token_bytes).map_err(internal)?;
-            spec.shards.push(data::shard_spec(&bytes, token_bytes).map_err(internal)?);
-            shards.push(Bytes::from(bytes));
+    pub fn load(config: &ServeConfig, habits: &Habits<'_>) -> Result<Self, ServerError> {
+        check_share(config.held_out)?;
+        match read(config)? {
+            Source::Text(text) => Self::of_text(config, habits, &text),
+            Source::Lines(files) => Self::of_lines(config, habits, &files),
         }
+    }
+
+    fn of_text(config: &ServeConfig, habits: &Habits<'_>, text: &Text) -> Result<Self, ServerError> {
+        let hash = hash(config, &Sha256::digest(text.text.as_bytes()), habits.given)?;
+        let (train, held_out) = split_text(&text.text, config.held_out);
+        let (vocabulary, tokenizer) = Vocabulary::load(config, train, habits.given, habits.kept)?;
+
+        let (spec, shards) = cut(&vocabulary.encode(train)?, vocabulary.size())?;
         let held_out_bytes = held_out.len() as f64;
         let held_out = vocabulary.encode(held_out)?;
         let bytes_per_token = held_out_bytes / (held_out.len() as f64).max(1.0);
-        Ok(Self {
-            vocabulary,
-            tokenizer,
-            spec,
-            shards,
-            held_out,
-            bytes_per_token,
-            entropy_floor: text.entropy_floor,
-            hash,
-        })
+        let entropy_floor = text.entropy_floor;
+        Ok(Self { vocabulary, tokenizer, spec, shards, held_out, bytes_per_token, entropy_floor, hash })
+    }
+
+    fn of_lines(config: &ServeConfig, habits: &Habits<'_>, files: &[Lines]) -> Result<Self, ServerError> {
+        let chat = habits.chat;
+        let hash = hash(config, &documents::hash(files, chat), habits.given)?;
+        let documents = documents::read(files, chat)?;
+        let plain = documents::plain(&documents);
+        let (vocabulary, tokenizer) = Vocabulary::load(config, &plain, habits.given, habits.kept)?;
+        let end = chat.tokens.get("eos_token").and_then(|text| vocabulary.token(text)).or(habits.end);
+        let ends = Ends::new(&vocabulary, end)?;
+        let documents = documents::cut(&documents, &vocabulary, &ends, config.held_out, config.seed)?;
+        let (spec, shards) = cut(&documents.train, vocabulary.size())?;
+        let (held_out, bytes_per_token) = (documents.held_out, documents.bytes_per_token);
+        Ok(Self { vocabulary, tokenizer, spec, shards, held_out, bytes_per_token, entropy_floor: None, hash })
     }
 
     /// Tokens to train on.
@@ -114,6 +119,48 @@ impl Corpus {
     }
 }
 
+/// How much text `config` names.
+///
+/// # Errors
+/// `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`: the text cannot be used.
+pub fn text_bytes(config: &ServeConfig) -> Result<archipelago_cli::Bytes, ServerError> {
+    let bytes = match read(config)? {
+        Source::Text(text) => text.text.len(),
+        Source::Lines(files) => files.iter().map(|file| file.text.len()).sum(),
+    };
+    Ok(archipelago_cli::Bytes(bytes as u64))
+}
+
+/// How the model that a run begins with takes texts.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits<'a> {
+    /// The `tokenizer.json` to use, if there is one.
+    pub given: Option<&'a Path>,
+    /// The tokenizer of an earlier start of the same run, taken instead of training one again.
+    pub kept: Option<&'a Path>,
+    /// How it writes conversations.
+    pub chat: &'a Chat,
+    /// The token that ends a text, where no other is named in [`Self::chat`].
+    pub end: Option<u32>,
+}
+
+/// `tokens` of a vocabulary of so many, some of them given, in shards.
+fn cut(tokens: &[u32], vocab: u32) -> Result<(DataSpec, Vec<Bytes>), ServerError> {
+    let (token_bytes, masks) =
+        (data::token_bytes(vocab), !tokens.iter().all(|&token| token::is_learnt(token)));
+    let split = data::split(tokens, 0.0, shard_tokens(tokens.len() as u64, token_bytes));
+    let split = split.map_err(|_| ServerError::DataTooSmall { tokens: 0, tokens_min: 1 })?;
+    let mut spec = DataSpec { token_bytes, masks, shards: Vec::new() };
+    let mut shards = Vec::new();
+    for shard in split.shards {
+        let bytes = data::encode_shard(shard, &spec).map_err(internal)?;
+        let described = data::shard_spec(&bytes, &spec).map_err(internal)?;
+        spec.shards.push(described);
+        shards.push(Bytes::from(bytes));
+    }
+    Ok((spec, shards))
+}
+
 /// Tokens of a shard of a text of so many: small ones, or larger ones before there are too many, up to
 /// [`SHARD_TOKENS_MAX`].
 fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
@@ -124,22 +171,28 @@ fn shard_tokens(tokens: u64, token_bytes: u8) -> NonZeroU32 {
     NonZeroU32::new(each).unwrap_or(SHARD_TOKENS_MAX)
 }
 
-/// The text to train on and, after it, the text to hold out.
-fn split_text(text: &str, held_out_ratio: f64) -> Result<(&str, &str), ServerError> {
-    if !(held_out_ratio > 0.0 && held_out_ratio < 1.0) {
-        let why = format!(
-            "--held-out {held_out_ratio} is out of range: give a share above 0 and below 1, for the loss is measured \
-             on that part of the text"
-        );
-        return Err(ServerError::Config { why });
+/// # Errors
+/// `Config`: no text is held out by this share, or all of it.
+fn check_share(held_out_ratio: f64) -> Result<(), ServerError> {
+    if held_out_ratio > 0.0 && held_out_ratio < 1.0 {
+        return Ok(());
     }
-    let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
-    Ok(text.split_at(text.floor_char_boundary(at)))
+    let why = format!(
+        "--held-out {held_out_ratio} is out of range: give a share above 0 and below 1, for the loss is measured \
+         on that part of the text"
+    );
+    Err(ServerError::Config { why })
 }
 
-fn hash(config: &ServeConfig, text: &Text, tokenizer: Option<&Path>) -> Result<String, ServerError> {
+/// The text to train on and, after it, the text to hold out.
+fn split_text(text: &str, held_out_ratio: f64) -> (&str, &str) {
+    let at = text.len() - (text.len() as f64 * held_out_ratio) as usize;
+    text.split_at(text.floor_char_boundary(at))
+}
+
+fn hash(config: &ServeConfig, text: &[u8], tokenizer: Option<&Path>) -> Result<String, ServerError> {
     let mut sha = Sha256::new();
-    sha.update(Sha256::digest(text.text.as_bytes()));
+    sha.update(text);
     sha.update(format!("held-out {} vocab {:?}\n", config.held_out, config.vocab));
     if let Some(path) = tokenizer {
         sha.update(vocabulary::read_tokenizer(path)?);
@@ -168,10 +221,9 @@ mod tests {
 
     #[test]
     fn splits_between_characters() {
-        let text = "aéé";
-        assert!(split_text(text, 0.0).unwrap_err().to_string().contains("--held-out 0 is out of range"));
-        assert_eq!(split_text(text, 0.2).unwrap(), ("aé", "é"));
-        assert!(split_text(text, 1.0).is_err());
-        assert!(split_text(text, f64::NAN).is_err());
+        assert!(check_share(0.0).unwrap_err().to_string().contains("--held-out 0 is out of range"));
+        assert_eq!(split_text("aéé", 0.2), ("aé", "é"));
+        assert!(check_share(1.0).is_err());
+        assert!(check_share(f64::NAN).is_err());
     }
 }

@@ -5,8 +5,17 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::data::grammar;
 
+use super::documents::Lines;
 use crate::config::{BuiltIn, DataSource, ServeConfig};
 use crate::errors::ServerError;
+
+/// What a run trains on, before it is cut into tokens.
+pub enum Source {
+    /// One text that is learnt whole.
+    Text(Text),
+    /// Files whose lines are documents.
+    Lines(Vec<Lines>),
+}
 
 /// A text and what is known of it.
 pub struct Text {
@@ -19,31 +28,57 @@ pub struct Text {
 /// What it is and why anybody may have it stands beside it.
 const AUSTEN: &str = include_str!("../../assets/austen.txt");
 
-/// The text that `config` names.
-///
-/// # Errors
-/// - `DataUnreadable`: it is not there, or may not be read.
-/// - `DataEmpty`: there is no text in it.
-/// - `DataBinary`: a file is not UTF-8, or holds a zero byte.
-pub fn read(config: &ServeConfig) -> Result<Text, ServerError> {
-    let path = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
-        DataSource::BuiltIn(BuiltIn::Grammar) => {
-            let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
-            let entropy_floor = Some(grammar::entropy_nats_per_byte());
-            return Ok(Text { text: grammar::generate(config.seed, bytes), entropy_floor });
-        }
-        DataSource::BuiltIn(BuiltIn::Austen) => {
-            return Ok(Text { text: AUSTEN.to_owned(), entropy_floor: None });
-        }
-        DataSource::Path(path) => path,
-    };
-    let unreadable = |source| ServerError::DataUnreadable { path: path.clone(), source };
+/// How the name of a file ends whose lines are documents.
+const LINES: &str = "jsonl";
+
+/// Whether `config` names files whose lines are documents, as far as the names tell.
+pub fn has_lines(config: &ServeConfig) -> bool {
+    let Some(DataSource::Path(path)) = &config.data else { return false };
+    files(path).is_ok_and(|files| files.iter().any(|file| is_of_lines(file)))
+}
+
+fn is_of_lines(file: &Path) -> bool {
+    file.extension().is_some_and(|end| end.eq_ignore_ascii_case(LINES))
+}
+
+/// The files that `path` is, or that are below it, in order.
+fn files(path: &Path) -> Result<Vec<PathBuf>, ServerError> {
+    let unreadable = |source| ServerError::DataUnreadable { path: path.to_owned(), source };
     let mut files = Vec::new();
     if fs::metadata(path).map_err(unreadable)?.is_dir() {
         list(path, &mut files)?;
         files.sort();
     } else {
-        files.push(path.clone());
+        files.push(path.to_owned());
+    }
+    Ok(files)
+}
+
+/// The text that `config` names. A file called `….jsonl` has documents in its lines, and so has a folder of such files.
+///
+/// # Errors
+/// - `DataUnreadable`: it is not there, or may not be read.
+/// - `DataEmpty`: there is no text in it.
+/// - `DataBinary`: a file is not UTF-8, or holds a zero byte.
+/// - `DataMixed`: some files have documents in their lines, and others do not.
+pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
+    let path = match config.data.as_ref().unwrap_or(&DataSource::BuiltIn(BuiltIn::Grammar)) {
+        DataSource::BuiltIn(BuiltIn::Grammar) => {
+            let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
+            let entropy_floor = Some(grammar::entropy_nats_per_byte());
+            return Ok(Source::Text(Text { text: grammar::generate(config.seed, bytes), entropy_floor }));
+        }
+        DataSource::BuiltIn(BuiltIn::Austen) => {
+            return Ok(Source::Text(Text { text: AUSTEN.to_owned(), entropy_floor: None }));
+        }
+        DataSource::Path(path) => path,
+    };
+    let files = files(path)?;
+    if let Some(first) = files.iter().find(|file| is_of_lines(file)) {
+        if let Some(other) = files.iter().find(|file| !is_of_lines(file)) {
+            return Err(ServerError::DataMixed { lines: first.clone(), other: other.clone() });
+        }
+        return lines(path, files).map(Source::Lines);
     }
     let mut text = String::new();
     for file in &files {
@@ -55,7 +90,18 @@ pub fn read(config: &ServeConfig) -> Result<Text, ServerError> {
     if text.trim().is_empty() {
         return Err(ServerError::DataEmpty { path: path.clone() });
     }
-    Ok(Text { text, entropy_floor: None })
+    Ok(Source::Text(Text { text, entropy_floor: None }))
+}
+
+fn lines(path: &Path, files: Vec<PathBuf>) -> Result<Vec<Lines>, ServerError> {
+    let mut read = Vec::with_capacity(files.len());
+    for path in files {
+        read.push(Lines { text: read_file(&path)?, path });
+    }
+    match read.iter().all(|file| file.text.trim().is_empty()) {
+        true => Err(ServerError::DataEmpty { path: path.to_owned() }),
+        false => Ok(read),
+    }
 }
 
 /// Adds the files below `folder`, hidden ones left out.
@@ -97,7 +143,14 @@ mod tests {
 
     fn read_path(path: &Path) -> Result<String, ServerError> {
         let config = ServeConfig { data: Some(path.to_owned().into()), ..ServeConfig::default() };
-        read(&config).map(|text| text.text)
+        read(&config).map(|source| text(source).text)
+    }
+
+    fn text(source: Source) -> Text {
+        match source {
+            Source::Text(text) => text,
+            Source::Lines(_) => panic!("these are lines"),
+        }
     }
 
     #[test]
@@ -119,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_class_has_a_text_that_it_can_read() {
-        let text = |data| read(&ServeConfig { data, ..ServeConfig::default() }).unwrap();
+        let text = |data| text(read(&ServeConfig { data, ..ServeConfig::default() }).unwrap());
         let novel = text(Some(DataSource::BuiltIn(BuiltIn::Austen)));
         assert!(novel.text.is_ascii() && novel.entropy_floor.is_none());
         assert!(novel.text.lines().any(|line| line.starts_with("It is a truth universally acknowledged")));
@@ -135,5 +188,26 @@ mod tests {
             fs::write(dir.path().join(name), text).unwrap();
         }
         assert_eq!(read_path(dir.path()).unwrap(), "one\ntwo\nthree\n");
+    }
+
+    #[test]
+    fn a_folder_has_documents_in_all_files_or_in_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let read_dir = || {
+            let data = Some(dir.path().to_owned().into());
+            read(&ServeConfig { data, ..ServeConfig::default() })
+        };
+        fs::write(dir.path().join("b.jsonl"), "2\n").unwrap();
+        fs::write(dir.path().join("a.JSONL"), "1\n").unwrap();
+        let Source::Lines(files) = read_dir().unwrap() else { panic!("a text") };
+        assert_eq!(files.iter().map(|file| file.text.as_str()).collect::<String>(), "1\n2\n");
+        fs::write(dir.path().join("c.txt"), "three\n").unwrap();
+        let error = read_dir().map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("a.JSONL") && error.to_string().contains("c.txt"), "{error}");
+        for name in ["a.JSONL", "b.jsonl"] {
+            fs::write(dir.path().join(name), "\n").unwrap();
+        }
+        fs::remove_file(dir.path().join("c.txt")).unwrap();
+        assert_eq!(read_dir().map(|_| ()).unwrap_err().exit_code(), 5);
     }
 }

@@ -1,5 +1,6 @@
 //! Text ⇄ tokens: bytes, or byte-level BPE from the `tokenizers` crate.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -31,6 +32,18 @@ fn contained<T>(work: impl FnOnce() -> T) -> Result<T, ServerError> {
             .into(),
     })
 }
+
+/// A token of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which one.
+    pub token: u32,
+    /// Where in the text it is from, in bytes; blanks before and after may be left out.
+    pub bytes: Range<usize>,
+}
+
+/// Texts handed to a tokenizer at once.
+const TEXTS_AT_ONCE: usize = 256;
 
 /// Text handed to a tokenizer in one piece, in bytes; it keeps memory bounded.
 const PIECE_BYTES: usize = 1 << 20;
@@ -118,6 +131,48 @@ impl Vocabulary {
             }
         }
         Ok(tokens)
+    }
+
+    /// The tokens of each of `texts`, no special ones added, with the bytes that each token is of.
+    ///
+    /// # Errors
+    /// `Tokenizer`: the tokenizer does not take a text.
+    pub fn encode_each<'a>(
+        &self,
+        texts: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<Vec<Piece>>, ServerError> {
+        let Self::Tokenizer(tokenizer) = self else {
+            let piece = |(at, &byte): (usize, &u8)| Piece { token: byte.into(), bytes: at..at + 1 };
+            return Ok(texts.map(|text| text.as_bytes().iter().enumerate().map(piece).collect()).collect());
+        };
+        let mut each = Vec::new();
+        for batch in texts.collect::<Vec<_>>().chunks(TEXTS_AT_ONCE) {
+            let encoded = contained(|| tokenizer.encode_batch(batch.to_vec(), false))?;
+            each.extend(encoded.map_err(unusable)?.iter().map(|encoding| {
+                let pairs = encoding.get_ids().iter().zip(encoding.get_offsets());
+                pairs.map(|(&token, &(start, end))| Piece { token, bytes: start..end }).collect()
+            }));
+        }
+        Ok(each)
+    }
+
+    /// What the tokenizer adds to every text.
+    ///
+    /// # Errors
+    /// `Tokenizer`: the tokenizer does not take a text.
+    pub fn added(&self) -> Result<Vec<u32>, ServerError> {
+        let Self::Tokenizer(tokenizer) = self else { return Ok(Vec::new()) };
+        let encoded = contained(|| tokenizer.encode_fast("", true))?.map_err(unusable)?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
+    /// The token that is written so, if there is one.
+    #[must_use]
+    pub fn token(&self, text: &str) -> Option<u32> {
+        match self {
+            Self::Bytes => None,
+            Self::Tokenizer(tokenizer) => tokenizer.token_to_id(text),
+        }
     }
 
     /// As [`Self::encode`], for a short text of a stranger's. What the tokenizer remembers of it is forgotten with the

@@ -60,7 +60,7 @@ fn judge(job: &AuditJob, spec: &RunSpec, corpus: &Corpus) -> Verdict {
             Entry::Vacant(free) => {
                 let bytes = corpus.shards.get(grant.shard as usize)?.to_vec();
                 let shard = spec.data.shards.get(grant.shard as usize)?;
-                free.insert(ShardTokens::parse(bytes, shard, spec.data.token_bytes, spec.model.vocab).ok()?)
+                free.insert(ShardTokens::parse(bytes, shard, &spec.data, spec.model.vocab).ok()?)
             }
         };
         Some(tokens.iter(start).take(spec.model.context as usize + 1).collect())

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use archipelago_core::token;
 use archipelago_core::wire::ModelSpec;
 use archipelago_runtime::engine::cpu::CpuModel;
 
@@ -27,17 +28,18 @@ impl LossMeter {
         Ok(Self { model: CpuModel::new(spec, threads).map_err(engine)?, held_out })
     }
 
-    /// Mean loss of `theta`, in nats per token.
+    /// Mean loss of `theta` over what is learnt of the held-out text, in nats per token.
     ///
     /// # Errors
     /// `Internal`: the parameters do not fit the model.
     pub fn loss(&mut self, theta: &[f32]) -> Result<f32, ServerError> {
         let HeldOut { window, tokens } = &self.held_out;
-        let mut sum = 0.0;
+        let (mut sum, mut learnt) = (0.0, 0.0);
         for batch in tokens.chunks(WINDOWS_AT_ONCE * window) {
-            let windows = (batch.len() / window) as f64;
-            sum += f64::from(self.model.loss(theta, batch).map_err(engine)?) * windows;
+            let count = token::learnt(batch, window - 1) as f64;
+            sum += f64::from(self.model.loss(theta, batch).map_err(engine)?) * count;
+            learnt += count;
         }
-        Ok((sum / (tokens.len() / window) as f64) as f32)
+        Ok((sum / learnt) as f32)
     }
 }

@@ -66,7 +66,7 @@ impl Evaluator {
         Ok(Self {
             spec: *spec,
             meter: LossMeter::new(spec, held_out, NonZeroUsize::MIN)?,
-            prompt: prompt::of(&corpus.held_out, |tokens| corpus.vocabulary.decode(tokens)).to_vec(),
+            prompt: prompt::of(&corpus.held_out, |tokens| corpus.vocabulary.decode(tokens)),
             sample_tokens: (SAMPLE_BYTES / cost).clamp(least, most) as usize,
             seed,
             judge: None,

@@ -1,13 +1,33 @@
 //! What the model is given to go on from: whole words, from the beginning of a line where there is one near.
 
+use archipelago_core::token;
+
 /// Tokens of a prompt at most.
 const TOKENS_MAX: usize = 16;
+/// Tokens of a question at most.
+const GIVEN_MAX: usize = 256;
 /// So far into the text, in tokens, a beginning is looked for.
 const REACH: usize = 512;
 
+/// What is given at the beginning of `held_out`, a question that the model is to answer: all of it, or its last tokens. Of
+/// a text that is learnt whole, a [`place`].
+pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> Vec<u32> {
+    let given: Vec<u32> = held_out
+        .iter()
+        .take_while(|&&token| !token::is_learnt(token))
+        .map(|&token| token::id(token))
+        .collect();
+    // A token that begins every text is no question.
+    if given.len() > 1 {
+        return given[given.len().saturating_sub(GIVEN_MAX)..].to_vec();
+    }
+    let text: Vec<u32> = held_out.iter().take(REACH).map(|&token| token::id(token)).collect();
+    place(&text, decode).to_vec()
+}
+
 /// A part of `held_out`, a text that may begin within a word: from the first line that begins in it, or from its first
 /// word, to the end of the last word that it holds whole. Where the text has no such places, its beginning as it is.
-pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] {
+fn place(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] {
     let near = &held_out[..held_out.len().min(REACH)];
     let texts: Vec<String> = near.iter().map(|&token| decode(&[token])).collect();
     let opens = |at: usize| texts[at].starts_with(char::is_whitespace);
@@ -26,17 +46,28 @@ pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> &[u32] 
 mod tests {
     use archipelago_core::data::{bytes_to_tokens, tokens_to_text};
 
-    use super::of;
+    use super::*;
 
     fn of_bytes(text: &str) -> String {
-        tokens_to_text(of(&bytes_to_tokens(text.as_bytes()), tokens_to_text))
+        tokens_to_text(&of(&bytes_to_tokens(text.as_bytes()), tokens_to_text))
     }
 
     /// Tokens as byte-level BPE makes them: a word has its blank before it.
     fn of_words(words: &[&str]) -> String {
         let ids: Vec<u32> = (0..).take(words.len()).collect();
         let decode = |tokens: &[u32]| tokens.iter().map(|&token| words[token as usize]).collect::<String>();
-        decode(of(&ids, decode))
+        decode(&of(&ids, decode))
+    }
+
+    #[test]
+    fn a_question_is_asked_whole() {
+        let given = |text: &str| text.bytes().map(|byte| u32::from(byte) | token::GIVEN).collect::<Vec<_>>();
+        let held_out = [given("Who is it?\n"), bytes_to_tokens(b"It is I.\n")].concat();
+        assert_eq!(tokens_to_text(&of(&held_out, tokens_to_text)), "Who is it?\n");
+        let long = [given(&"?".repeat(300)), vec![7]].concat();
+        assert_eq!(of(&long, tokens_to_text), [u32::from(b'?'); GIVEN_MAX]);
+        let begun = [given("<"), bytes_to_tokens(b"\nfour five sixteen and more")].concat();
+        assert_eq!(tokens_to_text(&of(&begun, tokens_to_text)), "four five");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use archipelago_core::model::{self, CONTEXT_MAX, LAYERS_MAX, ModelSpec, VOCAB_MA
 use serde_json::{Map, Value, json};
 
 use super::writer::Precision;
-use super::{LlamaError, SpecialTokens};
+use super::{Chat, LlamaError, SpecialTokens};
 
 /// What LlamaConfig takes where a folder says nothing.
 const NORM_EPS: f64 = 1e-6;
@@ -222,8 +222,8 @@ pub fn generation_config(spec: &ModelSpec, special: &SpecialTokens) -> Value {
 }
 
 /// The `tokenizer_config.json` beside `tokenizer`, a `tokenizer.json`. The length is the context's, so that a tokenizer
-/// warns of texts that are too long for the model.
-pub fn tokenizer_config(spec: &ModelSpec, special: &SpecialTokens, tokenizer: &str) -> Value {
+/// warns of texts that are too long for the model; how conversations are written is what `chat` says.
+pub fn tokenizer_config(spec: &ModelSpec, special: &SpecialTokens, chat: &Chat, tokenizer: &str) -> Value {
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": spec.context,
@@ -231,6 +231,12 @@ pub fn tokenizer_config(spec: &ModelSpec, special: &SpecialTokens, tokenizer: &s
     });
     for (key, text) in special.texts(tokenizer) {
         config[key] = text;
+    }
+    for (key, text) in &chat.tokens {
+        config[key] = json!(text);
+    }
+    if let Some(template) = &chat.template {
+        config["chat_template"] = json!(template);
     }
     config
 }

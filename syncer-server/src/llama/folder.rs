@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::config::Shape;
 use super::reader::open;
-use super::{LlamaError, SpecialTokens, Tensors};
+use super::{Chat, LlamaError, SpecialTokens, Tensors};
 
 /// Bytes of a `config.json` or of an index of files at most.
-const JSON_BYTES_MAX: u64 = 16 << 20;
+pub(super) const JSON_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of a `tokenizer.json` at most; those of the largest vocabularies have some tens of millions.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
@@ -75,6 +75,14 @@ impl Folder {
         self.path.join(TOKENIZER)
     }
 
+    /// How it writes conversations.
+    ///
+    /// # Errors
+    /// Those of [`Chat::read`].
+    pub fn chat(&self) -> Result<Chat, LlamaError> {
+        Chat::read(&self.path)
+    }
+
     /// Its parameters, flat.
     ///
     /// # Errors
@@ -130,7 +138,7 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
 }
 
 /// All of a small file.
-fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
+pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
     let file = open(path, name)?;
     let mut bytes = Vec::new();
     let read = file.take(bytes_max + 1).read_to_end(&mut bytes);

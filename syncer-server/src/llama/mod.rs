@@ -5,6 +5,7 @@
 //! one sentence; no more memory is taken than the model has parameters, and a few megabytes.
 
 mod card;
+mod chat;
 mod config;
 mod error;
 mod folder;
@@ -17,6 +18,7 @@ mod writer;
 mod tests;
 
 pub use card::{Card, Course, licence};
+pub use chat::{Chat, TEMPLATE_BYTES_MAX};
 pub use config::{generation_config, model_config, tokenizer_config};
 pub use error::LlamaError;
 pub use folder::Folder;

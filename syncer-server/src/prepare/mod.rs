@@ -1,5 +1,6 @@
 //! From settings to a syncer that is ready to serve: begun anew, or gone on with.
 
+mod ahead;
 mod checks;
 
 use std::path::Path;
@@ -8,23 +9,25 @@ use std::sync::Arc;
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
 use archipelago_core::model;
-use archipelago_core::wire::{Invite, RunSpec};
+use archipelago_core::wire::RunSpec;
 
 use crate::admission::{self, Admission};
 use crate::clock::unix_s;
-use crate::config::{self, BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
-use crate::corpus::{Corpus, Vocabulary};
+use crate::config::{BuiltIn, DataSource, Kept, SETTINGS_FILE, ServeConfig, run_spec, syncer_config};
+use crate::corpus::{self, Corpus, Habits, Vocabulary};
 use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
 use crate::guests::Guests;
+use crate::llama::Chat;
 use crate::origin::{Beginning, Origin};
 use crate::owner::Owner;
 use crate::status::{Carried, Facts};
 use crate::store::{
-    FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, fit, random_u64, write_private,
+    FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, random_u64, write_private,
 };
 use crate::tape::{Writer, has_bodies, recover};
 
+pub use ahead::{PlanFacts, invite, owner_token, validate};
 pub(crate) use checks::alert_terms;
 
 /// Everything that a server needs before it answers.
@@ -67,6 +70,7 @@ pub(crate) struct Plan<'a> {
     beginning: Option<Beginning>,
     syncer_config: SyncerConfig,
     store: Store,
+    chat: Chat,
     corpus: Corpus,
     spec: RunSpec,
     layout: Layout,
@@ -102,7 +106,14 @@ impl<'a> Plan<'a> {
         let origin = Origin::of(config, there.as_ref())?;
         let kept = store.tokenizer_path();
         let given = origin.tokenizer(&store).or_else(|| config.tokenizer.clone());
-        let corpus = Corpus::load(config, given.as_deref(), kept.exists().then_some(kept.as_path()))?;
+        let chat = origin.chat(config, corpus::has_lines(config))?;
+        let habits = Habits {
+            given: given.as_deref(),
+            kept: kept.exists().then_some(kept.as_path()),
+            chat: &chat,
+            end: origin.end(),
+        };
+        let corpus = Corpus::load(config, &habits)?;
         let model = origin.model(config, corpus.vocabulary.size())?;
         let spec = run_spec(config, model, corpus.spec.clone())?;
         corpus.check_size(spec.model.context, spec.inner.batch)?;
@@ -131,6 +142,7 @@ impl<'a> Plan<'a> {
             beginning,
             syncer_config,
             store,
+            chat,
             corpus,
             spec,
             layout,
@@ -157,7 +169,7 @@ impl<'a> Plan<'a> {
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
-        let Self { config, origin, beginning, syncer_config, store, corpus, spec, layout, .. } = self;
+        let Self { config, origin, beginning, syncer_config, store, chat, corpus, spec, layout, .. } = self;
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
         let snapshot_seq = found.as_ref().map(|found| found.seq);
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
@@ -197,7 +209,7 @@ impl<'a> Plan<'a> {
                     Some(beginning) => beginning,
                     None => origin.beginning(config, &store, &spec)?,
                 };
-                let what = (origin.tensors(), Some(text_name(config)));
+                let what = (origin.tensors(), chat, Some(text_name(config)));
                 let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, what)?;
                 let tape = if config.without_tape_for_benchmarks {
                     tracing::warn!(
@@ -262,55 +274,6 @@ fn admission(config: &ServeConfig, store: &Store, run: RunId) -> Result<Admissio
     Admission::new(terms, Arc::new(Guests::open(store.dir())?))
 }
 
-/// What `validate` tells of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct PlanFacts {
-    /// Parameters of the model.
-    pub params: u64,
-    /// Tokens to train on.
-    pub tokens: u64,
-    /// Tokens held out.
-    pub held_out: u64,
-    /// Whether the folder holds this run already.
-    pub resumes: bool,
-}
-
-/// Checks settings, data and the run's folder, and changes nothing.
-///
-/// # Errors
-/// - `Preset`, `Setting`, `Config`: a setting is wrong.
-/// - `Init`: the run cannot begin with the folder that is asked for.
-/// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `Tokenizer`: the data or the tokenizer cannot be used.
-/// - `DataTooSmall`, `Memory`: the data or this machine is too small for the run.
-/// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
-pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
-    Plan::of(config, |dir| Ok(Store::look(dir))).map(|plan| plan.facts())
-}
-
-/// What learners of the run must show, if anything; it is made now if `config` asks for that.
-///
-/// # Errors
-/// - `Config`: the invite asked for is none.
-/// - `DirForeign`: the run's folder holds no run, but something else.
-/// - `Disk`, `System`: it cannot be made or kept.
-pub fn invite(config: &ServeConfig) -> Result<Option<Invite>, ServerError> {
-    config::invite(config)?;
-    fit(&config.dir)?;
-    Store::look(&config.dir).invite(config.invite.as_deref())
-}
-
-/// What the owner of the run shows; it is made now if there is none.
-///
-/// # Errors
-/// - `Config`: the token that is given is too short.
-/// - `DirForeign`: the run's folder holds no run, but something else.
-/// - `Disk`, `System`: it cannot be made or kept.
-pub fn owner_token(config: &ServeConfig) -> Result<String, ServerError> {
-    config::admin_token(config.admin_token.as_deref())?;
-    fit(&config.dir)?;
-    Store::look(&config.dir).admin_token(config.admin_token.as_deref())
-}
-
 /// A new run in the folder of `store`.
 fn begin(
     store: &Store,
@@ -319,7 +282,7 @@ fn begin(
     layout: &Layout,
     config: SyncerConfig,
     beginning: Beginning,
-    (tensors, text): (Option<Vec<NamedTensor>>, Option<String>),
+    (tensors, chat, text): (Option<Vec<NamedTensor>>, Chat, Option<String>),
 ) -> Result<Syncer, ServerError> {
     let run = RunId(random_u64()?);
     let Beginning { theta, initial: init } = beginning;
@@ -330,6 +293,7 @@ fn begin(
         spec: spec.clone(),
         init,
         tensors,
+        chat,
         text,
         tokenizer: None,
         forked: None,
@@ -351,9 +315,19 @@ fn find(
     corpus: &Corpus,
 ) -> Result<Option<Snapshot>, ServerError> {
     let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
-    let (forked, tokenizer) = (there.forked, there.tokenizer.clone());
-    let here =
-        Manifest { format: FORMAT, run: there.run, corpus, spec, init, tensors, text, tokenizer, forked };
+    let (forked, tokenizer, chat) = (there.forked, there.tokenizer.clone(), there.chat.clone());
+    let here = Manifest {
+        format: FORMAT,
+        run: there.run,
+        corpus,
+        spec,
+        init,
+        tensors,
+        chat,
+        text,
+        tokenizer,
+        forked,
+    };
     if let Some(difference) = there.difference(&here) {
         return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }

@@ -12,7 +12,7 @@ use crate::status::{Carried, Evaluation, Point};
 pub(super) fn story(carried: Carried) -> Story {
     let config = crate::ServeConfig::default();
     let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
-    let data = DataSpec { token_bytes: 2, shards };
+    let data = DataSpec { token_bytes: 2, masks: false, shards };
     let model = crate::config::preset(&config).unwrap().model(256);
     let spec = crate::config::run_spec(&config, model, data).unwrap();
     let layout = model::layout(&spec.model).unwrap();

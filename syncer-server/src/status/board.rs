@@ -263,7 +263,9 @@ mod tests {
     fn crowd(count: u32) -> Syncer {
         let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
         let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
-        let spec = run_spec(&config, Preset::Tiny.model(256), DataSpec { token_bytes: 2, shards }).unwrap();
+        let spec =
+            run_spec(&config, Preset::Tiny.model(256), DataSpec { token_bytes: 2, masks: false, shards })
+                .unwrap();
         let layout = layout(&spec).unwrap();
         let theta = vec![0.0; layout.len()];
         let mut syncer = Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap();

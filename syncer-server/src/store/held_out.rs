@@ -1,5 +1,6 @@
 //! What is measured on: a fixed part of the held-out text.
 
+use archipelago_core::token;
 use archipelago_core::wire::ModelSpec;
 use serde::{Deserialize, Serialize};
 
@@ -18,17 +19,16 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// Windows of `context + 1` tokens, spread over `held_out`; `None` if that is shorter than one.
+    /// Windows of `context + 1` tokens, spread over those of `held_out` in which anything is learnt; `None` if there is
+    /// none.
     #[must_use]
     pub fn of(held_out: &[u32], context: u32) -> Option<Self> {
         let window = context as usize + 1;
-        let available = held_out.len() / window;
-        let count = EVAL_TOKENS.div_ceil(window).min(available);
-        if count == 0 {
-            return None;
-        }
-        let stride = available / count * window;
-        let tokens = (0..count).flat_map(|i| &held_out[i * stride..][..window]).copied().collect();
+        let teaches = |tokens: &&[u32]| token::learnt(tokens, window - 1) > 0;
+        let windows: Vec<&[u32]> = held_out.chunks_exact(window).filter(teaches).collect();
+        let count = EVAL_TOKENS.div_ceil(window).min(windows.len());
+        let stride = windows.len().checked_div(count)?;
+        let tokens = windows.iter().step_by(stride).take(count).copied().flatten().copied().collect();
         Some(Self { window, tokens })
     }
 
@@ -38,7 +38,7 @@ impl HeldOut {
         self.window == spec.context as usize + 1
             && !self.tokens.is_empty()
             && self.tokens.len().is_multiple_of(self.window)
-            && self.tokens.iter().all(|token| *token < spec.vocab)
+            && self.tokens.iter().all(|&token| token::id(token) < spec.vocab)
     }
 }
 
@@ -58,9 +58,22 @@ mod tests {
     }
 
     #[test]
+    fn windows_of_which_nothing_is_learnt_are_left_out() {
+        let given = |at: u32| if at / 65 % 3 == 1 { at | token::GIVEN } else { at };
+        let text: Vec<u32> = (0..65 * 9).map(given).collect();
+        let held_out = HeldOut::of(&text, 64).unwrap();
+        assert_eq!(held_out.tokens.len(), 6 * 65);
+        assert!(held_out.tokens.iter().all(|&token| token::is_learnt(token)));
+        let nothing: Vec<u32> = text.iter().map(|token| token | token::GIVEN).collect();
+        assert_eq!(HeldOut::of(&nothing, 64), None);
+    }
+
+    #[test]
     fn fits_only_the_model_that_it_was_cut_for() {
         let spec = archipelago_core::model::Preset::Tiny.model(256);
-        let held_out = HeldOut::of(&[255; 1_000], spec.context).unwrap();
+        let mut text = [255; 1_000];
+        text[1] |= token::GIVEN;
+        let held_out = HeldOut::of(&text, spec.context).unwrap();
         assert!(held_out.fits(&spec));
         assert!(!held_out.fits(&ModelSpec { vocab: 255, ..spec }), "a token that it does not know");
         assert!(!held_out.fits(&ModelSpec { context: spec.context / 2, ..spec }));

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::NamedTensor;
 use crate::errors::ServerError;
-use crate::llama::SpecialTokens;
+use crate::llama::{Chat, SpecialTokens};
 
 /// What a run is. It never changes; other settings may from one start to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Manifest {
     /// The run that this one was forked from, and after which of its decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<(RunId, u64)>,
+    /// How the model writes conversations, if anything is known of that.
+    #[serde(default, skip_serializing_if = "Chat::is_empty")]
+    pub chat: Chat,
     /// The name of the text, for people; folders of before have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -90,8 +93,10 @@ impl Manifest {
         // The preset shows in the model and in much else: the model says it best.
         let model = difference("model", &there["model"], &here["model"]);
         let corpus = || {
-            (self.corpus != other.corpus)
-                .then(|| "--data, --held-out, --vocab or --tokenizer gave another text there".to_owned())
+            (self.corpus != other.corpus).then(|| {
+                "--data, --held-out, --vocab, --tokenizer or --chat-template gave another text there"
+                    .to_owned()
+            })
         };
         let rest = || difference("", &there, &here);
         let shards = || (self.spec.data != other.spec.data).then(|| "other shards there".to_owned());

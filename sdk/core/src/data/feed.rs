@@ -163,7 +163,7 @@ impl Feed {
         let shards = self.data.shards.len() as u32;
         let unknown = FeedError::UnknownShard { shard, shards };
         let spec = self.data.shards.get(shard as usize).ok_or(unknown)?;
-        let tokens = ShardTokens::parse(bytes, spec, self.data.token_bytes, self.vocab)
+        let tokens = ShardTokens::parse(bytes, spec, &self.data, self.vocab)
             .map_err(|error| FeedError::Shard { shard, error })?;
         self.uses += 1;
         self.shards.insert(shard, Shard { tokens, used: self.uses });
@@ -177,7 +177,8 @@ impl Feed {
         self.ready().map(|held| u64::from(held.left())).sum()
     }
 
-    /// The next `batch` windows, `[batch, context + 1]`; they count as done from here on. `None`, and
+    /// The next `batch` windows, `[batch, context + 1]`, given tokens marked as in [`crate::token`]; they count as done
+    /// from here on. `None`, and
     /// nothing changes, if fewer are ready: the learner is starved until a grant or a shard comes.
     ///
     /// A batch may span leases. A lease whose shard is still to come does not hold up those after it.

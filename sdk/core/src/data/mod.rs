@@ -13,6 +13,6 @@ pub(crate) use feed::LEASES_MAX;
 pub use feed::{Feed, FeedError};
 pub use order::{Window, window_start, windows};
 pub use shard::{
-    SHARD_TOKENS_MAX, ShardError, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,
+    SHARD_TOKENS_MAX, ShardError, ShardForm, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,
 };
 pub use vocab::{BYTE_VOCAB, bytes_to_tokens, token_bytes, tokens_to_text};

@@ -5,7 +5,7 @@
 
 use crate::wire::{LeaseGrant, RunSpec, ShardSpec};
 
-use super::shard::tokens;
+use super::shard::{ShardForm, marked};
 use crate::rng::{key, mix};
 
 /// Windows of a shard of `tokens` in one epoch: ⌊`tokens` / `context`⌋ − 1, the same in every epoch.
@@ -30,14 +30,15 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its tokens, `[context + 1]`, out of the bytes of its shard of `run`; `None` if there is no such window in them.
+    /// Its tokens, `[context + 1]`, given ones marked as in [`crate::token`], out of the bytes of its shard of `run`; `None` if there is no such window in them.
     #[must_use]
     pub fn tokens(self, run: &RunSpec, shard: &[u8]) -> Option<Vec<u32>> {
         let spec = run.data.shards.get(self.shard as usize)?;
         let order = ShardOrder::new(run.seed, self.epoch, self.shard, spec, run.model.context);
         let start = usize::try_from(order.start(self.index)?).ok()?;
         let length = run.model.context as usize + 1;
-        let tokens: Vec<u32> = tokens(shard, run.data.token_bytes, start).take(length).collect();
+        let tokens = marked(shard, usize::try_from(spec.tokens).ok()?, ShardForm::from(&run.data), start);
+        let tokens: Vec<u32> = tokens.take(length).collect();
         (tokens.len() == length).then_some(tokens)
     }
 }

@@ -1,13 +1,15 @@
 //! Shards: the training tokens as files that are fetched, checked and read whole.
 //!
-//! A shard is its tokens and nothing else, each little endian in 2 or 4 bytes. Its length and SHA-256
-//! stand in the run's description.
+//! A shard is its tokens and nothing else, each little endian in 2 or 4 bytes. Where a run has masks, a bit for each
+//! token follows, the lowest of a byte first: 1 if the token is given and not learnt. The bits that fill up the last byte
+//! are 0. Length and SHA-256 stand in the run's description.
 
 use std::num::NonZeroU32;
 
 use sha2::{Digest, Sha256};
 
-use crate::wire::ShardSpec;
+use crate::token::{self, GIVEN};
+use crate::wire::{DataSpec, ShardSpec};
 
 /// Tokens of a shard at most, unless told otherwise.
 pub const SHARD_TOKENS_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).expect("2^20 is above 0");
@@ -42,62 +44,138 @@ pub enum ShardError {
         /// Size of the vocabulary.
         vocab: u64,
     },
+    /// The bits that fill up the last byte of the mask are not 0.
+    #[error("the mask of the shard ends in {found:#010b}, and marks tokens that are not there")]
+    Mask {
+        /// Its last byte.
+        found: u8,
+    },
+}
+
+/// How tokens lie in the shards of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardForm {
+    /// Bytes of a token: 2 or 4.
+    pub token_bytes: u8,
+    /// Whether a bit for each token follows the tokens.
+    pub masks: bool,
+}
+
+impl ShardForm {
+    /// Bytes of a shard of `tokens`.
+    #[must_use]
+    pub fn bytes(self, tokens: u64) -> u64 {
+        let mask = if self.masks { tokens.div_ceil(8) } else { 0 };
+        tokens.saturating_mul(u64::from(self.token_bytes)).saturating_add(mask)
+    }
+
+    /// Tokens of a shard of about so many bytes, rounded down.
+    fn tokens(self, bytes: u64) -> u64 {
+        let bits = 8 * u64::from(self.token_bytes) + u64::from(self.masks);
+        (u128::from(bytes) * 8 / u128::from(bits)) as u64
+    }
+}
+
+/// Of shards without masks, whose tokens have so many bytes.
+impl From<u8> for ShardForm {
+    fn from(token_bytes: u8) -> Self {
+        Self { token_bytes, masks: false }
+    }
+}
+
+impl From<&DataSpec> for ShardForm {
+    fn from(data: &DataSpec) -> Self {
+        Self { token_bytes: data.token_bytes, masks: data.masks }
+    }
 }
 
 /// The checked tokens of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardTokens {
     bytes: Vec<u8>,
-    token_bytes: u8,
+    tokens: usize,
+    form: ShardForm,
 }
 
 impl ShardTokens {
     /// Checks that `bytes` are the shard `spec`, with ids below `vocab`.
     ///
     /// # Errors
-    /// - [`ShardError::TokenBytes`]: `token_bytes` is neither 2 nor 4.
+    /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
     /// - [`ShardError::Length`], [`ShardError::Checksum`]: `bytes` are not that shard.
-    /// - [`ShardError::Token`]: they are, but an id is `vocab` or above.
-    pub fn parse(bytes: Vec<u8>, spec: &ShardSpec, token_bytes: u8, vocab: u32) -> Result<Self, ShardError> {
-        check_token_bytes(token_bytes)?;
-        let found = bytes.len() as u64;
-        let expected = spec.tokens.saturating_mul(u64::from(token_bytes));
+    /// - [`ShardError::Token`], [`ShardError::Mask`]: they are, but an id is `vocab` or above, or the mask is longer than
+    ///   the tokens.
+    pub fn parse(
+        bytes: Vec<u8>,
+        spec: &ShardSpec,
+        form: impl Into<ShardForm>,
+        vocab: u32,
+    ) -> Result<Self, ShardError> {
+        let form = checked(form)?;
+        let (found, expected) = (bytes.len() as u64, form.bytes(spec.tokens));
         if found != expected {
             return Err(ShardError::Length { found, expected });
         }
         if sha256(&bytes) != spec.sha256 {
             return Err(ShardError::Checksum);
         }
-        let shard = Self { bytes, token_bytes };
-        let alien = shard.iter(0).zip(0_u64..).find(|(token, _)| *token >= vocab);
+        // No more than there are bytes.
+        let shard = Self { bytes, tokens: spec.tokens as usize, form };
+        let alien = shard.ids(0).zip(0_u64..).find(|(token, _)| *token >= vocab);
         if let Some((token, index)) = alien {
             return Err(ShardError::Token { index, token, vocab: u64::from(vocab) });
         }
-        Ok(shard)
+        match shard.bytes.last() {
+            Some(&found)
+                if form.masks && !spec.tokens.is_multiple_of(8) && found >> (spec.tokens % 8) != 0 =>
+            {
+                Err(ShardError::Mask { found })
+            }
+            _ => Ok(shard),
+        }
     }
 
     /// Number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len() / usize::from(self.token_bytes)
+        self.tokens
     }
 
     /// Whether it has no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.tokens == 0
     }
 
-    /// The tokens from `start` on; none if that is past the end.
+    /// The tokens from `start` on, given ones marked as in [`crate::token`]; none if that is past the end.
     pub fn iter(&self, start: usize) -> impl Iterator<Item = u32> + '_ {
-        tokens(&self.bytes, self.token_bytes, start)
+        marked(&self.bytes, self.tokens, self.form, start)
+    }
+
+    fn ids(&self, start: usize) -> impl Iterator<Item = u32> + '_ {
+        ids(&self.bytes, self.tokens, self.form, start)
     }
 }
 
-/// The tokens of a shard's `bytes` from `start` on, of `token_bytes` bytes each; none if that is past the end.
-pub(super) fn tokens(bytes: &[u8], token_bytes: u8, start: usize) -> impl Iterator<Item = u32> + '_ {
-    let width = usize::from(token_bytes).max(1);
-    let rest = start.checked_mul(width).and_then(|at| bytes.get(at..)).unwrap_or_default();
+/// The tokens of a shard's `bytes`, of which there are `tokens` in `form`, from `start` on, given ones marked as in
+/// [`crate::token`]; none if that is past the end.
+pub(super) fn marked(
+    bytes: &[u8],
+    tokens: usize,
+    form: ShardForm,
+    start: usize,
+) -> impl Iterator<Item = u32> + '_ {
+    let mask = bytes.get(tokens.saturating_mul(usize::from(form.token_bytes))..).unwrap_or_default();
+    ids(bytes, tokens, form, start).zip(start..).map(move |(id, at)| {
+        let is_given = mask.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
+        if is_given { id | GIVEN } else { id }
+    })
+}
+
+fn ids(bytes: &[u8], tokens: usize, form: ShardForm, start: usize) -> impl Iterator<Item = u32> + '_ {
+    let width = usize::from(form.token_bytes).max(1);
+    let from = start.checked_mul(width);
+    let rest = from.and_then(|from| bytes.get(from..tokens.saturating_mul(width))).unwrap_or_default();
     rest.chunks_exact(width).map(|bytes| match *bytes {
         [a, b] => u32::from(u16::from_le_bytes([a, b])),
         [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
@@ -105,20 +183,26 @@ pub(super) fn tokens(bytes: &[u8], token_bytes: u8, start: usize) -> impl Iterat
     })
 }
 
-/// The bytes of a shard of `tokens`, `[tokens · token_bytes]`.
+/// The bytes of a shard of `tokens`, some of them given where `form` has masks.
 ///
 /// # Errors
-/// - [`ShardError::TokenBytes`]: `token_bytes` is neither 2 nor 4.
-/// - [`ShardError::Token`]: an id does not fit in `token_bytes`.
-pub fn encode_shard(tokens: &[u32], token_bytes: u8) -> Result<Vec<u8>, ShardError> {
-    check_token_bytes(token_bytes)?;
-    if token_bytes == 4 {
-        return Ok(tokens.iter().flat_map(|token| token.to_le_bytes()).collect());
-    }
-    let mut bytes = Vec::with_capacity(tokens.len() * 2);
-    for (index, &token) in (0_u64..).zip(tokens) {
+/// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
+/// - [`ShardError::Token`]: an id does not fit in them.
+pub fn encode_shard(tokens: &[u32], form: impl Into<ShardForm>) -> Result<Vec<u8>, ShardError> {
+    let form = checked(form)?;
+    let id = |token| if form.masks { token::id(token) } else { token };
+    let mut bytes = Vec::with_capacity(form.bytes(tokens.len() as u64) as usize);
+    for (index, token) in (0_u64..).zip(tokens.iter().map(|&token| id(token))) {
+        if form.token_bytes == 4 {
+            bytes.extend(token.to_le_bytes());
+            continue;
+        }
         let small = u16::try_from(token).map_err(|_| ShardError::Token { index, token, vocab: 1 << 16 })?;
         bytes.extend(small.to_le_bytes());
+    }
+    if form.masks {
+        let is_given = |(bit, &token): (usize, &u32)| u8::from(!token::is_learnt(token)) << bit;
+        bytes.extend(tokens.chunks(8).map(|eight| eight.iter().enumerate().map(is_given).sum::<u8>()));
     }
     Ok(bytes)
 }
@@ -126,15 +210,16 @@ pub fn encode_shard(tokens: &[u32], token_bytes: u8) -> Result<Vec<u8>, ShardErr
 /// The description of a shard of these `bytes`.
 ///
 /// # Errors
-/// - [`ShardError::TokenBytes`]: `token_bytes` is neither 2 nor 4.
+/// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
 /// - [`ShardError::Length`]: `bytes` is no whole number of tokens.
-pub fn shard_spec(bytes: &[u8], token_bytes: u8) -> Result<ShardSpec, ShardError> {
-    check_token_bytes(token_bytes)?;
-    let (found, width) = (bytes.len() as u64, u64::from(token_bytes));
-    if found % width != 0 {
-        return Err(ShardError::Length { found, expected: found.next_multiple_of(width) });
+pub fn shard_spec(bytes: &[u8], form: impl Into<ShardForm>) -> Result<ShardSpec, ShardError> {
+    let form = checked(form)?;
+    let found = bytes.len() as u64;
+    let tokens = form.tokens(found);
+    match form.bytes(tokens) == found {
+        true => Ok(ShardSpec { tokens, sha256: sha256(bytes) }),
+        false => Err(ShardError::Length { found, expected: form.bytes(tokens + 1) }),
     }
-    Ok(ShardSpec { tokens: found / width, sha256: sha256(bytes) })
 }
 
 /// A corpus in its parts.
@@ -192,8 +277,10 @@ pub fn split(
     Ok(Split { shards, held_out })
 }
 
-fn check_token_bytes(found: u8) -> Result<(), ShardError> {
-    if matches!(found, 2 | 4) { Ok(()) } else { Err(ShardError::TokenBytes { found }) }
+fn checked(form: impl Into<ShardForm>) -> Result<ShardForm, ShardError> {
+    let form = form.into();
+    let found = form.token_bytes;
+    if matches!(found, 2 | 4) { Ok(form) } else { Err(ShardError::TokenBytes { found }) }
 }
 
 fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -235,6 +322,40 @@ mod tests {
         assert_eq!(shard_spec(&[1, 2, 3], 2), Err(ShardError::Length { found: 3, expected: 4 }));
     }
 
+    const MASKED: ShardForm = ShardForm { token_bytes: 2, masks: true };
+
+    #[test]
+    fn a_mask_is_a_bit_for_each_token() {
+        let tokens: Vec<u32> =
+            (1..=9).map(|id| if [2, 8, 9].contains(&id) { id | GIVEN } else { id }).collect();
+        let bytes = encode_shard(&tokens, MASKED).unwrap();
+        assert_eq!(bytes[..4], [1, 0, 2, 0]);
+        assert_eq!(bytes[18..], [0b1000_0010, 0b1]);
+        let spec = shard_spec(&bytes, MASKED).unwrap();
+        assert_eq!(spec.tokens, 9);
+        let parse = |bytes: &[u8]| {
+            let spec = ShardSpec { tokens: 9, sha256: sha256(bytes) };
+            ShardTokens::parse(bytes.to_vec(), &spec, MASKED, 10)
+        };
+        let shard = parse(&bytes).unwrap();
+        assert_eq!(shard.len(), 9);
+        assert_eq!(shard.iter(7).collect::<Vec<_>>(), [8 | GIVEN, 9 | GIVEN]);
+        assert_eq!(shard.iter(9).count(), 0);
+
+        // Whoever does not know of masks sees bytes that are none of its tokens, and whoever does misses them.
+        let plain = ShardTokens::parse(bytes.clone(), &spec, 2, 10);
+        assert_eq!(plain, Err(ShardError::Length { found: 20, expected: 18 }));
+        assert_eq!(parse(&bytes[..18]), Err(ShardError::Length { found: 18, expected: 20 }));
+        let mut long = bytes.clone();
+        *long.last_mut().unwrap() |= 0b10;
+        assert_eq!(parse(&long), Err(ShardError::Mask { found: 0b11 }));
+        let mut alien = bytes;
+        alien[1] = 0x80;
+        assert_eq!(parse(&alien), Err(ShardError::Token { index: 0, token: 0x8001, vocab: 10 }));
+        assert_eq!(shard_spec(&[0; 4], MASKED), Err(ShardError::Length { found: 4, expected: 5 }));
+        assert_eq!(shard_spec(&[], MASKED).unwrap().tokens, 0);
+    }
+
     #[test]
     fn refuses_shares_that_are_none() {
         let max = SHARD_TOKENS_MAX;
@@ -259,11 +380,17 @@ mod tests {
         }
 
         #[test]
-        fn tokens_come_back(tokens in prop::collection::vec(0_u32..65_536, 0..100), wide: bool) {
-            let width = if wide { 4 } else { 2 };
-            let bytes = encode_shard(&tokens, width).unwrap();
-            let spec = shard_spec(&bytes, width).unwrap();
-            let shard = ShardTokens::parse(bytes, &spec, width, 65_536).unwrap();
+        fn tokens_come_back(
+            tokens in prop::collection::vec((0_u32..65_536, any::<bool>()), 0..100),
+            wide: bool,
+            masks: bool,
+        ) {
+            let form = ShardForm { token_bytes: if wide { 4 } else { 2 }, masks };
+            let marked = |(id, given): (u32, bool)| if given && masks { id | GIVEN } else { id };
+            let tokens: Vec<u32> = tokens.into_iter().map(marked).collect();
+            let bytes = encode_shard(&tokens, form).unwrap();
+            let spec = shard_spec(&bytes, form).unwrap();
+            let shard = ShardTokens::parse(bytes, &spec, form, 65_536).unwrap();
             prop_assert_eq!(shard.len(), tokens.len());
             prop_assert_eq!(shard.iter(0).collect::<Vec<_>>(), tokens);
         }

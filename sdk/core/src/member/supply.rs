@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::backoff::{Backoff, Doubling};
-use crate::data::{Feed, FeedError};
+use crate::data::{Feed, FeedError, ShardForm};
 use crate::wire::{RunId, RunSpec, Welcome};
 
 /// The leases and shards of one run.
@@ -87,7 +87,7 @@ impl Supply {
         self.fetch = Some(Fetch { shard, retry_us: None });
         let data = &plan.spec.data;
         let tokens = data.shards.get(shard as usize).map_or(0, |shard| shard.tokens);
-        Some((shard, tokens.saturating_mul(u64::from(data.token_bytes))))
+        Some((shard, ShardForm::from(data).bytes(tokens)))
     }
 
     /// The bytes of a shard came.

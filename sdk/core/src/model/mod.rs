@@ -34,23 +34,26 @@ pub use reference::{reference_logits, reference_loss_and_grad};
 pub use rotary::rotary_tables;
 pub use sampler::Sampler;
 
+use crate::token;
 pub use crate::wire::{InnerSpec, ModelSpec};
 
 /// Splits `tokens`, `[n, context + 1]`, into its `n` windows.
 ///
 /// # Errors
 /// - [`ModelError::Tokens`]: the length is 0 or no multiple of `context + 1`.
-/// - [`ModelError::Token`]: a token is not below `vocab`.
+/// - [`ModelError::Token`]: a token, given or learnt, is not below `vocab`.
 pub fn windows(tokens: &[u32], dims: &Dims) -> Result<usize, ModelError> {
     let window = dims.context + 1;
     if tokens.is_empty() || !tokens.len().is_multiple_of(window) {
         return Err(ModelError::Tokens { found: tokens.len(), window });
     }
-    check_vocab(tokens, dims)?;
-    Ok(tokens.len() / window)
+    match tokens.iter().map(|&token| token::id(token)).find(|&id| id as usize >= dims.vocab) {
+        Some(token) => Err(ModelError::Token { token, vocab: dims.vocab }),
+        None => Ok(tokens.len() / window),
+    }
 }
 
-/// That each of `tokens` is one of the vocabulary.
+/// That each of `tokens` is one of the vocabulary, and none is marked as given.
 ///
 /// # Errors
 /// - [`ModelError::Token`]: a token is not below `vocab`.

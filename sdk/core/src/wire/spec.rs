@@ -160,6 +160,10 @@ pub struct DataSpec {
     pub token_bytes: u8,
     /// The shards, in order.
     pub shards: Vec<ShardSpec>,
+    /// Whether each shard says of each token whether it is given and not learnt: a bit each, after the tokens. Left out
+    /// where it is false, so that texts that are learnt whole are described as they were before there were others.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub masks: bool,
 }
 
 /// One shard of training tokens.

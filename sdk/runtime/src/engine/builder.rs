@@ -189,7 +189,7 @@ mod tests {
             model: Preset::Tiny.model(50),
             inner: Preset::Tiny.inner(),
             exchange: ExchangeSpec { fragments: 2, sync_every: 1, block: 64, code: Code::Int4, apply },
-            data: DataSpec { token_bytes: 2, shards: Vec::new() },
+            data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
             seed: 0,
         }
     }

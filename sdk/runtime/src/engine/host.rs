@@ -8,6 +8,7 @@ use archipelago_core::bytes::from_f32s;
 
 use super::{Encoded, Engine, EngineError, Exchange, OptimiserState, StepStats, Trainer};
 use crate::diloco::{Codec, Fragments, Layout, Replica};
+use crate::token;
 use crate::wire::{FragmentId, RunSpec, Serial};
 
 /// Any [`Trainer`] as an [`Engine`]: everything is done when the call returns.
@@ -29,6 +30,13 @@ impl<T: Trainer> HostEngine<T> {
         let fragments = Arc::new(Fragments::plan(trainer.layout(), count));
         let replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
         Ok(Self { trainer, fragments, replica, encoded: VecDeque::new() })
+    }
+
+    /// # Errors
+    /// [`EngineError::Given`].
+    fn check_given(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let is_known = self.trainer.takes_given() || tokens.iter().all(|&token| token::is_learnt(token));
+        if is_known { Ok(()) } else { Err(EngineError::Given) }
     }
 
     /// The parameters, `[len]`.
@@ -97,10 +105,12 @@ impl<T: Trainer> Engine for HostEngine<T> {
     }
 
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
+        self.check_given(tokens)?;
         self.trainer.step(tokens, lr)
     }
 
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
+        self.check_given(tokens)?;
         self.trainer.rehearse(tokens)
     }
 
@@ -122,5 +132,58 @@ impl<T: Trainer> Engine for HostEngine<T> {
         }
         self.replica.write(&mut bytes);
         Some(bytes)
+    }
+}
+
+#[cfg(all(test, feature = "platform"))]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::diloco::{MergeClass, Tensor};
+    use crate::engine::Rehearsal;
+    use crate::model::Preset;
+
+    /// Says how many tokens it was shown.
+    struct Counter {
+        layout: Layout,
+        params: Vec<f32>,
+        takes_given: bool,
+    }
+
+    impl Trainer for Counter {
+        fn layout(&self) -> &Layout {
+            &self.layout
+        }
+        fn params(&self) -> &[f32] {
+            &self.params
+        }
+        fn params_mut(&mut self) -> &mut [f32] {
+            &mut self.params
+        }
+        fn step(&mut self, tokens: &[u32], _: f32) -> Result<StepStats, EngineError> {
+            Ok(StepStats { loss: 0.0, grad_norm: 0.0, tokens: tokens.len() as u64 })
+        }
+        fn takes_given(&self) -> bool {
+            self.takes_given
+        }
+        fn describe(&self) -> String {
+            "a counter".into()
+        }
+    }
+
+    #[test]
+    fn who_knows_no_given_tokens_is_shown_none() {
+        let step = |takes_given: bool, tokens: &[u32]| {
+            let tensor = Tensor { name: "all".into(), rows: 8, cols: 8, merge: MergeClass::Mean };
+            let layout = Layout::new(vec![tensor]).unwrap();
+            let trainer = Counter { params: vec![0.0; 64], layout, takes_given };
+            let mut engine = HostEngine::new(&Rehearsal::new(Preset::Tiny).spec, trainer).unwrap();
+            block_on(engine.rehearse(tokens))
+                .and(block_on(engine.step(tokens, 0.1)).map(|stats| stats.tokens))
+        };
+        assert!(matches!(step(false, &[1, 2, 3]), Ok(3)));
+        assert!(matches!(step(true, &[1, 2 | token::GIVEN, 3]), Ok(3)));
+        assert!(matches!(step(false, &[1, 2 | token::GIVEN, 3]), Err(EngineError::Given)));
     }
 }

@@ -17,6 +17,7 @@ mod redo;
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 mod registry;
 mod rehearsal;
+mod results;
 #[cfg(feature = "cpu-portable")]
 mod team;
 
@@ -35,6 +36,7 @@ pub use registry::AnyEngine;
 pub use rehearsal::Rehearsal;
 #[cfg(feature = "platform")]
 pub use rehearsal::batch_like_any;
+pub use results::{Encoded, OptimiserState, StepStats};
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
@@ -54,7 +56,8 @@ pub trait Trainer {
     /// The parameters, `[len]`, to overwrite in part or whole. Moments stay as they are.
     fn params_mut(&mut self) -> &mut [f32];
 
-    /// One optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
+    /// One optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Some of them are given and not
+    /// learnt where [`Self::takes_given`].
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape or a token outside the vocabulary.
@@ -70,6 +73,13 @@ pub trait Trainer {
     fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         let _ = tokens;
         Ok(false)
+    }
+
+    /// Whether it knows tokens that are given and not learnt, as [`crate::token`] marks them: their marks are no part of
+    /// their ids, and they count in no loss. One that does not is never shown any, and cannot train on a text that has
+    /// some.
+    fn takes_given(&self) -> bool {
+        false
     }
 
     /// A copy of the optimiser's moments; `None` if it has none of AdamW's.
@@ -148,13 +158,15 @@ pub trait Engine {
     /// What it computes with, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
 
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`.
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Those that [`crate::token`]
+    /// marks as given are read and not learnt; the loss is the mean over the others, and a step in which nothing is
+    /// learnt has no gradient.
     ///
     /// May return before it is done: then loss and norm are those of the newest step that is; the first
     /// step is waited for. `tokens` are always this step's.
     ///
     /// # Errors
-    /// Those of [`Trainer::step`], and [`EngineError::Lost`].
+    /// Those of [`Trainer::step`], [`EngineError::Given`] and [`EngineError::Lost`].
     async fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError>;
 
     /// Does the work of a step on `tokens`, `[batch, context + 1]`, row-major, waits until it is done, and leaves
@@ -251,55 +263,6 @@ pub trait Engine {
     }
 }
 
-/// The coded progress on one fragment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
-    /// As it was asked for.
-    pub serial: Serial,
-    /// The fragment.
-    pub fragment: FragmentId,
-    /// The code, see [`crate::diloco::Codec`].
-    pub body: Vec<u8>,
-    /// The digest of the Θ̂ that this is progress from, see [`crate::diloco::halves::digest`].
-    pub digest: u64,
-}
-
-/// The state of an inner optimiser. Whoever keeps it or carries it about need not know what its vectors mean.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OptimiserState {
-    /// Steps taken.
-    pub steps: u64,
-    /// One vector for each number that it holds of a parameter, `[len]` each, in the order of the flat parameters.
-    pub vectors: Vec<Vec<f32>>,
-}
-
-impl OptimiserState {
-    /// AdamW's after `steps` steps: `m`, the mean of the gradient, and `v`, the mean of its square, `[len]` each.
-    #[must_use]
-    pub fn of_adamw(steps: u64, m: Vec<f32>, v: Vec<f32>) -> Self {
-        Self { steps, vectors: vec![m, v] }
-    }
-
-    /// `m` and `v` of AdamW, if this is its state for `len` parameters: as long as they are, finite, no `v` below 0.
-    #[must_use]
-    pub fn adamw(&self, len: usize) -> Option<[&[f32]; 2]> {
-        let [m, v] = self.vectors.as_slice() else { return None };
-        let fits = |values: &[f32]| values.len() == len && values.iter().all(|value| value.is_finite());
-        (fits(m) && fits(v) && v.iter().all(|&v| v >= 0.0)).then_some([m, v])
-    }
-}
-
-/// What one step did.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepStats {
-    /// Mean loss before the step, in nats per token.
-    pub loss: f32,
-    /// Norm of the gradient before clipping.
-    pub grad_norm: f32,
-    /// Tokens trained on.
-    pub tokens: u64,
-}
-
 /// Why an engine cannot be built or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -320,6 +283,12 @@ pub enum EngineError {
         /// Number expected.
         batch: usize,
     },
+    /// The model does not know tokens that are given and not learnt.
+    #[error(
+        "only a part of the run's text is to be learnt, and this model learns all that it is given: implement \
+         `Trainer::takes_given`, or train on plain text"
+    )]
+    Given,
     /// A learning rate that is negative or not finite.
     #[error("the learning rate is {lr}; it must be 0 or positive, and finite")]
     Rate {

@@ -26,7 +26,7 @@ impl Rehearsal {
             model: preset.model(if preset == Preset::Base { BASE_VOCAB } else { BYTE_VOCAB }),
             inner: preset.inner(),
             exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
-            data: DataSpec { token_bytes: 2, shards: Vec::new() },
+            data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
             seed: 1,
         };
         Self { tokens: batch_like_any(&spec), spec }

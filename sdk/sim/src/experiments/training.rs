@@ -196,6 +196,7 @@ impl TrainingArgs {
             joining: Joining::Zero,
             budget: Budget::Tokens(tokens),
             seed: 0,
+            start: None,
             samples: 0,
             undo: None,
             cosines: false,

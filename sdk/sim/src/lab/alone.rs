@@ -2,7 +2,7 @@
 
 use super::recipe::Sampler;
 use super::{Corpus, LabError, Noticed, Outcome, Reader, Recipe, Sample, Spent};
-use archipelago_core::model::{init, learning_rate};
+use archipelago_core::model::learning_rate;
 use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::CpuTrainer;
@@ -22,7 +22,7 @@ impl Recipe {
         self.check()?;
         let inner = InnerSpec { batch: self.inner.batch.saturating_mul(self.learners()), ..self.inner };
         let mut trainer = CpuTrainer::fixed(&self.model, &inner)?;
-        trainer.params_mut().copy_from_slice(&init(&self.model, self.seed)?);
+        trainer.params_mut().copy_from_slice(&self.theta()?);
         let mut reader = Reader::new(&self.run_spec(corpus))?;
         let mut sampler = Sampler::new(self);
         let (mut trained, mut steps) = (0, 0_u32);

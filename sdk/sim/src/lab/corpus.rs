@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::LabError;
-use archipelago_core::data::{self, SHARD_TOKENS_MAX};
+use archipelago_core::data::{self, SHARD_TOKENS_MAX, ShardForm};
+use archipelago_core::token;
 use archipelago_core::wire::{DataSpec, ModelSpec};
 use archipelago_runtime::engine::cpu::CpuModel;
 
@@ -14,7 +15,7 @@ const HELD_OUT_WINDOWS_MAX: usize = 1_280;
 /// Windows measured at a time.
 const HELD_OUT_BATCH: usize = 32;
 
-/// A corpus of bytes, cut up: the last tenth is held out.
+/// A text, cut up: tokens that are given and not learnt are marked as in [`archipelago_core::token`].
 #[derive(Clone, Debug)]
 pub struct Corpus {
     /// The training tokens.
@@ -26,24 +27,35 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// From the bytes of a text, each a token.
+    /// From the bytes of a text, each a token; the last tenth is held out.
     ///
     /// # Errors
     /// [`LabError::Split`]: the text is empty, or too short to hold a part of it out.
     pub fn new(text: &[u8]) -> Result<Self, LabError> {
-        let tokens = data::bytes_to_tokens(text);
-        let split = data::split(&tokens, HELD_OUT_RATIO, SHARD_TOKENS_MAX)?;
-        let shards = split.shards.iter().map(|shard| data::encode_shard(shard, 2).expect("bytes fit"));
+        Self::of_tokens(&data::bytes_to_tokens(text))
+    }
+
+    /// From tokens below 65,536, of which some may be given; the last tenth is held out.
+    ///
+    /// # Errors
+    /// [`LabError::Split`]: there are none, or too few to hold a part of them out.
+    ///
+    /// # Panics
+    /// If a token is 65,536 or above.
+    pub fn of_tokens(tokens: &[u32]) -> Result<Self, LabError> {
+        let form = ShardForm { token_bytes: 2, masks: tokens.iter().any(|&token| !token::is_learnt(token)) };
+        let split = data::split(tokens, HELD_OUT_RATIO, SHARD_TOKENS_MAX)?;
+        let shards = split.shards.iter().map(|shard| data::encode_shard(shard, form).expect("they fit"));
         let shards: Vec<Vec<u8>> = shards.collect();
-        let specs = shards.iter().map(|shard| data::shard_spec(shard, 2).expect("encoded above"));
+        let specs = shards.iter().map(|shard| data::shard_spec(shard, form).expect("encoded above"));
         Ok(Self {
-            data: DataSpec { token_bytes: 2, shards: specs.collect() },
+            data: DataSpec { token_bytes: 2, masks: form.masks, shards: specs.collect() },
             held_out: split.held_out.to_vec(),
             shards: shards.into_iter().map(Arc::from).collect(),
         })
     }
 
-    /// Mean loss over a fixed set of held-out windows, evenly spread, in nats per token.
+    /// Mean loss over what is learnt of a fixed set of held-out windows, evenly spread, in nats per token.
     ///
     /// # Errors
     /// - [`LabError::Short`]: not one window is held out.
@@ -51,11 +63,14 @@ impl Corpus {
     pub fn held_out_loss(&self, model: &ModelSpec, params: &[f32]) -> Result<f32, LabError> {
         let mut engine = CpuModel::fixed(model)?;
         let windows = self.held_out_windows(model)?;
-        let mut sum = 0.0;
+        let (mut sum, mut learnt) = (0.0, 0.0);
         for batch in windows.chunks(HELD_OUT_BATCH) {
-            sum += f64::from(engine.loss(params, &batch.concat())?) * batch.len() as f64;
+            let tokens = batch.concat();
+            let count = token::learnt(&tokens, model.context as usize) as f64;
+            sum += f64::from(engine.loss(params, &tokens)?) * count;
+            learnt += count;
         }
-        Ok((sum / windows.len() as f64) as f32)
+        Ok((sum / learnt) as f32)
     }
 
     fn held_out_windows(&self, model: &ModelSpec) -> Result<Vec<&[u32]>, LabError> {

@@ -41,6 +41,10 @@ impl Trainer for Idler {
         Ok(self.last)
     }
 
+    fn takes_given(&self) -> bool {
+        self.trainer.takes_given()
+    }
+
     fn moments(&self) -> Option<OptimiserState> {
         self.trainer.moments()
     }

@@ -106,6 +106,10 @@ impl Trainer for Newcomer {
         Ok(stats)
     }
 
+    fn takes_given(&self) -> bool {
+        self.trainer.takes_given()
+    }
+
     fn moments(&self) -> Option<OptimiserState> {
         self.trainer.moments()
     }

@@ -1,11 +1,14 @@
 //! What is trained, how, where and for how long; and what it led to.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::{Corpus, Cosines, LabError, MachineShown, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::BYTE_VOCAB;
 use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::init;
 use archipelago_core::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
 
 /// When an experiment ends.
@@ -55,6 +58,8 @@ pub struct Recipe {
     pub budget: Budget,
     /// Seed of parameters, data order and world.
     pub seed: u64,
+    /// The parameters that it begins with, `[len]`, where they do not follow from the seed.
+    pub start: Option<Arc<[f32]>>,
     /// How often the loss is measured on the way, evenly spread over the budget.
     pub samples: u32,
     /// How often the held-out loss is looked at to undo what did harm to it; never if `None`.
@@ -153,6 +158,17 @@ impl Recipe {
     pub fn run_spec(&self, corpus: &Corpus) -> RunSpec {
         let (model, inner, exchange) = (self.model, self.inner, self.exchange);
         RunSpec { model, inner, exchange, data: corpus.data.clone(), seed: self.seed }
+    }
+
+    /// The parameters that it begins with, `[len]`.
+    ///
+    /// # Errors
+    /// [`LabError::Model`]
+    pub(super) fn theta(&self) -> Result<Vec<f32>, LabError> {
+        match &self.start {
+            Some(start) => Ok(start.to_vec()),
+            None => Ok(init(&self.model, self.seed)?),
+        }
     }
 
     /// M.

@@ -32,6 +32,7 @@ fn recipe() -> Recipe {
         joining: Joining::Zero,
         budget: Budget::Tokens(tokens),
         seed: 1,
+        start: None,
         samples: 0,
         undo: None,
         cosines: false,

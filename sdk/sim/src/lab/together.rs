@@ -8,7 +8,7 @@ use super::recipe::Sampler;
 use super::{Budget, Corpus, LabError, Outcome, Recipe, Sample, Spent};
 use crate::world::{Fault, MachineStatus, ShellSpec, World, WorldSpec};
 use archipelago_core::diloco::syncer::Syncer;
-use archipelago_core::model::{check_inner, init, layout};
+use archipelago_core::model::{check_inner, layout};
 use archipelago_core::wire::RunId;
 
 /// Virtual time without a step after which a run stands still, in milliseconds; constant of ours.
@@ -33,7 +33,7 @@ impl Recipe {
             run: RunId(self.seed),
             run_spec: self.run_spec(corpus),
             syncer: self.syncer,
-            theta: init(&model, self.seed)?,
+            theta: self.theta()?,
             shards: corpus.shards.clone(),
             machines: self.machines.clone(),
             shell: ShellSpec { shards_at_hand: self.text_at_hand, ..ShellSpec::default() },

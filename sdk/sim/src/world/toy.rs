@@ -74,7 +74,7 @@ impl Toy {
         });
         let bytes: Vec<Vec<u8>> = bytes.collect();
         let specs = bytes.iter().map(|bytes| shard_spec(bytes, 2).expect("encoded above"));
-        let data = DataSpec { token_bytes: 2, shards: specs.collect() };
+        let data = DataSpec { token_bytes: 2, masks: false, shards: specs.collect() };
         let model = ModelSpec {
             vocab,
             d_model: 2,

@@ -1,8 +1,9 @@
 //! The feed, on shards whose tokens say where they are from.
 
-use super::super::shard::{encode_shard, shard_spec};
+use super::super::shard::{ShardForm, encode_shard, shard_spec};
 use super::super::windows;
 use super::*;
+use crate::token;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec, ModelSpec, ShardSpec};
 
 const CONTEXT: u32 = 8;
@@ -51,7 +52,7 @@ fn run(shards: Vec<ShardSpec>) -> RunSpec {
             code: Code::Int4,
             apply: ApplyPolicy::Overwrite,
         },
-        data: DataSpec { token_bytes: 2, shards },
+        data: DataSpec { token_bytes: 2, masks: false, shards },
         seed: 7,
     }
 }
@@ -219,4 +220,20 @@ fn holds_as_many_shards_as_a_batch_takes() {
     feed.add_shard(6, shard_bytes(6)).unwrap();
     assert_eq!(feed.shards.len(), SHARDS_MAX as usize, "and no more than before for longer");
     assert!(feed.next_batch(6).is_some());
+}
+
+#[test]
+fn windows_say_which_tokens_are_given() {
+    let form = ShardForm { token_bytes: 2, masks: true };
+    let is_given = |place: u32| place % 5 < 2;
+    let tokens: Vec<u32> = (0..84).map(|at| if is_given(at) { at | token::GIVEN } else { at }).collect();
+    let bytes = encode_shard(&tokens, form).unwrap();
+    let mut run = run(vec![shard_spec(&bytes, form).unwrap()]);
+    run.data.masks = true;
+    let mut feed = Feed::new(&run);
+    feed.grant(LeaseGrant { lease: LeaseId(1), epoch: 0, shard: 0, start: 0, windows: 9 }).unwrap();
+    feed.add_shard(0, bytes).unwrap();
+    let batch = feed.next_batch(9).unwrap();
+    assert!(batch.iter().all(|&found| is_given(token::id(found)) != token::is_learnt(found)));
+    assert!(batch.chunks(9).all(|window| window.windows(2).all(|w| token::id(w[0]) + 1 == token::id(w[1]))));
 }

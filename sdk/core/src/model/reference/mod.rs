@@ -5,10 +5,12 @@ pub mod ops;
 use std::ops::Range;
 
 use super::{Dims, LayerSlots, ModelError, Slots, check_len, check_vocab, layout, windows};
+use crate::token;
 use crate::wire::ModelSpec;
 use ops::Heads;
 
-/// Mean loss in nats per token over `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`.
+/// Mean loss in nats over the learnt ones of `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`; both are 0 if
+/// none is learnt. [`crate::token`] says which are.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;
@@ -103,15 +105,18 @@ impl Model {
 
     fn loss_and_grad(&self, params: &[f64], tokens: &[u32]) -> (f64, Vec<f64>) {
         let window = self.dims.context + 1;
-        let share = 1.0 / (tokens.len() / window * self.dims.context) as f64;
+        // Where nothing is learnt, nothing is shared out.
+        let share = 1.0 / token::learnt(tokens, self.dims.context).max(1) as f64;
         let (mut loss, mut grad) = (0.0, vec![0.0; params.len()]);
         for window in tokens.chunks(window) {
-            let (inputs, targets) = (&window[..self.dims.context], &window[1..]);
-            let saved = self.forward(params, inputs);
+            let targets = &window[1..];
+            let inputs: Vec<u32> =
+                window[..self.dims.context].iter().map(|&token| token::id(token)).collect();
+            let saved = self.forward(params, &inputs);
             let (sum, mut dlogits) = ops::cross_entropy(&saved.logits, targets, self.dims.vocab);
             loss += sum * share;
             dlogits.iter_mut().for_each(|d| *d *= share);
-            self.backward(params, inputs, &saved, &dlogits, &mut grad);
+            self.backward(params, &inputs, &saved, &dlogits, &mut grad);
         }
         (loss, grad)
     }
@@ -238,22 +243,55 @@ mod tests {
     #[test]
     fn whole_model_differentiates() {
         for untied_head in [false, true] {
-            differentiates(&ModelSpec { untied_head, ..spec() });
+            differentiates(&ModelSpec { untied_head, ..spec() }, &tokens());
+            differentiates(&ModelSpec { untied_head, ..spec() }, &partly_given());
         }
     }
 
-    fn differentiates(spec: &ModelSpec) {
+    /// One target of the first window is given, and all of the second but one.
+    fn partly_given() -> Vec<u32> {
+        let given = |at: usize| if [2, 6, 8, 9, 10, 11].contains(&at) { token::GIVEN } else { 0 };
+        tokens().into_iter().enumerate().map(|(at, token)| token | given(at)).collect()
+    }
+
+    #[test]
+    fn only_what_is_learnt_counts() {
+        let mut params = init(&spec(), 3).unwrap();
+        params.iter_mut().for_each(|p| *p *= 10.0);
+        let found = |tokens: &[u32]| {
+            let mut grad = vec![0.0; params.len()];
+            (reference_loss_and_grad(&spec(), &params, tokens, &mut grad).unwrap(), grad)
+        };
+        // Targets beside their losses: a window of which one target is learnt has that target's loss.
+        let one = |at: usize| {
+            let given = |i: usize| if i == at { 0 } else { token::GIVEN };
+            let tokens: Vec<u32> = tokens()[..6].iter().enumerate().map(|(i, t)| t | given(i)).collect();
+            found(&tokens).0
+        };
+        let mean = (1..6).map(one).sum::<f64>() / 5.0;
+        assert!((found(&tokens()[..6]).0 - mean).abs() < 1e-12);
+
+        let nothing: Vec<u32> = tokens().iter().map(|token| token | token::GIVEN).collect();
+        let (loss, grad) = found(&nothing);
+        assert!(loss == 0.0 && grad.iter().all(|&g| g == 0.0));
+        // A window of nothing weighs nothing beside another.
+        let beside = found(&[&tokens()[..6], &nothing[6..]].concat());
+        let alone = found(&tokens()[..6]);
+        assert_eq!(beside, alone);
+    }
+
+    fn differentiates(spec: &ModelSpec, tokens: &[u32]) {
         let model = Model::new(spec);
         // Ten times the usual spread of matrices, so that no path through the model is negligible.
         let spread = |p: f32| if p == 1.0 { 1.0 } else { f64::from(p) * 10.0 };
         let params: Vec<f64> = init(spec, 3).unwrap().into_iter().map(spread).collect();
-        let (_, grad) = model.loss_and_grad(&params, &tokens());
+        let (_, grad) = model.loss_and_grad(&params, tokens);
         let step = 1e-5;
         for i in 0..params.len() {
             let at = |offset| {
                 let mut params = params.clone();
                 params[i] += offset;
-                model.loss_and_grad(&params, &tokens()).0
+                model.loss_and_grad(&params, tokens).0
             };
             let expected = (at(step) - at(-step)) / (2.0 * step);
             assert!((grad[i] - expected).abs() < 1e-8, "{i}: {} instead of {expected}", grad[i]);

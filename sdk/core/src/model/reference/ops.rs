@@ -2,6 +2,8 @@
 //!
 //! Backward functions add to the gradients of weights and of inputs, and never set them.
 
+use crate::token;
+
 /// `x[t] = table[tokens[t]]`; table `[V, width]`, x `[T, width]`.
 pub fn embed(table: &[f64], tokens: &[u32], width: usize) -> Vec<f64> {
     tokens.iter().flat_map(|&token| &table[token as usize * width..][..width]).copied().collect()
@@ -179,11 +181,16 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Sum of `−ln softmax(logits_t)[target_t]` over the rows of logits `[T, V]`, and its gradient, `[T, V]`.
+/// Sum of `−ln softmax(logits_t)[target_t]` over the rows of logits `[T, V]`, and its gradient, `[T, V]`. Rows whose
+/// target is given and not learnt add nothing to either.
 pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec<f64>) {
     let mut loss = 0.0;
     let mut dlogits = Vec::with_capacity(logits.len());
     for (row, &target) in logits.chunks(vocab).zip(targets) {
+        if !token::is_learnt(target) {
+            dlogits.resize(dlogits.len() + vocab, 0.0);
+            continue;
+        }
         let mut p = softmax(row.to_vec());
         loss -= p[target as usize].ln();
         p[target as usize] -= 1.0;
@@ -287,7 +294,7 @@ mod tests {
 
     #[test]
     fn cross_entropy_differentiates() {
-        let (logits, targets) = (noise(1, 3 * 7), [6, 0, 2]);
+        let (logits, targets) = (noise(1, 4 * 7), [6, 0, 3 | token::GIVEN, 2]);
         let (_, dlogits) = cross_entropy(&logits, &targets, 7);
         check("dlogits", &logits, &dlogits, &[1.0], |x| vec![cross_entropy(x, &targets, 7).0]);
     }

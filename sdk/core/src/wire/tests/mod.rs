@@ -21,6 +21,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
         ("welcome-untied", Message::Welcome(Box::new(untied()))),
+        ("welcome-masks", Message::Welcome(Box::new(with_masks()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
         ("update", Message::Update(update(vec![1, 2, 3]))),
@@ -129,6 +130,13 @@ fn untied() -> Welcome {
     Welcome { spec, ..welcome() }
 }
 
+/// Of a run of whose text a part is given.
+fn with_masks() -> Welcome {
+    let Welcome { mut spec, .. } = welcome();
+    spec.data.masks = true;
+    Welcome { spec, ..welcome() }
+}
+
 fn spec() -> RunSpec {
     RunSpec {
         model: ModelSpec {
@@ -162,7 +170,11 @@ fn spec() -> RunSpec {
             code: Code::Int4,
             apply: ApplyPolicy::Keep { residue: true },
         },
-        data: DataSpec { token_bytes: 2, shards: vec![ShardSpec { tokens: 1 << 20, sha256: [0xab; 32] }] },
+        data: DataSpec {
+            token_bytes: 2,
+            masks: false,
+            shards: vec![ShardSpec { tokens: 1 << 20, sha256: [0xab; 32] }],
+        },
         seed: 17,
     }
 }
@@ -201,7 +213,11 @@ fn samples_come_back() {
     let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(untied())))) else {
         panic!("no welcome");
     };
-    assert!(back.spec.model.untied_head);
+    assert!(back.spec.model.untied_head && !back.spec.data.masks);
+    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_masks())))) else {
+        panic!("no welcome");
+    };
+    assert!(back.spec.data.masks && !back.spec.model.untied_head);
     let Ok(Message::Progress(back)) = decode(&encode(&Message::Progress(progress(NAN)))) else {
         panic!("no progress");
     };

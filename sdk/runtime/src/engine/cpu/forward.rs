@@ -10,6 +10,7 @@ use super::workspace::Workspace;
 use super::{THREADS_MAX, describe};
 use crate::engine::EngineError;
 use crate::model::{ModelError, ModelSpec, check_len, check_vocab, layout, windows};
+use crate::token;
 
 /// Runs a model forwards on the processor: held-out loss and logits. What writes text is [`super::Writer`].
 pub struct CpuModel {
@@ -51,7 +52,8 @@ impl CpuModel {
         describe(&self.pool)
     }
 
-    /// Mean loss of `tokens`, `[n, context + 1]`, in nats per token; not finite if the model is not.
+    /// Mean loss of the learnt ones of `tokens`, `[n, context + 1]`, in nats per token; 0 if none is learnt, and not finite
+    /// if the model is not.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `params` or `tokens` does not fit the model.
@@ -59,7 +61,8 @@ impl CpuModel {
         let network = &self.network;
         check_len(params.len(), &network.slots)?;
         let len = network.dims.context;
-        let count = windows(tokens, &network.dims)? * len;
+        windows(tokens, &network.dims)?;
+        let count = token::learnt(tokens, len).max(1);
         let batches = tokens.chunks(network.windows_at_once(usize::MAX, 1) * (len + 1));
         let mut losses = vec![0.0; batches.len()];
         let queue = Mutex::new(batches.zip(&mut losses));
@@ -69,7 +72,8 @@ impl CpuModel {
                 let rows = tokens.len() / (len + 1) * len;
                 let windows = tokens.chunks_exact(len + 1);
                 let pass = Pass { network, params, past: 0, len, rows };
-                pass.forward(windows.clone().flat_map(|window| &window[..len]).copied(), work);
+                let inputs = windows.clone().flat_map(|window| &window[..len]);
+                pass.forward(inputs.map(|&token| token::id(token)), work);
                 let targets: Vec<u32> = windows.flat_map(|window| &window[1..]).copied().collect();
                 *loss = pass.loss(&targets, work);
             }

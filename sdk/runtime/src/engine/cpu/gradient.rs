@@ -12,6 +12,7 @@ use super::workspace::Workspace;
 use super::{THREADS_MAX, describe};
 use crate::engine::{BATCH_MAX, EngineError};
 use crate::model::{ModelSpec, init, layout, windows};
+use crate::token;
 
 /// Differentiates a model on the processor. Each of several workers that share a batch needs one of these.
 ///
@@ -36,7 +37,7 @@ pub struct CpuGradient {
 /// What [`CpuGradient::differentiate`] found beside the gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
-    /// Sum of the losses of the tokens, in nats.
+    /// Sum of the losses of the learnt tokens, in nats.
     pub loss: f64,
     /// Sum of the gradient's squares.
     pub squares: f64,
@@ -105,9 +106,10 @@ impl CpuGradient {
         describe(&self.pool)
     }
 
-    /// The gradient of the losses of `tokens`, `[n, context + 1]`, each with the weight `1 / count`: where `count`
-    /// is the number of all tokens of a batch of which these windows are a part, the gradients of the parts add
-    /// up to that of the mean loss.
+    /// The gradient of the losses of the learnt ones of `tokens`, `[n, context + 1]`, each with the weight `1 / count`:
+    /// where `count` is the number of all learnt tokens of a batch of which these windows are a part, the gradients of
+    /// the parts add up to that of the mean loss. Nothing is learnt where `count` is 0, and the
+    /// gradient is 0 then.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `tokens` has another shape, or a token is outside the vocabulary.
@@ -117,7 +119,7 @@ impl CpuGradient {
         if found > batch {
             return Err(EngineError::Windows { found, batch });
         }
-        let loss = self.run_windows(tokens, (1.0 / count as f64) as f32);
+        let loss = self.run_windows(tokens, (1.0 / count.max(1) as f64) as f32);
         Ok(Sums { loss, squares: self.add_embedded(tokens) })
     }
 
@@ -158,7 +160,8 @@ impl CpuGradient {
                 let rows = tokens.len() / (len + 1) * len;
                 let pass = Pass { network, params, past: 0, len, rows };
                 let windows = tokens.chunks_exact(len + 1);
-                pass.forward(windows.clone().flat_map(|window| &window[..len]).copied(), work);
+                let inputs = windows.clone().flat_map(|window| &window[..len]);
+                pass.forward(inputs.map(|&token| token::id(token)), work);
                 let mut targets = std::mem::take(&mut work.targets);
                 targets.clear();
                 targets.extend(windows.flat_map(|window| &window[1..]));
@@ -182,7 +185,7 @@ impl CpuGradient {
             if start < embed {
                 let inputs = tokens.chunks_exact(len + 1).flat_map(|window| &window[..len]);
                 for (&token, dx) in inputs.zip(dx.chunks_exact(c)) {
-                    add_row(grad, start, token as usize * c, dx);
+                    add_row(grad, start, token::id(token) as usize * c, dx);
                 }
             }
             **square = kernels::squares(grad);

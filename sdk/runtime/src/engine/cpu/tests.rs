@@ -3,10 +3,11 @@
 use std::num::NonZeroUsize;
 
 use super::{CpuGradient, CpuModel, CpuTrainer, Writer};
-use crate::engine::{EngineError, OptimiserState, Trainer};
+use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{
     AdamW, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits, reference_loss_and_grad,
 };
+use crate::token;
 
 fn threads(count: usize) -> NonZeroUsize {
     NonZeroUsize::new(count).unwrap()
@@ -51,26 +52,58 @@ fn agrees_with_the_reference() {
     for ((shape, batch), untied_head) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)])
     {
         let spec = ModelSpec { untied_head, ..spec(shape) };
-        let (params, tokens) = (params(&spec), tokens(&spec, batch));
-        let mut exact = vec![0.0; params.len()];
-        let expected = reference_loss_and_grad(&spec, &params, &tokens, &mut exact).unwrap();
-        for count in 1..=3 {
-            let mut trainer = trainer(&spec, batch, count);
-            // Twice: the second must not see anything of the first.
-            trainer.loss_and_grad(&tokens).unwrap();
-            let (loss, grad) = trainer.loss_and_grad(&tokens).unwrap();
-            assert!((f64::from(loss) - expected).abs() < 1e-5, "{shape:?}: {loss} instead of {expected}");
-            for (start, tensor) in layout(&spec).unwrap().offsets() {
-                let range = start as usize..(start + tensor.len()) as usize;
-                let error = distance(&grad[range.clone()], &exact[range.clone()]);
-                let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
-                assert!(error <= 2e-5 * size + 1e-8, "{shape:?} {}: {error} of {size}", tensor.name);
-            }
-        }
-        let mut model = CpuModel::new(&spec, threads(2)).unwrap();
-        let loss = model.loss(&params, &tokens).unwrap();
-        assert!((f64::from(loss) - expected).abs() < 1e-5, "{shape:?}: {loss} instead of {expected}");
+        agrees(&spec, batch, &tokens(&spec, batch));
+        agrees(&spec, batch, &partly_given(&spec, batch));
     }
+}
+
+fn agrees(spec: &ModelSpec, batch: u32, tokens: &[u32]) {
+    let params = params(spec);
+    let mut exact = vec![0.0; params.len()];
+    let expected = reference_loss_and_grad(spec, &params, tokens, &mut exact).unwrap();
+    for count in 1..=3 {
+        let mut trainer = trainer(spec, batch, count);
+        // Twice: the second must not see anything of the first.
+        trainer.loss_and_grad(tokens).unwrap();
+        let (loss, grad) = trainer.loss_and_grad(tokens).unwrap();
+        assert!((f64::from(loss) - expected).abs() < 1e-5, "{spec:?}: {loss} instead of {expected}");
+        for (start, tensor) in layout(spec).unwrap().offsets() {
+            let range = start as usize..(start + tensor.len()) as usize;
+            let error = distance(&grad[range.clone()], &exact[range.clone()]);
+            let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
+            assert!(error <= 2e-5 * size + 1e-8, "{spec:?} {}: {error} of {size}", tensor.name);
+        }
+    }
+    let mut model = CpuModel::new(spec, threads(2)).unwrap();
+    let loss = model.loss(&params, tokens).unwrap();
+    assert!((f64::from(loss) - expected).abs() < 1e-5, "{spec:?}: {loss} instead of {expected}");
+}
+
+/// The same windows, of which runs of three tokens are given, and the whole first window if there are more.
+fn partly_given(spec: &ModelSpec, windows: u32) -> Vec<u32> {
+    let window = spec.context as usize + 1;
+    let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
+    let tokens = tokens(spec, windows).into_iter().enumerate();
+    tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
+}
+
+/// What is given reaches the loss as context alone, and a step in which nothing is learnt moves nothing but what decays.
+#[test]
+fn given_tokens_are_read_and_not_learnt() {
+    let spec = spec(SHAPES[0].0);
+    let given: Vec<u32> = tokens(&spec, 3).iter().map(|token| token | token::GIVEN).collect();
+    let mut trainer = trainer(&spec, 3, 2);
+    let (loss, grad) = trainer.loss_and_grad(&given).unwrap();
+    assert!(loss == 0.0 && grad.iter().all(|&g| g == 0.0));
+    assert_eq!(trainer.step(&given, 1e-3).unwrap(), StepStats { loss: 0.0, grad_norm: 0.0, tokens: 210 });
+    let stats = trainer.step(&tokens(&spec, 3), 1e-3).unwrap();
+    assert_eq!(trainer.step(&given, 1e-3).unwrap().loss, stats.loss, "nothing new is known of the loss");
+
+    let alien = [&[37 | token::GIVEN], &given[1..]].concat();
+    assert!(matches!(
+        trainer.step(&alien, 1e-3),
+        Err(EngineError::Model(ModelError::Token { token: 37, vocab: 37 }))
+    ));
 }
 
 fn distance(a: &[f32], b: &[f32]) -> f64 {

@@ -11,6 +11,7 @@ use crate::diloco::Layout;
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{Adjust, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows};
 use crate::platform::lanes;
+use crate::token;
 
 /// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
 /// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`].
@@ -22,6 +23,8 @@ pub struct CpuTrainer {
     m: Buffer,
     v: Buffer,
     steps: u64,
+    /// Of the newest step in which anything was learnt, in nats per token; 0 before there is one.
+    loss: f32,
     /// Pieces of the flat vector, each wholly decayed or not.
     pieces: Vec<(Range<usize>, bool)>,
 }
@@ -69,6 +72,7 @@ impl CpuTrainer {
             m: Buffer::zeros(len),
             v: Buffer::zeros(len),
             steps: 0,
+            loss: 0.0,
         })
     }
 
@@ -92,17 +96,17 @@ impl CpuTrainer {
         self.gradient.activation_bytes()
     }
 
-    /// Mean loss of `tokens`, `[batch, context + 1]`, in nats per token, and its gradient, `[len]`,
-    /// before clipping. Takes no step.
+    /// Mean loss of the learnt ones of `tokens`, `[batch, context + 1]`, in nats per token, and its gradient, `[len]`,
+    /// before clipping; both are 0 if none is learnt. Takes no step.
     ///
     /// # Errors
     /// - [`EngineError::Model`], [`EngineError::Windows`]: `tokens` has another shape, or a token is
     ///   outside the vocabulary.
     pub fn loss_and_grad(&mut self, tokens: &[u32]) -> Result<(f32, &[f32]), EngineError> {
         self.check(tokens, 0.0)?;
-        let count = self.count();
-        let sums = self.gradient.differentiate(tokens, count)?;
-        Ok(((sums.loss / count as f64) as f32, self.gradient.grad()))
+        let learnt = self.learnt(tokens);
+        let sums = self.gradient.differentiate(tokens, learnt)?;
+        Ok(((sums.loss / learnt.max(1) as f64) as f32, self.gradient.grad()))
     }
 
     /// # Errors
@@ -120,9 +124,9 @@ impl CpuTrainer {
         self.inner.batch as usize
     }
 
-    /// Tokens in a batch.
-    pub(in crate::engine) fn count(&self) -> u64 {
-        u64::from(self.inner.batch) * self.gradient.network.dims.context as u64
+    /// Tokens of a batch that are learnt.
+    pub(in crate::engine) fn learnt(&self, tokens: &[u32]) -> u64 {
+        token::learnt(tokens, self.gradient.network.dims.context)
     }
 
     /// Parameters and gradient.
@@ -130,17 +134,23 @@ impl CpuTrainer {
         &mut self.gradient
     }
 
-    /// The step that belongs to the gradient of a batch, found before.
+    /// The step that belongs to the gradient of a batch with so many learnt tokens, found before.
     ///
     /// # Errors
     /// - [`EngineError::NotFinite`]: loss or gradient is not finite; the parameters are unchanged.
-    pub(in crate::engine) fn finish(&mut self, sums: Sums, lr: f32) -> Result<StepStats, EngineError> {
-        let tokens = self.count();
-        let (loss, grad_norm) = ((sums.loss / tokens as f64) as f32, sums.squares.sqrt() as f32);
+    pub(in crate::engine) fn finish(
+        &mut self,
+        sums: Sums,
+        learnt: u64,
+        lr: f32,
+    ) -> Result<StepStats, EngineError> {
+        let tokens = self.batch() as u64 * self.gradient.network.dims.context as u64;
+        let loss = if learnt == 0 { self.loss } else { (sums.loss / learnt as f64) as f32 };
+        let grad_norm = sums.squares.sqrt() as f32;
         if !(loss.is_finite() && grad_norm.is_finite()) {
             return Err(EngineError::NotFinite { loss, grad_norm });
         }
-        self.steps += 1;
+        (self.loss, self.steps) = (loss, self.steps + 1);
         self.adjust(&Adjust::new(&self.inner, self.steps, lr, grad_norm));
         Ok(StepStats { loss, grad_norm, tokens })
     }
@@ -190,15 +200,20 @@ impl Trainer for CpuTrainer {
 
     fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
         self.check(tokens, lr)?;
-        let sums = self.gradient.differentiate(tokens, self.count())?;
-        self.finish(sums, lr)
+        let learnt = self.learnt(tokens);
+        let sums = self.gradient.differentiate(tokens, learnt)?;
+        self.finish(sums, learnt, lr)
     }
 
     fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         self.check(tokens, 0.0)?;
-        let sums = self.gradient.differentiate(tokens, self.count())?;
+        let sums = self.gradient.differentiate(tokens, self.learnt(tokens))?;
         self.finish_nothing(sums);
         Ok(true)
+    }
+
+    fn takes_given(&self) -> bool {
+        true
     }
 
     fn moments(&self) -> Option<OptimiserState> {

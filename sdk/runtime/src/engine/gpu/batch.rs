@@ -1,10 +1,11 @@
 //! The tokens of a step as the kernels read them.
 //!
-//! For each microbatch, words: inputs `[R]`, targets `[R]`, rows grouped by token `[R]`, and one group
+//! For each microbatch, words: inputs `[R]`, targets `[R]`, those that are given marked as in [`crate::token`], rows grouped by token `[R]`, and one group
 //! `(token, begin, end, 0)` for each of them `[R, 4]`. R is padded to what a binding may begin at. The groups
 //! let the gradient of the embedding be summed in the order of the rows, without atomic additions.
 
 use super::program::{ALIGN_BYTES, Slice};
+use crate::token;
 
 /// Words of a microbatch for each of its rows.
 const WORDS: usize = 7;
@@ -70,7 +71,8 @@ impl BatchShape {
             let (targets, words) = words.split_at_mut(padded);
             let (order, runs) = words.split_at_mut(padded);
             for (i, window) in tokens.chunks_exact(self.context + 1).enumerate() {
-                inputs[i * self.context..][..self.context].copy_from_slice(&window[..self.context]);
+                let inputs = &mut inputs[i * self.context..][..self.context];
+                inputs.iter_mut().zip(window).for_each(|(input, &token)| *input = token::id(token));
                 targets[i * self.context..][..self.context].copy_from_slice(&window[1..]);
             }
             let (inputs, order) = (&inputs[..rows], &mut order[..rows]);
@@ -98,11 +100,12 @@ mod tests {
     #[test]
     fn groups_rows_by_token() {
         let shape = BatchShape { microbatches: 2, windows: 1, context: 3 };
-        let words = shape.fill(&[5, 1, 5, 9, 2, 2, 2, 2]);
+        let given = token::GIVEN;
+        let words = shape.fill(&[5 | given, 1, 5 | given, 9, 2, 2, 2, 2]);
         let part = |index: usize, first: usize, len| &words[index * 448 + first * 64..][..len];
         assert_eq!(words.len(), 2 * 7 * 64);
         assert_eq!(part(0, 0, 4), [5, 1, 5, 0]);
-        assert_eq!(part(0, 1, 4), [1, 5, 9, 0]);
+        assert_eq!(part(0, 1, 4), [1, 5 | given, 9, 0]);
         assert_eq!(part(0, 2, 4), [1, 0, 2, 0]);
         assert_eq!(part(0, 3, 12), [1, 0, 1, 0, 5, 1, 3, 0, 0, 0, 0, 0]);
         assert_eq!(part(1, 2, 3), [0, 1, 2]);

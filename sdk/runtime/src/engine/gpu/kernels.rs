@@ -108,7 +108,7 @@ kernels! {
     ATTENTION_GRAD_KV = "attention_grad_kv" after "bands", Attention, [Read, Read, Read, Read, Write];
     SWIGLU = "swiglu", Swiglu, [Read, Write];
     SWIGLU_GRAD = "swiglu_grad", Swiglu, [Write, Write];
-    CROSS_ENTROPY = "cross_entropy", CrossEntropy, [Read, Write, Write];
+    CROSS_ENTROPY = "cross_entropy", CrossEntropy, [Read, Read, Write, Write];
     SQUARES = "squares" after "total", Squares, [Read, Write];
     FINISH = "finish", Finish, [Read, Read, Write];
     ADAMW = "adamw", AdamW, [Read, Read, Write, Read, Write, Write];

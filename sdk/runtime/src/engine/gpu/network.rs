@@ -33,6 +33,8 @@ pub struct Network<'a> {
     pub half: Option<&'a [wgpu::Buffer]>,
     /// Their gradient.
     pub grad: &'a [wgpu::Buffer],
+    /// The numbers of the step, see [`super::step::StepBuffers`].
+    pub hyper: &'a Slice,
     /// Activations.
     pub work: &'a Workspace,
     /// Tokens of a step.
@@ -229,7 +231,6 @@ impl Network<'_> {
     fn head(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let stride = work.logits_stride as u32;
-        let share = 1.0 / (rows * self.shape.microbatches) as f32;
         let slices = self.arena.row_slices(dims, &self.slots.head);
         for start in (0..rows).step_by(work.chunk) {
             let count = work.chunk.min(rows - start);
@@ -254,9 +255,9 @@ impl Network<'_> {
                 rows: count as u32,
                 vocab: dims.vocab as u32,
                 quads: stride / 4,
-                share,
             });
-            let storage = vec![rows_of(&tokens.targets, 1), work.logits.clone(), rows_of(losses, 1)];
+            let hyper = self.hyper.clone();
+            let storage = vec![rows_of(&tokens.targets, 1), hyper, work.logits.clone(), rows_of(losses, 1)];
             self.by_row(builder, call, storage, count, dims.vocab);
             for (i, (.., flat)) in slices.iter().enumerate() {
                 let store = if i == 0 { Store::Set } else { Store::Add };

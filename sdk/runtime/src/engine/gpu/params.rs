@@ -195,8 +195,6 @@ params! {
         vocab: u32,
         /// Quads in a row of logits, at least V / 4.
         quads: u32,
-        /// Weight of one token in the loss.
-        share: f32,
     }
 
     /// Partial sums of squares: `squares.wgsl`.

@@ -39,7 +39,7 @@ pub struct StepParts<'a> {
 pub struct StepBuffers {
     /// The batch, as [`BatchShape::fill`] lays it out.
     pub tokens: wgpu::Buffer,
-    /// The numbers of `adamw.wgsl`, `[8]`.
+    /// The numbers of `adamw.wgsl`, and the share of `cross_entropy.wgsl`, `[8]`.
     pub hyper: Slice,
     /// Loss, norm, factor and whether they are finite, `[4]`: see `finish.wgsl`.
     pub stats: Slice,
@@ -95,6 +95,7 @@ impl StepParts<'_> {
             theta: &self.vectors.theta,
             half: self.vectors.half.as_deref(),
             grad: &self.vectors.grad,
+            hyper: &buffers.hyper,
             work,
             shape,
             matmul,

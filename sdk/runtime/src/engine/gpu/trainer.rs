@@ -20,6 +20,7 @@ use super::{Gpu, GpuError};
 use crate::diloco::{Codec, FragmentId, Fragments, Layout};
 use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, OptimiserState, StepStats};
 use crate::model::{Adjust, Dims, InnerSpec, ModelSpec, Slots, check_inner, layout, windows};
+use crate::token;
 use crate::wire::{RunSpec, Serial};
 
 /// Widest head that attention keeps in registers.
@@ -43,7 +44,8 @@ pub struct GpuEngine {
     buffers: StepBuffers,
     program: Program,
     pace: Pace,
-    ring: Ring<()>,
+    /// Each step comes back with the number of tokens learnt in it.
+    ring: Ring<u64>,
     newest: Option<(f32, f32)>,
     exchange: Exchange,
     shadow: Shadow,
@@ -181,20 +183,25 @@ impl GpuEngine {
     fn submit(&mut self, tokens: &[u32], a: &Adjust) {
         let words: Vec<u8> = self.shape.fill(tokens).into_iter().flat_map(u32::to_le_bytes).collect();
         self.gpu.queue.write_buffer(&self.buffers.tokens, 0, &words);
-        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, 0.0, 0.0];
+        let learnt = token::learnt(tokens, self.dims.context);
+        // Where nothing is learnt, nothing is shared out.
+        let share = 1.0 / learnt.max(1) as f32;
+        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, 0.0];
         self.gpu.write(&self.buffers.hyper, &hyper);
         self.program.submit(&self.gpu, self.pace.cost_max());
-        self.ring.read(&self.gpu, std::slice::from_ref(&self.buffers.stats), ());
+        self.ring.read(&self.gpu, std::slice::from_ref(&self.buffers.stats), learnt);
     }
 
     /// Takes in the numbers of the oldest step that is on its way, which is done.
     fn take_stats(&mut self) -> Result<(), EngineError> {
-        let padding = self.shape.rows_padded() as f32 / self.shape.rows() as f32;
-        let stats = self.ring.next(&self.gpu, |(), bytes| {
+        let rows = (self.shape.microbatches * self.shape.rows_padded()) as f32;
+        let stats = self.ring.next(&self.gpu, |learnt, bytes| {
             let stats = to_f32s(bytes);
-            (stats[0] * padding, stats[1], stats[3] == 1.0)
+            let loss = (learnt > 0).then(|| stats[0] * (rows / learnt as f32));
+            (loss, stats[1], stats[3] == 1.0)
         })?;
         let Some((loss, grad_norm, finite)) = stats else { return Ok(()) };
+        let loss = loss.or(self.newest.map(|(loss, _)| loss)).unwrap_or(0.0);
         self.newest = Some((loss, grad_norm));
         if finite { Ok(()) } else { Err(EngineError::NotFinite { loss, grad_norm }) }
     }
@@ -275,7 +282,7 @@ impl Engine for GpuEngine {
         self.settle().await?;
         self.submit(tokens, &Adjust::NOTHING);
         self.ring.ready(&self.gpu).await?;
-        self.ring.next(&self.gpu, |(), _| ())?;
+        self.ring.next(&self.gpu, |_, _| ())?;
         Ok(true)
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use archipelago_core::audit::{AuditJob, Judged, Verdict};
-use archipelago_core::data::{ShardTokens, encode_shard, shard_spec, window_start};
+use archipelago_core::data::{ShardForm, ShardTokens, encode_shard, shard_spec, window_start};
 use archipelago_core::diloco::syncer::{Event, Host, Input as ToSyncer, RemakeJob, Syncer, SyncerConfig};
 use archipelago_core::diloco::tape::Gate;
 use archipelago_core::diloco::{Entry, LearnerId, MergeJob, Millis, checksum};
@@ -19,8 +19,11 @@ use super::super::cpu::CpuTrainer;
 use super::super::{Engine, HostEngine};
 use super::peer::{Cheat, Peer, STEP_MS};
 use super::redo;
+use crate::token;
 
 const RUN: RunId = RunId(7);
+/// A part of the text is given.
+const FORM: ShardForm = ShardForm { token_bytes: 2, masks: true };
 
 pub struct Rig {
     pub now: Millis,
@@ -102,7 +105,7 @@ fn spec(shard: &[u8], apply: ApplyPolicy) -> RunSpec {
         clip_norm: 1.0,
     };
     let exchange = ExchangeSpec { fragments: 3, sync_every: 12, block: 64, code: Code::Int4, apply };
-    let data = DataSpec { token_bytes: 2, shards: vec![shard_spec(shard, 2).unwrap()] };
+    let data = DataSpec { token_bytes: 2, masks: true, shards: vec![shard_spec(shard, FORM).unwrap()] };
     RunSpec { model, inner, exchange, data, seed: 3 }
 }
 
@@ -116,15 +119,17 @@ impl Rig {
     }
 
     pub fn with(share: f64, cheats: &[Option<Cheat>], apply: ApplyPolicy) -> Self {
-        let text: Vec<u32> = (0..60_000_u32).map(|i| (i.wrapping_mul(i) >> 3) % 61 + i % 3).collect();
-        let shard = encode_shard(&text, 2).unwrap();
+        let given = |i: u32| if i % 40 < 22 { token::GIVEN } else { 0 };
+        let text: Vec<u32> =
+            (0..60_000_u32).map(|i| ((i.wrapping_mul(i) >> 3) % 61 + i % 3) | given(i)).collect();
+        let shard = encode_shard(&text, FORM).unwrap();
         let spec = spec(&shard, apply);
         let layout = layout(&spec.model).unwrap();
         let theta = init(&spec.model, spec.seed).unwrap();
         let mut syncer = Syncer::new(RUN, spec.clone(), config(), &layout, &theta).unwrap();
         syncer.audit(share, 11);
         let peers = cheats.iter().zip(1..).map(|(&cheat, number)| Peer::new(number, cheat)).collect();
-        let tokens = ShardTokens::parse(shard.clone(), &spec.data.shards[0], 2, spec.model.vocab).unwrap();
+        let tokens = ShardTokens::parse(shard.clone(), &spec.data.shards[0], FORM, spec.model.vocab).unwrap();
         Self {
             now: Millis(0),
             spec,

@@ -54,6 +54,7 @@ fn whoever_cheats_fails_for_what_it_did() {
     for (cheat, fault) in [
         (Cheat::SkipsSteps, Fault::Closing),
         (Cheat::OtherText, Fault::Closing),
+        (Cheat::LearnsAll, Fault::Closing),
         (Cheat::OneBit, Fault::Closing),
         (Cheat::OtherUpdate, Fault::Codes),
         (Cheat::Doubles, Fault::Count),

@@ -21,9 +21,9 @@ pub type Working = Pin<Box<dyn Future<Output = Result<Part, HelperError>>>>;
 pub struct Task<'a> {
     /// The parameters, `[len]`.
     pub params: &'a [f32],
-    /// Some windows of the batch, `[n, context + 1]`.
+    /// Some windows of the batch, `[n, context + 1]`, given tokens marked as in [`crate::token`].
     pub tokens: &'a [u32],
-    /// Tokens in the whole batch.
+    /// Learnt tokens in the whole batch.
     pub count: u64,
     /// How long the helper may take before it counts as failed, in milliseconds.
     pub patience_ms: u64,
@@ -32,7 +32,7 @@ pub struct Task<'a> {
 /// What a helper found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// Sum of the losses of its tokens, in nats.
+    /// Sum of the losses of its learnt tokens, in nats.
     pub loss: f64,
     /// Its part of the gradient, `[len]`.
     pub grad: Vec<f32>,

@@ -61,10 +61,9 @@ impl Team {
         &self.dropped
     }
 
-    /// The gradient of a batch that was checked.
-    async fn differentiate(&mut self, tokens: &[u32]) -> Result<Sums, EngineError> {
-        let trainer = self.host.trainer_mut();
-        let (window, count) = (tokens.len() / trainer.batch(), trainer.count());
+    /// The gradient of a batch that was checked, of which `count` tokens are learnt.
+    async fn differentiate(&mut self, tokens: &[u32], count: u64) -> Result<Sums, EngineError> {
+        let window = tokens.len() / self.host.trainer_mut().batch();
         let own = self.shares.of(0);
         let begun = self.begin(tokens, window, count);
 
@@ -145,9 +144,11 @@ impl Engine for Team {
         if self.helpers.is_empty() {
             return self.host.step(tokens, lr).await;
         }
-        self.host.trainer_mut().check(tokens, lr)?;
-        let sums = self.differentiate(tokens).await?;
-        let stats = self.host.trainer_mut().finish(sums, lr);
+        let trainer = self.host.trainer_mut();
+        trainer.check(tokens, lr)?;
+        let learnt = trainer.learnt(tokens);
+        let sums = self.differentiate(tokens, learnt).await?;
+        let stats = self.host.trainer_mut().finish(sums, learnt, lr);
         self.shares.balance();
         stats
     }
@@ -156,8 +157,10 @@ impl Engine for Team {
         if self.helpers.is_empty() {
             return self.host.rehearse(tokens).await;
         }
-        self.host.trainer_mut().check(tokens, 0.0)?;
-        let sums = self.differentiate(tokens).await?;
+        let trainer = self.host.trainer_mut();
+        trainer.check(tokens, 0.0)?;
+        let learnt = trainer.learnt(tokens);
+        let sums = self.differentiate(tokens, learnt).await?;
         self.host.trainer_mut().finish_nothing(sums);
         Ok(true)
     }

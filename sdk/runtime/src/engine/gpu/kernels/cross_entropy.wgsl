@@ -1,6 +1,6 @@
 // losses[r] = ln Σ_v exp(logits[r, v]) − logits[r, target], in nats, and in the place of the logits comes the
-// gradient share · (softmax − onehot(target)), 0 in the padding. logits [R, 4 · quads], of which the first V
-// columns count; targets and losses [R].
+// gradient share · (softmax − onehot(target)), 0 in the padding. Rows whose target is given and not learnt have no loss
+// and no gradient. logits [R, 4 · quads], of which the first V columns count; targets and losses [R].
 // CPU twin: `model::ops::cross_entropy`.
 //
 // One workgroup per row at a time. WG is a power of two.
@@ -14,13 +14,22 @@ struct Params {
     vocab: u32,
     // At least V / 4.
     quads: u32,
+}
+
+// The numbers of a step, of which this is the seventh: what one learnt token adds to the mean.
+struct Hyper {
+    optimiser: array<f32, 6>,
     share: f32,
 }
 
+// Set in a target that is given.
+const GIVEN = 0x80000000u;
+
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> targets: array<u32>;
-@group(0) @binding(2) var<storage, read_write> logits: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> losses: array<f32>;
+@group(0) @binding(2) var<storage, read> hyper: Hyper;
+@group(0) @binding(3) var<storage, read_write> logits: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> losses: array<f32>;
 
 const LOWEST = -3.4028234e38;
 
@@ -70,14 +79,16 @@ fn main(
             sum = Sum(top, sum.sum * exp(sum.top - top) + dot(added, vec4(1.0)));
         }
         sum = total(lane, sum);
-        let factor = params.share / sum.sum;
-        let expected = targets[row];
+        let expected = targets[row] & ~GIVEN;
+        let learnt = targets[row] < GIVEN;
+        let share = select(0.0, hyper.share, learnt);
+        let factor = share / sum.sum;
         for (var i = lane; i < params.quads; i += WG) {
             let x = logits[start + i];
-            var gradient = select(vec4(0.0), exp(x - sum.top) * factor, real(i));
+            var gradient = select(vec4(0.0), exp(x - sum.top) * factor, real(i) & vec4(learnt));
             if i == expected / 4u {
-                losses[row] = sum.top - x[expected % 4u] + log(sum.sum);
-                gradient[expected % 4u] -= params.share;
+                losses[row] = select(0.0, sum.top - x[expected % 4u] + log(sum.sum), learnt);
+                gradient[expected % 4u] -= share;
             }
             logits[start + i] = gradient;
         }

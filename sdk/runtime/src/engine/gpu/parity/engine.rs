@@ -8,6 +8,7 @@ use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
 use crate::model::{InnerSpec, ModelSpec, Preset, init, layout, reference_loss_and_grad};
+use crate::token;
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
 fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
@@ -21,7 +22,7 @@ fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
             code: Code::Int4,
             apply: ApplyPolicy::Keep { residue: true },
         },
-        data: DataSpec { token_bytes: 2, shards: Vec::new() },
+        data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 1,
     }
 }
@@ -64,6 +65,14 @@ async fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngi
     GpuEngine::new(gpu, &run_spec(model, inner), setup()).await
 }
 
+/// The same windows, of which runs of three tokens are given, and the whole first window if there are more.
+fn partly_given(model: &ModelSpec, windows: u32) -> Vec<u32> {
+    let window = model.context as usize + 1;
+    let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
+    let tokens = tokens(model, windows, 0).into_iter().enumerate();
+    tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
+}
+
 fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
     (0..windows * (model.context + 1)).map(|i| (i * i / 7 + i % 5 + seed * 11) % model.vocab).collect()
 }
@@ -92,15 +101,20 @@ fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> M
 
 /// Loss within 1e-5, the gradient of each tensor within 1e-4 of its norm.
 async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
+    agrees_on(gpu, model, batch, &tokens(&model, batch, 0)).await;
+    agrees_on(gpu, model, batch, &partly_given(&model, batch)).await;
+}
+
+async fn agrees_on(gpu: &Gpu, model: ModelSpec, batch: u32, tokens: &[u32]) {
     let inner = InnerSpec { batch, ..Preset::Tiny.inner() };
-    let (params, tokens) = (params(&model), tokens(&model, batch, 0));
+    let params = params(&model);
     let mut exact = vec![0.0; params.len()];
-    let expected = reference_loss_and_grad(&model, &params, &tokens, &mut exact).unwrap();
+    let expected = reference_loss_and_grad(&model, &params, tokens, &mut exact).unwrap();
     let mut engine = engine(gpu, model, inner).await.unwrap();
     // Twice: the second must not see anything of the first.
     for _ in 0..2 {
         engine.set_params(&params);
-        let stats = engine.step(&tokens, 1e-3).await.unwrap();
+        let stats = engine.step(tokens, 1e-3).await.unwrap();
         assert!(
             (f64::from(stats.loss) / expected - 1.0).abs() < 1e-5,
             "{model:?}: {stats:?}, not {expected}"
@@ -158,6 +172,30 @@ async fn follows_the_cpu_engine(gpus: &Gpus) {
         let error = distance(&engine.params().await.unwrap(), cpu.params());
         let moved = distance(&params, cpu.params());
         assert!(error < 1e-2 * moved, "parameters are {error} apart after moving {moved}");
+    })
+    .await;
+}
+
+/// A step in which nothing is learnt has no gradient, and says the loss of the one before.
+async fn nothing_learnt_is_no_division_by_zero(gpus: &Gpus) {
+    let model = spec(SHAPES[0].0);
+    let good = tokens(&model, 3, 0);
+    let nothing: Vec<u32> = good.iter().map(|token| token | token::GIVEN).collect();
+    gpus.each(async |gpu| {
+        let mut engine = engine(gpu, model, InnerSpec { batch: 3, ..Preset::Tiny.inner() }).await.unwrap();
+        engine.set_params(&params(&model));
+        assert_eq!(engine.step(&nothing, 1e-3).await.unwrap().loss, 0.0);
+        engine.settle().await.unwrap();
+        assert!(engine.grad().await.unwrap().iter().all(|&g| g == 0.0));
+        engine.step(&good, 1e-3).await.unwrap();
+        engine.settle().await.unwrap();
+        let before = engine.step(&nothing, 1e-3).await.unwrap();
+        engine.settle().await.unwrap();
+        let after = engine.step(&good, 1e-3).await.unwrap();
+        assert!(
+            before.loss > 1.0 && before.loss == after.loss && after.grad_norm == 0.0,
+            "{before:?} {after:?}"
+        );
     })
     .await;
 }
@@ -308,6 +346,7 @@ parity!(
     agrees_with_the_reference,
     agrees_in_small_bindings,
     follows_the_cpu_engine,
+    nothing_learnt_is_no_division_by_zero,
     the_same_steps_give_the_same_bits,
     refuses_bad_input_and_keeps_its_parameters_when_training_blows_up,
     a_profile_times_every_kernel,

@@ -3,6 +3,7 @@
 use super::super::{Gpu, kernels, params};
 use super::harness::{Gpus, close, exact, floats, noise, run, words};
 use crate::model::ops;
+use crate::token;
 
 const SHARE: f32 = 0.25;
 
@@ -20,14 +21,15 @@ async fn cross_entropy(
         let padding = std::iter::repeat_n(&f32::NAN, 4 * quads - vocab);
         row.iter().chain(padding).copied()
     });
-    let buffers = [targets.to_vec(), words(&padded.collect::<Vec<_>>()), vec![0; targets.len()]];
+    let hyper = words(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, SHARE, 0.0]);
+    let buffers = [targets.to_vec(), hyper, words(&padded.collect::<Vec<_>>()), vec![0; targets.len()]];
     let (rows, vocab, quads) = (targets.len() as u32, vocab as u32, quads as u32);
-    let call = kernels::CROSS_ENTROPY.with(params::CrossEntropy { rows, vocab, quads, share: SHARE });
+    let call = kernels::CROSS_ENTROPY.with(params::CrossEntropy { rows, vocab, quads });
     let found = run(gpu, call, &[("WG", wg)], &buffers, [groups, 1, 1]).await;
     [floats(&found[0]), floats(&found[1])]
 }
 
-/// Within 1e-6 of the larger of 1 and the value, for logits near and far, all high and all low.
+/// Within 1e-6 of the larger of 1 and the value, for learnt and given targets, and logits near and far, all high and all low.
 async fn cross_entropy_agrees(gpus: &Gpus) {
     for (rows, vocab, quads, groups, wg) in [
         (1, 2, 1, 1, 1),
@@ -38,8 +40,10 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
     ] {
         for (size, shift) in [(3.0, 0.0), (1e4, 0.0), (1.0, 1e4), (1.0, -1e4)] {
             let logits: Vec<f32> = noise(rows * vocab, size).iter().map(|x| x + shift).collect();
-            let targets: Vec<u32> =
-                (0..rows).map(|row| (row * 5 + vocab - 1) as u32 % vocab as u32).collect();
+            // Every third is given, so that its row is 0.
+            let given = |row: usize| if row % 3 == 1 { token::GIVEN } else { 0 };
+            let target = |row: usize| (row * 5 + vocab - 1) as u32 % vocab as u32 | given(row);
+            let targets: Vec<u32> = (0..rows).map(target).collect();
             let rows = || logits.chunks(vocab).zip(&targets);
             let each = rows().map(|(row, &target)| ops::cross_entropy(&exact(row), &[target], vocab));
             let (losses, gradients): (Vec<f64>, Vec<Vec<f64>>) = each.unzip();

@@ -1,0 +1,41 @@
+//! Tokens of windows: which one, and whether it is learnt.
+//!
+//! Most texts are learnt whole. Where a model is to learn answers and not the questions, the tokens of questions are
+//! *given*: they are read as all others are, and nobody is asked to predict them. A given token is its id with
+//! [`GIVEN`] set, wherever windows are: no vocabulary is so large, so that windows without it are what they always were.
+
+/// Set in a token that is given and not learnt.
+pub const GIVEN: u32 = 1 << 31;
+
+/// Which token it is, given or not.
+#[must_use]
+pub const fn id(token: u32) -> u32 {
+    token & !GIVEN
+}
+
+/// Whether it is learnt, and not given.
+#[must_use]
+pub const fn is_learnt(token: u32) -> bool {
+    token & GIVEN == 0
+}
+
+/// How many tokens of windows of `context + 1`, `[n, context + 1]`, are to be predicted: all that are learnt but the
+/// first of each window, which nothing comes before.
+#[must_use]
+pub fn learnt(tokens: &[u32], context: usize) -> u64 {
+    let targets = tokens.chunks(context + 1).flat_map(|window| window.get(1..).unwrap_or_default());
+    targets.filter(|&&token| is_learnt(token)).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_of_a_window_is_no_target() {
+        assert_eq!(learnt(&[1, 2, 3, 4, 5, 6], 2), 4);
+        assert_eq!(learnt(&[1, 2 | GIVEN, 3, 4 | GIVEN, 5 | GIVEN, 6 | GIVEN], 2), 1);
+        assert_eq!(learnt(&[], 2), 0);
+        assert_eq!((id(7 | GIVEN), id(7), is_learnt(7), is_learnt(7 | GIVEN)), (7, 7, true, false));
+    }
+}

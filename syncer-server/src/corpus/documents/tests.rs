@@ -1,0 +1,205 @@
+//! Lines, templates and tokens.
+
+use archipelago_core::token::{self, GIVEN};
+
+use super::*;
+
+/// As many models have it, with blocks that begin and end lines.
+const CHATML: &str = "{%- for message in messages %}
+    {{- '<|' + message['role'] + '|>' + message['content'] | trim + '<|end|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>' }}
+{%- endif %}
+";
+
+fn chat(template: &str) -> Chat {
+    let tokens = [("eos_token".to_owned(), "<|end|>".to_owned())].into();
+    Chat { template: Some(template.to_owned()), tokens }
+}
+
+fn lines(text: &str) -> Vec<Lines> {
+    vec![Lines { path: "chats.jsonl".into(), text: text.to_owned() }]
+}
+
+/// The first of the documents on these lines.
+fn first(text: &str, template: &str) -> Document {
+    read(&lines(text), &chat(template)).unwrap().remove(0)
+}
+
+/// What of a document is learnt.
+fn learnt(document: &Document) -> Vec<&str> {
+    document.learnt.iter().map(|span| &document.text[span.clone()]).collect()
+}
+
+const TALK: &str = r#"{"messages": [{"role": "user", "content": " Who? "}, {"role": "assistant", "content": "I."}, {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]}"#;
+const OTHER: &str = r#"{"text": "more"}"#;
+
+#[test]
+fn a_line_is_one_of_three_forms() {
+    let read = |text: &str| read(&lines(text), &Chat::default()).unwrap();
+    let found = read(
+        "{\"text\": \"all\"}\n\n{\"id\": 7, \"prompt\": \"Q: é? \", \"completion\": \"A: ü\", \"text\": 3}\n",
+    );
+    assert_eq!(found.len(), 2);
+    assert_eq!(found.iter().map(learnt).collect::<Vec<_>>(), [["all"], ["A: ü"]]);
+    assert_eq!((&*found[1].text, found[1].end), ("Q: é? A: ü", End::Learnt));
+}
+
+#[test]
+fn the_assistants_turns_are_learnt() {
+    let found = first(&[TALK, OTHER].join("\n"), CHATML);
+    assert_eq!(
+        found.text,
+        "<|user|>Who?<|end|><|assistant|>I.<|end|><|user|>Why?<|end|><|assistant|>So.<|end|>"
+    );
+    assert_eq!(learnt(&found), ["I.<|end|>", "So.<|end|>"]);
+}
+
+/// Marks say what counts, also where nothing else could tell, and leave no trace.
+#[test]
+fn marks_of_the_template_count() {
+    let marked = "{% for m in messages %}\n{% if m.role == 'assistant' %}\n<{%- generation -%}\n {{ m.content }}!\n \
+                  {%- endgeneration %}>{% else %}({{ m.content.strip() }}{{ eos_token }}){% endif %}\n{% endfor %}";
+    let found = first(&[TALK, OTHER].join("\n"), marked);
+    assert_eq!(found.text, "(Who?<|end|>)<I.!>(Why?<|end|>)<So.!>");
+    assert_eq!(learnt(&found), ["I.!", "So.!"]);
+    let inside = "{% generation %}{% generation %}x{% endgeneration %}{% endgeneration %}";
+    let error = read(&lines(&[TALK, OTHER].join("\n")), &chat(inside)).unwrap_err().to_string();
+    assert!(error.contains("inside of another"), "{error}");
+}
+
+/// One sentence each, which names the file and the line.
+#[test]
+fn what_is_no_document_is_told_by_its_line() {
+    let check = |line: &str, template: Option<&str>, why: &str| {
+        let chat = Chat { template: template.map(str::to_owned), ..Chat::default() };
+        let error = read(&lines(&[OTHER, line, OTHER].join("\n")), &chat).unwrap_err();
+        let said = error.to_string();
+        assert_eq!(error.exit_code(), 22, "{said}");
+        assert!(said.starts_with("line 2 of chats.jsonl: ") && said.contains(why), "{said}");
+        assert!(!said.contains('\n'), "{said}");
+    };
+    check("{\"text\": \"a", None, "it is no JSON (EOF while parsing a string, near character 11)");
+    check("[1]", None, "no JSON object");
+    check("{}", None, "it has no \"text\"");
+    check(r#"{"text": 3}"#, None, "\"text\" is no text");
+    check(r#"{"text": ""}"#, None, "is empty");
+    check(r#"{"prompt": "a"}"#, None, "it has no \"completion\"");
+    check(r#"{"completion": "a"}"#, None, "it has no \"prompt\"");
+    check(r#"{"messages": 1}"#, None, "\"messages\" is no list");
+    check(r#"{"messages": [1]}"#, None, "message 1 is no JSON object");
+    check(r#"{"messages": [{"role": "user"}]}"#, None, "message 1: it has no \"content\"");
+    let asks = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    check(asks, Some(CHATML), "no message is the assistant's");
+    check(TALK, None, "the model has no chat template: give --chat-template");
+    check(TALK, Some("{% for %}"), "the chat template cannot be used");
+    check(TALK, Some("a\n{{ raise_exception('no system') }}"), "no system (line 2 of the template)");
+    check(TALK, Some("{{ messages | length }}"), "otherwise than in the whole conversation");
+    check(
+        TALK,
+        Some("{% for a in range(9999) %}{% for b in range(9999) %}.{% endfor %}{% endfor %}"),
+        "fuel",
+    );
+    check(TALK, Some("{% generation %}{% endgeneration %}"), "nothing that the assistant says");
+    let marks = r#"{"messages": [{"role": "assistant", "content": "a\ufdd0"}]}"#;
+    check(marks, Some(CHATML), "U+FDD0");
+    let many =
+        format!(r#"{{"messages": [{}]}}"#, vec![r#"{"role": "assistant", "content": "a"}"#; 1_001].join(","));
+    check(&many, Some(CHATML), "it has 1001 messages, at most 1000 are read");
+
+    let one = read(&lines(OTHER), &Chat::default()).unwrap_err();
+    assert_eq!((one.exit_code(), one.to_string().contains("has 1 documents")), (7, true), "{one}");
+}
+
+/// A tokenizer with one merge across words, which blanks are cut off of, and a token that ends texts.
+fn vocabulary() -> Vocabulary {
+    let mut json: serde_json::Value = serde_json::from_str(&Vocabulary::Bytes.to_json()).unwrap();
+    json["model"]["vocab"]["?A"] = 256.into();
+    json["model"]["merges"] = serde_json::json!([["?", "A"]]);
+    json["added_tokens"] = serde_json::json!([{"id": 257, "content": "<|end|>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true}]);
+    json["post_processor"] = json["pre_tokenizer"].clone();
+    Vocabulary::from_json(json.to_string().as_bytes()).unwrap()
+}
+
+fn shown(tokens: &[u32]) -> String {
+    let shown = |&token: &u32| {
+        let text = match token::id(token) {
+            257 => "$".to_owned(),
+            id => vocabulary().decode(&[id]),
+        };
+        if token::is_learnt(token) { text } else { text.chars().map(|c| format!("{c}\u{332}")).collect() }
+    };
+    tokens.iter().map(shown).collect()
+}
+
+/// Tokens that are learnt in part are learnt; blanks belong where they stand; each document has its end.
+#[test]
+fn tokens_are_learnt_where_their_text_is() {
+    let vocabulary = vocabulary();
+    let ends = Ends::new(&vocabulary, vocabulary.token("<|end|>")).unwrap();
+    let tokens = |text: &str| {
+        let documents = read(&lines(&[text, OTHER].join("\n")), &chat(CHATML)).unwrap();
+        shown(&tokens::all(&documents, &vocabulary, &ends).unwrap()[0])
+    };
+    assert_eq!(tokens(r#"{"text": "a  b"}"#), "a  b$");
+    assert_eq!(tokens(r#"{"prompt": "Q? ", "completion": "A "}"#), "Q\u{332}?\u{332} \u{332}A $");
+    assert_eq!(tokens(r#"{"prompt": "Q ", "completion": "  A"}"#), "Q\u{332} \u{332}  A$");
+    assert_eq!(tokens(r#"{"prompt": "Q?", "completion": "AB"}"#), "Q\u{332}?AB$");
+    assert_eq!(tokens(r#"{"prompt": "Q", "completion": ""}"#), "Q\u{332}$");
+    // The template has written its own end, which is not there twice.
+    let asked = "<|user|>Q".chars().map(|c| format!("{c}\u{332}")).collect::<String>();
+    let answers = "<|assistant|>".chars().map(|c| format!("{c}\u{332}")).collect::<String>();
+    assert_eq!(
+        tokens(r#"{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]}"#),
+        format!("{asked}$\u{332}{answers}A$")
+    );
+}
+
+#[test]
+fn a_model_without_an_end_ends_its_documents_with_lines() {
+    let ends = Ends::new(&Vocabulary::Bytes, None).unwrap();
+    let documents = read(&lines(&[OTHER, OTHER].join("\n")), &Chat::default()).unwrap();
+    let found = cut(&documents, &Vocabulary::Bytes, &ends, 0.5, 1).unwrap();
+    assert_eq!(
+        (&*found.train, &*found.held_out),
+        (&b"more\n".map(u32::from)[..], &b"more\n".map(u32::from)[..])
+    );
+}
+
+#[test]
+fn whole_documents_are_held_out() {
+    let text: String =
+        (0..100).map(|i| format!("{{\"prompt\": \"{i}=\", \"completion\": \"{}\"}}\n", i * i)).collect();
+    let documents = read(&lines(&text), &Chat::default()).unwrap();
+    let vocabulary = vocabulary();
+    let ends = Ends::new(&vocabulary, Some(257)).unwrap();
+    let cut = |ratio, seed| cut(&documents, &vocabulary, &ends, ratio, seed).unwrap();
+    let found = cut(0.2, 1);
+    let texts = |tokens: &[u32]| {
+        let parts = tokens.split(|&token| token == 257).map(<[u32]>::to_vec);
+        let text = |tokens: Vec<u32>| {
+            vocabulary.decode(&tokens.iter().map(|&token| token::id(token)).collect::<Vec<_>>())
+        };
+        parts.map(text).filter(|text| !text.is_empty()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (train, held_out) = (texts(&found.train), texts(&found.held_out));
+    assert_eq!((train.len(), held_out.len()), (80, 20));
+    assert!(train.is_disjoint(&held_out));
+    assert!(found.held_out == cut(0.2, 1).held_out && found.held_out != cut(0.2, 2).held_out);
+    // A digit is a token, and so is the end, which has no text.
+    let learnt = found.held_out.iter().filter(|&&token| token & GIVEN == 0).count() as f64;
+    assert!((found.bytes_per_token - (learnt - 20.0) / learnt).abs() < 1e-9);
+    // There is something on both sides, whatever the share.
+    assert_eq!(texts(&cut(0.001, 1).held_out).len(), 1);
+    assert_eq!(texts(&cut(0.999, 1).train).len(), 1);
+}
+
+#[test]
+fn the_same_lines_written_otherwise_are_another_text() {
+    let hash = |text: &str, template: &str| hash(&lines(text), &chat(template));
+    assert_eq!(hash(TALK, CHATML), hash(TALK, CHATML));
+    assert_ne!(hash(TALK, CHATML), hash(OTHER, CHATML));
+    assert_ne!(hash(TALK, CHATML), hash(TALK, "{{ messages }}"));
+}

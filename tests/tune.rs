@@ -1,0 +1,107 @@
+//! Fine-tuning, as `docs/owner.md` tells it: a model of ours, conversations in lines of JSON, and learners that are
+//! processes.
+#![cfg(unix)]
+
+use std::fs;
+use std::path::Path;
+
+use archipelago_core::rng::Rng;
+use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
+use archipelago_tests::verbs::run;
+use serde_json::{Value, json};
+
+/// Turns that begin and end as those of most models do.
+const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}\
+                        {% if add_generation_prompt %}[assistant]{% endif %}";
+
+/// What is asked is noise, which nothing could learn to predict; what is answered follows from its first letter.
+fn chats(count: usize) -> String {
+    let mut rng = Rng::new(1);
+    let mut letter = || char::from(b'a' + rng.below(26) as u8);
+    let mut lines = String::new();
+    for _ in 0..count {
+        let asked: String = (0..40).map(|_| letter()).collect();
+        let answer =
+            if asked.starts_with(|c| c < 'n') { "the keeper keeps the lamp" } else { "the tide leaves" };
+        let line = json!({"messages": [
+            {"role": "user", "content": asked}, {"role": "assistant", "content": answer},
+        ]});
+        lines.push_str(&format!("{line}\n"));
+    }
+    lines
+}
+
+/// A model of ours that was trained on other text, as a folder.
+fn pretrained(folder: &Path) {
+    let small = ["--preset", "tiny", "--corpus-bytes", "512KiB", "--sync-every", "8", "--fragments", "4"];
+    let mut syncer = SyncerProcess::start(&small);
+    let mut learner = syncer.learner("first");
+    syncer.wait_until("it has learnt something", |status| number(status, "tokensMerged") >= 50_000.0);
+    assert!(learner.interrupt().0.success());
+    syncer.interrupt();
+    export(&syncer.folder(), folder);
+    fs::write(folder.join("chat_template.jinja"), TEMPLATE).unwrap();
+}
+
+fn export(run_folder: &Path, out: &Path) {
+    let said =
+        run(&["export".as_ref(), "--out".as_ref(), out.as_ref(), "--dir".as_ref(), run_folder.as_ref()]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+/// Goal: two learners fine-tune a model of ours on answers. The held-out loss falls to where the noise of the questions
+/// would never let it come. A line that is none is named, harms nothing, and the run goes on without it; what is taken
+/// home writes conversations as before.
+#[test]
+fn two_learners_learn_to_answer() {
+    let _machine = whole_machine();
+    let place = tempfile::tempdir().unwrap();
+    let (model, data) = (place.path().join("model"), place.path().join("chats.jsonl"));
+    pretrained(&model);
+    let lines = chats(2_000);
+    fs::write(&data, &lines).unwrap();
+
+    let (init, text) = (model.to_str().unwrap(), data.to_str().unwrap());
+    let flags = ["--preset", "tiny", "--init", init, "--data", text, "--total-tokens", "2000000"];
+    let often = ["--sync-every", "8", "--fragments", "4", "--snapshot-every", "1s", "--eval-every", "1s"];
+    let mut syncer = SyncerProcess::start(&[&flags[..], &often[..], &["--held-out", "0.1"]].concat());
+    let mut learners = [syncer.learner("anne"), syncer.learner("bert")];
+    // Letters drawn from 26 have 3.26 nats each; a loss of which they were half could not be below 1.6.
+    let status = syncer.wait_until("both are merged and answers are learnt", |status| {
+        let both = ["anne", "bert"].iter().all(|name| of_learner(status, name, "tokensMerged") > 0.0);
+        both && number(status, "valLossLast") < 0.3
+    });
+    assert!(number(&status, "valLossFirst") > 1.5, "{status:#}");
+    assert!(syncer.get("/v1/series").unwrap().contains("[user]"), "the samples answer a question");
+    for learner in &mut learners {
+        assert!(learner.interrupt().0.success());
+    }
+    let before = syncer.interrupt();
+
+    fs::write(&data, lines.replacen("\"role\":\"user\"", "\"role\":7", 3)).unwrap();
+    let said = syncer.refused(22);
+    assert!(
+        said.contains("line 1 of") && said.contains("chats.jsonl: message 1: \"role\" is no text"),
+        "{said}"
+    );
+    fs::write(&data, &lines).unwrap();
+    // The folder has it all: model, template and tokenizer.
+    fs::remove_dir_all(&model).unwrap();
+    syncer.restart_with(&["--data", text]);
+    let after = syncer.wait_until("it is back", |status| number(status, "tokensMerged") > 0.0);
+    assert!(
+        after["run"] == before["run"] && number(&after, "tokensMerged") >= number(&before, "tokensMerged")
+    );
+    let mut anne = syncer.learner("anne");
+    let merged = number(&after, "tokensMerged");
+    syncer.wait_until("it goes on", |status| number(status, "tokensMerged") > merged);
+    assert!(anne.interrupt().0.success());
+    syncer.interrupt();
+    assert!(syncer.replay()["merges"].as_u64().is_some_and(|merges| merges > 0));
+
+    let out = place.path().join("out");
+    export(&syncer.folder(), &out);
+    let config: Value =
+        serde_json::from_slice(&fs::read(out.join("tokenizer_config.json")).unwrap()).unwrap();
+    assert_eq!(config["chat_template"], TEMPLATE);
+}
