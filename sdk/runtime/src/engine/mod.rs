@@ -32,9 +32,9 @@ pub use options::EngineOptions;
 pub use redo::{Windows, redo};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
-pub use rehearsal::Rehearsal;
 #[cfg(feature = "platform")]
 pub use rehearsal::batch_like_any;
+pub use rehearsal::{Outlook, Rehearsal};
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};
 
