@@ -185,7 +185,7 @@ pub(crate) struct OutputArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) compute: ComputeArgs,
-    /// The model: tiny, small, medium or base
+    /// The model: tiny, small, medium, base, llama-135m or llama-360m
     #[arg(long, value_name = "NAME", default_value = "small")]
     pub(crate) preset: Preset,
     /// How long to measure, after one step to warm up

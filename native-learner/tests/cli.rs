@@ -66,6 +66,12 @@ fn auto_takes_the_cpu_and_says_why() {
         (&doctor["well"], &doctor["asked"], &doctor["engine"]),
         (&true.into(), &"auto".into(), &"cpu".into())
     );
+    let models = doctor["models"].as_array().unwrap();
+    let named: Vec<&Value> = models.iter().map(|model| &model["preset"]).collect();
+    assert_eq!(named, ["tiny", "small", "medium", "base", "llama-135m", "llama-360m"]);
+    let speeds: Vec<f64> = models.iter().map(|model| number(model, "tokens_per_s")).collect();
+    assert!(speeds.is_sorted_by(|faster, slower| faster > slower && *slower > 0.0), "{speeds:?}");
+    assert!(models[0]["unfit"].is_null(), "{models:?}");
 }
 
 #[test]

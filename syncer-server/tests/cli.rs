@@ -54,7 +54,7 @@ fn bad_input_has_a_sentence_and_a_code() {
     check(5, &["--data", &empty], "is empty");
     check(6, &["--data", &binary], "is not UTF-8 text (byte 4");
     check(7, &["--data", &short], "needs at least");
-    check(8, &["--preset", "huge"], "choose tiny, small, medium or base");
+    check(8, &["--preset", "huge"], "choose tiny, small, medium, base, llama-135m or llama-360m");
     check(9, &["--tokenizer", &empty], "tokenizer");
     check(3, &["--licence", "two words"], "--licence \"two words\" is no name of a licence");
     check(3, &["--context", "100000"], "--context 100000");

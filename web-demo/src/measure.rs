@@ -1,7 +1,7 @@
 //! How fast this browser trains.
 
-use archipelago_core::model::{Preset, flops_per_token, layout};
-use archipelago_runtime::engine::{Engine, EngineError, EngineKind, Rehearsal};
+use archipelago_core::model::Preset;
+use archipelago_runtime::engine::{Engine, EngineError, EngineKind, Outlook, Rehearsal};
 use archipelago_runtime::platform::{Clock, yield_now};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -57,19 +57,15 @@ async fn train(options: &MeasureOptions, team: Team) -> Result<Measured, Failure
     })
 }
 
-/// Copies of the parameters that training holds: θ, gradient, two moments, Θ̂ and what was reported.
-const COPIES: u64 = 6;
-
 /// What each preset would come to, if `measured` does `tokens_per_s`.
 fn presets(measured: Preset, tokens_per_s: f64) -> Result<Vec<PresetFacts>, EngineError> {
-    let flops = |preset: Preset| flops_per_token(&Rehearsal::new(preset).spec.model);
-    let flops_per_s = tokens_per_s * flops(measured)? as f64;
-    let facts = |preset: Preset| {
-        let params = layout(&Rehearsal::new(preset).spec.model)?.len() as u64;
-        let (name, state_bytes) = (preset.name(), COPIES * 4 * params);
-        Ok(PresetFacts { name, params, state_bytes, tokens_per_s: flops_per_s / flops(preset)? as f64 })
+    let facts = |Outlook { preset, params, state_bytes, tokens_per_s }| PresetFacts {
+        name: preset.name(),
+        params,
+        state_bytes,
+        tokens_per_s,
     };
-    Preset::ALL.into_iter().map(facts).collect()
+    Ok(Outlook::of_all(measured, tokens_per_s)?.into_iter().map(facts).collect())
 }
 
 fn memory_bytes() -> u64 {

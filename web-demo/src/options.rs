@@ -42,7 +42,7 @@ pub struct MeasureOptions {
     pub engine: String,
     /// Workers that help a CPU engine, at most; 0 for none.
     pub helpers: u32,
-    /// Name of a preset: "tiny", "small", "medium" or "base".
+    /// Name of a preset: "tiny", "small", "medium", "base", "llama-135m" or "llama-360m".
     pub preset: String,
     /// How long to train after the first step, in milliseconds.
     pub train_ms: u64,

@@ -144,7 +144,7 @@ test("what this browser has and does is told", async () => {
   assert.ok(measured.tokensPerS > 0 && measured.steps > 0 && measured.loss > 0, JSON.stringify(measured));
   assert.deepEqual(
     measured.presets.map(({ name }) => name),
-    ["tiny", "small", "medium", "base"],
+    ["tiny", "small", "medium", "base", "llama-135m", "llama-360m"],
   );
   const given_up = await page.evaluate(() => {
     const controller = new AbortController();

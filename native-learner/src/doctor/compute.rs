@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use archipelago_core::model::Preset;
 use archipelago_runtime::engine::gpu::{AdapterFacts, Choice, Form, Trial, adapters};
-use archipelago_runtime::engine::{AnyEngine, Engine, Rehearsal};
+use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
 use archipelago_runtime::platform::Clock;
 use serde_json::{Value, json};
 
@@ -12,8 +12,12 @@ use super::Finding;
 use crate::cli::ComputeArgs;
 use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
+use crate::show::short;
 
-/// Looks at every adapter, and takes a step with the engine that `args` ask for. What was found, for people
+/// Training of so long says how fast it is.
+const TRAIN_US: u64 = 500_000;
+
+/// Looks at every adapter, and takes steps with the engine that `args` ask for. What was found, for people
 /// and for programs.
 pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     let adapters = adapters().await;
@@ -26,13 +30,17 @@ pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
         "asked": args.engine.name(), "adapters": adapters.iter().map(figures_of).collect::<Vec<_>>(),
     });
     match train(args).await {
-        Ok((engine, mut compute, trials)) => {
+        Ok(Trained { engine, mut compute, trials, outlooks }) => {
             figures["engine"] = json!(engine.kind().name());
             figures["device"] = json!(engine.describe());
             figures["matmul"] = json!(trials);
             let mut text = vec![format!("--engine {} trains with {}", args.engine, engine.describe())];
             text.extend(compute.take_notes());
             findings.push(Finding::well("compute", text.join("; ")));
+            let models: Vec<Model> =
+                outlooks.into_iter().map(|outlook| Model::of(&compute, outlook)).collect();
+            figures["models"] = models.iter().map(Model::figures).collect();
+            findings.push(Finding::well("models", told(&models)));
             let chosen = compute.builder.tunings().last().filter(|_| !trials.is_empty());
             findings.extend(chosen.into_iter().flat_map(|tuning| matmul(&tuning.choice, &trials)));
         }
@@ -41,15 +49,69 @@ pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
     (findings, figures)
 }
 
-/// One step of a small model.
-async fn train(args: &ComputeArgs) -> Result<(AnyEngine, Compute, Vec<Trial>), Failure> {
-    let Rehearsal { spec, tokens } = Rehearsal::new(Preset::Small);
+/// What training a small model showed.
+struct Trained {
+    engine: AnyEngine,
+    compute: Compute,
+    trials: Vec<Trial>,
+    outlooks: Vec<Outlook>,
+}
+
+/// Trains a small model for a moment.
+async fn train(args: &ComputeArgs) -> Result<Trained, Failure> {
+    let measured = Preset::Small;
+    let rehearsal = Rehearsal::new(measured);
+    let Rehearsal { spec, tokens } = &rehearsal;
     let failed = |error| Failure::new(Exit::Unwell, error);
-    let mut compute = Compute::open(args, Clock::start()).await?;
-    let mut engine = compute.build(&spec, None).await.map_err(failed)?;
-    engine.step(&tokens, spec.inner.lr_max).await.map_err(failed)?;
-    let trials = compute.trials(&spec).await.map_err(failed)?;
-    Ok((engine, compute, trials))
+    let clock = Clock::start();
+    let mut compute = Compute::open(args, clock).await?;
+    let mut engine = compute.build(spec, None).await.map_err(failed)?;
+    rehearsal.load(&mut engine).map_err(failed)?;
+    engine.step(tokens, spec.inner.lr_max).await.map_err(failed)?;
+    engine.settle().await.map_err(failed)?;
+    let (start_us, mut trained) = (clock.now_us(), 0);
+    while clock.now_us() - start_us < TRAIN_US {
+        trained += engine.step(tokens, spec.inner.lr_max).await.map_err(failed)?.tokens;
+    }
+    engine.settle().await.map_err(failed)?;
+    let tokens_per_s = trained as f64 * 1e6 / (clock.now_us() - start_us) as f64;
+    let outlooks = Outlook::of_all(measured, tokens_per_s).map_err(failed)?;
+    let trials = compute.trials(spec).await.map_err(failed)?;
+    Ok(Trained { engine, compute, trials, outlooks })
+}
+
+/// What a preset comes to on this machine.
+struct Model {
+    outlook: Outlook,
+    /// Why it has no room.
+    unfit: Option<String>,
+}
+
+impl Model {
+    fn of(compute: &Compute, outlook: Outlook) -> Self {
+        let unfit = compute.builder.has_room(&Rehearsal::new(outlook.preset).spec).err();
+        Self { outlook, unfit: unfit.map(|error| error.to_string()) }
+    }
+
+    fn figures(&self) -> Value {
+        let Outlook { preset, params, state_bytes, tokens_per_s } = self.outlook;
+        json!({
+            "preset": preset.name(), "params": params, "state_bytes": state_bytes,
+            "tokens_per_s": tokens_per_s, "unfit": self.unfit,
+        })
+    }
+}
+
+/// Which presets have room here, and how fast each is about.
+fn told(models: &[Model]) -> String {
+    let name = |model: &Model| model.outlook.preset.name();
+    let fast = |model: &Model| format!("{} about {}", name(model), short(model.outlook.tokens_per_s));
+    let fit: Vec<String> = models.iter().filter(|model| model.unfit.is_none()).map(fast).collect();
+    let mut told = vec![format!("tokens a second, reckoned from what small does: {}", fit.join(", "))];
+    told.extend(models.iter().filter_map(|model| {
+        model.unfit.as_ref().map(|reason| format!("{} has no room: {reason}", name(model)))
+    }));
+    told.join("; ")
 }
 
 fn describe(facts: &AdapterFacts) -> String {

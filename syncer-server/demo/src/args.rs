@@ -12,7 +12,7 @@ pub struct Args {
     /// Learners on this machine, each a process; they share the cores [default: 2, with --classroom 0].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     learners: Option<u32>,
-    /// Size of the model: tiny, small, medium or base [default: small, with --classroom tiny].
+    /// Size of the model: tiny, small, medium, base, llama-135m or llama-360m [default: small, with --classroom tiny].
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// For a class: listens to the network, asks for an invite, and shows a code that phones open; the class trains.

@@ -66,7 +66,8 @@ pub struct ServeConfig {
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Data")]
     pub held_out: f64,
 
-    /// Model preset: tiny (0.1 M), small (0.9 M), medium (10 M) or base (124 M)
+    /// Model preset: tiny (0.1 M), small (0.9 M), medium (10 M), base (124 M), or the shape of SmolLM2: llama-135m and
+    /// llama-360m
     #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,
     /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama; of the preset, batch and rates

@@ -173,7 +173,7 @@ export type RawMeasure = {
   engine: string,
   /** Workers that help a CPU engine, at most; 0 for none. */
   helpers: number,
-  /** Name of a preset: "tiny", "small", "medium" or "base". */
+  /** Name of a preset: "tiny", "small", "medium", "base", "llama-135m" or "llama-360m". */
   preset: string,
   /** How long to train after the first step, in milliseconds. */
   trainMs: number,

@@ -49,7 +49,7 @@ export interface JoinOptions extends Sources {
 export interface MeasureOptions extends Sources {
   /** Which engine; it must be there. */
   readonly engine: "gpu" | "cpu";
-  /** "tiny", "small", "medium" or "base". */
+  /** "tiny", "small", "medium", "base", "llama-135m" or "llama-360m". */
   readonly preset: string;
   /** Workers that a CPU engine trains with, 1 or more; by default as many as there are cores, less one where there are many. */
   readonly workers?: number;

@@ -30,7 +30,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its tokens, `[context + 1]`, given ones marked as in [`crate::token`], out of the bytes of its shard of `run`; `None` if there is no such window in them.
+    /// Its tokens, `[context + 1]`, given ones marked as in [`crate::token`], out of the bytes of its shard of `run`;
+    /// `None` if there is no such window in them.
     #[must_use]
     pub fn tokens(self, run: &RunSpec, shard: &[u8]) -> Option<Vec<u32>> {
         let spec = run.data.shards.get(self.shard as usize)?;

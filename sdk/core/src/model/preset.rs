@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::data::BYTE_VOCAB;
 use crate::wire::{InnerSpec, ModelSpec};
 
 /// A named size of model, with an inner optimisation that suits it.
@@ -16,11 +17,16 @@ pub enum Preset {
     Medium,
     /// About 124 M parameters with a vocabulary of 50 k: 12 layers of 768, context 512.
     Base,
+    /// The shape of SmolLM2-135M: 134.5 M parameters with its vocabulary of 49,152; 30 layers of 576, context 512.
+    Llama135m,
+    /// The shape of SmolLM2-360M: 361.8 M parameters with its vocabulary of 49,152; 32 layers of 960, context 512.
+    Llama360m,
 }
 
 impl Preset {
     /// All presets, smallest first.
-    pub const ALL: [Self; 4] = [Self::Tiny, Self::Small, Self::Medium, Self::Base];
+    pub const ALL: [Self; 6] =
+        [Self::Tiny, Self::Small, Self::Medium, Self::Base, Self::Llama135m, Self::Llama360m];
 
     /// The name by which it is asked for.
     #[must_use]
@@ -30,28 +36,43 @@ impl Preset {
             Self::Small => "small",
             Self::Medium => "medium",
             Self::Base => "base",
+            Self::Llama135m => "llama-135m",
+            Self::Llama360m => "llama-360m",
+        }
+    }
+
+    /// How many tokens there are in the vocabulary that its size is told by.
+    #[must_use]
+    pub fn vocab(self) -> u32 {
+        match self {
+            Self::Tiny | Self::Small | Self::Medium => BYTE_VOCAB,
+            Self::Base => 50_257,
+            Self::Llama135m | Self::Llama360m => 49_152,
         }
     }
 
     /// The shape, for a vocabulary of `vocab` tokens.
     #[must_use]
     pub fn model(self, vocab: u32) -> ModelSpec {
-        let (layers, d_model, heads, context) = match self {
-            Self::Tiny => (2, 64, 4, 64),
-            Self::Small => (4, 128, 4, 128),
-            Self::Medium => (6, 384, 6, 256),
-            Self::Base => (12, 768, 12, 512),
+        let (layers, d_model, heads, kv_heads, context) = match self {
+            Self::Tiny => (2, 64, 4, 4, 64),
+            Self::Small => (4, 128, 4, 4, 128),
+            Self::Medium => (6, 384, 6, 6, 256),
+            Self::Base => (12, 768, 12, 12, 512),
+            Self::Llama135m => (30, 576, 9, 3, 512),
+            Self::Llama360m => (32, 960, 15, 5, 512),
         };
+        let is_own = !matches!(self, Self::Llama135m | Self::Llama360m);
         ModelSpec {
             vocab,
             d_model,
             layers,
             heads,
-            kv_heads: heads,
-            // SwiGLU has three matrices; 8/3 of the width gives the usual parameter count.
+            kv_heads,
+            // SwiGLU has three matrices; 8/3 of the width gives the usual parameter count, and exactly that is theirs.
             d_ff: (8 * d_model / 3).next_multiple_of(8),
             context,
-            rope_theta: 10_000.0,
+            rope_theta: if is_own { 10_000.0 } else { 100_000.0 },
             norm_eps: 1e-5,
             untied_head: false,
         }
@@ -65,6 +86,8 @@ impl Preset {
             Self::Small => (3e-3, 10_000_000),
             Self::Medium => (1e-3, 200_000_000),
             Self::Base => (6e-4, 2_500_000_000),
+            Self::Llama135m => (6e-4, 2_700_000_000),
+            Self::Llama360m => (4e-4, 7_200_000_000),
         };
         InnerSpec {
             batch: 8,
@@ -99,7 +122,7 @@ impl FromStr for Preset {
 
 /// A preset that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no preset {name:?}; choose tiny, small, medium or base")]
+#[error("there is no preset {name:?}; choose tiny, small, medium, base, llama-135m or llama-360m")]
 pub struct UnknownPreset {
     /// What was asked for.
     pub name: String,
@@ -117,6 +140,9 @@ mod tests {
         assert_eq!(params(Preset::Small, 256), 824_448);
         assert_eq!(params(Preset::Medium, 256), 10_720_128);
         assert_eq!(params(Preset::Base, 50_257), 123_551_232);
+        // As their authors count them.
+        assert_eq!(params(Preset::Llama135m, 49_152), 134_515_008);
+        assert_eq!(params(Preset::Llama360m, 49_152), 361_821_120);
     }
 
     #[test]

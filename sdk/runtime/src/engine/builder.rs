@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::backend::{GpuBackend, Setup};
-use super::gpu::{ChoiceError, Gpu, GpuError, Trial, Tuning};
+use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, Trial, Tuning};
 use super::registry::AnyBackend;
 use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState};
 use crate::model::layout;
@@ -135,6 +135,18 @@ impl EngineBuilder {
         let (backend, skipped) = first(&rest, &self.setup).await?;
         (self.backend, self.fallback) = (backend, Some(skipped.unwrap_or(why)));
         Ok(())
+    }
+
+    /// Whether the run that `spec` describes has room on the device that it would be trained with, as [`Self::build`]
+    /// looks for it; that its activations have is seen only by building.
+    ///
+    /// # Errors
+    /// - [`EngineError::HostMemory`]: the model does not fit this machine.
+    /// - [`EngineError::Gpu`]: one of its matrices is larger than the device binds.
+    /// - [`EngineError::Model`]: there is no such model.
+    pub fn has_room(&self, spec: &RunSpec) -> Result<(), EngineError> {
+        self.check_memory(spec)?;
+        self.gpu().map_or(Ok(()), |gpu| GpuEngine::binds(gpu, &spec.model))
     }
 
     /// Better to refuse than to be killed for memory in the middle of a run.

@@ -33,9 +33,9 @@ pub use options::EngineOptions;
 pub use redo::{Windows, redo};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
-pub use rehearsal::Rehearsal;
 #[cfg(feature = "platform")]
 pub use rehearsal::batch_like_any;
+pub use rehearsal::{Outlook, Rehearsal};
 pub use results::{Encoded, OptimiserState, StepStats};
 #[cfg(feature = "cpu-portable")]
 pub use team::{Helper, HelperError, Helpers, Part, Task, Team, Working};

@@ -135,6 +135,18 @@ impl GpuEngine {
         })
     }
 
+    /// Whether `gpu` binds each matrix of `model`.
+    ///
+    /// # Errors
+    /// - [`EngineError::Gpu`]: one is larger than that.
+    /// - [`EngineError::Model`]: there is no such model.
+    pub fn binds(gpu: &Gpu, model: &ModelSpec) -> Result<(), EngineError> {
+        layout(model)?;
+        let dims = Dims::new(model);
+        Arena::plan(&dims, &Slots::new(&dims), gpu.binding_bytes_max(), &gpu.facts().name)?;
+        Ok(())
+    }
+
     /// Overwrites the parameters with `flat`, `[len]`. Moments stay as they are.
     pub fn set_params(&mut self, flat: &[f32]) {
         upload(&self.gpu, &self.arena, &self.vectors.theta, flat);
