@@ -336,10 +336,10 @@ impl Desk {
     /// The next copy that came.
     ///
     /// # Errors
-    /// As [`Self::offer`].
+    /// [`EngineError::Thread`]: the program is gone.
     pub fn take_copy(&self) -> Result<Option<Copied>, EngineError> {
         let mut state = self.state();
-        state.check()?;
+        state.check_here()?;
         Ok(state.copies.pop_front())
     }
 
@@ -401,10 +401,15 @@ impl State {
         has_order || self.fault.is_some() || self.over.is_some()
     }
 
+    /// Whether steps can be taken.
     fn check(&self) -> Result<(), EngineError> {
         if let Some(loss) = self.blown_up {
             return Err(EngineError::NotFinite { loss, grad_norm: 0.0 });
         }
+        self.check_here()
+    }
+
+    fn check_here(&self) -> Result<(), EngineError> {
         match self.gone {
             true => Err(EngineError::Thread(std::io::Error::other("the program let go of its learner"))),
             false => Ok(()),

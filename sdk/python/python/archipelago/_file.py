@@ -10,15 +10,13 @@ from . import _native
 from ._tensors import Params, hold
 
 
-def write_params(
-    path: str | os.PathLike[str], params: Params, *, mean: list[str] | tuple[str, ...] = ()
-) -> None:
+def write_params(path: str | os.PathLike[str], params: Params, *, mean: list[str] | tuple[str, ...] = ()) -> None:
     """Writes what a run of this model begins with: the file of `serve --params`, in the format of safetensors.
 
     Args:
         path: The file to write.
-        params: The tensors that are trained, by name, as `Learner` takes them. A tensor of more than two sizes becomes a
-            matrix: all sizes but the first are one.
+        params: The tensors that are trained, by name, as `Learner` takes them. A tensor of more than two sizes becomes
+            a matrix: all sizes but the first are one.
         mean: Names of those that are merged by the plain mean, which suits embeddings; others are merged radially.
 
     Raises:

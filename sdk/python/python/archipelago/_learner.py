@@ -164,7 +164,9 @@ class Learner:
             NotFiniteError: The loss or a parameter is not finite; see there how to go on.
             RefusedError: The run sent this learner away.
         """
-        mean = float(loss)
+        # A tensor that has a gradient warns of being made a number.
+        detach = getattr(loss, "detach", None)
+        mean = float(loss if detach is None else detach())
         begun_s = time.perf_counter()
         try:
             if self._batch is None and not self._await_batch():
@@ -244,6 +246,8 @@ class Learner:
         """Does one order that comes within wait_s; whether there was one."""
         order = self._link.next(wait_s)
         for is_warning, text in self._link.notes():
+            # That the connection goes with the run is no news.
+            is_warning = is_warning and order != ("over",)
             _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
         self._raise(order)
         match order:

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import urllib.request
 from types import TracebackType
 from typing import Any, Self
@@ -36,12 +37,17 @@ class Server:
     page: str
     dir: str
 
-    def __init__(self, process: subprocess.Popen[str], dir: str) -> None:
-        self._process, self.dir = process, dir
-        assert process.stdout is not None
-        told = process.stdout.readline()
+    def __init__(self, command: list[str], dir: str) -> None:
+        self.dir = dir
+        # A pipe that nobody reads would fill up and halt the syncer.
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 it lives as long as the process
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        assert self._process.stdout is not None
+        told = self._process.stdout.readline()
         if not told:
-            raise _failed(process.wait(), process.stderr.read() if process.stderr else "")
+            raise _failed(self._process.wait(), self._said())
         listening = json.loads(told)
         self.page, self.url = listening["url"], f"ws://{listening['address']}"
 
@@ -76,14 +82,22 @@ class Server:
 
     def _finish(self, timeout_s: float | None) -> None:
         try:
-            _, said = self._process.communicate(timeout=timeout_s)
+            code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"the syncer of {self.dir} has not ended within {timeout_s} s") from None
-        except ValueError:
-            # Its output was read to the end before.
-            return
-        if self._process.returncode != 0:
-            raise _failed(self._process.returncode, said)
+        said = self._said()
+        if code != 0:
+            raise _failed(code, said)
+
+    def _said(self) -> str:
+        """All that it said, once it has ended."""
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        if self._log.closed:
+            return ""
+        with self._log:
+            self._log.seek(0)
+            return self._log.read()
 
     def __enter__(self) -> Self:
         return self
@@ -146,13 +160,13 @@ def serve(
         listen=listen,
     )
     command = [_program("syncer-server"), "serve", "--json", "--quiet", *words, *flags]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return Server(process, os.fspath(dir))
+    return Server(command, os.fspath(dir))
 
 
 def export(dir: Path, out: Path, *, dtype: str = "f32", overwrite: bool = False) -> dict[str, Any]:
-    """Writes the newest snapshot of the run in `dir` to the folder `out`: the built-in decoder as a Hugging Face folder,
-    a model of your own as model.safetensors.
+    """Writes the newest snapshot of the run in `dir` to the folder `out`.
+
+    The built-in decoder becomes a Hugging Face folder, and a model of your own a file model.safetensors.
 
     Args:
         dir: The folder of the run.
@@ -214,8 +228,8 @@ def _program(name: str) -> str:
     if found is None:
         place = f"in {folder}, the folder that ARCHIPELAGO_BIN names" if folder else "on PATH"
         raise ProgramNotFoundError(
-            f"there is no {name} {place}: build it with `cargo build --release -p {_PACKAGES[name]} --bins` and name its "
-            "folder with ARCHIPELAGO_BIN"
+            f"there is no {name} {place}: build it with `cargo build --release -p {_PACKAGES[name]} --bins` and name "
+            "its folder with ARCHIPELAGO_BIN"
         )
     return found
 

@@ -1,7 +1,7 @@
 """The tensors of a program, read and changed in place: NumPy arrays, and PyTorch tensors on any device.
 
-Values cross as 32-bit floats. A float32 array or CPU tensor is read and changed through a view; all others are converted
-a fragment at a time.
+Values cross as 32-bit floats. A float32 array or CPU tensor is read and changed through a view; all others are
+converted a fragment at a time.
 """
 
 from __future__ import annotations
