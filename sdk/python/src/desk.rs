@@ -361,11 +361,16 @@ impl Desk {
             }
             Event::Welcomed { run, learner, params, batch, .. } => (
                 false,
-                format!("taken in by run {run} as learner {learner}: {params} parameters, {batch} windows a step"),
+                format!(
+                    "taken in by run {run} as learner {learner}: {params} parameters, {batch} windows a step"
+                ),
             ),
             Event::Disconnected { reason, retry_ms } => (
                 true,
-                format!("the connection is gone because {reason}; the next attempt is in {} s", retry_ms.div_ceil(1_000)),
+                format!(
+                    "the connection is gone because {reason}; the next attempt is in {} s",
+                    retry_ms.div_ceil(1_000)
+                ),
             ),
             Event::Afresh { reason } => (true, format!("joining as a newcomer: {reason}")),
             Event::Trouble { reason } => (true, reason.clone()),

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use archipelago::Engine;
 use archipelago::engine::{Encoded, EngineError, Exchange, StepStats};
 use archipelago::learner::{Codec, Replica, ReplicaError};
 use archipelago::model::{ApplyPolicy, Fragments, Layout, RunSpec};
 use archipelago::wire::{FragmentId, Serial};
-use archipelago::Engine;
 
 use crate::desk::{Desk, Fault};
 use crate::tensors::Fit;

@@ -7,7 +7,9 @@ use std::thread;
 
 use archipelago::model::RunSpec;
 use archipelago::run::identity::{IdentityError, IdentityLock, default_folder};
-use archipelago::run::{Address, AddressError, BatchChoice, BatchError, Control, Report, RunConfig, RunError, run};
+use archipelago::run::{
+    Address, AddressError, BatchChoice, BatchError, Control, Report, RunConfig, RunError, run,
+};
 use archipelago_runtime::engine::EngineError;
 
 use crate::desk::{Desk, Fault};
@@ -88,9 +90,9 @@ impl Running {
             };
             let build = async |spec: &RunSpec, _moments| engine(spec, &settings, &desk);
             let end = runtime.block_on(run(config, &control, build, |event| desk.hear(event)));
-            ends.with(end);
-            // Until here nobody else may be this learner.
+            // Whoever hears of the end may be this learner again.
             drop(identity);
+            ends.with(end);
         })?;
         Ok(running)
     }

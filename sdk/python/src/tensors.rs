@@ -111,7 +111,8 @@ impl Fit {
         for Tensor { name, rows, cols, .. } in decoder.tensors() {
             let at = place(name).expect("none is missing");
             let found = &tensors[at].shape;
-            let wanted = if *rows == 1 { vec![u64::from(*cols)] } else { vec![(*rows).into(), (*cols).into()] };
+            let wanted =
+                if *rows == 1 { vec![u64::from(*cols)] } else { vec![(*rows).into(), (*cols).into()] };
             if *found != wanted {
                 return Err(FitError::Shape { name: name.clone(), found: found.clone(), wanted });
             }
@@ -216,7 +217,8 @@ mod tests {
     fn tensors_of_ones_own_lie_in_the_order_of_their_names() {
         let tensors = [shaped("w", &[4, 3, 2]), shaped("b", &[5]), shaped("s", &[])];
         let fit = fit(&tensors, &["w"]).unwrap();
-        let found: Vec<_> = fit.layout.tensors().iter().map(|t| (&*t.name, t.rows, t.cols, t.merge)).collect();
+        let found: Vec<_> =
+            fit.layout.tensors().iter().map(|t| (&*t.name, t.rows, t.cols, t.merge)).collect();
         let (mean, radial) = (MergeClass::Mean, MergeClass::Radial);
         assert_eq!(found, [("b", 1, 5, radial), ("s", 1, 1, radial), ("w", 4, 6, mean)]);
 
@@ -256,7 +258,11 @@ mod tests {
         let whole = decoder();
         check(&whole[1..], &[], "also has the tensor model.norm.weight: pass");
         check(&whole[5..], &[], " and 2 more: pass every");
-        check(&[&whole[..], &[shaped("lm_head.weight", &[256, 64])]].concat(), &[], "no tensor lm_head.weight");
+        check(
+            &[&whole[..], &[shaped("lm_head.weight", &[256, 64])]].concat(),
+            &[],
+            "no tensor lm_head.weight",
+        );
         let mut wide = whole.clone();
         wide[0].shape = vec![7];
         check(&wide, &[], "tensor model.norm.weight is [7], and [");

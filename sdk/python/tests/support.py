@@ -1,5 +1,8 @@
 """What the tests share: a run of a table of bigrams, and waiting for what is to happen."""
 
+import os
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -41,12 +44,31 @@ class RunCase(unittest.TestCase):
         self.addCleanup(learner.close)
         return learner
 
+    def run_program(self, program: str) -> str:
+        """What a program prints that runs in the test's folder, with its keys there too."""
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=self.folder,
+            env=os.environ | {"XDG_STATE_HOME": str(self.folder / "state")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout
+
     def assert_a_sentence(self, error: BaseException, part: str) -> None:
         """That an error says this in one line, and nothing of how it came about."""
         said = str(error)
         self.assertIn(part, said)
         self.assertNotIn("\n", said)
         self.assertLess(len(said), 500)
+
+
+def programs() -> list[str]:
+    """The Python programs of the README, in their order."""
+    pieces = (EXAMPLES.parent / "README.md").read_text().split("```python\n")[1:]
+    return [piece.split("```\n")[0] for piece in pieces]
 
 
 def until(what: str, happened: Callable[[], Any]) -> Any:
