@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use archipelago::run::{Event, Report, RunError};
-use archipelago::wire::CloseCode;
+use archipelago::run::{Event, Report};
 use archipelago_core::bytes::from_f32s;
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
 
+use crate::fault::Fault;
 use crate::tensors::Place;
 
 /// Sentences that wait for the program; the oldest go first.
@@ -73,48 +73,6 @@ pub struct Note {
     pub text: String,
 }
 
-/// Why the program hears of an error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// Something is infinite or no number. The learner goes on from the run's parameters.
-    #[error(
-        "{what} is not finite; nothing of it was sent, and the parameters will be those of the run again: reset the \
-         optimiser and go on, or stop"
-    )]
-    NotFinite {
-        /// What is.
-        what: String,
-    },
-    /// The run did not answer, or there is none.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The tensors are not those of the run.
-    #[error("{0}")]
-    Layout(String),
-    /// The run will not have this learner.
-    #[error("{0}")]
-    Refused(String),
-    /// The loop ended otherwise.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<RunError> for Fault {
-    fn from(error: RunError) -> Self {
-        let text = error.to_string();
-        match error {
-            RunError::Unreachable { .. } | RunError::NoRun { .. } => Self::Unreachable(text),
-            RunError::Build(EngineError::Unfit { reason }) => Self::Layout(reason),
-            RunError::Refused { code: CloseCode::Layout, .. } => Self::Layout(format!(
-                "these tensors are not those that the run began with: give the names, the shapes and the `mean` of \
-                 its file ({text})"
-            )),
-            RunError::Refused { .. } => Self::Refused(text),
-            RunError::Build(_) | RunError::Engine(_) | RunError::Random(_) => Self::Failed(text),
-        }
-    }
-}
-
 /// What there is for the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
@@ -151,6 +109,8 @@ struct State {
     fault: Option<Fault>,
     is_loaded: bool,
     notes: VecDeque<Note>,
+    /// Why the connection is gone, until the next attempt: with the end of the run there is none.
+    lost: Option<String>,
     report: Option<Report>,
     over: Option<Result<(), Fault>>,
     /// The program leaves, and trains no more.
@@ -354,29 +314,30 @@ impl Desk {
 
     /// Keeps what the program may want to show.
     pub fn hear(&self, event: &Event) {
+        let mut state = self.state();
         let (is_warning, text) = match event {
             Event::Progress(report) => {
-                self.state().report = Some((**report).clone());
+                state.report = Some((**report).clone());
                 return;
             }
+            Event::Disconnected { reason, .. } => {
+                state.lost = Some(reason.clone());
+                return;
+            }
+            Event::Connecting { .. } => match state.lost.take() {
+                Some(reason) => (true, format!("the connection was lost because {reason}; connecting again")),
+                None => return,
+            },
             Event::Welcomed { run, learner, params, batch, .. } => (
                 false,
                 format!(
                     "taken in by run {run} as learner {learner}: {params} parameters, {batch} windows a step"
                 ),
             ),
-            Event::Disconnected { reason, retry_ms } => (
-                true,
-                format!(
-                    "the connection is gone because {reason}; the next attempt is in {} s",
-                    retry_ms.div_ceil(1_000)
-                ),
-            ),
             Event::Afresh { reason } => (true, format!("joining as a newcomer: {reason}")),
             Event::Trouble { reason } => (true, reason.clone()),
             _ => return,
         };
-        let mut state = self.state();
         if state.notes.len() == NOTES_MAX {
             state.notes.pop_front();
         }

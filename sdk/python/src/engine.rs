@@ -10,7 +10,8 @@ use archipelago::learner::{Codec, Replica, ReplicaError};
 use archipelago::model::{ApplyPolicy, Fragments, Layout, RunSpec};
 use archipelago::wire::{FragmentId, Serial};
 
-use crate::desk::{Desk, Fault};
+use crate::desk::Desk;
+use crate::fault::Fault;
 use crate::tensors::Fit;
 
 /// Codes fragments that the program copied out, and has it take changes in.
@@ -51,7 +52,8 @@ enum Work {
 }
 
 impl DeskEngine {
-    /// An engine for the run of `spec`, at a desk that is cleared for it. `describe` says what the program computes with.
+    /// An engine for the run of `spec`, at a desk that is cleared for it. `describe` says what the program computes
+    /// with.
     ///
     /// # Errors
     /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
@@ -241,3 +243,6 @@ impl Engine for DeskEngine {
         !self.awaited.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! What Python sees: one class and one function, in terms of numbers, texts and bytes. The package's own Python makes of
-//! that what people use.
+//! What Python sees: one class and one function, in terms of numbers, texts and bytes. The package's own Python makes
+//! of that what people use.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::desk::{Batch, Fault, Next, Order};
+use crate::desk::{Batch, Next, Order};
+use crate::fault::Fault;
 use crate::file::{Filled, WriteError, write};
 use crate::learner::{Running, Settings, StartError};
 use crate::tensors::{Place, Shaped};

@@ -12,8 +12,9 @@ use archipelago::run::{
 };
 use archipelago_runtime::engine::EngineError;
 
-use crate::desk::{Desk, Fault};
+use crate::desk::Desk;
 use crate::engine::DeskEngine;
+use crate::fault::Fault;
 use crate::tensors::{Fit, Shaped};
 
 /// What a program says of its learner.
@@ -108,7 +109,7 @@ impl Drop for Running {
 
 fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskEngine, EngineError> {
     let fit = Fit::new(&settings.tensors, &settings.mean, &spec.model);
-    let fit = fit.map_err(|error| EngineError::Unfit { reason: error.to_string() })?;
+    let fit = fit.map_err(|error| EngineError::Unfit(error.to_string()))?;
     DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone())
 }
 

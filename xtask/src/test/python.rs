@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::apt;
-use super::stages::call;
 use crate::cargo::{TEST_PROGRAMS, build, cargo, program, root, target_folder};
+use crate::web::call;
 
 /// The package's folder.
 const PACKAGE: &str = "sdk/python";
@@ -29,7 +29,7 @@ impl Environment {
         if anew || !environment.program("python").exists() {
             let mut venv = Command::new(interpreter());
             venv.args(["-m", "venv", "--clear"]).arg(&environment.0);
-            call(venv)?;
+            call(&mut venv)?;
         }
         Ok(environment)
     }
@@ -52,7 +52,7 @@ impl Environment {
     /// Installs with pip.
     fn install(&self, words: &[&str]) -> Result<(), String> {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        call(self.python(&[&pip[..], words].concat())).map(drop)
+        call(&mut self.python(&[&pip[..], words].concat()))
     }
 }
 
@@ -86,9 +86,9 @@ pub fn test() -> Result<String, String> {
     setup()?;
     let tools = Environment::make("tools", false)?;
     tools.install(&["-r", "tests/requirements.txt"])?;
-    call(tools.python(&[&["-m", "ruff", "check", "--quiet"], &SOURCES[..]].concat()))?;
-    call(tools.python(&[&["-m", "ruff", "format", "--check", "--quiet"], &SOURCES[..]].concat()))?;
-    call(tools.python(&[&["-m", "mypy", "--no-error-summary"], &SOURCES[..]].concat()))?;
+    call(&mut tools.python(&[&["-m", "ruff", "check", "--quiet"], &SOURCES[..]].concat()))?;
+    call(&mut tools.python(&[&["-m", "ruff", "format", "--check", "--quiet"], &SOURCES[..]].concat()))?;
+    call(&mut tools.python(&[&["-m", "mypy", "--no-error-summary"], &SOURCES[..]].concat()))?;
 
     let wheel = wheel(&tools)?;
     let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
@@ -119,15 +119,15 @@ fn wheel(tools: &Environment) -> Result<String, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = scripts.parent().map(Path::to_owned).into_iter().chain(env::split_paths(&path));
     pip.env("PATH", env::join_paths(folders).map_err(|error| error.to_string())?);
-    call(in_the_environment_of_cargo(pip))?;
+    call(&mut in_the_environment_of_cargo(pip))?;
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let wheel =
         files.flatten().map(|file| file.path()).find(|file| file.extension().is_some_and(|end| end == "whl"));
     Ok(wheel.ok_or("pip built no wheel")?.to_string_lossy().into_owned())
 }
 
-/// `command` without the variables that `cargo run` set, as [`cargo`] has none of them either: each would be a reason to
-/// build anew.
+/// `command` without the variables that `cargo run` set, as [`cargo`] has none of them either: each would be a reason
+/// to build anew.
 fn in_the_environment_of_cargo(mut command: Command) -> Command {
     for (name, value) in cargo(&[]).get_envs() {
         if value.is_none() {
@@ -154,7 +154,7 @@ fn run(environment: &Environment, programs: &Path, pattern: &str) -> Result<(), 
     ];
     let mut tests = environment.python(&words);
     tests.env("ARCHIPELAGO_BIN", programs);
-    call(tests).map(drop)
+    call(&mut tests)
 }
 
 /// Whether the interpreter will do.

@@ -246,8 +246,6 @@ class Learner:
         """Does one order that comes within wait_s; whether there was one."""
         order = self._link.next(wait_s)
         for is_warning, text in self._link.notes():
-            # That the connection goes with the run is no news.
-            is_warning = is_warning and order != ("over",)
             _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
         self._raise(order)
         match order:

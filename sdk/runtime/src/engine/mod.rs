@@ -364,11 +364,8 @@ pub enum EngineError {
     #[error(transparent)]
     Gpu(gpu::GpuError),
     /// The model is not the one that the run trains.
-    #[error("this model does not fit the run: {reason}")]
-    Unfit {
-        /// What differs, and what to do.
-        reason: String,
-    },
+    #[error("this model does not fit the run: {0}")]
+    Unfit(String),
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
