@@ -50,7 +50,9 @@ impl From<RunError> for Failure {
             RunError::Refused { code: CloseCode::Untrusted | CloseCode::Banned, .. } => Exit::Untrusted,
             RunError::Refused { code: CloseCode::Replaced, .. } => Exit::Replaced,
             RunError::Refused { code: CloseCode::Identity, .. } => Exit::Identity,
-            RunError::Build(EngineError::Codec(_) | EngineError::NoFragments) => Exit::Mismatch,
+            RunError::Build(EngineError::Codec(_) | EngineError::NoFragments | EngineError::Unfit(_)) => {
+                Exit::Mismatch
+            }
             RunError::Build(_) => Exit::Machine,
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,
         };

@@ -5,6 +5,7 @@ use std::process;
 use std::rc::Rc;
 use std::thread;
 
+use archipelago::run::identity::{IdentityLock, default_folder};
 use archipelago::run::{Address, Control, RunConfig, run};
 use archipelago_cli::Span;
 use archipelago_core::wire::RunSpec;
@@ -14,7 +15,6 @@ use archipelago_runtime::platform::{Clock, interrupted};
 use crate::cli::JoinArgs;
 use crate::compute::Compute;
 use crate::exit::{Exit, Failure};
-use crate::identity::{IdentityLock, default_folder};
 use crate::machine;
 use crate::show::Show;
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use archipelago::run::Address;
+use archipelago::run::identity::{default_folder, first_file};
 use clap::Args;
 
 use crate::exit::{Exit, Failure};
-use crate::identity::{default_folder, first_file};
 
 /// What to do with the key.
 #[derive(Args, Clone, Debug, PartialEq)]

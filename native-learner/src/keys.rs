@@ -2,11 +2,11 @@
 
 use std::io;
 
+use archipelago::run::identity::{of_text, read, to_text, write};
 use archipelago::run::{Key, Signer};
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
-use crate::identity::{of_text, read, to_text, write};
 use crate::key_args::{IdentityArgs, KeyOrder};
 use crate::show::print;
 

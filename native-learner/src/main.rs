@@ -6,7 +6,7 @@
 //! | `join` | takes part in a run |
 //! | `bench`, `doctor/` | how fast this machine trains, and what is wrong with it |
 //! | `compute`, `machine`, `tunings` | the engine, what it stands on, and what was measured for it |
-//! | `identity`, `keys`, `key_args` | the learner's key on disk, shown and taken along |
+//! | `keys`, `key_args` | the learner's key on disk, shown and taken along |
 //! | `show` | what people and programs get to see |
 
 #![forbid(unsafe_code)]
@@ -16,7 +16,6 @@ mod cli;
 mod compute;
 mod doctor;
 mod exit;
-mod identity;
 mod join;
 mod key_args;
 mod keys;

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
 
+use archipelago::run::identity::default_folder;
 use archipelago_runtime::engine::gpu::Tuning;
-
-use crate::identity::default_folder;
 
 /// Entries kept, newest last.
 const COUNT_MAX: usize = 64;

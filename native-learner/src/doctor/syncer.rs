@@ -1,11 +1,11 @@
 //! Whether a syncer is within reach.
 
 use archipelago::run::Address;
+use archipelago::run::identity::{IdentityLock, default_folder};
 use archipelago_core::wire::{CHUNK_BYTES, CloseCode, SUBPROTOCOL, http};
 use archipelago_runtime::platform::{ByteCount, FetchRequest, Socket, SocketEvent, SocketLimits, fetch};
 
 use super::Finding;
-use crate::identity::{IdentityLock, default_folder};
 
 pub(super) fn identity(address: &Address) -> Finding {
     let found = default_folder(|name| std::env::var(name).ok())

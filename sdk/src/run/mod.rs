@@ -15,6 +15,7 @@ mod fake;
 #[cfg(test)]
 mod fake_device;
 mod fit;
+pub mod identity;
 mod key;
 mod link;
 mod meter;

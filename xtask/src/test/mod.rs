@@ -11,6 +11,7 @@ mod documents;
 mod limits;
 mod newcomer;
 mod package;
+mod python;
 mod stages;
 mod tidy;
 mod vulkan;

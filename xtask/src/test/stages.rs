@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::cargo::{TEST_PROGRAMS, WASM, build, cargo, program, root, shown};
 use crate::tools;
 
-use super::{api, browsers, deps, newcomer, package, tidy, vulkan};
+use super::{api, browsers, deps, newcomer, package, python, tidy, vulkan};
 
 /// What `--only` calls the stages for every day.
 pub const QUICK: &str = "quick";
@@ -56,7 +56,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "setup",
         when: When::All,
-        what: "rustfmt, clippy, the wasm32 target, a Vulkan driver, Node and browsers are there",
+        what: "rustfmt, clippy, the wasm32 target, a Vulkan driver, Node, browsers and Python are there",
         run: setup,
     },
     Stage {
@@ -127,6 +127,12 @@ pub const STAGES: &[Stage] = &[
     Stage { name: "build", when: When::All, what: "the programs the tests start", run: programs },
     Stage { name: "test", when: When::All, what: "every test", run: test },
     Stage {
+        name: "python",
+        when: When::All,
+        what: "the Python package: its wheel in a fresh environment, and NumPy learners in real runs",
+        run: python::test,
+    },
+    Stage {
         name: "browser",
         when: When::All,
         what: "learners in Chromium and Firefox, the npm package and the pages",
@@ -156,9 +162,8 @@ fn learner_wasm() -> Result<String, String> {
 }
 
 fn lint() -> Result<String, String> {
-    let mut command =
-        cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--features", "xtask/bench"]);
-    command.args(["--", "-D", "warnings"]);
+    let mut command = cargo(&["clippy", "--locked", "--workspace", "--all-targets"]);
+    command.args(["--features", "xtask/bench,archipelago-python/extension", "--", "-D", "warnings"]);
     call(command)
 }
 
@@ -257,6 +262,7 @@ fn setup() -> Result<String, String> {
     let packages = vulkan::setup()?;
     added.extend(packages.as_deref());
     added.extend(browsers::setup()?);
+    added.extend(python::setup()?);
     Ok(if added.is_empty() { String::new() } else { format!("added {}", added.join(", ")) })
 }
 

@@ -332,6 +332,9 @@ pub enum EngineError {
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(gpu::GpuError),
+    /// The model is not the one that the run trains.
+    #[error("this model does not fit the run: {0}")]
+    Unfit(String),
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),

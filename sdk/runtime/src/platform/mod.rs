@@ -25,6 +25,6 @@ pub use io::{
 };
 /// What only operating systems have.
 #[cfg(all(feature = "platform", not(target_family = "wasm")))]
-pub use native::{TrustError, interrupted, open_private, trust_only};
+pub use native::{TrustError, interrupted, trust_only};
 #[cfg(feature = "platform")]
-pub use sys::{Clock, Socket, fetch, random_bytes, sleep, yield_now};
+pub use sys::{Clock, Socket, fetch, open_private, random_bytes, sleep, yield_now};

@@ -3,6 +3,10 @@
 mod http;
 mod socket;
 
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
 use js_sys::{Function, Promise, Uint8Array};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
@@ -86,6 +90,14 @@ pub async fn yield_now() {
         channel.port2().post_message(&JsValue::NULL).ok();
     });
     JsFuture::from(turn).await.ok();
+}
+
+/// A file that its owner alone may read: browsers have none.
+///
+/// # Errors
+/// Always.
+pub fn open_private(path: &Path) -> io::Result<File> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, format!("a browser has no file {}", path.display())))
 }
 
 /// `N` bytes that nobody can guess, for identities and for jitter.

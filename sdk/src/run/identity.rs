@@ -4,9 +4,10 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use archipelago::run::{Address, Key};
 use archipelago_core::diloco::checksum;
 use archipelago_runtime::platform::{RandomError, open_private};
+
+use super::{Address, Key};
 
 /// The most learners that one machine may have on one syncer.
 const INDEX_MAX: u32 = 1_024;
@@ -132,7 +133,8 @@ impl IdentityLock {
 }
 
 /// The file of this machine's first learner for `address` in `folder`.
-pub(crate) fn first_file(folder: &Path, address: &Address) -> PathBuf {
+#[must_use]
+pub fn first_file(folder: &Path, address: &Address) -> PathBuf {
     folder.join(format!("{}.0.key", file_name(address)))
 }
 
@@ -140,7 +142,7 @@ pub(crate) fn first_file(folder: &Path, address: &Address) -> PathBuf {
 ///
 /// # Errors
 /// [`IdentityError::None`], [`IdentityError::Io`], [`IdentityError::Damaged`].
-pub(crate) fn read(path: &Path) -> Result<Key, IdentityError> {
+pub fn read(path: &Path) -> Result<Key, IdentityError> {
     let bytes = fs::read(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => IdentityError::None { path: path.to_owned() },
         _ => IdentityError::Io { path: path.to_owned(), error },
@@ -168,7 +170,7 @@ fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Key, IdentityError> {
 ///
 /// # Errors
 /// [`IdentityError::Taken`], [`IdentityError::InUse`], [`IdentityError::Io`].
-pub(crate) fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityError> {
+pub fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityError> {
     let wrong = |error| IdentityError::Io { path: path.to_owned(), error };
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(wrong)?;
@@ -187,7 +189,8 @@ pub(crate) fn write(path: &Path, key: &Key, force: bool) -> Result<(), IdentityE
 }
 
 /// The line that stands for `key` outside of its file. Whoever has it is the learner.
-pub(crate) fn to_text(key: &Key) -> String {
+#[must_use]
+pub fn to_text(key: &Key) -> String {
     key.secret().iter().fold(TEXT_BEGINS.to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
@@ -195,7 +198,7 @@ pub(crate) fn to_text(key: &Key) -> String {
 ///
 /// # Errors
 /// [`IdentityError::NoKey`].
-pub(crate) fn of_text(text: &str) -> Result<Key, IdentityError> {
+pub fn of_text(text: &str) -> Result<Key, IdentityError> {
     let digits = text.trim().strip_prefix(TEXT_BEGINS).ok_or(IdentityError::NoKey)?;
     let mut secret = [0; Key::SECRET_BYTES];
     if digits.len() != 2 * secret.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -213,8 +216,12 @@ fn file_name(address: &Address) -> String {
     address.to_string().chars().map(plain).collect()
 }
 
-/// Where identities are kept unless told otherwise, by the XDG base directory specification.
-pub(crate) fn default_folder(env: impl Fn(&str) -> Option<String>) -> Result<PathBuf, IdentityError> {
+/// Where identities are kept unless told otherwise, by the XDG base directory specification; `env` gives the values of
+/// variables of the environment.
+///
+/// # Errors
+/// [`IdentityError::NoHome`].
+pub fn default_folder(env: impl Fn(&str) -> Option<String>) -> Result<PathBuf, IdentityError> {
     let set = |name| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let state = set("XDG_STATE_HOME").filter(|path| path.is_absolute());
     let state = state.or_else(|| Some(set("HOME")?.join(".local/state"))).ok_or(IdentityError::NoHome)?;

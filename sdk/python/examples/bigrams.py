@@ -1,0 +1,75 @@
+"""A table of bigrams in NumPy: for each byte, the scores of the byte that follows.
+
+Usage:
+    python bigrams.py                      a run of its own, to see that all is installed
+    python bigrams.py ws://HOST:7700       takes part in the run that somebody serves
+    python bigrams.py --write FILE         writes the file that such a run begins with
+"""
+
+import sys
+import tempfile
+
+import archipelago
+import numpy as np
+
+VOCAB = 256
+
+
+def model() -> dict[str, np.ndarray]:
+    """Scores [VOCAB, VOCAB]: row a holds those of what follows a."""
+    return {"bigrams": np.zeros((VOCAB, VOCAB), np.float32)}
+
+
+def train(params: dict[str, np.ndarray], tokens: np.ndarray, rate: float) -> float:
+    """One step of gradient descent on windows of tokens; the mean loss before it, in nats per token."""
+    table = params["bigrams"]
+    first, then = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+    scores = table[first]
+    scores = scores - scores.max(axis=1, keepdims=True)
+    chances = np.exp(scores)
+    chances /= chances.sum(axis=1, keepdims=True)
+    loss = -np.log(chances[np.arange(then.size), then]).mean()
+    chances[np.arange(then.size), then] -= 1
+    grad = np.zeros_like(table)
+    np.add.at(grad, first, chances)
+    table -= rate * grad / then.size
+    return float(loss)
+
+
+def take_part(url: str, identity: str | None = None) -> None:
+    """Trains with others until the run is complete."""
+    params = model()
+    with archipelago.Learner(url, params, identity=identity) as learner:
+        for steps, tokens in enumerate(learner.batches(), 1):
+            loss = train(params, tokens, learner.learning_rate)
+            learner.step(loss)
+            if steps % 100 == 0:
+                merged = learner.report.updates_merged
+                print(f"{steps} steps, loss {loss:.3f}, {merged} updates merged", flush=True)
+
+
+def alone() -> None:
+    """A whole run on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        archipelago.write_params(f"{folder}/bigrams.safetensors", model())
+        run = archipelago.serve(
+            f"{folder}/run", params=f"{folder}/bigrams.safetensors", preset="tiny", lr=20, stop_at_tokens=500_000
+        )
+        with run:
+            print(f"watch it at {run.page}")
+            take_part(run.url)
+        print(f"{archipelago.replay(run.dir)['merges']} merges, computed again")
+        print("trained:", archipelago.export(run.dir, f"{folder}/out"))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case []:
+            alone()
+        case ["--write", file]:
+            archipelago.write_params(file, model())
+        case [url]:
+            take_part(url)
+        case _:
+            print(__doc__, file=sys.stderr)
+            sys.exit(2)

@@ -1,0 +1,68 @@
+"""JAX computes gradients, and NumPy arrays hold the parameters, which the learner changes in place.
+
+Arrays of JAX never change, so they cannot be a learner's parameters themselves. On the CPU JAX reads a NumPy array
+without copying it, and a gradient of JAX is read by NumPy in the same way. MLX does the same with `mx.array(array)` and
+`np.array(gradient, copy=False)`.
+
+Usage:
+    pip install jax
+    python jax_views.py                    a run of its own
+    python jax_views.py ws://HOST:7700     takes part in the run of another
+"""
+
+import sys
+import tempfile
+
+import archipelago
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def model() -> dict[str, np.ndarray]:
+    """A network with one hidden layer, from a byte to the next."""
+    chance = np.random.default_rng(1)
+    return {
+        "embed": chance.normal(0, 0.1, (256, 32)).astype(np.float32),
+        "hidden": chance.normal(0, 0.2, (32, 64)).astype(np.float32),
+        "out": chance.normal(0, 0.1, (64, 256)).astype(np.float32),
+    }
+
+
+@jax.jit
+@jax.value_and_grad
+def step(params: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+    """The mean loss on windows of tokens, in nats per token, and its gradient."""
+    read = jnp.tanh(params["embed"][tokens[:, :-1]] @ params["hidden"])
+    chances = jax.nn.log_softmax(read @ params["out"])
+    return -jnp.take_along_axis(chances, tokens[:, 1:, None], axis=-1).mean()
+
+
+def take_part(url: str) -> None:
+    """Trains with others until the run is complete, by gradient descent with momentum."""
+    params = model()
+    moments = {name: np.zeros_like(array) for name, array in params.items()}
+    with archipelago.Learner(url, params, mean=["embed"]) as learner:
+        for steps, tokens in enumerate(learner.batches(), 1):
+            loss, grads = step(params, tokens)
+            for name, array in params.items():
+                moments[name] = 0.9 * moments[name] + np.asarray(grads[name])
+                array -= learner.learning_rate * moments[name]
+            learner.step(loss)
+            if steps % 100 == 0:
+                print(f"{steps} steps, loss {loss:.3f}, {learner.report.updates_merged} updates merged", flush=True)
+
+
+def main() -> None:
+    """Takes part in a run, or in one of its own."""
+    if len(sys.argv) > 1:
+        return take_part(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/model.safetensors"
+        archipelago.write_params(file, model(), mean=["embed"])
+        with archipelago.serve(f"{folder}/run", params=file, preset="tiny", lr=1, stop_at_tokens=500_000) as run:
+            take_part(run.url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A recurrent network in PyTorch, as it stands in any script, made a learner.
+
+Usage:
+    python module.py --write FILE                 writes the file that its run begins with
+    syncer-server serve --params FILE --preset tiny --lr 0.005 --dir runs/module
+    python module.py ws://HOST:7700 [--compile]   takes part in it
+"""
+
+import argparse
+
+import archipelago
+import torch
+
+
+class Reader(torch.nn.Module):
+    """Reads bytes, [batch, length], and says what the next ones may be, [batch, length, 256]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(256, 32)
+        self.read = torch.nn.GRU(32, 96, batch_first=True)
+        self.head = torch.nn.Linear(96, 256)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The scores of the byte after each."""
+        read, _ = self.read(self.embed(tokens))
+        return self.head(read)
+
+
+def main() -> None:
+    """Writes the file, or trains until the run is complete."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url", nargs="?")
+    parser.add_argument("--write", metavar="FILE")
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = Reader().to(device)
+    mean = ["embed.weight"]
+    if args.write:
+        archipelago.write_params(args.write, model.named_parameters(), mean=mean)
+        return
+    if not args.url:
+        parser.error("give the address of a run, or --write FILE")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.005)
+    forward = torch.compile(model) if args.compile else model
+
+    with archipelago.Learner(args.url, model.named_parameters(), mean=mean) as learner:
+        for steps, tokens in enumerate(learner.batches(), 1):
+            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+                logits = forward(tokens[:, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            learner.step(loss)
+            if steps % 100 == 0:
+                print(f"{steps} steps, loss {loss:.3f}, {learner.report.updates_merged} updates merged", flush=True)
+
+
+if __name__ == "__main__":
+    main()

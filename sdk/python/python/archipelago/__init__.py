@@ -1,0 +1,42 @@
+"""A learner of Decoupled DiLoCo around any model in NumPy arrays or PyTorch tensors.
+
+    learner = archipelago.Learner(url, dict(model.named_parameters()))
+    for batch in learner.batches():
+        loss = train(model, batch)
+        learner.step(loss)
+
+The package's README has the whole of it.
+"""
+
+from ._errors import (
+    ArchipelagoError,
+    DtypeError,
+    LayoutError,
+    NotFiniteError,
+    ProgramError,
+    ProgramNotFoundError,
+    RefusedError,
+    UnreachableError,
+)
+from ._file import write_params
+from ._learner import Learner, Report
+from ._programs import Server, export, replay, serve, simulate
+
+__all__ = [
+    "ArchipelagoError",
+    "DtypeError",
+    "LayoutError",
+    "Learner",
+    "NotFiniteError",
+    "ProgramError",
+    "ProgramNotFoundError",
+    "RefusedError",
+    "Report",
+    "Server",
+    "UnreachableError",
+    "export",
+    "replay",
+    "serve",
+    "simulate",
+    "write_params",
+]

@@ -1,0 +1,147 @@
+"""The tensors of a program, read and changed in place: NumPy arrays, and PyTorch tensors on any device.
+
+Values cross as 32-bit floats. A float32 array or CPU tensor is read and changed through a view; all others are
+converted a fragment at a time.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ._errors import DtypeError, LayoutError
+
+if TYPE_CHECKING:
+    import torch
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Tensor: TypeAlias = "npt.NDArray[Any] | torch.Tensor"
+Params: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
+
+_WIDTHS = "float32, float64, float16 or, in PyTorch, bfloat16"
+
+
+class Held(Protocol):
+    """One tensor of the program."""
+
+    name: str
+    shape: list[int]
+
+    def read(self, start: int, stop: int, out: Floats) -> None:
+        """Copies its values from start to stop, flat and row-major, to out."""
+
+    def change(self, start: int, stop: int, kept: float, values: Floats) -> None:
+        """Makes each of them kept times itself plus its value."""
+
+
+class _Array:
+    """A NumPy array."""
+
+    def __init__(self, name: str, array: npt.NDArray[Any]) -> None:
+        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+            raise DtypeError(f"tensor {name} is {array.dtype}: make it {_WIDTHS}, or leave it out")
+        if not array.flags.writeable:
+            raise LayoutError(f"tensor {name} cannot be written to: give a copy of it that can")
+        if not array.flags.c_contiguous:
+            raise LayoutError(f"tensor {name} is not contiguous: give np.ascontiguousarray of it, and train that")
+        self.name, self.shape = name, list(array.shape)
+        self._flat = array.reshape(-1)
+
+    def read(self, start: int, stop: int, out: Floats) -> None:
+        out[:] = self._flat[start:stop]
+
+    def change(self, start: int, stop: int, kept: float, values: Floats) -> None:
+        _change(self._flat[start:stop], kept, values)
+
+
+class _Torch:
+    """A PyTorch tensor. It is looked at anew each time, since a module may be moved after the learner was made."""
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        if not tensor.is_floating_point() or tensor.element_size() not in (2, 4, 8):
+            raise DtypeError(f"tensor {name} is {tensor.dtype}: make it {_WIDTHS}, or leave it out")
+        self.name, self.shape = name, list(tensor.shape)
+        self._tensor = tensor
+        self._flat()
+
+    def _flat(self) -> torch.Tensor:
+        tensor = self._tensor.detach()
+        if not tensor.is_contiguous():
+            raise LayoutError(f"tensor {self.name} is not contiguous: call .contiguous() on it, and train that")
+        return tensor.view(-1)
+
+    def read(self, start: int, stop: int, out: Floats) -> None:
+        import torch
+
+        torch.from_numpy(out).copy_(self._flat()[start:stop])
+
+    def change(self, start: int, stop: int, kept: float, values: Floats) -> None:
+        import torch
+
+        part = self._flat()[start:stop]
+        if part.device.type == "cpu" and part.dtype == torch.float32:
+            return _change(part.numpy(), kept, values)
+        # A copy, since PyTorch has no tensors that cannot be written to.
+        added = torch.from_numpy(values.copy()).to(part.device)
+        if kept == 0:
+            part.copy_(added)
+        elif kept == 1:
+            part.add_(added)
+        else:
+            part.mul_(kept).add_(added)
+
+
+def _change(part: npt.NDArray[Any], kept: float, values: Floats) -> None:
+    if kept == 0:
+        part[:] = values
+    elif kept == 1:
+        part += values
+    else:
+        part *= kept
+        part += values
+
+
+def hold(params: Params) -> list[Held]:
+    """The tensors of params, in their order.
+
+    Raises:
+        DtypeError: The numbers of one are of no kind that can be trained.
+        LayoutError: One cannot be changed in place.
+        TypeError: Something is neither an array nor a tensor.
+    """
+    pairs = params.items() if isinstance(params, Mapping) else params
+    return [_hold(name, tensor) for name, tensor in pairs]
+
+
+def _hold(name: str, tensor: Any) -> Held:
+    if isinstance(tensor, np.ndarray):
+        return _Array(name, tensor)
+    if is_torch(tensor):
+        return _Torch(name, tensor)
+    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+    raise TypeError(f"tensor {name} is a {kind}: give a NumPy array or a PyTorch tensor, which change in place")
+
+
+def is_torch(tensor: object) -> bool:
+    """Whether it is a PyTorch tensor; PyTorch is not imported for that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def describe(tensors: Iterable[Tensor]) -> str:
+    """What tensors are computed with, for people."""
+    first = next(iter(tensors), None)
+    if first is None or not is_torch(first):
+        return f"numpy {np.__version__}, {platform.machine()}"
+    import torch
+
+    assert isinstance(first, torch.Tensor)
+    place = first.device.type
+    if place == "cuda":
+        place = torch.cuda.get_device_name(first.device)
+    return f"pytorch {torch.__version__.split('+')[0]}, {place}"

@@ -1,0 +1,163 @@
+//! What Python sees: one class and one function, in terms of numbers, texts and bytes. The package's own Python makes
+//! of that what people use.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::desk::{Batch, Next, Order};
+use crate::fault::Fault;
+use crate::file::{Filled, WriteError, write};
+use crate::learner::{Running, Settings, StartError};
+use crate::tensors::{Place, Shaped};
+
+/// A part of a tensor: which one, the first value, and the one after the last.
+type Part = (usize, usize, usize);
+
+/// A learner's loop, and the desk at which to meet it.
+#[pyclass(frozen, module = "archipelago._native")]
+struct Link(Running);
+
+#[pymethods]
+impl Link {
+    #[new]
+    #[pyo3(signature = (url, tensors, *, mean, name, device, identity, batch, contact_s))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword in Python")]
+    fn new(
+        url: String,
+        tensors: Vec<(String, Vec<u64>)>,
+        mean: Vec<String>,
+        name: String,
+        device: String,
+        identity: Option<PathBuf>,
+        batch: Option<u32>,
+        contact_s: f64,
+    ) -> PyResult<Self> {
+        let settings = Settings {
+            url,
+            tensors: tensors.into_iter().map(|(name, shape)| Shaped { name, shape }).collect(),
+            mean: mean.into_iter().collect(),
+            name,
+            device,
+            identity,
+            batch,
+            contact_ms_max: (contact_s.max(0.0) * 1e3) as u64,
+        };
+        Ok(Self(Running::start(settings).map_err(refused)?))
+    }
+
+    /// The next thing to do, awaited for so many seconds at most: a tuple whose first item says what it is.
+    fn next<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Bound<'py, PyTuple>> {
+        let wait = Duration::from_secs_f64(wait_s.clamp(0.0, 60.0));
+        match py.detach(|| self.0.desk.next(wait)) {
+            Err(fault) => told(py, &fault),
+            Ok(Next::Nothing) => ("nothing",).into_pyobject(py),
+            Ok(Next::Over) => ("over",).into_pyobject(py),
+            Ok(Next::Order(Order::Step(Batch { id, tokens, windows, learning_rate }))) => {
+                let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+                ("step", id, PyBytes::new(py, &bytes), windows, learning_rate).into_pyobject(py)
+            }
+            Ok(Next::Order(Order::Read { id, places })) => ("read", id, parts(&places)).into_pyobject(py),
+            Ok(Next::Order(Order::Change { kept, values, places })) => {
+                ("change", kept, PyBytes::new(py, &values), parts(&places)).into_pyobject(py)
+            }
+        }
+    }
+
+    /// The step on the batch `id` is done. What went wrong comes back as by `next`.
+    fn done<'py>(
+        &self,
+        py: Python<'py>,
+        id: u64,
+        loss: f32,
+        tokens: Option<u64>,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        self.0.desk.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
+    }
+
+    /// Hands over the floats that were asked for under `id`.
+    fn give(&self, py: Python<'_>, id: u64, values: PyBuffer<f32>) -> PyResult<()> {
+        self.0.desk.give(id, values.to_vec(py)?);
+        Ok(())
+    }
+
+    /// Whether the parameters of the run are all there.
+    fn is_loaded(&self) -> bool {
+        self.0.desk.is_loaded()
+    }
+
+    /// Sentences for the log since the last call, each with whether it is a warning.
+    fn notes(&self) -> Vec<(bool, String)> {
+        self.0.desk.take_notes().into_iter().map(|note| (note.is_warning, note.text)).collect()
+    }
+
+    /// How things stand, as JSON.
+    fn report(&self) -> Option<String> {
+        self.0.desk.report().and_then(|report| serde_json::to_string(&report).ok())
+    }
+
+    /// Trains no more, and leaves politely.
+    fn leave(&self) {
+        self.0.desk.leave();
+        self.0.control.stop();
+    }
+
+    /// Does nothing more at all.
+    fn let_go(&self) {
+        self.0.control.stop();
+        self.0.desk.let_go();
+    }
+}
+
+/// Writes the file that a run of a model of one's own begins with.
+#[pyfunction]
+fn write_params(
+    py: Python<'_>,
+    path: PathBuf,
+    tensors: Vec<(String, Vec<u64>, PyBuffer<f32>)>,
+    mean: Vec<String>,
+) -> PyResult<()> {
+    let mut filled = Vec::new();
+    for (name, shape, values) in tensors {
+        let bytes = values.to_vec(py)?.into_iter().flat_map(f32::to_le_bytes).collect();
+        filled.push(Filled { shaped: Shaped { name, shape }, bytes });
+    }
+    write(&path, &filled, &mean.into_iter().collect()).map_err(|error| match error {
+        WriteError::Mean(error) => PyValueError::new_err(error.to_string()),
+        WriteError::File(error) => PyOSError::new_err(format!("{}: {error}", path.display())),
+    })
+}
+
+fn parts(places: &[Place]) -> Vec<Part> {
+    places.iter().map(|place| (place.tensor, place.start, place.stop)).collect()
+}
+
+/// A fault as a tuple: its kind and a sentence.
+fn told<'py>(py: Python<'py>, fault: &Fault) -> PyResult<Bound<'py, PyTuple>> {
+    let kind = match fault {
+        Fault::NotFinite { .. } => "not finite",
+        Fault::Unreachable(_) => "unreachable",
+        Fault::Layout(_) => "layout",
+        Fault::Refused(_) => "refused",
+        Fault::Failed(_) => "failed",
+    };
+    ("fault", kind, fault.to_string()).into_pyobject(py)
+}
+
+fn refused(error: StartError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        StartError::Address(_) | StartError::Batch(_) => PyValueError::new_err(text),
+        StartError::Identity(_) | StartError::Thread(_) => PyOSError::new_err(text),
+    }
+}
+
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use super::{Link, write_params};
+}

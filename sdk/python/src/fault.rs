@@ -1,0 +1,47 @@
+//! What a program hears of when something went wrong, each in one sentence.
+
+use archipelago::run::RunError;
+use archipelago::wire::CloseCode;
+use archipelago_runtime::engine::EngineError;
+
+/// Why the program hears of an error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Something is infinite or no number. The learner goes on from the run's parameters.
+    #[error(
+        "{what} is not finite; nothing of it was sent, and the parameters will be those of the run again: reset the \
+         optimiser and go on, or stop"
+    )]
+    NotFinite {
+        /// What is.
+        what: String,
+    },
+    /// The run did not answer, or there is none.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The tensors are not those of the run.
+    #[error("{0}")]
+    Layout(String),
+    /// The run will not have this learner.
+    #[error("{0}")]
+    Refused(String),
+    /// The loop ended otherwise.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<RunError> for Fault {
+    fn from(error: RunError) -> Self {
+        let text = error.to_string();
+        match error {
+            RunError::Unreachable { .. } | RunError::NoRun { .. } => Self::Unreachable(text),
+            RunError::Build(EngineError::Unfit(reason)) => Self::Layout(reason),
+            RunError::Refused { code: CloseCode::Layout, .. } => Self::Layout(format!(
+                "these tensors are not those that the run began with: give the names, the shapes and the `mean` of \
+                 its file ({text})"
+            )),
+            RunError::Refused { .. } => Self::Refused(text),
+            RunError::Build(_) | RunError::Engine(_) | RunError::Random(_) => Self::Failed(text),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The file that a run of a model of one's own begins with: `syncer-server serve --params FILE`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use safetensors::tensor::{SafeTensorError, TensorView};
+use safetensors::{Dtype, serialize_to_file};
+
+use crate::tensors::{FitError, Shaped, matrix};
+
+/// A tensor with its values as little-endian floats of 32 bits.
+#[derive(Clone, Debug)]
+pub struct Filled {
+    /// Its name and shape.
+    pub shaped: Shaped,
+    /// Its values, row-major.
+    pub bytes: Vec<u8>,
+}
+
+/// Why there is no file.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A tensor that is to be merged by the plain mean is not there.
+    #[error(transparent)]
+    Mean(#[from] FitError),
+    /// It cannot be written.
+    #[error("cannot write the file of tensors: {0}")]
+    File(#[from] SafeTensorError),
+}
+
+/// Writes `tensors` to `path`, each as a vector or a matrix, as the syncer and the learners of the run take them. Those
+/// that `mean` names are merged by the plain mean, and all others radially.
+///
+/// # Errors
+/// Each variant of [`WriteError`].
+pub fn write(path: &Path, tensors: &[Filled], mean: &BTreeSet<String>) -> Result<(), WriteError> {
+    let known = |name: &String| tensors.iter().any(|tensor| tensor.shaped.name == *name);
+    if let Some(name) = mean.iter().find(|name| !known(name)) {
+        return Err(FitError::Mean { name: name.clone() }.into());
+    }
+    let mut views = Vec::new();
+    for Filled { shaped, bytes } in tensors {
+        let [rows, cols] = matrix(&shaped.shape).map(|size| size as usize);
+        let sizes = if rows == 1 { vec![cols] } else { vec![rows, cols] };
+        views.push((&shaped.name, TensorView::new(Dtype::F32, sizes, bytes)?));
+    }
+    let notes = mean.iter().map(|name| (format!("merge.{name}"), "mean".to_owned())).collect();
+    Ok(serialize_to_file(views, Some(notes), path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::SafeTensors;
+
+    use super::*;
+
+    fn filled(name: &str, shape: &[u64]) -> Filled {
+        let len = 4 * shape.iter().product::<u64>() as usize;
+        Filled { shaped: Shaped { name: name.into(), shape: shape.into() }, bytes: vec![0; len] }
+    }
+
+    #[test]
+    fn holds_vectors_and_matrices_and_how_they_are_merged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let tensors = [filled("conv", &[4, 3, 2]), filled("row", &[1, 5]), filled("scale", &[])];
+        write(&path, &tensors, &["row".to_owned()].into()).unwrap();
+
+        let bytes = std::fs::read(&path).unwrap();
+        let read = SafeTensors::deserialize(&bytes).unwrap();
+        let shape = |name: &str| read.tensor(name).unwrap().shape().to_vec();
+        assert_eq!([shape("conv"), shape("row"), shape("scale")], [vec![4, 6], vec![5], vec![1]]);
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        assert_eq!(header.metadata().as_ref().unwrap()["merge.row"], "mean");
+
+        let nobody = write(&path, &tensors, &["column".to_owned()].into());
+        assert!(matches!(nobody, Err(WriteError::Mean(_))), "{nobody:?}");
+    }
+}

@@ -1,0 +1,131 @@
+//! The learner's loop on a thread of its own.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use archipelago::model::RunSpec;
+use archipelago::run::identity::{IdentityError, IdentityLock, default_folder};
+use archipelago::run::{
+    Address, AddressError, BatchChoice, BatchError, Control, Report, RunConfig, RunError, run,
+};
+use archipelago_runtime::engine::EngineError;
+
+use crate::desk::Desk;
+use crate::engine::DeskEngine;
+use crate::fault::Fault;
+use crate::tensors::{Fit, Shaped};
+
+/// What a program says of its learner.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The syncer's address, or a link to the run.
+    pub url: String,
+    /// The tensors that are trained, in an order of the program's own.
+    pub tensors: Vec<Shaped>,
+    /// Names of those that are merged by the plain mean, in a run of a model of its own.
+    pub mean: BTreeSet<String>,
+    /// Its name for people.
+    pub name: String,
+    /// What it computes with, for people.
+    pub device: String,
+    /// The file of its key; without one, the first of this user's that no other process uses.
+    pub identity: Option<PathBuf>,
+    /// Windows of a batch; without a number as many as the run says.
+    pub batch: Option<u32>,
+    /// How long to try to be taken in for the first time, in milliseconds.
+    pub contact_ms_max: u64,
+}
+
+/// Why a learner cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is none.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The batch is none.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// There is no key to sign with.
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+    /// The system gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A learner that runs. Whoever drops it lets go of it.
+#[derive(Debug)]
+pub struct Running {
+    /// Where to meet it.
+    pub desk: Arc<Desk>,
+    /// Steers it.
+    pub control: Control,
+}
+
+impl Running {
+    /// Begins with `settings`; what becomes of it is seen at the desk.
+    ///
+    /// # Errors
+    /// Each variant of [`StartError`].
+    pub fn start(settings: Settings) -> Result<Self, StartError> {
+        let address: Address = settings.url.parse()?;
+        let batch = settings.batch.map_or(Ok(BatchChoice::AUTO), BatchChoice::given)?;
+        let identity = match &settings.identity {
+            Some(file) => IdentityLock::in_file(file)?,
+            None => IdentityLock::in_folder(&default_folder(|name| std::env::var(name).ok())?, &address)?,
+        };
+        let (desk, control) = (Arc::new(Desk::default()), Control::new());
+        let running = Self { desk: Arc::clone(&desk), control: control.clone() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("archipelago".to_owned()).spawn(move || {
+            let ends = Ends(Arc::clone(&desk));
+            let key = identity.key.clone();
+            let config = RunConfig {
+                name: settings.name.clone(),
+                device: settings.device.clone(),
+                contact_ms_max: settings.contact_ms_max,
+                batch,
+                ..RunConfig::new(address, key)
+            };
+            let build = async |spec: &RunSpec, _moments| engine(spec, &settings, &desk);
+            let end = runtime.block_on(run(config, &control, build, |event| desk.hear(event)));
+            // Whoever hears of the end may be this learner again.
+            drop(identity);
+            ends.with(end);
+        })?;
+        Ok(running)
+    }
+}
+
+/// Asks for a polite end, which nobody waits for.
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.stop();
+        self.desk.let_go();
+    }
+}
+
+fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskEngine, EngineError> {
+    let fit = Fit::new(&settings.tensors, &settings.mean, &spec.model);
+    let fit = fit.map_err(|error| EngineError::Unfit(error.to_string()))?;
+    DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone())
+}
+
+/// Tells the program of the end, also of one by a panic.
+struct Ends(Arc<Desk>);
+
+impl Ends {
+    fn with(&self, end: Result<Report, RunError>) {
+        self.0.end(end.map_err(Fault::from));
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.end(Err(Fault::Failed("the learner's loop came to an end by a fault of its own".into())));
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The Rust half of the Python package `archipelago`: the learner's loop beside a program that trains by itself.
+//!
+//! The loop of the SDK drives an engine. Here that engine has no model: it lays down on a [`desk`] what is to be done
+//! to the parameters, and the program takes it from there between two steps of its own. Neither waits for the other, as
+//! a program with a GPU does not wait for it.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`tensors`] | the tensors of a program, and where the parameters of a run lie in them |
+//! | [`desk`] | where loop and program meet |
+//! | [`fault`] | what can go wrong |
+//! | [`engine`] | the loop's side of it: codes fragments and takes changes in |
+//! | [`learner`] | the loop on a thread of its own |
+//! | [`file`] | the file that a run of a model of one's own begins with |
+//! | `face` | what Python sees, with the feature `extension` |
+
+pub mod desk;
+pub mod engine;
+#[cfg(feature = "extension")]
+mod face;
+pub mod fault;
+pub mod file;
+pub mod learner;
+pub mod tensors;

@@ -1,0 +1,97 @@
+"""A NumPy learner in real runs."""
+
+import subprocess
+import sys
+
+import archipelago
+import bigrams
+import numpy as np
+
+from .support import EXAMPLES, RunCase, until
+
+
+class InARun(RunCase):
+    """A learner beside a syncer."""
+
+    def test_a_table_of_bigrams_is_trained(self) -> None:
+        """The loop of the README trains until the run is complete, waits for nothing, and its model is exported."""
+        run = self.serve_bigrams(stop_at_tokens=400_000)
+        params = bigrams.model()
+        losses = []
+        with archipelago.Learner(run.url, params, identity=self.folder / "key", name="lab-3") as learner:
+            for tokens in learner.batches():
+                self.assertEqual((tokens.dtype, tokens.shape), (np.dtype(np.int64), (8, 65)))
+                losses.append(bigrams.train(params, tokens, learner.learning_rate))
+                learner.step(losses[-1])
+            report = learner.report
+        self.assertLess(np.mean(losses[-20:]), losses[0] - 1.5)
+        self.assertGreater(report.updates_merged, 8)
+        self.assertEqual(report.updates_refused, 0)
+        self.assertTrue(learner.is_over)
+        status = run.status()
+        self.assertTrue(status["finished"])
+        self.assertEqual(status["learners"][0]["name"], "lab-3")
+        self.assertIn("numpy", status["learners"][0]["device"])
+        run.stop()
+
+        self.assertGreater(archipelago.replay(run.dir)["merges"], 0)
+        told = archipelago.export(run.dir, self.folder / "out")
+        self.assertEqual(told["params"], 65_536)
+        self.assertGreater((self.folder / "out/model.safetensors").stat().st_size, 4 * 65_536)
+
+    def test_whoever_was_killed_is_merged_again(self) -> None:
+        """A process that is killed and started anew is the same learner, and its updates are merged again."""
+        run = self.serve_bigrams()
+        key = self.folder / "key"
+        script = f"import bigrams, sys; bigrams.take_part(sys.argv[1], {str(key)!r})"
+
+        def start() -> subprocess.Popen[bytes]:
+            learner = subprocess.Popen([sys.executable, "-c", script, run.url], cwd=EXAMPLES, stdout=subprocess.DEVNULL)
+            self.addCleanup(learner.wait)
+            self.addCleanup(learner.kill)
+            return learner
+
+        def merged() -> int:
+            return int(run.status()["fates"]["merged"])
+
+        first = start()
+        until("an update of it is merged", merged)
+        first.kill()
+        first.wait()
+        before = merged()
+        start()
+        until("updates are merged again", lambda: merged() > before + 8)
+        self.assertEqual(run.status()["learnersTotal"], 1)
+
+    def test_a_program_may_have_data_of_its_own(self) -> None:
+        """Without `batches` a step is said to be taken, tokens and all, and is merged."""
+        run = self.serve_bigrams()
+        params = bigrams.model()
+        learner = self.learner(run, params)
+        text = np.frombuffer(b"the rain in spain stays mainly in the plain. " * 20, np.uint8).astype(np.int64)
+        while learner.report.updates_merged == 0:
+            loss = bigrams.train(params, text[None, :], learner.learning_rate)
+            self.assertTrue(learner.step(loss, tokens=len(text) - 1))
+        learner.close()
+        self.assertFalse(learner.step(0.0), "the run goes on without it")
+        status = run.status()
+        self.assertEqual(status["tokensTrained"] % (len(text) - 1), 0)
+
+    def test_two_learners_come_to_the_same_parameters(self) -> None:
+        """What is merged reaches everybody, in arrays of any width, and each keeps only its own newest steps."""
+        run = self.serve_bigrams()
+        narrow = {"bigrams": np.zeros((256, 256), np.float64)}
+        learners = [
+            (archipelago.Learner(run.url, params, identity=self.folder / name), params)
+            for name, params in (("one", bigrams.model()), ("two", narrow))
+        ]
+        loops = [learner.batches() for learner, _ in learners]
+        for _ in range(150):
+            for (learner, params), loop in zip(learners, loops, strict=True):
+                learner.step(bigrams.train(params, next(loop), learner.learning_rate))
+        one, two = (params["bigrams"] for _, params in learners)
+        apart = np.linalg.norm(one - two) / np.linalg.norm(one)
+        self.assertLess(apart, 0.5)
+        for learner, _ in learners:
+            self.assertGreater(learner.report.updates_merged, 0)
+            learner.close()

@@ -1,0 +1,57 @@
+"""Programs that are started: which are found, what they are told, and what is made of their end."""
+
+import os
+import stat
+from unittest import mock
+
+import archipelago
+
+from .support import RunCase
+
+
+class Programs(RunCase):
+    """Programs in the folder that a variable names."""
+
+    def program(self, name: str, script: str) -> None:
+        """A program of this name that is a script."""
+        file = self.folder / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+    def setUp(self) -> None:
+        """Has programs looked for in the test's folder."""
+        super().setUp()
+        patched = mock.patch.dict(os.environ, {"ARCHIPELAGO_BIN": str(self.folder)})
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def test_a_program_that_is_not_there(self) -> None:
+        """The sentence says where it was looked for and how it is made."""
+        for call in (
+            lambda: archipelago.simulate("goodput"),
+            lambda: archipelago.serve("run"),
+            lambda: archipelago.export("run", "out"),
+        ):
+            with self.assertRaises(archipelago.ProgramNotFoundError) as raised:
+                call()
+            self.assert_a_sentence(raised.exception, f"in {self.folder}, the folder that ARCHIPELAGO_BIN names")
+            self.assertIsInstance(raised.exception, FileNotFoundError)
+
+    def test_flags_are_those_of_the_programs(self) -> None:
+        """Options become flags, and what is printed comes back."""
+        self.program("simulate", 'echo "$@"')
+        self.assertEqual(archipelago.simulate("goodput", "--json"), "goodput --json\n")
+        self.program("syncer-server", 'printf \'%s\' "{\\"said\\": \\"$*\\"}"')
+        told = archipelago.replay(self.folder / "run", losses=True, until=7)
+        self.assertEqual(told["said"], f"replay --json --dir {self.folder / 'run'} --losses --until 7")
+        told = archipelago.export("run", "out", dtype="bf16")
+        self.assertEqual(told["said"], "export --json --dir run --out out --dtype bf16")
+
+    def test_a_program_that_fails(self) -> None:
+        """Its own last sentence and its code come back."""
+        self.program("syncer-server", "echo one >&2; echo 'error: the port is in use' >&2; exit 10")
+        for call in (lambda: archipelago.serve("run"), lambda: archipelago.replay("run")):
+            with self.assertRaises(archipelago.ProgramError) as raised:
+                call()
+            self.assert_a_sentence(raised.exception, "error: the port is in use")
+            self.assertEqual(raised.exception.code, 10)

@@ -1,0 +1,129 @@
+"""What is wrong is said in one sentence, and the run goes on."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import archipelago
+import bigrams
+import numpy as np
+
+from .support import RunCase, until
+
+
+class Refusals(RunCase):
+    """Input that cannot be used."""
+
+    def test_tensors_that_cannot_be_trained_in_place(self) -> None:
+        """Nobody is asked about what cannot be read or written here."""
+        table = np.zeros((4, 4), np.float32)
+        still = table.copy()
+        still.flags.writeable = False
+        for tensor, error, part in (
+            (table.astype(np.int64), archipelago.DtypeError, "tensor w is int64: make it float32"),
+            (table.astype(np.complex64), archipelago.DtypeError, "tensor w is complex64"),
+            (table[:, ::2], archipelago.LayoutError, "tensor w is not contiguous"),
+            (still, archipelago.LayoutError, "tensor w cannot be written to"),
+            ([0.0], TypeError, "tensor w is a builtins.list: give a NumPy array"),
+        ):
+            with self.assertRaises(error) as raised:
+                archipelago.Learner("ws://127.0.0.1:1", {"w": tensor})
+            self.assert_a_sentence(raised.exception, part)
+
+    def test_arguments_that_make_no_sense(self) -> None:
+        """An address, a batch, a name, a key: each has its own sentence."""
+        params = bigrams.model()
+        url, key = "ws://127.0.0.1:9", self.folder / "key"
+        calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+            (lambda: archipelago.Learner("ftp://a:1", params, identity=key), ValueError, "no way to reach a syncer"),
+            (lambda: archipelago.Learner(url, params, identity=key, batch=0), ValueError, "a batch of"),
+            (lambda: archipelago.Learner(url, params, identity=key / "x"), OSError, "cannot use"),
+            (
+                lambda: archipelago.Learner(url, params, identity=key, contact_s=0.5),
+                archipelago.UnreachableError,
+                "did not take this learner in",
+            ),
+            (lambda: archipelago.write_params(key, params, mean=["column"]), ValueError, "`mean` names column"),
+        ]
+        for call, error, part in calls:
+            with self.assertRaises(error) as raised:
+                call()
+            self.assert_a_sentence(raised.exception, part)
+
+    def test_a_layout_that_is_not_the_runs(self) -> None:
+        """Names, shapes and merges of a run of one's own; the learner that is right trains on."""
+        run = self.serve_bigrams()
+        params = bigrams.model()
+        learner = self.learner(run, params)
+        loop = learner.batches()
+        learner.step(bigrams.train(params, next(loop), 20.0))
+        for wrong in ({"trigrams": params["bigrams"]}, {"bigrams": np.zeros((256, 255), np.float32)}, {}):
+            with self.assertRaises(archipelago.LayoutError) as raised:
+                archipelago.Learner(run.url, wrong, identity=self.folder / "other")
+            self.assert_a_sentence(raised.exception, "")
+        with self.assertRaises(archipelago.LayoutError) as raised:
+            archipelago.Learner(run.url, params, mean=["bigrams"], identity=self.folder / "other")
+        self.assert_a_sentence(raised.exception, "give the names, the shapes and the `mean` of its file")
+        self.goes_on(run, learner, params, loop)
+
+    def test_a_decoder_with_a_tensor_too_few(self) -> None:
+        """In a run of the built-in decoder each difference is named."""
+        run = self.serve(preset="tiny")
+        for wrong, part in (
+            ({"model.norm.weight": np.ones(64, np.float32)}, "the run also has the tensors model.embed_tokens.weight"),
+            ({"model.norm.weight": np.ones(63, np.float32)}, "pass every parameter of the model"),
+        ):
+            with self.assertRaises(archipelago.LayoutError) as raised:
+                archipelago.Learner(run.url, wrong, identity=self.folder / "other")
+            self.assert_a_sentence(raised.exception, part)
+
+    def test_a_loss_that_is_no_number(self) -> None:
+        """Nothing of it is sent, the parameters are the run's again, and the same learner goes on."""
+        run = self.serve_bigrams()
+        params = bigrams.model()
+        learner = self.learner(run, params)
+        loop = learner.batches()
+        learner.step(bigrams.train(params, next(loop), 20.0))
+        next(loop)
+        params["bigrams"][:] = np.nan
+        with self.assertRaises(archipelago.NotFiniteError) as raised:
+            learner.step(float("nan"))
+        self.assert_a_sentence(raised.exception, "the loss, NaN, is not finite; nothing of it was sent")
+        self.goes_on(run, learner, params, loop)
+
+    def test_a_parameter_that_is_no_number(self) -> None:
+        """It is found when it would be sent, and named."""
+        run = self.serve_bigrams()
+        params = bigrams.model()
+        learner = self.learner(run, params)
+        loop = learner.batches()
+        with self.assertRaises(archipelago.NotFiniteError) as raised:
+            for tokens in loop:
+                loss = bigrams.train(params, tokens, 20.0)
+                params["bigrams"][7] = np.inf
+                learner.step(loss if np.isfinite(loss) else 5.0)
+        self.assert_a_sentence(raised.exception, "a value of tensor bigrams is not finite")
+        # The generator ended with the error that its body raised.
+        self.goes_on(run, learner, params, learner.batches())
+
+    def test_a_batch_without_a_step(self) -> None:
+        """Whoever forgets `step` is told."""
+        run = self.serve_bigrams()
+        learner = self.learner(run, bigrams.model())
+        loop = learner.batches()
+        next(loop)
+        with self.assertRaises(RuntimeError) as raised:
+            next(loop)
+        self.assert_a_sentence(raised.exception, "call step() after each batch")
+
+    def goes_on(
+        self, run: archipelago.Server, learner: archipelago.Learner, params: dict[str, Any], loop: Iterator[Any]
+    ) -> None:
+        """That more of it is merged than before, and that its parameters are numbers."""
+        before = learner.report.updates_merged
+        for tokens in loop:
+            self.assertTrue(np.isfinite(params["bigrams"]).all())
+            learner.step(bigrams.train(params, tokens, learner.learning_rate))
+            if learner.report.updates_merged > before + 8:
+                break
+        until("the syncer says so", lambda: run.status()["fates"]["merged"] > 8)
+        self.assertEqual(learner.report.updates_refused, 0)

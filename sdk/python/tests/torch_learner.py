@@ -1,0 +1,152 @@
+"""PyTorch learners, beside native ones; PYTORCH_TESTS=yes runs them, since PyTorch has gigabytes."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import archipelago
+import torch
+
+from .support import EXAMPLES, RunCase, programs, until
+
+# The run in which PyTorch and native learners train, and the one to compare it with.
+TOKENS = 1_000_000
+
+
+class Torch(RunCase):
+    """Modules on the CPU."""
+
+    def setUp(self) -> None:
+        """One thread for each learner: they share the machine."""
+        super().setUp()
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+    def test_the_second_program_of_the_readme(self) -> None:
+        """It trains any module and hardly ever waits."""
+        said = self.run_program(programs()[1])
+        loss, waited = said.removeprefix("loss ").removesuffix(" % of the time waited\n").split(", ")
+        self.assertLess(float(loss), 4.0, said)
+        print(f"sync_ratio of a small module: {waited} %")
+
+    def test_tensors_of_any_width(self) -> None:
+        """bfloat16, float64 and a view that moved: each is filled with the run's values and trained in place."""
+        values = torch.arange(24, dtype=torch.float32).view(4, 3, 2) / 16
+        file = self.folder / "a.safetensors"
+        archipelago.write_params(file, {"conv": values, "bias": torch.ones(5)})
+        run = self.serve(params=file, preset="tiny", lr=1)
+        narrow = torch.nn.Parameter(torch.zeros(4, 3, 2, dtype=torch.bfloat16))
+        wide = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+        learner = self.learner(run, {"conv": narrow, "bias": wide})
+        self.assertTrue(torch.equal(narrow.float(), values))
+        self.assertTrue(torch.equal(wide, torch.ones(5, dtype=torch.float64)))
+        # As `module.to(…)` does it.
+        narrow.data = narrow.data.clone()
+        for tokens in learner.batches():
+            self.assertEqual(tokens.dtype, torch.int64)
+            with torch.no_grad():
+                narrow.add_(0.25)
+            learner.step(torch.ones(()))
+            if learner.report.updates_merged > 16:
+                break
+        learner.close()
+        self.assertGreater((narrow.float() - values).mean(), 0.2)
+        with self.assertRaises(archipelago.LayoutError) as raised:
+            archipelago.Learner(run.url, {"conv": values.permute(2, 1, 0), "bias": wide})
+        self.assert_a_sentence(raised.exception, "tensor conv is not contiguous")
+        with self.assertRaises(archipelago.DtypeError) as refused:
+            archipelago.Learner(run.url, {"conv": torch.zeros(3, dtype=torch.int8)})
+        self.assert_a_sentence(refused.exception, "tensor conv is torch.int8")
+
+    def test_compiled_and_in_mixed_precision(self) -> None:
+        """A compiled module under autocast trains with the parameters that the learner changes under it."""
+        model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256))
+        file = self.folder / "a.safetensors"
+        archipelago.write_params(file, model.named_parameters(), mean=["0.weight"])
+        run = self.serve(params=file, preset="tiny", lr=0.02)
+        learner = self.learner(run, model.named_parameters(), mean=["0.weight"])
+        # Without a compiler of C: the graph is captured all the same.
+        forward = torch.compile(model, backend="aot_eager")
+        optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+        losses = []
+        for tokens in learner.batches():
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = forward(tokens[:, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            losses.append(float(loss.detach()))
+            learner.step(loss)
+            if learner.report.updates_merged > 32:
+                break
+        self.assertLess(losses[-1], losses[0] - 1.0)
+
+    def test_llama_converges_as_one_with_native_learners(self) -> None:
+        """LlamaForCausalLM and a native learner come to the loss of two native learners.
+
+        The first waits for less than a hundredth of its time; killed and started again, it is merged again.
+        """
+        mixed = self.trained("mixed", "native", "torch")
+        native = self.trained("native", "native", "native")
+        print(f"held-out loss after {TOKENS} tokens: mixed {mixed:.3f}, native {native:.3f}")
+        self.assertLess(abs(mixed - native), 0.15)
+
+    def trained(self, name: str, *kinds: str) -> float:
+        """The held-out loss of a run that learners of these kinds train."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        run = archipelago.serve(
+            folder / "run",
+            preset="tiny",
+            stop_at_tokens=TOKENS,
+            learners_start=len(kinds),
+            flags=["--eval-every", "1s"],
+        )
+        with run:
+            learners = [self.start(kind, run, folder / f"{at}.key", f"{kind}-{at}") for at, kind in enumerate(kinds)]
+            if "torch" in kinds:
+                at = kinds.index("torch")
+                until("it is merged", lambda: self.merged(run, f"torch-{at}"))
+                learners[at].kill()
+                learners[at].wait()
+                before = self.merged(run, f"torch-{at}")
+                learners[at] = self.start("torch", run, folder / f"{at}.key", f"torch-{at}")
+                until("it is merged again", lambda: self.merged(run, f"torch-{at}") > before)
+            until_s = time.monotonic() + 600
+            while not run.status()["finished"] and time.monotonic() < until_s:
+                time.sleep(1)
+            status: dict[str, Any] = run.status()
+            said = [learner.communicate(timeout=60)[0] for learner in learners]
+        self.assertTrue(status["finished"], status)
+        self.assertEqual(status["fates"]["refused"], {})
+        for kind, text in zip(kinds, said, strict=True):
+            if kind == "torch":
+                last = text.strip().splitlines()[-1]
+                print(f"{name}: {last}")
+                self.assertLess(float(last.split(", ")[-1].split(" %")[0]), 1.0, text)
+        return float(status["valLoss"])
+
+    def merged(self, run: archipelago.Server, name: str) -> float:
+        """Tokens of a learner that are merged."""
+        learners = run.status()["learners"]
+        return sum(float(learner["tokensMerged"]) for learner in learners if learner["name"] == name)
+
+    def start(self, kind: str, run: archipelago.Server, key: Path, name: str) -> "subprocess.Popen[str]":
+        """A learner as a process."""
+        program = Path(os.environ["ARCHIPELAGO_BIN"]) / "native-learner"
+        words = {
+            "native": [str(program), "join", run.url, "--engine", "cpu", "--threads", "1"],
+            "torch": [sys.executable, str(EXAMPLES / "llama.py"), run.url],
+        }[kind]
+        learner = subprocess.Popen(
+            [*words, "--identity", str(key), "--name", name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.addCleanup(learner.kill)
+        return learner
