@@ -49,6 +49,7 @@ fn recipe(seed: u64, machines: Vec<MachineSpec>, (batch, sync_every, steps): (u3
         joining: Joining::Zero,
         budget: Budget::Tokens(tokens),
         seed,
+        start: None,
         samples: 0,
         undo: None,
         cosines: false,
