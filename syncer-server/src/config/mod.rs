@@ -203,8 +203,8 @@ pub struct ServeConfig {
     /// long as its steps did, in a tenth of the time of one core. 0 audits nobody
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, help_heading = "Server")]
     pub audit: f64,
-    /// Share of one core's time at most in which single updates are tried on the text that they were trained on, 0 to 1,
-    /// to suspect whose do not show that they were; 0 tries none
+    /// Share of one core's time at most in which single updates are tried on the text that they were trained on, 0 to
+    /// 1, to suspect whose do not show that they were; 0 tries none
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = "Server")]
     pub checks: f64,
     /// Exit with 0 once the run is complete; without it the pages, the figures and the model of a complete run go on

@@ -7,7 +7,7 @@ use archipelago_core::diloco::{LearnerId, Millis};
 use archipelago_core::wire::{self, LearnerState};
 use serde::{Deserialize, Serialize};
 
-use super::log::doubted;
+use super::doubt::doubted;
 use super::rate::Speeds;
 use super::view;
 

@@ -4,6 +4,7 @@ mod alerts;
 mod board;
 mod course;
 mod disk;
+mod doubt;
 mod history;
 mod learners;
 mod log;

@@ -82,8 +82,8 @@ fn bounded(dir: &Path) -> usize {
     tape(dir).query_row(count, [], |row| row.get::<_, i64>(0)).unwrap() as usize
 }
 
-/// Writes down that the learner of a run is suspected, as looks at its updates would have it, for which there have to be
-/// three: a row as `TAPE.md` describes it.
+/// Writes down that the learner of a run is suspected, as looks at its updates would have it, for which there have to
+/// be three: a row as `TAPE.md` describes it.
 fn suspect(dir: &Path) {
     let newest = "SELECT seq, at_ms, chain FROM tape ORDER BY seq DESC LIMIT 1";
     let newest = tape(dir).query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));

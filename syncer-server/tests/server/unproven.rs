@@ -38,8 +38,8 @@ fn checked(dir: &std::path::Path) -> ServeConfig {
     }
 }
 
-/// A learner that takes one step from Θ̂ when it is asked, along the signs of the gradient on the windows that are next;
-/// or none, and says the same.
+/// A learner that takes one step from Θ̂ when it is asked, along the signs of the gradient on the windows that are
+/// next; or none, and says the same.
 struct Islet {
     learner: Learner,
     trainer: CpuTrainer,

@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Fault;
-use crate::diloco::{Doubt, MergeRule, OuterSpec};
+use crate::diloco::{MergeRule, OuterSpec};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -66,6 +66,14 @@ pub enum Entry {
     Finishing,
     /// The run is over for good.
     Finished,
+}
+
+/// Why a learner is suspected of not training what it says it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Doubt {
+    /// Updates of it that were looked at by then, and did not show it.
+    pub looks: u32,
 }
 
 /// All of a merge but the bodies of its updates.

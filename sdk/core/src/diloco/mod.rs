@@ -27,10 +27,10 @@ pub mod syncer;
 pub mod tape;
 mod window;
 
-pub use books::{Account, Doubt, FateCounts, LeaseError, LeasePool, Ledger};
+pub use books::{Account, FateCounts, LeaseError, LeasePool, Ledger};
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
-pub use entry::{Entry, MergeEntry, Part, RemadeEntry};
+pub use entry::{Doubt, Entry, MergeEntry, Part, RemadeEntry};
 pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
 pub use outer::OuterSpec;

@@ -3,30 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
-
-use super::{Corpus, LabError, Recipe};
+use super::{Corpus, LabError, MachineShown, Recipe};
 use crate::world::World;
 use archipelago_core::data::Window;
 use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Trained, WINDOWS_MAX};
 use archipelago_core::diloco::{Entry, MergeJob};
 use archipelago_core::wire::{Round, RunSpec};
 use archipelago_runtime::engine::cpu::CpuModel;
-
-/// What one update of one machine showed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct MachineShown {
-    /// The machine.
-    pub machine: u32,
-    /// The round.
-    pub round: u64,
-    /// See [`Shown::own`].
-    pub own: f64,
-    /// See [`Shown::others`].
-    pub others: f64,
-    /// Whether another thing is thought of its learner from this look on: it is suspected, or is not any more.
-    pub suspected: Option<bool>,
-}
 
 /// Looks at the updates of merges.
 pub(super) struct Examiner {

@@ -16,14 +16,15 @@ mod joining;
 mod noticed;
 mod reader;
 mod recipe;
+mod shown;
 mod together;
 
 pub use corpus::Corpus;
 pub use cosines::{Cosines, Part};
-pub use examiner::MachineShown;
 pub use noticed::{Noticed, Treated};
 pub(crate) use reader::Reader;
 pub use recipe::{Budget, Joining, Outcome, Recipe, Sample, Spent, reference_model};
+pub use shown::MachineShown;
 
 use crate::world::Violation;
 use archipelago_core::data::SplitError;

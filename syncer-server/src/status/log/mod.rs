@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use archipelago_core::diloco::Millis;
 
 pub use entry::{Happening, LogEntry};
-pub use words::{LogEntryView, LogKind, LogQuery, LogView, doubted, sentence, view as log_of};
+pub use words::{LogEntryView, LogKind, LogQuery, LogView, sentence, view as log_of};
 
 use repeats::Repeats;
 

@@ -5,6 +5,7 @@ use archipelago_core::diloco::syncer::LeaveCause;
 use archipelago_core::wire::Refusal;
 use serde::{Deserialize, Serialize};
 
+use super::super::doubt::doubted;
 use super::super::learners::hidden_name;
 use super::{EventLog, Happening, LOG_MAX, LogEntry};
 
@@ -235,14 +236,6 @@ fn harm(what: &Happening, name: &str) -> String {
         ),
         _ => String::new(),
     }
-}
-
-/// Why a learner is suspected, after so many looks.
-#[must_use]
-pub fn doubted(looks: u32) -> String {
-    format!(
-        "updates do not lower the loss on the text that it was given as those of others do: {looks} looks"
-    )
 }
 
 fn often(times: u32) -> String {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FateCounts;
 use crate::audit::Fault;
+use crate::diloco::Doubt;
 use crate::wire::{Fingerprint, Serial};
 
 /// For so long must updates of a learner be merged before it counts as known, in milliseconds, on each fragment. It is
@@ -13,14 +14,6 @@ pub const PROBATION_MS: u64 = 600_000;
 /// [`PROBATION_MS`], so that nobody is known for having waited. Constant of ours.
 pub(super) const PROBATION_TURNS: u64 = 8;
 pub(super) const TURN_MS_MAX: u64 = PROBATION_MS / PROBATION_TURNS;
-
-/// Why a learner is suspected of not training what it says it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Doubt {
-    /// Updates of it that were looked at by then, and did not show it.
-    pub looks: u32,
-}
 
 /// One learner's account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

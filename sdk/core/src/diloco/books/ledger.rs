@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::account::{Account, Doubt, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
+use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
 use crate::audit::Fault;
+use crate::diloco::Doubt;
 use crate::diloco::speed::lower_median;
 use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, Serial};
 
@@ -161,9 +162,10 @@ impl Ledger {
         self.account(learner)?.doubt
     }
 
-    /// Whether `learner` has yet to prove itself: it is suspected, fewer than eight turns of its updates are merged, or they were merged
-    /// for less than `PROBATION_MS`, or than half of `longest_ms`, the longest time that anybody present was merged.
-    /// Without the second all would be new in a young run, and the first who is not would have a merge for itself.
+    /// Whether `learner` has yet to prove itself: it is suspected, fewer than eight turns of its updates are
+    /// merged, or they were merged for less than `PROBATION_MS`, or than half of `longest_ms`, the longest time
+    /// that anybody present was merged. Without the second all would be new in a young run, and the first who
+    /// is not would have a merge for itself.
     #[must_use]
     pub fn is_newcomer(&self, learner: LearnerId, longest_ms: u64) -> bool {
         let turns = PROBATION_TURNS * self.fragment_lens.len() as u64;

@@ -10,7 +10,7 @@ mod lease;
 mod ledger;
 mod supply;
 
-pub use account::{Account, Doubt, PROBATION_MS};
+pub use account::{Account, PROBATION_MS};
 pub use fates::FateCounts;
 pub(super) use follow::follow;
 pub use lease::{LeaseError, LeasePool, Returned};
@@ -21,7 +21,7 @@ use supply::Supplies;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::speed::SPEED_SLACK;
-use super::{Entry, MergeEntry, Settled};
+use super::{Doubt, Entry, MergeEntry, Settled};
 use crate::audit::Fault;
 use crate::data::LEASES_MAX;
 use crate::wire::{Fate, FragmentId, Identity, LearnerId, LeaseGrant, LeaseId, Millis, Progress, Serial};

@@ -124,8 +124,8 @@ pub enum Event {
     Blamed { learner: LearnerId, harms: u32 },
     /// An audit of an update of a learner ended so.
     Audited { learner: LearnerId, serial: Serial, verdict: Verdict },
-    /// Updates of a learner do not show that it trains what it says it does: it counts as a newcomer does, and its tokens
-    /// count for nothing; or without a `doubt` they show it again.
+    /// Updates of a learner do not show that it trains what it says it does: it counts as a newcomer does, and its
+    /// tokens count for nothing; or without a `doubt` they show it again.
     Doubted { learner: LearnerId, doubt: Option<Doubt> },
     /// What a fragment was merged to is undone: it has a version of its own now, so far away from the one before.
     Remade { round: Round, fragment: FragmentId, version: Version, norm: f64, sync_ms: u64 },

@@ -1,7 +1,7 @@
 //! Whether learners train what they say: a verdict on each, from what single updates of theirs show.
 //!
-//! To train on text lowers the loss there by more than elsewhere. What an update shows of that drowns in noise, so it is
-//! set beside what those of the others show, and added up over many looks.
+//! To train on text lowers the loss there by more than elsewhere. What an update shows of that drowns in noise, so it
+//! is set beside what those of the others show, and added up over many looks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -97,10 +97,11 @@ impl Proofs {
     /// Takes in what updates of one merge on `fragment` showed; gives those of whom another thing is to be thought from
     /// now on.
     ///
-    /// Each look multiplies the odds by 1 − 0.4 s, where s, from −1 to 1, is by how much the update shows more than 45 %
-    /// of what is usual, in spreads of that; and they never fall below 1. For who trains s is above 0 on the whole,
-    /// however noisy it is: its odds are a product of bets that it wins, and how far they go up by chance is measured in
-    /// tests/evidence/POISON.md. Nobody is held against fewer than two others, nor where nothing shows.
+    /// Each look multiplies the odds by 1 − 0.4 s, where s, from −1 to 1, is by how much the update shows more
+    /// than 45 % of what is usual, in spreads of that; and they never fall below 1. For who trains s is above 0
+    /// on the whole, however noisy it is: its odds are a product of bets that it wins, and how far they go up by
+    /// chance is measured in tests/evidence/POISON.md. Nobody is held against fewer than two others, nor where
+    /// nothing shows.
     pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Option<Doubt>)> {
         let mut news = Vec::new();
         for look in shown {

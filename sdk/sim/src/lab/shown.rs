@@ -1,0 +1,18 @@
+//! What single updates of machines showed.
+
+use serde::Serialize;
+
+/// What one update of one machine showed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MachineShown {
+    /// The machine.
+    pub machine: u32,
+    /// The round.
+    pub round: u64,
+    /// See [`archipelago_core::diloco::syncer::Shown::own`].
+    pub own: f64,
+    /// See [`archipelago_core::diloco::syncer::Shown::others`].
+    pub others: f64,
+    /// Whether another thing is thought of its learner from this look on: it is suspected, or is not any more.
+    pub suspected: Option<bool>,
+}
