@@ -253,8 +253,8 @@ impl Desk {
         id
     }
 
-    /// Asks for a change. If one of the same places lies there last, the two become one: most changes of a fragment are a
-    /// pair, its own update taken out and what was merged put in.
+    /// Asks for a change. If one of the same places lies there last, the two become one: most changes of a fragment are
+    /// a pair, its own update taken out and what was merged put in.
     pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<Place>) {
         let mut state = self.state();
         match state.orders.back_mut() {
