@@ -9,7 +9,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use archipelago::run::{Event, Report};
-use archipelago_core::bytes::from_f32s;
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
 
@@ -35,8 +34,8 @@ pub enum Order {
     Change {
         /// 1 to add, 0 to overwrite.
         kept: f32,
-        /// What is added, as many as the places have, as little-endian floats of 32 bits.
-        values: Vec<u8>,
+        /// What is added, as many as the places have.
+        values: Vec<f32>,
         /// Where.
         places: Vec<Place>,
     },
@@ -254,10 +253,17 @@ impl Desk {
         id
     }
 
-    /// Asks for a change.
-    pub fn change(&self, kept: f32, values: &[f32], places: Vec<Place>) {
-        let values = from_f32s(values);
-        self.state().orders.push_back(Order::Change { kept, values, places });
+    /// Asks for a change. If one of the same places lies there last, the two become one: most changes of a fragment are
+    /// a pair, its own update taken out and what was merged put in.
+    pub fn change(&self, kept: f32, values: Vec<f32>, places: Vec<Place>) {
+        let mut state = self.state();
+        match state.orders.back_mut() {
+            Some(Order::Change { kept: before, values: sum, places: same }) if *same == places => {
+                *before *= kept;
+                sum.iter_mut().zip(&values).for_each(|(sum, value)| *sum = kept * *sum + value);
+            }
+            _ => state.orders.push_back(Order::Change { kept, values, places }),
+        }
         self.for_program.notify_all();
     }
 

@@ -112,7 +112,7 @@ impl DeskEngine {
                 if keep { self.kept() } else { 0.0 }
             }
         };
-        self.desk.change(kept, &self.fragments.gather(fragment, &self.flat), places);
+        self.desk.change(kept, self.fragments.gather(fragment, &self.flat), places);
         if self.loaded.len() == usize::from(self.fragments.count()) {
             self.desk.loaded();
         }

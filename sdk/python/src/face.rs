@@ -58,12 +58,21 @@ impl Link {
             Ok(Next::Nothing) => ("nothing",).into_pyobject(py),
             Ok(Next::Over) => ("over",).into_pyobject(py),
             Ok(Next::Order(Order::Step(Batch { id, tokens, windows, learning_rate }))) => {
-                let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+                let bytes: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
                 ("step", id, PyBytes::new(py, &bytes), windows, learning_rate).into_pyobject(py)
             }
             Ok(Next::Order(Order::Read { id, places })) => ("read", id, parts(&places)).into_pyobject(py),
             Ok(Next::Order(Order::Change { kept, values, places })) => {
-                ("change", kept, PyBytes::new(py, &values), parts(&places)).into_pyobject(py)
+                let bytes = PyBytes::new_with(py, 4 * values.len(), |bytes| {
+                    bytes
+                        .as_chunks_mut()
+                        .0
+                        .iter_mut()
+                        .zip(&values)
+                        .for_each(|(at, value)| *at = value.to_le_bytes());
+                    Ok(())
+                })?;
+                ("change", kept, bytes, parts(&places)).into_pyobject(py)
             }
         }
     }
@@ -79,9 +88,16 @@ impl Link {
         self.0.desk.done(id, loss, tokens).err().map(|fault| told(py, &fault)).transpose()
     }
 
-    /// Hands over the floats that were asked for under `id`.
-    fn give(&self, py: Python<'_>, id: u64, values: PyBuffer<f32>) -> PyResult<()> {
-        self.0.desk.give(id, values.to_vec(py)?);
+    /// Hands over the floats that were asked for under `id`, one buffer for each part.
+    fn give(&self, py: Python<'_>, id: u64, parts: Vec<PyBuffer<f32>>) -> PyResult<()> {
+        let mut values = vec![0.0; parts.iter().map(|part| part.item_count()).sum()];
+        let mut rest = values.as_mut_slice();
+        for part in &parts {
+            let (head, tail) = rest.split_at_mut(part.item_count());
+            part.copy_to_slice(py, head)?;
+            rest = tail;
+        }
+        self.0.desk.give(id, values);
         Ok(())
     }
 

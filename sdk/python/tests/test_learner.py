@@ -1,7 +1,9 @@
 """A NumPy learner in real runs."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import archipelago
 import bigrams
@@ -76,6 +78,25 @@ class InARun(RunCase):
         self.assertFalse(learner.step(0.0), "the run goes on without it")
         status = run.status()
         self.assertEqual(status["tokensTrained"] % (len(text) - 1), 0)
+
+    def test_a_native_program_trains_the_same_table(self) -> None:
+        """The SDK's example of a model of one's own is this one: both are merged in one run."""
+        run = self.serve_bigrams(stop_at_tokens=400_000, learners_start=2)
+        native = subprocess.Popen(
+            [Path(os.environ["ARCHIPELAGO_BIN"]) / "examples" / "custom_model", run.url],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(native.kill)
+        bigrams.take_part(run.url, str(self.folder / "key"))
+        said, _ = native.communicate(timeout=60)
+        status = run.status()
+        self.assertTrue(status["finished"])
+        self.assertEqual(status["fates"]["refused"], {})
+        merged = {learner["name"]: learner["tokensMerged"] for learner in status["learners"]}
+        self.assertEqual(len(merged), 2)
+        self.assertGreater(min(merged.values()), 20_000, merged)
+        self.assertIn("updates merged", said)
 
     def test_two_learners_come_to_the_same_parameters(self) -> None:
         """What is merged reaches everybody, in arrays of any width, and each keeps only its own newest steps."""

@@ -13,6 +13,16 @@ use crate::web::call;
 const PACKAGE: &str = "sdk/python";
 /// What of it the linters look at.
 const SOURCES: [&str; 3] = ["python/archipelago", "tests", "examples"];
+/// A native program with the model of one of the package's examples, built with the features that tests have.
+const EXAMPLE: &[&str] = &[
+    "--locked",
+    "-p",
+    "archipelago",
+    "--example",
+    "custom_model",
+    "--features",
+    "archipelago/default,archipelago/ts",
+];
 /// What Debian calls what is needed.
 const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
 /// Asks whether Python is new enough and can make environments. The version is that of the wheel's stable ABI.
@@ -93,6 +103,7 @@ pub fn test() -> Result<String, String> {
     let wheel = wheel(&tools)?;
     let syncer = program(&build(TEST_PROGRAMS)?, "syncer-server")?;
     let programs = syncer.parent().ok_or("the build left no folder of programs")?;
+    build(EXAMPLE)?;
     let fresh = Environment::make("fresh", true)?;
     fresh.install(&["-c", "tests/requirements.txt", &wheel])?;
     run(&fresh, programs, "test_*.py")?;

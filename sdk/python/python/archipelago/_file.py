@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-
-import numpy as np
 
 from . import _native
 from ._tensors import Params, hold
@@ -27,7 +26,5 @@ def write_params(path: str | os.PathLike[str], params: Params, *, mean: list[str
     """
     tensors = []
     for held in hold(params):
-        values = np.empty(int(np.prod(held.shape)), np.float32)
-        held.read(0, values.size, values)
-        tensors.append((held.name, held.shape, values))
+        tensors.append((held.name, held.shape, held.read(0, math.prod(held.shape))))
     _native.write_params(os.fspath(path), tensors, list(mean))

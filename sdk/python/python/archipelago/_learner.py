@@ -250,13 +250,12 @@ class Learner:
         self._raise(order)
         match order:
             case ("read", id, parts):
-                out = np.empty(sum(stop - start for _, start, stop in parts), np.float32)
-                for tensor, start, stop, part in _cut(parts, out):
-                    self._tensors[tensor].read(start, stop, part)
-                self._link.give(id, out)
+                self._link.give(id, [self._tensors[tensor].read(start, stop) for tensor, start, stop in parts])
             case ("change", kept, values, parts):
-                for tensor, start, stop, part in _cut(parts, np.frombuffer(values, np.float32)):
-                    self._tensors[tensor].change(start, stop, kept, part)
+                flat, at = np.frombuffer(values, np.float32), 0
+                for tensor, start, stop in parts:
+                    self._tensors[tensor].change(start, stop, kept, flat[at : at + stop - start])
+                    at += stop - start
             case ("step", id, tokens, windows, learning_rate):
                 self._batch = _Batch(id, self._placed(tokens, windows), learning_rate)
                 self._learning_rate = learning_rate
@@ -279,14 +278,6 @@ class Learner:
         if told is not None and told[0] == "fault":
             _, kind, sentence = told
             raise KINDS[kind](sentence)
-
-
-def _cut(parts: list[tuple[int, int, int]], flat: Any) -> Iterator[tuple[int, int, int, Any]]:
-    """Each part with its values."""
-    at = 0
-    for tensor, start, stop in parts:
-        yield tensor, start, stop, flat[at : at + stop - start]
-        at += stop - start
 
 
 def _camel(name: str) -> str:

@@ -71,7 +71,7 @@ impl Program {
                 desk.give(id, places.iter().flat_map(part).copied().collect());
             }
             Order::Change { kept, values, places } => {
-                let mut values = archipelago_core::bytes::to_f32s(&values).into_iter();
+                let mut values = values.into_iter();
                 for Place { tensor, start, stop } in places {
                     let part = &mut self.0[tensor][start..stop];
                     part.iter_mut()
