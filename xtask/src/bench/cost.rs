@@ -45,12 +45,12 @@ pub const TAPE: Part = Part {
     tokens_max: 0.03,
 };
 
-/// Looking for harm and undoing it. It has a share of a core of its own, as on a syncer's own machine: learners leave one
-/// of two free.
+/// Looking for harm and for free riders, and undoing. It has a share of a core of its own, as on a syncer's own machine:
+/// learners leave one of two free.
 pub const TRUST: Part = Part {
     name: "trust",
     always: &["--sync-every", "8", "--fragments", "4"],
-    without: &["--no-undo"],
+    without: &["--no-undo", "--no-checks"],
     learners: &["--duty", "0.5"],
     merges_max: 0.05,
     tokens_max: 0.02,

@@ -77,7 +77,7 @@ enum Name {
     Load,
     /// What the tape costs a run, in time and merges; takes about eleven minutes.
     Tape,
-    /// The same of looking for harm and undoing it.
+    /// The same of looking for harm and for free riders, and of undoing.
     Trust,
     /// What hostile learners of every kind do to the loss, in virtual time; takes about twenty minutes of one core.
     Poison,
@@ -112,7 +112,8 @@ pub fn run(args: &Args) -> ExitCode {
     let long = [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Load, Name::Tape, Name::Trust];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
         eprintln!(
-            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load`, `tape` and `trust` alone"
+            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load`, `tape` and \
+             `trust` alone"
         );
         return ExitCode::FAILURE;
     }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::data::BYTE_VOCAB;
 use crate::wire::{InnerSpec, ModelSpec};
 
 /// A named size of model, with an inner optimisation that suits it.
@@ -38,16 +37,6 @@ impl Preset {
             Self::Base => "base",
             Self::Llama135m => "llama-135m",
             Self::Llama360m => "llama-360m",
-        }
-    }
-
-    /// How many tokens there are in the vocabulary that its size is told by.
-    #[must_use]
-    pub fn vocab(self) -> u32 {
-        match self {
-            Self::Tiny | Self::Small | Self::Medium => BYTE_VOCAB,
-            Self::Base => 50_257,
-            Self::Llama135m | Self::Llama360m => 49_152,
         }
     }
 

@@ -1,8 +1,18 @@
 //! Training without a syncer, to see whether and how fast a machine can.
 
 use super::{Engine, EngineError};
+use crate::data::BYTE_VOCAB;
 use crate::model::{Preset, flops_per_token, init, layout};
-use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
+use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, ModelSpec, RunSpec};
+
+/// `preset` with the vocabulary that its size is told by.
+fn model(preset: Preset) -> ModelSpec {
+    preset.model(match preset {
+        Preset::Tiny | Preset::Small | Preset::Medium => BYTE_VOCAB,
+        Preset::Base => 50_257,
+        Preset::Llama135m | Preset::Llama360m => 49_152,
+    })
+}
 
 /// A made-up run.
 #[derive(Clone, Debug)]
@@ -19,7 +29,7 @@ impl Rehearsal {
     pub fn new(preset: Preset) -> Self {
         let apply = ApplyPolicy::Keep { residue: true };
         let spec = RunSpec {
-            model: preset.model(preset.vocab()),
+            model: model(preset),
             inner: preset.inner(),
             exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
             data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
@@ -65,10 +75,10 @@ impl Outlook {
     /// # Errors
     /// [`EngineError::Model`], which no preset meets.
     pub fn of_all(measured: Preset, tokens_per_s: f64) -> Result<Vec<Self>, EngineError> {
-        let flops = |preset: Preset| flops_per_token(&preset.model(preset.vocab()));
+        let flops = |preset: Preset| flops_per_token(&model(preset));
         let flops_per_s = tokens_per_s * flops(measured)? as f64;
         let outlook = |preset: Preset| {
-            let params = layout(&preset.model(preset.vocab()))?.len() as u64;
+            let params = layout(&model(preset))?.len() as u64;
             let tokens_per_s = flops_per_s / flops(preset)? as f64;
             Ok(Self { preset, params, state_bytes: Self::COPIES * 4 * params, tokens_per_s })
         };
