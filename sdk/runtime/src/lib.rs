@@ -21,7 +21,7 @@ pub mod engine;
 #[cfg(any(feature = "cpu-portable", feature = "platform"))]
 pub mod platform;
 
-use archipelago_core::{diloco, model, token, wire};
+use archipelago_core::{data, diloco, model, token, wire};
 
 #[cfg(any(feature = "parity", all(test, feature = "gpu")))]
 use archipelago_core::rng;
