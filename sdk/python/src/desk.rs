@@ -145,10 +145,9 @@ impl Desk {
         if !state.has_news() {
             return Ok(Next::Nothing);
         }
-        self.for_loop.notify_one();
         let order = loop {
             match state.orders.pop_front() {
-                Some(Order::Step(_)) if state.leaving => {}
+                Some(Order::Step(_)) if state.leaving => self.for_loop.notify_one(),
                 Some(order) => break order,
                 None => return Ok(Next::Nothing),
             }
@@ -156,6 +155,8 @@ impl Desk {
         if let Order::Step(batch) = &order {
             let targets = batch.tokens.len() as u64 - u64::from(batch.windows);
             state.running = Some((batch.id, targets));
+            // There is room for the next one.
+            self.for_loop.notify_one();
         }
         Ok(Next::Order(order))
     }
@@ -180,7 +181,10 @@ impl Desk {
         state.steps += 1;
         state.tokens = state.tokens.saturating_add(tokens.unwrap_or(planned));
         state.loss = loss;
-        self.for_loop.notify_one();
+        // Only the first one is waited for: who is woken for nothing takes time from the training.
+        if state.steps == 1 {
+            self.for_loop.notify_one();
+        }
         Ok(())
     }
 

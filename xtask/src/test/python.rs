@@ -23,6 +23,8 @@ const EXAMPLE: &[&str] = &[
     "--features",
     "archipelago/default,archipelago/ts",
 ];
+/// What the wheel is built with: its own, and those that tests have of the SDK, so that they share one build of it.
+const FEATURES: &str = "extension,archipelago/default,archipelago/ts";
 /// What Debian calls what is needed.
 const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
 /// Asks whether Python is new enough and can make environments. The version is that of the wheel's stable ABI.
@@ -124,7 +126,9 @@ fn wheel(tools: &Environment) -> Result<String, String> {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     let mut pip = tools.python(&["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w"]);
-    pip.arg(&folder).arg(".").env("MATURIN_PEP517_ARGS", "--locked --profile dev");
+    pip.arg(&folder)
+        .arg(".")
+        .env("MATURIN_PEP517_ARGS", format!("--locked --profile dev --features {FEATURES}"));
     // The build calls maturin by its name, and maturin cargo.
     let scripts = tools.program("maturin");
     let path = env::var_os("PATH").unwrap_or_default();
