@@ -133,7 +133,8 @@ impl Running {
         });
         let config = config.clone();
         let work = async move {
-            let prover = match evaluator.is_some() && config.checks > 0.0 {
+            let checks = evaluator.is_some() && config.checks > 0.0;
+            let prover = match checks {
                 true => Some(Prover::new(&syncer, Arc::clone(&corpus), config.checks)?),
                 false => None,
             };
@@ -171,6 +172,7 @@ impl Running {
                 },
                 webhook,
                 audits,
+                checks,
             };
             let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
             stop.send_replace(true);

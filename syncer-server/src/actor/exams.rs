@@ -6,8 +6,8 @@ use archipelago_core::diloco::syncer::{Exam, Fruit, Sampling, Syncer, Trained, W
 use archipelago_core::diloco::{Entry, MergeJob};
 use tokio::sync::oneshot;
 
-/// Nothing is followed or kept before the first exam is asked for.
-#[derive(Debug, Default)]
+/// What learners train on is followed from the start, since it cannot be told of who began before.
+#[derive(Debug)]
 pub(super) struct Exams {
     trained: Option<Trained>,
     wanted: Option<(Sampling, oneshot::Sender<Exam>)>,
@@ -16,10 +16,14 @@ pub(super) struct Exams {
 }
 
 impl Exams {
+    /// Nothing is wanted yet, nor ever if nothing `is_tried`.
+    pub(super) fn new(syncer: &Syncer, is_tried: bool) -> Self {
+        let trained = || Trained::new(syncer.spec().model.context, syncer.fragments().count());
+        Self { trained: is_tried.then(trained), wanted: None, kept: None, ready: None }
+    }
+
     /// The next merge that `sampling` picks is wanted.
-    pub(super) fn want(&mut self, syncer: &Syncer, sampling: Sampling, reply: oneshot::Sender<Exam>) {
-        let context = syncer.spec().model.context;
-        self.trained.get_or_insert_with(|| Trained::new(context, syncer.fragments().count()));
+    pub(super) fn want(&mut self, sampling: Sampling, reply: oneshot::Sender<Exam>) {
         self.wanted = Some((sampling, reply));
         (self.kept, self.ready) = (None, None);
     }

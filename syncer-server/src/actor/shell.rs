@@ -5,35 +5,34 @@ mod ending;
 mod log;
 mod order;
 mod retune;
+mod state;
 mod story;
 mod undo;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago_core::audit::AuditJob;
-use archipelago_core::diloco::syncer::{Input, RemakeJob, Syncer};
-use archipelago_core::diloco::{ConnId, FragmentId, Fragments, Millis, Version};
+use archipelago_core::diloco::Millis;
+use archipelago_core::diloco::syncer::{Input, Syncer};
 use archipelago_core::wire::{Bye, CloseCode};
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub use ending::Final;
 
-use super::exams::Exams;
+use state::State;
+
 use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Desk, Done, json};
 use super::record::Record;
-use super::save::{Saves, Written};
+use super::save::Written;
 use super::subject::Subject;
 use crate::clock::Clock;
 use crate::errors::ServerError;
 use crate::meters::Meters;
-use crate::outbox::{Encoder, Outbox};
 use crate::status::{Board, Evaluation, Happening, ServerStatus};
 use crate::store::Store;
 use crate::tape::Writer;
@@ -71,44 +70,8 @@ pub struct Actor {
     pub webhook: Option<Webhook>,
     /// Where what learners show in audits is looked at.
     pub audits: mpsc::Sender<AuditJob>,
-}
-
-type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
-
-/// What the loop needs beside [`Actor`].
-struct State {
-    encoder: Encoder,
-    outboxes: BTreeMap<ConnId, Outbox>,
-    merges: JoinSet<Done>,
-    /// Fragments to be undone, whose newest version is not on the disk yet.
-    remakes: Vec<RemakeJob>,
-    saves: Saves,
-    record: Record,
-    hats: Vec<(FragmentId, HatReply)>,
-    /// What became of the owner's orders, and the row that has to be on the disk before that is said.
-    orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
-    subjects: Vec<oneshot::Sender<Subject>>,
-    exams: Exams,
-    finished: bool,
-}
-
-impl State {
-    fn new(fragments: Arc<Fragments>, tape: Writer, snapshot_seq: Option<u64>) -> Self {
-        let record = Record::new(tape, fragments.count());
-        Self {
-            saves: Saves::after(snapshot_seq, record.gate.decided()),
-            record,
-            encoder: Encoder::new(fragments),
-            outboxes: BTreeMap::new(),
-            merges: JoinSet::new(),
-            remakes: Vec::new(),
-            hats: Vec::new(),
-            orders: Vec::new(),
-            subjects: Vec::new(),
-            exams: Exams::default(),
-            finished: false,
-        }
-    }
+    /// Whether single updates are tried.
+    pub checks: bool,
 }
 
 impl Actor {
@@ -122,7 +85,7 @@ impl Actor {
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
         let Self { syncer, clock, meters, board, store, mailbox, webhook, started, audits, .. } = self;
-        let state = State::new(Arc::clone(syncer.fragments()), self.tape, self.snapshot_seq);
+        let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks);
         let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, audits };
         running.log(&state.record, started);
         running.run(state, self.snapshot_every, shutdown).await
@@ -248,7 +211,7 @@ impl Running {
                 self.log(&state.record, Happening::TurnedAway { reason: bye.reason, times: 1 });
             }
             Command::Happened(what) => self.log(&state.record, what),
-            Command::Exam(sampling, reply) => state.exams.want(&self.syncer, *sampling, reply),
+            Command::Exam(sampling, reply) => state.exams.want(*sampling, reply),
             Command::Judged(judgement) => self.judged(state, *judgement),
             Command::Evaluated(evaluation, text, reply) => {
                 self.evaluated(evaluation, text);

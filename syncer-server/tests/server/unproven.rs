@@ -180,9 +180,16 @@ async fn who_does_not_train_is_suspected_and_told_of() {
     };
     assert_eq!(its(&later, rider, "tokensMerged"), its(&status, rider, "tokensMerged"), "it earns nothing");
     assert_eq!(its(&later, rider, "live"), true, "and it stays");
-    let (_, _, body) = server.http("GET /v1/log").await;
-    let log = String::from_utf8(body).unwrap();
-    assert!(log.contains("is suspected, and its updates and tokens do not count"), "{log}");
+    // A line is shown once it is on the tape.
+    loop {
+        let (_, _, body) = server.http("GET /v1/log").await;
+        let log = String::from_utf8(body).unwrap();
+        if log.contains("is suspected, and its updates and tokens do not count") {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < patience, "{log}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     training.iter().for_each(tokio::task::JoinHandle::abort);
     server.stop().await;
 

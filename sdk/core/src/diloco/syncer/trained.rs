@@ -23,7 +23,8 @@ pub struct Fruit {
 /// Follows the decisions of a run, to know what each learner was leased, in the order in which it trains on that.
 ///
 /// Where in that order an update begins and ends follows from the tokens that were counted of it and of those before
-/// it. Of a learner that trained before this was begun its reports tell that, at first roughly.
+/// it. Of a learner that trained before this was begun nobody knows that, until it starts anew: windows that are about
+/// its own would show that it does not train.
 #[derive(Clone, Debug)]
 pub struct Trained {
     context: u32,
@@ -138,11 +139,11 @@ impl Course {
     fn merge(&mut self, fragment: FragmentId, windows: u64, windows_max: usize) -> Vec<Window> {
         let reported = self.reported;
         let Some(mark) = self.merged.get_mut(usize::from(fragment.0)) else { return Vec::new() };
+        let Some(at) = mark.at else { return Vec::new() };
         // What it had reported by the merge before, it trained before this update was made.
-        let to = mark.at.map_or(0, |at| at + windows).max(mark.reported);
-        let is_known = mark.at.is_some() || mark.reported > 0;
-        *mark = Mark { at: is_known.then_some(to), reported };
-        if !is_known || windows == 0 || windows > to {
+        let to = (at + windows).max(mark.reported);
+        *mark = Mark { at: Some(to), reported };
+        if windows == 0 {
             return Vec::new();
         }
         let count = windows.min(windows_max as u64);
@@ -254,14 +255,24 @@ mod tests {
         );
     }
 
-    /// Goal: who is there when a syncer starts is looked at too, as soon as its reports say where it is.
+    /// Goal: nobody is held against windows that are only about its own.
     #[test]
-    fn of_whom_the_beginning_is_unknown_reports_tell() {
+    fn of_whom_the_beginning_is_unknown_nothing_is_told_until_it_starts_anew() {
         let mut trained = trained();
         assert_eq!(places(&mut trained, &[leased(1, 100, 20), merged(0, 4)]), [0; 0]);
         assert_eq!(places(&mut trained, &[reported(1, 6), merged(0, 4)]), [0; 0]);
-        assert_eq!(places(&mut trained, &[merged(0, 4)]), [102, 103, 104, 105], "as far as it said before");
-        assert_eq!(places(&mut trained, &[reported(1, 15), merged(0, 4)]), [106, 107, 108, 109]);
-        assert_eq!(places(&mut trained, &[merged(0, 4)]), [111, 112, 113, 114], "it was further");
+        assert_eq!(places(&mut trained, &[merged(0, 4)]), [0; 0]);
+        let anew = [Entry::Restarted { learner: LEARNER }, leased(2, 50, 20), merged(0, 4)];
+        assert_eq!(places(&mut trained, &anew), [50, 51, 52, 53]);
+    }
+
+    /// Goal: what was trained and never merged is passed over once reports say so.
+    #[test]
+    fn reports_tell_what_was_lost() {
+        let mut trained = trained();
+        let begins = [Entry::Restarted { learner: LEARNER }, leased(1, 100, 30), reported(1, 10)];
+        begins.iter().for_each(|entry| assert!(trained.follow(entry, 4).is_none()));
+        assert_eq!(places(&mut trained, &[merged(0, 4)]), [100, 101, 102, 103]);
+        assert_eq!(places(&mut trained, &[merged(0, 4)]), [106, 107, 108, 109], "it had been at 10 before");
     }
 }

@@ -1,0 +1,57 @@
+//! What the actor's loop works with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use archipelago_core::diloco::syncer::{RemakeJob, Syncer};
+use archipelago_core::diloco::{ConnId, FragmentId, Version};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::super::exams::Exams;
+use super::super::handle::Obeyed;
+use super::super::host::Done;
+use super::super::record::Record;
+use super::super::save::Saves;
+use super::super::subject::Subject;
+use crate::outbox::{Encoder, Outbox};
+use crate::tape::Writer;
+
+type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
+
+/// What the loop needs beside what the actor came with.
+pub(super) struct State {
+    pub(super) encoder: Encoder,
+    pub(super) outboxes: BTreeMap<ConnId, Outbox>,
+    pub(super) merges: JoinSet<Done>,
+    /// Fragments to be undone, whose newest version is not on the disk yet.
+    pub(super) remakes: Vec<RemakeJob>,
+    pub(super) saves: Saves,
+    pub(super) record: Record,
+    pub(super) hats: Vec<(FragmentId, HatReply)>,
+    /// What became of the owner's orders, and the row that has to be on the disk before that is said.
+    pub(super) orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
+    pub(super) subjects: Vec<oneshot::Sender<Subject>>,
+    pub(super) exams: Exams,
+    pub(super) finished: bool,
+}
+
+impl State {
+    pub(super) fn new(syncer: &Syncer, tape: Writer, snapshot_seq: Option<u64>, is_tried: bool) -> Self {
+        let fragments = Arc::clone(syncer.fragments());
+        let record = Record::new(tape, fragments.count());
+        Self {
+            saves: Saves::after(snapshot_seq, record.gate.decided()),
+            record,
+            encoder: Encoder::new(fragments),
+            outboxes: BTreeMap::new(),
+            merges: JoinSet::new(),
+            remakes: Vec::new(),
+            hats: Vec::new(),
+            orders: Vec::new(),
+            subjects: Vec::new(),
+            exams: Exams::new(syncer, is_tried),
+            finished: false,
+        }
+    }
+}
