@@ -104,9 +104,9 @@ fn pretrained(recipe: &Recipe) -> Vec<f32> {
     trainer.params().to_vec()
 }
 
-/// Goal: fine-tuning a model that was trained on one text to the answers of another, with four learners and four bits both
-/// ways, comes within 1 % of the held-out loss of one trainer with all their batches. As one does who fine-tunes, the
-/// rate is lower and exchanges are more frequent than for a model that begins with nothing.
+/// Goal: fine-tuning a model that was trained on one text to the answers of another, with four learners and four bits
+/// both ways, comes within 1 % of the held-out loss of one trainer with all their batches. As one does who fine-tunes,
+/// the rate is lower and exchanges are more frequent than for a model that begins with nothing.
 #[test]
 fn four_learners_fine_tune_as_well_as_one_trainer() {
     let chats = chats();
