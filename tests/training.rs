@@ -78,13 +78,13 @@ fn two_learners_train_better_than_one_towards_one_with_both_their_batches() {
     assert!(int4.tokens_merged as f64 > 0.99 * int4.tokens as f64, "{int4:?}");
 }
 
-/// Questions with their answers: a sentence of the grammar is asked for, and answered in capitals. What is asked is
-/// given.
+/// Questions with their answers, in words that the grammar does not have. What is asked is given.
 fn chats() -> Corpus {
     let sentences = grammar::generate(7, 400_000);
     let mut tokens = Vec::new();
     for pair in sentences.split_inclusive('.').collect::<Vec<_>>().chunks_exact(2) {
-        let (prompt, answer) = (format!("Q:{}", pair[0]), format!(" A:{}\n", pair[1].to_uppercase()));
+        let answer = pair[1].replace("the ", "ye ").replace("The ", "Ye ").replace("s ", "eth ");
+        let (prompt, answer) = (format!("Q:{}", pair[0]), format!(" A:{answer}\n"));
         tokens.extend(bytes_to_tokens(prompt.as_bytes()).into_iter().map(|token| token | token::GIVEN));
         tokens.extend(bytes_to_tokens(answer.as_bytes()));
     }
@@ -105,20 +105,27 @@ fn pretrained(recipe: &Recipe) -> Vec<f32> {
     trainer.params().to_vec()
 }
 
-/// Goal: fine-tuning a model that was trained on one text to the answers of another, with four learners and four bits both
-/// ways, comes within 1 % of the held-out loss of one trainer with all their batches.
+/// Goal: fine-tuning a model that was trained on one text to the answers of another, with four learners and four bits
+/// both ways, comes within 1 % of the held-out loss of one trainer with all their batches. As one does who fine-tunes,
+/// the rate is lower and exchanges are more frequent than for a model that begins with nothing.
 #[test]
 fn four_learners_fine_tune_as_well_as_one_trainer() {
     let chats = chats();
     let start = pretrained(&recipe(1, 600));
     let base = recipe(4, 400);
-    let tuned = Recipe { start: Some(start.clone().into()), ..base };
+    let tuned = Recipe {
+        inner: InnerSpec { lr_max: 5e-4, ..base.inner },
+        exchange: ExchangeSpec { sync_every: 8, ..base.exchange },
+        start: Some(start.clone().into()),
+        ..base
+    };
     let before = chats.held_out_loss(&tuned.model, &start).unwrap();
     let alone = tuned.train_alone(&chats, 4 * 400 * 512).unwrap().loss;
     let together = tuned.train(&chats).unwrap();
     let all = format!("before {before}, alone {alone}, together {}", together.loss);
     println!("{all}");
-    assert!(before > 2.0 && alone < 0.5 * before, "{all}");
+    // Measured: 2.469, 0.712 and 0.717.
+    assert!(before > 2.0 && alone < 0.35 * before, "{all}");
     assert!(together.loss < 1.01 * alone, "{all}");
 }
 

@@ -133,7 +133,8 @@ pub mod model {
     };
 }
 
-/// Text as tokens, and back: without a vocabulary a token is a byte. And which tokens of a window are given and not learnt.
+/// Text as tokens, and back: without a vocabulary a token is a byte. And which tokens of a window are given and not
+/// learnt.
 pub mod data {
     pub use archipelago_core::data::{BYTE_VOCAB, bytes_to_tokens, tokens_to_text};
     pub use archipelago_core::token;

@@ -75,8 +75,8 @@ impl Origin {
         }
     }
 
-    /// How the model writes conversations: as `config` says, or as the folder does. Where no conversation is trained on,
-    /// what is wrong with that matters to nobody.
+    /// How the model writes conversations: as `config` says, or as the folder does. Where no conversation is trained
+    /// on, what is wrong with that matters to nobody.
     ///
     /// # Errors
     /// - `Init`: what the folder says of it cannot be used.

@@ -2,7 +2,8 @@
 //!
 //! Most texts are learnt whole. Where a model is to learn answers and not the questions, the tokens of questions are
 //! *given*: they are read as all others are, and nobody is asked to predict them. A given token is its id with
-//! [`GIVEN`] set, wherever windows are: no vocabulary is so large, so that windows without it are what they always were.
+//! [`GIVEN`] set, wherever windows are: no vocabulary is so large, so that windows without it are what they always
+//! were.
 
 /// Set in a token that is given and not learnt.
 pub const GIVEN: u32 = 1 << 31;

@@ -45,8 +45,8 @@ pub struct ServeConfig {
     pub config: Option<PathBuf>,
 
     /// UTF-8 text file, or folder of them; .jsonl for lines of JSON with text, with prompt and completion, or with
-    /// messages, of which the answers are learnt; or builtin:austen, a volume of a novel in the public domain; by default
-    /// builtin:grammar, sentences made up by rules, and builtin:austen for a class
+    /// messages, of which the answers are learnt; or builtin:austen, a volume of a novel in the public domain; by
+    /// default builtin:grammar, sentences made up by rules, and builtin:austen for a class
     #[arg(long, value_name = "PATH|builtin:NAME", value_parser = DataSource::parser(), help_heading = "Data")]
     pub data: Option<DataSource>,
     /// Size of the text that is made by the built-in grammar

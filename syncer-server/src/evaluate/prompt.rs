@@ -9,8 +9,8 @@ const GIVEN_MAX: usize = 256;
 /// So far into the text, in tokens, a beginning is looked for.
 const REACH: usize = 512;
 
-/// What is given at the beginning of `held_out`, a question that the model is to answer: all of it, or its last tokens. Of
-/// a text that is learnt whole, a [`place`].
+/// What is given at the beginning of `held_out`, a question that the model is to answer: all of it, or its last tokens.
+/// Of a text that is learnt whole, a [`place`].
 pub(super) fn of(held_out: &[u32], decode: impl Fn(&[u32]) -> String) -> Vec<u32> {
     let given: Vec<u32> = held_out
         .iter()

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::LlamaError;
-use super::folder::{JSON_BYTES_MAX, bytes};
+use super::small::{JSON_BYTES_MAX, bytes};
 
 /// Bytes of a chat template at most; those of large models have some tens of thousands.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;

@@ -1,7 +1,6 @@
 //! The files of a folder that a run begins from.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use archipelago_core::model::{self, ModelSpec};
@@ -9,10 +8,8 @@ use serde_json::Value;
 
 use super::config::Shape;
 use super::reader::open;
+use super::small::{JSON_BYTES_MAX, bytes, check_len};
 use super::{Chat, LlamaError, SpecialTokens, Tensors};
-
-/// Bytes of a `config.json` or of an index of files at most.
-pub(super) const JSON_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of a `tokenizer.json` at most; those of the largest vocabularies have some tens of millions.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
@@ -134,22 +131,5 @@ fn files(path: &Path) -> Result<Vec<String>, LlamaError> {
         count => {
             Err(LlamaError::form(INDEX, format!("it names {count} files, from 1 to {FILES_MAX} are read")))
         }
-    }
-}
-
-/// All of a small file.
-pub(super) fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Vec<u8>, LlamaError> {
-    let file = open(path, name)?;
-    let mut bytes = Vec::new();
-    let read = file.take(bytes_max + 1).read_to_end(&mut bytes);
-    let read = read.map_err(|source| LlamaError::Read { file: name.to_owned(), source })?;
-    check_len(name, read as u64, bytes_max)?;
-    Ok(bytes)
-}
-
-fn check_len(name: &str, bytes: u64, bytes_max: u64) -> Result<(), LlamaError> {
-    match bytes <= bytes_max {
-        true => Ok(()),
-        false => Err(LlamaError::Long { file: name.to_owned(), bytes, bytes_max }),
     }
 }

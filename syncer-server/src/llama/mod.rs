@@ -11,6 +11,7 @@ mod error;
 mod folder;
 mod own;
 mod reader;
+mod small;
 mod special;
 mod writer;
 

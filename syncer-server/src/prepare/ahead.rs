@@ -25,8 +25,8 @@ pub struct PlanFacts {
 /// # Errors
 /// - `Preset`, `Setting`, `Config`: a setting is wrong.
 /// - `Init`: the run cannot begin with the folder that is asked for.
-/// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`, `DataLine`, `Tokenizer`: the data or the tokenizer cannot
-///   be used.
+/// - `DataUnreadable`, `DataEmpty`, `DataBinary`, `DataMixed`, `DataLine`, `Tokenizer`: the data or the tokenizer
+///   cannot be used.
 /// - `DataTooSmall`, `DataTooFew`, `Memory`: the data or this machine is too small for the run.
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
 pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {

@@ -1,8 +1,8 @@
 //! Shards: the training tokens as files that are fetched, checked and read whole.
 //!
 //! A shard is its tokens and nothing else, each little endian in 2 or 4 bytes. Where a run has masks, a bit for each
-//! token follows, the lowest of a byte first: 1 if the token is given and not learnt. The bits that fill up the last byte
-//! are 0. Length and SHA-256 stand in the run's description.
+//! token follows, the lowest of a byte first: 1 if the token is given and not learnt. The bits that fill up the last
+//! byte are 0. Length and SHA-256 stand in the run's description.
 
 use std::num::NonZeroU32;
 
@@ -103,8 +103,8 @@ impl ShardTokens {
     /// # Errors
     /// - [`ShardError::TokenBytes`]: tokens of `form` have neither 2 nor 4 bytes.
     /// - [`ShardError::Length`], [`ShardError::Checksum`]: `bytes` are not that shard.
-    /// - [`ShardError::Token`], [`ShardError::Mask`]: they are, but an id is `vocab` or above, or the mask is longer than
-    ///   the tokens.
+    /// - [`ShardError::Token`], [`ShardError::Mask`]: they are, but an id is `vocab` or above, or the mask is longer
+    ///   than the tokens.
     pub fn parse(
         bytes: Vec<u8>,
         spec: &ShardSpec,

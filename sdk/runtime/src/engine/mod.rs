@@ -75,9 +75,9 @@ pub trait Trainer {
         Ok(false)
     }
 
-    /// Whether it knows tokens that are given and not learnt, as [`crate::token`] marks them: their marks are no part of
-    /// their ids, and they count in no loss. One that does not is never shown any, and cannot train on a text that has
-    /// some.
+    /// Whether it knows tokens that are given and not learnt, as [`crate::token`] marks them: their marks are no part
+    /// of their ids, and they count in no loss. One that does not is never shown any, and cannot train on a text that
+    /// has some.
     fn takes_given(&self) -> bool {
         false
     }
@@ -158,9 +158,9 @@ pub trait Engine {
     /// What it computes with, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
 
-    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Those that [`crate::token`]
-    /// marks as given are read and not learnt; the loss is the mean over the others, and a step in which nothing is
-    /// learnt has no gradient.
+    /// Takes one optimiser step on `tokens`, `[batch, context + 1]`, row-major, at rate `lr`. Those that
+    /// [`crate::token`] marks as given are read and not learnt; the loss is the mean over the others, and a step in
+    /// which nothing is learnt has no gradient.
     ///
     /// May return before it is done: then loss and norm are those of the newest step that is; the first
     /// step is waited for. `tokens` are always this step's.

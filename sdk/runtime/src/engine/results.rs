@@ -43,8 +43,8 @@ impl OptimiserState {
 /// What one step did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepStats {
-    /// Mean loss of the learnt tokens before the step, in nats per token. Where none was learnt it is that of the newest
-    /// step in which one was, and 0 before there is one.
+    /// Mean loss of the learnt tokens before the step, in nats per token. Where none was learnt it is that of the
+    /// newest step in which one was, and 0 before there is one.
     pub loss: f32,
     /// Norm of the gradient before clipping.
     pub grad_norm: f32,

@@ -4,8 +4,8 @@
 //!
 //! - `{"text": "…"}`: all of it is learnt;
 //! - `{"prompt": "…", "completion": "…"}`: the completion is learnt, and the prompt is given;
-//! - `{"messages": [{"role": "…", "content": "…"}, …]}`: a conversation, written as the model's chat template says; what
-//!   the assistant says is learnt.
+//! - `{"messages": [{"role": "…", "content": "…"}, …]}`: a conversation, written as the model's chat template says;
+//!   what the assistant says is learnt.
 //!
 //! Keys beside these are passed over. Of a line with several forms the conversation counts, then the completion.
 
@@ -105,8 +105,8 @@ pub fn hash(files: &[Lines], chat: &Chat) -> Vec<u8> {
     sha.finalize().to_vec()
 }
 
-/// Cuts `documents` into tokens of `vocabulary` and holds a part of them out: as many as their share is, whole, at least
-/// one and not all, drawn by `seed`.
+/// Cuts `documents` into tokens of `vocabulary` and holds a part of them out: as many as their share is, whole, at
+/// least one and not all, drawn by `seed`.
 ///
 /// # Errors
 /// `Tokenizer`: the tokenizer does not take a text.

@@ -32,7 +32,10 @@ fn learnt(document: &Document) -> Vec<&str> {
     document.learnt.iter().map(|span| &document.text[span.clone()]).collect()
 }
 
-const TALK: &str = r#"{"messages": [{"role": "user", "content": " Who? "}, {"role": "assistant", "content": "I."}, {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]}"#;
+const TALK: &str = concat!(
+    r#"{"messages": [{"role": "user", "content": " Who? "}, {"role": "assistant", "content": "I."}, "#,
+    r#"{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]}"#
+);
 const OTHER: &str = r#"{"text": "more"}"#;
 
 #[test]

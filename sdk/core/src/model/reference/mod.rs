@@ -9,8 +9,8 @@ use crate::token;
 use crate::wire::ModelSpec;
 use ops::Heads;
 
-/// Mean loss in nats over the learnt ones of `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`; both are 0 if
-/// none is learnt. [`crate::token`] says which are.
+/// Mean loss in nats over the learnt ones of `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`; both are 0
+/// if none is learnt. [`crate::token`] says which are.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;

@@ -52,8 +52,8 @@ impl CpuModel {
         describe(&self.pool)
     }
 
-    /// Mean loss of the learnt ones of `tokens`, `[n, context + 1]`, in nats per token; 0 if none is learnt, and not finite
-    /// if the model is not.
+    /// Mean loss of the learnt ones of `tokens`, `[n, context + 1]`, in nats per token; 0 if none is learnt, and not
+    /// finite if the model is not.
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `params` or `tokens` does not fit the model.

@@ -87,7 +87,8 @@ fn partly_given(spec: &ModelSpec, windows: u32) -> Vec<u32> {
     tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
 }
 
-/// What is given reaches the loss as context alone, and a step in which nothing is learnt moves nothing but what decays.
+/// What is given reaches the loss as context alone, and a step in which nothing is learnt moves nothing but what
+/// decays.
 #[test]
 fn given_tokens_are_read_and_not_learnt() {
     let spec = spec(SHAPES[0].0);

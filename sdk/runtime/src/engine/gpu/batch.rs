@@ -1,8 +1,9 @@
 //! The tokens of a step as the kernels read them.
 //!
-//! For each microbatch, words: inputs `[R]`, targets `[R]`, those that are given marked as in [`crate::token`], rows grouped by token `[R]`, and one group
-//! `(token, begin, end, 0)` for each of them `[R, 4]`. R is padded to what a binding may begin at. The groups
-//! let the gradient of the embedding be summed in the order of the rows, without atomic additions.
+//! For each microbatch, words: inputs `[R]`, targets `[R]`, those that are given marked as in [`crate::token`], rows
+//! grouped by token `[R]`, and one group `(token, begin, end, 0)` for each of them `[R, 4]`. R is padded to what a
+//! binding may begin at. The groups let the gradient of the embedding be summed in the order of the rows, without
+//! atomic additions.
 
 use super::program::{ALIGN_BYTES, Slice};
 use crate::token;

@@ -29,7 +29,8 @@ async fn cross_entropy(
     [floats(&found[0]), floats(&found[1])]
 }
 
-/// Within 1e-6 of the larger of 1 and the value, for learnt and given targets, and logits near and far, all high and all low.
+/// Within 1e-6 of the larger of 1 and the value, for learnt and given targets, and logits near and far, all high and
+/// all low.
 async fn cross_entropy_agrees(gpus: &Gpus) {
     for (rows, vocab, quads, groups, wg) in [
         (1, 2, 1, 1, 1),
