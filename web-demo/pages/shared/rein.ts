@@ -53,7 +53,8 @@ export function trustOf({ trust, doubt }: Pick<LearnerView, "trust" | "doubt">):
     case "trusted":
       return "Trusted: what it sends counts in full.";
     case "suspect":
-      if (doubt !== null) return `Suspect: it does not seem to train, so what it sends counts for nothing until it does. ${doubt}`;
+      if (doubt !== null)
+        return `Suspect: it does not seem to train, so what it sends counts for nothing until it does. ${doubt}`;
       return "Suspect: what it sent made the model worse once, and was undone. It is on probation again.";
     case "out":
       return "Out: what it sent made the model worse, or it failed an audit. Nothing of it is taken until it is let back.";

@@ -45,7 +45,7 @@ pub const TAPE: Part = Part {
     tokens_max: 0.03,
 };
 
-/// Looking for harm and for free riders, and undoing. It has a share of a core of its own, as on a syncer's own machine:
+/// Looking for harm and for free riders, and undoing. It has a share of a core of its own, as on a machine of its own:
 /// learners leave one of two free.
 pub const TRUST: Part = Part {
     name: "trust",
