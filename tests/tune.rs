@@ -40,7 +40,7 @@ fn pretrained(folder: &Path) {
     assert!(learner.interrupt().0.success());
     syncer.interrupt();
     export(&syncer.folder(), folder);
-    fs::write(folder.join("chat_template.jinja"), TEMPLATE).unwrap();
+    fs::write(folder.join("chat_template.jinja"), TEMPLATE).expect("it can be written");
 }
 
 fn export(run_folder: &Path, out: &Path) {

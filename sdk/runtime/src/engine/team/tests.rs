@@ -87,7 +87,7 @@ fn setup(lives: &[(usize, Fault)]) -> Setup {
 
 /// Every other batch is given in part, the windows of the first workers most of all.
 fn tokens(step: u32) -> Vec<u32> {
-    let is_given = |i: u32| step % 2 == 1 && (i / 65 < 3 && i % 65 != 9 || i % 4 == 0);
+    let is_given = |i: u32| step % 2 == 1 && (i / 65 < 3 && i % 65 != 9 || i.is_multiple_of(4));
     let marked = |i, id| if is_given(i) { id | token::GIVEN } else { id };
     (0..8 * 65).map(|i| marked(i, (i * i / 7 + i % 5 + step) % 50)).collect()
 }

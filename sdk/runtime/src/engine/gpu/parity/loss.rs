@@ -43,7 +43,7 @@ async fn cross_entropy_agrees(gpus: &Gpus) {
             let logits: Vec<f32> = noise(rows * vocab, size).iter().map(|x| x + shift).collect();
             // Every third is given, so that its row is 0.
             let given = |row: usize| if row % 3 == 1 { token::GIVEN } else { 0 };
-            let target = |row: usize| (row * 5 + vocab - 1) as u32 % vocab as u32 | given(row);
+            let target = |row: usize| ((row * 5 + vocab - 1) as u32 % vocab as u32) | given(row);
             let targets: Vec<u32> = (0..rows).map(target).collect();
             let rows = || logits.chunks(vocab).zip(&targets);
             let each = rows().map(|(row, &target)| ops::cross_entropy(&exact(row), &[target], vocab));
