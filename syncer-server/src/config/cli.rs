@@ -349,7 +349,8 @@ mod tests {
         let mut command = archipelago_cli::command::<Cli>();
         command.build();
         for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            let mut settings = verb.get_arguments().filter(|arg| !arg.is_required_set() && arg.get_id() != "run");
+            let mut settings =
+                verb.get_arguments().filter(|arg| !arg.is_required_set() && arg.get_id() != "run");
             let nameless = settings.find(|arg| arg.get_long().is_none());
             assert!(nameless.is_none(), "{}: {nameless:?}", verb.get_name());
         }
