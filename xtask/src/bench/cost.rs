@@ -50,7 +50,7 @@ pub const TAPE: Part = Part {
 pub const TRUST: Part = Part {
     name: "trust",
     always: &["--sync-every", "8", "--fragments", "4"],
-    without: &["--no-undo", "--no-checks"],
+    without: &["--no-undo", "--checks", "0"],
     learners: &["--duty", "0.5"],
     merges_max: 0.05,
     tokens_max: 0.02,
