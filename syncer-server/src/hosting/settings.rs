@@ -51,8 +51,14 @@ fn of_run(text: &str, dir: &Path, server: &ServeConfig) -> Result<ServeConfig, S
 /// A sentence: a key or a value is wrong, or names a file.
 pub(super) fn check_sent(text: &str, server: &ServeConfig) -> Result<(), String> {
     let config = of_run(text, Path::new(""), server)?;
-    let data = config.data.as_ref().and_then(DataSource::path).is_some();
-    let named = [data, config.init.is_some(), config.params.is_some(), config.tokenizer.is_some()];
+    // As many as there are settings of that kind, in their order: one more there is one more here.
+    let named: [bool; PATHS.len()] = [
+        config.chat_template.is_some(),
+        config.data.as_ref().and_then(DataSource::path).is_some(),
+        config.init.is_some(),
+        config.params.is_some(),
+        config.tokenizer.is_some(),
+    ];
     match PATHS.iter().zip(named).find(|(_, named)| *named) {
         None => Ok(()),
         Some((key, _)) => Err(format!(
