@@ -11,7 +11,7 @@
 //! | [`fault`] | what can go wrong |
 //! | [`engine`] | the loop's side of it: codes fragments and takes changes in |
 //! | [`learner`] | the loop on a thread of its own |
-//! | [`file`] | the file that a run of a model of one's own begins with |
+//! | [`mod@file`] | the file that a run of a model of one's own begins with |
 //! | `face` | what Python sees, with the feature `extension` |
 
 pub mod desk;
