@@ -108,8 +108,19 @@ async function open({ url, reach }, options) {
   const trouble = [];
   page.on("pageerror", (error) => trouble.push(String(error)));
   await page.goto(url());
+  await atRest(page);
   await reach(page);
   return { context, page, trouble };
+}
+
+/** Waits until the page has its height: charts come a moment after it, and push away what has the focus. */
+async function atRest(page) {
+  let [last, calm] = [0, 0];
+  for (let look = 0; look < 50 && calm < 5; look += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    const height = await page.evaluate(() => document.documentElement.scrollHeight);
+    [last, calm] = [height, height === last ? calm + 1 : 0];
+  }
 }
 
 /** Whatever has more words than its place shows. */
@@ -159,6 +170,7 @@ for (const [name, place] of Object.entries(PLACES)) {
     assert.equal(moving, 0);
     for (const viewport of [WIDE, { width: 640, height: 400 }, PHONE]) {
       await page.setViewportSize(viewport);
+      await atRest(page);
       await page.focus(".skip");
       const reached = new Set();
       for (let press = 0; press < 160; press += 1) {
