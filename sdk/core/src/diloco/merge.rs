@@ -78,6 +78,13 @@ pub struct Weighted {
     pub body: CheckedBody,
 }
 
+impl Weighted {
+    /// How far a norm of it counts on a segment, where that of one step counts up to `radius`.
+    pub(super) fn counted(&self, norm: f64, radius: f64) -> f64 {
+        norm.min(radius * f64::from(self.steps.max(1)).sqrt())
+    }
+}
+
 /// All that one merge needs, so that it can run anywhere.
 #[derive(Clone, Debug)]
 pub struct MergeJob {
@@ -290,9 +297,8 @@ fn factors<'a>(
     let total = absent + updates.iter().map(|update| update.weight).sum::<f64>();
     let shares = updates.iter().map(|update| update.weight / total);
     let bodies = updates.iter().map(|update| update.body.bytes());
-    let counted =
-        |(update, &norm): (&Weighted, &f64)| norm.min(radius * f64::from(update.steps.max(1)).sqrt());
-    let radii: Vec<f64> = updates.iter().zip(norms).map(counted).collect();
+    let radii: Vec<f64> =
+        updates.iter().zip(norms).map(|(update, &norm)| update.counted(norm, radius)).collect();
     if radial && updates.len() > 1 {
         let unit = |(share, &norm): (f64, &f64)| if norm > 0.0 { share / norm } else { 0.0 };
         let mut units: Vec<(f64, &[u8])> = shares.clone().zip(norms).map(unit).zip(bodies.clone()).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Fruit;
 use crate::data::Window;
-use crate::diloco::{Fragments, MergeJob};
+use crate::diloco::{Fragments, MergeJob, Weighted};
 use crate::wire::LearnerId;
 
 /// Updates of one merge that are looked at together, at most: each is tried on the windows of all. Constant of ours.
@@ -37,9 +37,9 @@ pub struct Shown {
 }
 
 impl Exam {
-    /// What each update shows, by learner; nothing of one whose windows are not known, and nothing at all of fewer than
-    /// three: of two that differ nobody knows which one is right. `seed` picks, where there are more than
-    /// [`EXAMINED_MAX`]. `loss` gives the mean loss of parameters, `[layout.len()]`, on windows.
+    /// What each update shows, as long as it counts in the merge, by learner; nothing of one whose windows are not known,
+    /// and nothing at all of fewer than three: of two that differ nobody knows which one is right. `seed` picks, where
+    /// there are more than [`EXAMINED_MAX`]. `loss` gives the mean loss of parameters, `[layout.len()]`, on windows.
     ///
     /// # Errors
     /// Those of `loss`.
@@ -60,7 +60,7 @@ impl Exam {
         for (fragment, hat) in fragments.ids().zip(&self.hats) {
             fragments.scatter(fragment, hat, &mut theta);
         }
-        let MergeJob { fragment, codec, segments, state, updates, .. } = &self.job;
+        let MergeJob { fragment, state, updates, .. } = &self.job;
         fragments.scatter(*fragment, &state.hat, &mut theta);
         let mut losses = |theta: &[f32]| -> Result<Vec<f64>, E> {
             chosen.iter().map(|fruit| loss(theta, &fruit.windows)).collect()
@@ -69,7 +69,7 @@ impl Exam {
         let mut gains = Vec::with_capacity(chosen.len());
         for fruit in &chosen {
             let update = updates.iter().find(|update| update.learner == fruit.learner);
-            let values = update.and_then(|update| codec.decode(segments, update.body.bytes()).ok());
+            let values = update.and_then(|update| counted(&self.job, update));
             // A body that was checked can be read, and who is in a merge has one.
             let values = values.unwrap_or_else(|| vec![0.0; state.hat.len()]);
             let moved: Vec<f32> = state.hat.iter().zip(&values).map(|(hat, value)| hat - value).collect();
@@ -80,6 +80,23 @@ impl Exam {
         let of: Vec<(LearnerId, f64)> = chosen.iter().map(|fruit| (fruit.learner, fruit.batch)).collect();
         Ok(shown(&of, &gains))
     }
+}
+
+/// The values of an update of `job`, `[fragment_len]`, each segment as long as it counts there: what an update is tried
+/// with is what it does to a merge. `None` of one for a fragment of another shape.
+fn counted(job: &MergeJob, update: &Weighted) -> Option<Vec<f32>> {
+    let mut values = job.codec.decode(&job.segments, update.body.bytes()).ok()?;
+    let mut rest = &mut values[..];
+    for (i, (segment, square)) in job.segments.iter().zip(update.body.squares()).enumerate() {
+        let (its, others) = rest.split_at_mut(segment.len as usize);
+        let (norm, radius) = (square.sqrt(), job.radii.get(i).copied().unwrap_or(f64::INFINITY));
+        let counted = update.counted(norm, radius);
+        if counted < norm {
+            its.iter_mut().for_each(|value| *value = (f64::from(*value) * counted / norm) as f32);
+        }
+        rest = others;
+    }
+    Some(values)
 }
 
 /// What is to be read from the `gains`, `[learners, learners]`: by how much the update of one lowers the loss on the
@@ -109,6 +126,8 @@ fn shown(learners: &[(LearnerId, f64)], gains: &[Vec<f64>]) -> Vec<Shown> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diloco::{Codec, FragmentState, MergeClass, MergeRule, OuterSpec, Segment};
+    use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, Round, Version};
 
     #[test]
     fn what_is_easy_or_long_is_nobodys_credit() {
@@ -119,5 +138,44 @@ mod tests {
         for (shown, own) in shown(&learners, &gains).iter().zip(own) {
             assert!((shown.own - 2.0 * own).abs() < 1e-12, "{shown:?} {own}");
         }
+    }
+
+    /// A job of one segment of two values on which one step counts up to a length of 2; the others count in full.
+    fn job(steps: u32, values: &[f32]) -> MergeJob {
+        let apply = ApplyPolicy::Overwrite;
+        let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code: Code::F32, apply };
+        let codec = Codec::new(&exchange).unwrap();
+        let segment = |start| Segment { start, len: 2, merge: MergeClass::Radial };
+        let segments = vec![segment(0), segment(2)];
+        let body = codec.check(&segments, codec.encode(&segments, values)).unwrap();
+        MergeJob {
+            round: Round(1),
+            fragment: FragmentId(0),
+            state: FragmentState::new(vec![0.0; 4]),
+            absent: 0.0,
+            updates: vec![Weighted { learner: LearnerId(1), weight: 1.0, steps, body }],
+            segments,
+            codec,
+            rule: MergeRule::Radial,
+            radii: vec![2.0],
+            outer: OuterSpec { lr: 1.0, momentum: 0.0 },
+            next: Version(1),
+        }
+    }
+
+    /// Goal: an update is tried with what a merge takes of it, so that one that is too long does not drown in its own
+    /// noise.
+    #[test]
+    fn an_update_is_tried_as_long_as_it_counts() {
+        let tried = |steps, values: &[f32]| {
+            let job = job(steps, values);
+            let tried = counted(&job, &job.updates[0]).unwrap();
+            let alone: Vec<f32> = job.run().unwrap().state.theta.iter().map(|theta| 0.0 - theta).collect();
+            assert_eq!(tried, alone, "a merge of it alone");
+            tried
+        };
+        assert_eq!(tried(1, &[100.0, 0.0, 100.0, 0.0]), [2.0, 0.0, 100.0, 0.0]);
+        assert_eq!(tried(4, &[0.0, -100.0, 1.0, 0.0]), [0.0, -4.0, 1.0, 0.0]);
+        assert_eq!(tried(4, &[0.0, -3.0, 1.0, 0.0]), [0.0, -3.0, 1.0, 0.0]);
     }
 }

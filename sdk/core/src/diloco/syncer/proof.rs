@@ -24,7 +24,7 @@ const STRENGTH_LOOKS: u32 = 256;
 /// Before so many nothing is said. Constant of ours.
 const STRENGTH_NEEDED: u32 = 48;
 /// Part of what is believed that is staked on one look. Constant of ours.
-const STAKE: f64 = 0.4;
+const STAKE: f64 = 0.6;
 /// A learner is suspected once it is so many times as likely that it does not train, by [`Proofs::take`]. Constant of
 /// ours.
 const SUSPECT_ODDS: f64 = 3e3;
@@ -97,24 +97,22 @@ impl Proofs {
     /// Takes in what updates of one merge on `fragment` showed; gives those of whom another thing is to be thought from
     /// now on.
     ///
-    /// Each look multiplies the odds by 1 − 0.4 s, where s, from −1 to 1, is by how much the update shows more
+    /// Each look multiplies the odds by 1 − 0.6 s, where s, from −1 to 1, is by how much the update shows more
     /// than 45 % of what is usual, in spreads of that; and they never fall below 1. For who trains s is above 0
     /// on the whole, however noisy it is: its odds are a product of bets that it wins, and how far they go up by
     /// chance is measured in tests/evidence/POISON.md. Nobody is held against fewer than two others, nor where
     /// nothing shows.
     pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Option<Doubt>)> {
         let mut news = Vec::new();
-        for look in shown {
-            let Some((usual, spread)) = self.usual(fragment, look.learner) else { continue };
-            let record = self.records.entry(look.learner).or_default();
-            let (strength, looks) = &mut self.strength;
-            if !record.is_suspected {
-                *looks = (*looks + 1).min(STRENGTH_LOOKS);
-                *strength += ((look.own / spread).clamp(-3.0, 3.0) - *strength) / f64::from(*looks);
-            }
-            if *strength < STRENGTH_MIN || *looks < STRENGTH_NEEDED || usual <= 0.0 {
+        let beside = |look: &Shown| self.usual(fragment, look.learner).map(|usual| (*look, usual));
+        let looks: Vec<(Shown, (f64, f64))> = shown.iter().filter_map(beside).collect();
+        self.strengthen(&looks);
+        let (strength, known) = self.strength;
+        for (look, (usual, spread)) in looks {
+            if strength < STRENGTH_MIN || known < STRENGTH_NEEDED || usual <= 0.0 {
                 continue;
             }
+            let record = self.records.entry(look.learner).or_default();
             let score = ((look.own - PART * usual) / spread).clamp(-1.0, 1.0);
             record.looks = record.looks.saturating_add(1);
             let stake = if record.is_suspected { STAKE } else { -STAKE };
@@ -133,6 +131,22 @@ impl Proofs {
         }
         usual.drain(..usual.len().saturating_sub(KEPT));
         news
+    }
+
+    /// Takes in how much updates of one merge show. The one in the middle speaks for all of them: those who work against
+    /// the others show far less than nothing, and would else be safe by that.
+    fn strengthen(&mut self, looks: &[(Shown, (f64, f64))]) {
+        let is_suspected = |learner| self.records.get(&learner).is_some_and(|record| record.is_suspected);
+        let believed = looks.iter().filter(|(look, _)| !is_suspected(look.learner));
+        let mut shown: Vec<f64> = believed.map(|(look, (_, spread))| look.own / spread).collect();
+        if shown.is_empty() {
+            return;
+        }
+        let (strength, known) = &mut self.strength;
+        // A merge has no more updates than there are learners.
+        *known = (*known + shown.len() as u32).min(STRENGTH_LOOKS);
+        let part = shown.len() as f64 / f64::from(*known);
+        *strength += (median(&mut shown) - *strength) * part.min(1.0);
     }
 
     /// Who is suspected goes on being so, in a process that did not find it out itself.
@@ -223,6 +237,19 @@ mod tests {
             let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
             who.sort_unstable();
             assert_eq!(who, [7, 8, 9], "seed {seed}: {found:?}");
+        }
+    }
+
+    /// However far below nothing: that must not pass for a crowd of whom nothing shows.
+    #[test]
+    fn who_works_against_the_others_is_suspected_soon() {
+        for seed in 0..20 {
+            let mut means = vec![0.7; 10];
+            means[8..].fill(-4.0);
+            let found = Crowd::new(seed, means).look(100);
+            let mut who: Vec<usize> = found.iter().map(|(who, _)| *who).collect();
+            who.sort_unstable();
+            assert_eq!(who, [8, 9], "seed {seed}: {found:?}");
         }
     }
 

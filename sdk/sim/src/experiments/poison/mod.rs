@@ -32,8 +32,9 @@ pub struct PoisonArgs {
     /// What hostile learners do; by default all, one after the other
     #[arg(long, value_name = "ATTACKS", value_enum, value_delimiter = ',')]
     pub attacks: Vec<Attack>,
-    /// Ways of merging; by default all
-    #[arg(long, value_name = "ARMS", value_enum, value_delimiter = ',')]
+    /// Ways of merging
+    #[arg(long, value_name = "ARMS", value_enum, value_delimiter = ',',
+        default_values_t = [Arm::Mean, Arm::Rda, Arm::Bounds, Arm::Ours])]
     pub arms: Vec<Arm>,
     /// M, learners, honest and hostile ones
     #[arg(long, value_name = "COUNT", default_value_t = 10)]

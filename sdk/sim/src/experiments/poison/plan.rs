@@ -80,12 +80,14 @@ pub enum Arm {
     Mean,
     /// Radial averaging as the paper has it, without any bound
     Rda,
-    /// What a syncer does by default, but for what it undoes and whom it suspects
-    Ours,
-    /// The same, and what did harm to the held-out loss is undone
+    /// Radial averaging with the bounds that a syncer has by default, and nothing else of what it does
+    Bounds,
+    /// With bounds, and what did harm to the held-out loss is undone
     Undo,
-    /// As ours, and who does not show that it trains is suspected
+    /// With bounds, and who does not show that it trains is suspected
     Checks,
+    /// All that a syncer does by default: with bounds, undoing and suspecting
+    Ours,
 }
 
 impl Arm {
@@ -94,10 +96,19 @@ impl Arm {
         match self {
             Self::Mean => "mean",
             Self::Rda => "rda",
-            Self::Ours => "ours",
+            Self::Bounds => "bounds",
             Self::Undo => "undo",
             Self::Checks => "checks",
+            Self::Ours => "ours",
         }
+    }
+
+    fn undoes(self) -> bool {
+        matches!(self, Self::Undo | Self::Ours)
+    }
+
+    fn suspects(self) -> bool {
+        matches!(self, Self::Checks | Self::Ours)
     }
 
     fn change(self, syncer: &mut SyncerConfig) {
@@ -110,7 +121,7 @@ impl Arm {
         let merge = match self {
             Self::Mean => MergeRule::Mean,
             Self::Rda => MergeRule::Radial,
-            Self::Ours | Self::Undo | Self::Checks => return,
+            Self::Bounds | Self::Undo | Self::Checks | Self::Ours => return,
         };
         *syncer = SyncerConfig { merge, influence: free, norm_ratio_max: 0.0, ..*syncer };
     }
@@ -146,8 +157,8 @@ impl<'a> Plan<'a> {
         let step_tokens = u64::from(args.training.batch) * u64::from(args.context);
         let tokens = step_tokens.saturating_mul(args.steps).saturating_mul(args.learners.into());
         let mut plan = Self { args, tokens, experiments: vec![], cells: vec![] };
-        let arms = chosen(&args.arms);
-        for &arm in &arms {
+        let arms = &args.arms;
+        for &arm in arms {
             let ours = plan.clean(arm, args.learners)?;
             // What bounds cost where nobody is hostile.
             let base = plan.clean(Arm::Ours, args.learners)?;
@@ -155,7 +166,7 @@ impl<'a> Plan<'a> {
         }
         for attack in chosen(&args.attacks) {
             for &percent in &args.hostile {
-                for &arm in &arms {
+                for &arm in arms {
                     let hostile = hostile(args.learners, percent);
                     let base = plan.clean(arm, args.learners - hostile)?;
                     let ours = plan.attacked(attack, percent, arm)?;
@@ -208,9 +219,10 @@ impl<'a> Plan<'a> {
         }
         recipe.syncer.norm_ratio_max = args.norm_ratio_max;
         arm.change(&mut recipe.syncer);
-        recipe.exams = arm == Arm::Checks;
+        recipe.exams = arm.suspects();
         let step_ms = args.training.step_ms;
-        recipe.undo = (arm == Arm::Undo)
+        recipe.undo = arm
+            .undoes()
             .then(|| LookSpec { every_ms: (args.steps * step_ms / LOOKS).max(1), trial_ms: step_ms });
         Ok(recipe)
     }

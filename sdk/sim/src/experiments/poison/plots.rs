@@ -31,9 +31,10 @@ fn title(arm: Arm) -> &'static str {
     match arm {
         Arm::Mean => "Weighted mean, no bounds",
         Arm::Rda => "Radial averaging as published, no bounds",
-        Arm::Ours => "As by default, nothing undone",
-        Arm::Undo => "As by default, harm undone",
-        Arm::Checks => "As by default, single updates looked at",
+        Arm::Bounds => "Bounds alone",
+        Arm::Undo => "Bounds, and harm undone",
+        Arm::Checks => "Bounds, and single updates looked at",
+        Arm::Ours => "As by default: bounds, harm undone, single updates looked at",
     }
 }
 

@@ -19,11 +19,11 @@ fn figure(report: &Report, name: &str) -> f64 {
 /// Every attack is run against every way of merging, and no honest update is refused by any.
 #[test]
 fn every_attack_has_its_cells() {
-    let report = report("--hostile 20");
+    let report = report("--hostile 20 --arms mean,rda,bounds,undo,checks,ours");
     let attacks = <Attack as clap::ValueEnum>::value_variants();
-    assert_eq!(report.cases.len(), 5 + 5 * attacks.len());
+    assert_eq!(report.cases.len(), 6 + 6 * attacks.len());
     for attack in attacks {
-        for arm in ["mean", "rda", "ours", "undo", "checks"] {
+        for arm in ["mean", "rda", "bounds", "undo", "checks", "ours"] {
             let cell = format!("{}, 20 %, {arm}", attack.name());
             assert!(!figure(&report, &cell).is_nan(), "{cell}");
             assert_eq!(figure(&report, &format!("{cell}, honest refused")), 0.0, "{cell}");
@@ -34,7 +34,7 @@ fn every_attack_has_its_cells() {
         assert!(-1.0 < p5 && p5 < p50 && p50 < p95 && p95 <= 1.0, "{part}: {p5} {p50} {p95}");
     }
     let plots: Vec<&str> = report.plots.iter().map(|plot| plot.name.as_str()).collect();
-    assert_eq!(plots, ["poison-mean", "poison-rda", "poison-ours", "poison-undo", "poison-checks"]);
+    assert_eq!(plots, ["mean", "rda", "bounds", "undo", "checks", "ours"].map(|arm| format!("poison-{arm}")));
 }
 
 /// What ruins a run that is merged without bounds does far less to one with them; figures are of one short run each, so
@@ -44,16 +44,16 @@ fn bounds_hold_off_what_ruins_a_mean() {
     let report = report("--hostile 40 --attacks edge,identities");
     for attack in ["edge", "identities"] {
         let gap = |arm: &str| figure(&report, &format!("{attack}, 40 %, {arm}"));
-        assert!(gap("mean") > 100.0 && gap("mean") > 3.0 * gap("ours"), "{report:#?}");
+        assert!(gap("mean") > 100.0 && gap("mean") > 3.0 * gap("bounds"), "{report:#?}");
     }
 }
 
 /// What is no number is seen at once, whoever merges; who only trains less is never seen.
 #[test]
 fn what_is_noticed_and_what_is_not() {
-    let report = report("--hostile 20,40 --attacks not-finite,sandbag --arms ours");
+    let report = report("--hostile 20,40 --attacks not-finite,sandbag --arms bounds");
     for percent in [20, 40] {
-        let of = |attack: &str, what: &str| format!("{attack}, {percent} %, ours, {what}");
+        let of = |attack: &str, what: &str| format!("{attack}, {percent} %, bounds, {what}");
         assert!(figure(&report, &of("not-finite", "noticed after rounds")) < 4.0);
         assert_eq!(figure(&report, &of("not-finite", "hostile in merges")), 0.0);
         let share = figure(&report, &of("sandbag", "hostile in merges"));
