@@ -1,4 +1,4 @@
-"""PyTorch learners, beside native ones; PYTORCH_TESTS=yes runs them, since PyTorch has gigabytes."""
+"""PyTorch learners, beside native ones and browsers; PYTORCH_TESTS=yes runs them, since PyTorch has gigabytes."""
 
 import os
 import subprocess
@@ -13,8 +13,11 @@ import torch
 
 from .support import EXAMPLES, RunCase, programs, until
 
-# The run in which PyTorch and native learners train, and the one to compare it with.
+# The run in which learners of several kinds train, and the one to compare it with.
 TOKENS = 1_000_000
+# What a browser opens, and what opens it: both are there unless tests of browsers are switched off.
+PAGES = os.environ.get("ARCHIPELAGO_PAGES")
+LEND = Path(__file__).parents[3] / "web-demo/tests/lend.mjs"
 
 
 class Torch(RunCase):
@@ -87,12 +90,13 @@ class Torch(RunCase):
         self.assertLess(losses[-1], losses[0] - 1.0)
 
     def test_llama_converges_as_one_with_native_learners(self) -> None:
-        """LlamaForCausalLM and a native learner come to the loss of two native learners.
+        """LlamaForCausalLM, a native learner and a browser come to the loss of as many native learners.
 
         Killed and started again, the first is merged again.
         """
-        mixed = self.trained("mixed", "torch", "native")
-        native = self.trained("native", "native", "native")
+        kinds = ["torch", *(["browser"] if PAGES else []), "native"]
+        mixed = self.trained("mixed", *kinds)
+        native = self.trained("native", *["native"] * len(kinds))
         print(f"held-out loss after {TOKENS} tokens: mixed {mixed:.3f}, native {native:.3f}")
         self.assertLess(abs(mixed - native), 0.15)
 
@@ -103,7 +107,7 @@ class Torch(RunCase):
             folder / "run",
             preset="tiny",
             stop_at_tokens=TOKENS,
-            flags=["--eval-every", "1s"],
+            flags=["--eval-every", "1s", *(["--pages", PAGES] if PAGES else [])],
         )
         with run:
             learners = []
@@ -111,6 +115,8 @@ class Torch(RunCase):
                 learners.append(self.start(kind, run, folder / f"{at}.key", f"{kind}-{at}"))
                 if kind == "torch":
                     self.killed_and_merged_again(run, learners, folder)
+                elif kind == "browser":
+                    until("the browser is merged", lambda name=f"{kind}-{at}": self.merged(run, name))
             until_s = time.monotonic() + 600
             while not run.status()["finished"] and time.monotonic() < until_s:
                 time.sleep(1)
@@ -118,6 +124,10 @@ class Torch(RunCase):
             said = [learner.communicate(timeout=60)[0] for learner in learners]
         self.assertTrue(status["finished"], status)
         self.assertEqual(status["fates"]["refused"], {})
+        merged = {learner["name"]: learner["tokensMerged"] for learner in status["learners"]}
+        print(f"{name}: tokens merged of each {merged}")
+        self.assertEqual(len(merged), len(kinds))
+        self.assertGreater(min(merged.values()), 0)
         for kind, text in zip(kinds, said, strict=True):
             if kind == "torch":
                 # Timings are told and not tested: others may use this machine.
@@ -143,12 +153,15 @@ class Torch(RunCase):
     def start(self, kind: str, run: archipelago.Server, key: Path, name: str) -> "subprocess.Popen[str]":
         """A learner as a process."""
         program = Path(os.environ["ARCHIPELAGO_BIN"]) / "native-learner"
+        kept = ["--identity", str(key), "--name", name]
         words = {
-            "native": [str(program), "join", run.url, "--engine", "cpu", "--threads", "1"],
-            "torch": [sys.executable, str(EXAMPLES / "llama.py"), run.url],
+            "native": [str(program), "join", run.url, "--engine", "cpu", "--threads", "1", *kept],
+            "torch": [sys.executable, str(EXAMPLES / "llama.py"), run.url, *kept],
+            "browser": ["node", str(LEND), run.page, name],
         }[kind]
         learner = subprocess.Popen(
-            [*words, "--identity", str(key), "--name", name],
+            words,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

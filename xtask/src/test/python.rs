@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::apt;
+use super::{apt, browsers};
 use crate::cargo::{TEST_PROGRAMS, build, cargo, program, root, target_folder};
-use crate::web::call;
+use crate::web::{self, call};
 
 /// The package's folder.
 const PACKAGE: &str = "sdk/python";
@@ -108,12 +108,13 @@ pub fn test() -> Result<String, String> {
     build(EXAMPLE)?;
     let fresh = Environment::make("fresh", true)?;
     fresh.install(&["-c", "tests/requirements.txt", &wheel])?;
-    run(&fresh, programs, "test_*.py")?;
+    run(&fresh, programs, "test_*.py", None)?;
     if env::var("PYTORCH_TESTS").is_ok_and(|value| value == "yes") {
         let torch = Environment::make("torch", false)?;
         torch.install(&["-r", "tests/requirements-torch.txt"])?;
         torch.install(&["--force-reinstall", "--no-deps", &wheel])?;
-        run(&torch, programs, "torch_*.py")?;
+        let pages = if browsers::is_off() { None } else { Some(web::site()?) };
+        run(&torch, programs, "torch_*.py", pages.as_deref())?;
         return Ok("with PyTorch".to_owned());
     }
     Ok("without PyTorch: PYTORCH_TESTS=yes adds it".to_owned())
@@ -152,8 +153,14 @@ fn in_the_environment_of_cargo(mut command: Command) -> Command {
     command
 }
 
-/// Runs the tests in the files that `pattern` matches, with the programs in the folder `programs`.
-fn run(environment: &Environment, programs: &Path, pattern: &str) -> Result<(), String> {
+/// Runs the tests in the files that `pattern` matches, with the programs in the folder `programs` and a browser on
+/// `pages` where there are any.
+fn run(
+    environment: &Environment,
+    programs: &Path,
+    pattern: &str,
+    pages: Option<&Path>,
+) -> Result<(), String> {
     let words = [
         "-W",
         "error::ResourceWarning",
@@ -169,6 +176,9 @@ fn run(environment: &Environment, programs: &Path, pattern: &str) -> Result<(), 
     ];
     let mut tests = environment.python(&words);
     tests.env("ARCHIPELAGO_BIN", programs);
+    if let Some(pages) = pages {
+        tests.env("ARCHIPELAGO_PAGES", pages);
+    }
     call(&mut tests)
 }
 
