@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use archipelago_core::data::pictures::{Picture, SIDE};
 use archipelago_runtime::engine::cpu::Writer;
 use serde::Serialize;
 
@@ -39,8 +40,9 @@ const SPELT_MAX: usize = 256;
 /// # Errors
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
-/// - `Disk`, `Tokenizer`: something of it cannot be read.
-/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not, or the model is no decoder.
+/// - `Disk`, `Tokenizer`: something of it cannot be read, or the picture cannot be written.
+/// - `Config`: the prompt is empty, or holds what the model's vocabulary does not, or the model is no decoder; or there
+///   is no picture, or a file in its place.
 /// - `Internal`: what was read is no model.
 pub fn sample(
     args: &SampleArgs,
@@ -66,6 +68,12 @@ pub fn sample(
     let prompt = vocabulary.encode(&args.prompt)?;
     let unread = |error| ServerError::Config { why: format!("--prompt: {error}") };
     writer.begin(&prompt, args.temperature, args.seed).map_err(unread)?;
+    if let Some(path) = &args.picture
+        && path.exists()
+    {
+        let why = format!("--picture: {} is there already; name a file that is not", path.display());
+        return Err(ServerError::Config { why });
+    }
     let (mut text, mut tokens, mut pending, mut told) = (String::new(), 0, Vec::new(), 0);
     for token in writer.take(args.tokens as usize) {
         tokens += 1;
@@ -86,6 +94,11 @@ pub fn sample(
             (pending, told) = (Vec::new(), 0);
         }
     }
+    if let Some(path) = &args.picture {
+        let why = "--picture: what was written holds no picture of eight lines of eight pixels";
+        let picture = Picture::find(&text).ok_or_else(|| ServerError::Config { why: why.to_owned() })?;
+        std::fs::write(path, svg(&picture)).map_err(disk("write", path))?;
+    }
     Ok(Written {
         prompt: args.prompt.clone(),
         text,
@@ -93,4 +106,18 @@ pub fn sample(
         tokens_per_s: f64::from(tokens) / clock.elapsed().max(Duration::from_micros(1)).as_secs_f64(),
         tokens_merged: snapshot.record.ledger.clock_tokens(),
     })
+}
+
+/// A picture as an SVG, a square for each pixel.
+fn svg(picture: &Picture) -> String {
+    let squares: String = (0..SIDE)
+        .flat_map(|y| (0..SIDE).map(move |x| (x, y)))
+        .map(|(x, y)| {
+            let colour = picture.pixels()[y][x].word();
+            format!("<rect x=\"{x}\" y=\"{y}\" width=\"1\" height=\"1\" fill=\"{colour}\"/>")
+        })
+        .collect();
+    let head =
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {SIDE} {SIDE}\" width=\"256\"");
+    format!("{head} shape-rendering=\"crispEdges\">{squares}</svg>\n")
 }

@@ -5,8 +5,8 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 /// Trains on this machine: a syncer and learners as processes of their own, over WebSockets.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// Text to train on, a UTF-8 file or a folder of them, or builtin:grammar or builtin:austen
-    /// [default: builtin:grammar, with --classroom builtin:austen].
+    /// Text to train on, a UTF-8 file or a folder of them, or builtin:grammar, builtin:austen or
+    /// builtin:pictures [default: builtin:grammar, with --classroom builtin:austen].
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Learners on this machine, each a process; they share the cores [default: 2, with --classroom 0].

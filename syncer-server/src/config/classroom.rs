@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(data(&[&place[..], &["--corpus-bytes", "60kB"]].concat()).0, None);
         assert_eq!(serve(&place).unwrap().data, None, "whoever serves alone knows the floor of the loss");
         let Err(CliError::Usage(error)) = serve(&["--data", "builtin:bronte"]) else { panic!("it is taken") };
-        assert!(error.to_string().contains("give builtin:grammar or builtin:austen"), "{error}");
+        assert!(error.to_string().contains("give one of builtin:grammar, builtin:austen"), "{error}");
         // A run of before goes on with its text.
         std::fs::write(dir.path().join("run.json"), "{}").unwrap();
         assert_eq!(data(&place).0, None);

@@ -200,6 +200,10 @@ pub struct SampleArgs {
     /// The same seed gives the same text
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
+    /// Write the picture in the text, if it is one of a run on builtin:pictures, to this file as an SVG; it must not be
+    /// there yet
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
     /// One JSON line on standard output, when all is written
     #[arg(long)]
     pub json: bool,

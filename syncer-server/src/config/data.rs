@@ -27,11 +27,14 @@ pub enum BuiltIn {
     Grammar,
     /// Volume one of Jane Austen's *Pride and Prejudice*.
     Austen,
+    /// Captions and the small pictures that they describe.
+    Pictures,
 }
 
 impl BuiltIn {
     /// All of them, with the names by which they are asked for.
-    const NAMES: [(&str, Self); 2] = [("grammar", Self::Grammar), ("austen", Self::Austen)];
+    const NAMES: [(&str, Self); 3] =
+        [("grammar", Self::Grammar), ("austen", Self::Austen), ("pictures", Self::Pictures)];
 
     /// Its name, for people.
     #[must_use]
@@ -39,6 +42,7 @@ impl BuiltIn {
         match self {
             Self::Grammar => "built-in grammar",
             Self::Austen => "Pride and Prejudice, volume one",
+            Self::Pictures => "built-in pictures and captions",
         }
     }
 }
@@ -77,8 +81,10 @@ impl DataSource {
         };
         let found = BuiltIn::NAMES.into_iter().find(|(known, _)| *known == name);
         found.map(|(_, text)| Self::BuiltIn(text)).ok_or_else(|| {
-            let known = BuiltIn::NAMES.map(|(known, _)| format!("{PREFIX}{known}")).join(" or ");
-            format!("there is no built-in text of that name: give {known}, or a file or folder of yours")
+            let known = BuiltIn::NAMES.map(|(known, _)| format!("{PREFIX}{known}")).join(", ");
+            format!(
+                "there is no built-in text of that name: give one of {known}, or a file or folder of yours"
+            )
         })
     }
 
@@ -126,6 +132,6 @@ mod tests {
         assert_eq!(DataSource::of("builtin".into()), Ok(DataSource::Path("builtin".into())));
         assert_eq!(DataSource::of("a/my.txt".into()).unwrap().title(), "my.txt");
         let error = DataSource::of("builtin:bronte".into()).unwrap_err();
-        assert!(error.contains("builtin:grammar or builtin:austen"), "{error}");
+        assert!(error.contains("one of builtin:grammar, builtin:austen, builtin:pictures"), "{error}");
     }
 }

@@ -45,11 +45,12 @@ pub struct ServeConfig {
     pub config: Option<PathBuf>,
 
     /// UTF-8 text file, or folder of them; .jsonl for lines of JSON with text, with prompt and completion, or with
-    /// messages, of which the answers are learnt; or builtin:austen, a volume of a novel in the public domain; by
-    /// default builtin:grammar, sentences made up by rules, and builtin:austen for a class
+    /// messages, of which the answers are learnt; or builtin:austen, a volume of a novel in the public domain, or
+    /// builtin:pictures, captions and small pictures; by default builtin:grammar, sentences made up by rules, and
+    /// builtin:austen for a class
     #[arg(long, value_name = "PATH|builtin:NAME", value_parser = DataSource::parser(), help_heading = "Data")]
     pub data: Option<DataSource>,
-    /// Size of the text that is made by the built-in grammar
+    /// Size of the text that is made by the built-in grammar, or of captions and pictures
     #[arg(long, value_name = "BYTES", default_value = "4MiB", help_heading = "Data")]
     pub corpus_bytes: Bytes,
     /// Train byte-level BPE with this many tokens on the data; without it a token is a byte

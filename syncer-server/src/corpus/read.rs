@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use archipelago_core::data::grammar;
+use archipelago_core::data::{grammar, pictures};
 
 use super::documents::Lines;
 use crate::config::{BuiltIn, DataSource, ServeConfig};
@@ -67,6 +67,11 @@ pub fn read(config: &ServeConfig) -> Result<Source, ServerError> {
             let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
             let entropy_floor = Some(grammar::entropy_nats_per_byte());
             return Ok(Source::Text(Text { text: grammar::generate(config.seed, bytes), entropy_floor }));
+        }
+        DataSource::BuiltIn(BuiltIn::Pictures) => {
+            let bytes = usize::try_from(config.corpus_bytes.0).unwrap_or(usize::MAX);
+            let entropy_floor = Some(pictures::entropy_nats_per_byte());
+            return Ok(Source::Text(Text { text: pictures::generate(config.seed, bytes), entropy_floor }));
         }
         DataSource::BuiltIn(BuiltIn::Austen) => {
             return Ok(Source::Text(Text { text: AUSTEN.to_owned(), entropy_floor: None }));

@@ -6,6 +6,7 @@
 mod feed;
 pub mod grammar;
 mod order;
+pub mod pictures;
 mod shard;
 mod vocab;
 

@@ -8,18 +8,19 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use archipelago_cli::{MethodArgs, as_written, range, within};
-use archipelago_core::data::{BYTE_VOCAB, grammar};
+use archipelago_core::data::{BYTE_VOCAB, grammar, pictures};
 use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::model::{InnerSpec, Preset};
 use archipelago_sim::lab::{Budget, Corpus, Joining, LabError, Outcome, Recipe, reference_model};
 use archipelago_sim::world::{LinkSpec, MachineSpec};
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::findings::Findings;
 use crate::experiments::SimulateError;
 
-/// Bytes of the built-in corpus that is trained on; its seed is 1, whatever the run's.
+/// Bytes of a built-in text that is trained on; its seed is 1, whatever the run's.
 const BUILT_IN_BYTES: usize = 1_000_000;
 /// Most learners of a run; each holds a model of its own.
 pub const LEARNERS_MAX: f64 = 256.0;
@@ -36,12 +37,18 @@ const JOBS_MAX: f64 = 256.0;
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TrainingArgs {
-    /// Text to train on, each byte a token; by default the built-in grammar
+    /// Text to train on, each byte a token, in place of --text
     #[arg(long, value_name = "FILE", help_heading = "Training")]
     pub data: Option<PathBuf>,
+    /// Built-in text to train on
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = BuiltIn::Grammar, help_heading = "Training")]
+    pub text: BuiltIn,
     /// Shape of the model: reference (2 layers of width 64, context 64), tiny or small
     #[arg(long, value_name = "NAME", default_value = "reference", help_heading = "Training")]
     pub preset: String,
+    /// Tokens in a window (a multiple of 8), in place of those of --preset
+    #[arg(long, value_name = "COUNT", help_heading = "Training")]
+    pub context: Option<u32>,
     /// Windows in a step of one learner
     #[arg(long, value_name = "COUNT", default_value_t = 8, help_heading = "Training")]
     pub batch: u32,
@@ -101,6 +108,25 @@ pub struct TrainingArgs {
     pub jobs: Option<NonZeroUsize>,
 }
 
+/// A text that is made up as it is needed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BuiltIn {
+    /// Sentences of a grammar
+    Grammar,
+    /// Captions and small pictures
+    Pictures,
+}
+
+impl BuiltIn {
+    fn generate(self) -> String {
+        match self {
+            Self::Grammar => grammar::generate(1, BUILT_IN_BYTES),
+            Self::Pictures => pictures::generate(1, BUILT_IN_BYTES),
+        }
+    }
+}
+
 /// One case to train, to be run with several seeds.
 #[derive(Clone, Debug)]
 pub struct Experiment {
@@ -120,7 +146,7 @@ impl TrainingArgs {
     /// - `Refused`: it is too short.
     pub fn corpus(&self) -> Result<Corpus, SimulateError> {
         let text = match &self.data {
-            None => grammar::generate(1, BUILT_IN_BYTES).into_bytes(),
+            None => self.text.generate().into_bytes(),
             Some(path) => std::fs::read(path).map_err(|source| SimulateError::Disk {
                 what: "read",
                 path: path.clone(),
@@ -144,13 +170,18 @@ impl TrainingArgs {
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
     pub fn recipe(&self, learners: u32, tokens: u64) -> Result<Recipe, SimulateError> {
-        let model = match self.preset.as_str() {
+        let mut model = match self.preset.as_str() {
             "reference" => reference_model(),
             name => {
                 let preset: Result<Preset, _> = name.parse();
                 preset.map_err(|error| SimulateError::Preset { why: error.to_string() })?.model(BYTE_VOCAB)
             }
         };
+        if let Some(context) = self.context {
+            let holds = context.is_multiple_of(8) && (8..=1_024).contains(&context);
+            range("context", context.into(), holds, "a multiple of 8 from 8 to 1024")?;
+            model.context = context;
+        }
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
         within("batch", self.batch.into(), 1.0..=f64::from(WINDOWS_MAX / learners))?;
         within("lr", self.lr.into(), 1e-9..=1e3)?;

@@ -24,6 +24,7 @@ use plan::{Arm, Attack, Cell, Plan};
 #[command(
     mut_arg("lr_min_ratio", |arg| arg.default_value("1")),
     mut_arg("seeds", |arg| arg.default_value("1")),
+    mut_arg("context", |arg| arg.default_value("32")),
     mut_arg("batch", |arg| arg.default_value("4")),
     mut_arg("sync_every", |arg| arg.default_value("12")),
     mut_arg("fragments", |arg| arg.default_value("4"))
@@ -48,9 +49,6 @@ pub struct PoisonArgs {
     /// Width of the model (a multiple of 8), in place of that of --preset
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub width: u32,
-    /// Tokens in a window (a multiple of 8)
-    #[arg(long, value_name = "COUNT", default_value_t = 32)]
-    pub context: u32,
     /// An update counts up to this many times the usual length on each segment, where bounds hold; 0 for no bound
     #[arg(long, value_name = "RATIO", default_value_t = SyncerConfig::default().norm_ratio_max)]
     pub norm_ratio_max: f64,
@@ -114,10 +112,8 @@ fn check(args: &PoisonArgs) -> Result<(), SimulateError> {
         let holds = (1..=90).contains(&percent) && (1..args.learners).contains(&count);
         range("hostile", percent.into(), holds, "1 to 90 percent that are at least one learner and not all")?;
     }
-    for (flag, count) in [("width", args.width), ("context", args.context)] {
-        let holds = count.is_multiple_of(8) && (8..=1_024).contains(&count);
-        range(flag, count.into(), holds, "a multiple of 8 from 8 to 1024")?;
-    }
+    let holds = args.width.is_multiple_of(8) && (8..=1_024).contains(&args.width);
+    range("width", args.width.into(), holds, "a multiple of 8 from 8 to 1024")?;
     within("norm-ratio-max", args.norm_ratio_max, 0.0..=1e3)?;
     Ok(within("step-jitter", args.step_jitter, 0.0..=1.0)?)
 }

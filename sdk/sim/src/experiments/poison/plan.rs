@@ -154,8 +154,8 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
     pub(super) fn new(args: &'a PoisonArgs) -> Result<Self, SimulateError> {
-        let step_tokens = u64::from(args.training.batch) * u64::from(args.context);
-        let tokens = step_tokens.saturating_mul(args.steps).saturating_mul(args.learners.into());
+        let tokens =
+            args.training.step_tokens()?.saturating_mul(args.steps).saturating_mul(args.learners.into());
         let mut plan = Self { args, tokens, experiments: vec![], cells: vec![] };
         let arms = &args.arms;
         for &arm in arms {
@@ -210,8 +210,7 @@ impl<'a> Plan<'a> {
         let (args, mut recipe) = (self.args, self.args.training.recipe(learners, self.tokens)?);
         let width = args.width;
         // As wide between as the reference is, for its width.
-        (recipe.model.d_model, recipe.model.d_ff, recipe.model.context) =
-            (width, width * 11 / 4, args.context);
+        (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
         // What is compared is updates, not how the text travels.
         recipe.text_at_hand = true;
         for machine in &mut recipe.machines {

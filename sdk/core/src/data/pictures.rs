@@ -1,0 +1,347 @@
+//! Pictures beside words in one stream of text: small scenes, as captions and as the pixels that they describe.
+//!
+//! A picture has 8 lines of 8 pixels, each the letter of its colour: two shapes of 4 by 4 pixels, one above or to the
+//! left of the other, on a ground of a third colour. Half of the documents say what is seen before the picture, and half
+//! after it, so that a model learns to draw and to describe:
+//!
+//! ```text
+//! draw a red circle above a blue frame on white
+//! wwwrrwww
+//! wwrrrrww
+//! wwrrrrww
+//! wwwrrwww
+//! wwbbbbww
+//! wwbwwbww
+//! wwbwwbww
+//! wwbbbbww
+//!
+//! look
+//! kkkkkkkk
+//! ```
+//!
+//! There are 7,500 scenes, far more than a short text holds: who draws what it never read has understood the words.
+//! **Entropy**: scenes are drawn independently, a caption says all of its scene, and a picture follows from that, so the
+//! entropy of a document is that of a scene and of which of the two comes first.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+use crate::rng::Rng;
+
+/// Lines of a picture, and pixels in a line.
+pub const SIDE: usize = 8;
+/// The same of a shape.
+const SHAPE_SIDE: usize = 4;
+
+/// What a pixel shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// `r`
+    Red,
+    /// `g`
+    Green,
+    /// `b`
+    Blue,
+    /// `y`
+    Yellow,
+    /// `w`
+    White,
+    /// `k`
+    Black,
+}
+
+impl Colour {
+    /// All of them, with their words and letters.
+    const ALL: [(Self, &str, char); 6] = [
+        (Self::Red, "red", 'r'),
+        (Self::Green, "green", 'g'),
+        (Self::Blue, "blue", 'b'),
+        (Self::Yellow, "yellow", 'y'),
+        (Self::White, "white", 'w'),
+        (Self::Black, "black", 'k'),
+    ];
+
+    /// Its word in a caption.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// Its letter in a picture.
+    #[must_use]
+    pub fn letter(self) -> char {
+        Self::ALL[self as usize].2
+    }
+}
+
+/// What stands on the ground.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Without its corners.
+    Circle,
+    /// All of it.
+    Square,
+    /// Its edge.
+    Frame,
+    /// Two bars across each other.
+    Cross,
+    /// The half below a diagonal.
+    Stairs,
+}
+
+impl Shape {
+    /// All of them, with their words and pixels.
+    const ALL: [(Self, &str, [&str; SHAPE_SIDE]); 5] = [
+        (Self::Circle, "circle", [".##.", "####", "####", ".##."]),
+        (Self::Square, "square", ["####", "####", "####", "####"]),
+        (Self::Frame, "frame", ["####", "#..#", "#..#", "####"]),
+        (Self::Cross, "cross", [".#..", "####", ".#..", ".#.."]),
+        (Self::Stairs, "stairs", ["#...", "##..", "###.", "####"]),
+    ];
+}
+
+/// The first line and the first pixel of a shape.
+type Corner = (usize, usize);
+
+/// Where the first shape is, seen from the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Above it.
+    Above,
+    /// To the left of it.
+    LeftOf,
+}
+
+impl Place {
+    /// All of them, with their words and the corners of both shapes.
+    const ALL: [(Self, &str, [Corner; 2]); 2] =
+        [(Self::Above, "above", [(0, 2), (4, 2)]), (Self::LeftOf, "left of", [(2, 0), (2, 4)])];
+}
+
+/// Two shapes on a ground, whose colour neither of them has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scene {
+    /// The one above or to the left.
+    pub first: (Colour, Shape),
+    /// Where it is.
+    pub place: Place,
+    /// The other one.
+    pub second: (Colour, Shape),
+    /// What is behind them.
+    pub ground: Colour,
+}
+
+impl Scene {
+    /// One of all, each as likely as the others that have its first four words.
+    #[must_use]
+    pub fn any(rng: &mut Rng) -> Self {
+        let mut one_of = |count: usize| rng.below(count as u32) as usize;
+        let mut thing = || (Colour::ALL[one_of(Colour::ALL.len())].0, Shape::ALL[one_of(Shape::ALL.len())].0);
+        let (first, second) = (thing(), thing());
+        let place = Place::ALL[one_of(Place::ALL.len())].0;
+        let grounds = Self::grounds(first.0, second.0);
+        Self { first, place, second, ground: grounds[one_of(grounds.len())] }
+    }
+
+    fn grounds(first: Colour, second: Colour) -> Vec<Colour> {
+        let colours = Colour::ALL.into_iter().map(|(colour, ..)| colour);
+        colours.filter(|colour| ![first, second].contains(colour)).collect()
+    }
+
+    /// Its picture.
+    #[must_use]
+    pub fn draw(&self) -> Picture {
+        let mut pixels = [[self.ground; SIDE]; SIDE];
+        let (.., corners) = Place::ALL[self.place as usize];
+        for ((colour, shape), (top, left)) in [self.first, self.second].into_iter().zip(corners) {
+            let (.., rows) = Shape::ALL[shape as usize];
+            for (row, marks) in rows.iter().enumerate() {
+                for (column, _) in marks.bytes().enumerate().filter(|(_, mark)| *mark == b'#') {
+                    pixels[top + row][left + column] = colour;
+                }
+            }
+        }
+        Picture(pixels)
+    }
+}
+
+/// Its caption: `a red circle above a blue frame on white`.
+impl Display for Scene {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let thing = |(colour, shape): (Colour, Shape)| {
+            format!("a {} {}", colour.word(), Shape::ALL[shape as usize].1)
+        };
+        let place = Place::ALL[self.place as usize].1;
+        write!(f, "{} {place} {} on {}", thing(self.first), thing(self.second), self.ground.word())
+    }
+}
+
+/// A picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Picture([[Colour; SIDE]; SIDE]);
+
+impl Picture {
+    /// Its lines from the top, each from the left.
+    #[must_use]
+    pub fn pixels(&self) -> &[[Colour; SIDE]; SIDE] {
+        &self.0
+    }
+
+    /// The first picture in a text: eight successive lines, each of eight letters of colours and nothing else; `None`
+    /// where there is none.
+    #[must_use]
+    pub fn find(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().collect();
+        lines.windows(SIDE).find_map(|lines| lines.join("\n").parse().ok())
+    }
+}
+
+/// Eight lines, each ended.
+impl Display for Picture {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|line| {
+            let letters: String = line.iter().map(|colour| colour.letter()).collect();
+            writeln!(f, "{letters}")
+        })
+    }
+}
+
+impl FromStr for Picture {
+    type Err = PictureError;
+
+    fn from_str(text: &str) -> Result<Self, PictureError> {
+        let mut pixels = [[Colour::Black; SIDE]; SIDE];
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() != SIDE {
+            return Err(PictureError::Lines { found: lines.len() });
+        }
+        for (line, pixels) in lines.iter().zip(&mut pixels) {
+            let letters: Vec<char> = line.chars().collect();
+            if letters.len() != SIDE {
+                return Err(PictureError::Pixels { found: letters.len() });
+            }
+            for (letter, pixel) in letters.into_iter().zip(pixels) {
+                let known = Colour::ALL.into_iter().find(|(.., known)| *known == letter);
+                *pixel = known.map(|(colour, ..)| colour).ok_or(PictureError::Colour { letter })?;
+            }
+        }
+        Ok(Self(pixels))
+    }
+}
+
+/// Why a text is no picture.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PictureError {
+    /// Not as many lines as a picture has.
+    #[error("a picture has {SIDE} lines, and here are {found}")]
+    Lines {
+        /// Lines that there are.
+        found: usize,
+    },
+    /// A line that is too long or too short.
+    #[error("a line of a picture has {SIDE} pixels, and one here has {found}")]
+    Pixels {
+        /// Letters in it.
+        found: usize,
+    },
+    /// A letter that no colour has.
+    #[error("no colour has the letter {letter:?}")]
+    Colour {
+        /// The letter.
+        letter: char,
+    },
+}
+
+/// Documents one after the other, at least `bytes_min` bytes of them; the same for the same `seed` on every machine.
+/// ASCII.
+#[must_use]
+pub fn generate(seed: u64, bytes_min: usize) -> String {
+    let mut rng = Rng::new(seed);
+    let mut text = String::new();
+    while text.len() < bytes_min {
+        let scene = Scene::any(&mut rng);
+        let (caption, picture) = (scene.to_string(), scene.draw());
+        let document = match rng.below(2) {
+            0 => format!("draw {caption}\n{picture}\n"),
+            _ => format!("look\n{picture}{caption}\n\n"),
+        };
+        text.push_str(&document);
+    }
+    text
+}
+
+/// The entropy of the text, in nats per byte: no model's expected loss on fresh text is below it.
+#[must_use]
+pub fn entropy_nats_per_byte() -> f64 {
+    let mean = |lengths: Vec<usize>| lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
+    let colour = mean(Colour::ALL.map(|(_, word, _)| word.len()).to_vec());
+    let shape = mean(Shape::ALL.map(|(_, word, _)| word.len()).to_vec());
+    let place = mean(Place::ALL.map(|(_, word, _)| word.len()).to_vec());
+    // What is the same in all: `draw a  ` and `  a   on `, the ends of lines, and the picture.
+    let rest = "draw a   a   on \n\n".len() + 1 + SIDE * (SIDE + 1);
+    let bytes = rest as f64 + 3.0 * colour + 2.0 * shape + place;
+    let (colours, shapes) = (Colour::ALL.len() as f64, Shape::ALL.len() as f64);
+    let grounds = ((colours - 1.0).ln() + (colours - 1.0) * (colours - 2.0).ln()) / colours;
+    let scene = 2.0 * (colours.ln() + shapes.ln()) + (Place::ALL.len() as f64).ln() + grounds;
+    (scene + 2.0_f64.ln()) / bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_caption_says_what_is_drawn() {
+        let scene = Scene {
+            first: (Colour::Red, Shape::Circle),
+            place: Place::Above,
+            second: (Colour::Blue, Shape::Frame),
+            ground: Colour::White,
+        };
+        assert_eq!(scene.to_string(), "a red circle above a blue frame on white");
+        let picture = "wwwrrwww\nwwrrrrww\nwwrrrrww\nwwwrrwww\nwwbbbbww\nwwbwwbww\nwwbwwbww\nwwbbbbww\n";
+        assert_eq!(scene.draw().to_string(), picture);
+        let beside = Scene { place: Place::LeftOf, ..scene }.draw().to_string();
+        assert_eq!(beside.lines().nth(2), Some("wrrwbbbb"));
+        assert_eq!((beside.lines().next(), beside.lines().nth(7)), (Some("wwwwwwww"), Some("wwwwwwww")));
+    }
+
+    #[test]
+    fn a_picture_is_found_in_a_text_and_nothing_else_is() {
+        let text = generate(3, 20_000);
+        let document = text.split("\n\n").next().unwrap();
+        let scene = Scene::any(&mut Rng::new(3));
+        assert_eq!(Picture::find(document), Some(scene.draw()), "{document}");
+        let picture = scene.draw().to_string();
+        assert_eq!(picture.parse(), Ok(scene.draw()));
+        assert_eq!(Picture::find(&picture[9..]), None);
+        let refused = |text: &str| text.parse::<Picture>().unwrap_err();
+        assert_eq!(refused(&picture[9..]), PictureError::Lines { found: 7 });
+        assert_eq!(refused(&picture.replacen('\n', "r\n", 1)), PictureError::Pixels { found: 9 });
+        assert_eq!(refused(&format!("é{}", &picture[1..])), PictureError::Colour { letter: 'é' });
+    }
+
+    /// The bound on the loss is that of the text: bytes of documents are as expected, and all scenes occur.
+    #[test]
+    fn entropy_is_that_of_the_text() {
+        let text = generate(1, 4_000_000);
+        assert!(text.is_ascii() && text.starts_with(&generate(1, 100)[..100]));
+        let documents: Vec<&str> = text.split_terminator("\n\n").collect();
+        let bytes = text.len() as f64 / documents.len() as f64;
+        let drawn = documents.iter().filter(|document| document.starts_with("draw ")).count();
+        assert!((drawn as f64 / documents.len() as f64 - 0.5).abs() < 0.01);
+        let captions: BTreeSet<&str> = documents
+            .iter()
+            .map(|document| {
+                document.lines().find(|line| line.contains(" on ")).unwrap().trim_start_matches("draw ")
+            })
+            .collect();
+        // 25 pairs of shapes, two places, and of colours 6 · 1 · 5 and 6 · 5 · 4; each is expected four times.
+        assert!((7_100..=7_500).contains(&captions.len()), "{}", captions.len());
+        let scenes = 2.0_f64.ln() + 2.0 * 30.0_f64.ln() + (5.0_f64.ln() + 5.0 * 4.0_f64.ln()) / 6.0;
+        let expected = (scenes + 2.0_f64.ln()) / bytes;
+        let found = entropy_nats_per_byte();
+        assert!((found / expected - 1.0).abs() < 2e-3, "{found} and {expected}");
+    }
+}
