@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use archipelago_core::data::encode_held_out;
 use archipelago_core::wire::{Bye, CloseCode};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -110,7 +109,7 @@ impl Running {
         let app = Arc::new(http::App {
             context,
             corpus: Arc::clone(&corpus),
-            held_out: held_out.map(|held_out| encode_held_out(&held_out.tokens).into()),
+            held_out: held_out.map(Into::into),
             run: run.to_string(),
             pages: config.pages.clone(),
             allow_origin: links::allowed_origins(config)?,

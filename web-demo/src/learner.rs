@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::run::{Address, Control, Event, Key, Report, RunConfig, Signer, run};
+use archipelago_core::diloco::Layout;
 use archipelago_core::wire::{DeviceKind, Identity, RunSpec};
 use archipelago_runtime::engine::gpu::Gpu;
 use archipelago_runtime::engine::{

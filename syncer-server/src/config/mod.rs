@@ -199,8 +199,8 @@ pub struct ServeConfig {
     /// Shortest time between two measurements of the held-out loss
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Server")]
     pub eval_every: Span,
-    /// Learner that is trusted to measure the held-out loss of a model of your own, as the syncer cannot: the fingerprint
-    /// of its key or, in a run where nobody would take it, its name
+    /// Learner that is trusted to measure the held-out loss of a model of your own, as the syncer cannot: the
+    /// fingerprint of its key or, in a run where nobody would take it, its name
     #[arg(long, value_name = "NAME|KEY", help_heading = "Server", conflicts_with = "no_eval")]
     pub evaluator: Option<String>,
     /// Do not measure the held-out loss

@@ -6,6 +6,7 @@ mod checks;
 use std::path::Path;
 use std::sync::Arc;
 
+use archipelago_core::data::encode_held_out;
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
 use archipelago_core::model::ModelSpec;
@@ -40,8 +41,8 @@ pub(crate) struct Prepared {
     pub(crate) carried: Carried,
     /// The built-in decoder that the model is, if it is one.
     pub(crate) decoder: Option<ModelSpec>,
-    /// What the held-out loss is measured on, if anything is held out.
-    pub(crate) held_out: Option<HeldOut>,
+    /// What the held-out loss is measured on, as it is fetched, if anything is held out.
+    pub(crate) held_out: Option<Vec<u8>>,
     /// What measures the held-out loss, unless that is switched off.
     pub(crate) evaluator: Option<Evaluator>,
     /// What the status tells and what never changes.
@@ -244,7 +245,7 @@ impl<'a> Plan<'a> {
             carried,
             evaluator,
             decoder,
-            held_out,
+            held_out: held_out.map(|held_out| encode_held_out(&held_out.tokens)),
             resumed,
             forked,
             tape,

@@ -113,6 +113,8 @@ pub struct ServerStatus {
     /// Newest held-out loss, in nats per token.
     pub val_loss_last: Option<f32>,
     /// The learner that measured the newest one, where the syncer cannot and its owner trusts that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
     pub val_measured_by: Option<LearnerId>,
     /// Text that the newest parameters wrote.
     pub sample: String,

@@ -265,6 +265,8 @@ pub struct Evaluation {
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,
     /// The learner that measured it, where the syncer cannot and its owner trusts that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
     pub measured_by: Option<LearnerId>,
 }
 

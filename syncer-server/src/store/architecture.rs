@@ -48,7 +48,7 @@ pub(super) fn upgrade(spec: Option<&mut Value>, tensors: Option<Value>) {
     if model.get("tensors").is_some() {
         return;
     }
-    // By way of the text, from which numbers are read to the bit. What is no decoder is left for who reads it to refuse.
+    // By way of the text, from which numbers are read to the bit. What is no decoder is for who reads it to refuse.
     let Ok(former) = serde_json::from_str::<ModelSpec>(&model.to_string()) else { return };
     let mut described = Model::from(former);
     if let Some(tensors) = tensors {

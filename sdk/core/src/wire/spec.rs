@@ -18,8 +18,8 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
-/// The model of a run, as far as the exchange must know it: named tensors, and the windows that it reads. What it computes
-/// with them is known to its [`Architecture`] alone, into which neither the wire nor the core of a syncer looks.
+/// The model of a run, as far as the exchange must know it: named tensors, and the windows that it reads. What it
+/// computes with them is known to its [`Architecture`] alone, into which neither the wire nor the core of a syncer looks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
@@ -37,7 +37,8 @@ pub struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Architecture {
-    /// The name that its learners know it by, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner gave none.
+    /// The name that its learners know it by, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner gave
+    /// none.
     pub name: String,
     /// Its settings in a form of its own, at most [`ARCHITECTURE_BYTES_MAX`] bytes.
     #[serde(with = "serde_bytes")]

@@ -72,7 +72,10 @@ impl Measuring {
         is_open: impl Fn(ConnId) -> bool,
     ) -> Option<(ConnId, Message)> {
         let trusted = self.trusted.as_ref()?;
-        self.asked.take_if(|asked| !is_open(asked.conn));
+        if self.asked.take_if(|asked| !is_open(asked.conn)).is_some() {
+            // Whoever is there next is asked about the same.
+            self.versions.clear();
+        }
         if self.asked.is_some() || now < self.next_at || syncer.is_over() {
             return None;
         }
