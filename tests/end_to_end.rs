@@ -6,8 +6,7 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
 
-use archipelago_core::diloco::{Codec, Fragments, checksum};
-use archipelago_core::model::layout;
+use archipelago_core::diloco::{Codec, Fragments, Layout, checksum};
 use archipelago_core::wire::{
     CHUNK_BYTES, CloseCode, Fate, Hello, LayoutHash, LearnerState, Message, Progress, Refusal, RunId, Serial,
     Update, VERSION, encode,
@@ -217,7 +216,7 @@ fn an_update_that_is_no_number_is_refused() {
     let (mut socket, welcome) = RawSocket::greet(syncer.address, 3);
     let (run, spec) = (welcome.run, &welcome.spec);
     let count = NonZeroU16::new(spec.exchange.fragments).unwrap();
-    let fragments = Fragments::plan(&layout(&spec.model).unwrap(), count);
+    let fragments = Fragments::plan(&Layout::of(&spec.model).unwrap(), count);
     assert_eq!(fragments.hash(), welcome.layout, "the layout follows from the spec");
     let codec = Codec::new(&spec.exchange).unwrap();
     socket.send(&Message::Ready { run, layout: welcome.layout, batch: spec.inner.batch });

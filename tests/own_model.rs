@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use archipelago_tests::processes::{SyncerProcess, number, whole_machine};
 use archipelago_tests::verbs::run;
+use serde_json::Value;
 
 /// The example, built with the features that the tests have of the SDK.
 fn example() -> PathBuf {
@@ -56,7 +57,8 @@ fn a_model_of_ones_own_is_trained_over_the_network() {
     assert!(Command::new(&example).arg("--write").arg(&file).status().unwrap().success());
 
     let flags = ["--preset", "tiny", "--lr", "20", "--corpus-bytes", "512KiB", "--learners-start", "2"];
-    let flags = [&flags[..], &["--stop-at-tokens", "1500000", "--params", file.to_str().unwrap()]].concat();
+    let own = ["--params", file.to_str().unwrap(), "--architecture", "bigrams", "--evaluator", "bigrams"];
+    let flags = [&flags[..], &own, &["--eval-every", "1s", "--stop-at-tokens", "3000000"]].concat();
     let mut syncer = SyncerProcess::start(&flags);
     // Before anybody trains, so that it shows what goes on from: the folder alone, without the file.
     syncer.kill();
@@ -80,10 +82,26 @@ fn a_model_of_ones_own_is_trained_over_the_network() {
         assert!(merged > 0, "nothing of it was merged");
     }
     let status = syncer.interrupt();
-    assert!(status["finished"] == true && number(&status, "tokensMerged") >= 1_500_000.0, "{status:#}");
+    assert!(status["finished"] == true && number(&status, "tokensMerged") >= 3_000_000.0, "{status:#}");
+    measured(&syncer.folder(), &status);
 
     exported(&syncer.folder(), &folder.path().join("out"));
     assert!(syncer.replay()["merges"].as_u64().is_some_and(|merges| merges > 0));
+}
+
+/// The series of the run in `dir` has held-out losses, told apart as one learner's; they come to be far below what
+/// guessing costs.
+fn measured(dir: &Path, status: &Value) {
+    let told = run(&["history".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref()]);
+    let series: Value = serde_json::from_slice(&told.stdout).expect("it is JSON");
+    let losses = series["evaluations"].as_array().expect("a list");
+    let last = losses.last().unwrap_or_else(|| panic!("none: {series:#}"));
+    let (loss, guessing) = (number(last, "loss"), f64::from(256_f32.ln()));
+    assert!(0.5 < loss && loss < guessing - 1.5, "{losses:#?}");
+    let names = status["learners"].as_array().expect("a list").iter();
+    let by: Vec<&Value> = names.filter(|one| one["name"] == "bigrams").map(|one| &one["learner"]).collect();
+    assert!(losses.iter().all(|loss| by.contains(&&loss["measuredBy"])), "{by:?} {losses:#?}");
+    assert_eq!(status["valMeasuredBy"], last["measuredBy"]);
 }
 
 /// Exports the run in `dir` to `out`, and has the verbs that need the decoder say why they cannot.
@@ -93,7 +111,7 @@ fn exported(dir: &Path, out: &Path) {
     assert!(export.status.success(), "{}", words(&export));
     let bytes = std::fs::read(out.join("model.safetensors")).expect("it is there");
     let header_bytes = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_bytes]).expect("it is JSON");
+    let header: Value = serde_json::from_slice(&bytes[8..8 + header_bytes]).expect("it is JSON");
     assert_eq!(header["bigrams"]["shape"], serde_json::json!([256, 256]), "{header}");
     assert!(bytes[8 + header_bytes..].iter().any(|&byte| byte != 0), "it was trained");
     assert!(!out.join("config.json").exists(), "it is no Llama");

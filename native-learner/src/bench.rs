@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use archipelago_core::model::flops_per_token;
+use archipelago_core::model::{ModelSpec, flops_per_token};
 use archipelago_core::wire::{RunSpec, Serial};
 use archipelago_runtime::engine::gpu::{KernelTime, Trial};
 use archipelago_runtime::engine::{AnyEngine, Engine, EngineError, EngineKind, Rehearsal, cpu};
@@ -118,11 +118,12 @@ impl Figures {
     }
 
     fn flops_per_s(&self, spec: &RunSpec) -> f64 {
-        self.tokens_per_s * flops_per_token(&spec.model).map_or(0.0, |flops| flops as f64)
+        let flops = ModelSpec::of(&spec.model).and_then(|model| flops_per_token(&model));
+        self.tokens_per_s * flops.map_or(0.0, |flops| flops as f64)
     }
 
     fn json(&self, args: &BenchArgs, engine: &AnyEngine, spec: &RunSpec) -> Value {
-        let (model, flops_per_s) = (&spec.model, self.flops_per_s(spec));
+        let (model, flops_per_s) = (args.preset.model(spec.model.vocab), self.flops_per_s(spec));
         let profile = |profile: &BTreeMap<&'static str, KernelTime>| {
             let kernel =
                 |time: &KernelTime| json!({"dispatches": time.dispatches, "us": time.us, "flop": time.cost});
@@ -135,7 +136,7 @@ impl Figures {
             "engine": engine.kind().name(), "device": engine.describe(), "threads": args.compute.threads(),
             "steps": self.steps_us.len(), "step_ms_p50": self.step_ms_p50(),
             "first_step_ms": self.first_step_us as f64 / 1e3, "tokens_per_s": self.tokens_per_s,
-            "flops_per_token": flops_per_token(model).ok(), "flops_per_s": flops_per_s,
+            "flops_per_token": flops_per_token(&model).ok(), "flops_per_s": flops_per_s,
             "peak_flops_per_s": self.peak_flops_per_s,
             "share_of_peak": self.peak_flops_per_s.map(|peak| flops_per_s / peak),
             "bytes_read_back_per_round": self.exchange_bytes,

@@ -14,7 +14,8 @@ use std::path::Path;
 use archipelago::data::bytes_to_tokens;
 use archipelago::engine::{EngineError, StepStats};
 use archipelago::model::{
-    ApplyPolicy, Code, DataSpec, ExchangeSpec, Layout, MergeClass, Preset, RunSpec, ShardSpec, Tensor,
+    ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, Layout, MergeClass, Model, Preset, RunSpec,
+    ShardSpec, Tensor,
 };
 use archipelago::run::Key;
 use archipelago::wire::Serial;
@@ -38,11 +39,22 @@ struct Bigrams {
 
 impl Bigrams {
     fn new(spec: &RunSpec) -> Self {
-        let size = VOCAB as u32;
-        let table = Tensor { name: "bigrams".into(), rows: size, cols: size, merge: MergeClass::Radial };
-        let layout = Layout::new(vec![table]).expect("one tensor with a name");
+        let layout = Layout::new(vec![table()]).expect("one tensor with a name");
         Self { scores: vec![0.0; layout.len()], layout, window: spec.model.context as usize + 1 }
     }
+}
+
+/// The one tensor.
+fn table() -> Tensor {
+    let size = VOCAB as u32;
+    Tensor { name: "bigrams".into(), rows: size, cols: size, merge: MergeClass::Radial }
+}
+
+/// The scores of what follows `token`, and what they are to be lessened by to be logarithms of chances.
+fn row(scores: &[f32], token: u32) -> (&[f32], f32) {
+    let row = &scores[token as usize * VOCAB..][..VOCAB];
+    let max = row.iter().copied().fold(f32::MIN, f32::max);
+    (row, max + row.iter().map(|score| (score - max).exp()).sum::<f32>().ln())
 }
 
 impl Trainer for Bigrams {
@@ -64,15 +76,13 @@ impl Trainer for Bigrams {
         let mut grad = vec![0.0_f32; self.scores.len()];
         let mut loss = 0.0_f32;
         for pair in pairs() {
-            let (row, target) = (pair[0] as usize * VOCAB, pair[1] as usize);
-            let scores = &self.scores[row..row + VOCAB];
-            let max = scores.iter().copied().fold(f32::MIN, f32::max);
-            let sum: f32 = scores.iter().map(|score| (score - max).exp()).sum();
-            loss += sum.ln() + max - scores[target];
-            for (grad, score) in grad[row..row + VOCAB].iter_mut().zip(scores) {
-                *grad += (score - max).exp() / sum;
+            let (start, target) = (pair[0] as usize * VOCAB, pair[1] as usize);
+            let (scores, norm) = row(&self.scores, pair[0]);
+            loss += norm - scores[target];
+            for (grad, score) in grad[start..start + VOCAB].iter_mut().zip(scores) {
+                *grad += (score - norm).exp();
             }
-            grad[row + target] -= 1.0;
+            grad[start + target] -= 1.0;
         }
         let (loss, norm) = (loss / count, grad.iter().map(|g| g * g).sum::<f32>().sqrt() / count);
         if !loss.is_finite() || !norm.is_finite() {
@@ -82,6 +92,16 @@ impl Trainer for Bigrams {
             *score -= lr * grad / count;
         }
         Ok(StepStats { loss, grad_norm: norm, tokens: count as u64 })
+    }
+
+    /// With this, the run's owner may have one of these learners measure the run: `serve … --evaluator bigrams`.
+    fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        let pairs = || windows.chunks(self.window).flat_map(|window| window.windows(2));
+        let loss = |pair: &[u32]| {
+            let (scores, norm) = row(params, pair[0]);
+            norm - scores[pair[1] as usize]
+        };
+        Ok(Some(pairs().map(loss).sum::<f32>() / pairs().count().max(1) as f32))
     }
 
     fn describe(&self) -> String {
@@ -156,6 +176,8 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
 
 /// What a syncer would tell of the run.
 fn spec() -> RunSpec {
+    let architecture = Architecture { name: "bigrams".into(), settings: Vec::new() };
+    let model = Model { context: 64, vocab: VOCAB as u32, tensors: vec![table()], architecture };
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: 4, sync_every: 10, block: 256, code: Code::Int4, apply };
     let data = DataSpec {
@@ -163,7 +185,7 @@ fn spec() -> RunSpec {
         masks: false,
         shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }],
     };
-    RunSpec { model: Preset::Tiny.model(256), inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
+    RunSpec { model, inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
 }
 
 #[test]

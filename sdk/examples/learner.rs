@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::{env, error::Error, thread};
 
 use archipelago::engine::cpu::CpuTrainer;
-use archipelago::model::RunSpec;
+use archipelago::model::{ModelSpec, RunSpec};
 use archipelago::run::Key;
 use archipelago::{Control, Event, HostEngine, RunConfig, run};
 
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let config = RunConfig::new(address.parse()?, Key::random()?);
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let build = async |spec: &RunSpec, _moments| {
-        HostEngine::new(spec, CpuTrainer::new(&spec.model, &spec.inner, threads)?)
+        HostEngine::new(spec, CpuTrainer::new(&ModelSpec::of(&spec.model)?, &spec.inner, threads)?)
     };
     let control = Control::new();
     let report = run(config, &control, build, |event| {

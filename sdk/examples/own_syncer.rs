@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use archipelago::learner::{self, Codec, LearnerConfig, Replica, Step};
 use archipelago::model::{
-    ApplyPolicy, Code, DataSpec, ExchangeSpec, Fragments, Layout, MergeClass, Preset, RunSpec, ShardSpec,
-    Tensor,
+    ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, Fragments, Layout, MergeClass, Model, Preset,
+    RunSpec, ShardSpec, Tensor,
 };
 use archipelago::syncer::{Event, Host, Input, MergeJob, SyncerConfig};
 use archipelago::wire::{Bye, ConnId, FragmentId, Identity, Message, Millis, RunId, Version, decode, encode};
@@ -279,7 +279,10 @@ fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
         masks: false,
         shards: vec![ShardSpec { tokens: 10_000_000, sha256: [0; 32] }],
     };
-    let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
+    // What the tensors mean is nobody's business but the learners'.
+    let (tensors, architecture) = (layout.tensors().to_vec(), Architecture::default());
+    let model = Model { context: 64, vocab: 256, tensors, architecture };
+    let inner = Preset::Tiny.inner();
     Ok((RunSpec { model, inner, exchange, data, seed: 1 }, layout))
 }
 

@@ -74,7 +74,7 @@
 //! # let apply = ApplyPolicy::Keep { residue: true };
 //! # let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 8, code: Code::Int4, apply };
 //! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
-//! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
+//! # let (model, inner) = (Preset::Tiny.model(256).into(), Preset::Tiny.inner());
 //! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
 //! let mut engine = HostEngine::new(&spec, means)?;
 //! engine.load(FragmentId(0), &[0.0; 8], true)?;
@@ -127,9 +127,9 @@ pub mod engine {
 /// What a run is, and how the parameters of a model lie: tensors in a layout, cut into fragments.
 pub mod model {
     pub use archipelago_core::diloco::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
-    pub use archipelago_core::model::{ModelError, Preset, UnknownPreset, init, layout};
+    pub use archipelago_core::model::{DECODER, ModelError, ModelSpec, Preset, UnknownPreset, init, layout};
     pub use archipelago_core::wire::{
-        ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec,
+        ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Model, RunSpec, ShardSpec,
     };
 }
 

@@ -156,7 +156,7 @@ impl Model<'_> {
     fn write(&self, layout: &Layout, out: &Path) -> Result<(), ServerError> {
         fs::create_dir_all(out).map_err(disk("make", out))?;
         let card = out.join("README.md");
-        write_file(&card, self.card().as_bytes())?;
+        write_file(&card, self.card()?.as_bytes())?;
         let path = out.join("model.safetensors");
         write_tensors(&path, layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
 
@@ -164,14 +164,12 @@ impl Model<'_> {
         let permissions = fs::metadata(&card).map_err(disk("read", &card))?.permissions();
         fs::set_permissions(&path, permissions).map_err(disk("write", &path))?;
         write_file(&out.join("tokenizer.json"), self.tokenizer.as_bytes())?;
-        if !self.manifest.is_decoder() {
-            return Ok(());
-        }
+        let Some(spec) = &self.manifest.decoder()? else { return Ok(()) };
 
         let json = |name: &str, value: serde_json::Value| {
             write_file(&out.join(name), format!("{value:#}\n").as_bytes())
         };
-        let (spec, special) = (&self.manifest.spec.model, self.special());
+        let special = self.special();
         json("config.json", model_config(spec, &special, self.form.precision))?;
         json("generation_config.json", generation_config(spec, &special))?;
         json("tokenizer_config.json", tokenizer_config(spec, &special, &self.manifest.chat, self.tokenizer))
@@ -181,11 +179,12 @@ impl Model<'_> {
         self.manifest.init.as_ref().map(|initial| initial.special.clone()).unwrap_or_default()
     }
 
-    fn card(&self) -> String {
+    fn card(&self) -> Result<String, ServerError> {
         let manifest = self.manifest;
+        let decoder = manifest.decoder()?;
         let card = Card {
             run: &manifest.run.to_string(),
-            model: manifest.is_decoder().then_some(&manifest.spec.model),
+            model: decoder.as_ref(),
             params: self.theta.len() as u64,
             text: manifest.text.as_deref(),
             text_tokens: manifest.spec.data.shards.iter().map(|shard| shard.tokens).sum(),
@@ -193,7 +192,7 @@ impl Model<'_> {
             course: self.course,
             licence: self.form.licence,
         };
-        card.to_markdown()
+        Ok(card.to_markdown())
     }
 
     /// The same folder as one file, `name/…` in a ZIP archive that nothing is compressed in: parameters hardly

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use archipelago_core::diloco::Layout;
-use archipelago_core::model::{self, ModelSpec};
-use archipelago_core::wire::RunSpec;
+use archipelago_core::model::{self, DECODER, ModelSpec};
+use archipelago_core::wire::{
+    ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, Architecture, Model, RunSpec,
+};
 
 use crate::config::{ServeConfig, preset};
 use crate::errors::ServerError;
 use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, Tensors};
-use crate::store::{Initial, Manifest, NamedTensor, Store};
+use crate::store::{Initial, Manifest, Store, decoder};
 
 /// The first parameters of a run.
 pub(crate) struct Beginning {
@@ -69,7 +71,7 @@ impl Origin {
     pub(crate) fn tokenizer(&self, store: &Store) -> Option<PathBuf> {
         match self {
             Self::Seed | Self::Own(_) => None,
-            Self::Kept(manifest) if !manifest.is_decoder() => None,
+            Self::Kept(manifest) if manifest.spec.model.architecture.name != DECODER => None,
             Self::Folder(folder) => Some(folder.tokenizer()),
             Self::Kept(_) => Some(store.tokenizer_path()),
         }
@@ -107,46 +109,48 @@ impl Origin {
         }
     }
 
-    /// The shape of the model, for a tokenizer with `tokens` tokens.
+    /// The model, for a tokenizer with `tokens` tokens.
     ///
     /// # Errors
     /// - `Init`: the model has fewer tokens.
     /// - `Preset`: there is none of that name.
-    pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<ModelSpec, ServerError> {
-        let mut model = match self {
+    /// - `Config`: the name or the settings of an architecture are none for this model.
+    /// - `Internal`: what is kept is no model.
+    pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<Model, ServerError> {
+        let context = |context: u32| config.context.map_or(context, Into::into);
+        let of = |decoder: ModelSpec| ModelSpec { context: context(decoder.context), ..decoder }.into();
+        let model = match self {
+            Self::Seed => of(preset(config)?.model(tokens)),
             // Of a model of one's own that is not the decoder, window and vocabulary are taken.
-            Self::Seed | Self::Own(_) => preset(config)?.model(tokens),
+            Self::Own(own) => Model {
+                context: context(preset(config)?.model(tokens).context),
+                vocab: tokens,
+                tensors: own.layout.tensors().to_vec(),
+                architecture: architecture(config)?,
+            },
             Self::Folder(folder) => {
                 folder
                     .check_vocab(tokens)
                     .map_err(unusable(config.init.as_deref().unwrap_or(Path::new(""))))?;
-                *folder.model()
+                of(*folder.model())
             }
-            Self::Kept(manifest) => manifest.spec.model,
+            Self::Kept(manifest) => match manifest.decoder()? {
+                Some(decoder) => of(decoder),
+                None => {
+                    let model = manifest.spec.model.clone();
+                    Model { context: context(model.context), ..model }
+                }
+            },
         };
-        model.context = config.context.map_or(model.context, Into::into);
-        Ok(model)
-    }
-
-    /// Where each parameter of the model lies.
-    ///
-    /// # Errors
-    /// `Internal`: `spec` is no model.
-    pub(crate) fn layout(&self, spec: &RunSpec) -> Result<Layout, ServerError> {
-        match self {
-            Self::Own(own) => Ok(own.layout.clone()),
-            Self::Kept(manifest) => manifest.layout(),
-            Self::Seed | Self::Folder(_) => model::layout(&spec.model).map_err(|error| no_model(&error)),
-        }
-    }
-
-    /// The tensors of a model that is not the built-in decoder.
-    pub(crate) fn tensors(&self) -> Option<Vec<NamedTensor>> {
-        match self {
-            Self::Own(own) => Some(NamedTensor::all(&own.layout)),
-            Self::Kept(manifest) => manifest.tensors.clone(),
-            Self::Seed | Self::Folder(_) => None,
-        }
+        let is_decoder = decoder(&model)?.is_some();
+        let why = match (is_decoder, &config.architecture, &config.evaluator) {
+            (true, Some(_), _) => "--architecture names a model of your own: give its tensors with --params",
+            (true, None, Some(_)) => {
+                "--evaluator is for a model of your own: the syncer measures the built-in decoder itself"
+            }
+            _ => return Ok(model),
+        };
+        Err(ServerError::Config { why: why.into() })
     }
 
     /// The name of the folder or the file, if it is one.
@@ -172,7 +176,8 @@ impl Origin {
         spec: &RunSpec,
     ) -> Result<Beginning, ServerError> {
         match self {
-            Self::Seed => model::init(&spec.model, spec.seed)
+            Self::Seed => ModelSpec::of(&spec.model)
+                .and_then(|decoder| model::init(&decoder, spec.seed))
                 .map(|theta| Beginning { theta, initial: None })
                 .map_err(|error| no_model(&error)),
             Self::Folder(folder) => {
@@ -192,6 +197,28 @@ impl Origin {
             }
         }
     }
+}
+
+/// What `config` calls the architecture of a model of one's own.
+///
+/// # Errors
+/// `Config`: it is called as the built-in decoder is, or too long.
+fn architecture(config: &ServeConfig) -> Result<Architecture, ServerError> {
+    let name = config.architecture.clone().unwrap_or_default();
+    let settings = config.architecture_settings.clone().unwrap_or_default().into_bytes();
+    let why = if name == DECODER {
+        format!("--architecture {DECODER:?} is what the built-in decoder is called: give another name")
+    } else if name.len() > ARCHITECTURE_NAME_BYTES_MAX as usize {
+        format!("--architecture has {} bytes: give at most {ARCHITECTURE_NAME_BYTES_MAX}", name.len())
+    } else if settings.len() > ARCHITECTURE_BYTES_MAX as usize {
+        let (found, most) = (settings.len(), ARCHITECTURE_BYTES_MAX);
+        format!(
+            "--architecture-settings has {found} bytes: give at most {most}, and the rest to your learners"
+        )
+    } else {
+        return Ok(Architecture { name, settings });
+    };
+    Err(ServerError::Config { why })
 }
 
 fn chat_template(path: &Path) -> Result<String, ServerError> {

@@ -10,7 +10,7 @@ use archipelago_core::wire::{Bye, CloseCode};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::actor::{Actor, ActorHandle, Command, Final};
+use crate::actor::{Actor, ActorHandle, Command, Final, Trusted};
 use crate::clock::Clock;
 use crate::config::ServeConfig;
 use crate::connection::Context;
@@ -94,7 +94,8 @@ impl Running {
             tape,
             resumed,
             forked,
-            is_decoder,
+            decoder,
+            held_out,
             snapshot_seq,
             ..
         } = prepared;
@@ -108,6 +109,7 @@ impl Running {
         let app = Arc::new(http::App {
             context,
             corpus: Arc::clone(&corpus),
+            held_out: held_out.map(Into::into),
             run: run.to_string(),
             pages: config.pages.clone(),
             allow_origin: links::allowed_origins(config)?,
@@ -123,7 +125,7 @@ impl Running {
             hats: http::Hats::new(syncer.fragments().count().into(), http::Terms::default()),
             exports: http::Exports::new(
                 syncer.spec().clone(),
-                is_decoder,
+                decoder,
                 Arc::clone(&store),
                 config.licence.clone(),
             ),
@@ -134,9 +136,9 @@ impl Running {
         let config = config.clone();
         let work = async move {
             let checks = evaluator.is_some() && config.checks > 0.0;
-            let prover = match checks {
-                true => Some(Prover::new(&syncer, Arc::clone(&corpus), config.checks)?),
-                false => None,
+            let prover = match decoder.filter(|_| checks) {
+                Some(decoder) => Some(Prover::new(&syncer, &decoder, Arc::clone(&corpus), config.checks)?),
+                None => None,
             };
             // It ends with the actor.
             drop(prover.map(|prover| tokio::spawn(evaluate::prove(prover, handle.clone(), clock))));
@@ -173,6 +175,7 @@ impl Running {
                 webhook,
                 audits,
                 checks,
+                trusted: config.evaluator.map(|who| Trusted { who, every: config.eval_every.0 }),
             };
             let ended = actor.run(until(shutdown, over, &mut measuring, config.exit_when_finished)).await;
             stop.send_replace(true);

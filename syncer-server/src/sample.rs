@@ -12,7 +12,6 @@ use crate::config::SampleArgs;
 use crate::corpus::Vocabulary;
 use crate::errors::ServerError;
 use crate::export::flat;
-use crate::prepare::layout;
 use crate::store::{Store, disk};
 
 /// What was written, and how fast.
@@ -52,18 +51,17 @@ pub fn sample(
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
-    if !manifest.is_decoder() {
+    let Some(spec) = manifest.decoder()? else {
         let why = "the model of this run is not the built-in decoder: only the program that trains it can let it write";
         return Err(ServerError::Config { why: why.to_owned() });
-    }
+    };
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let path = store.tokenizer_path();
     let vocabulary = Vocabulary::from_json(&std::fs::read(&path).map_err(disk("read", &path))?)?;
-    let spec = &snapshot.record.spec;
-    let theta = flat(&snapshot.states, spec, &layout(spec)?)?;
+    let theta = flat(&snapshot.states, &manifest.spec, &manifest.layout()?)?;
 
     let no_model = |error| ServerError::Internal { what: format!("the snapshot holds no model: {error}") };
-    let mut writer = Writer::new(&spec.model, theta).map_err(no_model)?;
+    let mut writer = Writer::new(&spec, theta).map_err(no_model)?;
     let clock = Clock::start();
     let prompt = vocabulary.encode(&args.prompt)?;
     let unread = |error| ServerError::Config { why: format!("--prompt: {error}") };

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use archipelago_core::diloco::{Codec, Fragments, checksum};
-use archipelago_core::model::layout;
+use archipelago_core::diloco::{Codec, Fragments, Layout, checksum};
 use archipelago_core::wire::{Fate, FragmentId, LearnerState, Message, Progress, Serial, Update, Welcome};
 
 use crate::socket::{RawSocket, Received};
@@ -23,13 +22,13 @@ pub type Told = BTreeMap<FragmentId, Serial>;
 /// its merges. Its updates are numbered from after `serial_first`. Gives what it was told and its last number.
 ///
 /// # Panics
-/// In its thread, if the run has another model than the built-in one.
+/// In its thread, if the run has no model.
 pub fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) -> JoinHandle<(Told, u64)> {
     std::thread::spawn(move || {
         let (mut socket, welcome) = RawSocket::greet(address, WITNESS);
         let Welcome { run, layout: hash, spec, .. } = *welcome;
         let fragments = NonZeroU16::new(spec.exchange.fragments).expect("a run has fragments");
-        let fragments = Fragments::plan(&layout(&spec.model).expect("a run has a model"), fragments);
+        let fragments = Fragments::plan(&Layout::of(&spec.model).expect("a run has a model"), fragments);
         let codec = Codec::new(&spec.exchange).expect("a run has a code");
         let step_tokens = u64::from(spec.inner.batch * spec.model.context);
         socket.send(&Message::Ready { run, layout: hash, batch: spec.inner.batch });

@@ -48,7 +48,9 @@ extern "C" {
 /// Up to `count` helpers that `team` starts for each engine; fewer if it cannot.
 pub fn helpers(team: Team, count: u32) -> Helpers {
     Helpers::new(move |spec: &RunSpec| {
-        let start = |_| team.start(to_js(&spec.model), spec.inner.batch).ok();
+        // Of another architecture no engine is built, and none has helpers.
+        let model = ModelSpec::of(&spec.model).ok();
+        let start = |_| team.start(to_js(model.as_ref()?), spec.inner.batch).ok();
         // No more than have a window each, beside the learner's own.
         let useful = count.min(spec.inner.batch.saturating_sub(1));
         (0..useful).map_while(start).map(|remote| Box::new(Owned(remote)) as Box<dyn Helper>).collect()

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use archipelago::run::{Address, Control, Event, Key, Report, RunConfig, Signer, run};
-use archipelago_core::model::layout;
+use archipelago_core::diloco::Layout;
 use archipelago_core::wire::{DeviceKind, Identity, RunSpec};
 use archipelago_runtime::engine::gpu::Gpu;
 use archipelago_runtime::engine::{
@@ -178,7 +178,7 @@ pub(crate) async fn open(kind: EngineKind, helpers: Helpers) -> Result<EngineBui
 
 /// What an earlier page kept of this model's moments. Whatever is wrong with it is no reason not to train.
 async fn restore(hooks: &Hooks, spec: &RunSpec) -> Option<OptimiserState> {
-    let params = layout(&spec.model).ok()?.len();
+    let params = Layout::of(&spec.model).ok()?.len();
     let kept = JsFuture::from(hooks.restore(params as f64)).await.ok()?;
     if kept.is_null() || kept.is_undefined() {
         return None;

@@ -1,7 +1,7 @@
 //! TypeScript's view of what crosses to pages: `web-demo/package/src/generated.ts`.
 
 use archipelago::run::{Doing, Event, Offline, Report};
-use archipelago_core::wire::http::ModelView;
+use archipelago_core::model::ModelView;
 use archipelago_core::wire::{Fate, FragmentId, LateReason, LearnerId, Refusal, Round, Version};
 use archipelago_ts::Module;
 

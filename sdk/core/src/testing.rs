@@ -2,8 +2,10 @@
 
 use crate::diloco::syncer::{Event, Host, RemakeJob, Syncer};
 use crate::diloco::{Entry, Layout, MergeClass, MergeJob, Tensor};
-use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
-use crate::wire::{Bye, ConnId, Message};
+use crate::wire::{
+    ApplyPolicy, Architecture, Bye, Code, ConnId, DataSpec, ExchangeSpec, InnerSpec, Message, Model, RunSpec,
+    ShardSpec,
+};
 
 /// P of [`spec`].
 pub(crate) const FRAGMENTS: u16 = 3;
@@ -19,20 +21,15 @@ pub(crate) fn layout() -> Layout {
     .unwrap()
 }
 
+/// A model of `layout` with windows of `context` tokens, of an architecture that nobody need know.
+pub(crate) fn model(layout: &Layout, context: u32) -> Model {
+    let tensors = layout.tensors().to_vec();
+    Model { context, vocab: 256, tensors, architecture: Architecture::default() }
+}
+
 /// A run of that layout: batches of 2 windows of 4 tokens, H = 6.
 pub(crate) fn spec() -> RunSpec {
-    let model = ModelSpec {
-        vocab: 256,
-        d_model: 8,
-        layers: 1,
-        heads: 1,
-        kv_heads: 1,
-        d_ff: 8,
-        context: 4,
-        rope_theta: 1e4,
-        norm_eps: 1e-5,
-        untied_head: false,
-    };
+    let model = model(&layout(), 4);
     let inner = InnerSpec {
         batch: 2,
         lr_max: 1.0,
@@ -70,13 +67,14 @@ pub(crate) fn larger() -> (RunSpec, Layout) {
         tensor("third", 6, 6, MergeClass::Radial),
         tensor("gain", 1, 4, MergeClass::Radial),
     ]);
+    let layout = layout.expect("tensors with names of their own");
     let run = spec();
     let inner = InnerSpec { batch: 4, lr_max: 0.05, warmup_tokens: 1, total_tokens: 20_000, ..run.inner };
     let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, ..run.exchange };
     let shard = ShardSpec { tokens: 32_008, sha256: [0; 32] };
     let data = DataSpec { shards: vec![shard; 4], ..run.data };
-    let model = ModelSpec { context: 8, ..run.model };
-    (RunSpec { model, inner, exchange, data, ..run }, layout.expect("tensors with names of their own"))
+    let model = model(&layout, 8);
+    (RunSpec { model, inner, exchange, data, ..run }, layout)
 }
 
 /// A host that writes down what its syncer asks for, in order.

@@ -36,10 +36,18 @@ def train(params: dict[str, np.ndarray], tokens: np.ndarray, rate: float) -> flo
     return float(loss)
 
 
+def measure(params: dict[str, np.ndarray], tokens: np.ndarray) -> float:
+    """The mean loss of params on windows of tokens, in nats per token."""
+    first, then = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+    scores = params["bigrams"][first]
+    scores = scores - scores.max(axis=1, keepdims=True)
+    return float((np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(then.size), then]).mean())
+
+
 def take_part(url: str, identity: str | None = None) -> None:
     """Trains with others until the run is complete."""
     params = model()
-    with archipelago.Learner(url, params, identity=identity) as learner:
+    with archipelago.Learner(url, params, identity=identity, evaluate=measure) as learner:
         for steps, tokens in enumerate(learner.batches(), 1):
             loss = train(params, tokens, learner.learning_rate)
             learner.step(loss)

@@ -4,19 +4,22 @@
 //! them to its own tensors: it copies a fragment out, adds a change, or trains on a batch. One batch lies ready while
 //! the program trains on the one before, so that it need not wait for the loop.
 
+mod measure;
+mod notes;
+
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use archipelago::run::{Event, Report};
+use archipelago::run::Report;
 use archipelago_runtime::engine::EngineError;
 use tokio::sync::Notify;
 
+pub use measure::Task;
+pub use notes::Note;
+
 use crate::fault::Fault;
 use crate::tensors::Place;
-
-/// Sentences that wait for the program; the oldest go first.
-const NOTES_MAX: usize = 64;
 
 /// What the program is to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +33,8 @@ pub enum Order {
         /// Where they lie.
         places: Vec<Place>,
     },
+    /// Measure the loss of these values on these windows, and say what [`Desk::measured`] is to be told.
+    Measure(Task),
     /// `θ = kept · θ + values` at these places.
     Change {
         /// 1 to add, 0 to overwrite.
@@ -63,15 +68,6 @@ pub struct Copied {
     pub values: Vec<f32>,
 }
 
-/// Something for the program's log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// Whether it is more than news.
-    pub is_warning: bool,
-    /// A sentence.
-    pub text: String,
-}
-
 /// What there is for the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
@@ -98,6 +94,8 @@ struct State {
     /// The batch that the program trains on, and its tokens.
     running: Option<(u64, u64)>,
     copies: VecDeque<Copied>,
+    /// What the program measured last, and the number of its order.
+    measured: Option<(u64, Option<f32>)>,
     /// Of the engine there is: steps done, tokens of them that the loop does not know of, and the newest loss.
     steps: u64,
     tokens: u64,
@@ -199,12 +197,6 @@ impl Desk {
     pub fn is_loaded(&self) -> bool {
         let state = self.state();
         state.is_loaded && !state.orders.iter().any(|order| matches!(order, Order::Change { .. }))
-    }
-
-    /// What was worth a sentence since the last call.
-    #[must_use]
-    pub fn take_notes(&self) -> Vec<Note> {
-        self.state().notes.drain(..).collect()
     }
 
     /// How things stand, once there is something to say.
@@ -320,38 +312,6 @@ impl Desk {
         state.running = None;
         state.fault = Some(fault);
         self.for_program.notify_all();
-    }
-
-    /// Keeps what the program may want to show.
-    pub fn hear(&self, event: &Event) {
-        let mut state = self.state();
-        let (is_warning, text) = match event {
-            Event::Progress(report) => {
-                state.report = Some((**report).clone());
-                return;
-            }
-            Event::Disconnected { reason, .. } => {
-                state.lost = Some(reason.clone());
-                return;
-            }
-            Event::Connecting { .. } => match state.lost.take() {
-                Some(reason) => (true, format!("the connection was lost because {reason}; connecting again")),
-                None => return,
-            },
-            Event::Welcomed { run, learner, params, batch, .. } => (
-                false,
-                format!(
-                    "taken in by run {run} as learner {learner}: {params} parameters, {batch} windows a step"
-                ),
-            ),
-            Event::Afresh { reason } => (true, format!("joining as a newcomer: {reason}")),
-            Event::Trouble { reason } => (true, reason.clone()),
-            _ => return,
-        };
-        if state.notes.len() == NOTES_MAX {
-            state.notes.pop_front();
-        }
-        state.notes.push_back(Note { is_warning, text });
     }
 
     /// The loop is over.

@@ -25,6 +25,8 @@ pub struct DeskEngine {
     replica: Replica,
     apply: ApplyPolicy,
     describe: String,
+    /// Whether the program can measure a loss.
+    measures: bool,
     /// Tokens of a window, the last target included.
     window: usize,
     /// Parameters as the replica takes them, `[len]`; only one fragment of it means anything at a time.
@@ -53,11 +55,17 @@ enum Work {
 
 impl DeskEngine {
     /// An engine for the run of `spec`, at a desk that is cleared for it. `describe` says what the program computes
-    /// with.
+    /// with, and `measures` whether it can measure a loss.
     ///
     /// # Errors
     /// [`EngineError::Codec`] and [`EngineError::NoFragments`].
-    pub fn new(spec: &RunSpec, fit: Fit, desk: Arc<Desk>, describe: String) -> Result<Self, EngineError> {
+    pub fn new(
+        spec: &RunSpec,
+        fit: Fit,
+        desk: Arc<Desk>,
+        describe: String,
+        measures: bool,
+    ) -> Result<Self, EngineError> {
         let count = NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
         let codec = Codec::new(&spec.exchange)?;
         let fragments = Arc::new(Fragments::plan(&fit.layout, count));
@@ -76,6 +84,7 @@ impl DeskEngine {
             fragments,
             replica,
             describe,
+            measures,
         })
     }
 
@@ -225,6 +234,22 @@ impl Engine for DeskEngine {
             if done > 0 || self.steps_begun > 1 || self.desk.is_leaving() {
                 return Ok(StepStats { loss, grad_norm: 0.0, tokens });
             }
+            self.desk.changed().await;
+        }
+    }
+
+    /// The program measures between two steps, so that this takes as long as the step before it and the loss.
+    async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        if !self.measures || self.desk.is_leaving() {
+            return Ok(None);
+        }
+        let count = (windows.len() / self.window) as u32;
+        let id = self.desk.ask(self.replica.hat().to_vec(), self.fit.whole(), windows, count);
+        loop {
+            if let Some(loss) = self.desk.take_measured(id)? {
+                return Ok(loss);
+            }
+            self.collect()?;
             self.desk.changed().await;
         }
     }

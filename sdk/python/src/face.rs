@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::desk::{Batch, Next, Order};
+use crate::desk::{Batch, Next, Order, Task};
 use crate::fault::Fault;
 use crate::file::{Filled, WriteError, write};
 use crate::learner::{Running, Settings, StartError};
@@ -25,7 +25,7 @@ struct Link(Running);
 #[pymethods]
 impl Link {
     #[new]
-    #[pyo3(signature = (url, tensors, *, mean, name, device, identity, batch, contact_s))]
+    #[pyo3(signature = (url, tensors, *, mean, name, device, identity, batch, contact_s, measures))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword in Python")]
     fn new(
         url: String,
@@ -36,6 +36,7 @@ impl Link {
         identity: Option<PathBuf>,
         batch: Option<u32>,
         contact_s: f64,
+        measures: bool,
     ) -> PyResult<Self> {
         let settings = Settings {
             url,
@@ -43,6 +44,7 @@ impl Link {
             mean: mean.into_iter().collect(),
             name,
             device,
+            measures,
             identity,
             batch,
             contact_ms_max: (contact_s.max(0.0) * 1e3) as u64,
@@ -62,6 +64,12 @@ impl Link {
                 ("step", id, PyBytes::new(py, &bytes), windows, learning_rate).into_pyobject(py)
             }
             Ok(Next::Order(Order::Read { id, places })) => ("read", id, parts(&places)).into_pyobject(py),
+            Ok(Next::Order(Order::Measure(Task { id, values, places, tokens, windows }))) => {
+                let values: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+                let tokens: Vec<u8> = tokens.into_iter().flat_map(u32::to_le_bytes).collect();
+                let (values, tokens) = (PyBytes::new(py, &values), PyBytes::new(py, &tokens));
+                ("measure", id, values, parts(&places), tokens, windows).into_pyobject(py)
+            }
             Ok(Next::Order(Order::Change { kept, values, places })) => {
                 let bytes = PyBytes::new_with(py, 4 * values.len(), |bytes| {
                     bytes
@@ -99,6 +107,11 @@ impl Link {
         }
         self.0.desk.give(id, values);
         Ok(())
+    }
+
+    /// The loss that was asked for under `id`, or None if it cannot be measured.
+    fn measured(&self, id: u64, loss: Option<f32>) {
+        self.0.desk.measured(id, loss);
     }
 
     /// Whether the parameters of the run are all there.

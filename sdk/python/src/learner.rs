@@ -30,6 +30,8 @@ pub struct Settings {
     pub name: String,
     /// What it computes with, for people.
     pub device: String,
+    /// Whether it can measure a loss, should the run's owner trust it with that.
+    pub measures: bool,
     /// The file of its key; without one, the first of this user's that no other process uses.
     pub identity: Option<PathBuf>,
     /// Windows of a batch; without a number as many as the run says.
@@ -110,7 +112,7 @@ impl Drop for Running {
 fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskEngine, EngineError> {
     let fit = Fit::new(&settings.tensors, &settings.mean, &spec.model);
     let fit = fit.map_err(|error| EngineError::Unfit(error.to_string()))?;
-    DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone())
+    DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone(), settings.measures)
 }
 
 /// Tells the program of the end, also of one by a panic.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use archipelago::model::{Fragments, Layout, LayoutError, MergeClass, ModelSpec, Tensor, layout};
+use archipelago::model::{Fragments, Layout, LayoutError, MergeClass, Model, ModelSpec, Tensor, layout};
 use archipelago::wire::FragmentId;
 
 /// Names in one sentence at most; the others are counted.
@@ -80,13 +80,12 @@ impl Fit {
     ///
     /// # Errors
     /// Each variant of [`FitError`].
-    pub fn new(tensors: &[Shaped], mean: &BTreeSet<String>, model: &ModelSpec) -> Result<Self, FitError> {
+    pub fn new(tensors: &[Shaped], mean: &BTreeSet<String>, model: &Model) -> Result<Self, FitError> {
         let known = |name: &String| tensors.iter().any(|tensor| tensor.name == *name);
         if let Some(name) = mean.iter().find(|name| !known(name)) {
             return Err(FitError::Mean { name: name.clone() });
         }
-        // A run whose model is its own may say anything of the decoder's sizes.
-        match layout(model) {
+        match ModelSpec::of(model).and_then(|decoder| layout(&decoder)) {
             Ok(decoder) if decoder.tensors().iter().any(|tensor| known(&tensor.name)) => {
                 Self::decoder(tensors, decoder)
             }
@@ -133,6 +132,13 @@ impl Fit {
         };
         let found: Result<Vec<Tensor>, LayoutError> = order.iter().map(laid_out).collect();
         Ok(Self { layout: Layout::new(found?)?, order })
+    }
+
+    /// Where all values lie, in the order of the layout.
+    #[must_use]
+    pub fn whole(&self) -> Vec<Place> {
+        let tensors = self.layout.tensors().iter().zip(&self.order);
+        tensors.map(|(of, &tensor)| Place { tensor, start: 0, stop: of.len() as usize }).collect()
     }
 
     /// Where the values of `fragment` lie, in its order.
@@ -210,7 +216,7 @@ mod tests {
 
     fn fit(tensors: &[Shaped], mean: &[&str]) -> Result<Fit, FitError> {
         let mean = mean.iter().map(ToString::to_string).collect();
-        Fit::new(tensors, &mean, &Preset::Tiny.model(256))
+        Fit::new(tensors, &mean, &Preset::Tiny.model(256).into())
     }
 
     #[test]

@@ -1,8 +1,10 @@
 """A NumPy learner in real runs."""
 
+import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import archipelago
@@ -97,6 +99,59 @@ class InARun(RunCase):
         self.assertEqual(len(merged), 2)
         self.assertGreater(min(merged.values()), 20_000, merged)
         self.assertIn("updates merged", said)
+
+    def test_whom_the_owner_trusts_measures_the_held_out_loss(self) -> None:
+        """The series has the losses that one learner measured, told apart as its; they fall, and others are not asked."""
+        run = self.serve_bigrams(evaluator="judge", learners_start=2, flags=["--eval-every", "1s"])
+        shapes = []
+
+        def evaluate(params: dict[str, np.ndarray], windows: np.ndarray) -> float:
+            shapes.append((params["bigrams"].shape, params["bigrams"].dtype, windows.shape[1]))
+            return bigrams.measure(params, windows)
+
+        def never(params: dict[str, np.ndarray], windows: np.ndarray) -> float:
+            raise AssertionError("nobody trusts this one")
+
+        params = [bigrams.model(), bigrams.model()]
+        other = archipelago.Learner(run.url, params[0], identity=self.folder / "other", name="other", evaluate=never)
+        self.addCleanup(other.close)
+        learners = [other, self.learner(run, params[1], name="judge", evaluate=evaluate)]
+        loops = [learner.batches() for learner in learners]
+
+        def steps() -> list[dict[str, float]]:
+            for own, learner, loop in zip(params, learners, loops, strict=True):
+                learner.step(bigrams.train(own, next(loop), learner.learning_rate))
+            with urllib.request.urlopen(f"{run.page}v1/series", timeout=10) as answer:
+                return list(json.load(answer)["evaluations"])
+
+        until("the losses fall", lambda: (found := steps()) and found[-1]["loss"] < found[0]["loss"] - 1)
+        told = steps()
+        ids = {learner["name"]: learner["learner"] for learner in run.status()["learners"]}
+        self.assertEqual({one["measuredBy"] for one in told}, {ids["judge"]})
+        self.assertEqual(run.status()["valMeasuredBy"], ids["judge"])
+        self.assertEqual(set(shapes), {((256, 256), np.dtype(np.float32), 65)})
+
+    def test_what_goes_wrong_in_evaluate_is_raised_by_the_step(self) -> None:
+        """The program hears of its own error, and may go on."""
+        run = self.serve_bigrams(evaluator="judge")
+        params = bigrams.model()
+
+        def evaluate(_params: dict[str, np.ndarray], _windows: np.ndarray) -> float:
+            raise ZeroDivisionError("this one")
+
+        learner = self.learner(run, params, name="judge", evaluate=evaluate)
+
+        def train() -> None:
+            for _ in range(2_000):
+                for tokens in learner.batches():
+                    learner.step(bigrams.train(params, tokens, learner.learning_rate))
+                    break
+
+        self.assertRaises(ZeroDivisionError, train)
+        for _ in range(3):
+            for tokens in learner.batches():
+                self.assertTrue(learner.step(bigrams.train(params, tokens, learner.learning_rate)))
+                break
 
     def test_two_learners_come_to_the_same_parameters(self) -> None:
         """What is merged reaches everybody, in arrays of any width, and each keeps only its own newest steps."""

@@ -12,7 +12,7 @@ use archipelago_core::bytes::hex;
 use archipelago_core::diloco::halves;
 use archipelago_core::member::Input;
 use archipelago_core::wire::http::{
-    INVITE_HEADER, PASS_HEADER, VERSION_HEADER, fragment_path, fragment_tag, shard_path,
+    INVITE_HEADER, PASS_HEADER, VERSION_HEADER, fragment_path, fragment_tag, held_out_path, shard_path,
 };
 use archipelago_core::wire::{FragmentId, Invite, RunId, Version, clip};
 use archipelago_runtime::platform::{
@@ -33,6 +33,7 @@ type Reply = Result<FetchReply, FetchError>;
 enum Ended {
     Fragment(Wanted, Reply),
     Shard(Reply),
+    HeldOut(Reply),
 }
 
 /// All transfers of one run.
@@ -45,6 +46,7 @@ pub(super) struct Downloads {
     /// What came of fragments before their transfers broke off.
     broken: BTreeMap<FragmentId, Begun>,
     shard: Option<Shard>,
+    held_out: Option<LocalBoxFuture<'static, Reply>>,
     /// Bytes of all bodies, as they come.
     count: ByteCount,
 }
@@ -87,6 +89,7 @@ impl Downloads {
             waiting,
             broken: BTreeMap::new(),
             shard: None,
+            held_out: None,
             count: ByteCount::default(),
         }
     }
@@ -101,8 +104,9 @@ impl Downloads {
         self.pass = Some(hex(nonce));
     }
 
-    /// Gives up all fragments.
+    /// Gives up all fragments, and the held-out windows.
     pub(super) fn clear_fragments(&mut self) {
+        self.held_out = None;
         self.fragments.clear();
         self.waiting.clear();
     }
@@ -129,6 +133,13 @@ impl Downloads {
         let request = request(from, &path, partial.len() as u64, body_bytes, None);
         let transfer = Some(fetch(request).boxed_local());
         self.shard = Some(Shard { shard, body_bytes, transfer, partial });
+    }
+
+    /// Asks for the held-out windows, at most so long.
+    pub(super) fn held_out(&mut self, run: RunId, body_bytes_max: u64) {
+        let from = (&self.address, self.pass.as_deref(), &self.count);
+        let request = request(from, &held_out_path(run), 0, body_bytes_max, None);
+        self.held_out = Some(fetch(request).boxed_local());
     }
 
     /// What became of a transfer that ended, if one did.
@@ -160,9 +171,16 @@ impl Downloads {
                 None => pending().await,
             }
         };
-        match select(pin!(fragment), pin!(shard)).await {
+        let held_out = async {
+            match self.held_out.as_mut() {
+                Some(transfer) => transfer.await,
+                None => pending().await,
+            }
+        };
+        match select(pin!(fragment), select(pin!(shard), pin!(held_out))).await {
             Either::Left(((wanted, reply), _)) => Ended::Fragment(wanted, reply),
-            Either::Right((reply, _)) => Ended::Shard(reply),
+            Either::Right((Either::Left((reply, _)), _)) => Ended::Shard(reply),
+            Either::Right((Either::Right((reply, _)), _)) => Ended::HeldOut(reply),
         }
     }
 
@@ -187,6 +205,15 @@ impl Downloads {
                 let (shard, bytes) = (held.shard, held.take(reply));
                 self.shard = Some(held).filter(|_| bytes.is_err());
                 Some(Input::Shard { shard, bytes })
+            }
+            Ended::HeldOut(reply) => {
+                self.held_out = None;
+                let bytes = match reply {
+                    Ok(FetchReply { status: 200, body, .. }) => Ok(body),
+                    Ok(reply) => Err(refusal(&reply)),
+                    Err(error) => Err(error.to_string()),
+                };
+                Some(Input::HeldOut { bytes })
             }
         }
     }

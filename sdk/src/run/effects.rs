@@ -84,6 +84,12 @@ where
                     self.downloads.shard(run, shard, body_bytes);
                 }
             }
+            Output::FetchHeldOut { body_bytes_max } => {
+                if let Some((run, _)) = self.member.run() {
+                    self.downloads.held_out(run, body_bytes_max);
+                }
+            }
+            Output::Measure { number, windows } => return self.measure(number, &windows).await,
             Output::Trouble { reason } => (self.observe)(&Event::Trouble { reason }),
             Output::End(end) => self.end = Some(end),
             Output::Encode { .. } | Output::Include { .. } | Output::Apply { .. } | Output::Load { .. } => {
@@ -145,6 +151,26 @@ where
             _ => Ok(()),
         };
         worked.or_else(|error| self.fail(error))
+    }
+
+    /// Measures the held-out loss for the syncer, if the engine can.
+    async fn measure(&mut self, number: u32, windows: &[u32]) -> Result<(), RunError> {
+        self.book(Spent::Exchange);
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let measured = part.engine.held_out_loss(windows).await;
+        let us = self.book(Spent::Other);
+        self.tell(Input::Worked { us });
+        let loss = match measured {
+            Ok(loss) => loss,
+            Err(error @ EngineError::Lost { .. }) => return self.fail(error),
+            Err(error) => {
+                let reason = format!("the held-out loss cannot be measured: {error}");
+                (self.observe)(&Event::Trouble { reason });
+                None
+            }
+        };
+        self.tell(Input::Measured { number, loss });
+        Ok(())
     }
 
     fn fetch(&mut self, fragment: FragmentId, version: Version) {

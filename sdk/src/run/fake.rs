@@ -16,8 +16,8 @@ use archipelago_core::data::{encode_shard, shard_spec};
 use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
 use archipelago_core::wire::{
-    ApplyPolicy, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, FragmentId,
-    Hello, InnerSpec, Message, ModelSpec, RunId, RunSpec, SUBPROTOCOL, encode, frames,
+    ApplyPolicy, Architecture, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec,
+    ExchangeSpec, FragmentId, Hello, InnerSpec, Message, Model, RunId, RunSpec, SUBPROTOCOL, encode, frames,
 };
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 use archipelago_runtime::platform::Clock;
@@ -302,17 +302,11 @@ fn layout() -> Layout {
 
 pub(super) fn spec(shard: &[u8]) -> RunSpec {
     RunSpec {
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 8,
-            layers: 1,
-            heads: 1,
-            kv_heads: 1,
-            d_ff: 8,
+        model: Model {
             context: 4,
-            rope_theta: 1e4,
-            norm_eps: 1e-5,
-            untied_head: false,
+            vocab: 256,
+            tensors: layout().tensors().to_vec(),
+            architecture: Architecture::default(),
         },
         inner: InnerSpec {
             batch: 2,

@@ -9,5 +9,5 @@ mod shell;
 mod subject;
 
 pub use handle::{ActorHandle, Command, News, Obeyed, View};
-pub use shell::{Actor, Final};
+pub use shell::{Actor, Final, Trusted};
 pub use subject::{Judgement, Subject};

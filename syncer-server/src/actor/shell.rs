@@ -3,6 +3,7 @@
 mod alerts;
 mod ending;
 mod log;
+mod measure;
 mod order;
 mod retune;
 mod state;
@@ -16,13 +17,15 @@ use std::time::Duration;
 use archipelago_core::audit::AuditJob;
 use archipelago_core::diloco::Millis;
 use archipelago_core::diloco::syncer::{Input, Syncer};
-use archipelago_core::wire::{Bye, CloseCode};
+use archipelago_core::wire::{Bye, CloseCode, Message};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub use ending::Final;
+pub use measure::Trusted;
 
+use measure::Measuring;
 use state::State;
 
 use super::handle::{Command, Mailbox, Obeyed, View};
@@ -72,6 +75,8 @@ pub struct Actor {
     pub audits: mpsc::Sender<AuditJob>,
     /// Whether single updates are tried.
     pub checks: bool,
+    /// Who measures the held-out loss, where this program cannot.
+    pub trusted: Option<Trusted>,
 }
 
 impl Actor {
@@ -85,7 +90,8 @@ impl Actor {
     /// - `Disk`: what was decided last cannot be kept.
     pub async fn run(self, shutdown: impl Future<Output = Bye>) -> Result<Final, ServerError> {
         let Self { syncer, clock, meters, board, store, mailbox, webhook, started, audits, .. } = self;
-        let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks);
+        let measuring = Measuring::new(self.trusted);
+        let state = State::new(&syncer, self.tape, self.snapshot_seq, self.checks, measuring);
         let mut running = Running { syncer, clock, meters, board, store, mailbox, webhook, audits };
         running.log(&state.record, started);
         running.run(state, self.snapshot_every, shutdown).await
@@ -137,7 +143,10 @@ impl Running {
                 Some(merged) = state.merges.join_next() => self.merged(&state, merged)?,
                 Some(written) = state.saves.next() => self.saved(&mut state, written),
                 Ok(()) = state.record.state.changed() => self.taped(&mut state)?,
-                _ = status_tick.tick() => self.publish(&state),
+                _ = status_tick.tick() => {
+                    self.publish(&state);
+                    self.ask(&mut state);
+                }
                 _ = rounds_tick.tick() => {
                     self.taped(&mut state)?;
                     self.publish_rounds();
@@ -176,6 +185,11 @@ impl Running {
         match command {
             Command::Open(conn, outbox) => {
                 state.outboxes.insert(conn, outbox);
+            }
+            Command::Input(Input::Message(conn, Message::Measured { run, number, loss }))
+                if self.answered(state, conn, (run, number, loss)) =>
+            {
+                self.handle(Input::Heard(conn));
             }
             Command::Input(input) => {
                 if let Input::Disconnected(conn) = &input {

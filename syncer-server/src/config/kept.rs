@@ -17,7 +17,9 @@ const HEADING: &str = "\
 ";
 
 /// What a run is: it cannot become another one. That the text is another one is seen by itself.
-const FIXED: [&str; 14] = [
+const FIXED: [&str; 16] = [
+    "architecture",
+    "architecture-settings",
     "corpus-bytes",
     "vocab",
     "held-out",

@@ -79,6 +79,12 @@ pub struct ServeConfig {
     /// safetensors file; learners bring the program, and of the preset, window, batch and rates are taken
     #[arg(long, value_name = "FILE", help_heading = "Training", conflicts_with = "init")]
     pub params: Option<PathBuf>,
+    /// What the model of --params is, for the learners that know it by this name
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    pub architecture: Option<String>,
+    /// Settings of that architecture, in a form of its own; learners are told them, and nobody else reads them
+    #[arg(long, value_name = "TEXT", help_heading = "Training", requires = "architecture")]
+    pub architecture_settings: Option<String>,
     /// Length of a training window; by default the preset's, or what the model of --init was made for
     #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub context: Option<NonZeroU32>,
@@ -194,6 +200,10 @@ pub struct ServeConfig {
     /// Shortest time between two measurements of the held-out loss
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Server")]
     pub eval_every: Span,
+    /// Learner that is trusted to measure the held-out loss of a model of your own, as the syncer cannot: the
+    /// fingerprint of its key or, in a run where nobody would take it, its name
+    #[arg(long, value_name = "NAME|KEY", help_heading = "Server", conflicts_with = "no_eval")]
+    pub evaluator: Option<String>,
     /// Do not measure the held-out loss
     #[arg(long, help_heading = "Server")]
     pub no_eval: bool,

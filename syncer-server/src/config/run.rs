@@ -3,8 +3,8 @@
 use archipelago_cli::range;
 use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
-use archipelago_core::model::{CONTEXT_MAX, ModelSpec, Preset};
-use archipelago_core::wire::{DataSpec, INVITE_BYTES_MAX, RunSpec};
+use archipelago_core::model::{CONTEXT_MAX, Preset};
+use archipelago_core::wire::{DataSpec, INVITE_BYTES_MAX, Model, RunSpec};
 
 use super::ServeConfig;
 use crate::errors::ServerError;
@@ -15,7 +15,7 @@ use crate::llama;
 /// # Errors
 /// - `Preset`: there is none of that name.
 /// - `Setting`: a setting is out of range.
-pub fn run_spec(config: &ServeConfig, model: ModelSpec, data: DataSpec) -> Result<RunSpec, ServerError> {
+pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<RunSpec, ServerError> {
     let preset = preset(config)?;
     let mut inner = preset.inner();
     inner.batch = config.batch.map_or(inner.batch, Into::into);
@@ -156,7 +156,7 @@ mod tests {
         invite(&config)?;
         let mut model = preset(&config)?.model(256);
         model.context = config.context.map_or(model.context, Into::into);
-        run_spec(&config, model, DataSpec { token_bytes: 2, masks: false, shards: vec![] })
+        run_spec(&config, model.into(), DataSpec { token_bytes: 2, masks: false, shards: vec![] })
     }
 
     #[test]

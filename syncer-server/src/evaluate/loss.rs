@@ -2,8 +2,8 @@
 
 use std::num::NonZeroUsize;
 
+use archipelago_core::model::ModelSpec;
 use archipelago_core::token;
-use archipelago_core::wire::ModelSpec;
 use archipelago_runtime::engine::cpu::CpuModel;
 
 use super::engine;

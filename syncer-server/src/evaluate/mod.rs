@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago_core::diloco::{Millis, Version};
-use archipelago_core::wire::ModelSpec;
+use archipelago_core::model::ModelSpec;
 use archipelago_runtime::engine::cpu::Writer;
 
 use crate::actor::{ActorHandle, Judgement, Subject};
@@ -183,7 +183,7 @@ fn look(
     let measured = clock.now();
     let Subject { tokens_merged, rounds, .. } = *subject;
     // Whoever takes it in knows the time.
-    let evaluation = Evaluation { tokens_merged, rounds, loss, time_s: 0.0 };
+    let evaluation = Evaluation { tokens_merged, rounds, loss, ..Evaluation::default() };
     let Evaluator { judge, meter, .. } = evaluator;
     let judge = judge.as_mut().filter(|_| !subject.is_final);
     let judgement = judge.map(|judge| judge.judge(loss, subject, meter)).transpose();

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::RunSpec;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -37,18 +38,23 @@ const RETRY_S: &str = "30";
 /// What archives are made of.
 pub struct Exports {
     spec: RunSpec,
-    is_decoder: bool,
+    decoder: Option<ModelSpec>,
     store: Arc<Store>,
     licence: Option<String>,
     turn: Arc<Semaphore>,
 }
 
 impl Exports {
-    /// Archives of a run like `spec`, whose model is the built-in decoder or another one, in the folder of `store`,
-    /// under the licence that its owner chose.
+    /// Archives of a run like `spec`, whose model is this `decoder` or no built-in one, in the folder of `store`, under
+    /// the licence that its owner chose.
     #[must_use]
-    pub fn new(spec: RunSpec, is_decoder: bool, store: Arc<Store>, licence: Option<String>) -> Self {
-        Self { spec, is_decoder, store, licence, turn: Arc::new(Semaphore::new(EXPORTS_MAX)) }
+    pub fn new(
+        spec: RunSpec,
+        decoder: Option<ModelSpec>,
+        store: Arc<Store>,
+        licence: Option<String>,
+    ) -> Self {
+        Self { spec, decoder, store, licence, turn: Arc::new(Semaphore::new(EXPORTS_MAX)) }
     }
 
     /// What the run is.
@@ -57,10 +63,10 @@ impl Exports {
         &self.spec
     }
 
-    /// Whether the model is the built-in decoder.
+    /// The built-in decoder that the model is, if it is one.
     #[must_use]
-    pub fn is_decoder(&self) -> bool {
-        self.is_decoder
+    pub fn decoder(&self) -> Option<ModelSpec> {
+        self.decoder
     }
 
     fn make(&self, subject: &Subject, name: &str) -> Result<(File, u64), ServerError> {

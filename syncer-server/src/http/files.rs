@@ -89,6 +89,19 @@ pub async fn shard(
     response
 }
 
+/// The windows that nobody trains on.
+pub async fn held_out(State(app): State<Arc<App>>, Path(run): Path<String>, headers: HeaderMap) -> Response {
+    if let Some(refused) = refused(&app, &run, &headers) {
+        return refused;
+    }
+    let Some(bytes) = &app.held_out else {
+        return (StatusCode::NOT_FOUND, "this run holds nothing out\n").into_response();
+    };
+    let (response, sent) = file(|| bytes.clone(), &format!("\"{run}-held-out\""), lasting(&app), &headers);
+    app.context.meters.data(sent);
+    response
+}
+
 /// The refusal of a request that shows no invite to this run, or that is for another run.
 pub(super) fn refused(app: &App, run: &str, headers: &HeaderMap) -> Option<Response> {
     let shown = |name| headers.get(name).map(HeaderValue::as_bytes);

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use archipelago_core::wire::http as path;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -51,6 +52,8 @@ pub struct App {
     pub context: Context,
     /// The shards.
     pub corpus: Arc<Corpus>,
+    /// The windows that the held-out loss is measured on, if anything is held out.
+    pub held_out: Option<Bytes>,
     /// The run, as 16 hex digits.
     pub run: String,
     /// Folder of pages that are served instead of those inside the program.
@@ -121,6 +124,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::SOCKET, get(socket::upgrade))
         .route(path::FRAGMENT, get(files::fragment))
         .route(path::SHARD, get(files::shard))
+        .route(path::HELD_OUT, get(files::held_out))
         .route(path::MODEL, get(words::model))
         .route(path::TOKENS, post(words::tokens))
         .route(path::TEXT, post(words::text))

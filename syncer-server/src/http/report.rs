@@ -32,10 +32,9 @@ async fn tell(
         let why = format!("this is run {}\n", app.run);
         return (StatusCode::NOT_FOUND, why).into_response();
     }
-    let Some(mut story) = app.context.actor.story().await else {
+    let Some(story) = app.context.actor.story().await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
     };
-    story.is_decoder = app.exports.is_decoder();
     // A crowd is sorted and a thousand points are drawn: not on the thread that answers others.
     let Ok(body) = tokio::task::spawn_blocking(move || tell(&story)).await else {
         return (StatusCode::INTERNAL_SERVER_ERROR, "the report could not be made\n").into_response();

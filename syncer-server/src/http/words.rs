@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use archipelago_core::wire::http::ModelView;
+use archipelago_core::model::ModelView;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -39,14 +39,14 @@ pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers
     if let Some(refused) = refused(&app, &run, &headers) {
         return refused;
     }
-    if !app.exports.is_decoder() {
+    let Some(model) = app.exports.decoder() else {
         let why =
             "the model of this run is not the built-in decoder: only the program that trains it can use it\n";
         return (StatusCode::NOT_FOUND, why).into_response();
-    }
+    };
     let spec = app.exports.spec();
     let token_is_byte = matches!(app.corpus.vocabulary, Vocabulary::Bytes);
-    Json(ModelView { model: spec.model, fragments: spec.exchange.fragments, token_is_byte }).into_response()
+    Json(ModelView { model, fragments: spec.exchange.fragments, token_is_byte }).into_response()
 }
 
 /// The tokens of the text in the body.

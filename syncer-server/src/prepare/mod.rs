@@ -6,9 +6,10 @@ mod checks;
 use std::path::Path;
 use std::sync::Arc;
 
+use archipelago_core::data::encode_held_out;
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
-use archipelago_core::model;
+use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::RunSpec;
 
 use crate::admission::{self, Admission};
@@ -22,9 +23,7 @@ use crate::llama::Chat;
 use crate::origin::{Beginning, Origin};
 use crate::owner::Owner;
 use crate::status::{Carried, Facts};
-use crate::store::{
-    FORMAT, HeldOut, Initial, Manifest, NamedTensor, Snapshot, Store, random_u64, write_private,
-};
+use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
 pub use ahead::{PlanFacts, invite, owner_token, validate};
@@ -40,8 +39,10 @@ pub(crate) struct Prepared {
     pub(crate) store: Arc<Store>,
     /// Totals of earlier starts of the same run.
     pub(crate) carried: Carried,
-    /// Whether the model is the built-in decoder.
-    pub(crate) is_decoder: bool,
+    /// The built-in decoder that the model is, if it is one.
+    pub(crate) decoder: Option<ModelSpec>,
+    /// What the held-out loss is measured on, as it is fetched, if anything is held out.
+    pub(crate) held_out: Option<Vec<u8>>,
     /// What measures the held-out loss, unless that is switched off.
     pub(crate) evaluator: Option<Evaluator>,
     /// What the status tells and what never changes.
@@ -117,7 +118,7 @@ impl<'a> Plan<'a> {
         let model = origin.model(config, corpus.vocabulary.size())?;
         let spec = run_spec(config, model, corpus.spec.clone())?;
         corpus.check_size(spec.model.context, spec.inner.batch)?;
-        let layout = origin.layout(&spec)?;
+        let layout = layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
         checks::memory(&layout)?;
         // A folder's parameters tell whether it is the one that the run began with.
@@ -132,7 +133,7 @@ impl<'a> Plan<'a> {
                     (None, Origin::Kept(_)) => there.init.clone(),
                     (None, _) => None,
                 };
-                find(&store, &there, (init, origin.tensors()), &spec, &corpus)?
+                find(&store, &there, init, &spec, &corpus)?
             }
             None => None,
         };
@@ -209,7 +210,7 @@ impl<'a> Plan<'a> {
                     Some(beginning) => beginning,
                     None => origin.beginning(config, &store, &spec)?,
                 };
-                let what = (origin.tensors(), chat, Some(text_name(config)));
+                let what = (chat, Some(text_name(config)));
                 let syncer = begin(&store, &corpus, &spec, &layout, syncer_config, beginning, what)?;
                 let tape = if config.without_tape_for_benchmarks {
                     tracing::warn!(
@@ -223,10 +224,16 @@ impl<'a> Plan<'a> {
             }
         };
 
+        let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
+        held_out.as_ref().map_or(Ok(()), |held_out| store.keep_held_out(held_out))?;
+        let decoder = decoder(&spec.model)?;
         // What is not the built-in decoder can be measured by nobody here.
-        let is_decoder = origin.tensors().is_none();
-        let evaluator =
-            if is_decoder { evaluator(config, &store, &corpus, &spec, layout.len() as u64)? } else { None };
+        let evaluator = match (decoder, held_out.clone().filter(|_| !config.no_eval)) {
+            (Some(decoder), Some(held_out)) => {
+                Some(Evaluator::new(&decoder, layout.len() as u64, held_out, &corpus, spec.seed)?)
+            }
+            _ => None,
+        };
         Ok(Prepared {
             body_bytes_max,
             admission: admission(config, &store, syncer.run())?,
@@ -237,30 +244,14 @@ impl<'a> Plan<'a> {
             store: Arc::new(store),
             carried,
             evaluator,
-            is_decoder,
+            decoder,
+            held_out: held_out.map(|held_out| encode_held_out(&held_out.tokens)),
             resumed,
             forked,
             tape,
             snapshot_seq,
         })
     }
-}
-
-/// What measures the held-out loss of the built-in decoder, if anything of the text is held out and it is to be
-/// measured. The text that is held out is kept in the folder in any case.
-fn evaluator(
-    config: &ServeConfig,
-    store: &Store,
-    corpus: &Corpus,
-    spec: &RunSpec,
-    parameters: u64,
-) -> Result<Option<Evaluator>, ServerError> {
-    let Some(held_out) = HeldOut::of(&corpus.held_out, spec.model.context) else { return Ok(None) };
-    store.keep_held_out(&held_out)?;
-    if config.no_eval {
-        return Ok(None);
-    }
-    Evaluator::new(&spec.model, parameters, held_out, corpus, spec.seed).map(Some)
 }
 
 /// Who is taken in to the run `run` in the folder of `store`.
@@ -282,7 +273,7 @@ fn begin(
     layout: &Layout,
     config: SyncerConfig,
     beginning: Beginning,
-    (tensors, chat, text): (Option<Vec<NamedTensor>>, Chat, Option<String>),
+    (chat, text): (Chat, Option<String>),
 ) -> Result<Syncer, ServerError> {
     let run = RunId(random_u64()?);
     let Beginning { theta, initial: init } = beginning;
@@ -292,7 +283,6 @@ fn begin(
         corpus: corpus.hash.clone(),
         spec: spec.clone(),
         init,
-        tensors,
         chat,
         text,
         tokenizer: None,
@@ -310,24 +300,13 @@ fn begin(
 fn find(
     store: &Store,
     there: &Manifest,
-    (init, tensors): (Option<Initial>, Option<Vec<NamedTensor>>),
+    init: Option<Initial>,
     spec: &RunSpec,
     corpus: &Corpus,
 ) -> Result<Option<Snapshot>, ServerError> {
     let (corpus, spec, text) = (corpus.hash.clone(), spec.clone(), there.text.clone());
     let (forked, tokenizer, chat) = (there.forked, there.tokenizer.clone(), there.chat.clone());
-    let here = Manifest {
-        format: FORMAT,
-        run: there.run,
-        corpus,
-        spec,
-        init,
-        tensors,
-        chat,
-        text,
-        tokenizer,
-        forked,
-    };
+    let here = Manifest { format: FORMAT, run: there.run, corpus, spec, init, chat, text, tokenizer, forked };
     if let Some(difference) = there.difference(&here) {
         return Err(ServerError::OtherRun { dir: store.dir().to_owned(), difference });
     }
@@ -361,7 +340,7 @@ fn facts(config: &ServeConfig, origin: &Origin, corpus: &Corpus, spec: &RunSpec)
 /// # Errors
 /// `Internal`: the spec is no model.
 pub fn layout(spec: &RunSpec) -> Result<Layout, ServerError> {
-    model::layout(&spec.model).map_err(internal)
+    Layout::of(&spec.model).map_err(internal)
 }
 
 fn internal(error: impl std::fmt::Display) -> ServerError {

@@ -10,7 +10,6 @@ use serde::Serialize;
 use crate::errors::ServerError;
 use crate::evaluate::LossMeter;
 use crate::export::flat;
-use crate::prepare::layout;
 use crate::tape::{Member, Recording, Replayed, ReplayedMerge};
 
 /// How the held-out loss went, in nats per token.
@@ -82,10 +81,10 @@ impl<'a> Search<'a> {
     /// - `Internal`: the run is no model.
     pub fn new(recording: &'a Recording, until: u64, points: u32) -> Result<Self, ServerError> {
         let spec = &recording.manifest().spec;
-        if !recording.manifest().is_decoder() {
+        let Some(decoder) = recording.manifest().decoder()? else {
             let why = "--losses: the model of this run is not the built-in decoder, so this program cannot measure it";
             return Err(ServerError::Config { why: why.to_owned() });
-        }
+        };
         let store = recording.store();
         let held_out = store.held_out(&spec.model)?.ok_or_else(|| ServerError::DirCorrupt {
             path: store.dir().to_owned(),
@@ -99,8 +98,8 @@ impl<'a> Search<'a> {
             recording,
             until,
             points,
-            meter: LossMeter::new(&spec.model, held_out, threads)?,
-            layout: layout(spec)?,
+            meter: LossMeter::new(&decoder, held_out, threads)?,
+            layout: recording.manifest().layout()?,
             overview: Vec::new(),
             last: f32::NAN,
             every: recording.merges(until)?.div_ceil(points).max(1),

@@ -1,5 +1,6 @@
 //! `history.jsonl`: the curves of a run, a line for each of their points.
 
+use archipelago_core::wire::LearnerId;
 use serde::Serialize;
 
 use crate::status::{Carried, Evaluation, Point};
@@ -13,6 +14,8 @@ struct Line {
     rounds: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     val_loss: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured_by: Option<LearnerId>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     course: Option<Course>,
 }
@@ -49,12 +52,12 @@ fn of_point(point: &Point) -> Line {
         bytes_down: point.bytes_down,
     };
     let Point { time_s, tokens_merged, rounds, .. } = *point;
-    Line { time_s, tokens_merged, rounds, val_loss: None, course: Some(course) }
+    Line { time_s, tokens_merged, rounds, val_loss: None, measured_by: None, course: Some(course) }
 }
 
 fn of_evaluation(evaluation: &Evaluation) -> Line {
-    let Evaluation { time_s, tokens_merged, rounds, loss } = *evaluation;
-    Line { time_s, tokens_merged, rounds, val_loss: Some(loss), course: None }
+    let Evaluation { time_s, tokens_merged, rounds, loss, measured_by } = *evaluation;
+    Line { time_s, tokens_merged, rounds, val_loss: Some(loss), measured_by, course: None }
 }
 
 #[cfg(test)]
@@ -74,12 +77,18 @@ mod tests {
                 ..Point::default()
             });
         }
-        let evaluation = Evaluation { tokens_merged: 7, rounds: 4, loss: 2.5, time_s: 2.0 };
+        let evaluation = Evaluation {
+            tokens_merged: 7,
+            rounds: 4,
+            loss: 2.5,
+            time_s: 2.0,
+            measured_by: Some(LearnerId(3)),
+        };
         carried.history.push(evaluation, None);
         let course = r#""tokensPerS":0.0,"participation":0.0,"live":2.0,"bytesUp":0,"bytesDown":0}"#;
         let expected = [
             format!(r#"{{"timeS":1.0,"tokensMerged":7,"rounds":0,"trainLoss":null,{course}"#),
-            r#"{"timeS":2.0,"tokensMerged":7,"rounds":4,"valLoss":2.5}"#.to_owned(),
+            r#"{"timeS":2.0,"tokensMerged":7,"rounds":4,"valLoss":2.5,"measuredBy":3}"#.to_owned(),
             format!(r#"{{"timeS":3.0,"tokensMerged":7,"rounds":0,"trainLoss":1.5,{course}"#),
         ];
         assert_eq!(lines(&carried).lines().collect::<Vec<_>>(), expected);

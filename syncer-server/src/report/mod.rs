@@ -50,7 +50,6 @@ pub fn report(dir: &Path, reports: Reports<'_>) -> Result<(), ServerError> {
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     let params = manifest.layout()?.len() as u64;
     let story = Story::new(&snapshot.record, params, snapshot.carried, reports.hides_names);
-    let story = Story { is_decoder: manifest.is_decoder(), ..story };
     write_file(&reports.out.join("history.jsonl"), lines(&story.carried).as_bytes())?;
     write_file(&reports.out.join("report.html"), page(&story).as_bytes())?;
     reports.tensorboard.map_or(Ok(()), |folder| tensorboard(&story, folder).map(drop))

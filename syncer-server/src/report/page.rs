@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Story;
 use super::marks::{Html, count, span};
+use crate::store::readable;
 
 /// Learners in the table; the others are added up.
 const PEOPLE_MAX: usize = 200;
@@ -177,9 +178,7 @@ fn settings(html: &mut Html, story: &Story) {
     // By way of the text, in which numbers of 32 bits are as short as people wrote them.
     let spec = serde_json::to_string(&story.spec).unwrap_or_default();
     let mut spec: Value = serde_json::from_str(&spec).unwrap_or_default();
-    if let Some(spec) = spec.as_object_mut().filter(|_| !story.is_decoder) {
-        spec.remove("model");
-    }
+    spec["model"] = readable(&story.spec.model);
     if let Some(data) = spec.get_mut("data").and_then(Value::as_object_mut) {
         data.remove("shards");
     }

@@ -6,6 +6,7 @@ use archipelago_core::diloco::syncer::SyncerRecord;
 use archipelago_core::wire::{LearnerId, RunId, RunSpec};
 
 use crate::status::{Carried, hidden_name};
+use crate::store::decoder;
 
 /// A run as a report tells of it.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ impl Story {
             run: record.run,
             spec: record.spec.clone(),
             params,
-            is_decoder: true,
+            is_decoder: decoder(&record.spec.model).is_ok_and(|decoder| decoder.is_some()),
             is_over: record.finished,
             rounds: record.rounds_merged,
             tokens_merged: ledger.clock_tokens(),

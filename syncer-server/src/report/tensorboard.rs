@@ -174,7 +174,8 @@ mod tests {
                 Point { time_s, train_loss, live, tokens_merged, bytes_up: 1 << 20, ..Point::default() };
             carried.series.push(point);
         }
-        let evaluation = Evaluation { tokens_merged: 600, rounds: 2, loss: 3.5, time_s: 2.75 };
+        let evaluation =
+            Evaluation { tokens_merged: 600, rounds: 2, loss: 3.5, time_s: 2.75, measured_by: None };
         carried.history.push(evaluation, Some("Once *upon*\na time é".into()));
         let golden = include_str!("../../../tests/golden/tensorboard/events.txt");
         let lines: Vec<String> = hex(&events(&story(carried)))

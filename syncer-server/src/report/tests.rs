@@ -1,7 +1,6 @@
 //! Tests of the report: whose texts it has, what it fetches, and what it adds up.
 
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
-use archipelago_core::model;
 use archipelago_core::wire::{DataSpec, RunId, ShardSpec};
 
 use super::story::Person;
@@ -13,9 +12,9 @@ pub(super) fn story(carried: Carried) -> Story {
     let config = crate::ServeConfig::default();
     let shards = vec![ShardSpec { tokens: 100_000, sha256: [7; 32] }];
     let data = DataSpec { token_bytes: 2, masks: false, shards };
-    let model = crate::config::preset(&config).unwrap().model(256);
+    let model = crate::config::preset(&config).unwrap().model(256).into();
     let spec = crate::config::run_spec(&config, model, data).unwrap();
-    let layout = model::layout(&spec.model).unwrap();
+    let layout = crate::prepare::layout(&spec).unwrap();
     let theta = vec![0.0; layout.len()];
     let syncer = Syncer::new(RunId(7), spec, SyncerConfig::default(), &layout, &theta).unwrap();
     Story::new(&syncer.record_amid(), layout.len() as u64, carried, false)
@@ -31,7 +30,7 @@ fn strangers_write_no_marks() {
     story.people = vec![person("</td><script>alert(1)</script>", 3)];
     story.tokens_merged = 4;
     story.carried.corpus = "<img src=x>".into();
-    let evaluation = Evaluation { tokens_merged: 1, rounds: 1, loss: 2.0, time_s: 1.0 };
+    let evaluation = Evaluation { tokens_merged: 1, rounds: 1, loss: 2.0, time_s: 1.0, measured_by: None };
     story.carried.history.push(evaluation, Some("</pre><script>".into()));
     let page = page(&story);
     assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
@@ -52,8 +51,13 @@ fn nothing_is_fetched_from_anywhere() {
 fn curves_and_settings_are_told() {
     let mut carried = Carried::default();
     for rounds in 0..40 {
-        let evaluation =
-            Evaluation { tokens_merged: 1_000 * rounds, rounds, loss: 5.0, time_s: rounds as f64 };
+        let evaluation = Evaluation {
+            tokens_merged: 1_000 * rounds,
+            rounds,
+            loss: 5.0,
+            time_s: rounds as f64,
+            measured_by: None,
+        };
         carried.history.push(evaluation, Some(format!("text {rounds}.")));
         let point = Point { time_s: rounds as f64, train_loss: Some(4.0), live: 2.0, ..Point::default() };
         carried.series.push(point);

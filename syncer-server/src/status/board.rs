@@ -178,6 +178,7 @@ impl Board {
             last_merge_age_s: self.merged_at.map(|at| now.since(at) as f64 / 1e3),
             val_loss_first: self.history.first(),
             val_loss_last: self.history.last(),
+            val_measured_by: self.history.measured_by(),
             sample: self.history.sample.clone(),
             learners,
             learners_by_state,
@@ -263,9 +264,12 @@ mod tests {
     fn crowd(count: u32) -> Syncer {
         let shards = vec![ShardSpec { tokens: 1 << 24, sha256: [0; 32] }];
         let config = ServeConfig { preset: "tiny".into(), ..ServeConfig::default() };
-        let spec =
-            run_spec(&config, Preset::Tiny.model(256), DataSpec { token_bytes: 2, masks: false, shards })
-                .unwrap();
+        let spec = run_spec(
+            &config,
+            Preset::Tiny.model(256).into(),
+            DataSpec { token_bytes: 2, masks: false, shards },
+        )
+        .unwrap();
         let layout = layout(&spec).unwrap();
         let theta = vec![0.0; layout.len()];
         let mut syncer = Syncer::new(RUN, spec, SyncerConfig::default(), &layout, &theta).unwrap();
@@ -373,7 +377,8 @@ mod tests {
         for second in 0..86_400 {
             board.tick(Millis(second * 1_000), &syncer, Traffic::default());
             if second % 5 == 0 {
-                let evaluation = Evaluation { tokens_merged: second, rounds: second, loss: 3.0, time_s: 0.0 };
+                let evaluation =
+                    Evaluation { tokens_merged: second, rounds: second, loss: 3.0, ..Evaluation::default() };
                 let text = (second % 30 == 0).then(|| "x".repeat(600));
                 board.evaluated(Millis(second * 1_000), evaluation, text);
             }

@@ -1,11 +1,12 @@
 //! Measurements of the held-out loss and texts of the model, over the whole run.
 
+use archipelago_core::wire::LearnerId;
 use serde::{Deserialize, Serialize};
 
 use super::samples::{Samples, TextSample};
 
 /// One measurement of the held-out loss.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluation {
     /// Tokens merged into the parameters measured.
@@ -17,6 +18,9 @@ pub struct Evaluation {
     /// Time that the run's syncers had been up, in seconds.
     #[serde(default)]
     pub time_s: f64,
+    /// The learner that measured it, if this program did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_by: Option<LearnerId>,
 }
 
 /// The measurements of a run: the first, the newest, and of those between as many as fit.
@@ -78,6 +82,12 @@ impl History {
         self.samples.kept().last().map(|sample| sample.tokens_merged)
     }
 
+    /// The learner that measured the newest loss, if this program did not.
+    #[must_use]
+    pub fn measured_by(&self) -> Option<LearnerId> {
+        self.evaluations.last().and_then(|evaluation| evaluation.measured_by)
+    }
+
     /// The newest loss, in nats per token.
     #[must_use]
     pub fn last(&self) -> Option<f32> {
@@ -93,12 +103,13 @@ mod tests {
     fn history_keeps_the_whole_run_in_view() {
         let mut history = History::default();
         for rounds in 0..3_000 {
-            history.push(Evaluation { tokens_merged: 0, rounds, loss: rounds as f32, time_s: 0.0 }, None);
+            let evaluation = Evaluation { rounds, loss: rounds as f32, ..Evaluation::default() };
+            history.push(evaluation, None);
         }
         assert!(history.evaluations.len() <= HISTORY_MAX);
         assert_eq!((history.first(), history.last()), (Some(0.0), Some(2_999.0)));
         assert_eq!(history.best(), Some(0.0));
-        let evaluation = Evaluation { tokens_merged: 0, rounds: 3_000, loss: f32::NAN, time_s: 0.0 };
+        let evaluation = Evaluation { rounds: 3_000, loss: f32::NAN, ..Evaluation::default() };
         history.push(evaluation, None);
         assert_eq!(
             (history.best(), History { best: None, ..history.clone() }.best()),

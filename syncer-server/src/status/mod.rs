@@ -16,6 +16,7 @@ mod series;
 mod types;
 pub mod view;
 
+use archipelago_core::wire::LearnerId;
 use serde::{Deserialize, Serialize};
 
 use crate::meters::Traffic;
@@ -111,6 +112,10 @@ pub struct ServerStatus {
     pub val_loss_first: Option<f32>,
     /// Newest held-out loss, in nats per token.
     pub val_loss_last: Option<f32>,
+    /// The learner that measured the newest one, where the syncer cannot and its owner trusts that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub val_measured_by: Option<LearnerId>,
     /// Text that the newest parameters wrote.
     pub sample: String,
     /// The foremost learners, by id: the connected before the others, then those with the most merged tokens.

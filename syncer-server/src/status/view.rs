@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use archipelago_core::diloco::syncer::Status;
 use archipelago_core::diloco::{self, FateCounts, FragmentId, Millis, Version};
-use archipelago_core::wire::{LateReason, Refusal};
+use archipelago_core::wire::{LateReason, LearnerId, Refusal};
 use serde::Serialize;
 
 use crate::{meters, status};
@@ -264,12 +264,16 @@ pub struct Evaluation {
     pub loss: f32,
     /// Time that the run's syncers had been up, in seconds.
     pub time_s: f64,
+    /// The learner that measured it, where the syncer cannot and its owner trusts that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub measured_by: Option<LearnerId>,
 }
 
 impl From<status::Evaluation> for Evaluation {
     fn from(evaluation: status::Evaluation) -> Self {
-        let status::Evaluation { tokens_merged, rounds, loss, time_s } = evaluation;
-        Self { tokens_merged, rounds, loss, time_s }
+        let status::Evaluation { tokens_merged, rounds, loss, time_s, measured_by } = evaluation;
+        Self { tokens_merged, rounds, loss, time_s, measured_by }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is measured on: a fixed part of the held-out text.
 
 use archipelago_core::token;
-use archipelago_core::wire::ModelSpec;
+use archipelago_core::wire::Model;
 use serde::{Deserialize, Serialize};
 
 /// Tokens of held-out text that one measurement looks at, about.
@@ -32,13 +32,13 @@ impl HeldOut {
         Some(Self { window, tokens })
     }
 
-    /// Whether a model like `spec` can be measured on it.
+    /// Whether a model like `model` can be measured on it.
     #[must_use]
-    pub fn fits(&self, spec: &ModelSpec) -> bool {
-        self.window == spec.context as usize + 1
+    pub fn fits(&self, model: &Model) -> bool {
+        self.window == model.context as usize + 1
             && !self.tokens.is_empty()
             && self.tokens.len().is_multiple_of(self.window)
-            && self.tokens.iter().all(|&token| token::id(token) < spec.vocab)
+            && self.tokens.iter().all(|&token| token::id(token) < model.vocab)
     }
 }
 
@@ -70,15 +70,15 @@ mod tests {
 
     #[test]
     fn fits_only_the_model_that_it_was_cut_for() {
-        let spec = archipelago_core::model::Preset::Tiny.model(256);
+        let model = Model::from(archipelago_core::model::Preset::Tiny.model(256));
         let mut text = [255; 1_000];
         text[1] |= token::GIVEN;
-        let held_out = HeldOut::of(&text, spec.context).unwrap();
-        assert!(held_out.fits(&spec));
-        assert!(!held_out.fits(&ModelSpec { vocab: 255, ..spec }), "a token that it does not know");
-        assert!(!held_out.fits(&ModelSpec { context: spec.context / 2, ..spec }));
+        let held_out = HeldOut::of(&text, model.context).unwrap();
+        assert!(held_out.fits(&model));
+        assert!(!held_out.fits(&Model { vocab: 255, ..model.clone() }), "a token that it does not know");
+        assert!(!held_out.fits(&Model { context: model.context / 2, ..model.clone() }));
         let HeldOut { window, mut tokens } = held_out;
         tokens.pop();
-        assert!(!HeldOut { window, tokens }.fits(&spec));
+        assert!(!HeldOut { window, tokens }.fits(&model));
     }
 }

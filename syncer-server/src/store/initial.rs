@@ -27,7 +27,9 @@ impl Store {
     /// - `Internal`: the run has no model.
     pub fn initial(&self, manifest: &Manifest) -> Result<Vec<f32>, ServerError> {
         let Some(initial) = &manifest.init else {
-            let theta = model::init(&manifest.spec.model, manifest.spec.seed);
+            let none =
+                || ServerError::Internal { what: "a run that is no decoder kept no parameters".into() };
+            let theta = model::init(&manifest.decoder()?.ok_or_else(none)?, manifest.spec.seed);
             return theta.map_err(|error| ServerError::Internal { what: error.to_string() });
         };
         let corrupt = |why: String| ServerError::DirCorrupt {

@@ -1,12 +1,12 @@
 //! What a run is, as its folder remembers it.
 
-use archipelago_core::diloco::Layout;
-use archipelago_core::model;
+use archipelago_core::diloco::{Layout, Tensor};
+use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::{RunId, RunSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::NamedTensor;
+use super::architecture::{self, decoder, readable};
 use crate::errors::ServerError;
 use crate::llama::{Chat, SpecialTokens};
 
@@ -25,10 +25,6 @@ pub struct Manifest {
     /// The folder whose model the run began with; without one its first parameters follow from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Initial>,
-    /// The tensors of a model that is not the built-in decoder, in order; the context and the vocabulary stay those of
-    /// `spec`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tensors: Option<Vec<NamedTensor>>,
     /// The run that this one was forked from, and after which of its decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<(RunId, u64)>,
@@ -59,10 +55,12 @@ pub struct Initial {
 pub const FORMAT: u32 = 1;
 
 impl Manifest {
-    /// Whether the model is the built-in decoder, so that this program can compute with it.
-    #[must_use]
-    pub fn is_decoder(&self) -> bool {
-        self.tensors.is_none()
+    /// The built-in decoder that the model is, so that this program can compute with it; `None` if it is another.
+    ///
+    /// # Errors
+    /// As [`decoder`].
+    pub fn decoder(&self) -> Result<Option<ModelSpec>, ServerError> {
+        decoder(&self.spec.model)
     }
 
     /// Where each parameter of the model lies.
@@ -70,11 +68,8 @@ impl Manifest {
     /// # Errors
     /// `Internal`: what is kept is no model.
     pub fn layout(&self) -> Result<Layout, ServerError> {
-        let Some(tensors) = &self.tensors else {
-            return model::layout(&self.spec.model)
-                .map_err(|error| ServerError::Internal { what: format!("the run has no model: {error}") });
-        };
-        NamedTensor::layout(tensors)
+        Layout::of(&self.spec.model)
+            .map_err(|error| ServerError::Internal { what: format!("the run has no model: {error}") })
     }
 
     /// What tells `other` from this, in words; `None` if they are the same run's.
@@ -87,7 +82,9 @@ impl Manifest {
         let comparable = |manifest: &Self| {
             let mut spec = manifest.spec.clone();
             spec.data.shards.clear();
-            serde_json::to_value(spec).expect("plain data")
+            let mut value = serde_json::to_value(spec).expect("plain data");
+            value["model"] = readable(&manifest.spec.model);
+            value
         };
         let (there, here) = (comparable(self), comparable(other));
         // The preset shows in the model and in much else: the model says it best.
@@ -116,12 +113,21 @@ impl Manifest {
 }
 
 /// What the first parameters of a run are told by, beside its seed.
-fn beginning(manifest: &Manifest) -> Option<(&str, Option<&[NamedTensor]>)> {
-    manifest.init.as_ref().map(|initial| (&*initial.sha256, manifest.tensors.as_deref()))
+fn beginning(manifest: &Manifest) -> Option<(&str, &[Tensor])> {
+    manifest.init.as_ref().map(|initial| (&*initial.sha256, &*manifest.spec.model.tensors))
+}
+
+/// Makes of a description that a former version wrote one as is written now.
+pub(super) fn upgrade(manifest: &mut Value) {
+    let Some(entries) = manifest.as_object_mut() else { return };
+    let tensors = entries.remove("tensors");
+    architecture::upgrade(entries.get_mut("spec"), tensors);
 }
 
 /// What gives a leaf, for people. The shape of the model, its batch and its rates may follow from the preset, too.
-const FLAGS: [(&str, &str); 4] = [
+const FLAGS: [(&str, &str); 6] = [
+    ("model.architecture.name", "architecture"),
+    ("model.architecture.settings", "architecture-settings"),
     ("seed", "seed"),
     ("exchange.fragments", "fragments"),
     ("exchange.sync_every", "sync-every"),

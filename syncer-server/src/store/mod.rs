@@ -14,10 +14,10 @@
 //! ```
 //! Files are written beside their place, synced and renamed, so each is whole or not there.
 
+mod architecture;
 mod held_out;
 mod initial;
 mod manifest;
-mod own;
 mod place;
 mod seal;
 mod snapshot;
@@ -27,15 +27,15 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use archipelago_core::bytes::hex;
-use archipelago_core::wire::{Invite, ModelSpec};
+use archipelago_core::wire::{Invite, Model};
 use sha2::{Digest, Sha256};
 
 use crate::config::{INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT};
 use crate::errors::ServerError;
 
+pub use architecture::{decoder, readable};
 pub use held_out::HeldOut;
 pub use manifest::{FORMAT, Initial, Manifest};
-pub use own::NamedTensor;
 pub use place::{fit, is_there, is_within, make_private, names, outside, write_private};
 pub use snapshot::Snapshot;
 
@@ -134,7 +134,7 @@ impl Store {
             };
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
-        seal::unseal(&json).map(Some).map_err(|error| ServerError::DirCorrupt {
+        seal::unseal_after(&json, manifest::upgrade).map(Some).map_err(|error| ServerError::DirCorrupt {
             path,
             why: format!(
                 "not a run's description ({error}): give --dir another folder, or move this one away"
@@ -187,15 +187,15 @@ impl Store {
     ///
     /// # Errors
     /// - `Disk`: the file cannot be read.
-    /// - `DirCorrupt`: it is not what was kept for a model like `spec`.
-    pub fn held_out(&self, spec: &ModelSpec) -> Result<Option<HeldOut>, ServerError> {
+    /// - `DirCorrupt`: it is not what was kept for a model like `model`.
+    pub fn held_out(&self, model: &Model) -> Result<Option<HeldOut>, ServerError> {
         let path = self.held_out_path();
         if !is_there(&path)? {
             return Ok(None);
         }
         let json = fs::read(&path).map_err(disk("read", &path))?;
         let why = match seal::unseal::<HeldOut>(&json) {
-            Ok(held_out) if held_out.fits(spec) => return Ok(Some(held_out)),
+            Ok(held_out) if held_out.fits(model) => return Ok(Some(held_out)),
             Ok(_) => "it does not fit the run".to_owned(),
             Err(why) => why,
         };

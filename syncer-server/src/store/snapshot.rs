@@ -14,6 +14,7 @@ use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::architecture::upgrade;
 use crate::status::Carried;
 
 /// Everything that a restart needs.
@@ -71,7 +72,13 @@ impl Meta {
         if let Some(entry) = entries.keys().next() {
             return Err(format!("nobody wrote the entry {entry:?} of its header"));
         }
-        serde_json::from_slice(&meta).map_err(|error| format!("its {META} entry: {error}"))
+        let unread = |error: serde_json::Error| format!("its {META} entry: {error}");
+        let found: Result<Self, _> = serde_json::from_slice(&meta);
+        let Err(error) = found else { return found.map_err(unread) };
+        // A former version may have written it.
+        let mut value: serde_json::Value = serde_json::from_slice(&meta).map_err(unread)?;
+        upgrade(value.pointer_mut("/record/spec"), None);
+        serde_json::from_str(&value.to_string()).map_err(|_| unread(error))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use archipelago_core::diloco::MergeOutcome;
-use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig};
+use archipelago_core::diloco::syncer::{Recovery, RecoveryError, Syncer, SyncerConfig, SyncerRecord};
 
 use super::bodies::{LENGTH_BYTES, Reader, segments};
 use super::{Place, Row, Rows, RowsError};
@@ -49,7 +49,9 @@ pub fn recover(
 
 /// The run as `snapshot` has it.
 pub(super) fn from_snapshot(manifest: &Manifest, snapshot: &Snapshot) -> Result<Recovery, ServerError> {
-    let (record, states) = (snapshot.record.clone(), snapshot.states.clone());
+    // What the run is, is for its folder to say.
+    let record = SyncerRecord { spec: manifest.spec.clone(), ..snapshot.record.clone() };
+    let states = snapshot.states.clone();
     let layout = manifest.layout()?;
     Recovery::new(record, &layout, states).map_err(impossible)
 }

@@ -78,7 +78,7 @@ async fn a_crowd_shares_one_copy() {
     let (_client, welcome) = Client::greet(&server, 1).await;
     let path = format!("/v1/runs/{}/fragments/0/0", welcome.run);
     let first = fetch(&server, &path).await;
-    let params = archipelago_core::model::layout(&welcome.spec.model).unwrap().len();
+    let params = archipelago_core::diloco::Layout::of(&welcome.spec.model).unwrap().len();
     assert_eq!(first.1, (halves::BYTES * params) as u64);
 
     let before = resident();

@@ -1,7 +1,8 @@
 //! Parameters, data and pages over HTTP.
 
 use archipelago_core::data::ShardTokens;
-use archipelago_core::model;
+use archipelago_core::diloco::Layout;
+use archipelago_core::model::{self, ModelSpec};
 
 use crate::support::{Client, Server, config, header};
 
@@ -11,12 +12,12 @@ async fn fragments_are_the_parameters() {
     let server = Server::start(config(dir.path())).await;
     let (_client, welcome) = Client::greet(&server, 1).await;
     let run = welcome.run;
-    let layout = model::layout(&welcome.spec.model).unwrap();
+    let layout = Layout::of(&welcome.spec.model).unwrap();
     let fragments = archipelago_core::diloco::Fragments::plan(
         &layout,
         welcome.spec.exchange.fragments.try_into().unwrap(),
     );
-    let theta = model::init(&welcome.spec.model, welcome.spec.seed).unwrap();
+    let theta = model::init(&ModelSpec::of(&welcome.spec.model).unwrap(), welcome.spec.seed).unwrap();
     for p in fragments.ids() {
         let (code, head, body) = server.http(&format!("GET /v1/runs/{run}/fragments/{p}/0")).await;
         assert_eq!((code, header(&head, "x-archipelago-version")), (200, "0"));

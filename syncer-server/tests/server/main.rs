@@ -16,6 +16,7 @@ mod identity;
 mod init;
 mod layouts;
 mod log;
+mod measured;
 mod monitoring;
 mod owner;
 mod proxy;

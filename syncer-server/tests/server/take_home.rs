@@ -2,8 +2,8 @@
 
 use std::io::{Cursor, Read};
 
-use archipelago_core::diloco::Fragments;
-use archipelago_core::model;
+use archipelago_core::diloco::{Fragments, Layout};
+use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::Hello;
 use safetensors::SafeTensors;
 use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, backup, export, report};
@@ -30,7 +30,7 @@ async fn a_folder_holds_the_model_whole() {
     let manifest = Store::look(dir.path()).manifest().unwrap().unwrap();
     let snapshot = Store::look(dir.path()).latest(manifest.run).unwrap().unwrap();
     let spec = &manifest.spec;
-    let layout = model::layout(&spec.model).unwrap();
+    let layout = Layout::of(&spec.model).unwrap();
     let fragments = Fragments::plan(&layout, spec.exchange.fragments.try_into().unwrap());
     let mut theta = vec![0.0; layout.len()];
     for (p, state) in fragments.ids().zip(&snapshot.states) {
@@ -53,7 +53,7 @@ async fn a_folder_holds_the_model_whole() {
         serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
     assert_eq!(config["model_type"], "llama");
     assert_eq!(config["rms_norm_eps"], 1e-5);
-    assert_eq!(config["hidden_size"], spec.model.d_model);
+    assert_eq!(config["hidden_size"], ModelSpec::of(&spec.model).unwrap().d_model);
     let tokenizer = Tokenizer::from_file(out.join("tokenizer.json")).unwrap();
     assert_eq!(tokenizer.get_vocab_size(true) as u32, spec.model.vocab);
 }

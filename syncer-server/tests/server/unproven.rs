@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use archipelago_core::data::Window;
 use archipelago_core::diloco::{Codec, Replica};
-use archipelago_core::model::init;
+use archipelago_core::model::{ModelSpec, init};
 use archipelago_core::wire::http::shard_path;
 use archipelago_core::wire::{Fate, FragmentId, LeaseGrant, Message, RunId, ShardSpec, Version};
 use archipelago_runtime::engine::Trainer;
@@ -58,11 +58,12 @@ struct Islet {
 impl Islet {
     fn new(learner: Learner, shards: Arc<Vec<Vec<u8>>>, idles: bool) -> Self {
         let spec = &learner.welcome.spec;
-        let mut trainer = CpuTrainer::fixed(&spec.model, &spec.inner).unwrap();
+        let model = ModelSpec::of(&spec.model).unwrap();
+        let mut trainer = CpuTrainer::fixed(&model, &spec.inner).unwrap();
         let fragments = Arc::new(learner.fragments.clone());
         let codec = Codec::new(&spec.exchange).unwrap();
         let mut replica = Replica::new(Arc::clone(&fragments), codec, spec.exchange.apply);
-        let params = init(&spec.model, spec.seed).unwrap();
+        let params = init(&model, spec.seed).unwrap();
         for fragment in fragments.ids() {
             let values = fragments.gather(fragment, &params);
             replica.load(fragment, &values, false, trainer.params_mut()).unwrap();

@@ -43,7 +43,9 @@ export function makeHeadline(): (status: ServerStatus, course: SeriesView) => vo
 function ageOf(status: ServerStatus, course: SeriesView): string {
   const measured = course.evaluations.at(-1);
   if (measured === undefined || status.finished) return "";
-  const age = `Measured ${ago(status.runS - measured.timeS)}`;
+  // Where the syncer cannot measure, its owner may trust a learner with that.
+  const by = measured.measuredBy === undefined ? "" : ` by learner ${measured.measuredBy}`;
+  const age = `Measured ${ago(status.runS - measured.timeS)}${by}`;
   const { trainLoss } = status;
   return trainLoss === null ? `${age}.` : `${age}; on the text that it trains on it is at ${nats(trainLoss)} now.`;
 }

@@ -29,6 +29,8 @@ export type ServerStatus = {
   valLossFirst: number | null,
   /** Newest held-out loss, in nats per token. */
   valLossLast: number | null,
+  /** The learner that measured the newest one, where the syncer cannot and its owner trusts that one. */
+  valMeasuredBy?: LearnerId,
   /** Text that the newest parameters wrote. */
   sample: string,
   /** The foremost learners, by id: the connected before the others, then those with the most merged tokens. */
@@ -347,6 +349,8 @@ export type Evaluation = {
   loss: number,
   /** Time that the run's syncers had been up, in seconds. */
   timeS: number,
+  /** The learner that measured it, where the syncer cannot and its owner trusts that one. */
+  measuredBy?: LearnerId,
 };
 
 /** A text that the model wrote, and where the run stood. */

@@ -5,6 +5,7 @@
 
 mod feed;
 pub mod grammar;
+mod held_out;
 mod order;
 pub mod pictures;
 mod shard;
@@ -12,6 +13,7 @@ mod vocab;
 
 pub(crate) use feed::LEASES_MAX;
 pub use feed::{Feed, FeedError};
+pub use held_out::{HELD_OUT_BYTES_MAX, HeldOutError, encode_held_out, parse_held_out};
 pub use order::{Window, window_start, windows};
 pub use shard::{
     SHARD_TOKENS_MAX, ShardError, ShardForm, ShardTokens, Split, SplitError, encode_shard, shard_spec, split,

@@ -5,47 +5,9 @@
 
 use std::num::NonZeroU16;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::wire::{FragmentId, LayoutHash};
-
-/// How the updates of a tensor are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MergeClass {
-    /// Token-weighted mean: the embedding, whose outer gradients are not near-orthogonal.
-    Mean,
-    /// Radial-directional averaging: everything else.
-    Radial,
-}
-
-/// A named tensor, `[rows, cols]`, row-major; a vector has one row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
-    /// Unique within the layout.
-    pub name: String,
-    /// Rows, at least 1.
-    pub rows: u32,
-    /// Columns, at least 1.
-    pub cols: u32,
-    /// How its updates are merged.
-    pub merge: MergeClass,
-}
-
-impl Tensor {
-    /// Values in the tensor.
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        self.rows * self.cols
-    }
-
-    /// Never true in a [`Layout`].
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows == 0 || self.cols == 0
-    }
-}
+use crate::wire::{FragmentId, LayoutHash, MergeClass, Model, Tensor};
 
 /// The tensors of a model, in the order of the flat parameter vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +61,14 @@ impl Layout {
             len = len.checked_add(size).ok_or(LayoutError::TooLarge)?;
         }
         Ok(Self { tensors, len })
+    }
+
+    /// Where each parameter of `model` lies.
+    ///
+    /// # Errors
+    /// Each variant of [`LayoutError`].
+    pub fn of(model: &Model) -> Result<Self, LayoutError> {
+        Self::new(model.tensors.clone())
     }
 
     /// The tensors, in order.

@@ -27,11 +27,12 @@ pub mod syncer;
 pub mod tape;
 mod window;
 
+pub use crate::wire::{MergeClass, Tensor};
 pub use books::{Account, FateCounts, LeaseError, LeasePool, Ledger};
 pub use correction::{KEPT_BYTES, kept};
 pub use downlink::DownlinkPolicy;
 pub use entry::{Doubt, Entry, MergeEntry, Part, RemadeEntry};
-pub use fragment::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
+pub use fragment::{Fragments, Layout, LayoutError, Segment};
 pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
 pub use outer::OuterSpec;
 pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};

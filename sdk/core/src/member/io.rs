@@ -36,6 +36,10 @@ pub enum Input {
     FetchFailed { fragment: FragmentId, reason: String },
     /// The bytes of a shard came, not yet checked, or why they did not.
     Shard { shard: u32, bytes: Result<Vec<u8>, String> },
+    /// The bytes of the held-out windows came, not yet checked, or why they did not.
+    HeldOut { bytes: Result<Vec<u8>, String> },
+    /// The held-out loss that [`Output::Measure`] asked for, in nats per token, if the engine can measure it.
+    Measured { number: u32, loss: Option<f32> },
     /// The body of [`Output::Encode`], and the digest of the Θ̂ that it is relative to.
     Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
     /// One inner step is done.
@@ -108,6 +112,10 @@ pub enum Output {
     Apply { fragment: FragmentId, body: Vec<u8> },
     /// Take in a whole Θ̂ (`Replica::load`).
     Load { fragment: FragmentId, values: Vec<f32>, keep: bool },
+    /// Fetch the held-out windows, which have so many bytes at most; answer with [`Input::HeldOut`].
+    FetchHeldOut { body_bytes_max: u64 },
+    /// Measure the loss of Θ̂ on these windows, `[n, context + 1]`; answer with [`Input::Measured`].
+    Measure { number: u32, windows: Arc<[u32]> },
     /// Something went wrong that is dealt with; for people.
     Trouble { reason: String },
     /// It is over: nothing comes after this.

@@ -20,6 +20,7 @@ mod backoff;
 mod contact;
 mod io;
 mod losses;
+mod measure;
 mod pace;
 mod react;
 mod silence;
@@ -38,6 +39,7 @@ use crate::rng;
 use crate::wire::{Challenge, LearnerId, LearnerState, Millis, RunId, Share, Version};
 use contact::Contact;
 use losses::Losses;
+use measure::Measure;
 use pace::Pace;
 use supply::Supply;
 
@@ -123,6 +125,7 @@ pub struct Member {
     losses: Losses,
     /// What it commits to, if its engine gives the same bits everywhere.
     recorder: Option<Recorder>,
+    measure: Measure,
     phase: Phase,
     /// What the syncer asked on this connection.
     challenge: Option<Challenge>,
@@ -144,6 +147,7 @@ impl Member {
             contact: Contact::new(&config, seed),
             losses: Losses::new(waits.losses, rng::key(&[seed, 2])),
             recorder: None,
+            measure: Measure::default(),
             phase: Phase::Greeting,
             challenge: None,
             healed_us: None,
@@ -180,6 +184,9 @@ impl Member {
             match self.learner.poll() {
                 Some(output) => self.obey(output),
                 None => {
+                    if let Some(output) = self.measures() {
+                        return Some(output);
+                    }
                     let (shard, body_bytes) = self.supply.want(self.now_us)?;
                     return Some(Output::FetchShard { shard, body_bytes });
                 }

@@ -25,6 +25,8 @@ impl Member {
             Input::State { serial, state } => self.on_state(serial, state),
             Input::Failed { device_lost, reason } => self.on_failed(device_lost, &reason),
             Input::Shard { shard, bytes } => self.on_shard(shard, bytes),
+            Input::HeldOut { bytes } => self.on_held_out(bytes),
+            Input::Measured { number, loss } => self.on_measured(number, loss),
             Input::Stepped(step) => self.on_stepped(step),
             Input::Worked { us } => self.pace.work(us),
             Input::Waited { us } => {
@@ -69,6 +71,9 @@ impl Member {
             return self.on_challenge(challenge);
         }
         self.contact.answered(self.now_us);
+        if self.is_asked(&message) {
+            return;
+        }
         if self.is_of_audits(&message) {
             return self.on_audit(&message);
         }
@@ -299,6 +304,7 @@ impl Member {
     /// Gives up the connection, if there is one; one that leaves is gone with it.
     fn disconnect(&mut self, farewell: Option<Bye>, ending: &Ending<'_>) {
         let Some(retry_ms) = self.contact.end(self.now_us, ending) else { return };
+        self.measure.disconnected();
         if self.is_leaving() {
             return self.end(End::Left);
         }

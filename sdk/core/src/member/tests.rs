@@ -4,6 +4,7 @@ mod batch;
 mod crash;
 mod ends;
 mod line;
+mod measure;
 mod pace;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,8 @@ struct Script {
     shards_lost: u32,
     /// Fragments do not come.
     fragments_lost: bool,
+    /// A token of the held-out windows, if those come.
+    held_out: Option<u32>,
     /// Windows that its engine takes in one step, if they are others than the run's.
     batch: Option<u32>,
 }
@@ -76,6 +79,7 @@ struct Log {
     shards_us: Vec<u64>,
     troubles: Vec<String>,
     steps: u64,
+    measured: Vec<(u32, Option<f32>)>,
     ends: Vec<End>,
 }
 
@@ -201,6 +205,7 @@ impl Rig {
                 let replica = self.replica.as_mut().unwrap();
                 replica.load(fragment, &values, keep, &mut self.theta).unwrap();
             }
+            output @ (Output::FetchHeldOut { .. } | Output::Measure { .. }) => self.measure(output),
             Output::Trouble { reason } => self.log.troubles.push(reason),
             Output::End(end) => self.log.ends.push(end),
         }
@@ -229,17 +234,12 @@ impl Rig {
         }
     }
 
-    /// The connection breaks.
-    fn cut(&mut self) {
-        self.hang_up();
-        self.tell(Input::Closed { code: None, reason: "it broke".to_owned() });
-    }
-
     fn send(&mut self, message: Message) {
         match &message {
             Message::Hello(hello) => self.log.hellos.push(hello.clone()),
             Message::Ready { batch, .. } => self.log.batches.push(*batch),
             Message::Progress(progress) => self.log.reports.push(progress.clone()),
+            Message::Measured { number, loss, .. } => return self.log.measured.push((*number, *loss)),
             Message::Bye(bye) => self.log.byes.push(bye.clone()),
             _ => {}
         }

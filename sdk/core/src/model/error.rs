@@ -5,10 +5,24 @@ use crate::diloco::LayoutError;
 /// Why a model cannot be built or run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
+    /// A run of another architecture than the built-in decoder's.
+    #[error(
+        "the run trains {}, not the built-in decoder: take part with the program that knows it", named(.name)
+    )]
+    Foreign {
+        /// The name of the architecture; empty if the owner gave none.
+        name: String,
+    },
+    /// The settings of the built-in decoder make no sense.
+    #[error("the decoder's settings cannot be used: {why}")]
+    Settings {
+        /// What is wrong.
+        why: String,
+    },
     /// A size is 0 or above its limit.
     #[error("{field} is {value}; it must be between {min} and {max}")]
     Size {
-        /// Name of the field in [`crate::wire::ModelSpec`].
+        /// Name of the field in [`super::ModelSpec`].
         field: &'static str,
         /// What it was set to.
         value: u32,
@@ -86,4 +100,13 @@ pub enum ModelError {
         /// Size of the vocabulary.
         vocab: usize,
     },
+}
+
+/// An architecture in words.
+fn named(name: &str) -> String {
+    if name.is_empty() {
+        "an architecture without a name".into()
+    } else {
+        format!("the architecture {name:?}")
+    }
 }

@@ -1,7 +1,7 @@
 //! How much arithmetic training takes, to compare devices by.
 
+use super::ModelSpec;
 use super::{ModelError, layout};
-use crate::wire::ModelSpec;
 
 /// Floating-point operations of a training step, forwards and backwards, for each token.
 ///

@@ -1,8 +1,7 @@
 //! The parameters that a run begins with, from its seed.
 
-use super::{Dims, ModelError, Slots, layout};
+use super::{Dims, ModelError, ModelSpec, Slots, layout};
 use crate::rng::Rng;
-use crate::wire::ModelSpec;
 
 /// Standard deviation of the initial matrices.
 const STD: f64 = 0.02;

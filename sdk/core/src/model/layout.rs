@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::ModelError;
+use super::{ModelError, ModelSpec};
 use crate::diloco::{Layout, MergeClass, Tensor};
-use crate::wire::ModelSpec;
 
 /// Most layers.
 pub const LAYERS_MAX: u32 = 1 << 10;

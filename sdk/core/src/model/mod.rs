@@ -19,6 +19,7 @@ mod preset;
 mod reference;
 mod rotary;
 mod sampler;
+mod spec;
 
 pub use crate::diloco::learning_rate;
 pub use adamw::decayed_ranges;
@@ -33,9 +34,10 @@ pub use reference::ops;
 pub use reference::{reference_logits, reference_loss_and_grad};
 pub use rotary::rotary_tables;
 pub use sampler::Sampler;
+pub use spec::{DECODER, ModelSpec, ModelView};
 
 use crate::token;
-pub use crate::wire::{InnerSpec, ModelSpec};
+pub use crate::wire::InnerSpec;
 
 /// Splits `tokens`, `[n, context + 1]`, into its `n` windows.
 ///

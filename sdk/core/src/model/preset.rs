@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::wire::{InnerSpec, ModelSpec};
+use super::ModelSpec;
+use crate::wire::InnerSpec;
 
 /// A named size of model, with an inner optimisation that suits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,8 @@
 use super::header::{Header, split};
 use super::scan::scan;
 use super::{
-    DecodeError, HEADER_BYTES, INVITE_BYTES_MAX, Invite, Message, NAME_BYTES_MAX, REASON_BYTES_MAX, Tag,
+    ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, DecodeError, HEADER_BYTES, INVITE_BYTES_MAX, Invite,
+    Message, Model, NAME_BYTES_MAX, REASON_BYTES_MAX, TENSOR_NAME_BYTES_MAX, Tag,
 };
 
 /// Room for the fields of a message, its parameters apart; only the reports with many leases and `Welcome` need more.
@@ -65,6 +66,16 @@ fn check_texts(message: &Message) -> Result<(), DecodeError> {
             check("name", &hello.name, NAME_BYTES_MAX)?;
             check("device", &hello.device, NAME_BYTES_MAX)?;
             check("invite", hello.invite.as_ref().map_or("", Invite::expose), INVITE_BYTES_MAX)
+        }
+        Message::Welcome(welcome) => {
+            let Model { tensors, architecture, .. } = &welcome.spec.model;
+            check("architecture", &architecture.name, ARCHITECTURE_NAME_BYTES_MAX)?;
+            let settings = architecture.settings.len() as u64;
+            if settings > u64::from(ARCHITECTURE_BYTES_MAX) {
+                let (field, bytes_max) = ("settings", ARCHITECTURE_BYTES_MAX);
+                return Err(DecodeError::TextTooLong { field, bytes: settings, bytes_max });
+            }
+            tensors.iter().try_for_each(|tensor| check("tensor", &tensor.name, TENSOR_NAME_BYTES_MAX))
         }
         Message::Bye(bye) => check("reason", &bye.reason, REASON_BYTES_MAX),
         _ => Ok(()),

@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(header.encode(), [0x41, 0x52, 0x43, 0x48, v0, v1, 5, 0, 4, 3, 2, 1]);
         let mut numbers: Vec<u8> = Tag::ALL.iter().map(|tag| *tag as u8).collect();
         numbers.sort_unstable();
-        assert_eq!(numbers, (1..=22).collect::<Vec<_>>());
+        assert_eq!(numbers, (1..=24).collect::<Vec<_>>());
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         check(4, 1, DecodeError::Version { found: 1 });
         check(5, 1, DecodeError::Version { found: VERSION + 256 });
         check(6, 0, DecodeError::Tag { found: 0 });
-        check(6, 23, DecodeError::Tag { found: 23 });
+        check(6, 25, DecodeError::Tag { found: 25 });
         check(7, 1, DecodeError::Reserved { found: 1 });
         check(8, 65, DecodeError::BodyTooLarge { tag: Tag::Ready, bytes: 65, bytes_max: 64 });
         assert_eq!(Header::decode(&good[..11]), Err(DecodeError::Truncated { bytes: 11, expected: 12 }));

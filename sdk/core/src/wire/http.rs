@@ -5,9 +5,7 @@
 
 use std::fmt::Display;
 
-use serde::{Deserialize, Serialize};
-
-use super::{FragmentId, ModelSpec, RunId, Version};
+use super::{FragmentId, RunId, Version};
 
 /// The page on which a run is watched.
 pub const DASHBOARD: &str = "/dashboard";
@@ -56,6 +54,8 @@ pub const SOCKET: &str = "/v1/ws";
 pub const FRAGMENT: &str = "/v1/runs/{run}/fragments/{fragment}/{version}";
 /// The tokens of one shard.
 pub const SHARD: &str = "/v1/runs/{run}/shards/{index}";
+/// The windows that nobody trains on, for whoever measures the held-out loss: tokens of 4 bytes each.
+pub const HELD_OUT: &str = "/v1/runs/{run}/held-out";
 /// The model's shape, as JSON: what it takes to compute with the parameters.
 pub const MODEL: &str = "/v1/runs/{run}/model";
 /// The tokens of the text in the body, as a list of numbers.
@@ -94,20 +94,6 @@ pub const VERSION_HEADER: &str = "x-archipelago-version";
 /// What an invite begins with in the part of a link after `#`, which no request carries.
 pub const INVITE_KEY: &str = "invite=";
 
-/// What [`MODEL`] answers: the model as whoever writes with it must know it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "ts", derive(ts_rs::TS))]
-pub struct ModelView {
-    /// The shape, for an engine; a page need not look into it.
-    #[cfg_attr(feature = "ts", ts(type = "unknown"))]
-    pub model: ModelSpec,
-    /// Fragments that the parameters are fetched in.
-    pub fragments: u16,
-    /// Whether a token is a byte, so that nobody need be asked what it means.
-    pub token_is_byte: bool,
-}
-
 /// The path of Θ̂ of `fragment`, at `version` or later.
 #[must_use]
 pub fn fragment_path(run: RunId, fragment: FragmentId, version: Version) -> String {
@@ -124,6 +110,12 @@ pub fn fragment_tag(run: impl Display, fragment: FragmentId, version: Version) -
 #[must_use]
 pub fn shard_path(run: RunId, index: u32) -> String {
     fill(SHARD, &[&run, &index])
+}
+
+/// The path of the held-out windows.
+#[must_use]
+pub fn held_out_path(run: RunId) -> String {
+    fill(HELD_OUT, &[&run])
 }
 
 /// `route` with each `{…}` replaced by the next of `values`.
@@ -151,6 +143,7 @@ mod tests {
         );
         assert_eq!(fragment_tag(run, FragmentId(7), Version(12)), "\"00000000000000ab-7-12\"");
         assert_eq!(shard_path(run, 3), "/v1/runs/00000000000000ab/shards/3");
+        assert_eq!(held_out_path(run), "/v1/runs/00000000000000ab/held-out");
         assert_eq!(SOCKET, "/v1/ws");
         assert_eq!((INVITE_HEADER, VERSION_HEADER), ("x-archipelago-invite", "x-archipelago-version"));
     }

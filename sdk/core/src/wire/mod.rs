@@ -34,7 +34,10 @@ pub use ids::{
     Round, RunId, Serial, Share, ShareError, Signature, StateHash, Version,
 };
 pub use messages::Message;
-pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
+pub use spec::{
+    ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, ApplyPolicy, Architecture, Code, DataSpec,
+    ExchangeSpec, InnerSpec, MergeClass, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,
+};
 pub use tag::{Class, Sender, Tag};
 pub use work::{Search, is_work};
 
@@ -42,10 +45,10 @@ pub use crate::text::{CLOSE_REASON_BYTES_MAX, clip};
 pub use crate::time::Millis;
 
 /// The version spoken here. A peer with another one is refused.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// The WebSocket subprotocol of this version.
-pub const SUBPROTOCOL: &str = "archipelago.6";
+pub const SUBPROTOCOL: &str = "archipelago.7";
 
 /// Bytes of a header: magic 4, version 2, tag 1, reserved 1, body length 4.
 pub const HEADER_BYTES: usize = 12;

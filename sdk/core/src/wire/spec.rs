@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
-    /// Shape of the model.
-    pub model: ModelSpec,
+    /// The model's tensors and windows.
+    pub model: Model,
     /// Inner optimisation.
     pub inner: InnerSpec,
     /// How learners and syncer exchange parameters.
@@ -18,32 +18,78 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
-/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// The model of a run, as far as the exchange must know it: named tensors, and the windows that it reads. What it
+/// computes with them is known to its [`Architecture`] alone, into which neither the wire nor the core of a syncer looks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ModelSpec {
-    /// Size of the vocabulary, in tokens.
-    pub vocab: u32,
-    /// Width of the residual stream.
-    pub d_model: u32,
-    /// Decoder layers.
-    pub layers: u32,
-    /// Query heads; divides `d_model` into an even head width.
-    pub heads: u32,
-    /// Key and value heads; divides `heads`.
-    pub kv_heads: u32,
-    /// Width of the feed-forward layer.
-    pub d_ff: u32,
+pub struct Model {
     /// Longest sequence, in tokens; also the length of a training window.
     pub context: u32,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f32,
-    /// Added to the mean square in RMSNorm.
-    pub norm_eps: f32,
-    /// Whether the output head is a matrix of its own; else it is the embedding. Left out where it is false, so that
-    /// such a model is written as it was before there were others.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub untied_head: bool,
+    /// Tokens that there are: each of the text is below it.
+    pub vocab: u32,
+    /// The tensors, in the order of the flat parameter vector.
+    pub tensors: Vec<Tensor>,
+    /// What the model is.
+    pub architecture: Architecture,
+}
+
+/// What a model computes: for whoever knows the name, and for nobody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Architecture {
+    /// The name that its learners know it by, at most [`ARCHITECTURE_NAME_BYTES_MAX`] bytes; empty if the owner gave
+    /// none.
+    pub name: String,
+    /// Its settings in a form of its own, at most [`ARCHITECTURE_BYTES_MAX`] bytes.
+    #[serde(with = "serde_bytes")]
+    pub settings: Vec<u8>,
+}
+
+/// Longest name of an [`Architecture`], in bytes.
+pub const ARCHITECTURE_NAME_BYTES_MAX: u32 = 64;
+
+/// Longest settings of an [`Architecture`], in bytes.
+pub const ARCHITECTURE_BYTES_MAX: u32 = 4_096;
+
+/// Longest name of a [`Tensor`], in bytes.
+pub const TENSOR_NAME_BYTES_MAX: u32 = 256;
+
+/// How the updates of a tensor are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MergeClass {
+    /// Token-weighted mean: the embedding, whose outer gradients are not near-orthogonal.
+    Mean,
+    /// Radial-directional averaging: everything else.
+    Radial,
+}
+
+/// A named tensor, `[rows, cols]`, row-major; a vector has one row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tensor {
+    /// Unique within the model.
+    pub name: String,
+    /// Rows, at least 1.
+    pub rows: u32,
+    /// Columns, at least 1.
+    pub cols: u32,
+    /// How its updates are merged.
+    pub merge: MergeClass,
+}
+
+impl Tensor {
+    /// Values in the tensor.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.rows * self.cols
+    }
+
+    /// Never true in a layout.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0 || self.cols == 0
+    }
 }
 
 /// What serde asks for: whether a field can be left out.

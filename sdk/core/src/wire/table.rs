@@ -174,6 +174,27 @@ macro_rules! each_message {
                 held: bool,
             } = 13 { from: Syncer, class: Control, bytes_max: SHORT, run: Some(*run) }
 
+            /// Say what the held-out loss is at these versions, or at later ones that you hold by then. Whom the run's
+            /// owner trusts with that is asked, one question at a time.
+            Measure {
+                /// The run.
+                run: RunId,
+                /// Names the question in the answer.
+                number: u32,
+                /// The version of each fragment, `[P]`.
+                versions: Vec<Version>,
+            } = 23 { from: Syncer, class: Control, bytes_max: VERSIONS, run: Some(*run) }
+
+            /// The held-out loss that you asked for.
+            Measured {
+                /// The run.
+                run: RunId,
+                /// The question.
+                number: u32,
+                /// Mean loss of Θ̂ over the held-out windows, in nats per token; none if it cannot be measured here.
+                loss: Option<f32>,
+            } = 24 { from: Learner, class: Control, bytes_max: SHORT, run: Some(*run) }
+
             /// The owner lets you train for this share of the time that you would train. 1 is all of it.
             Pace {
                 /// The run.

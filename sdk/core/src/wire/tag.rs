@@ -11,6 +11,8 @@ const DIGESTS: u32 = 160;
 const PIECE: u32 = EVIDENCE_BYTES + SHORT;
 /// Body bytes of a message with names or a reason in it, at most.
 const TEXT: u32 = 1 << 10;
+/// Room for the versions of 65,535 fragments.
+const VERSIONS: u32 = 640 << 10;
 /// Room for [`crate::data::LEASES_MAX`] leases.
 const REPORT: u32 = 16 << 10;
 /// Room for 70,000 shards. The lists of a `Welcome` take up to 16 times as much memory, unlike coded parameters.

@@ -8,12 +8,13 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, SupportsFloat
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _native
 from ._errors import KINDS
@@ -83,6 +84,10 @@ class Learner:
         mean: Names of the tensors that are merged by the plain mean, as in the run's file; others are merged radially.
         identity: The file of its key, made if it is not there; by default one of this user's for this syncer.
         batch: Windows of a batch, 1 to 4096; by default as many as the run says.
+        evaluate: Measures the held-out loss, if the run's owner trusts this learner with that (`evaluator=` of `serve`).
+            It is called between two steps, with the parameters that the run has, by name, as arrays or tensors of their
+            own, and with held-out windows as `batches` gives them; it returns their mean loss in nats per token, and
+            leaves the model as it is.
         contact_s: How long to try to be taken in at first, in seconds.
 
     Raises:
@@ -103,12 +108,14 @@ class Learner:
         mean: list[str] | tuple[str, ...] = (),
         identity: str | os.PathLike[str] | None = None,
         batch: int | None = None,
+        evaluate: Callable[[dict[str, Any], Any], SupportsFloat] | None = None,
         contact_s: float = 30.0,
     ) -> None:
         pairs = list(params.items() if isinstance(params, Mapping) else params)
         self._tensors = hold(pairs)
         first = next((tensor for _, tensor in pairs), None)
         self._model = first if is_torch(first) else None
+        self._evaluate = evaluate
         self._batch: _Batch | None = None
         self._learning_rate = 0.0
         self._is_over = False
@@ -123,6 +130,7 @@ class Learner:
             identity=None if identity is None else os.fspath(identity),
             batch=batch,
             contact_s=contact_s,
+            measures=evaluate is not None,
         )
         try:
             while not self._is_over and not self._link.is_loaded():
@@ -164,9 +172,7 @@ class Learner:
             NotFiniteError: The loss or a parameter is not finite; see there how to go on.
             RefusedError: The run sent this learner away.
         """
-        # A tensor that has a gradient warns of being made a number.
-        detach = getattr(loss, "detach", None)
-        mean = float(loss if detach is None else detach())
+        mean = _number(loss)
         begun_s = time.perf_counter()
         try:
             if self._batch is None and not self._await_batch():
@@ -256,6 +262,8 @@ class Learner:
                 for tensor, start, stop in parts:
                     self._tensors[tensor].change(start, stop, kept, flat[at : at + stop - start])
                     at += stop - start
+            case ("measure", id, values, parts, tokens, windows):
+                self._measure(id, values, parts, self._placed(tokens, windows))
             case ("step", id, tokens, windows, learning_rate):
                 self._batch = _Batch(id, self._placed(tokens, windows), learning_rate)
                 self._learning_rate = learning_rate
@@ -264,6 +272,28 @@ class Learner:
             case _:
                 return False
         return True
+
+    def _measure(self, id: int, values: bytes, parts: list[tuple[int, int, int]], windows: Any) -> None:
+        """Has the program measure these parameters; what it raises is the program's to hear, after the run."""
+        flat, at = np.frombuffer(values, np.float32), 0
+        params: dict[str, Any] = {}
+        for tensor, start, stop in parts:
+            held = self._tensors[tensor]
+            params[held.name] = self._own(flat[at : at + stop - start].reshape(held.shape))
+            at += stop - start
+        loss = None
+        try:
+            loss = None if self._evaluate is None else _number(self._evaluate(params, windows))
+        finally:
+            self._link.measured(id, loss)
+
+    def _own(self, values: npt.NDArray[np.float32]) -> Any:
+        """A copy of values, as the program has its tensors."""
+        if self._model is None:
+            return values.copy()
+        import torch
+
+        return torch.from_numpy(values.copy()).to(self._model.device)
 
     def _placed(self, tokens: bytes, windows: int) -> Any:
         """Tokens as the program takes them."""
@@ -278,6 +308,12 @@ class Learner:
         if told is not None and told[0] == "fault":
             _, kind, sentence = told
             raise KINDS[kind](sentence)
+
+
+def _number(loss: SupportsFloat) -> float:
+    # A tensor that has a gradient warns of being made a number.
+    detach = getattr(loss, "detach", None)
+    return float(loss if detach is None else detach())
 
 
 def _camel(name: str) -> str:

@@ -119,6 +119,8 @@ def serve(
     batch: int | None = None,
     context: int | None = None,
     learners_start: int | None = None,
+    architecture: str | None = None,
+    evaluator: str | None = None,
     stop_at_tokens: int | None = None,
     exit_when_finished: bool = False,
     listen: str = "127.0.0.1:0",
@@ -136,6 +138,9 @@ def serve(
         batch: Windows in one step of one learner.
         context: Length of a window, in tokens.
         learners_start: Live learners before the first round.
+        architecture: What the model of `params` is, for the learners that know it by this name.
+        evaluator: The learner that is trusted to measure the held-out loss of `params`, by its name or its key's
+            fingerprint: one with `evaluate`.
         stop_at_tokens: Finish the run at this many merged tokens.
         exit_when_finished: End once the run is complete.
         listen: The address to listen on; port 0 takes a free one.
@@ -155,6 +160,8 @@ def serve(
         batch=batch,
         context=context,
         learners_start=learners_start,
+        architecture=architecture,
+        evaluator=evaluator,
         stop_at_tokens=stop_at_tokens,
         exit_when_finished=exit_when_finished,
         listen=listen,

@@ -79,6 +79,12 @@ impl Program {
                 let part = |place: &Place| &self.0[place.tensor][place.start..place.stop];
                 desk.give(id, places.iter().flat_map(part).copied().collect());
             }
+            Order::Measure(task) => {
+                let whole: Vec<_> = task.places.iter().map(|place| (place.tensor, place.stop)).collect();
+                assert_eq!(whole, [(1, self.0[1].len()), (0, self.0[0].len())], "whole, as laid out");
+                let (sum, len) = (task.values.iter().sum::<f32>(), task.values.len() as f32);
+                desk.measured(task.id, Some(sum / len + task.windows as f32));
+            }
             Order::Change { kept, values, places } => {
                 let mut values = values.into_iter();
                 for Place { tensor, start, stop } in places {
@@ -96,18 +102,18 @@ fn spec(apply: ApplyPolicy) -> RunSpec {
     let exchange = ExchangeSpec { fragments: 3, sync_every: 4, block: 8, code: Code::F32, apply };
     let data =
         DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
-    RunSpec { model: Preset::Tiny.model(256), inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
+    RunSpec { model: Preset::Tiny.model(256).into(), inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
 }
 
 fn fit() -> Fit {
     let shaped = |name: &str, shape: &[u64]| Shaped { name: name.into(), shape: shape.into() };
     let tensors = [shaped("w", &[6, 4]), shaped("b", &[5])];
-    Fit::new(&tensors, &BTreeSet::new(), &Preset::Tiny.model(256)).unwrap()
+    Fit::new(&tensors, &BTreeSet::new(), &Preset::Tiny.model(256).into()).unwrap()
 }
 
 fn at_desk(apply: ApplyPolicy) -> (DeskEngine, Arc<Desk>) {
     let desk = Arc::new(Desk::default());
-    (DeskEngine::new(&spec(apply), fit(), Arc::clone(&desk), "toy".into()).unwrap(), desk)
+    (DeskEngine::new(&spec(apply), fit(), Arc::clone(&desk), "toy".into(), true).unwrap(), desk)
 }
 
 /// A life of an engine; the bodies that it coded.
@@ -203,6 +209,37 @@ fn a_batch_lies_ready_while_the_program_trains() {
         assert!(tokens <= 2 * 128, "{tokens}");
         assert_eq!(program.join().unwrap().len(), 3);
     });
+}
+
+#[test]
+fn what_is_measured_is_what_the_run_has() {
+    let (mut engine, desk) = at_desk(ApplyPolicy::Keep { residue: true });
+    let mut program = Program(vec![vec![9.0; 24], vec![9.0; 5]]);
+    let found = thread::scope(|scope| {
+        scope.spawn(|| program.work(&desk));
+        let _over = Over(&desk);
+        block_on(async {
+            let fragments = Arc::clone(engine.fragments());
+            for fragment in fragments.ids() {
+                engine.load(fragment, &vec![0.5; fragments.len(fragment)], false)?;
+            }
+            // What is trained here and not merged is no part of it.
+            engine.step(&[7; 65], 1e-3).await?;
+            engine.held_out_loss(&[7; 130]).await
+        })
+    });
+    assert_eq!(found.unwrap(), Some(2.5), "the mean of the parameters and two windows");
+    engine.measures = false;
+    assert_eq!(block_on(engine.held_out_loss(&[7; 130])).unwrap(), None);
+}
+
+#[test]
+fn who_blew_up_measures_nothing() {
+    let (mut engine, desk) = at_desk(ApplyPolicy::Overwrite);
+    assert!(desk.offer(&[0; 65], 1, 1e-3).unwrap());
+    let Ok(Next::Order(Order::Step(batch))) = desk.next(Duration::ZERO) else { panic!("no batch") };
+    desk.done(batch.id, f32::INFINITY, None).unwrap_err();
+    assert!(matches!(block_on(engine.held_out_loss(&[7; 65])), Err(EngineError::NotFinite { .. })));
 }
 
 #[test]

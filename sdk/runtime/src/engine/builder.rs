@@ -6,7 +6,7 @@ use super::backend::{GpuBackend, Setup};
 use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, Trial, Tuning};
 use super::registry::AnyBackend;
 use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState};
-use crate::model::layout;
+use crate::model::{ModelSpec, layout};
 use crate::wire::RunSpec;
 
 /// This many losses within [`LOSSES_US`] turn [`EngineKind::Auto`] to the CPU.
@@ -146,12 +146,14 @@ impl EngineBuilder {
     /// - [`EngineError::Model`]: there is no such model.
     pub fn has_room(&self, spec: &RunSpec) -> Result<(), EngineError> {
         self.check_memory(spec)?;
-        self.gpu().map_or(Ok(()), |gpu| GpuEngine::binds(gpu, &spec.model))
+        let model = ModelSpec::of(&spec.model)?;
+        self.gpu().map_or(Ok(()), |gpu| GpuEngine::binds(gpu, &model))
     }
 
     /// Better to refuse than to be killed for memory in the middle of a run.
     fn check_memory(&self, spec: &RunSpec) -> Result<(), EngineError> {
-        let needed_mib = (self.backend.host_copies() * 4 * layout(&spec.model)?.len() as u64) >> 20;
+        let needed_mib =
+            (self.backend.host_copies() * 4 * layout(&ModelSpec::of(&spec.model)?)?.len() as u64) >> 20;
         match (self.setup.options.free_mib)() {
             Some(available_mib) if needed_mib > available_mib => {
                 Err(EngineError::HostMemory { needed_mib, available_mib })
@@ -198,7 +200,7 @@ mod tests {
     fn spec() -> RunSpec {
         let apply = ApplyPolicy::Overwrite;
         RunSpec {
-            model: Preset::Tiny.model(50),
+            model: Preset::Tiny.model(50).into(),
             inner: Preset::Tiny.inner(),
             exchange: ExchangeSpec { fragments: 2, sync_every: 1, block: 64, code: Code::Int4, apply },
             data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },

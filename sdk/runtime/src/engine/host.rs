@@ -114,6 +114,11 @@ impl<T: Trainer> Engine for HostEngine<T> {
         self.trainer.rehearse(tokens)
     }
 
+    async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        self.check_given(windows)?;
+        self.trainer.held_out_loss(self.replica.hat(), windows)
+    }
+
     fn salvage(&mut self) -> Option<OptimiserState> {
         self.trainer.moments()
     }

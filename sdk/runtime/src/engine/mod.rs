@@ -75,6 +75,16 @@ pub trait Trainer {
         Ok(false)
     }
 
+    /// Mean loss of `params`, `[len]`, over `windows`, `[n, context + 1]`, row-major, in nats per token: what
+    /// [`Engine::held_out_loss`] gives. Its own parameters and moments stay as they are. `None` if it cannot measure.
+    ///
+    /// # Errors
+    /// [`EngineError::Model`]: `windows` have another shape or a token outside the vocabulary.
+    fn held_out_loss(&mut self, params: &[f32], windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        let _ = (params, windows);
+        Ok(None)
+    }
+
     /// Whether it knows tokens that are given and not learnt, as [`crate::token`] marks them: their marks are no part
     /// of their ids, and they count in no loss. One that does not is never shown any, and cannot train on a text that
     /// has some.
@@ -179,6 +189,17 @@ pub trait Engine {
     async fn rehearse(&mut self, tokens: &[u32]) -> Result<bool, EngineError> {
         let _ = tokens;
         Ok(false)
+    }
+
+    /// Mean loss of Θ̂, as it is held here, over `windows`, `[n, context + 1]`, row-major, in nats per token, where
+    /// tokens that [`crate::token`] marks as given count for nothing. Parameters, optimiser and exchange stay as they
+    /// are. `None` if this engine cannot measure, and then nothing was done.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::held_out_loss`], and [`EngineError::Lost`].
+    async fn held_out_loss(&mut self, windows: &[u32]) -> Result<Option<f32>, EngineError> {
+        let _ = windows;
+        Ok(None)
     }
 
     /// Waits until all that was begun is done; every body is ready then.

@@ -6,6 +6,7 @@ use archipelago_core::diloco::learning_rate;
 
 use super::cpu::CpuTrainer;
 use super::{Engine, EngineError, HostEngine, OptimiserState, Trainer};
+use crate::model::ModelSpec;
 use crate::wire::{BATCH_MAX, LeaseGrant, RunSpec};
 
 /// Windows of all steps of a span that is done again, at most.
@@ -59,7 +60,8 @@ impl<'a> Redo<'a> {
         }
         let mut spec = spec.clone();
         spec.inner.batch = batch.unwrap_or(spec.inner.batch);
-        let trainer = CpuTrainer::fixed(&spec.model, &spec.inner).map_err(|_| Verdict::Undecided)?;
+        let model = ModelSpec::of(&spec.model).map_err(|_| Verdict::Undecided)?;
+        let trainer = CpuTrainer::fixed(&model, &spec.inner).map_err(|_| Verdict::Undecided)?;
         let mut engine = HostEngine::new(&spec, trainer).map_err(|_| Verdict::Undecided)?;
         if !is_fresh && !engine.restore(&span.state) {
             return Err(Fault::Malformed.into());

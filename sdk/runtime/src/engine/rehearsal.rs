@@ -2,8 +2,8 @@
 
 use super::{Engine, EngineError};
 use crate::data::BYTE_VOCAB;
-use crate::model::{Preset, flops_per_token, init, layout};
-use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, ModelSpec, RunSpec};
+use crate::model::{ModelSpec, Preset, flops_per_token, init, layout};
+use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
 /// `preset` with the vocabulary that its size is told by.
 fn model(preset: Preset) -> ModelSpec {
@@ -29,7 +29,7 @@ impl Rehearsal {
     pub fn new(preset: Preset) -> Self {
         let apply = ApplyPolicy::Keep { residue: true };
         let spec = RunSpec {
-            model: model(preset),
+            model: model(preset).into(),
             inner: preset.inner(),
             exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
             data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
@@ -43,7 +43,7 @@ impl Rehearsal {
     /// # Errors
     /// Those of [`Engine::load`], and [`EngineError::Model`] if the engine is of another model.
     pub fn load(&self, engine: &mut impl Engine) -> Result<(), EngineError> {
-        let params = init(&self.spec.model, self.spec.seed)?;
+        let params = init(&ModelSpec::of(&self.spec.model)?, self.spec.seed)?;
         let fragments = engine.fragments().clone();
         for fragment in fragments.ids() {
             engine.load(fragment, &fragments.gather(fragment, &params), false)?;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::LabError;
 use archipelago_core::data::{self, SHARD_TOKENS_MAX, ShardForm};
+use archipelago_core::model::ModelSpec;
 use archipelago_core::token;
-use archipelago_core::wire::{DataSpec, ModelSpec};
+use archipelago_core::wire::DataSpec;
 use archipelago_runtime::engine::cpu::CpuModel;
 
 /// Share of a corpus that is kept for measuring; constant of ours.

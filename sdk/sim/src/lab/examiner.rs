@@ -8,6 +8,7 @@ use crate::world::World;
 use archipelago_core::data::Window;
 use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Trained, WINDOWS_MAX};
 use archipelago_core::diloco::{Entry, MergeJob};
+use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::{Round, RunSpec};
 use archipelago_runtime::engine::cpu::CpuModel;
 
@@ -28,8 +29,10 @@ impl Examiner {
         world.watch_entries();
         let run = recipe.run_spec(corpus);
         let shards = corpus.shards.clone();
-        let (engine, trained) =
-            (CpuModel::fixed(&run.model)?, Trained::new(run.model.context, run.exchange.fragments));
+        let (engine, trained) = (
+            CpuModel::fixed(&ModelSpec::of(&run.model)?)?,
+            Trained::new(run.model.context, run.exchange.fragments),
+        );
         let (proofs, jobs) = (Proofs::new(recipe.seed), BTreeMap::new());
         Ok(Self { run, shards, engine, trained, proofs, jobs, shown: Vec::new() })
     }

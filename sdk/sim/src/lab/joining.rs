@@ -7,7 +7,8 @@ use super::idler::Idler;
 use super::{Joining, LabError, Recipe};
 use crate::world::MachineSpec;
 use archipelago_core::diloco::Layout;
-use archipelago_core::wire::{InnerSpec, ModelSpec};
+use archipelago_core::model::ModelSpec;
+use archipelago_core::wire::InnerSpec;
 use archipelago_runtime::engine::cpu::CpuTrainer;
 use archipelago_runtime::engine::{EngineError, OptimiserState, StepStats, Trainer};
 

@@ -8,8 +8,9 @@ use super::{Corpus, Cosines, LabError, MachineShown, Noticed};
 use crate::world::{Fault, Harm, Lie, LookSpec, MachineSpec, Poison};
 use archipelago_core::data::BYTE_VOCAB;
 use archipelago_core::diloco::syncer::SyncerConfig;
+use archipelago_core::model::ModelSpec;
 use archipelago_core::model::init;
-use archipelago_core::wire::{ExchangeSpec, InnerSpec, ModelSpec, RunSpec};
+use archipelago_core::wire::{ExchangeSpec, InnerSpec, RunSpec};
 
 /// When an experiment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl Recipe {
     #[must_use]
     pub fn run_spec(&self, corpus: &Corpus) -> RunSpec {
         let (model, inner, exchange) = (self.model, self.inner, self.exchange);
-        RunSpec { model, inner, exchange, data: corpus.data.clone(), seed: self.seed }
+        RunSpec { model: model.into(), inner, exchange, data: corpus.data.clone(), seed: self.seed }
     }
 
     /// The parameters that it begins with, `[len]`.

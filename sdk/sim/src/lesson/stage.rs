@@ -10,8 +10,9 @@ use archipelago_core::diloco::Influence;
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Layout, QuorumPolicy};
 use archipelago_core::member::{Doubling, Waits};
+use archipelago_core::model::ModelSpec;
 use archipelago_core::model::{Preset, init, layout};
-use archipelago_core::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec};
+use archipelago_core::wire::{ApplyPolicy, ExchangeSpec, InnerSpec, RunId, RunSpec};
 use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer, Writer};
 
 /// Bytes of the text that is trained on and measured with: more than a lesson gets through in minutes.
@@ -140,7 +141,7 @@ impl Stage {
             Apply::Blend => ApplyPolicy::Blend { alpha: 0.5 },
         };
         RunSpec {
-            model: MODEL,
+            model: MODEL.into(),
             inner: self.inner,
             exchange: ExchangeSpec { fragments, sync_every, block: BLOCK, code, apply },
             data: self.corpus.data.clone(),

@@ -158,7 +158,8 @@ impl Process {
                 Output::Encode { .. } | Output::Include { .. } | Output::Load { .. } => {
                     self.work(now, output)
                 }
-                Output::Trouble { .. } => {}
+                // No syncer here trusts anybody with it.
+                Output::FetchHeldOut { .. } | Output::Measure { .. } | Output::Trouble { .. } => {}
                 Output::End(end) => {
                     self.stopped.get_or_insert_with(|| goodbye(end));
                     return Some(Effect::Close);

@@ -7,7 +7,7 @@ use archipelago_core::data::{encode_shard, shard_spec};
 use archipelago_core::diloco::syncer::SyncerConfig;
 use archipelago_core::diloco::{Layout, MergeClass, Tensor};
 use archipelago_core::wire::{
-    ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunId, RunSpec,
+    ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Model, RunId, RunSpec,
 };
 use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 
@@ -75,18 +75,8 @@ impl Toy {
         let bytes: Vec<Vec<u8>> = bytes.collect();
         let specs = bytes.iter().map(|bytes| shard_spec(bytes, 2).expect("encoded above"));
         let data = DataSpec { token_bytes: 2, masks: false, shards: specs.collect() };
-        let model = ModelSpec {
-            vocab,
-            d_model: 2,
-            layers: 1,
-            heads: 1,
-            kv_heads: 1,
-            d_ff: 2,
-            context,
-            rope_theta: 1e4,
-            norm_eps: 1e-5,
-            untied_head: false,
-        };
+        let (tensors, architecture) = (Self::layout().tensors().to_vec(), Architecture::default());
+        let model = Model { context, vocab, tensors, architecture };
         let inner = InnerSpec {
             batch: 4,
             lr_max: 0.05,

@@ -17,6 +17,8 @@ use super::super::subject::Subject;
 use crate::outbox::{Encoder, Outbox};
 use crate::tape::Writer;
 
+use super::measure::Measuring;
+
 type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
 
 /// What the loop needs beside what the actor came with.
@@ -33,11 +35,18 @@ pub(super) struct State {
     pub(super) orders: Vec<(u64, Obeyed, oneshot::Sender<Obeyed>)>,
     pub(super) subjects: Vec<oneshot::Sender<Subject>>,
     pub(super) exams: Exams,
+    pub(super) measuring: Measuring,
     pub(super) finished: bool,
 }
 
 impl State {
-    pub(super) fn new(syncer: &Syncer, tape: Writer, snapshot_seq: Option<u64>, is_tried: bool) -> Self {
+    pub(super) fn new(
+        syncer: &Syncer,
+        tape: Writer,
+        snapshot_seq: Option<u64>,
+        is_tried: bool,
+        measuring: Measuring,
+    ) -> Self {
         let fragments = Arc::clone(syncer.fragments());
         let record = Record::new(tape, fragments.count());
         Self {
@@ -51,6 +60,7 @@ impl State {
             orders: Vec::new(),
             subjects: Vec::new(),
             exams: Exams::new(syncer, is_tried),
+            measuring,
             finished: false,
         }
     }

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use archipelago_core::diloco::{Codec, Fragments, checksum};
-use archipelago_core::model;
+use archipelago_core::diloco::{Codec, Fragments, Layout, checksum};
 use archipelago_core::wire::{
     Fate, FragmentId, LearnerState, LeaseGrant, LeaseId, Message, Progress, Serial, Update, Version, Welcome,
 };
@@ -33,7 +32,7 @@ impl Learner {
 
     /// The learner at this end of a socket.
     pub async fn of(mut client: Client, welcome: Welcome) -> Self {
-        let layout = model::layout(&welcome.spec.model).unwrap();
+        let layout = Layout::of(&welcome.spec.model).unwrap();
         let fragments = Fragments::plan(&layout, welcome.spec.exchange.fragments.try_into().unwrap());
         client
             .send(&Message::Ready {

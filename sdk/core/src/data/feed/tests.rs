@@ -4,7 +4,7 @@ use super::super::shard::{ShardForm, encode_shard, shard_spec};
 use super::super::windows;
 use super::*;
 use crate::token;
-use crate::wire::{ApplyPolicy, Code, ExchangeSpec, InnerSpec, ModelSpec, ShardSpec};
+use crate::wire::{ApplyPolicy, Architecture, Code, ExchangeSpec, InnerSpec, Model, ShardSpec};
 
 const CONTEXT: u32 = 8;
 
@@ -21,17 +21,11 @@ fn feed(shards: u32) -> Feed {
 
 fn run(shards: Vec<ShardSpec>) -> RunSpec {
     RunSpec {
-        model: ModelSpec {
-            vocab: 1_000,
-            d_model: 8,
-            layers: 1,
-            heads: 1,
-            kv_heads: 1,
-            d_ff: 8,
+        model: Model {
             context: CONTEXT,
-            rope_theta: 1e4,
-            norm_eps: 1e-5,
-            untied_head: false,
+            vocab: 1_000,
+            tensors: Vec::new(),
+            architecture: Architecture::default(),
         },
         inner: InnerSpec {
             batch: 2,

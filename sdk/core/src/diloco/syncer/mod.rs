@@ -67,7 +67,7 @@ use super::{
 };
 use crate::audit::Docket;
 use crate::data;
-use crate::wire::{FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
+use crate::wire::{ConnId, FragmentId, LearnerId, Millis, RunId, RunSpec, Serial, Share, Version};
 
 /// The state of a run and the rules by which it changes.
 pub struct Syncer {
@@ -287,6 +287,12 @@ impl Syncer {
             self.fragments.scatter(fragment, theta, &mut flat);
         }
         Some(flat)
+    }
+
+    /// The connection of `learner`, if it is there.
+    #[must_use]
+    pub fn connection(&self, learner: LearnerId) -> Option<ConnId> {
+        self.roster.conn(learner)
     }
 
     /// The state of each fragment that is not being merged this moment, in order.

@@ -4,9 +4,8 @@ pub mod ops;
 
 use std::ops::Range;
 
-use super::{Dims, LayerSlots, ModelError, Slots, check_len, check_vocab, layout, windows};
+use super::{Dims, LayerSlots, ModelError, ModelSpec, Slots, check_len, check_vocab, layout, windows};
 use crate::token;
-use crate::wire::ModelSpec;
 use ops::Heads;
 
 /// Mean loss in nats over the learnt ones of `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`; both are 0

@@ -20,7 +20,6 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("challenge", Message::Challenge(challenge())),
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
-        ("welcome-untied", Message::Welcome(Box::new(untied()))),
         ("welcome-masks", Message::Welcome(Box::new(with_masks()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
@@ -41,6 +40,9 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("progress", Message::Progress(progress(NAN))),
         ("bye", Message::Bye(Bye { wait_ms: 12_000, ..Bye::new(CloseCode::Dropped, "back in a while") })),
         ("hold", Message::Hold { run, held: true }),
+        ("measure", Message::Measure { run, number: 3, versions: vec![Version(42), Version(300)] }),
+        ("measured", Message::Measured { run, number: 3, loss: Some(2.5) }),
+        ("measured-not", Message::Measured { run, number: 3, loss: None }),
         ("pace", Message::Pace { run, share: Share::new(0.25).unwrap() }),
     ]
 }
@@ -123,13 +125,6 @@ pub(crate) fn welcome() -> Welcome {
     }
 }
 
-/// Of a run whose model has a head of its own.
-fn untied() -> Welcome {
-    let Welcome { mut spec, .. } = welcome();
-    spec.model.untied_head = true;
-    Welcome { spec, ..welcome() }
-}
-
 /// Of a run of whose text a part is given.
 fn with_masks() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
@@ -139,17 +134,14 @@ fn with_masks() -> Welcome {
 
 fn spec() -> RunSpec {
     RunSpec {
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 128,
-            layers: 4,
-            heads: 4,
-            kv_heads: 2,
-            d_ff: 352,
+        model: Model {
             context: 128,
-            rope_theta: 1e4,
-            norm_eps: 1e-5,
-            untied_head: false,
+            vocab: 256,
+            tensors: vec![
+                Tensor { name: "scores".into(), rows: 256, cols: 32, merge: MergeClass::Mean },
+                Tensor { name: "bias".into(), rows: 1, cols: 32, merge: MergeClass::Radial },
+            ],
+            architecture: Architecture { name: "bigrams".into(), settings: b"width 32".to_vec() },
         },
         inner: InnerSpec {
             batch: 8,
@@ -197,7 +189,7 @@ fn bytes_are_frozen() {
 fn the_signed_text_is_frozen() {
     let text = challenge().text();
     assert_eq!(text.len(), 64);
-    let expected = [&b"archipelago hello v1\0\0\x06\0\x03\0\0\0\0\0\0\0"[..], &[0xa5; 32]].concat();
+    let expected = [&b"archipelago hello v1\0\0\x07\0\x03\0\0\0\0\0\0\0"[..], &[0xa5; 32]].concat();
     assert_eq!(text, expected);
 }
 
@@ -210,14 +202,10 @@ fn samples_come_back() {
         assert_eq!(encode(&back), bytes, "{name}");
         assert_eq!(back.tag(), message.tag(), "{name}");
     }
-    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(untied())))) else {
-        panic!("no welcome");
-    };
-    assert!(back.spec.model.untied_head && !back.spec.data.masks);
     let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_masks())))) else {
         panic!("no welcome");
     };
-    assert!(back.spec.data.masks && !back.spec.model.untied_head);
+    assert!(back.spec.data.masks);
     let Ok(Message::Progress(back)) = decode(&encode(&Message::Progress(progress(NAN)))) else {
         panic!("no progress");
     };

@@ -6,6 +6,7 @@ use super::{Backend, Setup};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::gpu::GpuError;
 use crate::engine::{EngineError, HostEngine, OptimiserState, Team, Trainer};
+use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
 /// The processor: always there, and never lost.
@@ -29,7 +30,7 @@ impl Backend for CpuBackend {
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<Team, EngineError> {
-        let mut trainer = CpuTrainer::new(&spec.model, &spec.inner, setup.options.threads)?;
+        let mut trainer = CpuTrainer::new(&ModelSpec::of(&spec.model)?, &spec.inner, setup.options.threads)?;
         // Moments of another model say nothing.
         let len = trainer.layout().len();
         if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {

@@ -4,6 +4,7 @@ use super::{Backend, Setup};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::gpu::GpuError;
 use crate::engine::{EngineError, HostEngine, OptimiserState};
+use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
 /// One thread of the processor.
@@ -29,6 +30,6 @@ impl Backend for ExactBackend {
         spec: &RunSpec,
         _: Option<OptimiserState>,
     ) -> Result<Self::Engine, EngineError> {
-        HostEngine::new(spec, CpuTrainer::fixed(&spec.model, &spec.inner)?)
+        HostEngine::new(spec, CpuTrainer::fixed(&ModelSpec::of(&spec.model)?, &spec.inner)?)
     }
 }

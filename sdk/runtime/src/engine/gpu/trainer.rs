@@ -81,7 +81,7 @@ impl GpuEngine {
     ///   in a code without kernels: [`GpuError::Code`].
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
-        let (model, inner) = (&spec.model, spec.inner);
+        let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
         let layout = layout(model)?;
         check_inner(&inner)?;
         if inner.batch == 0 || inner.batch > BATCH_MAX {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Gpu;
 use super::matmul::{Choice, ChoiceError, Form, Matmul, Trial};
 use crate::engine::EngineError;
-use crate::model::layout;
+use crate::model::ModelSpec;
 use crate::wire::RunSpec;
 
 /// What was the fastest for products of some shape on one device, to be kept.
@@ -59,9 +59,9 @@ pub async fn tune(
     known: &[Tuning],
     now_us: &dyn Fn() -> u64,
 ) -> Result<Tuned, EngineError> {
-    layout(&spec.model)?;
-    let rows = spec.inner.batch.saturating_mul(spec.model.context).max(1);
-    let (width, ff) = (spec.model.d_model, spec.model.d_ff);
+    let model = ModelSpec::of(&spec.model)?;
+    let rows = spec.inner.batch.saturating_mul(model.context).max(1);
+    let (width, ff) = (model.d_model, model.d_ff);
     let mut stale = None;
     for tuning in known.iter().filter(|tuning| tuning.shape() == [rows, width, ff]) {
         match Matmul::from_choice(gpu, &tuning.choice) {

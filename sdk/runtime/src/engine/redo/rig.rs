@@ -9,10 +9,10 @@ use archipelago_core::diloco::syncer::{Event, Host, Input as ToSyncer, RemakeJob
 use archipelago_core::diloco::tape::Gate;
 use archipelago_core::diloco::{Entry, LearnerId, MergeJob, Millis, checksum};
 use archipelago_core::member::{Input, Output};
+use archipelago_core::model::ModelSpec;
 use archipelago_core::model::{init, layout};
 use archipelago_core::wire::{
-    ApplyPolicy, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, InnerSpec, Message, ModelSpec, RunId,
-    RunSpec,
+    ApplyPolicy, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, InnerSpec, Message, RunId, RunSpec,
 };
 
 use super::super::cpu::CpuTrainer;
@@ -79,8 +79,8 @@ impl Host for Desk<'_> {
     fn finished(&mut self) {}
 }
 
-fn spec(shard: &[u8], apply: ApplyPolicy) -> RunSpec {
-    let model = ModelSpec {
+fn model() -> ModelSpec {
+    ModelSpec {
         vocab: 64,
         d_model: 16,
         layers: 1,
@@ -91,7 +91,11 @@ fn spec(shard: &[u8], apply: ApplyPolicy) -> RunSpec {
         rope_theta: 1e4,
         norm_eps: 1e-5,
         untied_head: false,
-    };
+    }
+}
+
+fn spec(shard: &[u8], apply: ApplyPolicy) -> RunSpec {
+    let model = model().into();
     let inner = InnerSpec {
         batch: 2,
         lr_max: 3e-3,
@@ -124,8 +128,8 @@ impl Rig {
             (0..60_000_u32).map(|i| ((i.wrapping_mul(i) >> 3) % 61 + i % 3) | given(i)).collect();
         let shard = encode_shard(&text, FORM).unwrap();
         let spec = spec(&shard, apply);
-        let layout = layout(&spec.model).unwrap();
-        let theta = init(&spec.model, spec.seed).unwrap();
+        let layout = layout(&model()).unwrap();
+        let theta = init(&model(), spec.seed).unwrap();
         let mut syncer = Syncer::new(RUN, spec.clone(), config(), &layout, &theta).unwrap();
         syncer.audit(share, 11);
         let peers = cheats.iter().zip(1..).map(|(&cheat, number)| Peer::new(number, cheat)).collect();
@@ -195,7 +199,7 @@ impl Rig {
         }
         let record = self.syncer.record().unwrap();
         let states = self.syncer.states().cloned().collect();
-        let layout = layout(&self.spec.model).unwrap();
+        let layout = layout(&model()).unwrap();
         self.syncer = Syncer::restore(record, &layout, config(), states, self.now.0 as u32).unwrap();
         self.gate = Gate::new(self.gate.decided(), 3);
         self.syncer.audit(self.share, 12);
@@ -297,7 +301,7 @@ impl Rig {
             }
             Output::Build { welcome, anew } => {
                 if anew {
-                    let trainer = CpuTrainer::fixed(&welcome.spec.model, &welcome.spec.inner).unwrap();
+                    let trainer = CpuTrainer::fixed(&model(), &welcome.spec.inner).unwrap();
                     self.peers[peer].engine = Some(HostEngine::new(&welcome.spec, trainer).unwrap());
                     self.tell(peer, Input::Exact);
                 }
@@ -335,6 +339,7 @@ impl Rig {
             Output::Include { fragment } => engine.include(fragment).unwrap(),
             Output::Apply { fragment, body } => engine.apply(fragment, &body).unwrap(),
             Output::Load { fragment, values, keep } => engine.load(fragment, &values, keep).unwrap(),
+            Output::FetchHeldOut { .. } | Output::Measure { .. } => panic!("nobody asks"),
             Output::Trouble { reason } => panic!("{reason}"),
             _ => {}
         }

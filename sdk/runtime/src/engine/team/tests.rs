@@ -12,14 +12,18 @@ use futures::executor::block_on;
 use super::*;
 use crate::engine::cpu::CpuGradient;
 use crate::engine::{EngineError, Trainer};
-use crate::model::Preset;
+use crate::model::{ModelSpec, Preset};
 use crate::token;
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
+
+fn model() -> ModelSpec {
+    Preset::Tiny.model(50)
+}
 
 fn spec() -> RunSpec {
     let apply = ApplyPolicy::Overwrite;
     RunSpec {
-        model: Preset::Tiny.model(50),
+        model: model().into(),
         inner: Preset::Tiny.inner(),
         exchange: ExchangeSpec { fragments: 2, sync_every: 1, block: 64, code: Code::Int4, apply },
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
@@ -73,10 +77,10 @@ struct Setup {
 /// A team, each of whose helpers does the given number of tasks before it fails.
 fn setup(lives: &[(usize, Fault)]) -> Setup {
     let spec = spec();
-    let trainer = CpuTrainer::new(&spec.model, &spec.inner, NonZeroUsize::MIN).unwrap();
+    let trainer = CpuTrainer::new(&model(), &spec.inner, NonZeroUsize::MIN).unwrap();
     let logs: Vec<_> = lives.iter().map(|_| Rc::default()).collect();
     let helper = |(&(lives, fault), log): (_, &Rc<_>)| -> Box<dyn Helper> {
-        let gradient = CpuGradient::new(&spec.model, spec.inner.batch, NonZeroUsize::MIN).unwrap();
+        let gradient = CpuGradient::new(&model(), spec.inner.batch, NonZeroUsize::MIN).unwrap();
         Box::new(Mate { gradient, log: Rc::clone(log), lives, fault })
     };
     let helpers = lives.iter().zip(&logs).map(helper).collect();

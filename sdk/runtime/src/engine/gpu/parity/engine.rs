@@ -13,7 +13,7 @@ use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
 fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
     RunSpec {
-        model,
+        model: model.into(),
         inner,
         exchange: ExchangeSpec {
             fragments: 3,

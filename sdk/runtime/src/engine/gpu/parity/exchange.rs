@@ -12,9 +12,10 @@ use super::super::{Gpu, GpuError};
 use super::harness::{Gpus, floats, own_gpu, read, words};
 use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
 use crate::engine::{Encoded, EngineError};
+use crate::model::ModelSpec;
 use crate::model::{self, Dims, Preset, Slots};
 use crate::rng::Rng;
-use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, ModelSpec, Serial};
+use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, Serial};
 
 const KEEP: ApplyPolicy = ApplyPolicy::Keep { residue: false };
 const RESIDUE: ApplyPolicy = ApplyPolicy::Keep { residue: true };

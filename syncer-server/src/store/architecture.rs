@@ -1,0 +1,94 @@
+//! What this program can do with a run's model by itself: the one place that looks at an architecture.
+//!
+//! A run is a layout, and the syncer leads it whatever its tensors mean. Of the built-in decoder it also knows how to
+//! measure the held-out loss, how to let it write, and what the Transformers of Hugging Face want of an export. Of
+//! any other model it does none of that: a learner may measure it, and its tensors are exported by their names.
+
+use archipelago_core::diloco::Tensor;
+use archipelago_core::model::{DECODER, ModelSpec};
+use archipelago_core::wire::{Architecture, Model};
+use serde_json::Value;
+
+use crate::errors::ServerError;
+
+/// The built-in decoder that `model` is; `None` if it is of another architecture.
+///
+/// # Errors
+/// `Internal`: it is called the built-in decoder, and is none.
+pub fn decoder(model: &Model) -> Result<Option<ModelSpec>, ServerError> {
+    if model.architecture.name != DECODER {
+        return Ok(None);
+    }
+    let none = |error| ServerError::Internal { what: format!("the run has no model: {error}") };
+    ModelSpec::of(model).map(Some).map_err(none)
+}
+
+/// The settings of `model` for people, tensors left out: a decoder's sizes by their names.
+#[must_use]
+pub fn readable(model: &Model) -> Value {
+    // By way of the text, in which numbers of 32 bits are as short as people wrote them.
+    let value = match decoder(model) {
+        Ok(Some(spec)) => serde_json::to_string(&spec),
+        _ => {
+            let Model { context, vocab, architecture: Architecture { name, settings }, .. } = model;
+            let settings = String::from_utf8_lossy(settings);
+            let architecture = serde_json::json!({ "name": name, "settings": settings });
+            let shown =
+                serde_json::json!({ "context": context, "vocab": vocab, "architecture": architecture });
+            serde_json::to_string(&shown)
+        }
+    };
+    value.and_then(|text| serde_json::from_str(&text)).unwrap_or_default()
+}
+
+/// Describes the model in `spec` as it is described now, if a former version did: by the sizes of the built-in decoder,
+/// of which context and vocabulary alone meant anything if the run had `tensors` of its own.
+pub(super) fn upgrade(spec: Option<&mut Value>, tensors: Option<Value>) {
+    let Some(model) = spec.and_then(|spec| spec.get_mut("model")) else { return };
+    if model.get("tensors").is_some() {
+        return;
+    }
+    // By way of the text, from which numbers are read to the bit. What is no decoder is for who reads it to refuse.
+    let Ok(former) = serde_json::from_str::<ModelSpec>(&model.to_string()) else { return };
+    let mut described = Model::from(former);
+    if let Some(tensors) = tensors {
+        let Ok(tensors) = serde_json::from_value::<Vec<Tensor>>(tensors) else { return };
+        described.tensors = tensors;
+        described.architecture = Architecture::default();
+    }
+    *model = serde_json::to_value(described).expect("plain data");
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::model::Preset;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_former_versions_wrote_is_read() {
+        let spec = Preset::Llama135m.model(300);
+        let read = |tensors: Option<Value>| {
+            let mut value = json!({ "model": spec });
+            upgrade(Some(&mut value), tensors);
+            let now = value.clone();
+            upgrade(Some(&mut value), None);
+            assert_eq!(value, now, "what is described so already stays");
+            serde_json::from_str::<Model>(&value["model"].to_string()).unwrap()
+        };
+        assert_eq!(decoder(&read(None)).unwrap(), Some(spec));
+        let own = read(Some(json!([{ "name": "scores", "rows": 3, "cols": 5, "merge": "mean" }])));
+        assert_eq!((own.context, own.vocab, own.tensors.len()), (512, 300, 1));
+        assert_eq!((own.architecture.clone(), decoder(&own).unwrap()), (Architecture::default(), None));
+        assert_eq!(readable(&own)["context"], 512);
+    }
+
+    #[test]
+    fn who_is_called_the_decoder_has_to_be_it() {
+        let mut model = Model::from(Preset::Tiny.model(300));
+        assert_eq!(readable(&model)["d_model"], 64);
+        model.tensors.pop();
+        assert!(decoder(&model).unwrap_err().to_string().contains("not those that follow"));
+    }
+}
