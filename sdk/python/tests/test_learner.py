@@ -101,7 +101,7 @@ class InARun(RunCase):
         self.assertIn("updates merged", said)
 
     def test_whom_the_owner_trusts_measures_the_held_out_loss(self) -> None:
-        """The series has the losses that one learner measured, told apart as its; they fall, and others are not asked."""
+        """The series has the losses that one learner measured, told apart; they fall, and others are not asked."""
         run = self.serve_bigrams(evaluator="judge", learners_start=2, flags=["--eval-every", "1s"])
         shapes = []
 

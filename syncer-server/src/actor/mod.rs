@@ -3,11 +3,13 @@
 mod exams;
 mod handle;
 mod host;
+mod measuring;
 mod record;
 mod save;
 mod shell;
 mod subject;
 
 pub use handle::{ActorHandle, Command, News, Obeyed, View};
-pub use shell::{Actor, Final, Trusted};
+pub use measuring::Trusted;
+pub use shell::{Actor, Final};
 pub use subject::{Judgement, Subject};

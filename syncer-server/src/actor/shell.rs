@@ -23,13 +23,12 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub use ending::Final;
-pub use measure::Trusted;
 
-use measure::Measuring;
 use state::State;
 
 use super::handle::{Command, Mailbox, Obeyed, View};
 use super::host::{Desk, Done, json};
+use super::measuring::{Measuring, Trusted};
 use super::record::Record;
 use super::save::Written;
 use super::subject::Subject;

@@ -224,16 +224,8 @@ impl<'a> Plan<'a> {
             }
         };
 
-        let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
-        held_out.as_ref().map_or(Ok(()), |held_out| store.keep_held_out(held_out))?;
-        let decoder = decoder(&spec.model)?;
-        // What is not the built-in decoder can be measured by nobody here.
-        let evaluator = match (decoder, held_out.clone().filter(|_| !config.no_eval)) {
-            (Some(decoder), Some(held_out)) => {
-                Some(Evaluator::new(&decoder, layout.len() as u64, held_out, &corpus, spec.seed)?)
-            }
-            _ => None,
-        };
+        let (held_out, decoder) = (held_out(&store, &corpus, &spec)?, decoder(&spec.model)?);
+        let evaluator = evaluator(config, decoder, held_out.clone(), &corpus, layout.len() as u64)?;
         Ok(Prepared {
             body_bytes_max,
             admission: admission(config, &store, syncer.run())?,
@@ -252,6 +244,28 @@ impl<'a> Plan<'a> {
             snapshot_seq,
         })
     }
+}
+
+/// What the held-out loss is measured on, if anything is held out; the run's folder keeps it.
+fn held_out(store: &Store, corpus: &Corpus, spec: &RunSpec) -> Result<Option<HeldOut>, ServerError> {
+    let held_out = HeldOut::of(&corpus.held_out, spec.model.context);
+    held_out.as_ref().map_or(Ok(()), |held_out| store.keep_held_out(held_out))?;
+    Ok(held_out)
+}
+
+/// What measures the held-out loss of the built-in decoder, if anything of the text is held out and it is to be
+/// measured. What is not the built-in decoder can be measured by nobody here.
+fn evaluator(
+    config: &ServeConfig,
+    decoder: Option<ModelSpec>,
+    held_out: Option<HeldOut>,
+    corpus: &Corpus,
+    parameters: u64,
+) -> Result<Option<Evaluator>, ServerError> {
+    let Some((decoder, held_out)) = decoder.zip(held_out).filter(|_| !config.no_eval) else {
+        return Ok(None);
+    };
+    Evaluator::new(&decoder, parameters, held_out, corpus, config.seed).map(Some)
 }
 
 /// Who is taken in to the run `run` in the folder of `store`.

@@ -11,6 +11,7 @@
 //! | V | vocabulary | | F | width of the feed-forward layer |
 
 mod adamw;
+mod decoder;
 mod error;
 mod flops;
 mod init;
@@ -24,6 +25,7 @@ mod spec;
 pub use crate::diloco::learning_rate;
 pub use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
+pub use decoder::DECODER;
 pub use error::ModelError;
 pub use flops::flops_per_token;
 pub use init::init;
@@ -34,7 +36,7 @@ pub use reference::ops;
 pub use reference::{reference_logits, reference_loss_and_grad};
 pub use rotary::rotary_tables;
 pub use sampler::Sampler;
-pub use spec::{DECODER, ModelSpec, ModelView};
+pub use spec::{ModelSpec, ModelView};
 
 use crate::token;
 pub use crate::wire::InnerSpec;

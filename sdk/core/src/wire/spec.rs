@@ -19,7 +19,7 @@ pub struct RunSpec {
 }
 
 /// The model of a run, as far as the exchange must know it: named tensors, and the windows that it reads. What it
-/// computes with them is known to its [`Architecture`] alone, into which neither the wire nor the core of a syncer looks.
+/// computes with them its [`Architecture`] says, into which neither the wire nor the core of a syncer looks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {

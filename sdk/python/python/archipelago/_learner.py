@@ -84,10 +84,10 @@ class Learner:
         mean: Names of the tensors that are merged by the plain mean, as in the run's file; others are merged radially.
         identity: The file of its key, made if it is not there; by default one of this user's for this syncer.
         batch: Windows of a batch, 1 to 4096; by default as many as the run says.
-        evaluate: Measures the held-out loss, if the run's owner trusts this learner with that (`evaluator=` of `serve`).
-            It is called between two steps, with the parameters that the run has, by name, as arrays or tensors of their
-            own, and with held-out windows as `batches` gives them; it returns their mean loss in nats per token, and
-            leaves the model as it is.
+        evaluate: Measures the held-out loss, if the run's owner trusts this learner with that (`evaluator` of `serve`).
+            It is called between two steps, with the parameters that the run has, by name, as arrays or tensors of
+            their own, and with held-out windows as `batches` gives them; it returns their mean loss in nats per token,
+            and leaves the model as it is.
         contact_s: How long to try to be taken in at first, in seconds.
 
     Raises:

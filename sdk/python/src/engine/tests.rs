@@ -219,9 +219,9 @@ fn what_is_measured_is_what_the_run_has() {
         scope.spawn(|| program.work(&desk));
         let _over = Over(&desk);
         block_on(async {
-            let fragments = Arc::clone(engine.fragments());
+            let fragments = Arc::clone(Engine::fragments(&engine));
             for fragment in fragments.ids() {
-                engine.load(fragment, &vec![0.5; fragments.len(fragment)], false)?;
+                Engine::load(&mut engine, fragment, &vec![0.5; fragments.len(fragment)], false)?;
             }
             // What is trained here and not merged is no part of it.
             engine.step(&[7; 65], 1e-3).await?;

@@ -11,13 +11,12 @@ use tokio::task::JoinSet;
 use super::super::exams::Exams;
 use super::super::handle::Obeyed;
 use super::super::host::Done;
+use super::super::measuring::Measuring;
 use super::super::record::Record;
 use super::super::save::Saves;
 use super::super::subject::Subject;
 use crate::outbox::{Encoder, Outbox};
 use crate::tape::Writer;
-
-use super::measure::Measuring;
 
 type HatReply = oneshot::Sender<(Version, Arc<Vec<f32>>)>;
 

@@ -241,6 +241,16 @@ impl Stage {
                 let replica = self.replica.as_mut();
                 let _ = replica.map(|replica| replica.load(fragment, &values, keep, &mut self.theta));
             }
+            Output::FetchHeldOut { .. } => {
+                // The bytes of a shard are some, of this form or of none.
+                let bytes = self.shards.first().map(|bytes| bytes.to_vec());
+                let bytes = bytes.ok_or_else(|| "there is none".to_owned());
+                self.inputs.push_back(Input::HeldOut { bytes });
+            }
+            Output::Measure { number, windows } => {
+                let loss = (!windows.is_empty()).then_some(f32::NAN);
+                self.inputs.push_back(Input::Measured { number, loss });
+            }
             Output::Trouble { .. } => {}
             Output::End(_) => self.is_over = true,
         }

@@ -1,0 +1,120 @@
+//! The learner that the owner trusts to measure the held-out loss: it is asked from time to time, and believed within
+//! bounds.
+
+use std::time::Duration;
+
+use archipelago_core::diloco::syncer::Syncer;
+use archipelago_core::diloco::{ConnId, LearnerId, Millis, Version};
+use archipelago_core::wire::Message;
+
+use crate::status::Evaluation;
+
+/// A loss above this is none, in nats per token: that of guessing among all tokens that there can be is below 23.
+const LOSS_MAX: f32 = 1_000.0;
+
+/// Whom the owner trusts to measure, and how often that is asked.
+#[derive(Clone, Debug)]
+pub struct Trusted {
+    /// The name of the learner, or the fingerprint of its key.
+    pub who: String,
+    /// Shortest time between two questions.
+    pub every: Duration,
+}
+
+impl Trusted {
+    /// The learner that takes part now and is the one, if there is one; of several with the name, the first that ever
+    /// came.
+    fn find(&self, syncer: &Syncer) -> Option<(ConnId, LearnerId)> {
+        let is_it = |name: &str, key: String| name == self.who || key == self.who;
+        let mut live = syncer.learners().filter(|learner| learner.live);
+        let found = live.find(|learner| is_it(learner.name, learner.fingerprint.to_string()))?;
+        Some((syncer.connection(found.learner)?, found.learner))
+    }
+}
+
+/// What was asked of whom.
+#[derive(Debug, Default)]
+pub(super) struct Measuring {
+    trusted: Option<Trusted>,
+    asked: Option<Asked>,
+    /// The number of the last question.
+    number: u32,
+    /// When the next one may be asked.
+    next_at: Millis,
+    /// The versions that were asked for last.
+    versions: Vec<Version>,
+    /// The connection of one who said that it cannot measure.
+    unable: Option<ConnId>,
+}
+
+/// A question that is open.
+#[derive(Debug)]
+struct Asked {
+    conn: ConnId,
+    learner: LearnerId,
+    number: u32,
+    tokens_merged: u64,
+    rounds: u64,
+}
+
+impl Measuring {
+    pub(super) fn new(trusted: Option<Trusted>) -> Self {
+        Self { trusted, ..Self::default() }
+    }
+
+    /// The question that is asked now, if it is time for one and there is whom to ask.
+    pub(super) fn question(
+        &mut self,
+        now: Millis,
+        syncer: &Syncer,
+        is_open: impl Fn(ConnId) -> bool,
+    ) -> Option<(ConnId, Message)> {
+        let trusted = self.trusted.as_ref()?;
+        if self.asked.take_if(|asked| !is_open(asked.conn)).is_some() {
+            // Whoever is there next is asked about the same.
+            self.versions.clear();
+        }
+        if self.asked.is_some() || now < self.next_at || syncer.is_over() {
+            return None;
+        }
+        let status = syncer.status();
+        let versions: Vec<Version> = status.fragments.iter().map(|(_, version, _)| *version).collect();
+        let (conn, learner) = trusted.find(syncer)?;
+        if versions == self.versions || self.unable == Some(conn) {
+            return None;
+        }
+        self.number = self.number.wrapping_add(1);
+        self.versions.clone_from(&versions);
+        let number = self.number;
+        let (tokens_merged, rounds) = (status.tokens_merged, status.rounds);
+        self.asked = Some(Asked { conn, learner, number, tokens_merged, rounds });
+        Some((conn, Message::Measure { run: syncer.run(), number, versions }))
+    }
+
+    /// What the answer of `conn` to the question `number` says of the run, if it was asked that. The outer `None` is
+    /// that nobody asked; the inner, that the answer is worth nothing.
+    pub(super) fn answer(
+        &mut self,
+        now: Millis,
+        conn: ConnId,
+        number: u32,
+        loss: Option<f32>,
+    ) -> Option<Option<Evaluation>> {
+        let asked = self.asked.take_if(|asked| (asked.conn, asked.number) == (conn, number))?;
+        let Asked { learner, tokens_merged, rounds, .. } = asked;
+        let every = self.trusted.as_ref().map_or(Duration::ZERO, |trusted| trusted.every);
+        self.next_at = now.after(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
+        let believed = |loss: &f32| loss.is_finite() && (0.0..=LOSS_MAX).contains(loss);
+        match loss {
+            Some(loss) if !believed(&loss) => tracing::warn!(%learner, loss, "no held-out loss is like that"),
+            Some(_) => {}
+            None => {
+                tracing::warn!(%learner, "the learner that is to measure the held-out loss cannot");
+                self.unable = Some(conn);
+            }
+        }
+        let evaluation =
+            |loss| Evaluation { tokens_merged, rounds, loss, time_s: 0.0, measured_by: Some(learner) };
+        Some(loss.filter(believed).map(evaluation))
+    }
+}
