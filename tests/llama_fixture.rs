@@ -43,6 +43,7 @@ impl Fixture {
             rope_theta: number(&model["rope_theta"]) as f32,
             norm_eps: number(&model["norm_eps"]) as f32,
             untied_head: false,
+            experts: None,
         };
         let lr = number(&inner["lr"]) as f32;
         let inner = InnerSpec {

@@ -32,6 +32,7 @@ pub(crate) fn spec() -> RunSpec {
         rope_theta: 1e4,
         norm_eps: 1e-5,
         untied_head: false,
+        experts: None,
     };
     let inner = InnerSpec {
         batch: 2,

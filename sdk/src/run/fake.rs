@@ -313,6 +313,7 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
             rope_theta: 1e4,
             norm_eps: 1e-5,
             untied_head: false,
+            experts: None,
         },
         inner: InnerSpec {
             batch: 2,

@@ -57,6 +57,7 @@ fn the_fixture_is_read_as_it_is_meant() {
         rope_theta: 500.0,
         norm_eps: 1e-6,
         untied_head: false,
+        experts: None,
     };
     assert_eq!((*folder.model(), folder.name()), (expected, "model".to_owned()));
     assert_eq!(*folder.special(), SpecialTokens { bos: Some(0), eos: vec![0], pad: None });

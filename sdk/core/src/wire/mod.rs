@@ -34,7 +34,9 @@ pub use ids::{
     Round, RunId, Serial, Share, ShareError, Signature, StateHash, Version,
 };
 pub use messages::Message;
-pub use spec::{ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec};
+pub use spec::{
+    ApplyPolicy, Code, DataSpec, ExchangeSpec, ExpertSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec,
+};
 pub use tag::{Class, Sender, Tag};
 pub use work::{Search, is_work};
 

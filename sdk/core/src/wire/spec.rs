@@ -1,6 +1,7 @@
 //! What a run is: everything a learner must know to take part, as plain data.
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The whole description of a run, sent in [`crate::wire::Welcome`] and kept in snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,8 +19,8 @@ pub struct RunSpec {
     pub seed: u64,
 }
 
-/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention; with experts, Mixtral-shaped.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
     /// Size of the vocabulary, in tokens.
@@ -40,10 +41,51 @@ pub struct ModelSpec {
     pub rope_theta: f32,
     /// Added to the mean square in RMSNorm.
     pub norm_eps: f32,
-    /// Whether the output head is a matrix of its own; else it is the embedding. Left out where it is false, so that
-    /// such a model is written as it was before there were others.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// Whether the output head is a matrix of its own; else it is the embedding.
+    #[serde(default)]
     pub untied_head: bool,
+    /// The experts of each feed-forward layer; `None` for one dense layer.
+    #[serde(default)]
+    pub experts: Option<ExpertSpec>,
+}
+
+/// A mixture of experts in each feed-forward layer, as Mixtral has it: a router gives each token to some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertSpec {
+    /// E, the experts of a layer, each of the width `d_ff`; at least 2.
+    pub count: u32,
+    /// Experts that each token goes through, at least 1 and at most `count`.
+    pub per_token: u32,
+    /// What the load-balancing loss counts beside the loss of the text, 0 or more.
+    pub aux_loss: f32,
+}
+
+/// The last fields are left out where they say nothing, so that a model is written as it was before there were others.
+/// In MessagePack's compact form fields go by their place, so one that is there has all before it.
+impl Serialize for ModelSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let experts = self.experts.is_some();
+        let untied_head = self.untied_head || experts;
+        let len = 9 + usize::from(untied_head) + usize::from(experts);
+        let mut fields = serializer.serialize_struct("ModelSpec", len)?;
+        fields.serialize_field("vocab", &self.vocab)?;
+        fields.serialize_field("d_model", &self.d_model)?;
+        fields.serialize_field("layers", &self.layers)?;
+        fields.serialize_field("heads", &self.heads)?;
+        fields.serialize_field("kv_heads", &self.kv_heads)?;
+        fields.serialize_field("d_ff", &self.d_ff)?;
+        fields.serialize_field("context", &self.context)?;
+        fields.serialize_field("rope_theta", &self.rope_theta)?;
+        fields.serialize_field("norm_eps", &self.norm_eps)?;
+        if untied_head {
+            fields.serialize_field("untied_head", &self.untied_head)?;
+        }
+        if experts {
+            fields.serialize_field("experts", &self.experts)?;
+        }
+        fields.end()
+    }
 }
 
 /// What serde asks for: whether a field can be left out.

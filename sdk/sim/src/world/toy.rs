@@ -86,6 +86,7 @@ impl Toy {
             rope_theta: 1e4,
             norm_eps: 1e-5,
             untied_head: false,
+            experts: None,
         };
         let inner = InnerSpec {
             batch: 4,

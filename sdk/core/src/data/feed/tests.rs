@@ -32,6 +32,7 @@ fn run(shards: Vec<ShardSpec>) -> RunSpec {
             rope_theta: 1e4,
             norm_eps: 1e-5,
             untied_head: false,
+            experts: None,
         },
         inner: InnerSpec {
             batch: 2,

@@ -199,7 +199,8 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec
     (loss, dlogits)
 }
 
-fn softmax(mut row: Vec<f64>) -> Vec<f64> {
+/// Exponentials of `row`, divided by their sum.
+pub(super) fn softmax(mut row: Vec<f64>) -> Vec<f64> {
     let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|x| *x = (*x - max).exp());
     let sum: f64 = row.iter().sum();
@@ -207,7 +208,8 @@ fn softmax(mut row: Vec<f64>) -> Vec<f64> {
     row
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+/// Sum of the products.
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 

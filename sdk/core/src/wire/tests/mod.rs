@@ -130,6 +130,13 @@ fn untied() -> Welcome {
     Welcome { spec, ..welcome() }
 }
 
+/// Of a run whose model has experts.
+fn mixture() -> Welcome {
+    let Welcome { mut spec, .. } = welcome();
+    spec.model.experts = Some(ExpertSpec { count: 8, per_token: 2, aux_loss: 0.02 });
+    Welcome { spec, ..welcome() }
+}
+
 /// Of a run of whose text a part is given.
 fn with_masks() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
@@ -150,6 +157,7 @@ fn spec() -> RunSpec {
             rope_theta: 1e4,
             norm_eps: 1e-5,
             untied_head: false,
+            experts: None,
         },
         inner: InnerSpec {
             batch: 8,
@@ -214,6 +222,10 @@ fn samples_come_back() {
         panic!("no welcome");
     };
     assert!(back.spec.model.untied_head && !back.spec.data.masks);
+    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(mixture())))) else {
+        panic!("no welcome");
+    };
+    assert_eq!(back.spec, mixture().spec);
     let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_masks())))) else {
         panic!("no welcome");
     };

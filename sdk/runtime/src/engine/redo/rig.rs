@@ -91,6 +91,7 @@ fn spec(shard: &[u8], apply: ApplyPolicy) -> RunSpec {
         rope_theta: 1e4,
         norm_eps: 1e-5,
         untied_head: false,
+        experts: None,
     };
     let inner = InnerSpec {
         batch: 2,
