@@ -2,6 +2,7 @@
 
 mod attention;
 mod buffer;
+mod experts;
 mod forward;
 mod gradient;
 pub(in crate::engine) mod kernels;
