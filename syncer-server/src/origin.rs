@@ -112,10 +112,17 @@ impl Origin {
     /// # Errors
     /// - `Init`: the model has fewer tokens.
     /// - `Preset`: there is none of that name.
+    /// - `Setting`: its experts are out of range.
+    /// - `Config`: experts are asked for where the model has its own.
     pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<ModelSpec, ServerError> {
+        if config.experts.spec()?.is_some() && matches!(self, Self::Own(_) | Self::Folder(_)) {
+            let why = "--experts is for models that begin at random: what --init or --params begins with has its own";
+            return Err(ServerError::Config { why: why.to_owned() });
+        }
         let mut model = match self {
             // Of a model of one's own that is not the decoder, window and vocabulary are taken.
-            Self::Seed | Self::Own(_) => preset(config)?.model(tokens),
+            Self::Own(_) => preset(config)?.model(tokens),
+            Self::Seed => ModelSpec { experts: config.experts.spec()?, ..preset(config)?.model(tokens) },
             Self::Folder(folder) => {
                 folder
                     .check_vocab(tokens)

@@ -77,7 +77,7 @@ fn a_key_that_cannot_be_represented_is_named_with_its_value() {
         assert!(said.starts_with(&format!("config.json has {part}")), "{said}");
         assert!(!said.contains('\n'), "{said}");
     };
-    check("model_type", json!("gpt2"), "model_type = \"gpt2\": only models of type llama");
+    check("model_type", json!("gpt2"), "model_type = \"gpt2\": only models of the types llama and mixtral");
     check("model_type", Value::Null, "no model_type");
     check("hidden_act", json!("gelu"), "hidden_act = \"gelu\"");
     check("attention_bias", json!(true), "attention_bias = true");

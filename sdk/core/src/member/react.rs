@@ -26,6 +26,7 @@ impl Member {
             Input::Failed { device_lost, reason } => self.on_failed(device_lost, &reason),
             Input::Shard { shard, bytes } => self.on_shard(shard, bytes),
             Input::Stepped(step) => self.on_stepped(step),
+            Input::Saw { seen } => self.tell(learner::Input::Saw { seen }),
             Input::Worked { us } => self.pace.work(us),
             Input::Waited { us } => {
                 if !self.is_starved() {

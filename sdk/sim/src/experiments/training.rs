@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use archipelago_cli::{MethodArgs, as_written, range, within};
+use archipelago_cli::{ExpertArgs, MethodArgs, as_written, range, within};
 use archipelago_core::data::{BYTE_VOCAB, grammar};
 use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
-use archipelago_core::model::{InnerSpec, Preset};
+use archipelago_core::model::{InnerSpec, ModelSpec, Preset};
 use archipelago_sim::lab::{Budget, Corpus, Joining, LabError, Outcome, Recipe, reference_model};
 use archipelago_sim::world::{LinkSpec, MachineSpec};
 use serde::Serialize;
@@ -82,6 +82,9 @@ pub struct TrainingArgs {
     pub weight_decay: f32,
     #[command(flatten)]
     #[serde(flatten)]
+    pub experts: ExpertArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
     pub method: MethodArgs,
     /// Time of an inner step (virtual milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 100, help_heading = "Training")]
@@ -144,13 +147,14 @@ impl TrainingArgs {
     /// # Errors
     /// `Setting`, `Preset`: a setting is out of range.
     pub fn recipe(&self, learners: u32, tokens: u64) -> Result<Recipe, SimulateError> {
-        let model = match self.preset.as_str() {
+        let shape = match self.preset.as_str() {
             "reference" => reference_model(),
             name => {
                 let preset: Result<Preset, _> = name.parse();
                 preset.map_err(|error| SimulateError::Preset { why: error.to_string() })?.model(BYTE_VOCAB)
             }
         };
+        let model = ModelSpec { experts: self.experts.spec()?, ..shape };
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
         within("batch", self.batch.into(), 1.0..=f64::from(WINDOWS_MAX / learners))?;
         within("lr", self.lr.into(), 1e-9..=1e3)?;

@@ -30,14 +30,15 @@ pub(super) struct Gated {
 pub(super) struct Mixture {
     /// `[T, E]`.
     probs: Vec<f64>,
-    /// `[T][A]`, the likeliest first.
-    chosen: Vec<Vec<Pass>>,
+    /// `[T, E]`, 0 where it did not go.
+    weights: Vec<f64>,
+    /// Those of each token, `[T]`, by expert.
+    passes: Vec<Vec<Pass>>,
 }
 
 /// One token in one expert.
 struct Pass {
     expert: usize,
-    weight: f64,
     gated: Gated,
     y: Vec<f64>,
 }
@@ -45,19 +46,7 @@ struct Pass {
 impl Mixture {
     /// Tokens that went through each expert, `[E]`.
     pub(super) fn seen(&self, experts: usize) -> Vec<u64> {
-        let mut seen = vec![0; experts];
-        self.chosen.iter().flatten().for_each(|pass| seen[pass.expert] += 1);
-        seen
-    }
-
-    /// `E Σ f P`, and its gradient in each p of a token, which is the same for all, `[E]`.
-    fn balance(&self, experts: usize) -> (f64, Vec<f64>) {
-        let tokens = self.chosen.len() as f64;
-        let slopes =
-            self.seen(experts).into_iter().map(|seen| experts as f64 * seen as f64 / tokens / tokens);
-        let slopes: Vec<f64> = slopes.collect();
-        let loss = self.probs.chunks(experts).map(|probs| ops::dot(probs, &slopes)).sum();
-        (loss, slopes)
+        ops::seen(&self.weights, experts)
     }
 }
 
@@ -70,29 +59,19 @@ impl Model {
         }
         let (c, experts) = (self.dims.width, self.dims.experts);
         let logits = ops::linear(x, &params[slots.router.clone()], c);
-        let mut y = vec![0.0; x.len()];
-        let (mut probs, mut chosen) = (Vec::with_capacity(logits.len()), Vec::new());
-        for ((logits, x), y) in logits.chunks(experts).zip(x.chunks(c)).zip(y.chunks_mut(c)) {
-            let p = ops::softmax(logits.to_vec());
-            let mut order: Vec<usize> = (0..experts).collect();
-            order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-            order.truncate(self.dims.active);
-            let total: f64 = order.iter().map(|&expert| p[expert]).sum();
-            let passes: Vec<Pass> = order
-                .into_iter()
-                .map(|expert| {
-                    let ExpertSlots { gate_up, down } = &slots.experts[expert];
-                    let (gated, y) = self.gated(params, gate_up, down, x);
-                    Pass { expert, weight: p[expert] / total, gated, y }
-                })
-                .collect();
-            for pass in &passes {
-                y.iter_mut().zip(&pass.y).for_each(|(y, out)| *y += pass.weight * out);
+        let (probs, weights) = ops::route(&logits, experts, self.dims.active);
+        let (mut y, mut passes) = (vec![0.0; x.len()], Vec::new());
+        for ((weights, x), y) in weights.chunks(experts).zip(x.chunks(c)).zip(y.chunks_mut(c)) {
+            let mut of_token = Vec::new();
+            for (expert, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+                let ExpertSlots { gate_up, down } = &slots.experts[expert];
+                let (gated, out) = self.gated(params, gate_up, down, x);
+                y.iter_mut().zip(&out).for_each(|(y, out)| *y += weight * out);
+                of_token.push(Pass { expert, gated, y: out });
             }
-            probs.extend(p);
-            chosen.push(passes);
+            passes.push(of_token);
         }
-        (Feed::Experts(Mixture { probs, chosen }), y)
+        (Feed::Experts(Mixture { probs, weights, passes }), y)
     }
 
     /// Adds to `grad`, and returns dx, `[T, C]`. `aux` is what the load-balancing loss of this layer counts.
@@ -106,33 +85,29 @@ impl Model {
         aux: f64,
         grad: &mut [f64],
     ) -> Vec<f64> {
-        let mixture = match feed {
+        let Mixture { probs, weights, passes } = match feed {
             Feed::Dense(gated) => {
                 return self.gated_back(params, &slots.gate_up, &slots.down, x, gated, dy, grad);
             }
             Feed::Experts(mixture) => mixture,
         };
         let (c, experts) = (self.dims.width, self.dims.experts);
-        let (_, slopes) = mixture.balance(experts);
-        let (mut dx, mut dlogits) = (Vec::with_capacity(x.len()), Vec::with_capacity(mixture.probs.len()));
-        let tokens = x.chunks(c).zip(dy.chunks(c)).zip(mixture.probs.chunks(experts));
-        for (((x, dy), p), passes) in tokens.zip(&mixture.chosen) {
-            // Through p, all of them.
-            let mean = ops::dot(p, &slopes);
-            let mut dz: Vec<f64> = p.iter().zip(&slopes).map(|(p, slope)| aux * p * (slope - mean)).collect();
-            // Through the weights of those chosen, which are a softmax over these.
-            let dweight = |pass: &Pass| ops::dot(dy, &pass.y);
-            let mean: f64 = passes.iter().map(|pass| pass.weight * dweight(pass)).sum();
+        let (mut dx, mut dweights) = (Vec::with_capacity(x.len()), vec![0.0; probs.len()]);
+        let tokens = x.chunks(c).zip(dy.chunks(c)).zip(passes);
+        for (t, ((x, dy), passes)) in tokens.enumerate() {
             let mut own = vec![0.0; c];
-            for pass in passes {
-                dz[pass.expert] += pass.weight * (dweight(pass) - mean);
-                let dy: Vec<f64> = dy.iter().map(|dy| pass.weight * dy).collect();
-                let ExpertSlots { gate_up, down } = &slots.experts[pass.expert];
-                own = sum(&own, &self.gated_back(params, gate_up, down, x, &pass.gated, &dy, grad));
+            for Pass { expert, gated, y } in passes {
+                let at = t * experts + expert;
+                dweights[at] = ops::dot(dy, y);
+                let dy: Vec<f64> = dy.iter().map(|dy| weights[at] * dy).collect();
+                let ExpertSlots { gate_up, down } = &slots.experts[*expert];
+                own = sum(&own, &self.gated_back(params, gate_up, down, x, gated, &dy, grad));
             }
             dx.extend(own);
-            dlogits.extend(dz);
         }
+        let mut slopes = ops::balance_slopes(weights, experts);
+        slopes.iter_mut().for_each(|slope| *slope *= aux);
+        let dlogits = ops::route_backward(&dweights, probs, weights, &slopes);
         let router = slots.router.clone();
         sum(&dx, &ops::linear_backward(&dlogits, x, &params[router.clone()], &mut grad[router], c))
     }
@@ -141,7 +116,10 @@ impl Model {
     pub(super) fn balance(&self, feed: &Feed) -> f64 {
         match feed {
             Feed::Dense(_) => 0.0,
-            Feed::Experts(mixture) => mixture.balance(self.dims.experts).0,
+            Feed::Experts(Mixture { probs, weights, .. }) => {
+                let slopes = ops::balance_slopes(weights, self.dims.experts);
+                probs.chunks(self.dims.experts).map(|probs| ops::dot(probs, &slopes)).sum()
+            }
         }
     }
 

@@ -21,6 +21,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
         ("welcome-untied", Message::Welcome(Box::new(untied()))),
+        ("welcome-experts", Message::Welcome(Box::new(mixture()))),
         ("welcome-masks", Message::Welcome(Box::new(with_masks()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
@@ -55,6 +56,7 @@ pub(super) fn update(body: Vec<u8>) -> Update {
         tokens: 24_576,
         body,
         checksum: 0x0102_0304_0506_0708,
+        seen: Vec::new(),
     }
 }
 
