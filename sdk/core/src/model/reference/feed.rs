@@ -75,6 +75,7 @@ impl Model {
     }
 
     /// Adds to `grad`, and returns dx, `[T, C]`. `aux` is what the load-balancing loss of this layer counts.
+    #[expect(clippy::too_many_arguments, reason = "what a layer is, what it saw and what comes back")]
     pub(super) fn feed_back(
         &self,
         params: &[f64],

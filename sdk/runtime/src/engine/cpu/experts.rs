@@ -186,7 +186,7 @@ impl Pass<'_> {
         work: &mut Workspace,
     ) {
         let &LayerBack { slots, gradient, turn } = at;
-        let &Dims { width: c, ff: f, eps: _, active, .. } = &self.network.dims;
+        let &Dims { width: c, ff: f, active, .. } = &self.network.dims;
         let (values, places) = (self.rows * c, self.rows * active);
         let Workspace { normed, branch, gated, mixing, .. } = work;
         let Layer { routes, gate_up, middle, scales2, .. } = layer;
