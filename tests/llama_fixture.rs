@@ -1,6 +1,6 @@
 //! The model against Hugging Face's Llama and Mixtral in PyTorch: `golden/llama_fixture.json` and
-//! `golden/mixtral_fixture.json`, which `golden/llama_fixture.py` and `golden/mixtral_fixture.py` wrote from weights and
-//! tokens that follow the same formulas as here.
+//! `golden/mixtral_fixture.json`, which `golden/llama_fixture.py` and `golden/mixtral_fixture.py` wrote from weights
+//! and tokens that follow the same formulas as here.
 
 use std::num::NonZeroUsize;
 

@@ -70,8 +70,8 @@ pub struct ServeConfig {
     /// llama-360m
     #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,
-    /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama or a Mixtral; of the preset, batch and rates
-    /// are taken
+    /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama or a Mixtral; of the preset, batch
+    /// and rates are taken
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub init: Option<PathBuf>,
     /// Train a model of your own, not the built-in decoder: named vectors and matrices with the values to begin with, a

@@ -21,8 +21,8 @@ pub const EXPERTS_MAX: u32 = 1 << 8;
 ///
 /// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that
 /// each group is one matrix to an engine. With experts the tensors of a feed-forward layer are named as Mixtral's: the
-/// router, then `w1` (gate), `w3` (up) and `w2` (down) of each expert. A head of its own comes last; it is merged as other matrices are, since the
-/// paper excepts the embedding alone (arXiv 2604.21428, section on radial averaging).
+/// router, then `w1` (gate), `w3` (up) and `w2` (down) of each expert. A head of its own comes last; it is merged as
+/// other matrices are, since the paper excepts the embedding alone (arXiv 2604.21428, section on radial averaging).
 ///
 /// # Errors
 /// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`],

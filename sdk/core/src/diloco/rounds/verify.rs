@@ -55,7 +55,8 @@ impl Verifier {
         self.codec
     }
 
-    /// Checks length, checksum and codes of the body, and the number of experts; what is found comes to effect when the update is taken in.
+    /// Checks length, checksum and codes of the body, and the number of experts; what is found comes to effect when the
+    /// update is taken in.
     #[must_use]
     pub fn verify(&self, update: Update) -> Verified {
         let Update { run, fragment, serial, base, steps, tokens, body, checksum, seen } = update;

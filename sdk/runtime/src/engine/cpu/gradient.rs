@@ -96,8 +96,8 @@ impl CpuGradient {
         &self.grad
     }
 
-    /// Of the windows that were differentiated last, how many tokens went through each expert, `[layers, E]`; empty in a
-    /// dense model.
+    /// Of the windows that were differentiated last, how many tokens went through each expert, `[layers, E]`; empty in
+    /// a dense model.
     #[must_use]
     pub fn seen(&self) -> &[u64] {
         &self.seen

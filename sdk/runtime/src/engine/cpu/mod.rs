@@ -10,6 +10,7 @@ mod matmul;
 mod network;
 mod peak;
 mod pool;
+mod routes;
 mod trainer;
 mod turns;
 mod workspace;

@@ -1,9 +1,9 @@
 //! The list of operations, forwards and backwards, for a few windows on one thread.
 
 use super::attention;
-use super::experts::ExpertGradient;
 use super::kernels::{self, Direction, Rotary};
 use super::matmul::{Mat, MatMut, Products, Store};
+use super::routes::ExpertGradient;
 use super::turns::Turns;
 use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots, ModelSpec, Slots};

@@ -2,7 +2,7 @@
 
 use super::attention::Scratch;
 use super::buffer::Buffer;
-use super::experts::{Mixing, Routes};
+use super::routes::{Mixing, Routes};
 use crate::model::Dims;
 
 /// Logits held at once, in values: the head goes over the tokens in chunks of this many.

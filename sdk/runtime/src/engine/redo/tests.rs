@@ -48,7 +48,7 @@ fn other_policies_are_audited_too() {
     }
 }
 
-/// Goal: the bits of a mixture of experts are the same everywhere too; and what each expert saw is what it is merged by.
+/// Goal: the bits of a mixture of experts are the same everywhere too; and experts are merged by what they saw.
 #[test]
 fn experts_are_audited_too() {
     let experts = Some(ExpertSpec { count: 3, per_token: 1, aux_loss: 0.01 });

@@ -43,8 +43,8 @@ pub fn likeliest(probs: &[f32], active: usize, mut take: impl FnMut(usize, usize
 }
 
 /// Replaces probabilities, `[R, E]`, by the gradient of the logits in what the load-balancing loss counts: with
-/// `s_e = E n_e / T²`, where n tokens of T in a window went through e, `dz_e = count · p_e (s_e − Σ p s)`. `seen` are the
-/// n of each window, `[windows, E]`.
+/// `s_e = E n_e / T²`, where n tokens of T in a window went through e, `dz_e = count · p_e (s_e − Σ p s)`. `seen` are
+/// the n of each window, `[windows, E]`.
 pub fn balance_back(probs: &mut [f32], experts: usize, seen: &[u32], balance: &Balance<'_>) {
     let tokens = balance.len as f32;
     let windows = probs.chunks_mut(balance.len * experts).zip(seen.chunks_exact(experts));
