@@ -240,7 +240,8 @@ fn an_update_that_is_no_number_is_refused() {
                 body[..2].copy_from_slice(&[0x80, 0x7f]);
                 let checksum = checksum(&body);
                 let (steps, tokens, serial) = (1, 8, Serial(base.0));
-                let update = Update { run, fragment, serial, base, steps, tokens, body, checksum };
+                let update =
+                    Update { run, fragment, serial, base, steps, tokens, body, checksum, seen: Vec::new() };
                 socket.send(&Message::Update(update));
             }
             // On a busy machine the round may be over; the next one comes.

@@ -1,9 +1,10 @@
-//! The model against Hugging Face's Llama in PyTorch: `golden/llama_fixture.json`, which
-//! `golden/llama_fixture.py` wrote from weights and tokens that follow the same formulas as here.
+//! The model against Hugging Face's Llama and Mixtral in PyTorch: `golden/llama_fixture.json` and
+//! `golden/mixtral_fixture.json`, which `golden/llama_fixture.py` and `golden/mixtral_fixture.py` wrote from weights
+//! and tokens that follow the same formulas as here.
 
 use std::num::NonZeroUsize;
 
-use archipelago_core::model::{InnerSpec, ModelSpec, Preset, layout, reference_loss_and_grad};
+use archipelago_core::model::{ExpertSpec, InnerSpec, ModelSpec, Preset, layout, reference_loss_and_grad};
 use archipelago_runtime::engine::Trainer;
 use archipelago_runtime::engine::cpu::{CpuModel, CpuTrainer};
 use serde_json::Value;
@@ -28,9 +29,16 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 impl Fixture {
-    fn read() -> Self {
-        let values: Value =
-            serde_json::from_str(include_str!("golden/llama_fixture.json")).expect("the fixture is JSON");
+    fn llama() -> Self {
+        Self::read(include_str!("golden/llama_fixture.json"))
+    }
+
+    fn mixtral() -> Self {
+        Self::read(include_str!("golden/mixtral_fixture.json"))
+    }
+
+    fn read(json: &str) -> Self {
+        let values: Value = serde_json::from_str(json).expect("the fixture is JSON");
         let (model, inner) = (&values["model"], &values["inner"]);
         let model = ModelSpec {
             vocab: integer(&model["vocab"]),
@@ -43,6 +51,11 @@ impl Fixture {
             rope_theta: number(&model["rope_theta"]) as f32,
             norm_eps: number(&model["norm_eps"]) as f32,
             untied_head: false,
+            experts: model.get("experts").map(|experts| ExpertSpec {
+                count: integer(&experts["count"]),
+                per_token: integer(&experts["per_token"]),
+                aux_loss: number(&experts["aux_loss"]) as f32,
+            }),
         };
         let lr = number(&inner["lr"]) as f32;
         let inner = InnerSpec {
@@ -120,27 +133,33 @@ fn close(what: &str, found: f64, expected: &Value, tolerance: f64) {
 
 #[test]
 fn reference_agrees_with_transformers() {
-    let fixture = Fixture::read();
-    let params = fixture.params();
-    let mut grad = vec![0.0; params.len()];
-    let loss =
-        reference_loss_and_grad(&fixture.model, &params, &fixture.tokens(0), &mut grad).expect("a model");
-    fixture.check_gradient(loss, &grad);
+    for fixture in [Fixture::llama(), Fixture::mixtral()] {
+        let params = fixture.params();
+        let mut grad = vec![0.0; params.len()];
+        let loss =
+            reference_loss_and_grad(&fixture.model, &params, &fixture.tokens(0), &mut grad).expect("a model");
+        fixture.check_gradient(loss, &grad);
+    }
 }
 
 #[test]
 fn cpu_engine_agrees_with_transformers() {
-    let fixture = Fixture::read();
-    for threads in 1..=3 {
-        let mut trainer = fixture.trainer(threads);
-        let (loss, grad) = trainer.loss_and_grad(&fixture.tokens(0)).expect("windows");
-        fixture.check_gradient(f64::from(loss), grad);
+    for fixture in [Fixture::llama(), Fixture::mixtral()] {
+        for threads in 1..=3 {
+            let mut trainer = fixture.trainer(threads);
+            let (loss, grad) = trainer.loss_and_grad(&fixture.tokens(0)).expect("windows");
+            fixture.check_gradient(f64::from(loss), grad);
+        }
     }
 }
 
 #[test]
 fn logits_agree_with_transformers() {
-    let fixture = Fixture::read();
+    logits_agree(&Fixture::llama());
+    logits_agree(&Fixture::mixtral());
+}
+
+fn logits_agree(fixture: &Fixture) {
     let threads = NonZeroUsize::MIN;
     let mut model = CpuModel::new(&fixture.model, threads).expect("a model");
     let (params, tokens) = (fixture.params(), fixture.tokens(0));
@@ -157,7 +176,7 @@ fn logits_agree_with_transformers() {
 /// Ten steps of AdamW with clipping and decay, on two batches in turn.
 #[test]
 fn training_follows_pytorch() {
-    let fixture = Fixture::read();
+    let fixture = Fixture::llama();
     let mut trainer = fixture.trainer(2);
     let recorded = list(&fixture.values["losses"]).zip(list(&fixture.values["grad_norms"]));
     for (step, (loss, grad_norm)) in recorded.enumerate() {

@@ -177,7 +177,8 @@ fn train_alone() -> Result<(f32, f32), Box<dyn Error>> {
 /// What a syncer would tell of the run.
 fn spec() -> RunSpec {
     let architecture = Architecture { name: "bigrams".into(), settings: Vec::new() };
-    let model = Model { context: 64, vocab: VOCAB as u32, tensors: vec![table()], architecture };
+    let model =
+        Model { context: 64, vocab: VOCAB as u32, tensors: vec![table()], architecture, experts: None };
     let apply = ApplyPolicy::Keep { residue: true };
     let exchange = ExchangeSpec { fragments: 4, sync_every: 10, block: 256, code: Code::Int4, apply };
     let data = DataSpec {

@@ -281,7 +281,7 @@ fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
     };
     // What the tensors mean is nobody's business but the learners'.
     let (tensors, architecture) = (layout.tensors().to_vec(), Architecture::default());
-    let model = Model { context: 64, vocab: 256, tensors, architecture };
+    let model = Model { context: 64, vocab: 256, tensors, architecture, experts: None };
     let inner = Preset::Tiny.inner();
     Ok((RunSpec { model, inner, exchange, data, seed: 1 }, layout))
 }

@@ -114,19 +114,27 @@ impl Origin {
     /// # Errors
     /// - `Init`: the model has fewer tokens.
     /// - `Preset`: there is none of that name.
-    /// - `Config`: the name or the settings of an architecture are none for this model.
+    /// - `Setting`: its experts are out of range.
+    /// - `Config`: the name or the settings of an architecture are none for this model, or experts are asked for where
+    ///   the model has its own.
     /// - `Internal`: what is kept is no model.
     pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<Model, ServerError> {
+        let experts = config.experts.spec()?;
+        if experts.is_some() && matches!(self, Self::Own(_) | Self::Folder(_)) {
+            let why = "--experts is for models that begin at random: what --init or --params begins with has its own";
+            return Err(ServerError::Config { why: why.to_owned() });
+        }
         let context = |context: u32| config.context.map_or(context, Into::into);
         let of = |decoder: ModelSpec| ModelSpec { context: context(decoder.context), ..decoder }.into();
         let model = match self {
-            Self::Seed => of(preset(config)?.model(tokens)),
+            Self::Seed => of(ModelSpec { experts, ..preset(config)?.model(tokens) }),
             // Of a model of one's own that is not the decoder, window and vocabulary are taken.
             Self::Own(own) => Model {
                 context: context(preset(config)?.model(tokens).context),
                 vocab: tokens,
                 tensors: own.layout.tensors().to_vec(),
                 architecture: architecture(config)?,
+                experts: None,
             },
             Self::Folder(folder) => {
                 folder

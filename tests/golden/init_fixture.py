@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedTokenizerFast
 
 END = "<|end|>"
 # Of syncer-server: tokens that one measurement of the held-out loss looks at, about.
@@ -45,11 +45,12 @@ def tokenizer(words, size):
 
 
 def model(seed, **shape):
-    """A Llama with random weights, wide enough apart that each of them shows in the loss."""
+    """A Llama, or with experts a Mixtral, with random weights, wide enough apart that each of them shows in the loss."""
     torch.manual_seed(seed)
     end = dict(bos_token_id=0, eos_token_id=0)
-    config = LlamaConfig(attn_implementation="eager", initializer_range=0.15, **end, **shape)
-    made = LlamaForCausalLM(config)
+    kind = (MixtralConfig, MixtralForCausalLM) if "num_local_experts" in shape else (LlamaConfig, LlamaForCausalLM)
+    config = kind[0](attn_implementation="eager", initializer_range=0.15, **end, **shape)
+    made = kind[1](config)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if "norm" in name:

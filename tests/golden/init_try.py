@@ -42,9 +42,12 @@ SHAPES = [
     ("many-files", dict(num_hidden_layers=4, **ROPE(1e6)), torch.bfloat16, 300, dict(max_shard_size="20KB")),
     ("longer", dict(max_position_embeddings=4096, vocab_size=512), torch.float32, 300, {}),
     ("own-head", dict(tie_word_embeddings=False), torch.bfloat16, 300, {}),
+    ("experts", dict(num_local_experts=4, num_experts_per_tok=2, **ROPE(1e4)), torch.float32, 300, {}),
+    ("own-head-experts", dict(num_local_experts=3, num_experts_per_tok=1, tie_word_embeddings=False), torch.bfloat16, 300, {}),
 ]
 REFUSED = [
     ("attention_bias", dict(attention_bias=True)),
+    ("sliding_window", dict(num_local_experts=4, sliding_window=16)),
     ("head_dim", dict(head_dim=16)),
     ("rope_parameters.rope_type", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))),
 ]
@@ -136,6 +139,7 @@ def attempt(room, words, name, shape, dtype, size, settings):
         address = first["address"]
         found = until(address, "the first loss", lambda found: found["valLossFirst"] is not None)
         near("first held-out loss", found["valLossFirst"], loss(made, tokens, CONTEXT), 1e-3)
+        assert ("num_local_experts" in shape) == (made.config.model_type == "mixtral")
         learner = subprocess.Popen(
             [PROGRAMS / "native-learner", "join", f"ws://{address}", "--engine", "cpu", "--identity", room / f"{name}.id"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -86,4 +86,5 @@ def main():
     Path(__file__).with_name("llama_fixture.json").write_text("{\n" + text + "\n}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

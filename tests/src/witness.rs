@@ -52,7 +52,17 @@ pub fn witness(address: SocketAddr, serial_first: u64, count: Arc<AtomicU64>) ->
                     let body = codec.encode(segments, &values);
                     let checksum = checksum(&body);
                     let (serial, steps, tokens) = (Serial(serial), 1, step_tokens);
-                    let update = Update { run, fragment, serial, base, steps, tokens, body, checksum };
+                    let update = Update {
+                        run,
+                        fragment,
+                        serial,
+                        base,
+                        steps,
+                        tokens,
+                        body,
+                        checksum,
+                        seen: Vec::new(),
+                    };
                     socket.send(&Message::Update(update));
                     socket.send(&report(serial.0 - serial_first + 1));
                 }

@@ -10,11 +10,13 @@
 //! | `program` | exit codes, and the sentence that a program ends with |
 //! | `units` | durations and sizes as people write them |
 //! | `range` | settings that are out of range |
+//! | `experts` | a mixture of experts |
 //! | `method` | the settings of the method itself |
 //! | `plot` | plots as SVG, and numbers as people read them |
 
 #![forbid(unsafe_code)]
 
+mod experts;
 mod file;
 mod layers;
 mod method;
@@ -23,6 +25,7 @@ mod program;
 mod range;
 mod units;
 
+pub use experts::ExpertArgs;
 pub use file::{FileError, key_of, with_key};
 pub use layers::{CliError, Given, Sources, command, defaults, from_toml, parse, parse_over};
 pub use method::{MethodArgs, as_written};

@@ -24,7 +24,7 @@ pub(crate) fn layout() -> Layout {
 /// A model of `layout` with windows of `context` tokens, of an architecture that nobody need know.
 pub(crate) fn model(layout: &Layout, context: u32) -> Model {
     let tensors = layout.tensors().to_vec();
-    Model { context, vocab: 256, tensors, architecture: Architecture::default() }
+    Model { context, vocab: 256, tensors, architecture: Architecture::default(), experts: None }
 }
 
 /// A run of that layout: batches of 2 windows of 4 tokens, H = 6.

@@ -307,6 +307,7 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
             vocab: 256,
             tensors: layout().tensors().to_vec(),
             architecture: Architecture::default(),
+            experts: None,
         },
         inner: InnerSpec {
             batch: 2,

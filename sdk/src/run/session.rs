@@ -231,6 +231,10 @@ where
         if self.meter.steps == 1 {
             (self.observe)(&Event::FirstStep { elapsed_ms: now_us / 1_000 });
         }
+        let seen = self.part.as_mut().map(|part| part.engine.take_seen()).unwrap_or_default();
+        if !seen.is_empty() {
+            self.handle(Input::Saw { seen }).await?;
+        }
         let (tokens, loss) = (stats.tokens, stats.loss);
         self.handle(Input::Stepped(Step { tokens, loss, busy_us, earlier_us })).await
     }

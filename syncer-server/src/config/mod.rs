@@ -16,7 +16,7 @@ mod runs;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use archipelago_cli::{Bytes, MethodArgs, Span, some_time};
+use archipelago_cli::{Bytes, ExpertArgs, MethodArgs, Span, some_time};
 use archipelago_core::wire::WORK_BITS_MAX;
 use serde::Serialize;
 
@@ -71,8 +71,8 @@ pub struct ServeConfig {
     /// llama-360m
     #[arg(long, value_name = "NAME", default_value = "small", help_heading = "Training")]
     pub preset: String,
-    /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama; of the preset, batch and rates
-    /// are taken
+    /// Begin with the model and the tokenizer of this Hugging Face folder of a Llama or a Mixtral; of the preset, batch
+    /// and rates are taken
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub init: Option<PathBuf>,
     /// Train a model of your own, not the built-in decoder: named vectors and matrices with the values to begin with, a
@@ -85,6 +85,10 @@ pub struct ServeConfig {
     /// Settings of that architecture, in a form of its own; learners are told them, and nobody else reads them
     #[arg(long, value_name = "TEXT", help_heading = "Training", requires = "architecture")]
     pub architecture_settings: Option<String>,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub experts: ExpertArgs,
     /// Length of a training window; by default the preset's, or what the model of --init was made for
     #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub context: Option<NonZeroU32>,

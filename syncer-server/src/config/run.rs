@@ -145,6 +145,8 @@ pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
 mod tests {
     use std::num::NonZeroU32;
 
+    use archipelago_core::model::ExpertSpec;
+
     use super::*;
 
     fn spec(change: impl FnOnce(&mut ServeConfig)) -> Result<RunSpec, ServerError> {
@@ -155,6 +157,7 @@ mod tests {
         admin_token(config.admin_token.as_deref())?;
         invite(&config)?;
         let mut model = preset(&config)?.model(256);
+        model.experts = config.experts.spec()?;
         model.context = config.context.map_or(model.context, Into::into);
         run_spec(&config, model.into(), DataSpec { token_bytes: 2, masks: false, shards: vec![] })
     }
@@ -168,6 +171,10 @@ mod tests {
         check(8, |config| config.preset = "huge".into());
         check(3, |config| config.method.block = 12);
         check(3, |config| config.lr = Some(f32::NAN));
+        check(3, |config| config.experts.experts = 257);
+        check(3, |config| (config.experts.experts, config.experts.experts_per_token) = (4, 5));
+        check(3, |config| (config.experts.experts, config.experts.experts_per_token) = (4, 0));
+        check(3, |config| (config.experts.experts, config.experts.router_aux_loss) = (4, f32::NAN));
         check(3, |config| config.method.outer_momentum = 1.0);
         check(3, |config| config.method.momentum_warmup = 1.1);
         check(3, |config| config.method.grace_ratio = -0.1);
@@ -183,6 +190,13 @@ mod tests {
         assert!(spec(|config| config.invite = Some(INVITE_PERSONAL.into())).is_ok());
         assert!(spec(|config| config.invite = Some(INVITE_SHORT.into())).is_ok());
         assert!(spec(|config| config.invite = Some("open-sesame_1".into())).is_ok());
+    }
+
+    #[test]
+    fn one_expert_is_a_dense_layer() {
+        let experts = |count| spec(|config| config.experts.experts = count).unwrap().model.experts;
+        assert_eq!([experts(0), experts(1)], [None, None]);
+        assert_eq!(experts(4), Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.02 }));
     }
 
     #[test]

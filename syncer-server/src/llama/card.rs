@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use archipelago_core::diloco::Ledger;
-use archipelago_core::model::ModelSpec;
+use archipelago_core::model::{ExpertSpec, ModelSpec};
 
 /// Characters of a licence's name at most.
 const LICENCE_CHARS_MAX: usize = 64;
@@ -62,18 +62,23 @@ impl Card<'_> {
             "---\n{licence}library_name: transformers\npipeline_tag: text-generation\ntags:\n- archipelago\n---\n\n\
              # A language model of {} parameters\n\n\
              It was trained with Archipelago, in which many computers train one model together. `transformers` loads \
-             this folder as a Llama:\n\n\
+             this folder as a {}:\n\n\
              ```python\n\
              from transformers import AutoModelForCausalLM, AutoTokenizer\n\
              model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n\
              tokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")\n\
              ```\n\n| | |\n|---|---|\n",
             self.params,
+            if model.experts.is_some() { "Mixtral" } else { "Llama" },
         );
         let ModelSpec { vocab, d_model, layers, heads, kv_heads, context, .. } = model;
-        let size = format!(
+        let mut size = format!(
             "{layers} layers of width {d_model}, {heads} query heads, {kv_heads} key and value heads, {vocab} tokens"
         );
+        if let Some(experts) = model.experts {
+            let ExpertSpec { count, per_token, .. } = experts;
+            size += &format!(", {count} experts, {per_token} of them for each token");
+        }
         self.add_rows(&mut card, &[("size", size), ("longest text", format!("{context} tokens"))]);
         card
     }

@@ -1,14 +1,25 @@
 //! `config.json` and its neighbours ⇄ the shape of a model.
 
-use archipelago_core::model::{self, CONTEXT_MAX, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX};
+use archipelago_core::model::{
+    self, CONTEXT_MAX, EXPERTS_MAX, ExpertSpec, LAYERS_MAX, ModelSpec, VOCAB_MAX, WIDTH_MAX,
+};
 use serde_json::{Map, Value, json};
 
 use super::writer::Precision;
 use super::{Chat, LlamaError, SpecialTokens};
 
-/// What LlamaConfig takes where a folder says nothing.
-const NORM_EPS: f64 = 1e-6;
-const ROPE_THETA: f64 = 10_000.0;
+/// What `transformers` takes where a folder says nothing.
+struct Defaults {
+    norm_eps: f64,
+    rope_theta: f64,
+    /// `None` for as many as there are query heads.
+    kv_heads: Option<u32>,
+}
+
+const LLAMA: Defaults = Defaults { norm_eps: 1e-6, rope_theta: 1e4, kv_heads: None };
+const MIXTRAL: Defaults = Defaults { norm_eps: 1e-5, rope_theta: 1e6, kv_heads: Some(8) };
+/// Of MixtralConfig.
+const AUX_LOSS: f64 = 0.001;
 
 /// What a `config.json` says of its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +42,12 @@ impl Shape {
         let keys: Map<String, Value> =
             serde_json::from_slice(json).map_err(|error| LlamaError::form("config.json", error))?;
         let keys = Keys(&keys);
-        keys.must("model_type", &json!("llama"), "only models of type llama can be trained here")?;
+        let is_mixtral = keys.get("model_type") == Some(&json!("mixtral"));
+        let defaults = if is_mixtral { MIXTRAL } else { LLAMA };
+        if !is_mixtral {
+            let why = "only models of the types llama and mixtral can be trained here";
+            keys.must("model_type", &json!("llama"), why)?;
+        }
         keys.may("hidden_act", &json!("silu"), "only silu is computed here")?;
         keys.may("attention_bias", &json!(false), "attention has no biases here")?;
         keys.may("mlp_bias", &json!(false), "the feed-forward layer has no biases here")?;
@@ -47,7 +63,7 @@ impl Shape {
         let why = "a head is as wide as hidden_size divided by num_attention_heads here";
         keys.may("head_dim", &json!(width / heads), why)?;
         let kv_heads = match keys.get("num_key_value_heads") {
-            None => heads,
+            None => defaults.kv_heads.unwrap_or(heads),
             Some(_) => keys.integer("num_key_value_heads", 1..=heads)?,
         };
         if !heads.is_multiple_of(kv_heads) {
@@ -62,10 +78,8 @@ impl Shape {
             kv_heads,
             d_ff: keys.integer("intermediate_size", 2..=WIDTH_MAX)?,
             context: keys.context(context)?,
-            rope_theta: keys.rope_theta()?,
-            norm_eps: keys
-                .number("rms_norm_eps")?
-                .map_or(Ok(NORM_EPS as f32), |eps| positive("rms_norm_eps", eps))?,
+            rope_theta: keys.rope_theta(defaults.rope_theta)?,
+            norm_eps: positive("rms_norm_eps", keys.number("rms_norm_eps")?.unwrap_or(defaults.norm_eps))?,
             untied_head: match keys.get("tie_word_embeddings") {
                 None => true,
                 Some(Value::Bool(tied)) => !tied,
@@ -73,6 +87,7 @@ impl Shape {
                     return Err(LlamaError::key("tie_word_embeddings", other, "it is true or false"));
                 }
             },
+            experts: if is_mixtral { Some(keys.experts()?) } else { None },
         };
         model::layout(&model)?;
         Ok(Self { model, special: SpecialTokens::of(keys.0, model.vocab) })
@@ -115,6 +130,28 @@ impl Keys<'_> {
         value.as_f64().map(Some).ok_or_else(|| LlamaError::key(key, value, "it is a number"))
     }
 
+    /// The mixture of experts of a Mixtral.
+    fn experts(&self) -> Result<ExpertSpec, LlamaError> {
+        self.may("sliding_window", &Value::Null, "attention looks back over the whole window here")?;
+        let noise = self.number("router_jitter_noise")?.filter(|noise| *noise != 0.0);
+        if let Some(noise) = noise {
+            return Err(LlamaError::key("router_jitter_noise", noise, "routers have no noise here"));
+        }
+        let count = match self.get("num_local_experts") {
+            None => 8,
+            Some(_) => self.integer("num_local_experts", 2..=EXPERTS_MAX)?,
+        };
+        let per_token = match self.get("num_experts_per_tok") {
+            None => 2,
+            Some(_) => self.integer("num_experts_per_tok", 1..=count)?,
+        };
+        let aux_loss = self.number("router_aux_loss_coef")?.unwrap_or(AUX_LOSS) as f32;
+        if !(aux_loss.is_finite() && aux_loss >= 0.0) {
+            return Err(LlamaError::key("router_aux_loss_coef", aux_loss, "it is a number from 0 on"));
+        }
+        Ok(ExpertSpec { count, per_token, aux_loss })
+    }
+
     /// Tokens in a window: `asked`, or as many as the model was made for.
     fn context(&self, asked: Option<u32>) -> Result<u32, LlamaError> {
         let key = "max_position_embeddings";
@@ -144,7 +181,7 @@ impl Keys<'_> {
     }
 
     /// The base of the rotary frequencies, where version 4 of transformers writes it or where version 5 does.
-    fn rope_theta(&self) -> Result<f32, LlamaError> {
+    fn rope_theta(&self, default: f64) -> Result<f32, LlamaError> {
         let mut theta = self.number("rope_theta")?;
         self.whole_heads("")?;
         for outer in ["rope_scaling", "rope_parameters"] {
@@ -168,7 +205,7 @@ impl Keys<'_> {
                 theta = Some(found);
             }
         }
-        positive("rope_theta", theta.unwrap_or(ROPE_THETA))
+        positive("rope_theta", theta.unwrap_or(default))
     }
 }
 
@@ -205,6 +242,14 @@ pub fn model_config(spec: &ModelSpec, special: &SpecialTokens, precision: Precis
         "dtype": precision.torch_name(),
         "torch_dtype": precision.torch_name(),
     });
+    if let Some(experts) = &spec.experts {
+        config["architectures"] = json!(["MixtralForCausalLM"]);
+        config["model_type"] = json!("mixtral");
+        config["num_local_experts"] = json!(experts.count);
+        config["num_experts_per_tok"] = json!(experts.per_token);
+        config["router_aux_loss_coef"] = decimal(experts.aux_loss);
+        config["sliding_window"] = Value::Null;
+    }
     for (key, id) in special.ids() {
         config[key] = id;
     }

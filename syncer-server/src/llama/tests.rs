@@ -57,6 +57,7 @@ fn the_fixture_is_read_as_it_is_meant() {
         rope_theta: 500.0,
         norm_eps: 1e-6,
         untied_head: false,
+        experts: None,
     };
     assert_eq!((*folder.model(), folder.name()), (expected, "model".to_owned()));
     assert_eq!(*folder.special(), SpecialTokens { bos: Some(0), eos: vec![0], pad: None });
@@ -76,7 +77,7 @@ fn a_key_that_cannot_be_represented_is_named_with_its_value() {
         assert!(said.starts_with(&format!("config.json has {part}")), "{said}");
         assert!(!said.contains('\n'), "{said}");
     };
-    check("model_type", json!("gpt2"), "model_type = \"gpt2\": only models of type llama");
+    check("model_type", json!("gpt2"), "model_type = \"gpt2\": only models of the types llama and mixtral");
     check("model_type", Value::Null, "no model_type");
     check("hidden_act", json!("gelu"), "hidden_act = \"gelu\"");
     check("attention_bias", json!(true), "attention_bias = true");

@@ -54,7 +54,7 @@ pub(super) fn upgrade(spec: Option<&mut Value>, tensors: Option<Value>) {
     if let Some(tensors) = tensors {
         let Ok(tensors) = serde_json::from_value::<Vec<Tensor>>(tensors) else { return };
         described.tensors = tensors;
-        described.architecture = Architecture::default();
+        (described.architecture, described.experts) = (Architecture::default(), None);
     }
     *model = serde_json::to_value(described).expect("plain data");
 }

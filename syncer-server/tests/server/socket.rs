@@ -38,6 +38,7 @@ async fn every_bad_peer_gets_its_typed_close() {
         tokens: 1,
         body: vec![0; 5_000],
         checksum: 0,
+        seen: Vec::new(),
     };
     let chunk = frames(encode(&Message::Update(Update { body: vec![0; 100_000], ..large.clone() })), 1)
         .next()

@@ -8,7 +8,8 @@ use crate::support::{Server, config};
 
 fn args(dir: &std::path::Path) -> SampleArgs {
     let prompt = "The ünd ".into();
-    SampleArgs { folder: dir.to_owned().into(), prompt, tokens: 60, temperature: 0.7, seed: 3, json: false }
+    let folder = dir.to_owned().into();
+    SampleArgs { folder, prompt, tokens: 60, temperature: 0.7, seed: 3, picture: None, json: false }
 }
 
 /// Sends `sent` to `path`.

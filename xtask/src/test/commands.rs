@@ -7,11 +7,12 @@ struct Program {
 }
 
 const METHOD: &str = "sdk/cli/src/method.rs";
+const EXPERTS: &str = "sdk/cli/src/experts.rs";
 
 const PROGRAMS: &[Program] = &[
-    Program { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD] },
+    Program { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, EXPERTS] },
     Program { call: "native-learner", sources: &["native-learner/src/cli.rs"] },
-    Program { call: "simulate", sources: &["sdk/sim/src/experiments/", METHOD] },
+    Program { call: "simulate", sources: &["sdk/sim/src/experiments/", METHOD, EXPERTS] },
     Program { call: "cargo xtask demo", sources: &["syncer-server/demo/src/args.rs", "xtask/src/demo.rs"] },
     Program { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },
     Program { call: "cargo xtask bench", sources: &["xtask/src/bench/"] },

@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Fault;
-use crate::diloco::{MergeRule, OuterSpec};
+use crate::diloco::{ExpertWeights, MergeRule, OuterSpec};
 use crate::wire::{Fate, FragmentId, LearnerId, LeaseGrant, LeaseId, Round, Serial, Share, Version};
 
 /// One decision of the syncer.
@@ -100,6 +100,9 @@ pub struct MergeEntry {
     /// The weight of those who were waited for in vain: as if each of them had sent zeros.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub absent: f64,
+    /// The weights for each expert of the fragment; empty where it has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub experts: Vec<ExpertWeights>,
     /// Checksum of the coded change of Θ̂.
     pub checksum: u64,
     /// Digest of the new Θ̂.
@@ -205,7 +208,14 @@ mod tests {
         assert!(!serde_json::to_string(&entry).unwrap().contains("radii"));
         assert_eq!(merge.absent, 0.0);
         assert!(!serde_json::to_string(&entry).unwrap().contains("absent"));
-        let bounded = Entry::Merged(MergeEntry { radii: vec![0.1, 1.0 / 3.0], absent: 0.7, ..merge.clone() });
+        assert!(!serde_json::to_string(&entry).unwrap().contains("experts"));
+        let weights = ExpertWeights { weights: vec![0.0, 1.0 / 3.0], absent: 0.1 };
+        let bounded = Entry::Merged(MergeEntry {
+            radii: vec![0.1, 1.0 / 3.0],
+            absent: 0.7,
+            experts: vec![weights],
+            ..merge.clone()
+        });
         let text = serde_json::to_string(&bounded).unwrap();
         assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), bounded, "to the bit");
     }

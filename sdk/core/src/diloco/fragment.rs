@@ -3,10 +3,12 @@
 //! Parameters are one flat vector: the tensors of a [`Layout`], one after another, row-major. A
 //! fragment is a list of [`Segment`]s of that vector.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use sha2::{Digest, Sha256};
 
+use super::experts::{FragmentExpert, expert_of};
 use crate::wire::{FragmentId, LayoutHash, MergeClass, Model, Tensor};
 
 /// The tensors of a model, in the order of the flat parameter vector.
@@ -103,6 +105,8 @@ pub struct Segment {
     pub len: u32,
     /// How its updates are merged.
     pub merge: MergeClass,
+    /// Which of the experts of its fragment it is a part of, if of any: it is merged by the tokens that one saw.
+    pub expert: Option<u16>,
 }
 
 impl Segment {
@@ -117,6 +121,8 @@ impl Segment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragments {
     parts: Vec<Vec<Segment>>,
+    /// The experts with segments in each part, as they come in the layout.
+    experts: Vec<Vec<FragmentExpert>>,
     hash: LayoutHash,
 }
 
@@ -126,26 +132,43 @@ impl Fragments {
     /// Greedy (longest first, into the lightest part, ties by offset and by index): the largest part
     /// is at most 4/3 of the best possible. Tensors larger than `len / count` are first cut into
     /// pieces of whole rows no larger than that. Each segment keeps its own merge class, so the
-    /// embedding is merged apart wherever it lies.
+    /// embedding is merged apart wherever it lies. The tensors of an expert that is no larger than that stay together,
+    /// and are merged at once.
     #[must_use]
     pub fn plan(layout: &Layout, count: NonZeroU16) -> Self {
         let target = layout.len.div_ceil(u32::from(count.get())).max(1);
-        let mut pieces: Vec<Segment> =
-            layout.offsets().flat_map(|(start, tensor)| split_rows(start, tensor, target)).collect();
-        pieces.sort_by_key(|piece| (std::cmp::Reverse(piece.len), piece.start));
+        let mut groups: Vec<Vec<Piece>> = Vec::new();
+        for (start, tensor, expert) in with_experts(layout) {
+            let mut pieces: Vec<Piece> =
+                split_rows(start, tensor, target).map(|segment| Piece { segment, expert }).collect();
+            let before = groups.last_mut().filter(|before| {
+                let len = before.iter().chain(&pieces).map(|piece| u64::from(piece.segment.len)).sum::<u64>();
+                expert.is_some() && before[0].expert == expert && len <= u64::from(target)
+            });
+            match before {
+                Some(before) => before.append(&mut pieces),
+                None => groups.extend(pieces.into_iter().map(|piece| vec![piece])),
+            }
+        }
+        let len = |group: &[Piece]| group.iter().map(|piece| u64::from(piece.segment.len)).sum::<u64>();
+        groups.sort_by_key(|group| (std::cmp::Reverse(len(group)), group[0].segment.start));
 
-        let mut parts = vec![Vec::new(); usize::from(count.get()).min(pieces.len())];
+        let mut parts = vec![Vec::new(); usize::from(count.get()).min(groups.len())];
         let mut sizes = vec![0_u64; parts.len()];
-        for piece in pieces {
+        for group in groups {
             let lightest = (0..parts.len()).min_by_key(|&i| sizes[i]).expect("at least one part");
-            sizes[lightest] += u64::from(piece.len);
-            parts[lightest].push(piece);
+            sizes[lightest] += len(&group);
+            parts[lightest].extend(group);
         }
-        for part in &mut parts {
-            part.sort_by_key(|piece| piece.start);
-        }
+        let (parts, experts): (Vec<_>, Vec<_>) = parts.into_iter().map(settle).unzip();
         let hash = hash(layout, &parts);
-        Self { parts, hash }
+        Self { parts, experts, hash }
+    }
+
+    /// The experts that `fragment` has segments of, by ascending index; empty if there is no such fragment.
+    #[must_use]
+    pub fn experts(&self, fragment: FragmentId) -> &[FragmentExpert] {
+        self.experts.get(usize::from(fragment.0)).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// P.
@@ -195,6 +218,39 @@ impl Fragments {
     }
 }
 
+/// A segment on its way to a part.
+#[derive(Clone, Copy)]
+struct Piece {
+    segment: Segment,
+    expert: Option<FragmentExpert>,
+}
+
+/// The tensors of `layout` with their offsets, each with its expert if it is a part of one.
+fn with_experts(layout: &Layout) -> impl Iterator<Item = (u32, &Tensor, Option<FragmentExpert>)> {
+    let (mut layers, mut experts) = (BTreeMap::new(), BTreeMap::new());
+    layout.offsets().map(move |(start, tensor)| {
+        let expert = expert_of(&tensor.name).map(|(layer, expert)| {
+            let (next_layer, next) = (layers.len() as u32, experts.len() as u32);
+            let layer = *layers.entry(layer).or_insert(next_layer);
+            FragmentExpert { index: *experts.entry(expert).or_insert(next), layer }
+        });
+        (start, tensor, expert)
+    })
+}
+
+/// A part's segments by ascending start, and the experts that they are of.
+fn settle(mut part: Vec<Piece>) -> (Vec<Segment>, Vec<FragmentExpert>) {
+    part.sort_by_key(|piece| piece.segment.start);
+    let mut experts: Vec<FragmentExpert> = part.iter().filter_map(|piece| piece.expert).collect();
+    experts.sort_by_key(|expert| expert.index);
+    experts.dedup();
+    let segment = |Piece { segment, expert }: Piece| {
+        let at = expert.and_then(|expert| experts.iter().position(|other| *other == expert));
+        Segment { expert: at.map(|at| at as u16), ..segment }
+    };
+    (part.into_iter().map(segment).collect(), experts)
+}
+
 /// Cuts `tensor` at row borders into pieces of nearly equal size, none above `target` unless one row is.
 fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = Segment> + use<> {
     let (rows, cols, merge) = (tensor.rows, tensor.cols, tensor.merge);
@@ -204,7 +260,7 @@ fn split_rows(start: u32, tensor: &Tensor, target: u32) -> impl Iterator<Item = 
     (0..count).map(move |i| {
         let first = i * each + i.min(extra);
         let taken = each + u32::from(i < extra);
-        Segment { start: start + first * cols, len: taken * cols, merge }
+        Segment { start: start + first * cols, len: taken * cols, merge, expert: None }
     })
 }
 
@@ -224,84 +280,4 @@ fn hash(layout: &Layout, parts: &[Vec<Segment>]) -> LayoutHash {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn tensor(name: &str, rows: u32, cols: u32) -> Tensor {
-        Tensor { name: name.into(), rows, cols, merge: MergeClass::Radial }
-    }
-
-    fn sizes(fragments: &Fragments) -> Vec<usize> {
-        fragments.ids().map(|p| fragments.len(p)).collect()
-    }
-
-    #[test]
-    fn refuses_what_is_no_layout() {
-        assert_eq!(Layout::new(vec![]), Err(LayoutError::Empty));
-        let empty = Layout::new(vec![tensor("a", 0, 3)]);
-        assert_eq!(empty, Err(LayoutError::EmptyTensor { name: "a".into() }));
-        let twice = Layout::new(vec![tensor("a", 1, 1), tensor("a", 1, 1)]);
-        assert_eq!(twice, Err(LayoutError::Duplicate { name: "a".into() }));
-        assert_eq!(Layout::new(vec![tensor("a", 1 << 16, 1 << 16)]), Err(LayoutError::TooLarge));
-    }
-
-    #[test]
-    fn cuts_a_large_tensor_at_rows() {
-        let layout = Layout::new(vec![tensor("big", 10, 7), tensor("small", 1, 5)]).unwrap();
-        let fragments = Fragments::plan(&layout, NonZeroU16::new(3).unwrap());
-        let starts: Vec<u32> = fragments.parts.iter().flatten().map(|s| s.start).collect();
-        assert!(starts.iter().filter(|s| **s < 70).all(|s| s % 7 == 0), "{starts:?}");
-        assert_eq!(sizes(&fragments).iter().sum::<usize>(), 75);
-    }
-
-    #[test]
-    fn hash_tells_layouts_and_splits_apart() {
-        let plan = |rows, count| {
-            let layout = Layout::new(vec![tensor("a", rows, 8), tensor("b", 64, 8)]).unwrap();
-            Fragments::plan(&layout, NonZeroU16::new(count).unwrap()).hash()
-        };
-        assert_eq!(plan(64, 4), plan(64, 4));
-        assert_ne!(plan(64, 4), plan(65, 4));
-        assert_ne!(plan(64, 4), plan(64, 5));
-    }
-
-    proptest! {
-        #[test]
-        fn covers_each_parameter_once_and_evenly(
-            shapes in prop::collection::vec((1_u32..200, 1_u32..64), 1..30),
-            count in 1_u16..32,
-        ) {
-            let tensors = shapes.iter().enumerate().map(|(i, &(r, c))| tensor(&i.to_string(), r, c));
-            let layout = Layout::new(tensors.collect()).unwrap();
-            let fragments = Fragments::plan(&layout, NonZeroU16::new(count).unwrap());
-
-            let mut seen = vec![0_u32; layout.len()];
-            for segment in fragments.parts.iter().flatten() {
-                for value in &mut seen[segment.range()] {
-                    *value += 1;
-                }
-            }
-            prop_assert!(seen.iter().all(|&times| times == 1));
-
-            // Greedy never exceeds the mean by more than one piece, and a piece is at most
-            // the mean or one row.
-            let mean = layout.len().div_ceil(usize::from(count));
-            let row = shapes.iter().map(|s| s.1 as usize).max().unwrap();
-            prop_assert!(sizes(&fragments).into_iter().max().unwrap() <= mean + mean.max(row));
-        }
-
-        #[test]
-        fn scatter_undoes_gather(rows in 1_u32..50, cols in 1_u32..50, count in 1_u16..9) {
-            let layout = Layout::new(vec![tensor("a", rows, cols), tensor("b", 3, 5)]).unwrap();
-            let fragments = Fragments::plan(&layout, NonZeroU16::new(count).unwrap());
-            let flat: Vec<f32> = (0_u16..).map(f32::from).take(layout.len()).collect();
-            let mut back = vec![-1.0; flat.len()];
-            for p in fragments.ids() {
-                fragments.scatter(p, &fragments.gather(p, &flat), &mut back);
-            }
-            prop_assert_eq!(back, flat);
-        }
-    }
-}
+mod tests;

@@ -1,12 +1,17 @@
 //! Merging the updates of one fragment and taking the outer step.
 
+mod error;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::quant::{Block, Span, fragment_len};
-use super::{CheckedBody, Codec, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version};
+use super::{
+    CheckedBody, Codec, ExpertWeights, FragmentId, LearnerId, MergeClass, OuterSpec, Round, Segment, Version,
+};
 use super::{block, checksum, halves, outer};
+pub use error::{MergeError, MergeFailure};
 
 /// How updates are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +77,8 @@ pub struct Weighted {
     pub learner: LearnerId,
     /// Its weight against the others', finite and above 0.
     pub weight: f64,
+    /// Its weight for each expert of the fragment, `[experts]`, finite and not below 0: what counts on their segments.
+    pub experts: Vec<f64>,
     /// Steps that it may be as long as, at least 1.
     pub steps: u32,
     /// Coded `Θ̂ − θ`.
@@ -96,6 +103,8 @@ pub struct MergeJob {
     pub state: FragmentState,
     /// The weight of those who sent nothing, not below 0: as if they had sent zeros.
     pub absent: f64,
+    /// The same for each expert of the fragment, `[experts]`, not below 0.
+    pub absent_experts: Vec<f64>,
     /// The updates, in any order. Where learners keep their progress, it is the same from whatever version they held;
     /// else all are relative to `state.hat`.
     pub updates: Vec<Weighted>,
@@ -133,73 +142,6 @@ pub struct MergeOutcome {
     pub norm: f64,
 }
 
-/// A merge that was not done.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("round {round} on fragment {fragment} was not merged: {error}")]
-pub struct MergeFailure {
-    /// The round.
-    pub round: Round,
-    /// The fragment.
-    pub fragment: FragmentId,
-    /// Its state, as it was.
-    pub state: FragmentState,
-    /// Why.
-    pub error: MergeError,
-}
-
-/// Why a merge was not done.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum MergeError {
-    /// The tape does not give again what was merged.
-    #[error("what was merged cannot be read again")]
-    Unread,
-    /// Nothing to merge.
-    #[error("a merge needs at least one update")]
-    Empty,
-    /// Two updates of one learner.
-    #[error("two updates of learner {learner} in one merge")]
-    Duplicate {
-        /// The learner.
-        learner: LearnerId,
-    },
-    /// A weight that is no positive number, or that makes the sum of weights infinite.
-    #[error("weight {weight} of learner {learner}: weights and their sum must be finite and above 0")]
-    Weight {
-        /// The learner.
-        learner: LearnerId,
-        /// Its weight.
-        weight: f64,
-    },
-    /// A body that was checked for a fragment of another shape.
-    #[error("the update of learner {learner} is for another fragment: {actual} bytes instead of {expected}")]
-    Body {
-        /// The learner.
-        learner: LearnerId,
-        /// Bytes of a body of this fragment.
-        expected: usize,
-        /// Bytes of this one.
-        actual: usize,
-    },
-    /// Θ, Θ̂ or the momentum is not as long as the segments together.
-    #[error("a state of {actual} values for a fragment of {expected}")]
-    State {
-        /// Values in the fragment.
-        expected: usize,
-        /// Values in the state.
-        actual: usize,
-    },
-    /// Learning rate not finite or not above 0, or momentum outside 0 to below 1.
-    #[error(
-        "outer step with learning rate {} and momentum {}: need lr > 0, 0 ≤ momentum < 1",
-        .spec.lr,
-        .spec.momentum
-    )]
-    Outer {
-        /// The offending values.
-        spec: OuterSpec,
-    },
-}
-
 /// Below this length a weighted sum of unit vectors has no direction worth following: the updates
 /// cancel out.
 const DIRECTION_MIN: f64 = 1e-6;
@@ -213,6 +155,8 @@ impl MergeJob {
     ///   the updates are, however nearly orthogonal they are. If they cancel out, the weighted mean.
     ///
     /// With `absent` that much is added to each Σ w_m by which is divided.
+    ///
+    /// On the segments of an expert the weights are those for it. Where they are all 0 nobody trained it, and Δ is 0.
     ///
     /// With `radii` each ‖v_m‖ counts as `r_m = min(‖v_m‖, radius · √steps_m)`, and `v_m` as `r_m φ(v_m)`: a merge is
     /// hardly longer for an update that is.
@@ -237,8 +181,8 @@ impl MergeJob {
             let norms: Vec<f64> = self.updates.iter().map(|update| update.body.squares()[i].sqrt()).collect();
             let radial = self.rule == MergeRule::Radial && segment.merge == MergeClass::Radial;
             let radius = self.radii.get(i).copied().unwrap_or(f64::INFINITY);
-            let (updates, norm) =
-                factors(&self.codec, span, &self.updates, self.absent, &norms, radius, radial);
+            let weights = self.weights(segment);
+            let (updates, norm) = factors(&self.codec, span, &self.updates, &weights, &norms, radius, radial);
             square += norm * norm;
             advance(&self.codec, span, &updates, &self.outer, &mut self.state, &mut body);
         }
@@ -246,6 +190,20 @@ impl MergeJob {
         let Self { round, fragment, state, .. } = self;
         let (checksum, digest) = (checksum(&body), halves::digest(&state.hat));
         Ok(MergeOutcome { round, fragment, state, body, checksum, digest, norm: square.sqrt() })
+    }
+
+    /// What the updates weigh on `segment`.
+    fn weights(&self, segment: &Segment) -> ExpertWeights {
+        match segment.expert.map(usize::from) {
+            None => {
+                let weights = self.updates.iter().map(|update| update.weight).collect();
+                ExpertWeights { weights, absent: self.absent }
+            }
+            Some(expert) => {
+                let weights = self.updates.iter().map(|update| update.experts[expert]).collect();
+                ExpertWeights { weights, absent: self.absent_experts[expert] }
+            }
+        }
     }
 
     fn check(&self) -> Result<(), MergeError> {
@@ -272,6 +230,16 @@ impl MergeJob {
                 return Err(MergeError::Weight { learner, weight });
             }
         }
+        let last = self.segments.iter().filter_map(|segment| segment.expert).max();
+        let experts = last.map_or(0, |last| usize::from(last) + 1);
+        let fits = |weights: &[f64]| {
+            let sum = weights.iter().sum::<f64>() * self.updates.len() as f64;
+            weights.len() >= experts && sum.is_finite() && weights.iter().all(|&weight| weight >= 0.0)
+        };
+        let absent = fits(&self.absent_experts);
+        if let Some(update) = self.updates.iter().find(|update| !(absent && fits(&update.experts))) {
+            return Err(MergeError::Experts { learner: update.learner });
+        }
         let expected = self.codec.body_bytes(&self.segments);
         for Weighted { learner, body, .. } in &self.updates {
             let actual = body.bytes().len();
@@ -289,13 +257,16 @@ fn factors<'a>(
     codec: &Codec,
     span: Span,
     updates: &'a [Weighted],
-    absent: f64,
+    ExpertWeights { weights, absent }: &ExpertWeights,
     norms: &[f64],
     radius: f64,
     radial: bool,
 ) -> (Vec<(f64, &'a [u8])>, f64) {
-    let total = absent + updates.iter().map(|update| update.weight).sum::<f64>();
-    let shares = updates.iter().map(|update| update.weight / total);
+    let total = absent + weights.iter().sum::<f64>();
+    if total <= 0.0 {
+        return (Vec::new(), 0.0);
+    }
+    let shares = weights.iter().map(|weight| weight / total);
     let bodies = updates.iter().map(|update| update.body.bytes());
     let radii: Vec<f64> =
         updates.iter().zip(norms).map(|(update, &norm)| update.counted(norm, radius)).collect();
@@ -316,7 +287,7 @@ fn factors<'a>(
     let shares = shares.zip(radii.iter().zip(norms).map(shorter)).map(|(share, shorter)| share * shorter);
     let mean: Vec<(f64, &[u8])> = shares.zip(bodies).collect();
     let norm = match &radii[..] {
-        [counted] if absent == 0.0 => *counted,
+        [counted] if *absent == 0.0 => *counted,
         _ => combined_square(codec, span, &mean).sqrt(),
     };
     (mean, norm)

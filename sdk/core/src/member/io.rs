@@ -44,6 +44,9 @@ pub enum Input {
     Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
     /// One inner step is done.
     Stepped(Step),
+    /// As many tokens of the steps so far, and of none told before, went through each expert of the layout, in its
+    /// order. To be said before the [`Input::Stepped`] after which it is known; who has nothing to tell says nothing.
+    Saw { seen: Vec<u64> },
     /// The device worked for so long beyond the calls of the steps, in microseconds: rest is owed for it.
     Worked { us: u64 },
     /// The shell waited for so long with nothing to do, in microseconds: rest that was owed is paid by it.

@@ -28,6 +28,7 @@ impl Member {
             Input::HeldOut { bytes } => self.on_held_out(bytes),
             Input::Measured { number, loss } => self.on_measured(number, loss),
             Input::Stepped(step) => self.on_stepped(step),
+            Input::Saw { seen } => self.tell(learner::Input::Saw { seen }),
             Input::Worked { us } => self.pace.work(us),
             Input::Waited { us } => {
                 if !self.is_starved() {

@@ -1,7 +1,7 @@
 //! How a run says that its model is the built-in decoder.
 
-use super::{ModelError, ModelSpec, layout};
-use crate::wire::{Architecture, Model};
+use super::{ExpertSpec, ModelError, ModelSpec, layout};
+use crate::wire::{Architecture, Mixture, Model};
 
 /// The name of the built-in decoder in [`Architecture::name`].
 pub const DECODER: &str = "llama";
@@ -21,11 +21,17 @@ impl ModelSpec {
         let wrong = |why: String| ModelError::Settings { why };
         let spec: Self = rmp_serde::from_slice(settings).map_err(|error| wrong(error.to_string()))?;
         let layout = layout(&spec)?;
-        let says = (spec.context, spec.vocab, layout.tensors());
-        if says != (model.context, model.vocab, &model.tensors) {
-            return Err(wrong("context, vocabulary or tensors are not those that follow from them".into()));
+        let says = (spec.context, spec.vocab, layout.tensors(), spec.mixture());
+        if says != (model.context, model.vocab, &model.tensors, model.experts) {
+            return Err(wrong(
+                "context, vocabulary, tensors or experts are not those that follow from them".into(),
+            ));
         }
         Ok(spec)
+    }
+
+    fn mixture(&self) -> Option<Mixture> {
+        self.experts.map(|ExpertSpec { count, per_token, .. }| Mixture { count, per_token })
     }
 }
 
@@ -38,6 +44,7 @@ impl From<ModelSpec> for Model {
             vocab: spec.vocab,
             tensors: layout(&spec).map(|layout| layout.tensors().to_vec()).unwrap_or_default(),
             architecture: Architecture { name: DECODER.into(), settings },
+            experts: spec.mixture(),
         }
     }
 }
@@ -50,8 +57,11 @@ mod tests {
     #[test]
     fn a_decoder_comes_back() {
         for untied_head in [false, true] {
-            let spec = ModelSpec { untied_head, ..Preset::Tiny.model(300) };
-            assert_eq!(ModelSpec::of(&spec.into()), Ok(spec));
+            let dense = ModelSpec { untied_head, ..Preset::Tiny.model(300) };
+            let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.01 });
+            for spec in [dense, ModelSpec { experts, ..dense }] {
+                assert_eq!(ModelSpec::of(&spec.into()), Ok(spec));
+            }
         }
     }
 
@@ -69,6 +79,7 @@ mod tests {
         check(|model| model.context += 1, "not those that follow");
         check(|model| model.vocab += 1, "not those that follow");
         check(|model| model.tensors[0].cols += 1, "not those that follow");
+        check(|model| model.experts = Some(Mixture { count: 2, per_token: 1 }), "not those that follow");
         let none = ModelSpec { layers: 0, ..Preset::Tiny.model(300) };
         assert!(matches!(ModelSpec::of(&none.into()), Err(ModelError::Size { field: "layers", .. })));
     }

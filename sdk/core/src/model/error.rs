@@ -55,6 +55,12 @@ pub enum ModelError {
         /// What it was set to.
         value: f32,
     },
+    /// What the load-balancing loss of a mixture of experts counts is out of range.
+    #[error("the load-balancing loss counts {value}; it must be 0 or positive, and finite")]
+    AuxLoss {
+        /// What it was set to.
+        value: f32,
+    },
     /// A number of the optimiser is out of range.
     #[error("{field} is {value}; it must be {range}")]
     Inner {

@@ -8,15 +8,19 @@ use super::{ModelError, layout};
 /// `6 · P + 6 · L · T · C`: P counts the values of the matrices, the output head once and the embedding, which
 /// is looked up, not at all (they are one matrix unless the head is one of its own). A value costs a product and a
 /// sum forwards, twice that backwards. A token attends to T / 2 others on average, with two products of width C in
-/// each of L layers.
+/// each of L layers. Of experts those count that a token goes through, since no other one computes anything for it.
 ///
 /// # Errors
 /// Those of [`layout`].
 pub fn flops_per_token(model: &ModelSpec) -> Result<u64, ModelError> {
     let layout = layout(model)?;
     let matrices = layout.tensors().iter().filter(|tensor| tensor.rows > 1);
+    let idle = model.experts.map_or(0, |experts| {
+        let each = 3 * u64::from(model.d_model) * u64::from(model.d_ff);
+        u64::from(model.layers) * u64::from(experts.count - experts.per_token) * each
+    });
     let looked_up = if model.untied_head { u64::from(model.vocab) * u64::from(model.d_model) } else { 0 };
-    let values = matrices.map(|tensor| u64::from(tensor.len())).sum::<u64>() - looked_up;
+    let values = matrices.map(|tensor| u64::from(tensor.len())).sum::<u64>() - looked_up - idle;
     let attention = [model.layers, model.context, model.d_model].map(u64::from).iter().product::<u64>();
     Ok(6 * (values + attention))
 }
@@ -24,7 +28,7 @@ pub fn flops_per_token(model: &ModelSpec) -> Result<u64, ModelError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Preset;
+    use crate::model::{ExpertSpec, Preset};
 
     #[test]
     fn counts_products_of_matrices() {
@@ -37,6 +41,11 @@ mod tests {
         // The embedding is looked up, whether the head is the same matrix or not.
         let untied = ModelSpec { untied_head: true, ..Preset::Small.model(256) };
         assert_eq!(flops_per_token(&untied), flops_per_token(&Preset::Small.model(256)));
+        // Two of eight experts, and what chooses them.
+        let experts = Some(ExpertSpec { count: 8, per_token: 2, aux_loss: 0.01 });
+        let mixture = ModelSpec { experts, ..Preset::Small.model(256) };
+        let more = 4 * (3 * 128 * 344 + 8 * 128);
+        assert_eq!(flops_per_token(&mixture), Ok(6 * (matrices + more) + 6 * 4 * 128 * 128));
         assert!(flops_per_token(&ModelSpec { heads: 0, ..Preset::Small.model(256) }).is_err());
     }
 }

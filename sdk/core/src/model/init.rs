@@ -31,6 +31,11 @@ pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
         fill(layer.out, residual);
         fill(layer.gate_up, STD);
         fill(layer.down, residual);
+        fill(layer.router, STD);
+        for expert in layer.experts {
+            fill(expert.gate_up, STD);
+            fill(expert.down, residual);
+        }
     }
     if spec.untied_head {
         fill(slots.head, STD);

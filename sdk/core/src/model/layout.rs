@@ -13,16 +13,19 @@ pub const WIDTH_MAX: u32 = 1 << 17;
 pub const VOCAB_MAX: u32 = 1 << 24;
 /// Longest context, in tokens.
 pub const CONTEXT_MAX: u32 = 1 << 16;
+/// Most experts of a layer.
+pub const EXPERTS_MAX: u32 = 1 << 8;
 
 /// The tensors of the model, named as Hugging Face's Llama names them, in the order of the flat vector.
 ///
 /// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that
-/// each group is one matrix to an engine. A head of its own comes last; it is merged as other matrices are, since the
-/// paper excepts the embedding alone (arXiv 2604.21428, section on radial averaging).
+/// each group is one matrix to an engine. With experts the tensors of a feed-forward layer are named as Mixtral's: the
+/// router, then `w1` (gate), `w3` (up) and `w2` (down) of each expert. A head of its own comes last; it is merged as
+/// other matrices are, since the paper excepts the embedding alone (arXiv 2604.21428, section on radial averaging).
 ///
 /// # Errors
-/// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`]:
-///   `spec` is no model.
+/// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`],
+///   [`ModelError::AuxLoss`]: `spec` is no model.
 /// - [`ModelError::Layout`]: it has more than 2³² − 1 parameters.
 pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
     check(spec)?;
@@ -39,9 +42,21 @@ pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
         add("self_attn.v_proj", kv, c);
         add("self_attn.o_proj", c, c);
         add("post_attention_layernorm", 1, c);
-        add("mlp.gate_proj", f, c);
-        add("mlp.up_proj", f, c);
-        add("mlp.down_proj", c, f);
+        match spec.experts {
+            None => {
+                add("mlp.gate_proj", f, c);
+                add("mlp.up_proj", f, c);
+                add("mlp.down_proj", c, f);
+            }
+            Some(experts) => {
+                add("block_sparse_moe.gate", experts.count, c);
+                for expert in 0..experts.count {
+                    add(&format!("block_sparse_moe.experts.{expert}.w1"), f, c);
+                    add(&format!("block_sparse_moe.experts.{expert}.w3"), f, c);
+                    add(&format!("block_sparse_moe.experts.{expert}.w2"), c, f);
+                }
+            }
+        }
     }
     tensors.push(tensor("model.norm".into(), 1, c, MergeClass::Radial));
     if spec.untied_head {
@@ -76,6 +91,13 @@ fn check(spec: &ModelSpec) -> Result<(), ModelError> {
             return Err(ModelError::Number { field, value });
         }
     }
+    if let Some(experts) = spec.experts {
+        size("experts.count", experts.count, 2, EXPERTS_MAX)?;
+        size("experts.per_token", experts.per_token, 1, experts.count)?;
+        if !(experts.aux_loss.is_finite() && experts.aux_loss >= 0.0) {
+            return Err(ModelError::AuxLoss { value: experts.aux_loss });
+        }
+    }
     Ok(())
 }
 
@@ -106,6 +128,12 @@ pub struct Dims {
     pub eps: f32,
     /// Whether the output head is a matrix of its own.
     pub untied_head: bool,
+    /// E, the experts of a layer; 0 for a dense one.
+    pub experts: usize,
+    /// A, the experts that each token goes through; 0 in a dense model.
+    pub active: usize,
+    /// What the load-balancing loss counts beside the loss of the text.
+    pub aux_loss: f32,
 }
 
 impl Dims {
@@ -125,6 +153,9 @@ impl Dims {
             rope_theta: spec.rope_theta,
             eps: spec.norm_eps,
             untied_head: spec.untied_head,
+            experts: spec.experts.map_or(0, |experts| experts.count as usize),
+            active: spec.experts.map_or(0, |experts| experts.per_token as usize),
+            aux_loss: spec.experts.map_or(0.0, |experts| experts.aux_loss),
         }
     }
 
@@ -160,6 +191,19 @@ pub struct LayerSlots {
     pub out: Range<usize>,
     /// `[C]`, before the feed-forward layer.
     pub norm2: Range<usize>,
+    /// Of a dense layer, `[2 F, C]`: gate, up; empty with experts.
+    pub gate_up: Range<usize>,
+    /// Of a dense layer, `[C, F]`; empty with experts.
+    pub down: Range<usize>,
+    /// What gives tokens to experts, `[E, C]`; empty in a dense layer.
+    pub router: Range<usize>,
+    /// The experts, `[E]`; none in a dense layer.
+    pub experts: Vec<ExpertSlots>,
+}
+
+/// Where the tensors of one expert lie in the flat vector.
+#[derive(Clone, Debug)]
+pub struct ExpertSlots {
     /// `[2 F, C]`: gate, up.
     pub gate_up: Range<usize>,
     /// `[C, F]`.
@@ -175,7 +219,8 @@ impl Slots {
             next += len;
             start..next
         };
-        let c = dims.width;
+        let (c, f) = (dims.width, dims.ff);
+        let dense = usize::from(dims.experts == 0);
         let embed = take(dims.vocab * c);
         let layers = (0..dims.layers)
             .map(|_| LayerSlots {
@@ -183,8 +228,12 @@ impl Slots {
                 qkv: take(dims.qkv_width() * c),
                 out: take(c * c),
                 norm2: take(c),
-                gate_up: take(2 * dims.ff * c),
-                down: take(c * dims.ff),
+                gate_up: take(2 * f * c * dense),
+                down: take(c * f * dense),
+                router: take(dims.experts * c),
+                experts: (0..dims.experts)
+                    .map(|_| ExpertSlots { gate_up: take(2 * f * c), down: take(c * f) })
+                    .collect(),
             })
             .collect();
         let norm = take(c);
@@ -201,7 +250,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Preset;
+    use crate::model::{ExpertSpec, Preset};
 
     fn spec() -> ModelSpec {
         ModelSpec { heads: 4, kv_heads: 2, ..Preset::Tiny.model(100) }
@@ -211,6 +260,8 @@ mod tests {
     fn slots_follow_the_layout() {
         for untied_head in [false, true] {
             follow_the_layout(&ModelSpec { untied_head, ..spec() });
+            let experts = Some(ExpertSpec { count: 3, per_token: 2, aux_loss: 0.01 });
+            follow_the_layout(&ModelSpec { untied_head, experts, ..spec() });
         }
     }
 
@@ -229,16 +280,27 @@ mod tests {
         assert_eq!(slots.head.start, start(if spec.untied_head { "lm_head" } else { "embed_tokens" }));
         assert_eq!(slots.head.len(), dims.vocab * dims.width);
         for (i, layer) in slots.layers.iter().enumerate() {
-            let at = |name| start(&format!("layers.{i}.{name}"));
+            let at = |name: &str| start(&format!("layers.{i}.{name}"));
             assert_eq!(layer.norm1.start, at("input_layernorm"));
             assert_eq!(layer.qkv.start, at("self_attn.q_proj"));
             assert_eq!(layer.qkv.start + dims.width * dims.width, at("self_attn.k_proj"));
             assert_eq!(layer.qkv.end - dims.kv_width * dims.width, at("self_attn.v_proj"));
             assert_eq!(layer.out.start, at("self_attn.o_proj"));
             assert_eq!(layer.norm2.start, at("post_attention_layernorm"));
-            assert_eq!(layer.gate_up.start, at("mlp.gate_proj"));
-            assert_eq!(layer.gate_up.start + dims.ff * dims.width, at("mlp.up_proj"));
-            assert_eq!(layer.down.start, at("mlp.down_proj"));
+            if spec.experts.is_none() {
+                assert_eq!(layer.gate_up.start, at("mlp.gate_proj"));
+                assert_eq!(layer.gate_up.start + dims.ff * dims.width, at("mlp.up_proj"));
+                assert_eq!(layer.down.start, at("mlp.down_proj"));
+                continue;
+            }
+            assert!(layer.gate_up.is_empty() && layer.down.is_empty());
+            assert_eq!(layer.router.start, at("block_sparse_moe.gate"));
+            for (e, expert) in layer.experts.iter().enumerate() {
+                let at = |name| at(&format!("block_sparse_moe.experts.{e}.{name}"));
+                assert_eq!(expert.gate_up.start, at("w1"));
+                assert_eq!(expert.gate_up.start + dims.ff * dims.width, at("w3"));
+                assert_eq!(expert.down.start, at("w2"));
+            }
         }
     }
 
@@ -265,6 +327,10 @@ mod tests {
         check(&|s| s.heads = 64, "64 does not divide into 64 heads");
         check(&|s| s.norm_eps = f32::NAN, "norm_eps is NaN");
         check(&|s| s.rope_theta = -1.0, "rope_theta is -1");
+        let experts = |count, per_token, aux_loss| Some(ExpertSpec { count, per_token, aux_loss });
+        check(&|s| s.experts = experts(1, 1, 0.0), "experts.count is 1; it must be between 2 and 256");
+        check(&|s| s.experts = experts(4, 5, 0.0), "experts.per_token is 5; it must be between 1 and 4");
+        check(&|s| s.experts = experts(4, 2, -1.0), "the load-balancing loss counts -1");
         check(&|s| (s.vocab, s.d_model) = (VOCAB_MAX, WIDTH_MAX), "more than 4294967295 parameters");
     }
 }

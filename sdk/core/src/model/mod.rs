@@ -9,6 +9,7 @@
 //! | T | tokens in a window | | K | key and value heads |
 //! | C | width of the residual stream | | D | width of a head, C / H |
 //! | V | vocabulary | | F | width of the feed-forward layer |
+//! | E | experts of a layer | | A | experts that a token goes through |
 
 mod adamw;
 mod decoder;
@@ -29,14 +30,14 @@ pub use decoder::DECODER;
 pub use error::ModelError;
 pub use flops::flops_per_token;
 pub use init::init;
-pub use layout::{CONTEXT_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
-pub use layout::{Dims, LayerSlots, Slots};
+pub use layout::{CONTEXT_MAX, EXPERTS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
+pub use layout::{Dims, ExpertSlots, LayerSlots, Slots};
 pub use preset::{Preset, UnknownPreset};
 pub use reference::ops;
-pub use reference::{reference_logits, reference_loss_and_grad};
+pub use reference::{reference_logits, reference_loss_and_grad, reference_seen};
 pub use rotary::rotary_tables;
 pub use sampler::Sampler;
-pub use spec::{ModelSpec, ModelView};
+pub use spec::{ExpertSpec, ModelSpec, ModelView};
 
 use crate::token;
 pub use crate::wire::InnerSpec;

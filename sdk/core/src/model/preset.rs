@@ -65,6 +65,7 @@ impl Preset {
             rope_theta: if is_own { 10_000.0 } else { 100_000.0 },
             norm_eps: 1e-5,
             untied_head: false,
+            experts: None,
         }
     }
 

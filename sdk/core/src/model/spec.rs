@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention.
+/// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention; with experts, Mixtral-shaped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
@@ -28,6 +28,21 @@ pub struct ModelSpec {
     /// such a model is written as it was before there were others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untied_head: bool,
+    /// The experts of each feed-forward layer; `None` for one dense layer, and left out then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertSpec>,
+}
+
+/// A mixture of experts in each feed-forward layer, as Mixtral has it: a router gives each token to some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertSpec {
+    /// E, the experts of a layer, each of the width `d_ff`; at least 2.
+    pub count: u32,
+    /// Experts that each token goes through, at least 1 and at most `count`.
+    pub per_token: u32,
+    /// What the load-balancing loss counts beside the loss of the text, 0 or more.
+    pub aux_loss: f32,
 }
 
 /// What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it.

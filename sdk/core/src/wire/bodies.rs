@@ -1,6 +1,9 @@
 //! What the larger messages hold, and the types of their fields.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     CloseCode, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId, RunId, RunSpec, Serial, Share,
@@ -105,6 +108,39 @@ pub struct Update {
     pub body: Vec<u8>,
     /// First 8 bytes of the SHA-256 of `body`, big endian.
     pub checksum: u64,
+    /// Of the tokens, those that went through each expert that the fragment has a part of, in the order of the layout.
+    /// Left out where there is nothing to tell, as in dense models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "few")]
+    pub seen: Vec<u64>,
+}
+
+/// Most experts of a fragment.
+pub const SEEN_MAX: usize = 1 << 16;
+
+/// Numbers, at most [`SEEN_MAX`]: one takes a byte on the wire and eight in memory.
+fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    struct Few;
+
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<u64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {SEEN_MAX} numbers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Vec<u64>, A::Error> {
+            let mut seen = Vec::new();
+            while let Some(number) = numbers.next_element()? {
+                if seen.len() == SEEN_MAX {
+                    return Err(serde::de::Error::invalid_length(SEEN_MAX + 1, &self));
+                }
+                seen.push(number);
+            }
+            Ok(seen)
+        }
+    }
+
+    deserializer.deserialize_seq(Few)
 }
 
 /// What a learner commits to before it sends an update: see `audit`.

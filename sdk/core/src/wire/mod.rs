@@ -36,7 +36,7 @@ pub use ids::{
 pub use messages::Message;
 pub use spec::{
     ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, ApplyPolicy, Architecture, Code, DataSpec,
-    ExchangeSpec, InnerSpec, MergeClass, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,
+    ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,
 };
 pub use tag::{Class, Sender, Tag};
 pub use work::{Search, is_work};

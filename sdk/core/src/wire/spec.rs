@@ -31,6 +31,20 @@ pub struct Model {
     pub tensors: Vec<Tensor>,
     /// What the model is.
     pub architecture: Architecture,
+    /// How tokens are shared among experts; `None` where all of them go through each tensor, and left out then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Mixture>,
+}
+
+/// Experts of a model: of each layer that has some, a token goes through a part of them. A tensor is an expert's by its
+/// name, `….experts.3.…`, and is merged by the tokens that it saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mixture {
+    /// E, the experts of a layer.
+    pub count: u32,
+    /// Experts that each token goes through.
+    pub per_token: u32,
 }
 
 /// What a model computes: for whoever knows the name, and for nobody else.

@@ -127,6 +127,10 @@ impl<T: Trainer> Engine for HostEngine<T> {
         self.trainer.is_exact()
     }
 
+    fn take_seen(&mut self) -> Vec<u64> {
+        self.trainer.take_seen()
+    }
+
     fn state(&self) -> Option<Vec<u8>> {
         let moments = self.trainer.moments().filter(|_| self.trainer.is_exact())?;
         let params = self.trainer.params();

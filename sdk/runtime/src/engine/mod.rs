@@ -102,6 +102,11 @@ pub trait Trainer {
         false
     }
 
+    /// See [`Engine::take_seen`].
+    fn take_seen(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+
     /// What it computes with, for people: "cpu avx512 2 threads".
     fn describe(&self) -> String;
 }
@@ -220,6 +225,12 @@ pub trait Engine {
     /// are none.
     fn salvage(&mut self) -> Option<OptimiserState> {
         None
+    }
+
+    /// How many tokens went through each expert since it was last asked, in the order of the experts in the layout, as
+    /// far as it knows by now; empty where there is nothing to tell, as in a dense model.
+    fn take_seen(&mut self) -> Vec<u64> {
+        Vec::new()
     }
 
     /// Whether all that it does has the same bits on every machine and in browsers, from the moment in which it was

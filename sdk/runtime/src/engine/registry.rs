@@ -85,6 +85,12 @@ macro_rules! engines {
                 }
             }
 
+            fn take_seen(&mut self) -> Vec<u64> {
+                match &mut self.0 {
+                    $(Built::$kind(engine) => engine.take_seen(),)*
+                }
+            }
+
             fn state(&self) -> Option<Vec<u8>> {
                 match &self.0 {
                     $(Built::$kind(engine) => engine.state(),)*

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use archipelago_cli::{MethodArgs, as_written, range, within};
+use archipelago_cli::{ExpertArgs, MethodArgs, as_written, range, within};
 use archipelago_core::data::{BYTE_VOCAB, grammar, pictures};
 use archipelago_core::diloco::QuorumPolicy;
 use archipelago_core::diloco::syncer::SyncerConfig;
@@ -87,6 +87,9 @@ pub struct TrainingArgs {
     )]
     #[serde(serialize_with = "as_written")]
     pub weight_decay: f32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub experts: ExpertArgs,
     #[command(flatten)]
     #[serde(flatten)]
     pub method: MethodArgs,
@@ -182,6 +185,7 @@ impl TrainingArgs {
             range("context", context.into(), holds, "a multiple of 8 from 8 to 1024")?;
             model.context = context;
         }
+        model.experts = self.experts.spec()?;
         within("learners", learners.into(), 1.0..=LEARNERS_MAX)?;
         within("batch", self.batch.into(), 1.0..=f64::from(WINDOWS_MAX / learners))?;
         within("lr", self.lr.into(), 1e-9..=1e3)?;

@@ -41,6 +41,10 @@ impl Trainer for Idler {
         Ok(self.last)
     }
 
+    fn take_seen(&mut self) -> Vec<u64> {
+        self.trainer.take_seen()
+    }
+
     fn takes_given(&self) -> bool {
         self.trainer.takes_given()
     }

@@ -107,6 +107,10 @@ impl Trainer for Newcomer {
         Ok(stats)
     }
 
+    fn take_seen(&mut self) -> Vec<u64> {
+        self.trainer.take_seen()
+    }
+
     fn takes_given(&self) -> bool {
         self.trainer.takes_given()
     }

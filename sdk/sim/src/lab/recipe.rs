@@ -88,6 +88,7 @@ pub fn reference_model() -> ModelSpec {
         rope_theta: 1e4,
         norm_eps: 1e-5,
         untied_head: false,
+        experts: None,
     }
 }
 

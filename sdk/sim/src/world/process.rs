@@ -188,6 +188,7 @@ impl Process {
             Ok(stats) => stats,
             Err(error) => return self.fail(now, &error),
         };
+        let seen = workshop.trainer.take_seen();
         self.steps += 1;
         self.tokens += stats.tokens;
         self.ghosts.iter_mut().for_each(|ghosts| ghosts.step(stats.tokens));
@@ -198,6 +199,9 @@ impl Process {
             busy_us: self.clock.span_us(step_ms),
             earlier_us: 0,
         };
+        if !seen.is_empty() {
+            self.take_now(now, Input::Saw { seen });
+        }
         self.take_now(now, Input::Stepped(step));
     }
 

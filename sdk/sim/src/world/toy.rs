@@ -76,7 +76,7 @@ impl Toy {
         let specs = bytes.iter().map(|bytes| shard_spec(bytes, 2).expect("encoded above"));
         let data = DataSpec { token_bytes: 2, masks: false, shards: specs.collect() };
         let (tensors, architecture) = (Self::layout().tensors().to_vec(), Architecture::default());
-        let model = Model { context, vocab, tensors, architecture };
+        let model = Model { context, vocab, tensors, architecture, experts: None };
         let inner = InnerSpec {
             batch: 4,
             lr_max: 0.05,

@@ -54,6 +54,7 @@ fn merge(round: Round) -> Entry {
         radii: vec![0.123_456_789; 8],
         parts: (1..=UPDATES as u32).map(part).collect(),
         absent: 0.0,
+        experts: Vec::new(),
         checksum: u64::MAX,
         digest: u64::MAX,
         norm: 0.987_654_321,

@@ -157,6 +157,6 @@ impl Learner {
         let body = codec.encode(self.fragments.segments(fragment).unwrap(), &values);
         let checksum = checksum(&body);
         let (run, tokens) = (self.welcome.run, self.step_tokens());
-        Update { run, fragment, serial, base, steps: 1, tokens, body, checksum }
+        Update { run, fragment, serial, base, steps: 1, tokens, body, checksum, seen: Vec::new() }
     }
 }

@@ -158,6 +158,7 @@ fn update(script: &mut Script<'_>, syncer: &Syncer) -> Option<Update> {
         steps: script.long() as u32,
         tokens: script.long(),
         checksum: checksum(&body),
+        seen: Vec::new(),
         body,
     })
 }

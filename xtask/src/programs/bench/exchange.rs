@@ -117,6 +117,7 @@ impl Merge {
         let update = |learner: u32| Weighted {
             learner: LearnerId(learner),
             weight: 1.0 + f64::from(learner),
+            experts: Vec::new(),
             steps: 1,
             body: checked(&segments, &noise(learner, values)),
         };
@@ -150,6 +151,7 @@ impl Merge {
             fragment: FragmentId(0),
             state: std::mem::replace(&mut self.state, empty),
             absent: 0.0,
+            absent_experts: Vec::new(),
             updates: self.updates.clone(),
             segments: self.segments.clone(),
             codec: codec_of(Code::Int4),
@@ -205,6 +207,7 @@ fn segments(values: usize) -> Vec<Segment> {
         start: u32::try_from(start).expect("far below 2³²"),
         len: u32::try_from(SEGMENT_VALUES.min(values - start)).expect("far below 2³²"),
         merge: MergeClass::Radial,
+        expert: None,
     };
     (0..values).step_by(SEGMENT_VALUES).map(segment).collect()
 }

@@ -26,6 +26,7 @@ fn run(shards: Vec<ShardSpec>) -> RunSpec {
             vocab: 1_000,
             tensors: Vec::new(),
             architecture: Architecture::default(),
+            experts: None,
         },
         inner: InnerSpec {
             batch: 2,

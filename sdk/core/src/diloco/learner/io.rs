@@ -27,6 +27,8 @@ pub enum Input {
     Encoded { serial: Serial, fragment: FragmentId, body: Vec<u8>, digest: u64 },
     /// One inner step is done.
     Stepped(Step),
+    /// As many tokens of the steps so far, and of none told before, went through each expert of the layout.
+    Saw { seen: Vec<u64> },
     /// The owner paused or resumed training.
     Paused(bool),
     /// The page became hidden or visible.

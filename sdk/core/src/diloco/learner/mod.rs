@@ -19,9 +19,9 @@ pub use io::{Input, Output, Step};
 use upload::ANY_VERSION;
 pub use upload::HandsIn;
 
-use super::Fragments;
 use super::checksum;
 use super::window::Window;
+use super::{FragmentExpert, Fragments};
 use crate::wire::{
     ApplyPolicy, Bye, CloseCode, Fate, FragmentId, Identity, Invite, LayoutHash, LearnerId, LearnerState,
     Merged, Message, Millis, PROGRESS_MS, RunId, Serial, Share, Version,
@@ -128,6 +128,7 @@ impl Learner {
                 self.on_encoded(now, serial, fragment, body, digest);
             }
             Input::Stepped(step) => self.on_stepped(now, step),
+            Input::Saw { seen } => self.on_saw(&seen),
             Input::Paused(paused) => {
                 self.paused = paused;
                 self.report(now);
@@ -320,6 +321,15 @@ impl Learner {
         // The second step is the first whose time says anything.
         if now >= self.report_at(now) || self.meter.steps == 2 {
             self.report(now);
+        }
+    }
+
+    fn on_saw(&mut self, seen: &[u64]) {
+        let Some(part) = &mut self.part else { return };
+        let Some(fragments) = part.fragments.clone() else { return };
+        for (fragment, track) in (0..).map(FragmentId).zip(&mut part.tracks) {
+            let of = |expert: &FragmentExpert| seen.get(expert.index as usize).copied().unwrap_or(0);
+            track.saw(fragments.experts(fragment).iter().map(of));
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Track {
     /// Steps and tokens since the position that was last merged: what the next update reports.
     steps: u32,
     tokens: u64,
+    /// Of these tokens, those that went through each expert of the fragment; empty where the engine tells nothing.
+    seen: Vec<u64>,
     /// The update that has no fate yet, or whose version is still to come.
     pub(super) sent: Option<Sent>,
     pub(super) fetch: Fetch,
@@ -46,6 +48,7 @@ pub(super) struct Sent {
     pub(super) digest: u64,
     pub(super) steps: u32,
     pub(super) tokens: u64,
+    pub(super) seen: Vec<u64>,
     pub(super) stage: Stage,
 }
 
@@ -73,6 +76,12 @@ impl Track {
         self.tokens = self.tokens.saturating_add(tokens);
     }
 
+    /// Takes in how many tokens of the steps so far went through each expert of the fragment.
+    pub(super) fn saw(&mut self, seen: impl ExactSizeIterator<Item = u64>) {
+        self.seen.resize(seen.len(), 0);
+        self.seen.iter_mut().zip(seen).for_each(|(sum, seen)| *sum = sum.saturating_add(seen));
+    }
+
     pub(super) fn has_progress(&self) -> bool {
         self.steps > 0 && self.tokens > 0
     }
@@ -80,7 +89,8 @@ impl Track {
     /// The progress so far, which is since `base`, is being coded.
     pub(super) fn code(&mut self, serial: Serial, base: Version) {
         let (digest, steps, tokens) = (self.digest, self.steps, self.tokens);
-        self.sent = Some(Sent { serial, base, digest, steps, tokens, stage: Stage::Coding });
+        let seen = self.seen.clone();
+        self.sent = Some(Sent { serial, base, digest, steps, tokens, seen, stage: Stage::Coding });
     }
 
     /// The update with this serial, if it is the one that has no fate yet.
@@ -132,6 +142,7 @@ impl Track {
         let Some(sent) = self.sent.take_if(|sent| is_in(sent)) else { return false };
         self.steps -= sent.steps.min(self.steps);
         self.tokens -= sent.tokens.min(self.tokens);
+        self.seen.iter_mut().zip(sent.seen).for_each(|(seen, sent)| *seen = seen.saturating_sub(sent));
         true
     }
 
@@ -150,10 +161,15 @@ impl Track {
         (self.version, self.digest) = (Some(version), digest);
         match policy {
             ApplyPolicy::Keep { .. } => {}
-            ApplyPolicy::Overwrite => (self.steps, self.tokens) = (0, 0),
+            ApplyPolicy::Overwrite => {
+                (self.steps, self.tokens) = (0, 0);
+                self.seen.fill(0);
+            }
             ApplyPolicy::Blend { alpha } => {
                 self.steps = (f64::from(self.steps) * f64::from(alpha)).ceil() as u32;
-                self.tokens = (self.tokens as f64 * f64::from(alpha)).ceil() as u64;
+                let part = |tokens: u64| (tokens as f64 * f64::from(alpha)).ceil() as u64;
+                self.tokens = part(self.tokens);
+                self.seen.iter_mut().for_each(|seen| *seen = part(*seen));
             }
         }
     }
@@ -209,6 +225,23 @@ mod tests {
         assert!(track.include(Some(Version(2))));
         track.advance(Version(2), 0, KEEP);
         assert!(!track.has_progress() && !track.include(None), "it counts once");
+    }
+
+    /// Goal: what went through an expert is told with the update that holds it, and once.
+    #[test]
+    fn what_experts_saw_is_reported_with_its_steps() {
+        let mut track = Track { version: Some(Version(1)), ..Track::default() };
+        track.step(10);
+        track.saw([4, 0].into_iter());
+        track.code(Serial(7), Version(1));
+        track.step(10);
+        track.saw([1, 5].into_iter());
+        assert_eq!(track.sent(Serial(7)).unwrap().seen, [4, 0]);
+        track.receipt(Serial(7), &Fate::Merged { version: Version(2), weight: 1.0, tokens: 10 });
+        assert!(track.include(Some(Version(2))));
+        assert_eq!(track.seen, [1, 5]);
+        track.advance(Version(2), 0, ApplyPolicy::Overwrite);
+        assert_eq!(track.seen, [0, 0]);
     }
 
     /// Goal: a version of others that comes in between neither counts nor forgets what is still on its way.

@@ -116,9 +116,9 @@ impl Learner {
             return self.fetch_due(now);
         }
         sent.stage = Stage::Out(now);
-        let (base, steps, tokens) = (sent.base, sent.steps, sent.tokens);
+        let (base, steps, tokens, seen) = (sent.base, sent.steps, sent.tokens, sent.seen.clone());
         let checksum = checksum(&body);
-        let update = Update { run: part.run, fragment, serial, base, steps, tokens, body, checksum };
+        let update = Update { run: part.run, fragment, serial, base, steps, tokens, body, checksum, seen };
         self.out.push_back(Output::Send(Message::Update(update)));
     }
 

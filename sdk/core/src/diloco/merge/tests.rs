@@ -15,7 +15,7 @@ fn segments(parts: &[(u32, MergeClass)]) -> Vec<Segment> {
     let mut start = 0;
     let segment = |&(len, merge): &(u32, MergeClass)| {
         start += len;
-        Segment { start: start - len, len, merge }
+        Segment { start: start - len, len, merge, expert: None }
     };
     parts.iter().map(segment).collect()
 }
@@ -27,6 +27,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
     let update = |&(learner, weight, values): &(u32, f64, &[f32])| Weighted {
         learner: LearnerId(learner),
         weight,
+        experts: Vec::new(),
         steps: 1,
         body: codec.check(&segments, codec.encode(&segments, values)).unwrap(),
     };
@@ -35,6 +36,7 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
         fragment: FragmentId(1),
         state: FragmentState { version: Version(7), ..FragmentState::new(zeros) },
         absent: 0.0,
+        absent_experts: Vec::new(),
         updates: updates.iter().map(update).collect(),
         segments,
         codec,
@@ -47,6 +49,34 @@ fn job(code: Code, parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])]) 
 
 fn delta(job: MergeJob) -> Vec<f32> {
     job.run().unwrap().state.theta.iter().map(|theta| 0.0 - theta).collect()
+}
+
+/// The same with one expert, whose segment is the second: what each update and the absent weigh for it.
+fn job_of_expert(updates: &[(u32, f64, &[f32])], weights: &[f64], absent: f64) -> MergeJob {
+    let parts = [(2, MergeClass::Radial), (2, MergeClass::Radial), (2, MergeClass::Mean)];
+    let mut job = job(Code::F32, &parts, updates);
+    job.segments[1].expert = Some(0);
+    job.absent_experts = vec![absent];
+    job.updates.iter_mut().zip(weights).for_each(|(update, &weight)| update.experts = vec![weight]);
+    job
+}
+
+#[test]
+fn an_expert_is_merged_by_weights_of_its_own() {
+    let (a, b) = ([4.0, 0.0, 4.0, 0.0, 4.0, 0.0], [8.0, 0.0, 8.0, 0.0, 8.0, 0.0]);
+    let updates: [(u32, f64, &[f32]); 2] = [(1, 1.0, &a), (2, 3.0, &b)];
+    let of = |weights: &[f64], absent| delta(job_of_expert(&updates, weights, absent));
+    assert_eq!(of(&[3.0, 1.0], 0.0), [7.0, 0.0, 5.0, 0.0, 7.0, 0.0]);
+    assert_eq!(of(&[0.0, 5.0], 0.0), [7.0, 0.0, 8.0, 0.0, 7.0, 0.0], "one that saw nothing counts nothing");
+    assert_eq!(of(&[1.0, 0.0], 3.0), [7.0, 0.0, 1.0, 0.0, 7.0, 0.0], "beside zeros");
+    assert_eq!(of(&[0.0, 0.0], 0.0), [7.0, 0.0, 0.0, 0.0, 7.0, 0.0], "nobody trained it");
+    for bad in [&[f64::NAN, 1.0][..], &[-1.0, 2.0], &[f64::INFINITY, 1.0]] {
+        let failure = job_of_expert(&updates, bad, 0.0).run().unwrap_err();
+        assert!(matches!(failure.error, MergeError::Experts { .. }), "{bad:?}: {}", failure.error);
+    }
+    let mut short = job_of_expert(&updates, &[1.0, 1.0], 0.0);
+    short.absent_experts.clear();
+    assert!(matches!(short.run().unwrap_err().error, MergeError::Experts { .. }));
 }
 
 fn check(parts: &[(u32, MergeClass)], updates: &[(u32, f64, &[f32])], expected: &[f32]) {

@@ -262,6 +262,7 @@ impl World {
         let update = |(i, (replica, theta)): (u32, &mut (Replica, Vec<f32>))| Weighted {
             learner: LearnerId(i),
             weight: 1.0,
+            experts: Vec::new(),
             steps: 1,
             body: codec.check(&segments, replica.encode(fragment, theta).unwrap()).unwrap(),
         };
@@ -275,6 +276,7 @@ impl World {
             fragment,
             state: self.states[slot].take().unwrap(),
             absent: 0.0,
+            absent_experts: Vec::new(),
             updates: updates
                 .into_iter()
                 .zip(included)

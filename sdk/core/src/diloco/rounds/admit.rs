@@ -1,6 +1,7 @@
 //! What an update must stand before it is taken in.
 
-use super::{Rounds, Verified};
+use super::{RoundTerms, Rounds, Verified};
+use crate::diloco::experts::believed;
 use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{Standing, learning_rate};
 use crate::wire::{Fate, InnerSpec, LateReason, LearnerId, Millis, Refusal};
@@ -15,6 +16,8 @@ pub(super) struct Admitted {
     pub(super) steps: u32,
     /// As many of its tokens as they can hold and as were leased, at least 1.
     pub(super) tokens: u64,
+    /// As many of these as can have gone through each expert, `[experts]`.
+    pub(super) seen: Vec<u64>,
 }
 
 impl Rounds {
@@ -57,7 +60,9 @@ impl Rounds {
                 if standing.has_voice {
                     self.usual.note(learner, standing.is_new, body.squares(), steps, rate);
                 }
-                Ok(Admitted { steps, tokens })
+                let RoundTerms { experts, mixture, .. } = &self.terms;
+                let seen = believed(experts, *mixture, &update.seen, update.tokens, tokens);
+                Ok(Admitted { steps, tokens, seen })
             }
         }
     }

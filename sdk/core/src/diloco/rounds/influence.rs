@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::diloco::ExpertWeights;
+
 /// What one of three or more has of a merge at most.
 const HALF: f64 = 0.5;
 
@@ -65,6 +67,27 @@ pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
     let steps = if known.is_empty() { sorted(&|_| true) } else { known };
     let median = steps.get(steps.len() / 2).copied().unwrap_or(u32::MAX);
     loads.iter().map(|load| if load.is_new { load.steps.min(median) } else { load.steps }).collect()
+}
+
+/// What updates weigh in the merge of one expert, `tokens` of which went through it for each of `loads`.
+///
+/// They weigh as they would if nobody had trained on more than those, under the same bounds: who saw none counts as one
+/// that saw next to nothing and sent zeros, so that nobody has more of an expert for being alone with it than it could
+/// have of anything else.
+pub(super) fn of_expert(
+    influence: &Influence,
+    loads: &[Load],
+    tokens: impl Iterator<Item = u64> + Clone,
+    sync_every: u32,
+    is_known_there: bool,
+) -> ExpertWeights {
+    let seen = loads.iter().zip(tokens.clone());
+    let seen: Vec<Load> = seen.map(|(load, tokens)| Load { tokens: tokens.max(1), ..*load }).collect();
+    let Weights { updates: mut weights, mut absent } = influence.weights(&seen, sync_every, is_known_there);
+    for (weight, _) in weights.iter_mut().zip(tokens).filter(|(_, tokens)| *tokens == 0) {
+        absent += std::mem::take(weight);
+    }
+    ExpertWeights { weights, absent }
 }
 
 /// What all weigh in a merge.
@@ -236,6 +259,56 @@ mod tests {
         let free = guarded.weights(&[new(10), new(30)], 10, false);
         assert_eq!(free, Weights { updates: vec![640.0, 1_920.0], absent: 0.0 }, "nobody else is there");
     }
+
+    /// Of an expert each has what the formula gives for the tokens that it saw, and who saw none nothing.
+    #[test]
+    fn an_expert_is_merged_by_the_tokens_that_it_saw() {
+        let of = |influence: &Influence, loads: &[Load], tokens: &[u64]| {
+            let ExpertWeights { weights, absent } =
+                of_expert(influence, loads, tokens.iter().copied(), 10, true);
+            let total = absent + weights.iter().sum::<f64>();
+            weights.into_iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect::<Vec<f64>>()
+        };
+        assert_eq!(of(&FREE, &steps(&[10, 10]), &[30, 10]), [0.9, 0.1], "squares over steps");
+        assert_eq!(of(&FREE, &steps(&[10, 30]), &[30, 30]), [0.75, 0.25]);
+        assert_eq!(of(&FREE, &steps(&[10, 10, 10]), &[4_000, 0, 4_000]), [0.5, 0.0, 0.5]);
+        assert_eq!(of(&Influence::default(), &steps(&[10, 10]), &[80, 0]), [0.9998, 0.0]);
+        // Alone with an expert among four, it has of it what it could have of anything.
+        assert_eq!(of(&Influence::default(), &steps(&[10; 4]), &[80, 0, 0, 0]), [0.5, 0.0, 0.0, 0.0]);
+        assert_eq!(of(&Influence::default(), &steps(&[10; 8]), &[80, 0, 0, 0, 0, 0, 0, 0])[0], 0.25);
+        assert_eq!(of(&FREE, &steps(&[10, 10]), &[0, 0]), [0.0, 0.0], "nobody trained it");
+    }
+
+    proptest::proptest! {
+        /// Whatever tokens are claimed for an expert, no share of it is above the caps of all merges: of one learner,
+        /// and of all newcomers beside somebody known.
+        #[test]
+        fn no_claim_takes_more_of_an_expert_than_the_caps_allow(
+            claims in proptest::collection::vec((0_u64..1_000_000, 1_u32..100, proptest::bool::ANY), 3..12),
+        ) {
+            let load = |&(tokens, steps, is_new): &(u64, u32, bool)|
+                Load { steps, tokens, age: 0, is_new, is_doubted: false };
+            let loads: Vec<Load> = claims.iter().map(load).collect();
+            let influence = Influence::default();
+            let found = of_expert(&influence, &loads, claims.iter().map(|claim| claim.0), 10, true);
+            let total = found.absent + found.weights.iter().sum::<f64>();
+            let share = |is_new: bool, of: &dyn Fn(f64, f64) -> f64| {
+                let both = found.weights.iter().zip(&loads);
+                both.filter(|(_, load)| load.is_new == is_new).map(|(w, _)| w / total).fold(0.0, of)
+            };
+            let known = loads.iter().filter(|load| !load.is_new).count();
+            if known > 2 {
+                let most = HALF.min(influence.share_ratio_max / known as f64);
+                proptest::prop_assert!(share(false, &f64::max) <= most + 1e-9, "{found:?}");
+            }
+            let new = share(true, &|a, b| a + b);
+            proptest::prop_assert!(new <= influence.newcomers_share_max + 1e-9, "{found:?}");
+            for (weight, claim) in found.weights.iter().zip(&claims) {
+                proptest::prop_assert_eq!(*weight == 0.0, claim.0 == 0);
+            }
+        }
+    }
+
     /// However many they are; and those who are new and not suspected have what they would have without them.
     #[test]
     fn suspects_have_next_to_nothing() {

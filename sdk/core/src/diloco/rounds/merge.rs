@@ -1,9 +1,10 @@
 //! From what a round collected to a new version.
 
-use super::influence::{Load, Weights, reaching};
-use super::{Phase, Rounds, Taken};
+use super::influence::{Load, Weights, of_expert, reaching};
+use super::{Phase, RoundTerms, Rounds, Taken};
 use crate::diloco::{
-    FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled, Weighted,
+    ExpertWeights, FragmentState, MergeEntry, MergeFailure, MergeJob, MergeOutcome, OuterSpec, Part, Settled,
+    Weighted,
 };
 use crate::wire::{Fate, LateReason, LearnerId, Millis, Round, Serial, Version};
 
@@ -18,6 +19,8 @@ pub(super) struct Merging {
     /// As [`crate::diloco::MergeJob`] has them.
     radii: Vec<f64>,
     absent: f64,
+    /// The weights for each expert.
+    experts: Vec<ExpertWeights>,
     shares: Vec<MergeShare>,
     launched: Millis,
     began: Millis,
@@ -84,24 +87,29 @@ impl Rounds {
         let loads: Vec<Load> = open.taken.values().map(|taken| self.load(taken)).collect();
         let Weights { updates: weights, absent } =
             self.terms.influence.weights(&loads, self.terms.sync_every, known);
+        let experts = self.expert_weights(open.taken.values(), &loads, known);
         let total = absent + weights.iter().sum::<f64>();
         let mut updates = Vec::with_capacity(open.taken.len());
         let mut shares = Vec::with_capacity(open.taken.len());
-        for (((learner, taken), weight), reach) in open.taken.into_iter().zip(weights).zip(reaching(&loads)) {
+        let each = open.taken.into_iter().zip(weights).zip(reaching(&loads)).enumerate();
+        for (at, (((learner, taken), weight), reach)) in each {
             let Taken { serial, base, steps, tokens, until, came, body, checksum, .. } = taken;
             let after_ms = self.came.get(&learner).map(|before| came.since(*before));
             let reach_steps = (reach != steps).then_some(reach);
             let part = Part { learner, serial, base, steps, tokens, weight, checksum, after_ms, reach_steps };
             shares.push(MergeShare { part, weight: (weight / total) as f32, until, came });
-            updates.push(Weighted { learner, weight, steps: reach, body });
+            let experts = experts.iter().map(|of| of.weights[at]).collect();
+            updates.push(Weighted { learner, weight, experts, steps: reach, body });
         }
         let radii = self.usual.radii(self.terms.norm_ratio_max);
         let (round, launched) = (open.round, open.launched);
+        let absent_experts = experts.iter().map(|of| of.absent).collect();
         self.phase = Phase::Merging(Merging {
             round,
             outer,
             radii: radii.clone(),
             absent,
+            experts,
             shares,
             launched,
             began: now,
@@ -111,6 +119,7 @@ impl Rounds {
             fragment: self.terms.fragment,
             state,
             absent,
+            absent_experts,
             updates,
             segments: self.terms.segments.clone(),
             codec: self.terms.codec,
@@ -127,7 +136,7 @@ impl Rounds {
         let (base, version) = (self.version, state.version);
         let merging = self.take_back(round, state)?;
         self.note_version(version);
-        let Merging { outer, radii, absent, shares, launched, began, .. } = merging;
+        let Merging { outer, radii, absent, experts, shares, launched, began, .. } = merging;
         let (fragment, rule) = (self.terms.fragment, self.terms.merge);
         let parts = shares.iter().map(|share| share.part).collect();
         let paced = |MergeShare { part, came, .. }: &MergeShare| {
@@ -154,6 +163,7 @@ impl Rounds {
             radii,
             parts,
             absent,
+            experts,
             checksum,
             digest,
             norm,
@@ -203,6 +213,18 @@ impl Rounds {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
         let &Taken { steps, tokens, is_new, is_doubted, .. } = taken;
         Load { steps, tokens, age: newer as u32, is_new, is_doubted }
+    }
+
+    /// What updates weigh for each expert of the fragment.
+    fn expert_weights<'a>(
+        &self,
+        taken: impl Iterator<Item = &'a Taken> + Clone,
+        loads: &[Load],
+        known: bool,
+    ) -> Vec<ExpertWeights> {
+        let RoundTerms { experts, influence, sync_every, .. } = &self.terms;
+        let of = |at| taken.clone().map(move |taken| taken.seen[at]);
+        (0..experts.len()).map(|at| of_expert(influence, loads, of(at), *sync_every, known)).collect()
     }
 
     fn take_back(&mut self, round: Round, state: FragmentState) -> Option<Merging> {

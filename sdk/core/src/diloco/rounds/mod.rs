@@ -25,10 +25,10 @@ pub use verdict::{Answered, Quorum, Verdict};
 pub use verify::{Verified, Verifier};
 
 use super::{
-    CheckedBody, Codec, Decision, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView, Segment,
-    Standing, Timing,
+    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView,
+    Segment, Standing, Timing,
 };
-use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Round, Serial, Version};
+use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
 use admit::Admitted;
 use merge::Merging;
 use remake::Remaking;
@@ -41,6 +41,10 @@ pub struct RoundTerms {
     pub fragment: FragmentId,
     /// Its pieces of tensors.
     pub segments: Vec<Segment>,
+    /// The experts that they are of.
+    pub experts: Vec<FragmentExpert>,
+    /// What the experts of the model are, if it has any.
+    pub mixture: Option<Mixture>,
     /// How bodies are coded.
     pub codec: Codec,
     /// The inner optimiser of the run, which bounds how far an update can reach.
@@ -122,6 +126,8 @@ struct Taken {
     steps: u32,
     /// As far as they count.
     tokens: u64,
+    /// Those that went through each expert, `[experts]`, as far as that is believed.
+    seen: Vec<u64>,
     /// Its sender has yet to prove itself.
     is_new: bool,
     /// It is suspected of not training.
@@ -259,24 +265,14 @@ impl Rounds {
             open.answered.insert(learner);
             &mut open.taken
         });
-        let Admitted { steps, tokens } = admitted?;
+        let Admitted { steps, tokens, seen } = admitted?;
         let Verified { serial, base, body, checksum, .. } = update;
         let body = body.map_err(Fate::Refused)?;
-        let until = asked.unwrap_or(now);
+        let (until, came) = (asked.unwrap_or(now), now);
+        let &Standing { is_new, is_doubted, .. } = standing;
         taken.insert(
             learner,
-            Taken {
-                serial,
-                base,
-                steps,
-                tokens,
-                is_new: standing.is_new,
-                is_doubted: standing.is_doubted,
-                until,
-                came: now,
-                body,
-                checksum,
-            },
+            Taken { serial, base, steps, tokens, seen, is_new, is_doubted, until, came, body, checksum },
         );
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }

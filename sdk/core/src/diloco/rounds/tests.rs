@@ -1,5 +1,7 @@
 //! The rounds of one fragment without a syncer around them.
 
+mod experts;
+
 use std::collections::BTreeSet;
 
 use super::*;
@@ -33,6 +35,8 @@ fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
     let terms = RoundTerms {
         fragment: P,
         segments: fragments.segments(P).unwrap().to_vec(),
+        experts: fragments.experts(P).to_vec(),
+        mixture: spec.model.experts,
         codec,
         inner: spec.inner,
         sync_every: spec.exchange.sync_every,
@@ -52,7 +56,17 @@ fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Veri
     let values = vec![value; rounds.terms.segments.iter().map(|segment| segment.len as usize).sum()];
     let body = rounds.terms.codec.encode(&rounds.terms.segments, &values);
     let (serial, base, checksum) = (Serial(serial), rounds.version(), checksum(&body));
-    verifier.verify(Update { run: RUN, fragment: P, serial, base, steps: 10, tokens: 80, body, checksum })
+    verifier.verify(Update {
+        run: RUN,
+        fragment: P,
+        serial,
+        base,
+        steps: 10,
+        tokens: 80,
+        body,
+        checksum,
+        seen: Vec::new(),
+    })
 }
 
 fn launch(round: u64, invited: &[LearnerId]) -> Launch {

@@ -121,7 +121,7 @@ mod tests {
     const RATIO: f64 = 3.0;
 
     fn usual(lens: &[u32]) -> Usual {
-        let segment = |&len: &u32| Segment { start: 0, len, merge: MergeClass::Radial };
+        let segment = |&len: &u32| Segment { start: 0, len, merge: MergeClass::Radial, expert: None };
         Usual::new(&lens.iter().map(segment).collect::<Vec<_>>())
     }
 

@@ -31,6 +31,8 @@ pub struct Verified {
     pub steps: u32,
     /// Tokens that its sender says it trained on since then.
     pub tokens: u64,
+    /// Those of them that went through each expert of the fragment, as its sender says; or nothing.
+    pub(super) seen: Vec<u64>,
 }
 
 impl Verified {
@@ -53,12 +55,13 @@ impl Verifier {
         self.codec
     }
 
-    /// Checks length, checksum and codes of the body; what is found comes to effect when the update is taken in.
+    /// Checks length, checksum and codes of the body, and the number of experts; what is found comes to effect when the
+    /// update is taken in.
     #[must_use]
     pub fn verify(&self, update: Update) -> Verified {
-        let Update { run, fragment, serial, base, steps, tokens, body, checksum } = update;
+        let Update { run, fragment, serial, base, steps, tokens, body, checksum, seen } = update;
         Verified {
-            body: self.look_into(fragment, body, checksum),
+            body: self.look_into(fragment, body, checksum, seen.len()),
             checksum,
             run,
             fragment,
@@ -66,12 +69,20 @@ impl Verifier {
             base,
             steps,
             tokens,
+            seen,
         }
     }
 
-    fn look_into(&self, fragment: FragmentId, body: Vec<u8>, sum: u64) -> Result<CheckedBody, Refusal> {
+    fn look_into(
+        &self,
+        fragment: FragmentId,
+        body: Vec<u8>,
+        sum: u64,
+        seen: usize,
+    ) -> Result<CheckedBody, Refusal> {
         let segments = self.fragments.segments(fragment).ok_or(Refusal::Shape)?;
-        if body.len() != self.codec.body_bytes(segments) {
+        let of_experts = [0, self.fragments.experts(fragment).len()];
+        if body.len() != self.codec.body_bytes(segments) || !of_experts.contains(&seen) {
             return Err(Refusal::Shape);
         }
         if checksum(&body) != sum {

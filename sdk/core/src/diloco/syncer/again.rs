@@ -78,7 +78,7 @@ pub(super) fn again(
     at_base(fragment, base, state)?;
     let len = codec.body_bytes(segments);
     let mut updates = Vec::with_capacity(merge.parts.len());
-    for part in &merge.parts {
+    for (at, part) in merge.parts.iter().enumerate() {
         let learner = part.learner;
         let bytes = body(len).map_err(|why| RecoveryError::Missing(learner, why))?;
         if without.contains(&learner) {
@@ -90,7 +90,10 @@ pub(super) fn again(
         }
         let body = codec.check(segments, bytes).map_err(|error| RecoveryError::Body(learner, error))?;
         let steps = part.reach_steps.unwrap_or(part.steps);
-        updates.push(Weighted { learner, weight: part.weight, steps, body });
+        // What a tape lacks is no weight, and says so.
+        let experts =
+            merge.experts.iter().map(|of| of.weights.get(at).copied().unwrap_or(f64::NAN)).collect();
+        updates.push(Weighted { learner, weight: part.weight, experts, steps, body });
     }
     if updates.is_empty() && !merge.parts.is_empty() {
         state.version = version;
@@ -104,6 +107,7 @@ pub(super) fn again(
         fragment,
         state: before,
         absent,
+        absent_experts: merge.experts.iter().map(|of| of.absent).collect(),
         updates,
         segments,
         codec: *codec,

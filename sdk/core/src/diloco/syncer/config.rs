@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diloco::{
     BookTerms, Codec, DownlinkPolicy, DownlinkTerms, Fragments, Influence, LeaseError, MergeRule, OuterSpec,
-    Patience, QuantError, QuorumPolicy, RoundTerms, ScheduleTerms, Segment,
+    Patience, QuantError, QuorumPolicy, RoundTerms, ScheduleTerms,
 };
 use crate::wire::{FragmentId, RunSpec};
 
@@ -88,12 +88,14 @@ impl SyncerConfig {
         &self,
         spec: &RunSpec,
         fragment: FragmentId,
-        segments: Vec<Segment>,
+        fragments: &Fragments,
         codec: Codec,
     ) -> RoundTerms {
         RoundTerms {
             fragment,
-            segments,
+            segments: fragments.segments(fragment).unwrap_or_default().to_vec(),
+            experts: fragments.experts(fragment).to_vec(),
+            mixture: spec.model.experts,
             codec,
             inner: spec.inner,
             sync_every: spec.exchange.sync_every,

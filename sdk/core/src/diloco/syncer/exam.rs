@@ -145,7 +145,7 @@ mod tests {
         let apply = ApplyPolicy::Overwrite;
         let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 16, code: Code::F32, apply };
         let codec = Codec::new(&exchange).unwrap();
-        let segment = |start| Segment { start, len: 2, merge: MergeClass::Radial };
+        let segment = |start| Segment { start, len: 2, merge: MergeClass::Radial, expert: None };
         let segments = vec![segment(0), segment(2)];
         let body = codec.check(&segments, codec.encode(&segments, values)).unwrap();
         MergeJob {
@@ -153,7 +153,8 @@ mod tests {
             fragment: FragmentId(0),
             state: FragmentState::new(vec![0.0; 4]),
             absent: 0.0,
-            updates: vec![Weighted { learner: LearnerId(1), weight: 1.0, steps, body }],
+            absent_experts: Vec::new(),
+            updates: vec![Weighted { learner: LearnerId(1), weight: 1.0, experts: Vec::new(), steps, body }],
             segments,
             codec,
             rule: MergeRule::Radial,

@@ -130,8 +130,7 @@ impl Syncer {
         let codec = Codec::new(&spec.exchange)?;
         let versions = states.iter().map(|state| state.version).collect();
         let rounds = fragments.ids().zip(states).map(|(fragment, state)| {
-            let segments = fragments.segments(fragment).unwrap_or_default().to_vec();
-            Rounds::new(config.round_terms(&spec, fragment, segments, codec), state)
+            Rounds::new(config.round_terms(&spec, fragment, &fragments, codec), state)
         });
         Ok(Self {
             run,

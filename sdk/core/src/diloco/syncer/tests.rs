@@ -104,9 +104,9 @@ impl Bench {
             let values = vec![value; self.syncer.fragments().len(fragment)];
             let segments = self.syncer.fragments().segments(fragment).unwrap();
             let body = self.codec.encode(segments, &values);
-            let checksum = checksum(&body);
-            let serial = Serial(self.serial);
-            let update = Update { run: RUN, fragment, serial, base, steps, tokens, body, checksum };
+            let (checksum, serial) = (checksum(&body), Serial(self.serial));
+            let update =
+                Update { run: RUN, fragment, serial, base, steps, tokens, body, checksum, seen: Vec::new() };
             self.say(conn, Message::Update(update));
         }
     }

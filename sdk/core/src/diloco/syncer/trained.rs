@@ -210,6 +210,7 @@ mod tests {
             radii: Vec::new(),
             parts: vec![part],
             absent: 0.0,
+            experts: Vec::new(),
             checksum: 0,
             digest: 0,
             norm: 0.0,

@@ -1,15 +1,18 @@
 //! The whole model, forwards and backwards, in `f64` and one window at a time: the oracle of the engines.
 
+mod feed;
 pub mod ops;
 
 use std::ops::Range;
 
 use super::{Dims, LayerSlots, ModelError, ModelSpec, Slots, check_len, check_vocab, layout, windows};
 use crate::token;
+use feed::Feed;
 use ops::Heads;
 
 /// Mean loss in nats over the learnt ones of `tokens`, `[B, T + 1]`, and its gradient into `grad`, `[len]`; both are 0
-/// if none is learnt. [`crate::token`] says which are.
+/// if none is learnt. [`crate::token`] says which are. With experts the gradient is that of the loss and the
+/// load-balancing loss together; what is returned is the loss alone, as it is of text that is held out.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;
@@ -27,7 +30,7 @@ pub fn reference_loss_and_grad(
     check_len(grad.len(), &model.slots)?;
     windows(tokens, &model.dims)?;
     let params: Vec<f64> = params.iter().map(|&p| f64::from(p)).collect();
-    let (loss, exact) = model.loss_and_grad(&params, tokens);
+    let (loss, _, exact) = model.loss_and_grad(&params, tokens);
     for (grad, exact) in grad.iter_mut().zip(exact) {
         *grad = exact as f32;
     }
@@ -52,6 +55,30 @@ pub fn reference_logits(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Res
     Ok(model.forward(&params, tokens).logits.into_iter().map(|x| x as f32).collect())
 }
 
+/// Of the inputs in `tokens`, `[B, T + 1]`, how many went through each expert of each layer, `[layers, E]`; empty in a
+/// dense model.
+///
+/// # Errors
+/// Those of [`reference_loss_and_grad`].
+pub fn reference_seen(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Result<Vec<u64>, ModelError> {
+    layout(spec)?;
+    let model = Model::new(spec);
+    check_len(params.len(), &model.slots)?;
+    windows(tokens, &model.dims)?;
+    let params: Vec<f64> = params.iter().map(|&p| f64::from(p)).collect();
+    let mut seen = vec![0; model.dims.layers * model.dims.experts];
+    for window in tokens.chunks(model.dims.context + 1) {
+        let inputs: Vec<u32> = window[..model.dims.context].iter().map(|&token| token::id(token)).collect();
+        let layers = model.forward(&params, &inputs).layers;
+        let of_window = layers.iter().flat_map(|layer| match &layer.feed {
+            Feed::Dense(_) => Vec::new(),
+            Feed::Experts(mixture) => mixture.seen(model.dims.experts),
+        });
+        seen.iter_mut().zip(of_window).for_each(|(seen, more)| *seen += more);
+    }
+    Ok(seen)
+}
+
 struct Model {
     dims: Dims,
     slots: Slots,
@@ -67,9 +94,7 @@ struct Layer {
     attended: Vec<f64>,
     middle: Vec<f64>,
     normed2: Vec<f64>,
-    gate: Vec<f64>,
-    up: Vec<f64>,
-    gated: Vec<f64>,
+    feed: Feed,
 }
 
 struct Activations {
@@ -96,17 +121,12 @@ impl Model {
         [start..start + q, start + q..start + q + kv, start + q + kv..slots.qkv.end]
     }
 
-    /// Gate and up, as ranges of the flat vector.
-    fn split_gate_up(&self, slots: &LayerSlots) -> [Range<usize>; 2] {
-        let middle = slots.gate_up.start + self.dims.ff * self.dims.width;
-        [slots.gate_up.start..middle, middle..slots.gate_up.end]
-    }
-
-    fn loss_and_grad(&self, params: &[f64], tokens: &[u32]) -> (f64, Vec<f64>) {
+    /// The loss, what the load-balancing loss counts beside it, and the gradient of both together.
+    fn loss_and_grad(&self, params: &[f64], tokens: &[u32]) -> (f64, f64, Vec<f64>) {
         let window = self.dims.context + 1;
         // Where nothing is learnt, nothing is shared out.
         let share = 1.0 / token::learnt(tokens, self.dims.context).max(1) as f64;
-        let (mut loss, mut grad) = (0.0, vec![0.0; params.len()]);
+        let (mut loss, mut balance, mut grad) = (0.0, 0.0, vec![0.0; params.len()]);
         for window in tokens.chunks(window) {
             let targets = &window[1..];
             let inputs: Vec<u32> =
@@ -115,9 +135,12 @@ impl Model {
             let (sum, mut dlogits) = ops::cross_entropy(&saved.logits, targets, self.dims.vocab);
             loss += sum * share;
             dlogits.iter_mut().for_each(|d| *d *= share);
-            self.backward(params, &inputs, &saved, &dlogits, &mut grad);
+            let learnt = token::learnt(window, self.dims.context) as f64 * share;
+            let aux = f64::from(self.dims.aux_loss) * learnt / self.dims.layers as f64;
+            balance += aux * saved.layers.iter().map(|layer| self.balance(&layer.feed)).sum::<f64>();
+            self.backward(params, &inputs, &saved, &dlogits, aux, &mut grad);
         }
-        (loss, grad)
+        (loss, balance, grad)
     }
 
     fn forward(&self, params: &[f64], inputs: &[u32]) -> Activations {
@@ -146,19 +169,19 @@ impl Model {
         let attended = ops::attention(&q, &k, &v, self.heads());
         let middle = sum(&x, &ops::linear(&attended, &params[slots.out.clone()], c));
         let normed2 = ops::norm(&middle, &params[slots.norm2.clone()], eps);
-        let [gate, up] = self.split_gate_up(slots).map(|weights| ops::linear(&normed2, &params[weights], c));
-        let gated = ops::swiglu(&gate, &up);
-        let next = sum(&middle, &ops::linear(&gated, &params[slots.down.clone()], self.dims.ff));
-        (Layer { x, normed1, q, k, v, attended, middle, normed2, gate, up, gated }, next)
+        let (feed, y) = self.feed(params, slots, &normed2);
+        let next = sum(&middle, &y);
+        (Layer { x, normed1, q, k, v, attended, middle, normed2, feed }, next)
     }
 
-    /// Adds to `grad`, `[len]`.
+    /// Adds to `grad`, `[len]`. `aux` is what the load-balancing loss of a layer counts.
     fn backward(
         &self,
         params: &[f64],
         inputs: &[u32],
         saved: &Activations,
         dlogits: &[f64],
+        aux: f64,
         grad: &mut [f64],
     ) {
         let (c, eps) = (self.dims.width, f64::from(self.dims.eps));
@@ -166,7 +189,7 @@ impl Model {
         let dnormed = ops::linear_backward(dlogits, &saved.normed, &params[head.clone()], &mut grad[head], c);
         let mut dx = ops::norm_backward(&dnormed, &saved.x, &params[norm.clone()], &mut grad[norm], eps);
         for (slots, layer) in self.slots.layers.iter().zip(&saved.layers).rev() {
-            dx = self.layer_backward(params, slots, layer, &dx, grad);
+            dx = self.layer_backward(params, slots, layer, &dx, aux, grad);
         }
         ops::embed_backward(&dx, inputs, &mut grad[self.slots.embed.clone()], c);
     }
@@ -177,17 +200,12 @@ impl Model {
         slots: &LayerSlots,
         layer: &Layer,
         dy: &[f64],
+        aux: f64,
         grad: &mut [f64],
     ) -> Vec<f64> {
         let (c, d, eps) = (self.dims.width, self.dims.head, f64::from(self.dims.eps));
         let theta = f64::from(self.dims.rope_theta);
-        let mut back = |dy: &[f64], x: &[f64], weights: Range<usize>, ins| {
-            ops::linear_backward(dy, x, &params[weights.clone()], &mut grad[weights], ins)
-        };
-        let dgated = back(dy, &layer.gated, slots.down.clone(), self.dims.ff);
-        let (dgate, dup) = ops::swiglu_backward(&dgated, &layer.gate, &layer.up);
-        let [gate, up] = self.split_gate_up(slots);
-        let dnormed = sum(&back(&dgate, &layer.normed2, gate, c), &back(&dup, &layer.normed2, up, c));
+        let dnormed = self.feed_back(params, slots, &layer.normed2, &layer.feed, dy, aux, grad);
         let norm = slots.norm2.clone();
         let dmiddle =
             ops::norm_backward(&dnormed, &layer.middle, &params[norm.clone()], &mut grad[norm], eps);
@@ -217,7 +235,7 @@ fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::init;
+    use crate::model::{ExpertSpec, init};
 
     fn spec() -> ModelSpec {
         ModelSpec {
@@ -231,6 +249,7 @@ mod tests {
             rope_theta: 100.0,
             norm_eps: 1e-5,
             untied_head: false,
+            experts: None,
         }
     }
 
@@ -245,6 +264,46 @@ mod tests {
             differentiates(&ModelSpec { untied_head, ..spec() }, &tokens());
             differentiates(&ModelSpec { untied_head, ..spec() }, &partly_given());
         }
+    }
+
+    /// Router, experts and load-balancing loss too: of many experts and of two, through one, some and all.
+    #[test]
+    fn a_mixture_of_experts_differentiates() {
+        for (count, per_token, aux_loss) in [(4, 2, 0.3), (5, 1, 0.0), (2, 2, 0.1)] {
+            let mixture = ModelSpec { experts: Some(ExpertSpec { count, per_token, aux_loss }), ..spec() };
+            differentiates(&mixture, &tokens());
+            differentiates(&mixture, &partly_given());
+        }
+    }
+
+    /// Where each expert is as likely as any other, a balanced mixture loses as much as there are experts to a token,
+    /// and one that gives all to a few more.
+    #[test]
+    fn a_lopsided_router_loses_more() {
+        let experts = Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 1.0 });
+        let model = Model::new(&ModelSpec { experts, ..spec() });
+        let balance = |push: f32| {
+            let mut params = init(&ModelSpec { experts, ..spec() }, 3).unwrap();
+            for slots in &model.slots.layers {
+                // The second norm's weight decides how far apart the router's logits are.
+                params[slots.norm2.clone()].fill(push);
+            }
+            let params: Vec<f64> = params.into_iter().map(f64::from).collect();
+            model.loss_and_grad(&params, &tokens()).1
+        };
+        assert!((balance(0.0) - 2.0).abs() < 1e-9, "{}", balance(0.0));
+        assert!(balance(100.0) > 2.2, "{}", balance(100.0));
+    }
+
+    #[test]
+    fn every_token_is_seen_by_as_many_experts_as_it_has() {
+        let experts = Some(ExpertSpec { count: 4, per_token: 3, aux_loss: 0.0 });
+        let mixture = ModelSpec { experts, ..spec() };
+        let seen = reference_seen(&mixture, &init(&mixture, 3).unwrap(), &partly_given()).unwrap();
+        assert_eq!(seen.len(), 2 * 4);
+        assert!(seen.chunks(4).all(|layer| layer.iter().sum::<u64>() == 3 * 10), "{seen:?}");
+        assert!(seen.iter().all(|&seen| seen <= 10), "{seen:?}");
+        assert_eq!(reference_seen(&spec(), &init(&spec(), 3).unwrap(), &tokens()).unwrap(), [0; 0]);
     }
 
     /// One target of the first window is given, and all of the second but one.
@@ -284,13 +343,14 @@ mod tests {
         // Ten times the usual spread of matrices, so that no path through the model is negligible.
         let spread = |p: f32| if p == 1.0 { 1.0 } else { f64::from(p) * 10.0 };
         let params: Vec<f64> = init(spec, 3).unwrap().into_iter().map(spread).collect();
-        let (_, grad) = model.loss_and_grad(&params, tokens);
+        let (.., grad) = model.loss_and_grad(&params, tokens);
         let step = 1e-5;
         for i in 0..params.len() {
             let at = |offset| {
                 let mut params = params.clone();
                 params[i] += offset;
-                model.loss_and_grad(&params, tokens).0
+                let (loss, balance, _) = model.loss_and_grad(&params, tokens);
+                loss + balance
             };
             let expected = (at(step) - at(-step)) / (2.0 * step);
             assert!((grad[i] - expected).abs() < 1e-8, "{i}: {} instead of {expected}", grad[i]);

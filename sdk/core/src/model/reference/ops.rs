@@ -181,6 +181,48 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
+/// The router of a mixture of experts: from logits `[T, E]` to their softmax, and to what each expert counts for each
+/// token, both `[T, E]`: of the `active` likeliest, of two equal ones the first, each as much as it has of the sum of
+/// theirs, and 0 of all others.
+pub fn route(logits: &[f64], experts: usize, active: usize) -> (Vec<f64>, Vec<f64>) {
+    let (mut probs, mut weights) = (Vec::with_capacity(logits.len()), vec![0.0; logits.len()]);
+    for (logits, weights) in logits.chunks(experts).zip(weights.chunks_mut(experts)) {
+        let p = softmax(logits.to_vec());
+        let mut order: Vec<usize> = (0..experts).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let total: f64 = order[..active].iter().map(|&expert| p[expert]).sum();
+        order[..active].iter().for_each(|&expert| weights[expert] = p[expert] / total);
+        probs.extend(p);
+    }
+    (probs, weights)
+}
+
+/// How many of T tokens went through each expert, by their weights `[T, E]`: `[E]`.
+pub fn seen(weights: &[f64], experts: usize) -> Vec<u64> {
+    let of =
+        |expert: usize| weights.iter().skip(expert).step_by(experts).filter(|&&weight| weight > 0.0).count();
+    (0..experts).map(|expert| of(expert) as u64).collect()
+}
+
+/// The gradient of the load-balancing loss of a window in each probability of an expert, the same for all its tokens:
+/// `E n_e / T²`, `[E]`, with n of the T tokens in it.
+pub fn balance_slopes(weights: &[f64], experts: usize) -> Vec<f64> {
+    let tokens = (weights.len() / experts) as f64;
+    seen(weights, experts).into_iter().map(|seen| experts as f64 * seen as f64 / tokens / tokens).collect()
+}
+
+/// Returns dlogits, `[T, E]`, from what [`route`] gave, the gradient of its weights and the slopes of its
+/// probabilities, `[E]`: `p_e (s_e − Σ p s)`, and of those chosen `w_e (dw_e − Σ w dw)` beside it.
+pub fn route_backward(dweights: &[f64], probs: &[f64], weights: &[f64], slopes: &[f64]) -> Vec<f64> {
+    let experts = slopes.len();
+    let rows = dweights.chunks(experts).zip(probs.chunks(experts)).zip(weights.chunks(experts));
+    rows.flat_map(|((dweights, probs), weights)| {
+        let (slope, dweight) = (dot(probs, slopes), dot(weights, dweights));
+        (0..experts).map(move |e| probs[e] * (slopes[e] - slope) + weights[e] * (dweights[e] - dweight))
+    })
+    .collect()
+}
+
 /// Sum of `−ln softmax(logits_t)[target_t]` over the rows of logits `[T, V]`, and its gradient, `[T, V]`. Rows whose
 /// target is given and not learnt add nothing to either.
 pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec<f64>) {
@@ -199,7 +241,8 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize) -> (f64, Vec
     (loss, dlogits)
 }
 
-fn softmax(mut row: Vec<f64>) -> Vec<f64> {
+/// Exponentials of `row`, divided by their sum.
+pub(super) fn softmax(mut row: Vec<f64>) -> Vec<f64> {
     let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|x| *x = (*x - max).exp());
     let sum: f64 = row.iter().sum();
@@ -207,7 +250,8 @@ fn softmax(mut row: Vec<f64>) -> Vec<f64> {
     row
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+/// Sum of the products.
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -290,6 +334,25 @@ mod tests {
         let (dgate, dup) = swiglu_backward(&dy, &gate, &up);
         check("dgate", &gate, &dgate, &dy, |gate| swiglu(gate, &up));
         check("dup", &up, &dup, &dy, |up| swiglu(&gate, up));
+    }
+
+    #[test]
+    fn routing_differentiates() {
+        let (logits, dy) = (noise(1, 5 * 4), noise(2, 5 * 4));
+        let (probs, weights) = route(&logits, 4, 2);
+        let none = [0.0; 4];
+        let dlogits = route_backward(&dy, &probs, &weights, &none);
+        check("dlogits by weights", &logits, &dlogits, &dy, |logits| route(logits, 4, 2).1);
+        let slopes = balance_slopes(&weights, 4);
+        let dlogits = route_backward(&[0.0; 20], &probs, &weights, &slopes);
+        let balance = |logits: &[f64]| route(logits, 4, 2).0.chunks(4).map(|p| dot(p, &slopes)).sum();
+        check("dlogits by balance", &logits, &dlogits, &[1.0], |logits| vec![balance(logits)]);
+        assert_eq!(seen(&weights, 4).iter().sum::<u64>(), 10);
+    }
+
+    #[test]
+    fn of_equal_experts_the_first_is_taken() {
+        assert_eq!(route(&[1.0, 2.0, 2.0, 2.0], 4, 2).1, [0.0, 0.5, 0.5, 0.0]);
     }
 
     #[test]

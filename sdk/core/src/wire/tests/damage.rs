@@ -47,7 +47,8 @@ fn any_message() -> impl Strategy<Value = Message> {
                 steps,
                 tokens,
                 body,
-                checksum: base
+                checksum: base,
+                seen: vec![tokens; steps as usize % 3],
             })
         ),
         (ids.clone(), any::<u64>(), body).prop_map(|((run, _, fragment, base), checksum, body)| {

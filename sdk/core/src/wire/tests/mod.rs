@@ -57,6 +57,7 @@ pub(super) fn update(body: Vec<u8>) -> Update {
         tokens: 24_576,
         body,
         checksum: 0x0102_0304_0506_0708,
+        seen: Vec::new(),
     }
 }
 
@@ -142,6 +143,7 @@ fn spec() -> RunSpec {
                 Tensor { name: "bias".into(), rows: 1, cols: 32, merge: MergeClass::Radial },
             ],
             architecture: Architecture { name: "bigrams".into(), settings: b"width 32".to_vec() },
+            experts: None,
         },
         inner: InnerSpec {
             batch: 8,

@@ -36,7 +36,10 @@ impl Backend for CpuBackend {
         if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
             trainer.resume(&moments)?;
         }
-        let (host, helpers) = (HostEngine::new(spec, trainer)?, setup.helpers.start(spec));
+        let host = HostEngine::new(spec, trainer)?;
+        // What went through an expert is known to who computed it, and helpers do not tell.
+        let is_dense = spec.model.experts.is_none();
+        let helpers = if is_dense { setup.helpers.start(spec) } else { Vec::new() };
         Ok(Team::new(host, helpers, Rc::clone(&setup.now_us)))
     }
 }

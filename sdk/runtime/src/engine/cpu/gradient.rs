@@ -32,6 +32,8 @@ pub struct CpuGradient {
     pub(super) grad: Buffer,
     /// Gradient of the embedded tokens, `[B T, C]`.
     dx: Buffer,
+    /// Tokens of the last windows that went through each expert, `[layers, E]`; empty in a dense model.
+    seen: Vec<u64>,
 }
 
 /// What [`CpuGradient::differentiate`] found beside the gradient.
@@ -78,6 +80,7 @@ impl CpuGradient {
             params,
             grad: Buffer::zeros(len),
             dx: Buffer::zeros(batch * network.dims.context * network.dims.width),
+            seen: vec![0; network.dims.layers * network.dims.experts],
             network,
         })
     }
@@ -91,6 +94,13 @@ impl CpuGradient {
     #[must_use]
     pub fn grad(&self) -> &[f32] {
         &self.grad
+    }
+
+    /// Of the windows that were differentiated last, how many tokens went through each expert, `[layers, E]`; empty in
+    /// a dense model.
+    #[must_use]
+    pub fn seen(&self) -> &[u64] {
+        &self.seen
     }
 
     /// Bytes held beside parameters and gradient.
@@ -152,6 +162,9 @@ impl CpuGradient {
         let batches = tokens.chunks(at_once * (len + 1));
         let mut losses = vec![0.0; batches.len()];
         let jobs = batches.zip(self.dx.chunks_mut(at_once * len * c)).zip(&mut losses).enumerate();
+        let aux = network.dims.aux_loss * share / network.dims.layers as f32;
+        let seen = Mutex::new(std::mem::take(&mut self.seen));
+        seen.lock().expect("nobody has it yet").fill(0);
         // Microbatches are handed out in order, so each waits only for ones that are running.
         let queue = Mutex::new(jobs);
         let next = || queue.lock().expect("no thread panics with the lock").next();
@@ -162,6 +175,10 @@ impl CpuGradient {
                 let windows = tokens.chunks_exact(len + 1);
                 let inputs = windows.clone().flat_map(|window| &window[..len]);
                 pass.forward(inputs.map(|&token| token::id(token)), work);
+                work.note_seen(&mut seen.lock().expect("no thread panics with the lock"));
+                work.mixing.balance.clear();
+                let learnt = windows.clone().map(|window| token::learnt(window, len) as f32);
+                work.mixing.balance.extend(learnt.map(|learnt| aux * learnt));
                 let mut targets = std::mem::take(&mut work.targets);
                 targets.clear();
                 targets.extend(windows.flat_map(|window| &window[1..]));
@@ -170,6 +187,7 @@ impl CpuGradient {
                 pass.backward(turn, &gradient, dx, work);
             }
         });
+        self.seen = seen.into_inner().expect("no thread panics with the lock");
         losses.iter().sum()
     }
 

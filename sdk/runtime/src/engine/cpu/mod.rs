@@ -2,6 +2,7 @@
 
 mod attention;
 mod buffer;
+mod experts;
 mod forward;
 mod gradient;
 pub(in crate::engine) mod kernels;
@@ -9,6 +10,7 @@ mod matmul;
 mod network;
 mod peak;
 mod pool;
+mod routes;
 mod trainer;
 mod turns;
 mod workspace;

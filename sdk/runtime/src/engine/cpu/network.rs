@@ -3,6 +3,7 @@
 use super::attention;
 use super::kernels::{self, Direction, Rotary};
 use super::matmul::{Mat, MatMut, Products, Store};
+use super::routes::ExpertGradient;
 use super::turns::Turns;
 use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots, ModelSpec, Slots};
@@ -48,13 +49,15 @@ pub struct Gradient<'a> {
     head: Vec<Turns<'a>>,
 }
 
-struct LayerGradient<'a> {
+pub(super) struct LayerGradient<'a> {
     norm1: Turns<'a>,
     qkv: Turns<'a>,
     out: Turns<'a>,
     norm2: Turns<'a>,
     gate_up: Turns<'a>,
     down: Turns<'a>,
+    pub(super) router: Turns<'a>,
+    pub(super) experts: Vec<ExpertGradient<'a>>,
 }
 
 impl<'a> Gradient<'a> {
@@ -76,6 +79,8 @@ impl<'a> Gradient<'a> {
             norm2: turns(&slots.norm2),
             gate_up: turns(&slots.gate_up),
             down: turns(&slots.down),
+            router: turns(&slots.router),
+            experts: Self::experts(slots, &mut turns),
         });
         let (layers, norm) = (layers.collect(), turns(&network.slots.norm));
         let head = if network.slots.is_tied() {
@@ -90,17 +95,17 @@ impl<'a> Gradient<'a> {
 }
 
 /// A layer on the way back: where its weights lie, where their gradients go, and whose turn it is.
-struct LayerBack<'a, 'g> {
-    slots: &'a LayerSlots,
-    gradient: &'a LayerGradient<'g>,
-    turn: usize,
+pub(super) struct LayerBack<'a, 'g> {
+    pub(super) slots: &'a LayerSlots,
+    pub(super) gradient: &'a LayerGradient<'g>,
+    pub(super) turn: usize,
 }
 
 fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
     turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
 }
 
-fn store(turn: usize) -> Store {
+pub(super) fn store(turn: usize) -> Store {
     if turn == 0 { Store::Set } else { Store::Add }
 }
 
@@ -119,28 +124,35 @@ pub struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn weight(&self, range: &std::ops::Range<usize>) -> &[f32] {
+    pub(super) fn weight(&self, range: &std::ops::Range<usize>) -> &[f32] {
         &self.params[range.clone()]
     }
 
-    fn multiply(&self, out: MatMut<'_>, store: Store, a: Mat<'_>, b: Mat<'_>) {
+    pub(super) fn multiply(&self, out: MatMut<'_>, store: Store, a: Mat<'_>, b: Mat<'_>) {
         self.network.products.multiply(out, store, 1.0, a, b);
     }
 
     /// Adds `dyᵀ x` to the gradient of a matrix; turn 0 overwrites.
-    fn add_product(&self, turns: &Turns<'_>, turn: usize, dy: Mat<'_>, x: Mat<'_>, shape: (usize, usize)) {
+    pub(super) fn add_product(
+        &self,
+        turns: &Turns<'_>,
+        turn: usize,
+        dy: Mat<'_>,
+        x: Mat<'_>,
+        shape: (usize, usize),
+    ) {
         turns.take(turn, |dw| self.multiply(MatMut::new(dw, shape.0, shape.1), store(turn), dy.t(), x));
     }
 
     /// `y = x wᵀ`; x `[rows, ins]`, w `[outs, ins]`.
-    fn linear(&self, x: &[f32], w: &std::ops::Range<usize>, ins: usize, y: &mut [f32]) {
+    pub(super) fn linear(&self, x: &[f32], w: &std::ops::Range<usize>, ins: usize, y: &mut [f32]) {
         let outs = w.len() / ins;
         let w = Mat::new(self.weight(w), outs, ins);
         self.multiply(MatMut::new(y, self.rows, outs), Store::Set, Mat::new(x, self.rows, ins), w.t());
     }
 
     /// `dx = dy w`.
-    fn linear_back(&self, dy: &[f32], w: &std::ops::Range<usize>, ins: usize, dx: &mut [f32]) {
+    pub(super) fn linear_back(&self, dy: &[f32], w: &std::ops::Range<usize>, ins: usize, dx: &mut [f32]) {
         let outs = w.len() / ins;
         let w = Mat::new(self.weight(w), outs, ins);
         self.multiply(MatMut::new(dx, self.rows, ins), Store::Set, Mat::new(dy, self.rows, outs), w);
@@ -211,6 +223,9 @@ impl Pass<'_> {
             &mut work.normed,
             &mut layer.scales2[..self.rows],
         );
+        if dims.experts > 0 {
+            return self.mixture(slots, index, work);
+        }
         let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
         self.linear(&work.normed[..values], &slots.gate_up, c, gate_up);
         kernels::swiglu(gate_up, &mut work.gated, f);
@@ -309,18 +324,23 @@ impl Pass<'_> {
         let &LayerBack { slots, gradient, turn } = at;
         let Dims { width: c, ff: f, .. } = self.network.dims;
         let values = self.rows * c;
-        let dgated = &mut work.gated[..self.rows * f];
-        self.linear_back(dx, &slots.down, f, dgated);
-        let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
-        kernels::swiglu_backward(gate_up, dgated, f);
-        let (gated, dgate_up) = (Mat::new(dgated, self.rows, f), Mat::new(gate_up, self.rows, 2 * f));
-        self.add_product(&gradient.down, turn, Mat::new(dx, self.rows, c), gated, (c, f));
+        if self.network.dims.experts > 0 {
+            self.mixture_back(at, dx, layer, work);
+        } else {
+            let dgated = &mut work.gated[..self.rows * f];
+            self.linear_back(dx, &slots.down, f, dgated);
+            let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
+            kernels::swiglu_backward(gate_up, dgated, f);
+            let (gated, dgate_up) = (Mat::new(dgated, self.rows, f), Mat::new(gate_up, self.rows, 2 * f));
+            self.add_product(&gradient.down, turn, Mat::new(dx, self.rows, c), gated, (c, f));
 
+            let normed = &mut work.normed[..values];
+            let (weight, scales) = (self.weight(&slots.norm2), &layer.scales2[..self.rows]);
+            kernels::norm_again(&layer.middle[..values], weight, scales, normed);
+            self.add_product(&gradient.gate_up, turn, dgate_up, Mat::new(normed, self.rows, c), (2 * f, c));
+            self.linear_back(gate_up, &slots.gate_up, c, &mut work.branch);
+        }
         let (weight, scales) = (self.weight(&slots.norm2), &layer.scales2[..self.rows]);
-        let normed = &mut work.normed[..values];
-        kernels::norm_again(&layer.middle[..values], weight, scales, normed);
-        self.add_product(&gradient.gate_up, turn, dgate_up, Mat::new(normed, self.rows, c), (2 * f, c));
-        self.linear_back(gate_up, &slots.gate_up, c, &mut work.branch);
         work.dnorm.fill(0.0);
         let (dy, x) = (&work.branch[..values], &layer.middle[..values]);
         kernels::norm_backward(dy, x, weight, scales, dx, &mut work.dnorm);

@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use super::{CpuGradient, CpuModel, CpuTrainer, Writer};
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
 use crate::model::{
-    AdamW, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits, reference_loss_and_grad,
+    AdamW, ExpertSpec, InnerSpec, ModelError, ModelSpec, Preset, init, layout, reference_logits,
+    reference_loss_and_grad, reference_seen,
 };
 use crate::token;
 
@@ -54,6 +55,32 @@ fn agrees_with_the_reference() {
         let spec = ModelSpec { untied_head, ..spec(shape) };
         agrees(&spec, batch, &tokens(&spec, batch));
         agrees(&spec, batch, &partly_given(&spec, batch));
+    }
+}
+
+/// Shapes of experts, `[E, A]`: more than a token has, all of them, one of many.
+const EXPERTS: [(u32, u32, f32); 3] = [(4, 2, 0.1), (3, 3, 0.0), (7, 1, 0.5)];
+
+/// Goal: gathered by expert, tokens come to what they come to one by one; so do the counts of them.
+#[test]
+fn experts_agree_with_the_reference() {
+    for ((shape, batch), (count, per_token, aux_loss)) in
+        [0, 1, 2].map(|i| SHAPES[i]).into_iter().zip(EXPERTS)
+    {
+        let experts = Some(ExpertSpec { count, per_token, aux_loss });
+        let spec = ModelSpec { experts, ..spec(shape) };
+        let tokens = tokens(&spec, batch);
+        agrees(&spec, batch, &tokens);
+        agrees(&spec, batch, &partly_given(&spec, batch));
+        let mut trainer = trainer(&spec, batch, 2);
+        trainer.rehearse(&tokens).unwrap();
+        assert_eq!(trainer.take_seen(), [0; 0], "nothing was trained");
+        let expected = reference_seen(&spec, &params(&spec), &tokens).unwrap();
+        trainer.step(&tokens, 0.0).unwrap();
+        trainer.step(&tokens, 0.0).unwrap();
+        let twice: Vec<u64> = expected.iter().map(|seen| 2 * seen).collect();
+        assert_eq!(trainer.take_seen(), twice);
+        assert_eq!(trainer.take_seen(), [0; 0], "they were asked for");
     }
 }
 

@@ -25,6 +25,8 @@ pub struct CpuTrainer {
     steps: u64,
     /// Of the newest step in which anything was learnt, in nats per token; 0 before there is one.
     loss: f32,
+    /// Tokens that went through each expert in steps that nobody asked about yet, `[layers, E]`.
+    seen: Vec<u64>,
     /// Pieces of the flat vector, each wholly decayed or not.
     pieces: Vec<(Range<usize>, bool)>,
 }
@@ -73,6 +75,7 @@ impl CpuTrainer {
             v: Buffer::zeros(len),
             steps: 0,
             loss: 0.0,
+            seen: Vec::new(),
         })
     }
 
@@ -152,6 +155,8 @@ impl CpuTrainer {
         }
         (self.loss, self.steps) = (loss, self.steps + 1);
         self.adjust(&Adjust::new(&self.inner, self.steps, lr, grad_norm));
+        self.seen.resize(self.gradient.seen().len(), 0);
+        self.seen.iter_mut().zip(self.gradient.seen()).for_each(|(seen, more)| *seen += more);
         Ok(StepStats { loss, grad_norm, tokens })
     }
 
@@ -222,6 +227,10 @@ impl Trainer for CpuTrainer {
 
     fn is_exact(&self) -> bool {
         self.is_exact
+    }
+
+    fn take_seen(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.seen)
     }
 
     fn describe(&self) -> String {

@@ -2,6 +2,7 @@
 
 use super::attention::Scratch;
 use super::buffer::Buffer;
+use super::routes::{Mixing, Routes};
 use crate::model::Dims;
 
 /// Logits held at once, in values: the head goes over the tokens in chunks of this many.
@@ -26,8 +27,10 @@ pub struct Layer {
     pub middle: Buffer,
     /// Scales of the second norm, `[R]`.
     pub scales2: Buffer,
-    /// Gates and ups, `[R, 2 F]`; the backward pass overwrites them.
+    /// Gates and ups, `[R, 2 F]`, with experts `[R A, 2 F]`; the backward pass overwrites them.
     pub gate_up: Buffer,
+    /// Where each token went; of no size in a dense model.
+    pub routes: Routes,
 }
 
 /// The memory of one thread.
@@ -44,7 +47,7 @@ pub struct Workspace {
     pub normed: Buffer,
     /// Output of a matrix into the residual stream, or gradient of such an input, `[R, C]`.
     pub branch: Buffer,
-    /// Input of the down matrix, `[R, F]`.
+    /// Input of the down matrix, `[R, F]`, with experts `[R A, F]`.
     pub gated: Buffer,
     /// Gradient of queries, keys and values, `[R, C + 2 K D]`; empty without training.
     pub dqkv: Buffer,
@@ -54,6 +57,8 @@ pub struct Workspace {
     pub logits: Buffer,
     /// Tokens in a chunk.
     pub chunk: usize,
+    /// Of a mixture of experts; of no size in a dense model.
+    pub mixing: Mixing,
     /// Blocks of attention.
     pub attention: Scratch,
     /// The tokens to be predicted, `[R]`.
@@ -74,7 +79,8 @@ impl Workspace {
             attended: of(dims.width),
             middle: of(dims.width),
             scales2: of(1),
-            gate_up: of(2 * dims.ff),
+            gate_up: of(2 * dims.ff * dims.active.max(1)),
+            routes: Routes::new(dims, rows),
         };
         let chunk = (LOGITS_MAX / dims.vocab).max(CHUNK_MIN).min(rows);
         Self {
@@ -84,11 +90,12 @@ impl Workspace {
             scales: of(1),
             normed: of(dims.width),
             branch: of(dims.width),
-            gated: of(dims.ff),
+            gated: of(dims.ff * dims.active.max(1)),
             dqkv: if_training(rows * dims.qkv_width()),
             dnorm: if_training(dims.width),
             logits: Buffer::zeros(chunk * dims.vocab),
             chunk,
+            mixing: Mixing::new(dims, rows, training),
             attention: Scratch::new(dims.context, training),
             targets: Vec::with_capacity(rows),
         }
@@ -107,6 +114,12 @@ impl Workspace {
         }
     }
 
+    /// Adds how many tokens went through each expert, `[layers, E]`.
+    pub fn note_seen(&self, seen: &mut [u64]) {
+        let found = self.layers.iter().flat_map(|layer| layer.routes.seen());
+        seen.iter_mut().zip(found).for_each(|(seen, more)| *seen += more);
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let layer = |l: &Layer| {
@@ -114,6 +127,7 @@ impl Workspace {
                 .into_iter()
                 .map(Buffer::bytes)
                 .sum::<usize>()
+                + l.routes.bytes()
         };
         let own = [&self.x, &self.scales, &self.normed, &self.branch, &self.gated, &self.dqkv, &self.dnorm]
             .into_iter()
@@ -121,6 +135,6 @@ impl Workspace {
             .sum::<usize>();
         let kept = self.kept.iter().map(Buffer::bytes).sum::<usize>();
         let layers = self.layers.iter().map(layer).sum::<usize>();
-        layers + kept + own + self.logits.bytes() + self.attention.bytes()
+        layers + kept + own + self.mixing.bytes() + self.logits.bytes() + self.attention.bytes()
     }
 }

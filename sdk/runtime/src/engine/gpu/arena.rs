@@ -70,7 +70,13 @@ impl Arena {
         let embed = cut("embedding", slots.embed.clone());
         let own_head = if slots.is_tied() { 0..0 } else { slots.head.clone() };
         let matrices = slots.layers.iter().flat_map(|layer| {
+            let experts = layer.experts.iter();
+            let experts = experts.flat_map(|expert| [("gate_up", &expert.gate_up), ("down", &expert.down)]);
             [("qkv", &layer.qkv), ("out", &layer.out), ("gate_up", &layer.gate_up), ("down", &layer.down)]
+                .into_iter()
+                .chain([("router", &layer.router)])
+                .chain(experts)
+                .filter(|(_, range)| !range.is_empty())
                 .map(|(name, range)| (name, range.clone()))
         });
         let norms = slots.layers.iter().flat_map(|layer| [&layer.norm1, &layer.norm2]);

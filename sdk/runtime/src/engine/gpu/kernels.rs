@@ -108,6 +108,11 @@ kernels! {
     ATTENTION_GRAD_KV = "attention_grad_kv" after "bands", Attention, [Read, Read, Read, Read, Write];
     SWIGLU = "swiglu", Swiglu, [Read, Write];
     SWIGLU_GRAD = "swiglu_grad", Swiglu, [Write, Write];
+    ROUTE = "route", Route, [Read, Write, Write];
+    EXPERT_COUNT = "expert_count", ExpertCount, [Read, Read, Read, Write, Write];
+    EXPERT = "expert", Expert, [Read, Read, Write];
+    EXPERT_GRAD = "expert_grad" after "total", Expert, [Read, Write, Write, Write];
+    ROUTE_GRAD = "route_grad", RouteGrad, [Read, Read, Read, Read, Write];
     CROSS_ENTROPY = "cross_entropy", CrossEntropy, [Read, Read, Write, Write];
     SQUARES = "squares" after "total", Squares, [Read, Write];
     FINISH = "finish", Finish, [Read, Read, Write];

@@ -1,5 +1,6 @@
 //! The list of operations of a step, forwards and backwards, as dispatches.
 
+mod experts;
 mod norm;
 
 use self::norm::Norm;
@@ -35,6 +36,8 @@ pub struct Network<'a> {
     pub grad: &'a [wgpu::Buffer],
     /// The numbers of the step, see [`super::step::StepBuffers`].
     pub hyper: &'a Slice,
+    /// Tokens that went through each expert so far, `[layers, E]`.
+    pub seen: &'a Slice,
     /// Activations.
     pub work: &'a Workspace,
     /// Tokens of a step.
@@ -205,21 +208,32 @@ impl Network<'_> {
         }
         for (i, (slots, layer)) in self.slots.layers.iter().zip(&work.layers).enumerate() {
             let next = work.layers.get(i + 1).map_or(&work.x, |next| &next.x);
-            self.layer(builder, slots, layer, next);
+            self.layer(builder, slots, layer);
+            if dims.experts > 0 {
+                self.experts(builder, slots, (i, layer), tokens, next);
+            } else {
+                self.dense(builder, slots, layer, next);
+            }
         }
         self.norm(builder, &self.last_norm());
     }
 
-    fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, next: &Slice) {
-        let (dims, work, rows) = (self.dims, self.work, self.rows());
-        let (c, f) = (dims.width, dims.ff);
+    /// Up to what the feed-forward layer takes in.
+    fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
+        let (c, work) = (self.dims.width, self.work);
         self.norm(builder, &Norm::first(slots, layer));
         self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, Store::Set);
         self.rotary(builder, &layer.qkv, 1.0);
         self.attention(builder, layer);
-        let (out, down) = (self.weight(&slots.out, c), self.weight(&slots.down, f));
+        let out = self.weight(&slots.out, c);
         self.linear(builder, &layer.attended, &out, &layer.middle, Store::Plus(layer.x.clone()));
         self.norm(builder, &Norm::second(slots, layer));
+    }
+
+    fn dense(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, next: &Slice) {
+        let (work, rows) = (self.work, self.rows());
+        let (c, f) = (self.dims.width, self.dims.ff);
+        let down = self.weight(&slots.down, f);
         self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, Store::Set);
         let (call, storage) =
             (kernels::SWIGLU.with(self.swiglu()), vec![layer.gate_up.clone(), work.gated.clone()]);
@@ -277,7 +291,12 @@ impl Network<'_> {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         self.norm_back(builder, &self.last_norm(), Store::Set, first);
         for (slots, layer) in self.slots.layers.iter().zip(&work.layers).rev() {
-            self.feed_forward_back(builder, slots, layer, first);
+            if dims.experts > 0 {
+                self.experts_back(builder, slots, layer, first);
+            } else {
+                self.dense_back(builder, slots, layer, first);
+            }
+            self.norm_back(builder, &Norm::second(slots, layer), Store::Add, first);
             self.attention_back(builder, slots, layer, first);
         }
         for (start, count, flat) in self.arena.row_slices(dims, &self.slots.embed) {
@@ -293,7 +312,7 @@ impl Network<'_> {
         }
     }
 
-    fn feed_forward_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
+    fn dense_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let (c, f) = (dims.width, dims.ff);
         let (gate_up, down) = (self.weight(&slots.gate_up, c), self.weight(&slots.down, f));
@@ -305,7 +324,6 @@ impl Network<'_> {
         self.norm(builder, &Norm::second(slots, layer));
         self.weight_back(builder, &layer.gate_up, &work.normed, &gate_up, first);
         self.linear_back(builder, &layer.gate_up, &gate_up, &work.branch);
-        self.norm_back(builder, &Norm::second(slots, layer), Store::Add, first);
     }
 
     fn attention_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {

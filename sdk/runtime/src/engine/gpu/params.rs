@@ -187,6 +187,58 @@ params! {
         quads: u32,
     }
 
+    /// The router of a mixture of experts: `route.wgsl`.
+    Route {
+        /// R.
+        rows: u32,
+        /// E.
+        experts: u32,
+        /// Columns, at least E.
+        stride: u32,
+        /// Experts of a token.
+        chosen: u32,
+    }
+
+    /// Tokens of each window in each expert: `expert_count.wgsl`.
+    ExpertCount {
+        /// Windows.
+        windows: u32,
+        /// T.
+        context: u32,
+        /// E.
+        experts: u32,
+        /// Columns, at least E.
+        stride: u32,
+        /// Where the layer's numbers begin.
+        first: u32,
+        /// E times what the load-balancing loss of a layer counts.
+        aux: f32,
+    }
+
+    /// The gate of one expert, `expert.wgsl`, and its gradient, `expert_grad.wgsl`.
+    Expert {
+        /// R.
+        rows: u32,
+        /// F / 4.
+        quads: u32,
+        /// From a row of weights to the next.
+        stride: u32,
+        /// Which expert it is.
+        column: u32,
+    }
+
+    /// The gradient of the router's logits: `route_grad.wgsl`.
+    RouteGrad {
+        /// R.
+        rows: u32,
+        /// T.
+        context: u32,
+        /// E.
+        experts: u32,
+        /// Columns, at least E.
+        stride: u32,
+    }
+
     /// Losses of some rows of logits: `cross_entropy.wgsl`.
     CrossEntropy {
         /// R.

@@ -43,13 +43,16 @@ pub struct StepBuffers {
     pub hyper: Slice,
     /// Loss, norm, factor and whether they are finite, `[4]`: see `finish.wgsl`.
     pub stats: Slice,
+    /// Tokens that went through each expert so far, modulo 2³², `[layers, E]`; of no use in a dense model.
+    pub seen: Slice,
 }
 
 impl StepBuffers {
     /// For steps of `shape`.
-    pub fn new(gpu: &Gpu, shape: &BatchShape) -> Self {
+    pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape) -> Self {
         let tokens = buffer(gpu, "tokens", shape.words() as u64);
-        Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4) }
+        let seen = small(gpu, "seen", dims.layers * dims.experts);
+        Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4), seen }
     }
 }
 
@@ -96,6 +99,7 @@ impl StepParts<'_> {
             half: self.vectors.half.as_deref(),
             grad: &self.vectors.grad,
             hyper: &buffers.hyper,
+            seen: &buffers.seen,
             work,
             shape,
             matmul,

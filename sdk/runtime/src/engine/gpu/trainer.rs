@@ -50,6 +50,9 @@ pub struct GpuEngine {
     exchange: Exchange,
     shadow: Shadow,
     steps: u64,
+    /// What the device had counted by the newest step that is done, `[layers, E]`, and tokens since anybody asked.
+    counted: Vec<u32>,
+    seen: Vec<u64>,
 }
 
 /// What a GPU engine needs beside the run.
@@ -110,10 +113,11 @@ impl GpuEngine {
         let shadow = Shadow::new(gpu, &arena, moments, layout.len());
         let parts = StepParts { gpu, inner, dims: &dims, slots: &slots, arena: &arena, vectors: &vectors };
         let (shape, work) = parts.fit().await?;
-        let buffers = StepBuffers::new(gpu, &shape);
+        let buffers = StepBuffers::new(gpu, &dims, &shape);
         let program = parts.program(&setup.matmul, shape, &work, &buffers);
         gpu.check()?;
-        let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes);
+        let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes + buffers.seen.bytes);
+        let counted = vec![0; dims.layers * dims.experts];
         let pace = Pace::new(setup.now_us, program.cost());
         Ok(Self {
             gpu: gpu.clone(),
@@ -132,6 +136,8 @@ impl GpuEngine {
             exchange,
             shadow,
             steps,
+            counted,
+            seen: Vec::new(),
         })
     }
 
@@ -201,18 +207,26 @@ impl GpuEngine {
         let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, 0.0];
         self.gpu.write(&self.buffers.hyper, &hyper);
         self.program.submit(&self.gpu, self.pace.cost_max());
-        self.ring.read(&self.gpu, std::slice::from_ref(&self.buffers.stats), learnt);
+        let slices = [self.buffers.stats.clone(), self.buffers.seen.clone()];
+        let count = if self.counted.is_empty() { 1 } else { 2 };
+        self.ring.read(&self.gpu, &slices[..count], learnt);
     }
 
     /// Takes in the numbers of the oldest step that is on its way, which is done.
     fn take_stats(&mut self) -> Result<(), EngineError> {
         let rows = (self.shape.microbatches * self.shape.rows_padded()) as f32;
         let stats = self.ring.next(&self.gpu, |learnt, bytes| {
-            let stats = to_f32s(bytes);
+            let (stats, seen) = bytes.split_at(STATS_BYTES);
+            let stats = to_f32s(stats);
             let loss = (learnt > 0).then(|| stats[0] * (rows / learnt as f32));
-            (loss, stats[1], stats[3] == 1.0)
+            (loss, stats[1], stats[3] == 1.0, numbers(seen))
         })?;
-        let Some((loss, grad_norm, finite)) = stats else { return Ok(()) };
+        let Some((loss, grad_norm, finite, counted)) = stats else { return Ok(()) };
+        self.seen.resize(self.counted.len(), 0);
+        for ((seen, before), now) in self.seen.iter_mut().zip(&mut self.counted).zip(counted) {
+            *seen += u64::from(now.wrapping_sub(*before));
+            *before = now;
+        }
         let loss = loss.or(self.newest.map(|(loss, _)| loss)).unwrap_or(0.0);
         self.newest = Some((loss, grad_norm));
         if finite { Ok(()) } else { Err(EngineError::NotFinite { loss, grad_norm }) }
@@ -294,7 +308,9 @@ impl Engine for GpuEngine {
         self.settle().await?;
         self.submit(tokens, &Adjust::NOTHING);
         self.ring.ready(&self.gpu).await?;
-        self.ring.next(&self.gpu, |_, _| ())?;
+        // Tokens of a rehearsal went nowhere.
+        let counted = self.ring.next(&self.gpu, |_, bytes| numbers(&bytes[STATS_BYTES..]))?;
+        self.counted.iter_mut().zip(counted.unwrap_or_default()).for_each(|(old, new)| *old = new);
         Ok(true)
     }
 
@@ -307,6 +323,10 @@ impl Engine for GpuEngine {
         self.exchange.ready().await
     }
 
+    fn take_seen(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.seen)
+    }
+
     fn is_busy(&self) -> bool {
         !self.ring.is_empty() || self.exchange.is_busy()
     }
@@ -314,6 +334,14 @@ impl Engine for GpuEngine {
     fn salvage(&mut self) -> Option<OptimiserState> {
         self.shadow.salvage()
     }
+}
+
+/// Bytes of the numbers of a step that come back, before those of the experts.
+const STATS_BYTES: usize = 16;
+
+/// Words as numbers.
+fn numbers(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
 /// The kernels read four values at a time.

@@ -33,8 +33,28 @@ pub struct Layer {
     pub middle: Slice,
     /// Scales of the second norm, `[R]`.
     pub scales2: Slice,
-    /// Gates and ups, `[R, 2 F]`; the backward pass overwrites them.
+    /// Gates and ups, `[R, 2 F]`; the backward pass overwrites them. Of no use with experts.
     pub gate_up: Slice,
+    /// Of no use in a dense layer.
+    pub mixture: Mixture,
+}
+
+/// Where the tokens of a layer went, and what became of them there.
+#[derive(Debug)]
+pub struct Mixture {
+    /// Softmax of the router's logits, `[R, stride]`.
+    pub probs: Slice,
+    /// What each expert counts for each token, mostly 0, `[R, stride]`.
+    pub weights: Slice,
+    /// Gradients of the load-balancing loss, `[R / T, stride]`.
+    pub slopes: Slice,
+    /// Gates and ups of each expert, `[E]`, each `[R, 2 F]`; the backward pass overwrites them.
+    pub gate_up: Vec<Slice>,
+}
+
+/// Values of a row of the router's logits: E padded to 4.
+pub fn router_stride(dims: &Dims) -> usize {
+    dims.experts.next_multiple_of(4)
 }
 
 /// All of it, for one microbatch at a time.
@@ -50,6 +70,10 @@ pub struct Workspace {
     pub normed: Slice,
     /// Input of the down matrix, and its gradient, `[R, F]`.
     pub gated: Slice,
+    /// Logits of the router, and their gradient, `[R, stride]`; of no use in a dense model.
+    pub router: Slice,
+    /// Gradient of what experts count for tokens, `[R, stride]`; of no use in a dense model.
+    pub dweights: Slice,
     /// Gradient of a norm's output or of attention's, `[R, C]`.
     pub branch: Slice,
     /// Gradient of queries, keys and values, `[R, C + 2 K D]`.
@@ -76,8 +100,9 @@ impl Workspace {
     /// Bytes that [`Self::new`] takes.
     pub fn bytes(dims: &Dims, rows: usize) -> u64 {
         let (c, wide) = (dims.width, dims.qkv_width());
-        let layer = 3 * c + 2 + wide + dims.heads + 2 * dims.ff;
-        let own = 4 * c + 1 + dims.ff + wide + dims.heads + c / NORM_ROWS;
+        let stride = router_stride(dims);
+        let layer = 3 * c + 2 + wide + dims.heads + 2 * dims.ff * dims.experts.max(1) + 3 * stride;
+        let own = 4 * c + 2 * stride + 1 + dims.ff + wide + dims.heads + c / NORM_ROWS;
         let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX) * dims.vocab.next_multiple_of(4);
         (rows * (dims.layers * layer + own) + chunk) as u64 * 4
     }
@@ -97,6 +122,7 @@ impl Workspace {
             }
             Ok(Slice::whole(&buffer(gpu, label, values as u64)))
         };
+        let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
         let layer = |_| {
             Ok(Layer {
                 x: make("x", rows * c)?,
@@ -106,7 +132,15 @@ impl Workspace {
                 attended: make("attended", rows * c)?,
                 middle: make("middle", rows * c)?,
                 scales2: make("scales2", rows)?,
-                gate_up: make("gate_up", rows * 2 * dims.ff)?,
+                gate_up: make("gate_up", rows * 2 * dims.ff * dense)?,
+                mixture: Mixture {
+                    probs: make("probs", rows * stride)?,
+                    weights: make("weights", rows * stride)?,
+                    slopes: make("slopes", shape.windows * stride)?,
+                    gate_up: (0..dims.experts)
+                        .map(|_| make("gate_up", rows * 2 * dims.ff))
+                        .collect::<Result<_, GpuError>>()?,
+                },
             })
         };
         let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX.min(bytes_max));
@@ -123,6 +157,8 @@ impl Workspace {
             scales: make("scales", rows)?,
             normed: make("normed", rows * c)?,
             gated: make("gated", rows * dims.ff)?,
+            router: make("router", rows * stride)?,
+            dweights: make("dweights", rows * stride)?,
             branch: make("branch", rows * c)?,
             dqkv: make("dqkv", rows * wide)?,
             dots: make("dots", rows * dims.heads)?,

@@ -34,6 +34,8 @@ pub struct Rig {
     /// What was to be verified, all of it.
     pub jobs: Vec<AuditJob>,
     pub verdicts: Vec<(LearnerId, Verdict)>,
+    /// What updates weighed for experts, in all merges.
+    pub expert_weights: Vec<f64>,
     up: VecDeque<(ConnId, Message)>,
     shard: Vec<u8>,
     tokens: ShardTokens,
@@ -79,7 +81,7 @@ impl Host for Desk<'_> {
     fn finished(&mut self) {}
 }
 
-fn model() -> ModelSpec {
+fn model(experts: Option<ExpertSpec>) -> ModelSpec {
     ModelSpec {
         vocab: 64,
         d_model: 16,
@@ -91,11 +93,12 @@ fn model() -> ModelSpec {
         rope_theta: 1e4,
         norm_eps: 1e-5,
         untied_head: false,
+        experts,
     }
 }
 
-fn spec(shard: &[u8], apply: ApplyPolicy) -> RunSpec {
-    let model = model().into();
+fn spec(shard: &[u8], apply: ApplyPolicy, model: ModelSpec) -> RunSpec {
+    let model = model.into();
     let inner = InnerSpec {
         batch: 2,
         lr_max: 3e-3,
@@ -119,17 +122,23 @@ fn config() -> SyncerConfig {
 
 impl Rig {
     pub fn new(share: f64, cheats: &[Option<Cheat>]) -> Self {
-        Self::with(share, cheats, ApplyPolicy::Keep { residue: true })
+        Self::with(share, cheats, ApplyPolicy::Keep { residue: true }, None)
     }
 
-    pub fn with(share: f64, cheats: &[Option<Cheat>], apply: ApplyPolicy) -> Self {
+    pub fn with(
+        share: f64,
+        cheats: &[Option<Cheat>],
+        apply: ApplyPolicy,
+        experts: Option<ExpertSpec>,
+    ) -> Self {
         let given = |i: u32| if i % 40 < 22 { token::GIVEN } else { 0 };
         let text: Vec<u32> =
             (0..60_000_u32).map(|i| ((i.wrapping_mul(i) >> 3) % 61 + i % 3) | given(i)).collect();
         let shard = encode_shard(&text, FORM).unwrap();
-        let spec = spec(&shard, apply);
-        let layout = layout(&model()).unwrap();
-        let theta = init(&model(), spec.seed).unwrap();
+        let model = model(experts);
+        let spec = spec(&shard, apply, model);
+        let layout = layout(&model).unwrap();
+        let theta = init(&model, spec.seed).unwrap();
         let mut syncer = Syncer::new(RUN, spec.clone(), config(), &layout, &theta).unwrap();
         syncer.audit(share, 11);
         let peers = cheats.iter().zip(1..).map(|(&cheat, number)| Peer::new(number, cheat)).collect();
@@ -142,6 +151,7 @@ impl Rig {
             events: Vec::new(),
             jobs: Vec::new(),
             verdicts: Vec::new(),
+            expert_weights: Vec::new(),
             up: VecDeque::new(),
             shard,
             tokens,
@@ -217,6 +227,11 @@ impl Rig {
         match batch {
             Some(batch) => {
                 let step = self.peers[peer].step(&batch.tokens, batch.learning_rate);
+                let engine = self.peers[peer].engine.as_mut();
+                let seen = engine.map(Engine::take_seen).unwrap_or_default();
+                if !seen.is_empty() {
+                    self.tell(peer, Input::Saw { seen });
+                }
                 self.tell(peer, Input::Stepped(step));
             }
             None => self.tell(peer, Input::Waited { us: STEP_MS * 1_000 }),
@@ -258,6 +273,7 @@ impl Rig {
         }
         self.events.extend(events);
         for job in merges {
+            self.expert_weights.extend(job.updates.iter().flat_map(|update| &update.experts));
             self.tell_syncer(ToSyncer::Merged(Box::new(job.run())));
         }
         for job in audits {

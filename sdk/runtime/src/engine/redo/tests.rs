@@ -3,7 +3,7 @@
 use archipelago_core::audit::{AuditJob, Fault, Op, Span, Tally, Verdict, inputs_hash};
 use archipelago_core::diloco::syncer::Trust;
 use archipelago_core::diloco::{FragmentId, LearnerId, LeaseId, Version};
-use archipelago_core::wire::ApplyPolicy;
+use archipelago_core::wire::{ApplyPolicy, ExpertSpec};
 
 use super::peer::Cheat;
 use super::rig::Rig;
@@ -41,11 +41,25 @@ fn other_policies_are_audited_too() {
     for apply in
         [ApplyPolicy::Overwrite, ApplyPolicy::Keep { residue: false }, ApplyPolicy::Blend { alpha: 0.5 }]
     {
-        let mut rig = Rig::with(1.0, &[None, None], apply);
+        let mut rig = Rig::with(1.0, &[None, None], apply, None);
         rig.run(150);
         assert_eq!(rig.failed(), [], "{apply:?}");
         assert!(rig.passed() >= 10, "{apply:?}: {}", rig.passed());
     }
+}
+
+/// Goal: the bits of a mixture of experts are the same everywhere too; and experts are merged by what they saw.
+#[test]
+fn experts_are_audited_too() {
+    let experts = Some(ExpertSpec { count: 3, per_token: 1, aux_loss: 0.01 });
+    let mut rig = Rig::with(1.0, &[None, None], ApplyPolicy::Keep { residue: true }, experts);
+    rig.run(150);
+    assert_eq!(rig.failed(), []);
+    assert!(rig.passed() >= 10, "{}", rig.passed());
+    let mut weights = rig.expert_weights.clone();
+    weights.sort_by(f64::total_cmp);
+    weights.dedup();
+    assert!(weights.len() > 20, "experts saw different numbers of tokens: {weights:?}");
 }
 
 /// Goal: nobody cheats for longer than to the first audit, and it is found out what it did.

@@ -165,6 +165,10 @@ impl Engine for Team {
         Ok(true)
     }
 
+    fn take_seen(&mut self) -> Vec<u64> {
+        self.host.take_seen()
+    }
+
     fn salvage(&mut self) -> Option<OptimiserState> {
         self.host.salvage()
     }

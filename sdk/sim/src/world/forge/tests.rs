@@ -41,7 +41,17 @@ impl Forge {
         let body = self.codec.encode(self.segments(), &values);
         let checksum = checksum(&body);
         let (fragment, serial, base) = (FragmentId(0), Serial(1), Version(0));
-        Update { run: RunId(1), fragment, serial, base, steps: STEPS, tokens: 320, body, checksum }
+        Update {
+            run: RunId(1),
+            fragment,
+            serial,
+            base,
+            steps: STEPS,
+            tokens: 320,
+            body,
+            checksum,
+            seen: Vec::new(),
+        }
     }
 
     fn tell(&mut self, lie: Lie, message: Message) -> Vec<Message> {

@@ -20,6 +20,7 @@ mod math;
 mod norm;
 mod optimiser;
 mod rotary;
+mod routing;
 mod softmax;
 mod swiglu;
 
@@ -27,6 +28,7 @@ pub use entropy::cross_entropy;
 pub use norm::{add_norm, norm, norm_again, norm_backward};
 pub use optimiser::{adamw, add, squares};
 pub use rotary::{Direction, Rotary};
+pub use routing::{Balance, balance_back, likeliest, route, weights_back};
 pub use softmax::{dots, probabilities, scale_rows, score_gradient, softmax};
 pub use swiglu::{swiglu, swiglu_backward};
 

@@ -27,7 +27,7 @@ fn codec(code: Code, block: u32) -> Codec {
 }
 
 fn segment(len: usize) -> [Segment; 1] {
-    [Segment { start: 0, len: len as u32, merge: MergeClass::Mean }]
+    [Segment { start: 0, len: len as u32, merge: MergeClass::Mean, expert: None }]
 }
 
 /// Any significand and sign, exponents from `low` to `high`.

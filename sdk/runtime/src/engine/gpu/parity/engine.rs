@@ -7,7 +7,9 @@ use super::super::{Gpu, GpuEngine, GpuError, GpuSetup};
 use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
-use crate::model::{InnerSpec, ModelSpec, Preset, init, layout, reference_loss_and_grad};
+use crate::model::{
+    ExpertSpec, InnerSpec, ModelSpec, Preset, init, layout, reference_loss_and_grad, reference_seen,
+};
 use crate::token;
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
@@ -137,6 +139,33 @@ async fn agrees_with_the_reference(gpus: &Gpus) {
         }
         // More than one microbatch adds to what the first has set, and to what it has cleared.
         agrees(gpu, ModelSpec { untied_head: true, ..spec(SHAPES[1].0) }, SHAPES[1].1).await;
+    })
+    .await;
+}
+
+/// Experts of a number that fits no row of four, through one, some and all; and what is counted of them.
+async fn experts_agree_with_the_reference(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        for ((shape, batch), (count, per_token, aux_loss)) in
+            SHAPES[..3].iter().zip([(4, 2, 0.1), (3, 3, 0.0), (7, 1, 0.5)])
+        {
+            let experts = Some(ExpertSpec { count, per_token, aux_loss });
+            let model = ModelSpec { experts, ..spec(*shape) };
+            agrees(gpu, model, *batch).await;
+
+            let inner = InnerSpec { batch: *batch, ..Preset::Tiny.inner() };
+            let (tokens, params) = (tokens(&model, *batch, 0), params(&model));
+            let mut engine = engine(gpu, model, inner).await.unwrap();
+            engine.set_params(&params);
+            engine.rehearse(&tokens).await.unwrap();
+            engine.step(&tokens, 0.0).await.unwrap();
+            engine.step(&tokens, 0.0).await.unwrap();
+            engine.settle().await.unwrap();
+            let once = reference_seen(&model, &params, &tokens).unwrap();
+            let twice: Vec<u64> = once.into_iter().map(|seen| 2 * seen).collect();
+            assert_eq!(engine.take_seen(), twice);
+            assert_eq!(engine.take_seen(), [0; 0]);
+        }
     })
     .await;
 }
@@ -344,6 +373,7 @@ async fn a_lost_device_leaves_its_moments(gpus: &Gpus) {
 parity!(
     half_weights_follow_whole_ones,
     agrees_with_the_reference,
+    experts_agree_with_the_reference,
     agrees_in_small_bindings,
     follows_the_cpu_engine,
     nothing_learnt_is_no_division_by_zero,

@@ -137,6 +137,11 @@ twins! {
     "attention_grad_kv": model::ops::attention_backward;
     "swiglu": model::ops::swiglu;
     "swiglu_grad": model::ops::swiglu_backward;
+    "route": model::ops::route;
+    "expert_count": model::ops::seen, model::ops::balance_slopes;
+    "expert": model::ops::swiglu;
+    "expert_grad": model::ops::swiglu_backward;
+    "route_grad": model::ops::route_backward;
     "cross_entropy": model::ops::cross_entropy;
     "squares": engine::cpu::kernels::squares;
     "finish": model::Adjust::new;

@@ -1,0 +1,59 @@
+// Of each window, for each expert e: how many of its tokens went there, n, added to seen[first + e]; and what follows
+// for the load-balancing loss, slopes[window, e] = aux · learnt · n / T², the gradient of each of the window's p_e,
+// where learnt is what its learnt tokens add to the mean. weights [windows T, stride], slopes [windows, stride].
+// CPU twin: `model::ops::seen`, `model::ops::balance_slopes`.
+//
+// One invocation for each window and expert at a time.
+
+override WG: u32 = 64u;
+
+struct Params {
+    windows: u32,
+    // T.
+    context: u32,
+    // E.
+    experts: u32,
+    // Columns, at least E.
+    stride: u32,
+    // Where the layer's numbers begin.
+    first: u32,
+    // E times what the loss of a layer counts.
+    aux: f32,
+}
+
+// The numbers of a step, of which this is the seventh: what one learnt token adds to the mean.
+struct Hyper {
+    optimiser: array<f32, 6>,
+    share: f32,
+}
+
+// Set in a target that is given.
+const GIVEN = 0x80000000u;
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> weights: array<f32>;
+@group(0) @binding(2) var<storage, read> targets: array<u32>;
+@group(0) @binding(3) var<storage, read> hyper: Hyper;
+@group(0) @binding(4) var<storage, read_write> slopes: array<f32>;
+@group(0) @binding(5) var<storage, read_write> seen: array<atomic<u32>>;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    for (var i = id.x; i < params.windows * params.experts; i += groups.x * WG) {
+        let window = i / params.experts;
+        let expert = i % params.experts;
+        var count = 0u;
+        var learnt = 0u;
+        for (var row = window * params.context; row < (window + 1u) * params.context; row++) {
+            count += select(0u, 1u, weights[row * params.stride + expert] > 0.0);
+            learnt += select(0u, 1u, targets[row] < GIVEN);
+        }
+        let tokens = f32(params.context);
+        let counted = params.aux * hyper.share * f32(learnt);
+        slopes[window * params.stride + expert] = counted * (f32(count) / tokens) / tokens;
+        atomicAdd(&seen[params.first + expert], count);
+    }
+}

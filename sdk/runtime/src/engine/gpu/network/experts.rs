@@ -1,0 +1,151 @@
+//! A mixture of experts in the place of the feed-forward layer, as dispatches. Every expert sees every token, and what
+//! it gives counts as much as the router says, mostly 0: of few experts that is soon done, and takes no sorting.
+
+use super::super::batch::Microbatch;
+use super::super::kernels;
+use super::super::matmul::{Form, Product, Store};
+use super::super::params;
+use super::super::program::{Builder, Slice};
+use super::super::workspace::{Layer, router_stride};
+use super::Network;
+use super::norm::Norm;
+use crate::model::LayerSlots;
+
+impl Network<'_> {
+    /// From `normed` and the layer's `middle` to `next`. `index` is the layer's.
+    pub fn experts(
+        &self,
+        builder: &mut Builder,
+        slots: &LayerSlots,
+        (index, layer): (usize, &Layer),
+        tokens: &Microbatch,
+        next: &Slice,
+    ) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        let (c, f, experts, stride) = (dims.width, dims.ff, dims.experts, router_stride(dims));
+        let mix = &layer.mixture;
+        self.matmul.add(
+            builder,
+            Product {
+                form: Form::Nt,
+                m: rows as u32,
+                n: experts as u32,
+                k: c as u32,
+                a: work.normed.clone(),
+                a_stride: c as u32,
+                b: self.factor(&slots.router),
+                b_stride: c as u32,
+                c: work.router.clone(),
+                c_stride: stride as u32,
+                store: Store::Set,
+            },
+        );
+        let call = kernels::ROUTE.with(params::Route {
+            rows: rows as u32,
+            experts: experts as u32,
+            stride: stride as u32,
+            chosen: dims.active as u32,
+        });
+        let storage = vec![work.router.clone(), mix.probs.clone(), mix.weights.clone()];
+        self.by_item(builder, call, storage, rows, experts * (dims.active + 3));
+        let call = kernels::EXPERT_COUNT.with(params::ExpertCount {
+            windows: self.shape.windows as u32,
+            context: dims.context as u32,
+            experts: experts as u32,
+            stride: stride as u32,
+            first: (index * experts) as u32,
+            aux: dims.aux_loss * experts as f32 / dims.layers as f32,
+        });
+        let storage = vec![
+            mix.weights.clone(),
+            tokens.targets.clone(),
+            self.hyper.clone(),
+            mix.slopes.clone(),
+            self.seen.clone(),
+        ];
+        self.by_item(builder, call, storage, self.shape.windows * experts, 2 * dims.context);
+        for (e, (slots, gate_up)) in slots.experts.iter().zip(&mix.gate_up).enumerate() {
+            self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), gate_up, Store::Set);
+            let call = kernels::EXPERT.with(self.expert(e));
+            let storage = vec![gate_up.clone(), mix.weights.clone(), work.gated.clone()];
+            self.by_item(builder, call, storage, rows * f / 4, 12);
+            let store = if e == 0 { Store::Plus(layer.middle.clone()) } else { Store::Add };
+            self.linear(builder, &work.gated, &self.weight(&slots.down, f), next, store);
+        }
+    }
+
+    /// From `dx` to `branch`, the gradient of the second norm's output, and to those of the weights.
+    pub fn experts_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
+        let (dims, work, rows) = (self.dims, self.work, self.rows());
+        let (c, f, experts, stride) = (dims.width, dims.ff, dims.experts, router_stride(dims));
+        let mix = &layer.mixture;
+        self.norm(builder, &Norm::second(slots, layer));
+        for (e, (slots, gate_up)) in slots.experts.iter().zip(&mix.gate_up).enumerate() {
+            let (into, down) = (self.weight(&slots.gate_up, c), self.weight(&slots.down, f));
+            self.linear_back(builder, &work.dx, &down, &work.gated);
+            let call = kernels::EXPERT_GRAD.with(self.expert(e));
+            let storage =
+                vec![mix.weights.clone(), gate_up.clone(), work.gated.clone(), work.dweights.clone()];
+            self.by_row(builder, call, storage, rows, 6 * f);
+            self.weight_back(builder, &work.dx, &work.gated, &down, first);
+            self.weight_back(builder, gate_up, &work.normed, &into, first);
+            let store = if e == 0 { Store::Set } else { Store::Add };
+            let product = self.back(gate_up, [2 * f, 2 * f], self.factor(&slots.gate_up), store);
+            self.matmul.add(builder, product);
+        }
+        let call = kernels::ROUTE_GRAD.with(params::RouteGrad {
+            rows: rows as u32,
+            context: dims.context as u32,
+            experts: experts as u32,
+            stride: stride as u32,
+        });
+        let storage =
+            [&mix.probs, &mix.weights, &work.dweights, &mix.slopes, &work.router].map(Slice::clone).to_vec();
+        self.by_item(builder, call, storage, rows, 6 * experts);
+        self.matmul.add(
+            builder,
+            Product {
+                form: Form::Tn,
+                m: experts as u32,
+                n: c as u32,
+                k: rows as u32,
+                a: work.router.clone(),
+                a_stride: stride as u32,
+                b: work.normed.clone(),
+                b_stride: c as u32,
+                c: self.grad(&slots.router),
+                c_stride: c as u32,
+                store: if first { Store::Set } else { Store::Add },
+            },
+        );
+        let product = self.back(&work.router, [experts, stride], self.factor(&slots.router), Store::Add);
+        self.matmul.add(builder, product);
+    }
+
+    /// `branch = dy w`, or added to it; dy `[R, outs]`, its rows so many floats apart.
+    fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: Slice, store: Store) -> Product {
+        let c = self.dims.width as u32;
+        Product {
+            form: Form::Nn,
+            m: self.rows() as u32,
+            n: c,
+            k: outs as u32,
+            a: dy.clone(),
+            a_stride: stride as u32,
+            b: w,
+            b_stride: c,
+            c: self.work.branch.clone(),
+            c_stride: c,
+            store,
+        }
+    }
+
+    fn expert(&self, expert: usize) -> params::Expert {
+        params::Expert {
+            rows: self.rows() as u32,
+            quads: self.dims.ff as u32 / 4,
+            stride: router_stride(self.dims) as u32,
+            column: expert as u32,
+        }
+    }
+}
