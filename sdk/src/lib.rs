@@ -126,10 +126,12 @@ pub mod engine {
 
 /// What a run is, and how the parameters of a model lie: tensors in a layout, cut into fragments.
 pub mod model {
-    pub use archipelago_core::diloco::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
+    pub use archipelago_core::diloco::{
+        FragmentExpert, Fragments, Layout, LayoutError, MergeClass, Segment, Tensor,
+    };
     pub use archipelago_core::model::{ModelError, Preset, UnknownPreset, init, layout};
     pub use archipelago_core::wire::{
-        ApplyPolicy, Code, DataSpec, ExchangeSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec,
+        ApplyPolicy, Code, DataSpec, ExchangeSpec, ExpertSpec, InnerSpec, ModelSpec, RunSpec, ShardSpec,
     };
 }
 
