@@ -126,10 +126,15 @@ pub mod engine {
 
 /// What a run is, and how the parameters of a model lie: tensors in a layout, cut into fragments.
 pub mod model {
-    pub use archipelago_core::diloco::{Fragments, Layout, LayoutError, MergeClass, Segment, Tensor};
-    pub use archipelago_core::model::{DECODER, ModelError, ModelSpec, Preset, UnknownPreset, init, layout};
+    pub use archipelago_core::diloco::{
+        FragmentExpert, Fragments, Layout, LayoutError, MergeClass, Segment, Tensor,
+    };
+    pub use archipelago_core::model::{
+        DECODER, ExpertSpec, ModelError, ModelSpec, Preset, UnknownPreset, init, layout,
+    };
     pub use archipelago_core::wire::{
-        ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Model, RunSpec, ShardSpec,
+        ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Mixture, Model, RunSpec,
+        ShardSpec,
     };
 }
 
