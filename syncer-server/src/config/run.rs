@@ -145,7 +145,7 @@ pub fn preset(config: &ServeConfig) -> Result<Preset, ServerError> {
 mod tests {
     use std::num::NonZeroU32;
 
-    use archipelago_core::model::ExpertSpec;
+    use archipelago_core::model::{ExpertSpec, ModelSpec};
 
     use super::*;
 
@@ -194,7 +194,9 @@ mod tests {
 
     #[test]
     fn one_expert_is_a_dense_layer() {
-        let experts = |count| spec(|config| config.experts.experts = count).unwrap().model.experts;
+        let model =
+            |count| ModelSpec::of(&spec(|config| config.experts.experts = count).unwrap().model).unwrap();
+        let experts = |count| model(count).experts;
         assert_eq!([experts(0), experts(1)], [None, None]);
         assert_eq!(experts(4), Some(ExpertSpec { count: 4, per_token: 2, aux_loss: 0.02 }));
     }

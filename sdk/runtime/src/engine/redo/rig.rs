@@ -7,10 +7,9 @@ use archipelago_core::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::data::{ShardForm, ShardTokens, encode_shard, shard_spec, window_start};
 use archipelago_core::diloco::syncer::{Event, Host, Input as ToSyncer, RemakeJob, Syncer, SyncerConfig};
 use archipelago_core::diloco::tape::Gate;
-use archipelago_core::diloco::{Entry, LearnerId, MergeJob, Millis, checksum};
+use archipelago_core::diloco::{Entry, Layout, LearnerId, MergeJob, Millis, checksum};
 use archipelago_core::member::{Input, Output};
-use archipelago_core::model::ModelSpec;
-use archipelago_core::model::{init, layout};
+use archipelago_core::model::{ExpertSpec, ModelSpec, init, layout};
 use archipelago_core::wire::{
     ApplyPolicy, Bye, Challenge, Code, ConnId, DataSpec, ExchangeSpec, InnerSpec, Message, RunId, RunSpec,
 };
@@ -209,7 +208,7 @@ impl Rig {
         }
         let record = self.syncer.record().unwrap();
         let states = self.syncer.states().cloned().collect();
-        let layout = layout(&model()).unwrap();
+        let layout = Layout::of(&record.spec.model).unwrap();
         self.syncer = Syncer::restore(record, &layout, config(), states, self.now.0 as u32).unwrap();
         self.gate = Gate::new(self.gate.decided(), 3);
         self.syncer.audit(self.share, 12);
@@ -317,7 +316,9 @@ impl Rig {
             }
             Output::Build { welcome, anew } => {
                 if anew {
-                    let trainer = CpuTrainer::fixed(&model(), &welcome.spec.inner).unwrap();
+                    let trainer =
+                        CpuTrainer::fixed(&ModelSpec::of(&welcome.spec.model).unwrap(), &welcome.spec.inner)
+                            .unwrap();
                     self.peers[peer].engine = Some(HostEngine::new(&welcome.spec, trainer).unwrap());
                     self.tell(peer, Input::Exact);
                 }

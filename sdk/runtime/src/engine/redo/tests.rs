@@ -3,7 +3,8 @@
 use archipelago_core::audit::{AuditJob, Fault, Op, Span, Tally, Verdict, inputs_hash};
 use archipelago_core::diloco::syncer::Trust;
 use archipelago_core::diloco::{FragmentId, LearnerId, LeaseId, Version};
-use archipelago_core::wire::{ApplyPolicy, ExpertSpec};
+use archipelago_core::model::ExpertSpec;
+use archipelago_core::wire::ApplyPolicy;
 
 use super::peer::Cheat;
 use super::rig::Rig;
