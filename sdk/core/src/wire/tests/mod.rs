@@ -20,6 +20,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("challenge", Message::Challenge(challenge())),
         ("hello", Message::Hello(hello())),
         ("welcome", Message::Welcome(Box::new(welcome()))),
+        ("welcome-experts", Message::Welcome(Box::new(mixture()))),
         ("welcome-masks", Message::Welcome(Box::new(with_masks()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
@@ -126,6 +127,13 @@ pub(crate) fn welcome() -> Welcome {
     }
 }
 
+/// Of a run whose model has experts.
+fn mixture() -> Welcome {
+    let Welcome { mut spec, .. } = welcome();
+    spec.model.experts = Some(Mixture { count: 8, per_token: 2 });
+    Welcome { spec, ..welcome() }
+}
+
 /// Of a run of whose text a part is given.
 fn with_masks() -> Welcome {
     let Welcome { mut spec, .. } = welcome();
@@ -204,6 +212,10 @@ fn samples_come_back() {
         assert_eq!(encode(&back), bytes, "{name}");
         assert_eq!(back.tag(), message.tag(), "{name}");
     }
+    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(mixture())))) else {
+        panic!("no welcome");
+    };
+    assert_eq!(back.spec, mixture().spec);
     let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_masks())))) else {
         panic!("no welcome");
     };
