@@ -1,8 +1,8 @@
 //! Pictures beside words in one stream of text: small scenes, as captions and as the pixels that they describe.
 //!
 //! A picture has 8 lines of 8 pixels, each the letter of its colour: two shapes of 4 by 4 pixels, one above or to the
-//! left of the other, on a ground of a third colour. Half of the documents say what is seen before the picture, and half
-//! after it, so that a model learns to draw and to describe:
+//! left of the other, on a ground of a third colour. Half of the documents say what is seen before the picture, and
+//! half after it, so that a model learns to draw and to describe:
 //!
 //! ```text
 //! draw a red circle above a blue frame on white
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! There are 7,500 scenes, far more than a short text holds: who draws what it never read has understood the words.
-//! **Entropy**: scenes are drawn independently, a caption says all of its scene, and a picture follows from that, so the
-//! entropy of a document is that of a scene and of which of the two comes first.
+//! **Entropy**: scenes are drawn independently, a caption says all of its scene, and a picture follows from that, so
+//! the entropy of a document is that of a scene and of which of the two comes first.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;

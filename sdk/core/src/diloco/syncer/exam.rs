@@ -37,9 +37,10 @@ pub struct Shown {
 }
 
 impl Exam {
-    /// What each update shows, as long as it counts in the merge, by learner; nothing of one whose windows are not known,
-    /// and nothing at all of fewer than three: of two that differ nobody knows which one is right. `seed` picks, where
-    /// there are more than [`EXAMINED_MAX`]. `loss` gives the mean loss of parameters, `[layout.len()]`, on windows.
+    /// What each update shows, as long as it counts in the merge, by learner; nothing of one whose windows are not
+    /// known, and nothing at all of fewer than three: of two that differ nobody knows which one is right. `seed`
+    /// picks, where there are more than [`EXAMINED_MAX`]. `loss` gives the mean loss of parameters, `[layout.len()]`,
+    /// on windows.
     ///
     /// # Errors
     /// Those of `loss`.

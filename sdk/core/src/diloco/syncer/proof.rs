@@ -133,8 +133,8 @@ impl Proofs {
         news
     }
 
-    /// Takes in how much updates of one merge show. The one in the middle speaks for all of them: those who work against
-    /// the others show far less than nothing, and would else be safe by that.
+    /// Takes in how much updates of one merge show. The one in the middle speaks for all of them: those who work
+    /// against the others show far less than nothing, and would else be safe by that.
     fn strengthen(&mut self, looks: &[(Shown, (f64, f64))]) {
         let is_suspected = |learner| self.records.get(&learner).is_some_and(|record| record.is_suspected);
         let believed = looks.iter().filter(|(look, _)| !is_suspected(look.learner));
