@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class Torch(RunCase):
                 if kind == "torch":
                     self.killed_and_merged_again(run, learners, folder)
                 elif kind == "browser":
-                    until("the browser is merged", lambda name=f"{kind}-{at}": self.merged(run, name))
+                    until("the browser is merged", partial(self.merged, run, f"{kind}-{at}"))
             until_s = time.monotonic() + 600
             while not run.status()["finished"] and time.monotonic() < until_s:
                 time.sleep(1)
