@@ -8,7 +8,7 @@ use archipelago_core::wire::{
     ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, Architecture, Model, RunSpec,
 };
 
-use crate::config::{ServeConfig, preset};
+use crate::config::{ServeConfig, check_context, preset};
 use crate::errors::ServerError;
 use crate::llama::{Chat, Folder, LlamaError, SpecialTokens, TEMPLATE_BYTES_MAX, Tensors};
 use crate::store::{Initial, Manifest, Store, decoder};
@@ -114,7 +114,7 @@ impl Origin {
     /// # Errors
     /// - `Init`: the model has fewer tokens.
     /// - `Preset`: there is none of that name.
-    /// - `Setting`: its experts are out of range.
+    /// - `Setting`: its experts or its windows are out of range.
     /// - `Config`: the name or the settings of an architecture are none for this model, or experts are asked for where
     ///   the model has its own.
     /// - `Internal`: what is kept is no model.
@@ -150,6 +150,7 @@ impl Origin {
                 }
             },
         };
+        check_context(model.context)?;
         let is_decoder = decoder(&model)?.is_some();
         let why = match (is_decoder, &config.architecture, &config.evaluator) {
             (true, Some(_), _) => "--architecture names a model of your own: give its tensors with --params",

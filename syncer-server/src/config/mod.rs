@@ -31,7 +31,8 @@ pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrd
 pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
 pub use name::RunName;
 pub use run::{
-    INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, invite, licence, preset, run_spec, syncer_config,
+    INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, check_context, invite, licence, preset,
+    run_spec, syncer_config,
 };
 pub use runs::{OrderArgs, RunOrder, RunsArgs};
 

@@ -27,9 +27,17 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
             total_tokens / (preset.inner().total_tokens / preset.inner().warmup_tokens).max(1);
     }
     range("lr", inner.lr_max.into(), inner.lr_max.is_finite() && inner.lr_max > 0.0, "a number above 0")?;
-    let fits = model.context <= CONTEXT_MAX;
-    range("context", model.context.into(), fits, &format!("1 to {CONTEXT_MAX} tokens"))?;
+    check_context(model.context)?;
     Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed })
+}
+
+/// Whether windows of so many tokens can be trained on.
+///
+/// # Errors
+/// `Setting`: they are too long.
+pub fn check_context(context: u32) -> Result<(), ServerError> {
+    let fits = context <= CONTEXT_MAX;
+    Ok(range("context", context.into(), fits, &format!("1 to {CONTEXT_MAX} tokens"))?)
 }
 
 /// The syncer's own knobs.

@@ -29,6 +29,7 @@ pub enum Part {
 /// Settings of `simulate staleness`.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[command(mut_arg("context", |arg| arg.default_value("32")))]
 pub struct StalenessArgs {
     /// Comparisons to make; by default all
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
@@ -63,9 +64,6 @@ pub struct StalenessArgs {
     /// Width of the model (a multiple of 8), in place of that of --preset
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub width: u32,
-    /// Tokens in a window (a multiple of 8)
-    #[arg(long, value_name = "COUNT", default_value_t = 32)]
-    pub context: u32,
     /// Each step takes up to this share more or less, by chance (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub step_jitter: f64,
@@ -130,10 +128,8 @@ fn check(args: &StalenessArgs) -> Result<(), SimulateError> {
     for &batch in &args.batches {
         within("batches", batch.into(), 1.0..=512.0)?;
     }
-    for (flag, count) in [("width", args.width), ("context", args.context)] {
-        let holds = count.is_multiple_of(8) && (8..=1_024).contains(&count);
-        archipelago_cli::range(flag, count.into(), holds, "a multiple of 8 from 8 to 1024")?;
-    }
+    let holds = args.width.is_multiple_of(8) && (8..=1_024).contains(&args.width);
+    archipelago_cli::range("width", args.width.into(), holds, "a multiple of 8 from 8 to 1024")?;
     within("step-jitter", args.step_jitter, 0.0..=1.0)?;
     Ok(within("samples", args.samples.into(), 0.0..=1e3)?)
 }

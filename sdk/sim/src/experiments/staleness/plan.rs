@@ -39,7 +39,7 @@ impl<'a> Plan<'a> {
         let launch_steps = (f64::from(exchange.sync_every) / f64::from(exchange.fragments)).max(1.0);
         let launch_ms = launch_steps * args.training.step_ms as f64;
         let grace_ms = syncer.quorum.grace_ratio * f64::from(syncer.quorum.rounds_in_flight) * launch_ms;
-        let step_tokens = u64::from(args.training.batch) * u64::from(args.context);
+        let step_tokens = args.training.step_tokens()?;
         let mut plan =
             Self { args, step_tokens, grace_ms: grace_ms as u64, experiments: vec![], lines: vec![] };
         for part in Part::value_variants() {
@@ -66,8 +66,7 @@ impl<'a> Plan<'a> {
         let (args, mut recipe) = (self.args, self.args.training.recipe(LEARNERS, tokens)?);
         let width = args.width;
         // As wide between as the reference is, for its width.
-        (recipe.model.d_model, recipe.model.d_ff, recipe.model.context) =
-            (width, width * 11 / 4, args.context);
+        (recipe.model.d_model, recipe.model.d_ff) = (width, width * 11 / 4);
         // What is compared is updates, not how the text travels.
         recipe.text_at_hand = true;
         for machine in &mut recipe.machines {
