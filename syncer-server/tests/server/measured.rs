@@ -34,14 +34,14 @@ fn own(dir: &Path) -> ServeConfig {
     }
 }
 
-/// The next question: its number, and the versions that it is about.
+/// The next question: its number, and the versions that it is about. It may have come before the fate of an update.
 async fn question(learner: &mut Learner) -> (u32, Vec<Version>) {
-    learner
-        .until(|message| match message {
-            Message::Measure { number, versions, .. } => Some((number, versions)),
-            _ => None,
-        })
-        .await
+    loop {
+        if let Some(question) = learner.questions.pop_front() {
+            return question;
+        }
+        learner.until(|message| matches!(message, Message::Measure { .. }).then_some(())).await;
+    }
 }
 
 async fn answer(learner: &mut Learner, number: u32, loss: Option<f32>) {

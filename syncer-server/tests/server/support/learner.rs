@@ -18,6 +18,8 @@ pub struct Learner {
     serial: u64,
     /// Rounds that it was asked about and has not answered.
     asked: VecDeque<(FragmentId, Version)>,
+    /// Questions about the held-out loss that it has not looked at.
+    pub questions: VecDeque<(u32, Vec<Version>)>,
     /// What was leased to it.
     pub leases: Vec<LeaseGrant>,
     /// Windows of that that it says it has trained on, one after the other.
@@ -48,6 +50,7 @@ impl Learner {
             steps: 1,
             serial: 0,
             asked: VecDeque::new(),
+            questions: VecDeque::new(),
             leases: vec![],
             windows: 0,
         };
@@ -94,6 +97,9 @@ impl Learner {
             }
             if let Message::Lease { grant, .. } = message {
                 self.leases.push(grant);
+            }
+            if let Message::Measure { number, versions, .. } = &message {
+                self.questions.push_back((*number, versions.clone()));
             }
             if let Some(picked) = pick(message) {
                 return picked;
