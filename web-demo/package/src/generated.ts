@@ -179,7 +179,7 @@ export type RawMeasure = {
   trainMs: number,
 };
 
-/** What [`MODEL`] answers: the model as whoever writes with it must know it. */
+/** What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it. */
 export type ModelView = {
   /** The shape, for an engine; a page need not look into it. */
   model: unknown,
