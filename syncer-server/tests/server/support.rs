@@ -208,27 +208,33 @@ impl Client {
         self.try_next().await.expect("the connection stands")
     }
 
-    /// The next message; `None` once the server has closed.
+    /// The next message; `None` once the server has closed. Pings are no answer.
     async fn try_next(&mut self) -> Option<Message> {
-        loop {
-            match tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("an answer")?.ok()? {
-                Frame::Binary(bytes) => {
-                    if let Some(message) = self.assembler.push(&bytes).unwrap() {
-                        return Some(message);
+        let looking = async {
+            loop {
+                match self.socket.next().await?.ok()? {
+                    Frame::Binary(bytes) => {
+                        if let Some(message) = self.assembler.push(&bytes).unwrap() {
+                            return Some(message);
+                        }
                     }
+                    Frame::Close(_) => return None,
+                    _ => {}
                 }
-                Frame::Close(_) => return None,
-                _ => {}
             }
-        }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.expect("an answer")
     }
 
     /// Reads to the end, which must be a goodbye and a close with the same code.
-    pub async fn end(mut self) -> End {
+    pub async fn end(self) -> End {
+        tokio::time::timeout(3 * PATIENCE, self.ended()).await.expect("an end")
+    }
+
+    async fn ended(mut self) -> End {
         let mut bye = None;
         loop {
-            let frame = tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("an end");
-            match frame.expect("a close frame").expect("a close frame") {
+            match self.socket.next().await.expect("a close frame").expect("a close frame") {
                 Frame::Binary(bytes) => match self.assembler.push(&bytes).unwrap() {
                     Some(Message::Bye(said)) => bye = Some(said),
                     _ => assert_eq!(bye, None, "the goodbye is the last message"),

@@ -7,7 +7,7 @@ use archipelago_core::wire::{
     Fate, FragmentId, LearnerState, LeaseGrant, LeaseId, Message, Progress, Serial, Update, Version, Welcome,
 };
 
-use super::{Client, Server};
+use super::{Client, PATIENCE, Server};
 
 /// A learner that trains nothing and sends what it is told.
 pub struct Learner {
@@ -88,8 +88,12 @@ impl Learner {
         u64::from(self.welcome.spec.inner.batch * self.welcome.spec.model.context)
     }
 
-    /// The next message that `pick` takes.
+    /// The next message that `pick` takes. Others may come for ever, so it is waited for as long as for many of them.
     pub async fn until<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
+        tokio::time::timeout(3 * PATIENCE, self.pick(pick)).await.expect("the message that is waited for")
+    }
+
+    async fn pick<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
         loop {
             let message = self.client.next().await;
             if let Message::Collect { fragment, base, .. } = message {
