@@ -181,8 +181,7 @@ impl TrainingArgs {
             }
         };
         if let Some(context) = self.context {
-            let holds = context.is_multiple_of(8) && (8..=1_024).contains(&context);
-            range("context", context.into(), holds, "a multiple of 8 from 8 to 1024")?;
+            size("context", context)?;
             model.context = context;
         }
         model.experts = self.experts.spec()?;
@@ -297,6 +296,15 @@ impl TrainingArgs {
         }
         Ok(findings)
     }
+}
+
+/// Checks a width or a window of the model.
+///
+/// # Errors
+/// `Setting`: it is no multiple of 8 from 8 to 1024.
+pub fn size(flag: &'static str, count: u32) -> Result<(), SimulateError> {
+    let holds = count.is_multiple_of(8) && (8..=1_024).contains(&count);
+    Ok(range(flag, count.into(), holds, "a multiple of 8 from 8 to 1024")?)
 }
 
 fn train(experiment: &Experiment, seed: u64, corpus: &Corpus) -> Result<Outcome, LabError> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::findings::{Findings, mean};
 use super::lines::Found;
-use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs};
+use super::training::{LEARNERS_MAX, STEPS_MAX, TrainingArgs, size};
 use super::{Case, CommonArgs, Report};
 use crate::experiments::SimulateError;
 
@@ -112,8 +112,7 @@ fn check(args: &PoisonArgs) -> Result<(), SimulateError> {
         let holds = (1..=90).contains(&percent) && (1..args.learners).contains(&count);
         range("hostile", percent.into(), holds, "1 to 90 percent that are at least one learner and not all")?;
     }
-    let holds = args.width.is_multiple_of(8) && (8..=1_024).contains(&args.width);
-    range("width", args.width.into(), holds, "a multiple of 8 from 8 to 1024")?;
+    size("width", args.width)?;
     within("norm-ratio-max", args.norm_ratio_max, 0.0..=1e3)?;
     Ok(within("step-jitter", args.step_jitter, 0.0..=1.0)?)
 }

@@ -6,7 +6,7 @@ use archipelago_cli::within;
 use serde::Serialize;
 
 use super::lines::{Found, Line};
-use super::training::{STEPS_MAX, TrainingArgs};
+use super::training::{STEPS_MAX, TrainingArgs, size};
 use super::{Case, CommonArgs, Report};
 use crate::experiments::SimulateError;
 
@@ -128,8 +128,7 @@ fn check(args: &StalenessArgs) -> Result<(), SimulateError> {
     for &batch in &args.batches {
         within("batches", batch.into(), 1.0..=512.0)?;
     }
-    let holds = args.width.is_multiple_of(8) && (8..=1_024).contains(&args.width);
-    archipelago_cli::range("width", args.width.into(), holds, "a multiple of 8 from 8 to 1024")?;
+    size("width", args.width)?;
     within("step-jitter", args.step_jitter, 0.0..=1.0)?;
     Ok(within("samples", args.samples.into(), 0.0..=1e3)?)
 }
