@@ -53,6 +53,17 @@ fn fragment_with(apply: ApplyPolicy) -> (Rounds, Verifier) {
 
 /// An update of `rounds` in which each value is `value`, after ten steps.
 fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Verified {
+    update_of_experts(rounds, verifier, serial, value, &[])
+}
+
+/// The same which says of its 80 tokens how many went through which expert.
+fn update_of_experts(
+    rounds: &Rounds,
+    verifier: &Verifier,
+    serial: u64,
+    value: f32,
+    seen: &[u64],
+) -> Verified {
     let values = vec![value; rounds.terms.segments.iter().map(|segment| segment.len as usize).sum()];
     let body = rounds.terms.codec.encode(&rounds.terms.segments, &values);
     let (serial, base, checksum) = (Serial(serial), rounds.version(), checksum(&body));
@@ -65,7 +76,7 @@ fn update(rounds: &Rounds, verifier: &Verifier, serial: u64, value: f32) -> Veri
         tokens: 80,
         body,
         checksum,
-        seen: Vec::new(),
+        seen: seen.to_vec(),
     })
 }
 

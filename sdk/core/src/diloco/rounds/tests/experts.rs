@@ -20,31 +20,13 @@ fn fragment_of_experts() -> (Rounds, Verifier) {
     (Rounds::new(terms, state), Verifier::new(fragments, codec))
 }
 
-/// An update like [`update`], which says of its 80 tokens how many went through which expert.
-fn update_of_experts(rounds: &Rounds, verifier: &Verifier, serial: u64, seen: &[u64]) -> Verified {
-    let len = rounds.terms.segments.iter().map(|segment| segment.len as usize).sum();
-    let body = rounds.terms.codec.encode(&rounds.terms.segments, &vec![0.25; len]);
-    let (serial, base, checksum, seen) = (Serial(serial), rounds.version(), checksum(&body), seen.to_vec());
-    verifier.verify(Update {
-        run: RUN,
-        fragment: P,
-        serial,
-        base,
-        steps: 10,
-        tokens: 80,
-        body,
-        checksum,
-        seen,
-    })
-}
-
 /// Goal: an expert is merged by the tokens that it saw, squared over the steps; and what is on the tape says so.
 #[test]
 fn experts_are_merged_by_their_tokens() {
     let (mut rounds, verifier) = fragment_of_experts();
     rounds.launch(Millis(100), launch(7, &[ANNE, BERT]));
     for (learner, seen) in [(ANNE, [80, 0]), (BERT, [20, 60])] {
-        let answer = update_of_experts(&rounds, &verifier, 7, &seen);
+        let answer = update_of_experts(&rounds, &verifier, 7, 0.25, &seen);
         rounds.answer(Millis(130), learner, answer, &TRUSTED).unwrap();
     }
     let found = merge(&mut rounds, Millis(140)).entry.experts;
@@ -59,15 +41,15 @@ fn experts_are_merged_by_their_tokens() {
 fn what_cannot_be_is_not_believed_of_experts() {
     let (mut rounds, verifier) = fragment_of_experts();
     rounds.launch(Millis(100), launch(7, &[ANNE, BERT]));
-    let lie = update_of_experts(&rounds, &verifier, 7, &[u64::MAX, u64::MAX]);
+    let lie = update_of_experts(&rounds, &verifier, 7, 0.25, &[u64::MAX, u64::MAX]);
     rounds.answer(Millis(130), ANNE, lie, &TRUSTED).unwrap();
-    let honest = update_of_experts(&rounds, &verifier, 7, &[40, 40]);
+    let honest = update_of_experts(&rounds, &verifier, 7, 0.25, &[40, 40]);
     rounds.answer(Millis(130), BERT, honest, &TRUSTED).unwrap();
     let found = merge(&mut rounds, Millis(140)).entry.experts;
     assert!(found.iter().all(|expert| expert.weights == [160.0, 160.0]), "{found:?}");
 
     rounds.launch(Millis(200), launch(8, &[ANNE]));
-    let strange = update_of_experts(&rounds, &verifier, 8, &[80]);
+    let strange = update_of_experts(&rounds, &verifier, 8, 0.25, &[80]);
     assert_eq!(
         rounds.answer(Millis(230), ANNE, strange, &TRUSTED).unwrap_err(),
         Fate::Refused(Refusal::Shape)
