@@ -1,5 +1,7 @@
 //! A text that the newest snapshot of a run goes on with.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -95,7 +97,8 @@ pub fn sample(
     if let Some(path) = &args.picture {
         let why = "--picture: what was written holds no picture of eight lines of eight pixels";
         let picture = Picture::find(&text).ok_or_else(|| ServerError::Config { why: why.to_owned() })?;
-        std::fs::write(path, svg(&picture)).map_err(disk("write", path))?;
+        let mut file = File::create_new(path).map_err(disk("write", path))?;
+        file.write_all(svg(&picture).as_bytes()).map_err(disk("write", path))?;
     }
     Ok(Written {
         prompt: args.prompt.clone(),
@@ -118,4 +121,19 @@ fn svg(picture: &Picture) -> String {
     let head =
         format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {SIDE} {SIDE}\" width=\"256\"");
     format!("{head} shape-rendering=\"crispEdges\">{squares}</svg>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_has_a_square_for_each_pixel_in_its_place() {
+        let text = "wwwwwwww\nwkwwwwww\nwwwwwwww\nwwwwwwww\nwwwwwwww\nwwwwwwww\nwwwwwwww\nwwwwwwrw\n";
+        let svg = svg(&text.parse().unwrap());
+        assert_eq!(svg.matches("<rect").count(), 64);
+        assert_eq!(svg.matches("fill=\"white\"").count(), 62);
+        assert!(svg.contains("<rect x=\"1\" y=\"1\" width=\"1\" height=\"1\" fill=\"black\"/>"), "{svg}");
+        assert!(svg.contains("<rect x=\"6\" y=\"7\" width=\"1\" height=\"1\" fill=\"red\"/>"), "{svg}");
+    }
 }

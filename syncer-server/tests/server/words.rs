@@ -115,4 +115,12 @@ async fn a_snapshot_writes_what_its_parameters_write() {
 
     let empty = SampleArgs { prompt: String::new(), ..args(dir.path()) };
     assert!(matches!(fails(&empty), ServerError::Config { .. }), "nothing to go on with");
+
+    // Nothing is written where there is no picture, and over nobody's file.
+    let file = dir.path().join("out.svg");
+    let drawn = SampleArgs { picture: Some(file.clone()), ..args(dir.path()) };
+    assert!(fails(&drawn).to_string().contains("holds no picture") && !file.exists());
+    std::fs::write(&file, "mine").unwrap();
+    assert!(fails(&drawn).to_string().contains("is there already"));
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
 }
