@@ -51,7 +51,7 @@ pub const TRUST: Part = Part {
     name: "trust",
     always: &["--sync-every", "8", "--fragments", "4"],
     without: &["--no-undo", "--checks", "0"],
-    learners: &["--duty", "0.5"],
+    learners: &["--duty-cycle", "0.5"],
     merges_max: 0.05,
     tokens_max: 0.02,
 };
@@ -97,8 +97,8 @@ fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, Stri
     let (mut syncer, address) = programs.serve("tiny", "127.0.0.1:0", &folder, "syncer", &flags)?;
     let learners =
         (1..=LEARNERS).map(|n| programs.join(address, &folder, &format!("learner-{n}"), part.learners));
-    let learners = learners.collect::<Result<Vec<_>, _>>()?;
-    all_live(address, &mut syncer, LEARNERS)?;
+    let mut learners = learners.collect::<Result<Vec<_>, _>>()?;
+    all_live(address, &mut syncer, LEARNERS).map_err(|error| last_words(&mut learners).unwrap_or(error))?;
     thread::sleep(WARM);
     let (from, began, cpu_from) = (status(address)?, Instant::now(), syncer.cpu_ms());
     thread::sleep(SPAN);
@@ -108,6 +108,12 @@ fn measure(programs: &Programs, part: &Part, is_with: bool) -> Result<Pace, Stri
     let cpu_ms = (cpu_to.saturating_sub(cpu_from)) as f64 / (merges * span_s).max(1.0);
     let idle = learners.iter().map(idle_share).sum::<f64>() / LEARNERS as f64;
     Ok(Pace { merges, tokens: a_second("/tokensTrained"), cpu_ms, idle })
+}
+
+/// Why a learner is not there, if one has ended.
+fn last_words(learners: &mut [Process]) -> Option<String> {
+    let ended = learners.iter_mut().find_map(|learner| Some((learner.exit_code()?, learner.last_words())));
+    ended.map(|(code, words)| format!("a learner ended with {code}: {words}"))
 }
 
 /// What a learner said last of the share of its time that it did not train.
