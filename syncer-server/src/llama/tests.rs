@@ -58,6 +58,7 @@ fn the_fixture_is_read_as_it_is_meant() {
         norm_eps: 1e-6,
         untied_head: false,
         experts: None,
+        lora: None,
     };
     assert_eq!((*folder.model(), folder.name()), (expected, "model".to_owned()));
     assert_eq!(*folder.special(), SpecialTokens { bos: Some(0), eos: vec![0], pad: None });

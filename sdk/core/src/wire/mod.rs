@@ -6,6 +6,7 @@ mod close;
 mod codec;
 mod device;
 mod error;
+mod frozen;
 mod header;
 pub mod http;
 mod ids;
@@ -28,6 +29,7 @@ pub use close::{CloseCode, UnknownCloseCode};
 pub use codec::{decode, encode};
 pub use device::DeviceKind;
 pub use error::{BodyFault, DecodeError};
+pub use frozen::{FrozenForm, UnknownForm};
 pub use header::MAGIC;
 pub use ids::{
     ConnId, Fingerprint, FingerprintError, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId,

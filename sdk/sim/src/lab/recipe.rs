@@ -89,6 +89,7 @@ pub fn reference_model() -> ModelSpec {
         norm_eps: 1e-5,
         untied_head: false,
         experts: None,
+        lora: None,
     }
 }
 

@@ -93,6 +93,7 @@ fn model(experts: Option<ExpertSpec>) -> ModelSpec {
         norm_eps: 1e-5,
         untied_head: false,
         experts,
+        lora: None,
     }
 }
 
