@@ -186,7 +186,7 @@ fn spec() -> RunSpec {
         masks: false,
         shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }],
     };
-    RunSpec { model, inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
+    RunSpec { model, inner: Preset::Tiny.inner(), exchange, data, seed: 1, frozen: None }
 }
 
 #[test]

@@ -75,7 +75,7 @@
 //! # let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 8, code: Code::Int4, apply };
 //! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
 //! # let (model, inner) = (Preset::Tiny.model(256).into(), Preset::Tiny.inner());
-//! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
+//! # let spec = RunSpec { model, inner, exchange, data, seed: 1, frozen: None };
 //! let mut engine = HostEngine::new(&spec, means)?;
 //! engine.load(FragmentId(0), &[0.0; 8], true)?;
 //! engine.encode(Serial(1), FragmentId(0))?;

@@ -12,6 +12,7 @@ pub mod http;
 mod ids;
 mod messages;
 mod pack;
+mod parts;
 mod scan;
 mod spec;
 mod table;
@@ -36,6 +37,7 @@ pub use ids::{
     Round, RunId, Serial, Share, ShareError, Signature, StateHash, Version,
 };
 pub use messages::Message;
+pub use parts::{FROZEN_PART_BYTES, FROZEN_PART_BYTES_MAX, FROZEN_PARTS_MAX, Frozen, PartsError};
 pub use spec::{
     ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, ApplyPolicy, Architecture, Code, DataSpec,
     ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,

@@ -148,6 +148,7 @@ impl Stage {
             exchange: ExchangeSpec { fragments, sync_every, block: BLOCK, code, apply },
             data: self.corpus.data.clone(),
             seed: seed.into(),
+            frozen: None,
         }
     }
 

@@ -26,6 +26,7 @@ pub fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
         },
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 1,
+        frozen: None,
     }
 }
 
