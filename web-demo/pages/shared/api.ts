@@ -99,6 +99,8 @@ export type ServerStatus = {
   preset: string,
   /** The name of the folder whose model the run began with, if it began with one: its size is that model's. */
   init: string | null,
+  /** What the parameters are adapters of, if all other weights stay as they are. */
+  adapters?: AdapterFacts,
   /** Where the text is from. */
   corpus: string,
   /** Tokens to train on. */
