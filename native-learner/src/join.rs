@@ -46,6 +46,7 @@ async fn take_part(
         run_ms_max: args.run_max.map(Span::ms),
         batch: args.batch,
         shelf: args.cache.shelf(),
+        takes_adapters: true,
     };
     let mut show = Show::new(args.output);
     show.begin(&run_config, &identity.path);

@@ -124,6 +124,7 @@ impl Learner {
             run_ms_max: None,
             batch,
             shelf: options.keeps.then(|| Rc::new(BrowserShelf { hooks: Rc::clone(&hooks) }) as Rc<dyn Shelf>),
+            takes_adapters: true,
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);

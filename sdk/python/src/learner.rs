@@ -110,11 +110,6 @@ impl Drop for Running {
 }
 
 fn engine(spec: &RunSpec, settings: &Settings, desk: &Arc<Desk>) -> Result<DeskEngine, EngineError> {
-    if spec.frozen.is_some() {
-        let why = "the run trains adapters on weights that stay as they are (LoRA), and a Python learner has no part in \
-                   that: take part with `native-learner join`, or train all weights in a run without --lora-rank";
-        return Err(EngineError::Unfit(why.to_owned()));
-    }
     let fit = Fit::new(&settings.tensors, &settings.mean, &spec.model);
     let fit = fit.map_err(|error| EngineError::Unfit(error.to_string()))?;
     DeskEngine::new(spec, fit, Arc::clone(desk), settings.device.clone(), settings.measures)

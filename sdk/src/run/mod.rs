@@ -70,6 +70,8 @@ pub struct RunConfig {
     pub batch: BatchChoice,
     /// Keeps the frozen weights of runs from one start to the next; without it they are fetched at each.
     pub shelf: Option<Rc<dyn Shelf>>,
+    /// Whether its engines can build on frozen weights. If not, a run that has some is left before they are fetched.
+    pub takes_adapters: bool,
 }
 
 /// What an engine is built from beside what the run says.
@@ -85,7 +87,8 @@ impl RunConfig {
     /// How long [`Self::new`] lets a learner try to be taken in for the first time, in milliseconds.
     pub const CONTACT_MS_MAX: u64 = 30_000;
 
-    /// A learner without a name that comes back for as long as the run lasts. Set the other fields as you like.
+    /// A learner without a name that comes back for as long as the run lasts, and trains all weights of its model. Set the
+    /// other fields as you like.
     #[must_use]
     pub fn new(address: Address, signer: impl Signer + 'static) -> Self {
         Self {
@@ -98,6 +101,7 @@ impl RunConfig {
             run_ms_max: None,
             batch: BatchChoice::AUTO,
             shelf: None,
+            takes_adapters: false,
         }
     }
 }

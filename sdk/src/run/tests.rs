@@ -39,6 +39,7 @@ fn config(address: &Address) -> RunConfig {
         run_ms_max: Some(HANG_MS),
         batch: BatchChoice::AUTO,
         shelf: None,
+        takes_adapters: true,
     }
 }
 

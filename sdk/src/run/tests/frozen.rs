@@ -129,3 +129,12 @@ fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
     let error = result.unwrap_err().to_string();
     assert!(error.contains("10 bytes of frozen weights given"), "{error}");
 }
+
+#[test]
+fn who_knows_no_adapters_leaves_before_anything_is_fetched() {
+    let fake = syncer(Script::default());
+    let config = RunConfig { takes_adapters: false, ..config(&fake.address) };
+    let (result, _) = learn(config, |_| false);
+    assert!(result.unwrap_err().to_string().contains("`native-learner join`"));
+    assert_eq!(requests(&fake), 0);
+}
