@@ -112,11 +112,11 @@ mod tests {
             let b = tensor(format!("{module}.lora_B.weight"));
             for row in 0..found.rows as usize {
                 for col in 0..found.cols as usize {
-                    let product = |a: usize, b: usize| {
-                        (0..3)
-                            .map(|r| adapters[a + r * found.cols as usize + col] * adapters[b + row * 3 + r])
+                    let cols = found.cols as usize;
+                    let product = |(a, b): (usize, usize)| -> f32 {
+                        (0..3).map(|r| adapters[a + r * cols + col] * adapters[b + row * 3 + r]).sum()
                     };
-                    let sum: f32 = a.zip(b).map_or(0.0, |(a, b)| product(a, b).sum());
+                    let sum = a.zip(b).map_or(0.0, product);
                     let at = start as usize + row * found.cols as usize + col;
                     assert_eq!(weights[at], 0.5 + 2.0 * sum, "{} {row} {col}", found.name);
                 }
