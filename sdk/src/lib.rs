@@ -130,7 +130,8 @@ pub mod model {
         FragmentExpert, Fragments, Layout, LayoutError, MergeClass, Segment, Tensor,
     };
     pub use archipelago_core::model::{
-        DECODER, ExpertSpec, ModelError, ModelSpec, Preset, UnknownPreset, init, layout,
+        DECODER, ExpertSpec, FrozenError, FrozenForm, FrozenWeights, LoraSpec, LoraTarget, LoraTargets,
+        ModelError, ModelSpec, Preset, TargetsError, UnknownForm, UnknownPreset, add_adapters, init, layout,
     };
     pub use archipelago_core::wire::{
         ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Mixture, Model, RunSpec,

@@ -144,3 +144,53 @@ impl Frozen {
         self.places.get(&flat.start).cloned().unwrap_or_else(|| unreachable!("no tensor begins at {flat:?}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ModelSpec, Preset};
+
+    fn plan(
+        spec: &ModelSpec,
+        form: FrozenForm,
+        bytes_max: u64,
+    ) -> (Dims, Slots, Result<FrozenPlan, GpuError>) {
+        let dims = Dims::new(spec);
+        let slots = Slots::new(&dims);
+        let plan = FrozenPlan::new(&dims, &slots, form, bytes_max, "test");
+        (dims, slots, plan)
+    }
+
+    /// Two bytes for each of 134.5 M values, or one and an eighth.
+    #[test]
+    fn takes_about_what_it_was_given() {
+        let spec = Preset::Llama135m.model(49_152);
+        let bytes = |form| plan(&spec, form, 128 << 20).2.unwrap().bytes();
+        assert_eq!(bytes(FrozenForm::F16) / 1_000_000, 269);
+        assert_eq!(bytes(FrozenForm::Int8) / 1_000_000, 151);
+    }
+
+    /// Each tensor lies in one piece, whatever can be bound, but embedding and head, which come in slices.
+    #[test]
+    fn every_tensor_has_its_place() {
+        for (untied_head, form, bytes_max, slices) in [
+            (false, FrozenForm::F16, 128 << 20, 1),
+            (true, FrozenForm::F16, 48 << 10, 3),
+            (true, FrozenForm::Int8, 48 << 10, 2),
+        ] {
+            let spec = ModelSpec { untied_head, ..Preset::Tiny.model(1_000) };
+            let (dims, slots, plan) = plan(&spec, form, bytes_max);
+            let plan = plan.unwrap();
+            let mut flat: Vec<Range<usize>> = plan.matrices.iter().map(|(flat, _)| flat.clone()).collect();
+            flat.extend(plan.vectors.clone());
+            flat.sort_by_key(|flat| flat.start);
+            assert!(flat.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert_eq!((flat[0].start, flat.last().unwrap().end), (0, slots.len));
+            let of_head = plan.row_slices(&dims, &slots.head);
+            assert_eq!(of_head.len(), slices);
+            assert!(of_head.iter().all(|(first, ..)| first % ALIGN == 0));
+        }
+        let (.., refused) = plan(&Preset::Base.model(256), FrozenForm::F16, 1 << 20);
+        assert!(matches!(refused, Err(GpuError::TensorTooLarge { bytes_max: 1_048_576, .. })));
+    }
+}
