@@ -56,6 +56,7 @@ impl Fixture {
                 per_token: integer(&experts["per_token"]),
                 aux_loss: number(&experts["aux_loss"]) as f32,
             }),
+            lora: None,
         };
         let lr = number(&inner["lr"]) as f32;
         let inner = InnerSpec {

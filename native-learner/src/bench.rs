@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use archipelago::run::Basis;
 use archipelago_core::model::{ModelSpec, flops_per_token};
 use archipelago_core::wire::{RunSpec, Serial};
 use archipelago_runtime::engine::gpu::{KernelTime, Trial};
@@ -42,7 +43,7 @@ async fn measure(args: &BenchArgs, seconds: f64) -> Result<(), Failure> {
     };
     let clock = Clock::start();
     let mut compute = Compute::open(&args.compute, clock).await?;
-    let mut engine = compute.build(spec, None).await.map_err(failed)?;
+    let mut engine = compute.build(spec, Basis::default()).await.map_err(failed)?;
     let notes = compute.take_notes();
     if !args.json {
         notes.iter().for_each(|note| show::write(format_args!("{note}\n")));

@@ -10,6 +10,7 @@ use archipelago_runtime::engine::EngineKind;
 use archipelago_runtime::platform::trust_only;
 use clap::{Args, Parser, Subcommand};
 
+use crate::cache::CacheArgs;
 use crate::exit::{Exit, Failure};
 use crate::key_args::IdentityArgs;
 use crate::machine;
@@ -130,6 +131,8 @@ pub(crate) struct JoinArgs {
     /// Folder of identities, one for each learner of this machine [default: in the XDG state folder]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) identity_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
     /// Leave after this time: 90s, 5m, 2h [default: never]
     #[arg(long = "for", value_name = "DURATION", value_parser = some_time)]
     pub(crate) run_max: Option<Span>,

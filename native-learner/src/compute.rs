@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::{mem, slice};
 
+use archipelago::run::Basis;
 use archipelago_core::wire::{DeviceKind, RunSpec};
 use archipelago_runtime::engine::gpu::{AdapterFacts, Trial, tune};
 use archipelago_runtime::engine::{
-    AnyEngine, EngineBuilder, EngineError, EngineKind, EngineOptions, OptimiserState,
+    AnyEngine, EngineBuilder, EngineError, EngineKind, EngineOptions,
 };
 use archipelago_runtime::platform::Clock;
 
@@ -57,9 +58,12 @@ impl Compute {
     pub(crate) async fn build(
         &mut self,
         spec: &RunSpec,
-        moments: Option<OptimiserState>,
+        Basis { moments, frozen }: Basis,
     ) -> Result<AnyEngine, EngineError> {
         let told = self.builder.fallback().cloned();
+        if let Some(frozen) = frozen {
+            self.builder.frozen(frozen);
+        }
         let engine = self.builder.build(spec, moments).await?;
         let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != told.as_ref());
         self.notes.extend(fallback.map(ToString::to_string));

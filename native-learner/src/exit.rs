@@ -54,6 +54,8 @@ impl From<RunError> for Failure {
                 Exit::Mismatch
             }
             RunError::Build(_) => Exit::Machine,
+            // The bytes are what the run says, and no weights of its model.
+            RunError::Frozen { .. } => Exit::Mismatch,
             RunError::Refused { .. } | RunError::Engine(_) | RunError::Random(_) => Exit::Failed,
         };
         Self::new(exit, error)

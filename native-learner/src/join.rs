@@ -6,10 +6,9 @@ use std::rc::Rc;
 use std::thread;
 
 use archipelago::run::identity::{IdentityLock, default_folder};
-use archipelago::run::{Address, Control, RunConfig, run};
+use archipelago::run::{Address, Basis, Control, RunConfig, run};
 use archipelago_cli::Span;
 use archipelago_core::wire::RunSpec;
-use archipelago_runtime::engine::OptimiserState;
 use archipelago_runtime::platform::{Clock, interrupted};
 
 use crate::cli::JoinArgs;
@@ -46,14 +45,16 @@ async fn take_part(
         reconnect_ms_max: args.reconnect_max.map(Span::ms),
         run_ms_max: args.run_max.map(Span::ms),
         batch: args.batch,
+        shelf: args.cache.shelf(),
+        takes_adapters: true,
     };
     let mut show = Show::new(args.output);
     show.begin(&run_config, &identity.path);
     show.notes(compute.take_notes());
 
     let show = RefCell::new(show);
-    let build = async |spec: &RunSpec, moments: Option<OptimiserState>| {
-        let built = compute.build(spec, moments).await;
+    let build = async |spec: &RunSpec, basis: Basis| {
+        let built = compute.build(spec, basis).await;
         show.borrow_mut().notes(compute.take_notes());
         built
     };

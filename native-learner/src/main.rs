@@ -3,7 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `cli`, `exit` | verbs and settings; how the command ends |
-//! | `join` | takes part in a run |
+//! | `join`, `cache` | takes part in a run; what it keeps of the weights that a run does not train |
 //! | `bench`, `doctor/` | how fast this machine trains, and what is wrong with it |
 //! | `compute`, `machine`, `tunings` | the engine, what it stands on, and what was measured for it |
 //! | `keys`, `key_args` | the learner's key on disk, shown and taken along |
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod cli;
 mod compute;
 mod doctor;

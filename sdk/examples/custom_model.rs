@@ -127,7 +127,7 @@ fn take_part(address: &str) -> Result<(), Box<dyn Error>> {
     // A program that is started again should come with the same key again; this one is a newcomer each time.
     let config = RunConfig { name: "bigrams".into(), ..RunConfig::new(address.parse()?, Key::random()?) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let build = async |spec: &RunSpec, _moments| HostEngine::new(spec, Bigrams::new(spec));
+    let build = async |spec: &RunSpec, _basis| HostEngine::new(spec, Bigrams::new(spec));
     let report = runtime.block_on(run(config, &Control::new(), build, |event| {
         if let Event::Progress(now) = event {
             println!("{} steps, loss {:.3}", now.steps, now.loss.unwrap_or(f32::NAN));
@@ -186,7 +186,7 @@ fn spec() -> RunSpec {
         masks: false,
         shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }],
     };
-    RunSpec { model, inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
+    RunSpec { model, inner: Preset::Tiny.inner(), exchange, data, seed: 1, frozen: None }
 }
 
 #[test]

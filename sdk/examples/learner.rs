@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A key of this learner's own. Whoever keeps its secret and comes with it again is known as the same learner.
     let config = RunConfig::new(address.parse()?, Key::random()?);
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let build = async |spec: &RunSpec, _moments| {
+    let build = async |spec: &RunSpec, _basis| {
         HostEngine::new(spec, CpuTrainer::new(&ModelSpec::of(&spec.model)?, &spec.inner, threads)?)
     };
     let control = Control::new();

@@ -283,7 +283,7 @@ fn run() -> Result<(RunSpec, Layout), Box<dyn Error>> {
     let (tensors, architecture) = (layout.tensors().to_vec(), Architecture::default());
     let model = Model { context: 64, vocab: 256, tensors, architecture, experts: None };
     let inner = Preset::Tiny.inner();
-    Ok((RunSpec { model, inner, exchange, data, seed: 1 }, layout))
+    Ok((RunSpec { model, inner, exchange, data, seed: 1, frozen: None }, layout))
 }
 
 /// A busy machine gives one thread more time than another, so the middle itself is not to be expected.

@@ -75,7 +75,7 @@
 //! # let exchange = ExchangeSpec { fragments: 1, sync_every: 10, block: 8, code: Code::Int4, apply };
 //! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
 //! # let (model, inner) = (Preset::Tiny.model(256).into(), Preset::Tiny.inner());
-//! # let spec = RunSpec { model, inner, exchange, data, seed: 1 };
+//! # let spec = RunSpec { model, inner, exchange, data, seed: 1, frozen: None };
 //! let mut engine = HostEngine::new(&spec, means)?;
 //! engine.load(FragmentId(0), &[0.0; 8], true)?;
 //! engine.encode(Serial(1), FragmentId(0))?;
@@ -130,7 +130,8 @@ pub mod model {
         FragmentExpert, Fragments, Layout, LayoutError, MergeClass, Segment, Tensor,
     };
     pub use archipelago_core::model::{
-        DECODER, ExpertSpec, ModelError, ModelSpec, Preset, UnknownPreset, init, layout,
+        DECODER, ExpertSpec, FrozenError, FrozenForm, FrozenWeights, LoraSpec, LoraTarget, LoraTargets,
+        ModelError, ModelSpec, Preset, TargetsError, UnknownForm, UnknownPreset, add_adapters, init, layout,
     };
     pub use archipelago_core::wire::{
         ApplyPolicy, Architecture, Code, DataSpec, ExchangeSpec, InnerSpec, Mixture, Model, RunSpec,

@@ -8,7 +8,7 @@ use crate::config::ServeConfig;
 use crate::door::{self, descriptors};
 use crate::errors::ServerError;
 use crate::memory::available_bytes;
-use crate::{bind, corpus};
+use crate::{bind, corpus, prepare};
 
 /// Less memory than this is not enough for any run, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
@@ -29,6 +29,7 @@ pub struct Finding {
 pub async fn examine(config: &ServeConfig) -> Vec<Finding> {
     let mut findings =
         vec![cores(), memory(), sockets(config), address(config).await, data(config), disk(&config.dir)];
+    findings.extend(adapters(config));
     if config.tls_cert.is_some() || config.tls_key.is_some() {
         let found =
             door::check_certificate(config).map(|()| "the certificate and its key are one pair".into());
@@ -87,6 +88,11 @@ async fn address(config: &ServeConfig) -> Finding {
 fn data(config: &ServeConfig) -> Finding {
     let found = corpus::text_bytes(config).map(|bytes| format!("{bytes} of text"));
     finding("data", found)
+}
+
+/// What is trained, if it is adapters.
+fn adapters(config: &ServeConfig) -> Option<Finding> {
+    prepare::adapters(config).transpose().map(|found| finding("model", found))
 }
 
 fn disk(dir: &Path) -> Finding {

@@ -1,4 +1,5 @@
-//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama.
+//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or its adapters as one that PEFT
+//! loads.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek};
@@ -6,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::diloco::syncer::SyncerRecord;
 use archipelago_core::diloco::{FragmentState, Fragments, Layout, RunId};
+use archipelago_core::model::{LoraSpec, layout};
 use archipelago_core::wire::RunSpec;
 use serde::Serialize;
 use zip::write::SimpleFileOptions;
@@ -14,7 +16,8 @@ use zip::{CompressionMethod, ZipWriter};
 use crate::config;
 use crate::errors::ServerError;
 use crate::llama::{
-    Card, Course, Precision, SpecialTokens, generation_config, model_config, tokenizer_config, write_tensors,
+    Card, Course, Precision, SpecialTokens, adapter_config, generation_config, model_config, peft_layout,
+    tokenizer_config, write_tensors,
 };
 use crate::store::{Manifest, Snapshot, Store, disk, names, write_file};
 
@@ -34,39 +37,45 @@ pub struct Exported {
     pub val_loss: Option<f32>,
 }
 
-/// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors` in `precision`,
-/// `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`, and `README.md`, which names `licence`. An
-/// earlier export of the run there is replaced; with `overwrite` all files of these names are.
+/// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
+/// `tokenizer_config.json`, `generation_config.json` and `README.md`; of adapters that are not to be merged,
+/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model. An earlier export of the run there is
+/// replaced; with `overwrite` all files of these names are.
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds something else, and `overwrite` is not set.
-/// - `Config`: `licence` is no name of one.
+/// - `Config`: the licence is no name of one, or adapters are to be merged and the run trains all weights.
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`: something cannot be read or written.
 pub fn export(
     dir: &Path,
     out: &Path,
-    precision: Precision,
-    licence: Option<&str>,
+    form: Form<'_>,
     overwrite: bool,
 ) -> Result<Exported, ServerError> {
-    config::licence(licence)?;
+    config::licence(form.licence)?;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
     let manifest = store.begun()?;
+    if form.merged && manifest.spec.frozen.is_none() {
+        let why = "--merged is for runs of adapters, and this one trains all weights: leave it out";
+        return Err(ServerError::Config { why: why.to_owned() });
+    }
     let snapshot = store.latest(manifest.run)?.ok_or_else(none)?;
     if !overwrite {
         free(out, manifest.run)?;
     }
     let Snapshot { record, states, carried, .. } = &snapshot;
     let losses = [carried.history.first(), carried.history.last()];
-    write(record, states, losses, &store, out, Form { precision, licence })
+    write(record, states, losses, &store, out, form)
 }
 
 /// What an export writes into its folder.
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "README.md",
+    "adapter_config.json",
+    "adapter_model.safetensors",
     "config.json",
     "generation_config.json",
     "history.jsonl",
@@ -75,6 +84,11 @@ const FILES: [&str; 8] = [
     "tokenizer.json",
     "tokenizer_config.json",
 ];
+
+/// Those of a whole model, and those of adapters: of two exports into one folder the former may not be taken for a part
+/// of the latter.
+const OF_THE_MODEL: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];
+const OF_ADAPTERS: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// Sees to it that `out` holds nothing but an earlier export of `run`, which its card names.
 ///
@@ -99,11 +113,13 @@ pub(crate) fn free(out: &Path, run: RunId) -> Result<(), ServerError> {
 
 /// How a model is written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Form<'a> {
+pub struct Form<'a> {
     /// What the parameters are written as.
-    pub(crate) precision: Precision,
-    /// The licence that the owner chose.
-    pub(crate) licence: Option<&'a str>,
+    pub precision: Precision,
+    /// The licence that the owner chose, named in the model's card.
+    pub licence: Option<&'a str>,
+    /// Whether adapters are added to the weights that they were trained on, to be a model by themselves.
+    pub merged: bool,
 }
 
 /// Writes the model of `states`, a moment of the run in `store`, to `out`, as [`export`] does; `losses` are the first
@@ -125,9 +141,12 @@ pub(crate) fn write(
     let path = store.tokenizer_path();
     let tokenizer = fs::read_to_string(&path).map_err(disk("read", &path))?;
     let layout = manifest.layout()?;
-    let theta = flat(states, &manifest.spec, &layout)?;
+    let mut theta = flat(states, &manifest.spec, &layout)?;
+    if let Some(decoder) = manifest.decoder()?.filter(|_| form.merged) {
+        theta = store.whole(&manifest.spec, &decoder, theta)?;
+    }
     let course = Course::of(&record.ledger, losses);
-    Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(&layout, out)?;
+    Model { theta: &theta, manifest: &manifest, tokenizer: &tokenizer, course, form }.write(out)?;
     Ok(Exported {
         out: out.to_owned(),
         run: RunId::to_string(&record.run),
@@ -139,7 +158,7 @@ pub(crate) fn write(
 
 /// A model and what is told of it.
 pub(crate) struct Model<'a> {
-    /// The parameters, flat, `[layout.len()]`.
+    /// The parameters, flat: those that the run trains or, of adapters that are merged, all weights.
     pub(crate) theta: &'a [f32],
     /// What the run is.
     pub(crate) manifest: &'a Manifest,
@@ -153,12 +172,21 @@ pub(crate) struct Model<'a> {
 
 impl Model<'_> {
     /// Writes the folder `out`, and makes it if it is not there.
-    fn write(&self, layout: &Layout, out: &Path) -> Result<(), ServerError> {
+    fn write(&self, out: &Path) -> Result<(), ServerError> {
+        let layout = self.layout()?;
         fs::create_dir_all(out).map_err(disk("make", out))?;
         let card = out.join("README.md");
         write_file(&card, self.card()?.as_bytes())?;
-        let path = out.join("model.safetensors");
-        write_tensors(&path, layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
+        let lora = self.adapters()?;
+        let (file, others): (_, &[&str]) = match lora {
+            Some(_) => ("adapter_model.safetensors", &OF_THE_MODEL),
+            None => ("model.safetensors", &OF_ADAPTERS),
+        };
+        for other in others.iter().map(|name| out.join(name)).filter(|other| other.exists()) {
+            fs::remove_file(&other).map_err(disk("remove", &other))?;
+        }
+        let path = out.join(file);
+        write_tensors(&path, &layout, self.theta, self.form.precision).map_err(disk("write", &path))?;
 
         // safetensors makes files for their owner only; a model is for whom the folder is for.
         let permissions = fs::metadata(&card).map_err(disk("read", &card))?.permissions();
@@ -170,9 +198,44 @@ impl Model<'_> {
             write_file(&out.join(name), format!("{value:#}\n").as_bytes())
         };
         let special = self.special();
-        json("config.json", model_config(spec, &special, self.form.precision))?;
-        json("generation_config.json", generation_config(spec, &special))?;
+        match lora {
+            Some(lora) => json("adapter_config.json", adapter_config(&lora, self.base()))?,
+            None => {
+                json("config.json", model_config(spec, &special, self.form.precision))?;
+                json("generation_config.json", generation_config(spec, &special))?;
+            }
+        }
         json("tokenizer_config.json", tokenizer_config(spec, &special, &self.manifest.chat, self.tokenizer))
+    }
+
+    /// The adapters that are written, if they are not merged.
+    fn adapters(&self) -> Result<Option<LoraSpec>, ServerError> {
+        Ok(self.manifest.decoder()?.filter(|_| !self.form.merged).and_then(|decoder| decoder.lora))
+    }
+
+    /// The tensors that are written, under the names that they get.
+    ///
+    /// # Errors
+    /// `Internal`: the parameters are not those of such a model.
+    fn layout(&self) -> Result<Layout, ServerError> {
+        let no_model = |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
+        let layout = match (self.manifest.decoder()?, self.form.merged) {
+            (Some(decoder), true) => layout(&decoder.base()).map_err(|error| no_model(error.to_string()))?,
+            _ => self.manifest.layout()?,
+        };
+        if self.theta.len() != layout.len() {
+            let what = "the parameters do not fit the run's model".into();
+            return Err(ServerError::Internal { what });
+        }
+        match self.adapters()? {
+            Some(_) => peft_layout(&layout).map_err(|error| no_model(error.to_string())),
+            None => Ok(layout),
+        }
+    }
+
+    /// The name of the folder that the run began with.
+    fn base(&self) -> Option<&str> {
+        self.manifest.init.as_ref().map(|initial| &*initial.folder)
     }
 
     fn special(&self) -> SpecialTokens {
@@ -186,9 +249,10 @@ impl Model<'_> {
             run: &manifest.run.to_string(),
             model: decoder.as_ref(),
             params: self.theta.len() as u64,
+            merged: self.form.merged,
             text: manifest.text.as_deref(),
             text_tokens: manifest.spec.data.shards.iter().map(|shard| shard.tokens).sum(),
-            init: manifest.init.as_ref().map(|initial| &*initial.folder),
+            init: self.base(),
             course: self.course,
             licence: self.form.licence,
         };
@@ -202,13 +266,8 @@ impl Model<'_> {
     /// - `Internal`: the parameters are not those of such a model.
     /// - `Disk`: something cannot be written.
     pub(crate) fn archive(&self, dir: &Path, name: &str) -> Result<File, ServerError> {
-        let layout = self.manifest.layout()?;
-        if self.theta.len() != layout.len() {
-            let what = "the parameters do not fit the run's model".into();
-            return Err(ServerError::Internal { what });
-        }
         let folder = tempfile::tempdir_in(dir).map_err(disk("make a folder in", dir))?;
-        self.write(&layout, folder.path())?;
+        self.write(folder.path())?;
         zip(folder.path(), tempfile::tempfile_in(dir).map_err(disk("write", dir))?, name)
             .map_err(disk("write an archive in", dir))
     }

@@ -65,6 +65,10 @@ pub fn fork(args: &ForkArgs) -> Result<Forked, ServerError> {
         Some(_) => there.initial(&manifest)?,
         None => Vec::new(),
     };
+    // So does one of adapters with the weights that they are for.
+    if let Some(frozen) = there.frozen(&record.spec)? {
+        here.keep_frozen(&record.spec, &frozen)?;
+    }
     // It goes on with the same settings. A run of before kept none.
     let kept = there.dir().join(SETTINGS_FILE);
     if is_there(&kept)? {

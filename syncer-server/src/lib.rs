@@ -85,12 +85,12 @@ pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
     AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, FolderArgs, ForkArgs, InviteArgs,
-    InviteOrder, OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig,
+    InviteOrder, LoraArgs, OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig,
     TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};
-pub use export::{Exported, export};
+pub use export::{Exported, Form, export};
 pub use fork::{Forked, fork};
 pub use hosting::{RunFigures, RunState, RunView, RunsView, host, order, runs};
 pub use http::WATCHERS_MAX;
@@ -99,7 +99,7 @@ pub use prepare::{PlanFacts, invite, owner_token, validate};
 pub use replay::{Losses, Replay, Rise, replayed};
 pub use report::{Reports, report};
 pub use sample::{Written, sample};
-pub use status::ServerStatus;
+pub use status::{AdapterFacts, ServerStatus};
 pub use store::Store;
 pub use tape::{Member, ReplayedMerge, Undone};
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
 use syncer_server::{
-    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, ReplayArgs, Reports, SampleArgs, ServeConfig,
+    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, SampleArgs, ServeConfig,
     ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite, judge, moved,
     order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
 };
@@ -120,7 +120,8 @@ async fn start_house(
 
 fn take_home(args: &ExportArgs) -> Result<(), ServerError> {
     let dir = args.folder.path();
-    let exported = export(dir, &args.out, args.dtype, args.licence.as_deref(), args.overwrite)?;
+    let form = Form { precision: args.dtype, licence: args.licence.as_deref(), merged: args.merged };
+    let exported = export(dir, &args.out, form, args.overwrite)?;
     let (out, tensorboard) = (&*args.out, args.tensorboard.as_deref());
     // Learners were promised that nobody is told their names.
     let hides_names = args.hide_names || hides_names(dir);
@@ -201,10 +202,12 @@ fn validate(config: &ServeConfig) -> Result<(), ServerError> {
     let (params, tokens, held_out) = (checked.params, checked.tokens, checked.held_out);
     match config.json {
         true => say(&json!({
-            "valid": true, "params": params, "tokens": tokens, "heldOut": held_out, "resumes": checked.resumes,
+            "valid": true, "params": params, "adapters": checked.adapters, "tokens": tokens, "heldOut": held_out,
+            "resumes": checked.resumes,
         })),
         false => say(&format!(
-            "valid: {params} parameters, {tokens} tokens to train on, {held_out} held out, {}",
+            "valid: {}, {tokens} tokens to train on, {held_out} held out, {}",
+            checked.adapters.map_or_else(|| format!("{params} parameters"), |it| it.describe(params)),
             if checked.resumes { "goes on with the run in its folder" } else { "a new run" },
         )),
     }

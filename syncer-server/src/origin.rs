@@ -1,11 +1,12 @@
 //! What a run begins with: the shape and the seed of a preset, the model of a folder, or tensors of a file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use archipelago_core::diloco::Layout;
-use archipelago_core::model::{self, DECODER, ModelSpec};
+use archipelago_core::model::{self, DECODER, FrozenWeights, ModelSpec};
 use archipelago_core::wire::{
-    ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, Architecture, Model, RunSpec,
+    ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, Architecture, Frozen, Model, RunSpec,
 };
 
 use crate::config::{ServeConfig, check_context, preset};
@@ -19,6 +20,15 @@ pub(crate) struct Beginning {
     pub(crate) theta: Vec<f32>,
     /// What the run remembers of the folder that they are from, if they are from one.
     pub(crate) initial: Option<Initial>,
+}
+
+/// What a run of adapters builds on.
+#[derive(Default)]
+pub(crate) struct Basis {
+    /// What learners are told of it; `None` where all weights are trained.
+    pub(crate) said: Option<Frozen>,
+    /// The weights, where they had to be read.
+    pub(crate) weights: Option<Arc<FrozenWeights>>,
 }
 
 /// Where the parameters of a run come from.
@@ -114,9 +124,9 @@ impl Origin {
     /// # Errors
     /// - `Init`: the model has fewer tokens.
     /// - `Preset`: there is none of that name.
-    /// - `Setting`: its experts or its windows are out of range.
-    /// - `Config`: the name or the settings of an architecture are none for this model, or experts are asked for where
-    ///   the model has its own.
+    /// - `Setting`: its experts, its adapters or its windows are out of range.
+    /// - `Config`: the name or the settings of an architecture are none for this model, experts are asked for where
+    ///   the model has its own, or adapters where there is no dense Llama to train them on.
     /// - `Internal`: what is kept is no model.
     pub(crate) fn model(&self, config: &ServeConfig, tokens: u32) -> Result<Model, ServerError> {
         let experts = config.experts.spec()?;
@@ -124,8 +134,14 @@ impl Origin {
             let why = "--experts is for models that begin at random: what --init or --params begins with has its own";
             return Err(ServerError::Config { why: why.to_owned() });
         }
+        let lora = config.lora.spec()?;
+        if lora.is_some() {
+            self.takes_adapters()?;
+        }
         let context = |context: u32| config.context.map_or(context, Into::into);
-        let of = |decoder: ModelSpec| ModelSpec { context: context(decoder.context), ..decoder }.into();
+        let of = |decoder: ModelSpec| {
+            ModelSpec { context: context(decoder.context), lora: lora.or(decoder.lora), ..decoder }.into()
+        };
         let model = match self {
             Self::Seed => of(ModelSpec { experts, ..preset(config)?.model(tokens) }),
             // Of a model of one's own that is not the decoder, window and vocabulary are taken.
@@ -162,6 +178,72 @@ impl Origin {
         Err(ServerError::Config { why: why.into() })
     }
 
+    /// Sees to it that there are weights that adapters can be trained on.
+    ///
+    /// # Errors
+    /// `Config`: there are none.
+    fn takes_adapters(&self) -> Result<(), ServerError> {
+        let why = match self {
+            Self::Seed => {
+                "--lora-rank trains adapters on a model that there is already: give its folder with --init, or leave \
+                 --lora-rank out to train all weights"
+            }
+            Self::Own(_) => {
+                "--lora-rank is for a Llama that --init begins with: what the model of --params trains, its own \
+                 program says"
+            }
+            Self::Folder(folder) if folder.model().experts.is_some() => {
+                "--lora-rank is for dense models, and the one of --init has experts: leave --lora-rank out to train \
+                 all of it"
+            }
+            Self::Folder(_) | Self::Kept(_) => return Ok(()),
+        };
+        Err(ServerError::Config { why: why.to_owned() })
+    }
+
+    /// The decoder whose adapters are trained, with a window of its own; `None` if all weights are trained.
+    ///
+    /// # Errors
+    /// - `Setting`: the adapters are out of range.
+    /// - `Config`: there are no weights that adapters could be trained on.
+    /// - `Internal`: what is kept is no model.
+    pub(crate) fn adapters(&self, config: &ServeConfig) -> Result<Option<ModelSpec>, ServerError> {
+        let lora = config.lora.spec()?;
+        if lora.is_some() {
+            self.takes_adapters()?;
+        }
+        let decoder = match self {
+            Self::Folder(folder) => Some(*folder.model()),
+            Self::Kept(manifest) => manifest.decoder()?,
+            Self::Seed | Self::Own(_) => None,
+        };
+        let with = |decoder: ModelSpec| ModelSpec { lora: lora.or(decoder.lora), ..decoder };
+        Ok(decoder.map(with).filter(|decoder| decoder.lora.is_some()))
+    }
+
+    /// What `model` builds on and does not train, if it is adapters: of a folder the weights themselves, of a run that
+    /// goes on what it says of them.
+    ///
+    /// # Errors
+    /// `Init`: the folder's parameters cannot be read or held.
+    pub(crate) fn basis(&self, config: &ServeConfig, model: &Model) -> Result<Basis, ServerError> {
+        let Some(decoder) = decoder(model)?.filter(|decoder| decoder.lora.is_some()) else {
+            return Ok(Basis::default());
+        };
+        match self {
+            Self::Folder(folder) => {
+                let path = config.init.as_deref().unwrap_or(Path::new(""));
+                let theta = folder.params().map_err(unusable(path))?;
+                let weights = FrozenWeights::quantised(&decoder, &theta, config.lora.frozen);
+                let weights = weights.map_err(|error| no_model(&error))?;
+                let said = Frozen::of(weights.form(), weights.bytes());
+                Ok(Basis { said: Some(said), weights: Some(Arc::new(weights)) })
+            }
+            Self::Kept(manifest) => Ok(Basis { said: manifest.spec.frozen.clone(), weights: None }),
+            Self::Seed | Self::Own(_) => Ok(Basis::default()),
+        }
+    }
+
     /// The name of the folder or the file, if it is one.
     pub(crate) fn folder(&self) -> Option<String> {
         match self {
@@ -191,7 +273,10 @@ impl Origin {
                 .map_err(|error| no_model(&error)),
             Self::Folder(folder) => {
                 let path = config.init.as_deref().unwrap_or(Path::new(""));
-                let theta = folder.params().map_err(unusable(path))?;
+                let theta = match decoder(&spec.model)?.filter(|decoder| decoder.lora.is_some()) {
+                    Some(adapters) => model::init(&adapters, spec.seed).map_err(|error| no_model(&error))?,
+                    None => folder.params().map_err(unusable(path))?,
+                };
                 let initial = Some(Initial::of(folder.name(), folder.special().clone(), &theta));
                 Ok(Beginning { theta, initial })
             }

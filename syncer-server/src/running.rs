@@ -95,6 +95,7 @@ impl Running {
             resumed,
             forked,
             decoder,
+            frozen,
             held_out,
             snapshot_seq,
             ..
@@ -104,7 +105,7 @@ impl Running {
         }
         let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);
         let auditing =
-            evaluate::audit(jobs, syncer.spec().clone(), Arc::clone(&corpus), handle.clone(), clock);
+            evaluate::audit(jobs, syncer.spec().clone(), frozen.clone(), Arc::clone(&corpus), handle.clone(), clock);
         let admission = context.admission.clone();
         let app = Arc::new(http::App {
             context,
@@ -137,7 +138,7 @@ impl Running {
         let work = async move {
             let checks = evaluator.is_some() && config.checks > 0.0;
             let prover = match decoder.filter(|_| checks) {
-                Some(decoder) => Some(Prover::new(&syncer, &decoder, Arc::clone(&corpus), config.checks)?),
+                Some(decoder) => Some(Prover::new(&syncer, &decoder, frozen, Arc::clone(&corpus), config.checks)?),
                 None => None,
             };
             // It ends with the actor.

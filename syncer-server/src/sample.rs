@@ -61,9 +61,10 @@ pub fn sample(
     let path = store.tokenizer_path();
     let vocabulary = Vocabulary::from_json(&std::fs::read(&path).map_err(disk("read", &path))?)?;
     let theta = flat(&snapshot.states, &manifest.spec, &manifest.layout()?)?;
+    let theta = store.whole(&manifest.spec, &spec, theta)?;
 
     let no_model = |error| ServerError::Internal { what: format!("the snapshot holds no model: {error}") };
-    let mut writer = Writer::new(&spec, theta).map_err(no_model)?;
+    let mut writer = Writer::new(&spec.base(), theta).map_err(no_model)?;
     let clock = Clock::start();
     let prompt = vocabulary.encode(&args.prompt)?;
     let unread = |error| ServerError::Config { why: format!("--prompt: {error}") };

@@ -316,12 +316,21 @@ impl SyncerProcess {
             .args(["join", url, "--engine", engine, "--threads", "1", "--json"])
             .args(["--name", name, "--identity"])
             .arg(self.dir.path().join(format!("{name}.identity")))
+            // What they keep is nobody else's.
+            .arg("--cache-dir")
+            .arg(self.cache())
             .stdin(Stdio::null())
             .stdout(out.try_clone().expect("the log, twice"))
             .stderr(out)
             .spawn()
             .expect("native-learner can be started");
         LearnerProcess { child, log }
+    }
+
+    /// Where its learners keep what they fetch once.
+    #[must_use]
+    pub fn cache(&self) -> PathBuf {
+        self.dir.path().join("cache")
     }
 
     /// Waits for its end.

@@ -34,7 +34,8 @@ impl Failure {
         match self {
             Self::Options(_) => "options",
             Self::NoGpu | Self::Gpu(_) => "gpu",
-            Self::Engine(_) | Self::Run(RunError::Build(_) | RunError::Engine(_)) => "engine",
+            Self::Engine(_)
+            | Self::Run(RunError::Build(_) | RunError::Frozen { .. } | RunError::Engine(_)) => "engine",
             Self::Run(RunError::Unreachable { .. } | RunError::NoRun { .. }) => "unreachable",
             Self::Run(RunError::Refused { code: CloseCode::Replaced, .. }) => "replaced",
             Self::Run(RunError::Refused { .. }) => "refused",

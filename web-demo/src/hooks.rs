@@ -20,6 +20,12 @@ extern "C" {
     /// Resolves with the moments kept of a model with so many parameters, or with nothing.
     #[wasm_bindgen(method)]
     pub(crate) fn restore(this: &Hooks, params: f64) -> Promise;
+    /// Resolves with the part of frozen weights that is kept under a name, or with nothing.
+    #[wasm_bindgen(method, js_name = takeKept)]
+    pub(crate) fn take_kept(this: &Hooks, name: &str) -> Promise;
+    /// Keeps a part of frozen weights under a name.
+    #[wasm_bindgen(method)]
+    pub(crate) fn keep(this: &Hooks, name: &str, bytes: Uint8Array) -> Promise;
 
     /// What `restore` resolves with.
     pub type Kept;

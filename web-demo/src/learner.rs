@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use archipelago::run::{Address, Control, Event, Key, Report, RunConfig, Signer, run};
+use archipelago::run::{Address, Basis, Control, Event, Key, Report, RunConfig, Shelf, Signer, run};
 use archipelago_core::diloco::Layout;
 use archipelago_core::wire::{DeviceKind, Identity, RunSpec};
 use archipelago_runtime::engine::gpu::Gpu;
@@ -22,6 +22,7 @@ use crate::failure::told;
 use crate::helper::{Team, helpers};
 use crate::hooks::{Hooks, Kept};
 use crate::saving::Saving;
+use crate::shelf::BrowserShelf;
 use crate::signer::BrowserKey;
 use crate::{Failure, JoinOptions, Notice, options};
 
@@ -122,16 +123,21 @@ impl Learner {
             reconnect_ms_max: None,
             run_ms_max: None,
             batch,
+            shelf: options.keeps.then(|| Rc::new(BrowserShelf { hooks: Rc::clone(&hooks) }) as Rc<dyn Shelf>),
+            takes_adapters: true,
         };
         let observe = |event: &Event| hooks.event(to_js(event));
         let first = Cell::new(true);
-        let build = async |spec: &RunSpec, moments: Option<OptimiserState>| {
+        let build = async |spec: &RunSpec, Basis { moments, frozen }: Basis| {
             let kept = if first.replace(false) && kind != EngineKind::Exact {
                 restore(&hooks, spec).await
             } else {
                 None
             };
             let restored = kept.is_some();
+            if let Some(frozen) = frozen {
+                builder.frozen(frozen);
+            }
             let engine = builder.build(spec, moments.or(kept)).await?;
             self.gpu.replace(builder.gpu().cloned());
             hooks.event(to_js(&Notice::Engine {

@@ -16,6 +16,7 @@ mod options;
 #[cfg(feature = "parity")]
 mod parity;
 mod saving;
+mod shelf;
 mod signer;
 #[cfg(test)]
 mod types;

@@ -31,6 +31,8 @@ pub struct JoinOptions {
     pub contact_ms_max: u64,
     /// Steps between two savings of the optimiser's moments; 0 for never.
     pub save_steps: u32,
+    /// Whether the Worker keeps the frozen weights of runs.
+    pub keeps: bool,
 }
 
 /// What to measure.

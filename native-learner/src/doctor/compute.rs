@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use archipelago::run::Basis;
 use archipelago_core::model::Preset;
 use archipelago_runtime::engine::gpu::{AdapterFacts, Choice, Form, Trial, adapters};
 use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
@@ -65,7 +66,7 @@ async fn train(args: &ComputeArgs) -> Result<Trained, Failure> {
     let failed = |error| Failure::new(Exit::Unwell, error);
     let clock = Clock::start();
     let mut compute = Compute::open(args, clock).await?;
-    let mut engine = compute.build(spec, None).await.map_err(failed)?;
+    let mut engine = compute.build(spec, Basis::default()).await.map_err(failed)?;
     rehearsal.load(&mut engine).map_err(failed)?;
     engine.step(tokens, spec.inner.lr_max).await.map_err(failed)?;
     engine.settle().await.map_err(failed)?;

@@ -49,7 +49,7 @@
 //! # let exchange = ExchangeSpec { fragments: 2, sync_every: 10, block: 8, code: Code::Int4, apply };
 //! # let data = DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
 //! # let (model, inner) = (Preset::Tiny.model(256), Preset::Tiny.inner());
-//! # let spec = RunSpec { model: model.into(), inner, exchange, data, seed: 1 };
+//! # let spec = RunSpec { model: model.into(), inner, exchange, data, seed: 1, frozen: None };
 //! # let (config, theta) = (syncer::SyncerConfig::default(), vec![0.0; layout.len()]);
 //! # let identity = Identity([1; 32]);
 //! # let (name, device) = ("first".into(), "cpu".into());

@@ -54,7 +54,7 @@ pub(crate) fn spec() -> RunSpec {
         masks: false,
         shards: vec![ShardSpec { tokens: 100_000, sha256: [0; 32] }],
     };
-    RunSpec { model, inner, exchange, data, seed: 1 }
+    RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
 }
 
 /// Five tensors of 220 values, and a run of them: batches of 4 windows of 8 tokens, 5 fragments, H = 10.

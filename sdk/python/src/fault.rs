@@ -41,7 +41,9 @@ impl From<RunError> for Fault {
                  its file ({text})"
             )),
             RunError::Refused { .. } => Self::Refused(text),
-            RunError::Build(_) | RunError::Engine(_) | RunError::Random(_) => Self::Failed(text),
+            RunError::Build(_) | RunError::Frozen { .. } | RunError::Engine(_) | RunError::Random(_) => {
+                Self::Failed(text)
+            }
         }
     }
 }

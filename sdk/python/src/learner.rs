@@ -91,7 +91,7 @@ impl Running {
                 batch,
                 ..RunConfig::new(address, key)
             };
-            let build = async |spec: &RunSpec, _moments| engine(spec, &settings, &desk);
+            let build = async |spec: &RunSpec, _basis| engine(spec, &settings, &desk);
             let end = runtime.block_on(run(config, &control, build, |event| desk.hear(event)));
             // Whoever hears of the end may be this learner again.
             drop(identity);

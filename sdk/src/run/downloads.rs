@@ -12,28 +12,32 @@ use archipelago_core::bytes::hex;
 use archipelago_core::diloco::halves;
 use archipelago_core::member::Input;
 use archipelago_core::wire::http::{
-    INVITE_HEADER, PASS_HEADER, VERSION_HEADER, fragment_path, fragment_tag, held_out_path, shard_path,
+    VERSION_HEADER, fragment_path, fragment_tag, frozen_path, held_out_path, shard_path,
 };
-use archipelago_core::wire::{FragmentId, Invite, RunId, Version, clip};
-use archipelago_runtime::platform::{
-    ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep,
-};
+use archipelago_core::wire::{FragmentId, RunId, Version};
+use archipelago_runtime::platform::{ByteCount, FetchError, FetchReply, fetch};
 
 use super::Address;
+use super::piece::{Piece, came, ends};
+use super::transfer::{Reply, patient, refusal, request};
 
 /// Fragments under way at once; each is held in memory whole.
 const FRAGMENTS_MAX: usize = 4;
-
-/// Longest wait for a syncer that has no time now, in seconds.
-const RETRY_S_MAX: u32 = 30;
-
-type Reply = Result<FetchReply, FetchError>;
 
 /// A transfer that ended and was not looked at yet.
 enum Ended {
     Fragment(Wanted, Reply),
     Shard(Reply),
+    Frozen(Reply),
     HeldOut(Reply),
+}
+
+/// What came of a transfer.
+pub(super) enum Came {
+    /// Something for the member.
+    Input(Input),
+    /// A part of the frozen weights, or why it did not come.
+    Frozen(Result<Vec<u8>, String>),
 }
 
 /// All transfers of one run.
@@ -45,7 +49,8 @@ pub(super) struct Downloads {
     waiting: VecDeque<Wanted>,
     /// What came of fragments before their transfers broke off.
     broken: BTreeMap<FragmentId, Begun>,
-    shard: Option<Shard>,
+    shard: Option<Piece>,
+    frozen: Option<Piece>,
     held_out: Option<LocalBoxFuture<'static, Reply>>,
     /// Bytes of all bodies, as they come.
     count: ByteCount,
@@ -68,16 +73,6 @@ struct Begun {
     bytes: Vec<u8>,
 }
 
-/// The one shard that is fetched at a time.
-struct Shard {
-    shard: u32,
-    body_bytes: u64,
-    /// `None` once it broke off, until it is asked for again.
-    transfer: Option<LocalBoxFuture<'static, Reply>>,
-    /// What came before a transfer broke off.
-    partial: Vec<u8>,
-}
-
 impl Downloads {
     /// Nothing under way.
     pub(super) fn new(address: Address) -> Self {
@@ -89,6 +84,7 @@ impl Downloads {
             waiting,
             broken: BTreeMap::new(),
             shard: None,
+            frozen: None,
             held_out: None,
             count: ByteCount::default(),
         }
@@ -116,6 +112,11 @@ impl Downloads {
         self.shard = None;
     }
 
+    /// Gives up the part of the frozen weights, or is done with it.
+    pub(super) fn clear_frozen(&mut self) {
+        self.frozen = None;
+    }
+
     /// Asks for Θ̂ of a fragment of `len` values, at `version` or later; or for the rest of an earlier one that broke
     /// off, if the syncer still has that.
     pub(super) fn fragment(&mut self, run: RunId, fragment: FragmentId, version: Version, len: usize) {
@@ -126,14 +127,20 @@ impl Downloads {
 
     /// Asks for `shard`, `body_bytes` long, from where it broke off; any other is given up.
     pub(super) fn shard(&mut self, run: RunId, shard: u32, body_bytes: u64) {
-        let broken = self.shard.take().filter(|held| held.shard == shard);
-        let partial = broken.map(|held| held.partial).unwrap_or_default();
-        let path = shard_path(run, shard);
+        let piece = Piece::new("shard", shard, body_bytes).after(self.shard.take());
         let from = (&self.address, self.pass.as_deref(), &self.count);
-        let request = request(from, &path, partial.len() as u64, body_bytes, None);
-        let transfer = Some(fetch(request).boxed_local());
-        self.shard = Some(Shard { shard, body_bytes, transfer, partial });
+        let request = request(from, &shard_path(run, shard), piece.start_byte(), body_bytes, None);
+        self.shard = Some(piece.begun(request));
     }
+
+    /// Asks for a part of the frozen weights, as [`Self::shard`] does for a shard.
+    pub(super) fn frozen(&mut self, run: RunId, part: u32, body_bytes: u64) {
+        let piece = Piece::new("part of the frozen weights", part, body_bytes).after(self.frozen.take());
+        let from = (&self.address, self.pass.as_deref(), &self.count);
+        let request = request(from, &frozen_path(run, part), piece.start_byte(), body_bytes, None);
+        self.frozen = Some(piece.begun(request));
+    }
+
 
     /// Asks for the held-out windows, at most so long.
     pub(super) fn held_out(&mut self, run: RunId, body_bytes_max: u64) {
@@ -143,28 +150,24 @@ impl Downloads {
     }
 
     /// What became of a transfer that ended, if one did.
-    pub(super) fn try_next(&mut self) -> Option<Input> {
+    pub(super) fn try_next(&mut self) -> Option<Came> {
         self.next().now_or_never()
     }
 
     /// Waits for the end of a transfer, and starts what waited for it; for ever without one. Dropping the future loses
     /// nothing.
-    pub(super) async fn next(&mut self) -> Input {
+    pub(super) async fn next(&mut self) -> Came {
         loop {
             let ended = self.ended().await;
-            if let Some(input) = self.take(ended) {
-                return input;
+            if let Some(came) = self.take(ended) {
+                return came;
             }
         }
     }
 
     async fn ended(&mut self) -> Ended {
-        let shard = async {
-            match self.shard.as_mut().and_then(|shard| shard.transfer.as_mut()) {
-                Some(transfer) => transfer.await,
-                None => pending().await,
-            }
-        };
+        let shard = ends(&mut self.shard);
+        let frozen = ends(&mut self.frozen);
         let fragment = async {
             match self.fragments.next().await {
                 Some(ended) => ended,
@@ -177,15 +180,17 @@ impl Downloads {
                 None => pending().await,
             }
         };
-        match select(pin!(fragment), select(pin!(shard), pin!(held_out))).await {
-            Either::Left(((wanted, reply), _)) => Ended::Fragment(wanted, reply),
-            Either::Right((Either::Left((reply, _)), _)) => Ended::Shard(reply),
-            Either::Right((Either::Right((reply, _)), _)) => Ended::HeldOut(reply),
+        let (shard, held_out, fragment, frozen) = (pin!(shard), pin!(held_out), pin!(fragment), pin!(frozen));
+        match select(select(shard, held_out), select(fragment, frozen)).await {
+            Either::Left((Either::Left((reply, _)), _)) => Ended::Shard(reply),
+            Either::Left((Either::Right((reply, _)), _)) => Ended::HeldOut(reply),
+            Either::Right((Either::Left(((wanted, reply), _)), _)) => Ended::Fragment(wanted, reply),
+            Either::Right((Either::Right((reply, _)), _)) => Ended::Frozen(reply),
         }
     }
 
-    fn take(&mut self, ended: Ended) -> Option<Input> {
-        match ended {
+    fn take(&mut self, ended: Ended) -> Option<Came> {
+        Some(Came::Input(match ended {
             Ended::Fragment(wanted, reply) => {
                 let (fragment, body_bytes) = (wanted.fragment, wanted.body_bytes);
                 let taken = wanted.take(reply);
@@ -194,18 +199,16 @@ impl Downloads {
                     reason
                 });
                 self.start_waiting();
-                Some(match taken {
+                match taken {
                     Ok((version, values)) => Input::Fetched { fragment, version, values },
                     Err(reason) => Input::FetchFailed { fragment, reason },
-                })
+                }
             }
             Ended::Shard(reply) => {
-                let mut held = self.shard.take()?;
-                held.transfer = None;
-                let (shard, bytes) = (held.shard, held.take(reply));
-                self.shard = Some(held).filter(|_| bytes.is_err());
-                Some(Input::Shard { shard, bytes })
+                let (shard, bytes) = came(&mut self.shard, reply)?;
+                Input::Shard { shard, bytes }
             }
+            Ended::Frozen(reply) => return came(&mut self.frozen, reply).map(|(_, bytes)| Came::Frozen(bytes)),
             Ended::HeldOut(reply) => {
                 self.held_out = None;
                 let bytes = match reply {
@@ -213,9 +216,9 @@ impl Downloads {
                     Ok(reply) => Err(refusal(&reply)),
                     Err(error) => Err(error.to_string()),
                 };
-                Some(Input::HeldOut { bytes })
+                Input::HeldOut { bytes }
             }
-        }
+        }))
     }
 
     fn start_waiting(&mut self) {
@@ -234,78 +237,6 @@ impl Downloads {
                 }
             };
             self.fragments.push(patient(request).map(move |reply| (wanted, reply)).boxed_local());
-        }
-    }
-}
-
-/// Fetches, and keeps the answer back for as long as a syncer without time asks for.
-async fn patient(request: FetchRequest) -> Reply {
-    let reply = fetch(request).await;
-    if let Ok(FetchReply { status: 503, retry_after_s: Some(seconds), .. }) = &reply {
-        sleep(1_000 * u64::from(RETRY_S_MAX.min(*seconds))).await;
-    }
-    reply
-}
-
-/// The request for `path`, from `start_byte` on if it still has the `tag`; invite and pass go along in headers, since
-/// addresses end up in logs.
-fn request(
-    (address, pass, count): (&Address, Option<&str>, &ByteCount),
-    path: &str,
-    start_byte: u64,
-    body_bytes_max: u64,
-    tag: Option<String>,
-) -> FetchRequest {
-    let pass = pass.map(|pass| RequestHeader { name: PASS_HEADER, value: pass.to_owned() });
-    let if_range = tag.map(|value| RequestHeader { name: "if-range", value });
-    FetchRequest {
-        url: address.http_url(path),
-        start_byte,
-        body_bytes_max,
-        headers: [address.invite().map(invite_header), pass, if_range].into_iter().flatten().collect(),
-        header: VERSION_HEADER,
-        count: count.clone(),
-    }
-}
-
-fn invite_header(invite: &Invite) -> RequestHeader {
-    RequestHeader { name: INVITE_HEADER, value: invite.expose().to_owned() }
-}
-
-impl Shard {
-    /// The whole shard, if it is complete now; else what came of it stays for the next attempt.
-    fn take(&mut self, reply: Reply) -> Result<Vec<u8>, String> {
-        let failed = match reply {
-            Ok(FetchReply { status: 206, body, .. }) => {
-                self.partial.extend(body);
-                None
-            }
-            Ok(FetchReply { status: 200, body, .. }) => {
-                self.partial = body;
-                None
-            }
-            Ok(reply) => {
-                self.partial.clear();
-                Some(refusal(&reply))
-            }
-            Err(error) => {
-                let text = error.to_string();
-                match error {
-                    FetchError::Network { status: Some(206), partial, .. } => self.partial.extend(partial),
-                    FetchError::Network { status: Some(200), partial, .. } => self.partial = partial,
-                    FetchError::Network { .. } => {}
-                    FetchError::TooLarge { .. } => self.partial.clear(),
-                }
-                Some(text)
-            }
-        };
-        match failed {
-            Some(reason) => Err(format!("shard {}: {reason}", self.shard)),
-            None if self.partial.len() as u64 == self.body_bytes => Ok(std::mem::take(&mut self.partial)),
-            None => {
-                let found = std::mem::take(&mut self.partial).len();
-                Err(format!("shard {} came with {found} bytes instead of {}", self.shard, self.body_bytes))
-            }
         }
     }
 }
@@ -359,9 +290,4 @@ impl Begun {
 
 fn version_in(header: Option<String>) -> Option<Version> {
     header.and_then(|text| text.parse().ok()).map(Version)
-}
-
-fn refusal(reply: &FetchReply) -> String {
-    let text = String::from_utf8_lossy(&reply.body);
-    format!("HTTP status {}: {}", reply.status, clip(text.trim(), 200))
 }

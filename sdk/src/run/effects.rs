@@ -4,9 +4,9 @@ use archipelago_core::member::{Input, Output};
 use archipelago_core::wire::{
     Challenge, Fate, FragmentId, Hello, Message, RunSpec, Version, WORK_BITS_MAX, Welcome,
 };
-use archipelago_runtime::engine::{Encoded, Engine, EngineError, OptimiserState};
+use archipelago_runtime::engine::{Encoded, Engine, EngineError};
 
-use super::RunError;
+use super::{Basis, RunError};
 use super::event::Event;
 use super::key;
 use super::meter::Spent;
@@ -15,7 +15,7 @@ use super::session::{Part, Session};
 impl<E, B, O> Session<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Tells the member what happened and does what it wants.
@@ -180,28 +180,44 @@ where
         }
     }
 
-    /// Builds the engine of a run, or keeps that of before.
+    /// Builds the engine of a run once all is here that it builds on, or keeps that of before.
     async fn build(&mut self, welcome: &Welcome, anew: bool) -> Result<(), RunError> {
         if anew {
             // The old engine goes first: the two may not fit into memory together.
             self.part = None;
             self.downloads.clear_shard();
             (self.observe)(&Event::Preparing { run: welcome.run.to_string() });
-            self.book(Spent::Exchange);
-            let opened = self.open(welcome).await;
-            self.book(Spent::Other);
-            match opened {
-                Ok(part) => {
-                    if part.engine.is_exact() {
-                        self.tell(Input::Exact);
-                    }
-                    self.part = Some(part);
-                }
-                Err(error @ EngineError::Lost { .. }) => return self.fail(error),
-                Err(error) => return Err(RunError::Build(error)),
-            }
         }
-        let Some(part) = &self.part else { return Ok(()) };
+        if self.part.is_some() {
+            self.built(welcome);
+        } else if self.has_basis(welcome)? {
+            self.raise(welcome).await?;
+        }
+        Ok(())
+    }
+
+    /// Builds the engine of a run.
+    pub(super) async fn raise(&mut self, welcome: &Welcome) -> Result<(), RunError> {
+        self.book(Spent::Exchange);
+        let opened = self.open(welcome).await;
+        self.book(Spent::Other);
+        match opened {
+            Ok(part) => {
+                if part.engine.is_exact() {
+                    self.tell(Input::Exact);
+                }
+                self.part = Some(part);
+            }
+            Err(error @ EngineError::Lost { .. }) => return self.fail(error),
+            Err(error) => return Err(RunError::Build(error)),
+        }
+        self.built(welcome);
+        Ok(())
+    }
+
+    /// Says that the engine stands.
+    fn built(&mut self, welcome: &Welcome) {
+        let Some(part) = &self.part else { return };
         (self.observe)(&Event::Welcomed {
             run: welcome.run.to_string(),
             learner: welcome.learner,
@@ -213,7 +229,6 @@ where
         });
         let (fragments, batch) = (part.engine.fragments().clone(), part.batch);
         self.tell(Input::Built { fragments, batch });
-        Ok(())
     }
 
     /// Shows a message on its way to the member.

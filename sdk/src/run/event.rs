@@ -133,6 +133,10 @@ pub struct Report {
     pub received_bytes: u64,
     /// Bytes of parameters and text fetched over HTTP.
     pub fetched_bytes: u64,
+    /// Bytes of the run's frozen weights that are here, kept by an earlier start or fetched by this one.
+    pub frozen_bytes: u64,
+    /// Bytes of all of them; 0 where the run trains all its weights.
+    pub frozen_bytes_total: u64,
 }
 
 /// What a learner is doing.
@@ -169,9 +173,21 @@ pub struct Offline {
     pub retry_ms: u64,
 }
 
+impl Report {
+    /// Whether it has yet to get some of the frozen weights.
+    fn is_gathering(&self) -> bool {
+        self.doing == Doing::Joining && self.frozen_bytes < self.frozen_bytes_total
+    }
+}
+
 /// One sentence without its full stop.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_gathering() {
+            let mb = |bytes: u64| bytes as f64 / 1e6;
+            let (here, all) = (mb(self.frozen_bytes), mb(self.frozen_bytes_total));
+            return write!(f, "joining: {here:.0} of {all:.0} MB of the run's frozen weights are here");
+        }
         f.write_str(match self.doing {
             Doing::Connecting => "connecting",
             Doing::Joining => "joining: fetching the parameters",

@@ -12,17 +12,17 @@ use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, frame::coding::CloseCode as SocketCode};
 use tokio_tungstenite::tungstenite::{self, Message as Frame, WebSocket};
 
-use archipelago_core::data::{encode_shard, shard_spec};
+use archipelago_core::data::encode_shard;
 use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
-use archipelago_core::diloco::{Layout, MergeClass, MergeJob, Tensor, Version};
+use archipelago_core::diloco::{Layout, MergeJob, Version};
 use archipelago_core::wire::{
-    ApplyPolicy, Architecture, Assembler, BODY_BYTES_MAX, Bye, Challenge, Code, ConnId, DataSpec,
-    ExchangeSpec, FragmentId, Hello, InnerSpec, Message, Model, RunId, RunSpec, SUBPROTOCOL, encode, frames,
+    Assembler, BODY_BYTES_MAX, Bye, Challenge, ConnId, FragmentId, Hello, Message, RunId, SUBPROTOCOL, encode,
+    frames,
 };
-use archipelago_runtime::engine::{EngineError, StepStats, Trainer};
 use archipelago_runtime::platform::Clock;
 
 use super::Address;
+use super::fake_run::{of_adapters, spec};
 
 /// What a fake syncer does on purpose, and what it saw.
 #[derive(Default)]
@@ -49,6 +49,12 @@ pub(super) struct Script {
     pub(super) batches: Vec<u32>,
     /// How many updates came.
     pub(super) updates: u32,
+    /// What the run builds on, if it is adapters of [`super::fake_run::adapters`].
+    pub(super) frozen: Option<Vec<u8>>,
+    /// The next answers with a part of that break off half way.
+    pub(super) broken_parts: u32,
+    /// The next answers with a part of that have a wrong byte.
+    pub(super) wrong_parts: u32,
     /// Heads of the HTTP requests.
     pub(super) requests: Vec<String>,
 }
@@ -101,8 +107,11 @@ impl FakeSyncer {
     pub(super) fn start(script: Script) -> Self {
         let tokens: Vec<u32> = (0..4_000).map(|i| i % 251).collect();
         let shard = encode_shard(&tokens, 2).unwrap();
-        let layout = layout();
-        let run_spec = spec(&shard);
+        let run_spec = match &script.frozen {
+            Some(bytes) => of_adapters(spec(&shard), bytes),
+            None => spec(&shard),
+        };
+        let layout = Layout::of(&run_spec.model).unwrap();
         let theta = vec![0.0; layout.len()];
         let syncer = Syncer::new(RunId(7), run_spec, SyncerConfig::default(), &layout, &theta).unwrap();
         let world =
@@ -282,6 +291,23 @@ impl World {
                     None => reply("503 Service Unavailable", 0, &[]),
                 }
             }
+            ["", "v1", "runs", _, "frozen", part] => {
+                let frozen = self.syncer.spec().frozen.clone();
+                let range = part.parse().ok().and_then(|part| frozen?.range(part));
+                let (Some(bytes), Some((from, to))) = (&self.script.frozen, range) else {
+                    return reply("404 Not Found", 0, &[]);
+                };
+                let mut rest = bytes[from as usize + start..to as usize].to_vec();
+                if self.script.broken_parts > 0 {
+                    self.script.broken_parts -= 1;
+                    return reply(status, rest.len(), &rest[..rest.len() / 2]);
+                }
+                if self.script.wrong_parts > 0 {
+                    self.script.wrong_parts -= 1;
+                    rest[0] ^= 1;
+                }
+                reply(status, rest.len(), &rest)
+            }
             ["", "v1", "runs", _, "shards", "0"] => {
                 let rest = &self.shard[start..];
                 if self.script.broken_shards > 0 {
@@ -292,88 +318,5 @@ impl World {
             }
             _ => reply("404 Not Found", 0, &[]),
         }
-    }
-}
-
-fn layout() -> Layout {
-    let tensor = |name: &str, rows, merge| Tensor { name: name.into(), rows, cols: 8, merge };
-    Layout::new(vec![tensor("embed", 4, MergeClass::Mean), tensor("a", 6, MergeClass::Radial)]).unwrap()
-}
-
-pub(super) fn spec(shard: &[u8]) -> RunSpec {
-    RunSpec {
-        model: Model {
-            context: 4,
-            vocab: 256,
-            tensors: layout().tensors().to_vec(),
-            architecture: Architecture::default(),
-            experts: None,
-        },
-        inner: InnerSpec {
-            batch: 2,
-            lr_max: 0.1,
-            lr_min_ratio: 1.0,
-            warmup_tokens: 0,
-            total_tokens: 1,
-            beta1: 0.9,
-            beta2: 0.9,
-            eps: 1e-8,
-            weight_decay: 0.0,
-            clip_norm: 0.0,
-        },
-        exchange: ExchangeSpec {
-            fragments: 2,
-            sync_every: 4,
-            block: 8,
-            code: Code::Int4,
-            apply: ApplyPolicy::Keep { residue: true },
-        },
-        data: DataSpec { token_bytes: 2, masks: false, shards: vec![shard_spec(shard, 2).unwrap()] },
-        seed: 1,
-    }
-}
-
-/// Time of a step in milliseconds: without any, the learner's rate would be meaningless.
-pub(super) const STEP_MS: u64 = 2;
-
-/// Pulls every parameter towards 1.
-pub(super) struct Toy {
-    layout: Layout,
-    params: Vec<f32>,
-}
-
-impl Toy {
-    pub(super) fn new() -> Self {
-        let layout = layout();
-        let params = vec![0.0; layout.len()];
-        Self { layout, params }
-    }
-}
-
-impl Trainer for Toy {
-    fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    fn params(&self) -> &[f32] {
-        &self.params
-    }
-
-    fn params_mut(&mut self) -> &mut [f32] {
-        &mut self.params
-    }
-
-    fn step(&mut self, tokens: &[u32], lr: f32) -> Result<StepStats, EngineError> {
-        thread::sleep(Duration::from_millis(STEP_MS));
-        let loss = self.params.iter().map(|x| (1.0 - x) * (1.0 - x)).sum::<f32>() / self.params.len() as f32;
-        for x in &mut self.params {
-            *x += lr * (1.0 - *x);
-        }
-        let windows = tokens.len() as u64 / 5;
-        Ok(StepStats { loss, grad_norm: loss, tokens: windows * 4 })
-    }
-
-    fn describe(&self) -> String {
-        "toy".to_owned()
     }
 }

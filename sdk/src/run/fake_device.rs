@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Control;
-use super::fake::Toy;
+use super::fake_run::Toy;
 use archipelago_core::wire::{FragmentId, RunSpec, Serial};
 use archipelago_runtime::engine::{
     Encoded, Engine, EngineError, Exchange, HostEngine, OptimiserState, StepStats,

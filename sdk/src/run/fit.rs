@@ -2,25 +2,27 @@
 
 use std::num::NonZeroU32;
 
+use super::Basis;
 use super::batch::Halving;
 use super::event::Event;
 use super::salvage::take_moments;
 use super::session::{Part, Session};
 use archipelago_core::wire::{RunSpec, Welcome};
-use archipelago_runtime::engine::{Engine, EngineError, OptimiserState, batch_like_any};
+use archipelago_runtime::engine::{Engine, EngineError, batch_like_any};
 
 impl<E, B, O> Session<'_, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     /// Builds the engine of the run of `welcome`, of whose engine before nothing may be left but moments.
     pub(super) async fn open(&mut self, welcome: &Welcome) -> Result<Part<E>, EngineError> {
         let (run, spec) = (welcome.run, welcome.spec.clone());
         let mut moments = take_moments(&mut self.salvaged, run, &spec);
+        let frozen = self.frozen_weights(&spec);
         if let Some(batch) = self.config.batch.windows() {
-            let engine = (self.build)(&with(&spec, batch), moments).await?;
+            let engine = (self.build)(&with(&spec, batch), Basis { moments, frozen }).await?;
             return Ok(Part { run, spec, batch, engine });
         }
         // What was too much for one engine of a run would be too much for the next.
@@ -29,7 +31,8 @@ where
         loop {
             let batch = halving.batch();
             let own = with(&spec, batch);
-            let mut engine = match (self.build)(&own, moments.take()).await {
+            let basis = Basis { moments: moments.take(), frozen: frozen.clone() };
+            let mut engine = match (self.build)(&own, basis).await {
                 Err(error) if error.is_of_memory() && halving.is_too_large() => continue,
                 built => built?,
             };

@@ -14,17 +14,23 @@ mod event;
 mod fake;
 #[cfg(test)]
 mod fake_device;
+#[cfg(test)]
+mod fake_run;
 mod fit;
 pub mod identity;
 mod key;
 mod link;
+mod frozen;
 mod meter;
+mod piece;
 mod report;
 mod salvage;
 mod session;
+mod shelf;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use archipelago_runtime::platform::RandomError;
 
@@ -33,10 +39,13 @@ pub use batch::{BatchChoice, BatchError};
 pub use control::{Control, DutyError};
 pub use event::{Doing, Event, Offline, Report};
 pub use key::{Key, SignError, Signer};
+pub use shelf::{Folder, Shelf, ShelfError, default_shelf};
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use archipelago_core::wire::{CloseCode, RunSpec};
+use archipelago_core::model::FrozenWeights;
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
 use session::Session;
 
@@ -59,13 +68,27 @@ pub struct RunConfig {
     pub run_ms_max: Option<u64>,
     /// Windows that it trains on in one step.
     pub batch: BatchChoice,
+    /// Keeps the frozen weights of runs from one start to the next; without it they are fetched at each.
+    pub shelf: Option<Rc<dyn Shelf>>,
+    /// Whether its engines can build on frozen weights. If not, a run that has some is left before they are fetched.
+    pub takes_adapters: bool,
+}
+
+/// What an engine is built from beside what the run says.
+#[derive(Debug, Default)]
+pub struct Basis {
+    /// The moments of the engine before, if that one's device was lost in this very run.
+    pub moments: Option<OptimiserState>,
+    /// The weights that are not trained, if the run has some.
+    pub frozen: Option<Arc<FrozenWeights>>,
 }
 
 impl RunConfig {
     /// How long [`Self::new`] lets a learner try to be taken in for the first time, in milliseconds.
     pub const CONTACT_MS_MAX: u64 = 30_000;
 
-    /// A learner without a name that comes back for as long as the run lasts. Set the other fields as you like.
+    /// A learner without a name that comes back for as long as the run lasts, and trains all weights of its model. Set the
+    /// other fields as you like.
     #[must_use]
     pub fn new(address: Address, signer: impl Signer + 'static) -> Self {
         Self {
@@ -77,6 +100,8 @@ impl RunConfig {
             reconnect_ms_max: None,
             run_ms_max: None,
             batch: BatchChoice::AUTO,
+            shelf: None,
+            takes_adapters: false,
         }
     }
 }
@@ -119,6 +144,12 @@ pub enum RunError {
     /// The run cannot be trained here.
     #[error("this machine cannot take part in the run: {0}")]
     Build(#[source] EngineError),
+    /// What the run builds on cannot be used.
+    #[error("the weights that the run builds on cannot be used: {reason}")]
+    Frozen {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// The engine gave up, or its device was lost again and again.
     #[error("training failed: {0}")]
     Engine(#[from] EngineError),
@@ -130,8 +161,7 @@ pub enum RunError {
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
 /// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given what the run
-/// says, with this learner's own batch, and the moments of the engine before, if that one's device was lost in this
-/// very run. With [`BatchChoice::AUTO`] it may be asked again at once, for a smaller batch; the engine before is
+/// says, with this learner's own batch, and what else there is to build from. With [`BatchChoice::AUTO`] it may be asked again at once, for a smaller batch; the engine before is
 /// gone then, and its moments are those that it was built with. `observe` hears of everything worth showing and
 /// should return at once. Natively this must be polled within a Tokio runtime that has its timer on; a step on the
 /// CPU blocks the thread.
@@ -140,7 +170,7 @@ pub enum RunError {
 /// - [`RunError::Unreachable`]: not taken in within `contact_ms_max`, or again within `reconnect_ms_max`.
 /// - [`RunError::NoRun`]: it was never taken in, and no syncer is at the address; browsers do not tell.
 /// - [`RunError::Refused`]: the syncer will not have this learner.
-/// - [`RunError::Build`], [`RunError::Engine`]: the run cannot be trained here.
+/// - [`RunError::Build`], [`RunError::Frozen`], [`RunError::Engine`]: the run cannot be trained here.
 /// - [`RunError::Random`]: the operating system gives no random bytes.
 pub async fn run<E, B, O>(
     config: RunConfig,
@@ -150,7 +180,7 @@ pub async fn run<E, B, O>(
 ) -> Result<Report, RunError>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     Session::new(config, control, build, observe)?.run().await

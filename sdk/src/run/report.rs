@@ -23,6 +23,11 @@ impl<E, B, O> Session<'_, E, B, O> {
             code: offline.code.map(u16::from),
             retry_ms: offline.retry_ms,
         });
+        let (frozen_bytes, frozen_bytes_total) = match (&self.gathering, &self.weights) {
+            (Some(gathering), _) => gathering.progress(),
+            (None, Some(weights)) => (weights.bytes(), weights.bytes()),
+            (None, None) => (0, 0),
+        };
         Report {
             elapsed_ms: now_us / 1_000,
             doing,
@@ -46,6 +51,8 @@ impl<E, B, O> Session<'_, E, B, O> {
             sent_bytes: bytes.sent,
             received_bytes: bytes.received,
             fetched_bytes: self.downloads.bytes(),
+            frozen_bytes,
+            frozen_bytes_total,
         }
     }
 }

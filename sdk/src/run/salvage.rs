@@ -22,13 +22,13 @@ pub(super) fn take_moments(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake;
+    use super::super::fake_run;
     use super::*;
 
     fn salvaged(run: u64) -> Option<Salvaged> {
         let shard = archipelago_core::data::encode_shard(&[0; 10], 2).unwrap();
         let moments = OptimiserState::of_adamw(9, vec![1.0], vec![2.0]);
-        Some(Salvaged { run: RunId(run), spec: fake::spec(&shard), moments })
+        Some(Salvaged { run: RunId(run), spec: fake_run::spec(&shard), moments })
     }
 
     #[test]

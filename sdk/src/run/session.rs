@@ -8,17 +8,18 @@ use futures::future::{Either, select};
 use archipelago_core::diloco::learner::LearnerConfig;
 use archipelago_core::member::{Batch, End, Input, Member, MemberConfig, Phase, Step, Waits};
 use archipelago_core::wire::{FragmentId, NAME_BYTES_MAX, RunId, RunSpec, clip};
-use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
+use archipelago_runtime::engine::{Engine, EngineError};
 use archipelago_runtime::platform::{Clock, random_bytes, sleep, yield_now};
 
 use super::batch::STEP_US_MAX;
-use super::downloads::Downloads;
+use super::downloads::{Came, Downloads};
 use super::event::{Doing, Event, Report};
+use super::frozen::{Gathering, Weights};
 use super::link::Link;
 use super::meter::{Meter, Spent};
 use super::salvage::Salvaged;
 use super::tally::Tally;
-use super::{Control, RunConfig, RunError};
+use super::{Basis, Control, RunConfig, RunError};
 
 /// Longest sleep, in microseconds: the owner's wishes are looked at this often.
 const WAIT_US_MAX: u64 = 100_000;
@@ -37,6 +38,9 @@ pub(super) struct Session<'a, E, B, O> {
     pub(super) link: Link,
     pub(super) downloads: Downloads,
     pub(super) salvaged: Option<Salvaged>,
+    /// What the run builds on and nobody trains, and the same while it is on its way.
+    pub(super) weights: Option<Weights>,
+    pub(super) gathering: Option<Gathering>,
     /// The batch that was chosen for this device, and the run for which it was.
     pub(super) fitted: Option<(RunId, NonZeroU32)>,
     /// Longest step of a batch that is chosen, in microseconds.
@@ -72,7 +76,7 @@ pub(super) struct Part<E> {
 impl<'a, E, B, O> Session<'a, E, B, O>
 where
     E: Engine,
-    B: AsyncFnMut(&RunSpec, Option<OptimiserState>) -> Result<E, EngineError>,
+    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
     O: FnMut(&Event),
 {
     pub(super) fn new(
@@ -116,6 +120,8 @@ where
             link: Link::new(config.address.clone()),
             downloads: Downloads::new(config.address.clone()),
             salvaged: None,
+            weights: None,
+            gathering: None,
             fitted: None,
             step_us_max: STEP_US_MAX,
             lost: None,
@@ -138,9 +144,14 @@ where
             if let Some(reason) = self.link.take_absent().filter(|_| self.member.phase() == Phase::Greeting) {
                 return Err(RunError::NoRun { address: self.config.address, reason });
             }
+            let gathered = self.gather().await?;
             match self.next_batch().await? {
                 Some(batch) => {
                     self.step(&batch).await?;
+                    yield_now().await;
+                }
+                None if gathered => {
+                    self.drain().await?;
                     yield_now().await;
                 }
                 None => self.wait().await?,
@@ -154,8 +165,8 @@ where
         while let Some(input) = self.link.try_next() {
             self.handle(input).await?;
         }
-        while let Some(input) = self.downloads.try_next() {
-            self.handle(input).await?;
+        while let Some(came) = self.downloads.try_next() {
+            self.take(came).await?;
         }
         if self.control.take_reconnect() {
             self.handle(Input::Hurry).await?;
@@ -251,8 +262,19 @@ where
         let us = self.book(spent);
         self.handle(Input::Waited { us }).await?;
         match came {
-            Some(input) => self.handle(input).await,
+            Some(came) => self.take(came).await,
             None => Ok(()),
+        }
+    }
+
+    /// Takes in what a transfer, or the connection, brought.
+    async fn take(&mut self, came: Came) -> Result<(), RunError> {
+        match came {
+            Came::Input(input) => self.handle(input).await,
+            Came::Frozen(part) => {
+                self.came_frozen(part).await;
+                Ok(())
+            }
         }
     }
 
@@ -308,14 +330,15 @@ impl<E: Engine> Part<E> {
 }
 
 /// The next thing that the network brings, if it does within `wait_ms`.
-async fn comes(link: &mut Link, downloads: &mut Downloads, wait_ms: u64) -> Option<Input> {
+async fn comes(link: &mut Link, downloads: &mut Downloads, wait_ms: u64) -> Option<Came> {
     let network = async {
         match select(pin!(link.next()), pin!(downloads.next())).await {
-            Either::Left((input, _)) | Either::Right((input, _)) => input,
+            Either::Left((input, _)) => Came::Input(input),
+            Either::Right((came, _)) => came,
         }
     };
     match select(pin!(network), pin!(sleep(wait_ms))).await {
-        Either::Left((input, _)) => Some(input),
+        Either::Left((came, _)) => Some(came),
         Either::Right(_) => None,
     }
 }

@@ -2,6 +2,7 @@
 
 mod batch;
 mod device;
+mod frozen;
 mod rein;
 mod silence;
 
@@ -10,12 +11,17 @@ use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
 
-use super::fake::{FakeSyncer, Script, Toy};
+use super::fake::{FakeSyncer, Script};
+use super::fake_run::Toy;
 use super::link::Link;
-use super::{Address, BatchChoice, Control, Event, Key, Report, RunConfig, RunError, SignError, Signer, run};
+use super::{
+    Address, Basis, BatchChoice, Control, Event, Folder, Key, Report, RunConfig, RunError, Shelf, SignError,
+    Signer, run,
+};
+use archipelago_core::diloco::Layout;
 use archipelago_core::member::Input;
 use archipelago_core::wire::{
-    Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, Message, RunId, Signature, is_work,
+    Bye, Challenge, CloseCode, Fate, Hello, Identity, Invite, Message, RunId, RunSpec, Signature, is_work,
 };
 use archipelago_runtime::engine::HostEngine;
 
@@ -32,6 +38,8 @@ fn config(address: &Address) -> RunConfig {
         reconnect_ms_max: None,
         run_ms_max: Some(HANG_MS),
         batch: BatchChoice::AUTO,
+        shelf: None,
+        takes_adapters: true,
     }
 }
 

@@ -102,6 +102,10 @@ pub struct ExportArgs {
     /// What each parameter is written as
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
     pub dtype: Precision,
+    /// Of a run of adapters, write the whole model with the adapters added to its weights; without it a folder for PEFT
+    /// holds the adapters alone
+    #[arg(long)]
+    pub merged: bool,
     /// Licence of the model, for its card README.md, as apache-2.0 or cc-by-4.0
     #[arg(long, value_name = "NAME")]
     pub licence: Option<String>,

@@ -9,6 +9,7 @@ mod folder;
 mod glance;
 mod guests;
 mod kept;
+mod lora;
 mod name;
 mod run;
 mod runs;
@@ -29,6 +30,7 @@ pub use folder::FolderArgs;
 pub use glance::{EventsArgs, PlaceArgs, TableArgs};
 pub use guests::{BanArgs, BanOrder, InviteArgs, InviteOrder, TokenArgs, TokenOrder};
 pub use kept::{Kept, PATHS, SETTINGS_FILE, hides_names, is_kept};
+pub use lora::LoraArgs;
 pub use name::RunName;
 pub use run::{
     INVITE_AUTO, INVITE_PERSONAL, INVITE_SHORT, admin_token, check_context, invite, licence, preset,
@@ -90,6 +92,10 @@ pub struct ServeConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub experts: ExpertArgs,
+    #[allow(missing_docs, reason = "clap would take the words for help")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub lora: LoraArgs,
     /// Length of a training window; by default the preset's, or what the model of --init was made for
     #[arg(long, value_name = "TOKENS", help_heading = "Training")]
     pub context: Option<NonZeroU32>,

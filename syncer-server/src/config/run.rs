@@ -28,7 +28,7 @@ pub fn run_spec(config: &ServeConfig, model: Model, data: DataSpec) -> Result<Ru
     }
     range("lr", inner.lr_max.into(), inner.lr_max.is_finite() && inner.lr_max > 0.0, "a number above 0")?;
     check_context(model.context)?;
-    Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed })
+    Ok(RunSpec { model, inner, exchange: config.method.exchange()?, data, seed: config.seed, frozen: None })
 }
 
 /// Whether windows of so many tokens can be trained on.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use archipelago_core::audit::{AuditJob, Judged, Verdict};
 use archipelago_core::data::{ShardTokens, window_start};
 use archipelago_core::diloco::syncer::Input;
+use archipelago_core::model::FrozenWeights;
 use archipelago_core::wire::{LeaseGrant, RunSpec};
-use archipelago_runtime::engine::redo;
+use archipelago_runtime::engine::redo_on;
 use tokio::sync::mpsc;
 
 use super::{DUTY, idle_ms};
@@ -24,6 +25,7 @@ pub const AUDITS_MAX: usize = 8;
 pub async fn audit(
     mut jobs: mpsc::Receiver<AuditJob>,
     spec: RunSpec,
+    frozen: Option<Arc<FrozenWeights>>,
     corpus: Arc<Corpus>,
     actor: ActorHandle,
     clock: Clock,
@@ -32,8 +34,8 @@ pub async fn audit(
     while let Some(job) = jobs.recv().await {
         let (learner, serial) = (job.learner, job.commitment.serial);
         let (steps, bytes, began) = (job.commitment.steps, job.evidence.len(), clock.now());
-        let (spec, corpus) = (Arc::clone(&spec), Arc::clone(&corpus));
-        let redoing = tokio::task::spawn_blocking(move || judge(&job, &spec, &corpus));
+        let (spec, frozen, corpus) = (Arc::clone(&spec), frozen.clone(), Arc::clone(&corpus));
+        let redoing = tokio::task::spawn_blocking(move || judge(&job, &spec, frozen, &corpus));
         // Who makes the verifier panic has shown nothing.
         let verdict = redoing.await.unwrap_or(Verdict::Undecided);
         let ended = clock.now();
@@ -51,9 +53,9 @@ pub async fn audit(
 }
 
 /// The verdict on what a learner shows, by the text of `corpus`.
-fn judge(job: &AuditJob, spec: &RunSpec, corpus: &Corpus) -> Verdict {
+fn judge(job: &AuditJob, spec: &RunSpec, frozen: Option<Arc<FrozenWeights>>, corpus: &Corpus) -> Verdict {
     let mut shards: BTreeMap<u32, ShardTokens> = BTreeMap::new();
-    redo(job, spec, &mut |grant: &LeaseGrant, index| {
+    redo_on(frozen, job, spec, &mut |grant: &LeaseGrant, index| {
         let start = usize::try_from(window_start(spec, grant, index)?).ok()?;
         let tokens = match shards.entry(grant.shard) {
             Entry::Occupied(parsed) => parsed.into_mut(),

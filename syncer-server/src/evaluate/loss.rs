@@ -1,8 +1,9 @@
 //! The held-out loss of parameters.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
-use archipelago_core::model::ModelSpec;
+use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::token;
 use archipelago_runtime::engine::cpu::CpuModel;
 
@@ -20,12 +21,18 @@ pub struct LossMeter {
 }
 
 impl LossMeter {
-    /// A meter of models like `spec`, which [`HeldOut::fits`], that computes on `threads` threads.
+    /// A meter of models like `spec`, which [`HeldOut::fits`], that computes on `threads` threads; `frozen` are the
+    /// weights that it does not train, if it is adapters.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
-    pub fn new(spec: &ModelSpec, held_out: HeldOut, threads: NonZeroUsize) -> Result<Self, ServerError> {
-        Ok(Self { model: CpuModel::new(spec, threads).map_err(engine)?, held_out })
+    pub fn new(
+        spec: &ModelSpec,
+        frozen: Option<Arc<FrozenWeights>>,
+        held_out: HeldOut,
+        threads: NonZeroUsize,
+    ) -> Result<Self, ServerError> {
+        Ok(Self { model: CpuModel::on(frozen, spec, threads).map_err(engine)?, held_out })
     }
 
     /// Mean loss of `theta` over what is learnt of the held-out text, in nats per token.

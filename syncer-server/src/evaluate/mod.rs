@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use archipelago_core::diloco::{Millis, Version};
-use archipelago_core::model::ModelSpec;
+use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_runtime::engine::cpu::Writer;
 
 use crate::actor::{ActorHandle, Judgement, Subject};
@@ -41,6 +41,8 @@ const SAMPLE_EVERY_MS: u64 = 30_000;
 /// Measures parameters on a fixed part of the held-out text.
 pub struct Evaluator {
     spec: ModelSpec,
+    /// What it builds on and does not train, if it is adapters.
+    frozen: Option<Arc<FrozenWeights>>,
     meter: LossMeter,
     prompt: Vec<u32>,
     sample_tokens: usize,
@@ -50,12 +52,14 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// An evaluator of models like `spec` on `held_out`, which fits them, of the text of `corpus`.
+    /// An evaluator of models like `spec`, on the weights `frozen` if that is adapters, of `params` parameters in all, on
+    /// `held_out`, which fits them, of the text of `corpus`.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.
     pub fn new(
         spec: &ModelSpec,
+        frozen: Option<Arc<FrozenWeights>>,
         params: u64,
         held_out: HeldOut,
         corpus: &Corpus,
@@ -65,7 +69,8 @@ impl Evaluator {
         let (least, most) = SAMPLE_TOKENS;
         Ok(Self {
             spec: *spec,
-            meter: LossMeter::new(spec, held_out, NonZeroUsize::MIN)?,
+            meter: LossMeter::new(spec, frozen.clone(), held_out, NonZeroUsize::MIN)?,
+            frozen,
             prompt: prompt::of(&corpus.held_out, |tokens| corpus.vocabulary.decode(tokens)),
             sample_tokens: (SAMPLE_BYTES / cost).clamp(least, most) as usize,
             seed,
@@ -84,7 +89,7 @@ impl Evaluator {
     /// # Errors
     /// `Internal`: the parameters do not fit the model.
     pub fn sample(&mut self, theta: &[f32]) -> Result<Vec<u32>, ServerError> {
-        let mut writer = Writer::new(&self.spec, theta).map_err(engine)?;
+        let mut writer = Writer::on(self.frozen.clone(), &self.spec, theta).map_err(engine)?;
         writer.begin(&self.prompt, 0.8, self.seed).map_err(engine)?;
         let mut tokens = self.prompt.clone();
         tokens.extend(writer.take(self.sample_tokens));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use archipelago_core::data::Window;
 use archipelago_core::diloco::Fragments;
 use archipelago_core::diloco::syncer::{Exam, Proofs, Shown, Syncer};
-use archipelago_core::model::ModelSpec;
+use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::wire::RunSpec;
 use archipelago_runtime::engine::cpu::CpuModel;
 
@@ -29,7 +29,7 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// Of the run of `syncer`, whose model is this `decoder`, on the text of `corpus`, which computes on one thread for
+    /// Of the run of `syncer`, whose model is this `decoder`, on the weights `frozen` if it is adapters, and on the text of `corpus`, which computes on one thread for
     /// the `share` of the time, above 0 and at most 1. Who is suspected goes on being so.
     ///
     /// # Errors
@@ -37,11 +37,12 @@ impl Prover {
     pub fn new(
         syncer: &Syncer,
         decoder: &ModelSpec,
+        frozen: Option<Arc<FrozenWeights>>,
         corpus: Arc<Corpus>,
         share: f64,
     ) -> Result<Self, ServerError> {
         let (run, fragments) = (syncer.spec().clone(), Arc::clone(syncer.fragments()));
-        let model = CpuModel::new(decoder, NonZeroUsize::MIN).map_err(engine)?;
+        let model = CpuModel::on(frozen, decoder, NonZeroUsize::MIN).map_err(engine)?;
         let mut proofs = Proofs::new(run.seed);
         let doubts =
             syncer.ledger().accounts().filter_map(|(learner, account)| Some((learner, account.doubt?)));

@@ -33,9 +33,18 @@ struct Status {
     last_merge_age_s: Option<f64>,
     tokens_per_s: Option<f64>,
     preset: Option<String>,
+    adapters: Option<Adapters>,
     corpus: Option<String>,
     disk: Option<Disk>,
     alerts: Option<Vec<Alert>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Adapters {
+    rank: u32,
+    targets: String,
+    frozen_params: u64,
 }
 
 #[derive(Deserialize)]
@@ -73,7 +82,7 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     let speed = status.tokens_per_s.map(|speed| format!(", {} a second", count(speed.round() as u64)));
     let mut rows = vec![
         ("run", format!("{}, for {}", status.run, duration(status.run_s))),
-        ("model", format!("{} parameters{model}", count(status.params))),
+        ("model", format!("{}{model}", parameters(&status))),
         ("state", state(&status, is_asked).to_owned()),
         ("learners", learners),
         ("participation", format!("{} of what was trained is in the model", percent(status.participation))),
@@ -106,6 +115,15 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     }
     rows.push(("finished", if status.finished { "yes" } else { "no" }.to_owned()));
     Ok(rows.iter().map(|(name, value)| format!("{name:<13}  {value}")).collect::<Vec<_>>().join("\n"))
+}
+
+/// What is trained, counted.
+fn parameters(status: &Status) -> String {
+    let trained = format!("{} parameters", count(status.params));
+    let Some(Adapters { rank, targets, frozen_params }) = &status.adapters else { return trained };
+    let all = status.params + frozen_params;
+    let share = percent(status.params as f64 / all.max(1) as f64);
+    format!("{trained} of adapters of rank {rank} on {}, {share} of {}", plain(targets), count(all))
 }
 
 fn state(status: &Status, is_asked: bool) -> &'static str {
@@ -369,6 +387,17 @@ pub fn events(json: &Value) -> Result<String, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn adapters_are_told_with_their_share() {
+        let json = serde_json::json!({
+            "run": "ab", "params": 1_000, "connected": 1, "live": 1, "learnersTotal": 1, "tokensTrained": 0,
+            "tokensMerged": 0, "participation": 0, "rounds": 0, "paused": false, "finishing": false,
+            "finished": false, "runS": 1, "adapters": { "rank": 8, "targets": "q,v", "frozenParams": 99_000 },
+        });
+        let shown = status(&json).unwrap();
+        assert!(shown.contains("of adapters of rank 8 on q,v, 1"), "{shown}");
+    }
 
     #[test]
     fn a_run_whose_disk_is_full_is_not_in_training() {

@@ -69,6 +69,14 @@ impl Exports {
         self.decoder
     }
 
+    /// A part of the weights that the run does not train; `None` if there is no such part.
+    ///
+    /// # Errors
+    /// `Disk`: it cannot be read.
+    pub fn frozen_part(&self, part: u32) -> Result<Option<Vec<u8>>, ServerError> {
+        self.spec.frozen.as_ref().map_or(Ok(None), |said| self.store.frozen_part(said, part))
+    }
+
     fn make(&self, subject: &Subject, name: &str) -> Result<(File, u64), ServerError> {
         let path = self.store.tokenizer_path();
         let tokenizer = std::fs::read_to_string(&path).map_err(disk("read", &path))?;

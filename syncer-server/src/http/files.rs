@@ -42,11 +42,7 @@ pub async fn fragment(
     let Some(&len) = app.context.fragment_lens.get(usize::from(fragment.0)) else {
         return (StatusCode::NOT_FOUND, "there is no such fragment\n").into_response();
     };
-    let Some(turn) = app.hats.turn().await else {
-        let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
-        let why = "many others fetch parameters: come again\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, retry, why).into_response();
-    };
+    let Some(turn) = app.hats.turn().await else { return busy() };
     let resumed = headers.get(header::RANGE).and_then(|_| app.hats.kept(fragment, version));
     let (current, bytes) = match resumed {
         Some(bytes) => (version, bytes),
@@ -87,6 +83,43 @@ pub async fn shard(
         file(|| bytes.clone(), &format!("\"{}\"", hex(&spec.sha256)), lasting(&app), &headers);
     app.context.meters.data(sent);
     response
+}
+
+/// A part of the weights that nobody trains, read for each answer: many learners fetch them once, and then nobody does.
+pub async fn frozen(
+    State(app): State<Arc<App>>,
+    Path((run, part)): Path<(String, u32)>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(refused) = refused(&app, &run, &headers) {
+        return refused;
+    }
+    let said = app.exports.spec().frozen.as_ref();
+    let Some(tag) = said.and_then(|said| said.checksum(part)).map(|checksum| format!("\"{}\"", hex(checksum))) else {
+        return (StatusCode::NOT_FOUND, "there is no such part of frozen weights\n").into_response();
+    };
+    let Some(turn) = app.hats.turn().await else { return busy() };
+    let for_reading = Arc::clone(&app);
+    let read = tokio::task::spawn_blocking(move || for_reading.exports.frozen_part(part)).await;
+    let bytes = match read {
+        Ok(Ok(Some(bytes))) => hats::held(Arc::new(bytes), turn),
+        Ok(Ok(None)) => return (StatusCode::NOT_FOUND, "there is no such part\n").into_response(),
+        Ok(Err(error)) => {
+            tracing::error!(%error, part, "frozen weights cannot be served");
+            let why = "the frozen weights cannot be read: the server's log says why\n";
+            return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
+        }
+        Err(_) => return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response(),
+    };
+    let (response, sent) = file(|| bytes, &tag, lasting(&app), &headers);
+    app.context.meters.fetched(sent);
+    response
+}
+
+/// What is said to who finds no turn.
+fn busy() -> Response {
+    let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
+    (StatusCode::SERVICE_UNAVAILABLE, retry, "many others fetch parameters: come again\n").into_response()
 }
 
 /// The windows that nobody trains on.

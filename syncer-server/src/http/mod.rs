@@ -124,6 +124,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route(path::SOCKET, get(socket::upgrade))
         .route(path::FRAGMENT, get(files::fragment))
         .route(path::SHARD, get(files::shard))
+        .route(path::FROZEN, get(files::frozen))
         .route(path::HELD_OUT, get(files::held_out))
         .route(path::MODEL, get(words::model))
         .route(path::TOKENS, post(words::tokens))

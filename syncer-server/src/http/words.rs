@@ -44,6 +44,11 @@ pub async fn model(State(app): State<Arc<App>>, Path(run): Path<String>, headers
             "the model of this run is not the built-in decoder: only the program that trains it can use it\n";
         return (StatusCode::NOT_FOUND, why).into_response();
     };
+    if model.lora.is_some() {
+        let why = "this run trains adapters, and pages do not fetch the model that they belong to: its owner writes with \
+                   it by `syncer-server sample`\n";
+        return (StatusCode::NOT_FOUND, why).into_response();
+    }
     let spec = app.exports.spec();
     let token_is_byte = matches!(app.corpus.vocabulary, Vocabulary::Bytes);
     Json(ModelView { model, fragments: spec.exchange.fragments, token_is_byte }).into_response()

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use archipelago_core::diloco::Ledger;
-use archipelago_core::model::{ExpertSpec, ModelSpec};
+use archipelago_core::model::{ExpertSpec, LoraSpec, ModelSpec};
 
 /// Characters of a licence's name at most.
 const LICENCE_CHARS_MAX: usize = 64;
@@ -38,8 +38,10 @@ pub struct Card<'a> {
     pub run: &'a str,
     /// The sizes, of the built-in decoder.
     pub model: Option<&'a ModelSpec>,
-    /// Its parameters, counted.
+    /// The parameters in the folder, counted.
     pub params: u64,
+    /// Whether its adapters, if it has some, are added to the weights that they were trained on.
+    pub merged: bool,
     /// The name of the text, if it is known.
     pub text: Option<&'a str>,
     /// Tokens of the text that is trained on.
@@ -58,6 +60,9 @@ impl Card<'_> {
     pub fn to_markdown(self) -> String {
         let licence = self.licence.map(|licence| format!("license: {licence}\n")).unwrap_or_default();
         let Some(model) = self.model else { return self.of_tensors(&licence) };
+        if let Some(lora) = model.lora.filter(|_| !self.merged) {
+            return self.of_adapters(&licence, &lora);
+        }
         let mut card = format!(
             "---\n{licence}library_name: transformers\npipeline_tag: text-generation\ntags:\n- archipelago\n---\n\n\
              # A language model of {} parameters\n\n\
@@ -79,7 +84,30 @@ impl Card<'_> {
             let ExpertSpec { count, per_token, .. } = experts;
             size += &format!(", {count} experts, {per_token} of them for each token");
         }
-        self.add_rows(&mut card, &[("size", size), ("longest text", format!("{context} tokens"))]);
+        let mut rows = vec![("size", size), ("longest text", format!("{context} tokens"))];
+        rows.extend(model.lora.map(|lora| ("trained", trained(&lora))));
+        self.add_rows(&mut card, &rows);
+        card
+    }
+
+    /// The card of adapters alone.
+    fn of_adapters(self, licence: &str, lora: &LoraSpec) -> String {
+        let base = self.init.map_or_else(|| "`BASE`".to_owned(), quoted);
+        let mut card = format!(
+            "---\n{licence}library_name: peft\npipeline_tag: text-generation\ntags:\n- archipelago\n- lora\n---\n\n\
+             # Adapters of {} parameters\n\n\
+             They were trained with Archipelago, in which many computers train one model together, on the model in the \
+             folder {base}, which stayed as it was. `peft` adds them to it:\n\n\
+             ```python\n\
+             from peft import PeftModel\n\
+             from transformers import AutoModelForCausalLM, AutoTokenizer\n\
+             base = AutoModelForCausalLM.from_pretrained(\"BASE\")\n\
+             model = PeftModel.from_pretrained(base, \"FOLDER\")\n\
+             tokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")\n\
+             ```\n\n| | |\n|---|---|\n",
+            self.params,
+        );
+        self.add_rows(&mut card, &[("trained", trained(lora))]);
         card
     }
 
@@ -127,6 +155,12 @@ impl Card<'_> {
             writeln!(card, "| {what} | {value} |").expect("a string takes all that is written");
         }
     }
+}
+
+/// What of a model was trained, if it was adapters.
+fn trained(lora: &LoraSpec) -> String {
+    let LoraSpec { rank, alpha, targets } = lora;
+    format!("adapters (LoRA) of rank {rank} on {targets}, alpha {alpha}")
 }
 
 /// A name between the marks of code, without what would end them or the table.

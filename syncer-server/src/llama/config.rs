@@ -88,6 +88,7 @@ impl Shape {
                 }
             },
             experts: if is_mixtral { Some(keys.experts()?) } else { None },
+            lora: None,
         };
         model::layout(&model)?;
         Ok(Self { model, special: SpecialTokens::of(keys.0, model.vocab) })

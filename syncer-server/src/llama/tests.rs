@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use archipelago_core::bytes::to_f32s;
 use archipelago_core::diloco::{Layout, halves};
-use archipelago_core::model::{self, ModelSpec};
+use archipelago_core::model::{self, LoraSpec, ModelSpec};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -58,6 +58,7 @@ fn the_fixture_is_read_as_it_is_meant() {
         norm_eps: 1e-6,
         untied_head: false,
         experts: None,
+        lora: None,
     };
     assert_eq!((*folder.model(), folder.name()), (expected, "model".to_owned()));
     assert_eq!(*folder.special(), SpecialTokens { bos: Some(0), eos: vec![0], pad: None });
@@ -341,6 +342,7 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
         run: "00000000000000ff",
         model: Some(folder.model()),
         params: 3_304,
+        merged: false,
         text: Some("a`b|c\n---"),
         text_tokens: 77,
         init: Some("smol"),
@@ -368,6 +370,14 @@ fn a_card_tells_what_it_knows_and_nothing_breaks_its_form() {
         "{own}"
     );
     assert!(!own.contains("transformers") && !own.contains("layers"), "{own}");
+    let lora = Some(LoraSpec { rank: 4, alpha: 8.0, targets: "q,v".parse().unwrap() });
+    let model = ModelSpec { lora, ..*folder.model() };
+    let adapters = Card { model: Some(&model), ..card }.to_markdown();
+    for part in ["library_name: peft", "PeftModel.from_pretrained(base, \"FOLDER\")", "rank 4 on q,v"] {
+        assert!(adapters.contains(part), "{part:?} is not in\n{adapters}");
+    }
+    let merged = Card { model: Some(&model), merged: true, ..card }.to_markdown();
+    assert!(merged.contains("library_name: transformers") && merged.contains("rank 4 on q,v"), "{merged}");
     for bad in ["", "a b", "mit\n", "mit: x", &"x".repeat(65)] {
         assert!(!licence(bad), "{bad:?}");
     }

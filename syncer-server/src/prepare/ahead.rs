@@ -1,17 +1,22 @@
 //! What is told of a run before it begins: whether it could, and the secrets that it will ask for.
 
+use archipelago_core::model::{FrozenWeights, ModelError, layout};
 use archipelago_core::wire::Invite;
 
 use super::Plan;
 use crate::config::{self, ServeConfig};
 use crate::errors::ServerError;
+use crate::origin::Origin;
+use crate::status::AdapterFacts;
 use crate::store::{Store, fit};
 
 /// What `validate` tells of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PlanFacts {
-    /// Parameters of the model.
+    /// Parameters that are trained.
     pub params: u64,
+    /// What they are adapters of, if all other weights stay as they are.
+    pub adapters: Option<AdapterFacts>,
     /// Tokens to train on.
     pub tokens: u64,
     /// Tokens held out.
@@ -31,6 +36,22 @@ pub struct PlanFacts {
 /// - `DirCorrupt`, `Disk`, `OtherRun`: the folder cannot be read, or holds another run.
 pub fn validate(config: &ServeConfig) -> Result<PlanFacts, ServerError> {
     Plan::of(config, |dir| Ok(Store::look(dir))).map(|plan| plan.facts())
+}
+
+/// What adapters the run of `config` trains, in words, as far as settings, its folder and the headers of `--init` tell;
+/// `None` if it trains all weights.
+///
+/// # Errors
+/// - `Setting`, `Config`, `Init`: there are no weights that such adapters could be trained on.
+/// - `DirCorrupt`, `Disk`: the run's folder cannot be read.
+pub fn adapters(config: &ServeConfig) -> Result<Option<String>, ServerError> {
+    let there = Store::look(&config.dir).manifest()?;
+    let Some(decoder) = Origin::of(config, there.as_ref())?.adapters(config)? else { return Ok(None) };
+    let form = there.and_then(|there| there.spec.frozen).map_or(config.lora.frozen, |frozen| frozen.form);
+    let no_model = |error: ModelError| ServerError::Config { why: error.to_string() };
+    let params = layout(&decoder).map_err(no_model)?.len() as u64;
+    let bytes = FrozenWeights::bytes_len(&decoder, form).map_err(no_model)?;
+    Ok(AdapterFacts::of(&decoder, form, bytes).map(|facts| facts.describe(params)))
 }
 
 /// What learners of the run must show, if anything; it is made now if `config` asks for that.

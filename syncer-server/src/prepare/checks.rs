@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use archipelago_cli::{Bytes, range};
 use archipelago_core::diloco::{Codec, Fragments, Layout};
-use archipelago_core::wire::RunSpec;
+use archipelago_core::wire::{Frozen, RunSpec};
 
 use super::internal;
 use crate::config::{self, DataSource, ServeConfig, preset, syncer_config};
@@ -43,8 +43,9 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
 }
 
 /// Better to refuse than to be killed for memory in the middle of a run.
-pub(super) fn memory(layout: &Layout) -> Result<(), ServerError> {
-    let needed = COPIES * size_of::<f32>() as u64 * layout.len() as u64;
+pub(super) fn memory(layout: &Layout, frozen: Option<&Frozen>) -> Result<(), ServerError> {
+    let needed = COPIES * size_of::<f32>() as u64 * layout.len() as u64
+        + frozen.map_or(0, |frozen| frozen.bytes);
     match available_bytes() {
         Some(available) if needed > available => {
             Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use archipelago_core::data::encode_held_out;
 use archipelago_core::diloco::syncer::{Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, RunId};
-use archipelago_core::model::ModelSpec;
+use archipelago_core::model::{FrozenWeights, ModelSpec};
 use archipelago_core::wire::RunSpec;
 
 use crate::admission::{self, Admission};
@@ -20,13 +20,13 @@ use crate::errors::ServerError;
 use crate::evaluate::Evaluator;
 use crate::guests::Guests;
 use crate::llama::Chat;
-use crate::origin::{Beginning, Origin};
+use crate::origin::{Basis, Beginning, Origin};
 use crate::owner::Owner;
-use crate::status::{Carried, Facts};
+use crate::status::{AdapterFacts, Carried, Facts};
 use crate::store::{FORMAT, HeldOut, Initial, Manifest, Snapshot, Store, decoder, random_u64, write_private};
 use crate::tape::{Writer, has_bodies, recover};
 
-pub use ahead::{PlanFacts, invite, owner_token, validate};
+pub use ahead::{PlanFacts, adapters, invite, owner_token, validate};
 pub(crate) use checks::alert_terms;
 
 /// Everything that a server needs before it answers.
@@ -41,6 +41,8 @@ pub(crate) struct Prepared {
     pub(crate) carried: Carried,
     /// The built-in decoder that the model is, if it is one.
     pub(crate) decoder: Option<ModelSpec>,
+    /// The weights that it builds on and does not train, if it is adapters.
+    pub(crate) frozen: Option<Arc<FrozenWeights>>,
     /// What the held-out loss is measured on, as it is fetched, if anything is held out.
     pub(crate) held_out: Option<Vec<u8>>,
     /// What measures the held-out loss, unless that is switched off.
@@ -69,6 +71,8 @@ pub(crate) struct Plan<'a> {
     origin: Origin,
     /// What is known of the first parameters by now; they may be many.
     beginning: Option<Beginning>,
+    /// The weights that are not trained, where they had to be read by now.
+    frozen: Option<Arc<FrozenWeights>>,
     syncer_config: SyncerConfig,
     store: Store,
     chat: Chat,
@@ -116,11 +120,12 @@ impl<'a> Plan<'a> {
         };
         let corpus = Corpus::load(config, &habits)?;
         let model = origin.model(config, corpus.vocabulary.size())?;
-        let spec = run_spec(config, model, corpus.spec.clone())?;
+        let Basis { said, weights: frozen } = origin.basis(config, &model)?;
+        let spec = RunSpec { frozen: said, ..run_spec(config, model, corpus.spec.clone())? };
         corpus.check_size(spec.model.context, spec.inner.batch)?;
         let layout = layout(&spec)?;
         let body_bytes_max = checks::body_bytes_max(&spec, &layout)?;
-        checks::memory(&layout)?;
+        checks::memory(&layout, spec.frozen.as_ref())?;
         // A folder's parameters tell whether it is the one that the run began with.
         let beginning = match origin {
             Origin::Folder(_) | Origin::Own(_) => Some(origin.beginning(config, &store, &spec)?),
@@ -141,6 +146,7 @@ impl<'a> Plan<'a> {
             config,
             origin,
             beginning,
+            frozen,
             syncer_config,
             store,
             chat,
@@ -156,6 +162,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn facts(&self) -> PlanFacts {
         PlanFacts {
             params: self.layout.len() as u64,
+            adapters: decoder(&self.spec.model).ok().flatten().and_then(|it| adapter_facts(&self.spec, Some(&it))),
             tokens: self.corpus.tokens(),
             held_out: self.corpus.held_out.len() as u64,
             resumes: self.found.is_some(),
@@ -170,12 +177,18 @@ impl<'a> Plan<'a> {
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
-        let Self { config, origin, beginning, syncer_config, store, chat, corpus, spec, layout, .. } = self;
+        let Self { config, origin, beginning, frozen, syncer_config, store, chat, corpus, spec, layout, .. } = self;
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
         let snapshot_seq = found.as_ref().map(|found| found.seq);
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
             write_private(&config.dir.join(SETTINGS_FILE), &text)?;
         }
+        // Before anything says that there is a run: its adapters mean nothing without them.
+        frozen.as_ref().map_or(Ok(()), |frozen| store.keep_frozen(&spec, frozen))?;
+        let frozen = match frozen {
+            None => store.frozen(&spec)?.map(Arc::new),
+            read => read,
+        };
         let has_tape = store.has_tape();
         let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let resumed = found.is_some() || has_tape;
@@ -225,11 +238,12 @@ impl<'a> Plan<'a> {
         };
 
         let (held_out, decoder) = (held_out(&store, &corpus, &spec)?, decoder(&spec.model)?);
-        let evaluator = evaluator(config, decoder, held_out.clone(), &corpus, layout.len() as u64)?;
+        let measured = decoder.map(|decoder| (decoder, frozen.clone()));
+        let evaluator = evaluator(config, measured, held_out.clone(), &corpus, &layout)?;
         Ok(Prepared {
             body_bytes_max,
             admission: admission(config, &store, syncer.run())?,
-            facts: facts(config, &origin, &corpus, &spec),
+            facts: facts(config, &origin, &corpus, &spec, decoder.as_ref()),
             owner: Owner::open(&store, config.admin_token.as_deref())?,
             syncer,
             corpus: Arc::new(corpus),
@@ -237,6 +251,7 @@ impl<'a> Plan<'a> {
             carried,
             evaluator,
             decoder,
+            frozen,
             held_out: held_out.map(|held_out| encode_held_out(&held_out.tokens)),
             resumed,
             forked,
@@ -257,15 +272,16 @@ fn held_out(store: &Store, corpus: &Corpus, spec: &RunSpec) -> Result<Option<Hel
 /// measured. What is not the built-in decoder can be measured by nobody here.
 fn evaluator(
     config: &ServeConfig,
-    decoder: Option<ModelSpec>,
+    decoder: Option<(ModelSpec, Option<Arc<FrozenWeights>>)>,
     held_out: Option<HeldOut>,
     corpus: &Corpus,
-    parameters: u64,
+    layout: &Layout,
 ) -> Result<Option<Evaluator>, ServerError> {
-    let Some((decoder, held_out)) = decoder.zip(held_out).filter(|_| !config.no_eval) else {
+    let Some(((decoder, frozen), held_out)) = decoder.zip(held_out).filter(|_| !config.no_eval) else {
         return Ok(None);
     };
-    Evaluator::new(&decoder, parameters, held_out, corpus, config.seed).map(Some)
+    let parameters = frozen.as_ref().map_or(layout.len(), |frozen| frozen.layout().len()) as u64;
+    Evaluator::new(&decoder, frozen, parameters, held_out, corpus, config.seed).map(Some)
 }
 
 /// Who is taken in to the run `run` in the folder of `store`.
@@ -332,10 +348,17 @@ fn text_name(config: &ServeConfig) -> String {
     config.data.as_ref().map_or_else(|| BuiltIn::Grammar.title().to_owned(), DataSource::title)
 }
 
-fn facts(config: &ServeConfig, origin: &Origin, corpus: &Corpus, spec: &RunSpec) -> Facts {
+fn facts(
+    config: &ServeConfig,
+    origin: &Origin,
+    corpus: &Corpus,
+    spec: &RunSpec,
+    decoder: Option<&ModelSpec>,
+) -> Facts {
     Facts {
         preset: config.preset.clone(),
         init: origin.folder(),
+        adapters: adapter_facts(spec, decoder),
         corpus: text_name(config),
         corpus_tokens: corpus.tokens(),
         bytes_per_token: corpus.bytes_per_token,
@@ -347,6 +370,11 @@ fn facts(config: &ServeConfig, origin: &Origin, corpus: &Corpus, spec: &RunSpec)
         names_hidden: config.hide_names,
         links: Vec::new(),
     }
+}
+
+/// What is told of the adapters that the run of `spec` trains, if its model, this `decoder`, is some.
+fn adapter_facts(spec: &RunSpec, decoder: Option<&ModelSpec>) -> Option<AdapterFacts> {
+    spec.frozen.as_ref().zip(decoder).and_then(|(said, decoder)| AdapterFacts::of(decoder, said.form, said.bytes))
 }
 
 /// The layout of a spec.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::Arc;
 
 use archipelago_core::diloco::syncer::Recovery;
 use archipelago_core::diloco::{FragmentId, Layout, Round};
@@ -92,13 +93,14 @@ impl<'a> Search<'a> {
                 "it holds no text to measure the loss on: `serve` it once with this version, which keeps some"
                     .to_owned(),
         })?;
+        let frozen = store.frozen(spec)?.map(Arc::new);
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let points = u64::from(points).max(1);
         Ok(Self {
             recording,
             until,
             points,
-            meter: LossMeter::new(&decoder, held_out, threads)?,
+            meter: LossMeter::new(&decoder, frozen, held_out, threads)?,
             layout: recording.manifest().layout()?,
             overview: Vec::new(),
             last: f32::NAN,

@@ -313,6 +313,7 @@ mod tests {
     fn board() -> Board {
         let facts = Facts {
             init: None,
+            adapters: None,
             preset: "tiny".into(),
             corpus: "text".into(),
             corpus_tokens: 1,

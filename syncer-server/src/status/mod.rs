@@ -1,5 +1,6 @@
 //! What the server shows of a run: the core's status and what only the shell knows.
 
+mod adapters;
 mod alerts;
 mod board;
 mod course;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::meters::Traffic;
 
+pub use adapters::AdapterFacts;
 pub use alerts::{AlertChange, AlertKind, AlertTerms, AlertView, Alerts, Sight};
 pub use board::Board;
 pub use course::{PointEvent, SeriesView, series_of};
@@ -64,6 +66,10 @@ pub struct Facts {
     pub preset: String,
     /// The name of the folder whose model the run began with, if it began with one: its size is that model's.
     pub init: Option<String>,
+    /// What the parameters are adapters of, if all other weights stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub adapters: Option<AdapterFacts>,
     /// Where the text is from.
     pub corpus: String,
     /// Tokens to train on.

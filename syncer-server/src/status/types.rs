@@ -1,7 +1,7 @@
 //! The JSON of the routes as TypeScript, for the pages: `web-demo/pages/shared/api.ts`.
 
 use archipelago_core::diloco::{FragmentId, LearnerId, Millis, Round, Version};
-use archipelago_core::wire::{LateReason, LearnerState, Refusal};
+use archipelago_core::wire::{FrozenForm, LateReason, LearnerState, Refusal};
 use archipelago_ts::Module;
 
 use super::view::{AbandonCause, Decision, Evaluation, Fates, MergeCause, TextSample, Timing};
@@ -55,6 +55,8 @@ fn types_of_the_routes_are_current() {
     // Types that are flattened into others are not named.
     let module = module
         .declare::<ServerStatus>()
+        .declare::<AdapterFacts>()
+        .declare::<FrozenForm>()
         .declare::<DiskView>()
         .declare::<LearnerView>()
         .declare::<DeviceKind>()

@@ -82,6 +82,8 @@ impl Manifest {
         let comparable = |manifest: &Self| {
             let mut spec = manifest.spec.clone();
             spec.data.shards.clear();
+            // So with the parts of frozen weights.
+            spec.frozen.iter_mut().for_each(|frozen| frozen.sha256.clear());
             let mut value = serde_json::to_value(spec).expect("plain data");
             value["model"] = readable(&manifest.spec.model);
             value
@@ -98,7 +100,12 @@ impl Manifest {
         let rest = || difference("", &there, &here);
         let shards = || (self.spec.data != other.spec.data).then(|| "other shards there".to_owned());
         let init = || (beginning(self) != beginning(other)).then(|| self.other_beginning(other));
-        model.or_else(init).or_else(rest).or_else(corpus).or_else(shards)
+        let frozen = || {
+            (self.spec.frozen != other.spec.frozen).then(|| {
+                "--init gave other weights to train adapters on there, by their checksums".to_owned()
+            })
+        };
+        model.or_else(init).or_else(rest).or_else(frozen).or_else(corpus).or_else(shards)
     }
 
     fn other_beginning(&self, other: &Self) -> String {
@@ -125,10 +132,14 @@ pub(super) fn upgrade(manifest: &mut Value) {
 }
 
 /// What gives a leaf, for people. The shape of the model, its batch and its rates may follow from the preset, too.
-const FLAGS: [(&str, &str); 6] = [
+const FLAGS: [(&str, &str); 10] = [
     ("model.architecture.name", "architecture"),
     ("model.architecture.settings", "architecture-settings"),
     ("seed", "seed"),
+    ("model.lora.rank", "lora-rank"),
+    ("model.lora.alpha", "lora-alpha"),
+    ("model.lora.targets", "lora-targets"),
+    ("frozen.form", "frozen"),
     ("exchange.fragments", "fragments"),
     ("exchange.sync_every", "sync-every"),
     ("exchange.block", "block"),

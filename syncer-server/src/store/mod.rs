@@ -3,6 +3,7 @@
 //! ```text
 //! run.json                        what the run is (Manifest); written once
 //! initial.safetensors             the first parameters, if the run began with given ones
+//! frozen.bin                      the weights that adapters are trained on, if the run trains no others
 //! settings.toml                   what the next start goes on with, unless it is given something else
 //! tokenizer.json                  text ⇄ tokens
 //! held-out.json                   the part of the held-out text that is measured on
@@ -15,6 +16,7 @@
 //! Files are written beside their place, synced and renamed, so each is whole or not there.
 
 mod architecture;
+mod frozen;
 mod held_out;
 mod initial;
 mod manifest;

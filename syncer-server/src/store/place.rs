@@ -16,11 +16,13 @@ const BEFORE_A_RUN: [&str; 7] =
     ["lock", "admin.token", "invite.token", "settings.toml", "archived", "snapshots", "lost+found"];
 
 /// What the beginning of a run writes behind its lock, before `run.json`. Without the lock it is somebody else's.
-const OF_A_BEGINNING: [&str; 6] = [
+const OF_A_BEGINNING: [&str; 8] = [
     "tokenizer.json",
     "held-out.json",
     "initial.safetensors",
     "initial.partial",
+    "frozen.bin",
+    "frozen.partial",
     "tokenizer.partial",
     "run.partial",
 ];

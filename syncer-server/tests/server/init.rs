@@ -7,7 +7,7 @@ use archipelago_core::wire::Version;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
-use syncer_server::{ForkArgs, Precision, Replay, ServeConfig, ServerError, Store, export, fork, replayed};
+use syncer_server::{ForkArgs, Form, Precision, Replay, ServeConfig, ServerError, Store, export, fork, replayed};
 
 use crate::replay::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config};
@@ -84,8 +84,8 @@ async fn the_first_loss_is_that_of_transformers_and_the_model_comes_home_unchang
     server.stop().await;
 
     let (single, half) = (out.path().join("single"), out.path().join("half"));
-    export(dir.path(), &single, Precision::F32, Some("mit"), false).unwrap();
-    export(dir.path(), &half, Precision::Bf16, None, false).unwrap();
+    export(dir.path(), &single, Form { licence: Some("mit"), ..Form::default() }, false).unwrap();
+    export(dir.path(), &half, Form { precision: Precision::Bf16, ..Form::default() }, false).unwrap();
     // Its parameters were bfloat16, so rounding to that takes nothing.
     let (single_tensors, half_tensors) = (tensors(&single), tensors(&half));
     assert_eq!(single_tensors.len(), 20);
@@ -181,7 +181,7 @@ async fn a_crash_amid_the_start_loses_nothing() {
     let initial = |dir: &Path| Store::look(dir).manifest().unwrap().unwrap().init.unwrap();
     let parameters = |dir: &Path| {
         let out = tempfile::tempdir().unwrap();
-        export(dir, out.path(), Precision::F32, None, false).unwrap();
+        export(dir, out.path(), Form::default(), false).unwrap();
         tensors(out.path())
     };
     // In the order in which a start writes them, behind its lock; the tape comes last.
@@ -220,7 +220,7 @@ async fn another_beginning_is_another_run() {
     server.status().await;
     server.stop().await;
     // The same shape with other parameters.
-    export(dir.path(), other.path(), Precision::F32, None, false).unwrap();
+    export(dir.path(), other.path(), Form::default(), false).unwrap();
     let path = other.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

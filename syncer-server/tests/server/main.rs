@@ -16,6 +16,7 @@ mod identity;
 mod init;
 mod layouts;
 mod log;
+mod lora;
 mod measured;
 mod monitoring;
 mod owner;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use archipelago_core::wire::{Message, RunId};
 use syncer_server::{ForkArgs, Losses, Member, Replay, ReplayArgs, ReplayedMerge, ServeConfig, ServerError};
-use syncer_server::{Precision, Store, export, fork, replayed};
+use syncer_server::{Form, Store, export, fork, replayed};
 
 use crate::support::{Learner, PATIENCE, Server, config};
 
@@ -138,7 +138,7 @@ async fn gives_the_model_of_any_moment() {
         ..args(dir.path(), None)
     };
     let (_, merges) = replay(&args(dir.path(), None));
-    export(dir.path(), &out.path().join("now"), Precision::F32, None, false).unwrap();
+    export(dir.path(), &out.path().join("now"), Form::default(), false).unwrap();
     let last = replay(&at(u64::MAX, "last")).0;
     assert_eq!(last.exported.unwrap().tokens_merged, last.tokens_merged);
     assert!(model("last") == model("now"), "the tape leads to the newest snapshot");

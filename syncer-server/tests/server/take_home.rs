@@ -6,7 +6,7 @@ use archipelago_core::diloco::{Fragments, Layout};
 use archipelago_core::model::ModelSpec;
 use archipelago_core::wire::Hello;
 use safetensors::SafeTensors;
-use syncer_server::{Precision, Reports, ServeConfig, ServerError, Store, backup, export, report};
+use syncer_server::{Form, Reports, ServeConfig, ServerError, Store, backup, export, report};
 use tokenizers::Tokenizer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,12 +18,12 @@ use crate::support::{Client, Learner, PATIENCE, Server, config, header, hello};
 async fn a_folder_holds_the_model_whole() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let out = out.path().join("model");
-    assert!(matches!(export(dir.path(), &out, Precision::F32, None, false), Err(ServerError::NoRun { .. })));
+    assert!(matches!(export(dir.path(), &out, Form::default(), false), Err(ServerError::NoRun { .. })));
 
     let server = Server::start(config(dir.path())).await;
     let run = server.status().await["run"].as_str().unwrap().to_owned();
     // A snapshot is there before the first learner, and may be taken while the server runs.
-    let exported = export(dir.path(), &out, Precision::F32, None, false).unwrap();
+    let exported = export(dir.path(), &out, Form::default(), false).unwrap();
     assert_eq!(exported.run, run);
     server.stop().await;
 
@@ -70,7 +70,7 @@ async fn an_archive_holds_the_same_files() {
     assert_eq!(header(&head, "content-disposition"), format!("attachment; filename=\"{name}.zip\""));
     server.stop().await;
 
-    export(dir.path(), out.path(), Precision::F32, None, false).unwrap();
+    export(dir.path(), out.path(), Form::default(), false).unwrap();
     let mut archive = ZipArchive::new(Cursor::new(body)).unwrap();
     let mut count = 0;
     for entry in std::fs::read_dir(out.path()).unwrap() {
@@ -104,7 +104,7 @@ async fn a_model_names_nobody_who_trained_it() {
     let (code, _, archive) = server.http("GET /v1/export.zip").await;
     assert_eq!(code, 200);
     server.stop().await;
-    export(dir.path(), out.path(), Precision::F32, None, false).unwrap();
+    export(dir.path(), out.path(), Form::default(), false).unwrap();
 
     let mut files = vec![archive];
     for entry in std::fs::read_dir(out.path()).unwrap() {
@@ -177,7 +177,7 @@ async fn a_report_and_its_curves_are_for_everybody() {
 
     // The folder tells the same.
     let (out, events) = (dir.path().join("model"), dir.path().join("events"));
-    export(dir.path(), &out, Precision::F32, None, false).unwrap();
+    export(dir.path(), &out, Form::default(), false).unwrap();
     let reports = Reports { out: &out, tensorboard: Some(&events), hides_names: false };
     report(dir.path(), reports).unwrap();
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
@@ -191,7 +191,7 @@ async fn nobodys_files_are_written_over() {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     Server::start(config(dir.path())).await.stop().await;
     let to = |name: &str| out.path().join(name);
-    let written = |name: &str, overwrite| export(dir.path(), &to(name), Precision::F32, None, overwrite);
+    let written = |name: &str, overwrite| export(dir.path(), &to(name), Form::default(), overwrite);
     // Its own export it may replace, and what has an export's names if it is told to.
     written("own", false).unwrap();
     written("own", false).unwrap();

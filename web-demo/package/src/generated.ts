@@ -90,6 +90,10 @@ export type Report = {
   receivedBytes: number,
   /** Bytes of parameters and text fetched over HTTP. */
   fetchedBytes: number,
+  /** Bytes of the run's frozen weights that are here, kept by an earlier start or fetched by this one. */
+  frozenBytes: number,
+  /** Bytes of all of them; 0 where the run trains all its weights. */
+  frozenBytesTotal: number,
 };
 
 /** Something that a watcher may want to show. As JSON each has its name under `event`. */
@@ -165,6 +169,8 @@ export type RawJoin = {
   contactMsMax: number,
   /** Steps between two savings of the optimiser's moments; 0 for never. */
   saveSteps: number,
+  /** Whether the Worker keeps the frozen weights of runs. */
+  keeps: boolean,
 };
 
 /** What to measure. */

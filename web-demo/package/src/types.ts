@@ -39,7 +39,10 @@ export interface JoinOptions extends Sources {
   readonly batch?: "auto" | number;
   /** How long to try to be taken in for the first time, in milliseconds. */
   readonly contactMsMax?: number;
-  /** Keeps the identity and the optimiser's moments in this browser. Without it each start is a newcomer's. */
+  /**
+   * Keeps the identity, the optimiser's moments and the frozen weights of runs of adapters in this browser. Without it
+   * each start is a newcomer's.
+   */
   readonly remember?: boolean;
   /** Ends the run politely when it fires. */
   readonly signal?: AbortSignal;

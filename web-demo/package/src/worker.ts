@@ -8,6 +8,7 @@ import { answer, Helper } from "./helper.js";
 import type { OptimiserState } from "./kept.js";
 import { Keeper } from "./kept.js";
 import type { FromWorker, ToWorker, WorkerJoin } from "./messages.js";
+import { Shelf } from "./shelf.js";
 import type { ErrorCode, LearnerEvent, RawJoin, RawMeasure } from "./types.js";
 import { Desk } from "./writing.js";
 
@@ -83,6 +84,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
   const { syncer, name, helpers, share, batch, contactMsMax } = options;
   const place = syncer.replace(/#.*$/s, "");
   const keeper = await Keeper.open(place, options.remember);
+  const shelf = options.remember ? await Shelf.open() : undefined;
   if (keeper.refused) tell({ event: "forgetful", reason: keeper.refused });
   if (!keeper.browserSigns) tell({ event: "softKey" });
   const takePart = async () => {
@@ -95,6 +97,8 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
       save: (steps: number, vectors: Float32Array[]) => keeper.keep(run, { steps, vectors }),
       sign: (text: Uint8Array<ArrayBuffer>) => keeper.sign(text),
       restore: async (params: number): Promise<OptimiserState | undefined> => keeper.moments(run, params),
+      takeKept: async (part: string) => shelf?.take(part),
+      keep: async (part: string, bytes: Uint8Array<ArrayBuffer>) => shelf?.keep(part, bytes),
     };
     learner = new engine.Learner();
     for (const message of waiting.splice(0)) act(learner, message);
@@ -111,6 +115,7 @@ async function join(wasmUrl: string, options: WorkerJoin): Promise<void> {
         identity: keeper.identity,
         browserSigns: keeper.browserSigns,
         saveSteps,
+        keeps: shelf !== undefined,
       } satisfies RawJoin,
       hooks,
       team(wasmUrl),

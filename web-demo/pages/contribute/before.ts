@@ -54,10 +54,12 @@ function showCosts(status: ServerStatus): void {
       ? `about ${bytes((2 * rounds * status.params * bits) / 8)} an hour at the run's pace`
       : "somewhat more the faster the run is";
   const shard = status.corpusTokens * 2 || 0;
+  const frozen = status.adapters?.frozenBytes ?? 0;
+  const once = frozen > 0 ? ` and ${bytes(frozen)} that it builds on, which this browser keeps` : "";
   const lines = [
     "Nothing computes before you press the button, and Stop ends it at once.",
-    `Data: ${bytes(status.params * 2)} of model to begin with, up to ${bytes(shard)} of training text, then ${hourly}.`,
-    `Memory: about ${bytes(status.params * 4 * COPIES)} for the model and as much again to compute.`,
+    `Data: ${bytes(status.params * 2)} of model to begin with${once}, up to ${bytes(shard)} of training text, then ${hourly}.`,
+    `Memory: about ${bytes(status.params * 4 * COPIES + frozen)} for the model and as much again to compute.`,
     "Power: a processor or GPU that works hard; choose how hard at the top of this page.",
     "Nothing of yours is read: the text comes from the run, and what goes back are changes of the model.",
     status.namesHidden
@@ -66,7 +68,7 @@ function showCosts(status: ServerStatus): void {
   ];
   say(
     "cost-line",
-    `Costs ${bytes(status.params * 2)} of data to begin with, then ${hourly}, and power. Nothing of yours is read. Stop ends it at once.`,
+    `Costs ${bytes(status.params * 2 + frozen)} of data to begin with, then ${hourly}, and power. Nothing of yours is read. Stop ends it at once.`,
   );
   const list = find("costs", HTMLElement);
   const shown = Array.from(list.children, (item) => item.textContent);

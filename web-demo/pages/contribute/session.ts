@@ -3,6 +3,7 @@
 import type { Learner, LearnerError, LearnerEventMap, Offline, Report } from "@archipelago-train/learner";
 import { capabilities, join } from "@archipelago-train/learner";
 import type { LearnerView } from "../shared/api.js";
+import { bytes } from "../shared/format.js";
 import { NAMELESS } from "../shared/names.js";
 import { DROPPED, slowed } from "../shared/rein.js";
 import type { Sentence, Tone } from "../shared/sentence.js";
@@ -200,7 +201,7 @@ export function sentence(report: Report, mode: string): Sentence {
     case "connecting":
       return { ...plain("waiting", offline ? "Connecting." : "Connecting to the syncer…"), tone: "waiting" };
     case "joining":
-      return plain("waiting", "Joining: fetching the model.");
+      return gathering(report) ?? plain("waiting", "Joining: fetching the model.");
     case "starved":
       return plain("waiting", "Waiting for data to train on.");
     case "held":
@@ -214,6 +215,13 @@ export function sentence(report: Report, mode: string): Sentence {
     case "leaving":
       return { tone: "waiting", text: "Leaving." };
   }
+}
+
+/** What a connected learner does that some of the frozen weights of its run are missing of. */
+function gathering({ offline, frozenBytes, frozenBytesTotal }: Report): Sentence | undefined {
+  if (offline || !(frozenBytes < frozenBytesTotal)) return undefined;
+  const untold = ` ${bytes(frozenBytes)} of ${bytes(frozenBytesTotal)} are here.`;
+  return { tone: "waiting", text: "Joining: fetching what the run builds on, once for this browser.", untold };
 }
 
 /** What a learner does that the owner dropped. */

@@ -99,6 +99,8 @@ export type ServerStatus = {
   preset: string,
   /** The name of the folder whose model the run began with, if it began with one: its size is that model's. */
   init: string | null,
+  /** What the parameters are adapters of, if all other weights stay as they are. */
+  adapters?: AdapterFacts,
   /** Where the text is from. */
   corpus: string,
   /** Tokens to train on. */
@@ -132,6 +134,25 @@ export type ServerStatus = {
   /** Fetched shards. */
   dataBytes: number,
 };
+
+/** Adapters on weights that are not trained. */
+export type AdapterFacts = {
+  /** The rank of each. */
+  rank: number,
+  /** What they count: each adds this divided by the rank, times its product. */
+  alpha: number,
+  /** The matrices of a layer that have one, as "q,k,v,o,gate,up,down". */
+  targets: string,
+  /** Weights that are not trained. */
+  frozenParams: number,
+  /** What a learner fetches of them once, in bytes. */
+  frozenBytes: number,
+  /** How they travel. */
+  frozenForm: FrozenForm,
+};
+
+/** The form in which weights that a run does not train are sent and held. */
+export type FrozenForm = "f16" | "int8";
 
 /** What is kept of the run on the disk, and what is wrong with that. */
 export type DiskView = {

@@ -1,22 +1,33 @@
 /** What is trained, in words for everybody and in terms. */
-import type { ServerStatus } from "./api.js";
+import type { AdapterFacts, ServerStatus } from "./api.js";
 import { count } from "./format.js";
 
 /** What the syncer calls the text that it makes up itself. */
 const GRAMMAR = "built-in grammar";
 
 /** "tiny language model on made-up sentences". */
-export function modelOf({ params, corpus }: ServerStatus): string {
-  return `${sizeOf(params)} language model${textOf(corpus)}`;
+export function modelOf({ params, adapters, corpus }: ServerStatus): string {
+  return `${sizeOf(params + (adapters?.frozenParams ?? 0))} language model${textOf(corpus)}`;
 }
 
 /** The same in the words of those who build such models. */
 export function termsOf(status: ServerStatus): string {
-  const { params, preset, init, corpus, tokensMerged } = status;
+  const { params, preset, init, adapters, corpus, tokensMerged } = status;
   const text = corpus === "" ? "" : ` Its text: ${corpus}.`;
-  const model = `The model has ${count(params)} parameters (“${init ?? preset}”), the numbers that training adjusts.`;
+  const name = `“${init ?? preset}”`;
+  const model = adapters
+    ? adaptersOf(params, adapters, name)
+    : `The model has ${count(params)} parameters (${name}), the numbers that training adjusts.`;
   const token = status.tokenIsByte ? "a token is a byte here" : "a token is a piece of a word";
   return `${model}${text} ${count(tokensMerged)} tokens are merged into it; ${token}.`;
+}
+
+/** What is trained of the model called `name`, and what of it stays. */
+function adaptersOf(params: number, { rank, targets, frozenParams, frozenForm }: AdapterFacts, name: string): string {
+  const all = params + frozenParams;
+  const share = ((100 * params) / all).toFixed(params < 0.1 * all ? 2 : 0);
+  const trained = `Adapters of the model ${name} are trained (LoRA, rank ${rank} on ${targets})`;
+  return `${trained}: ${count(params)} of ${count(all)} parameters, ${share} %. The others stay as they are, as ${frozenForm}.`;
 }
 
 /** A model's size in a word. */

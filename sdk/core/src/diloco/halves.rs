@@ -45,7 +45,7 @@ fn code(value: f32) -> u16 {
 
 /// What the bits of a binary16 stand for.
 #[inline(always)]
-fn decode(code: u16) -> f32 {
+pub(crate) fn decode(code: u16) -> f32 {
     let size = u32::from(code & 0x7fff);
     let normal = (size << 13) + (112 << 23);
     // A number of at most 10 bits and a power of two: exact.
@@ -77,6 +77,15 @@ pub fn to_bytes(values: &[f32]) -> Vec<u8> {
 #[must_use]
 pub fn from_bytes(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|word| decode(u16::from_le_bytes(*word))).collect()
+}
+
+/// As [`from_bytes`], into as many of `values` as there are.
+#[cfg_attr(feature = "simd", multiversion::multiversion(targets = "simd"))]
+pub fn widen(bytes: &[u8], values: &mut [f32]) {
+    let (words, _) = bytes.as_chunks();
+    for (value, word) in values.iter_mut().zip(words) {
+        *value = decode(u16::from_le_bytes(*word));
+    }
 }
 
 /// A digest of the Θ̂ of one fragment, `[fragment_len]`: two sums, modulo 2³², over each value with its place, so

@@ -61,6 +61,12 @@ pub enum ModelError {
         /// What it was set to.
         value: f32,
     },
+    /// Adapters of a mixture of experts.
+    #[error("experts have no adapters here: train a dense model with adapters, or all of the mixture")]
+    LoraOfExperts,
+    /// Adapters without the weights that they belong to.
+    #[error("these are adapters alone: the weights that they belong to are needed too")]
+    Weightless,
     /// A number of the optimiser is out of range.
     #[error("{field} is {value}; it must be {range}")]
     Inner {

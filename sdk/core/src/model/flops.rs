@@ -9,11 +9,13 @@ use super::{ModelError, layout};
 /// is looked up, not at all (they are one matrix unless the head is one of its own). A value costs a product and a
 /// sum forwards, twice that backwards. A token attends to T / 2 others on average, with two products of width C in
 /// each of L layers. Of experts those count that a token goes through, since no other one computes anything for it.
+/// Where adapters are trained, their values cost that, and frozen ones a third less: they get no gradient.
 ///
 /// # Errors
 /// Those of [`layout`].
 pub fn flops_per_token(model: &ModelSpec) -> Result<u64, ModelError> {
-    let layout = layout(model)?;
+    let trained = layout(model)?;
+    let layout = layout(&model.base())?;
     let matrices = layout.tensors().iter().filter(|tensor| tensor.rows > 1);
     let idle = model.experts.map_or(0, |experts| {
         let each = 3 * u64::from(model.d_model) * u64::from(model.d_ff);
@@ -22,13 +24,16 @@ pub fn flops_per_token(model: &ModelSpec) -> Result<u64, ModelError> {
     let looked_up = if model.untied_head { u64::from(model.vocab) * u64::from(model.d_model) } else { 0 };
     let values = matrices.map(|tensor| u64::from(tensor.len())).sum::<u64>() - looked_up - idle;
     let attention = [model.layers, model.context, model.d_model].map(u64::from).iter().product::<u64>();
-    Ok(6 * (values + attention))
+    Ok(match model.lora {
+        Some(_) => 6 * (trained.len() as u64 + attention) + 4 * values,
+        None => 6 * (values + attention),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExpertSpec, Preset};
+    use crate::model::{ExpertSpec, LoraSpec, LoraTargets, Preset};
 
     #[test]
     fn counts_products_of_matrices() {
@@ -46,6 +51,12 @@ mod tests {
         let mixture = ModelSpec { experts, ..Preset::Small.model(256) };
         let more = 4 * (3 * 128 * 344 + 8 * 128);
         assert_eq!(flops_per_token(&mixture), Ok(6 * (matrices + more) + 6 * 4 * 128 * 128));
+        // Adapters of rank 2 on all seven.
+        let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
+        let adapted = ModelSpec { lora, ..Preset::Small.model(256) };
+        let adapters = 4 * 2 * (4 * 2 * 128 + 3 * (128 + 344));
+        let attention = 4 * 128 * 128;
+        assert_eq!(flops_per_token(&adapted), Ok(4 * matrices + 6 * (adapters + attention)));
         assert!(flops_per_token(&ModelSpec { heads: 0, ..Preset::Small.model(256) }).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The parameters that a run begins with, from its seed.
 
-use super::{Dims, ModelError, ModelSpec, Slots, layout};
+use super::{Dims, ModelError, ModelSpec, Slots, adapters, layout};
 use crate::rng::Rng;
 
 /// Standard deviation of the initial matrices.
@@ -12,10 +12,15 @@ const STD: f64 = 0.02;
 /// stream `1/√(2 layers)` of that (GPT-2). "Normal" is the sum of 12 uniform numbers (Irwin–Hall), which
 /// needs no logarithm or cosine, whose last bits differ between platforms.
 ///
+/// Of adapters A is uniform within ±1/√ins, as PEFT begins, and B is 0: they change nothing yet.
+///
 /// # Errors
 /// As [`layout`].
 pub fn init(spec: &ModelSpec, seed: u64) -> Result<Vec<f32>, ModelError> {
     layout(spec)?;
+    if let Some(lora) = &spec.lora {
+        return Ok(adapters::begin(spec, lora, seed));
+    }
     let slots = Slots::new(&Dims::new(spec));
     let mut rng = Rng::new(seed);
     let mut params = vec![1.0; slots.len];
@@ -57,7 +62,7 @@ fn normal(rng: &mut Rng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Preset;
+    use crate::model::{LoraSpec, LoraTargets, Preset};
 
     #[test]
     fn has_the_promised_moments() {
@@ -77,6 +82,23 @@ mod tests {
         check(slots.layers[1].qkv.clone(), 0.02);
         check(slots.layers[1].down.clone(), 0.02 / 8_f64.sqrt());
         assert!(params[slots.norm].iter().all(|&x| x == 1.0));
+    }
+
+    #[test]
+    fn adapters_begin_by_changing_nothing() {
+        let lora = Some(LoraSpec { rank: 8, alpha: 16.0, targets: LoraTargets::ALL });
+        let spec = ModelSpec { lora, ..Preset::Tiny.model(256) };
+        let (params, slots) = (init(&spec, 7).unwrap(), Slots::new(&Dims::new(&spec)));
+        for adapter in slots.layers.iter().flat_map(|layer| &layer.adapters) {
+            let (a, bound) = (&params[adapter.a.clone()], 1.0 / (adapter.ins as f32).sqrt());
+            assert!(a.iter().all(|value| value.abs() <= bound));
+            let (n, squares) = (a.len() as f64, a.iter().map(|&a| f64::from(a * a)).sum::<f64>());
+            // A uniform number has the variance bound² / 3; the mean of squares is known to 0.9 / √n.
+            let variance = squares / n / f64::from(bound * bound / 3.0);
+            assert!((variance - 1.0).abs() < 4.0 * 0.9 / n.sqrt(), "{variance}");
+            assert!(params[adapter.b.clone()].iter().all(|&b| b == 0.0));
+        }
+        assert_ne!(params, init(&spec, 8).unwrap());
     }
 
     #[test]

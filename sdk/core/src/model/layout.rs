@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{ModelError, ModelSpec};
+use super::{AdapterSlots, LoraSpec, ModelError, ModelSpec, RANK_MAX, adapters};
 use crate::diloco::{Layout, MergeClass, Tensor};
 
 /// Most layers.
@@ -16,7 +16,10 @@ pub const CONTEXT_MAX: u32 = 1 << 16;
 /// Most experts of a layer.
 pub const EXPERTS_MAX: u32 = 1 << 8;
 
-/// The tensors of the model, named as Hugging Face's Llama names them, in the order of the flat vector.
+/// The tensors of the model that are trained, named as Hugging Face's Llama names them, in the order of the flat vector.
+///
+/// With [`ModelSpec::lora`] they are the adapters alone, A and B of each target in each layer, named as PEFT names them
+/// within the model: `model.layers.0.self_attn.q_proj.lora_A.weight`. Those of [`ModelSpec::base`] are the weights.
 ///
 /// Matrices are `[out, in]`. `q`, `k`, `v` of a layer are neighbours, as are `gate` and `up`, so that
 /// each group is one matrix to an engine. With experts the tensors of a feed-forward layer are named as Mixtral's: the
@@ -25,10 +28,19 @@ pub const EXPERTS_MAX: u32 = 1 << 8;
 ///
 /// # Errors
 /// - [`ModelError::Size`], [`ModelError::Heads`], [`ModelError::KvHeads`], [`ModelError::Number`],
-///   [`ModelError::AuxLoss`]: `spec` is no model.
-/// - [`ModelError::Layout`]: it has more than 2³² − 1 parameters.
+///   [`ModelError::AuxLoss`], [`ModelError::LoraOfExperts`]: `spec` is no model.
+/// - [`ModelError::Layout`]: it has more than 2³² − 1 parameters, adapters or not.
 pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
     check(spec)?;
+    let weights = Layout::new(weights(spec))?;
+    Ok(match &spec.lora {
+        Some(lora) => Layout::new(adapters::tensors(spec, lora))?,
+        None => weights,
+    })
+}
+
+/// The weights of a valid model.
+fn weights(spec: &ModelSpec) -> Vec<Tensor> {
     let (c, f) = (spec.d_model, spec.d_ff);
     let kv = c / spec.heads * spec.kv_heads;
     let mut tensors = vec![tensor("model.embed_tokens".into(), spec.vocab, c, MergeClass::Mean)];
@@ -62,7 +74,7 @@ pub fn layout(spec: &ModelSpec) -> Result<Layout, ModelError> {
     if spec.untied_head {
         tensors.push(tensor("lm_head".into(), spec.vocab, c, MergeClass::Radial));
     }
-    Ok(Layout::new(tensors)?)
+    tensors
 }
 
 fn tensor(module: String, rows: u32, cols: u32, merge: MergeClass) -> Tensor {
@@ -96,6 +108,15 @@ fn check(spec: &ModelSpec) -> Result<(), ModelError> {
         size("experts.per_token", experts.per_token, 1, experts.count)?;
         if !(experts.aux_loss.is_finite() && experts.aux_loss >= 0.0) {
             return Err(ModelError::AuxLoss { value: experts.aux_loss });
+        }
+    }
+    if let Some(lora) = spec.lora {
+        size("lora.rank", lora.rank, 1, RANK_MAX)?;
+        if !(lora.alpha.is_finite() && lora.alpha > 0.0) {
+            return Err(ModelError::Number { field: "lora.alpha", value: lora.alpha });
+        }
+        if spec.experts.is_some() {
+            return Err(ModelError::LoraOfExperts);
         }
     }
     Ok(())
@@ -134,6 +155,8 @@ pub struct Dims {
     pub active: usize,
     /// What the load-balancing loss counts beside the loss of the text.
     pub aux_loss: f32,
+    /// The adapters that are trained; `None` where the weights are.
+    pub lora: Option<LoraSpec>,
 }
 
 impl Dims {
@@ -156,7 +179,23 @@ impl Dims {
             experts: spec.experts.map_or(0, |experts| experts.count as usize),
             active: spec.experts.map_or(0, |experts| experts.per_token as usize),
             aux_loss: spec.experts.map_or(0.0, |experts| experts.aux_loss),
+            lora: spec.lora,
         }
+    }
+
+    fn sizes(&self) -> adapters::Sizes {
+        let Self { layers, width, kv_width, ff, .. } = *self;
+        adapters::Sizes { layers, width, kv_width, ff }
+    }
+
+    /// r, the width that an adapter goes through; 0 without adapters.
+    pub fn rank(&self) -> usize {
+        self.lora.map_or(0, |lora| lora.rank as usize)
+    }
+
+    /// What each product of an adapter is multiplied by; 0 without adapters.
+    pub fn lora_scale(&self) -> f64 {
+        self.lora.map_or(0.0, |lora| f64::from(lora.scale()))
     }
 
     /// Width of the fused query, key and value rows, C + 2 K D.
@@ -165,7 +204,7 @@ impl Dims {
     }
 }
 
-/// Where the tensors lie in the flat vector.
+/// Where the tensors lie in the flat vector of the weights, and the adapters in one of their own.
 #[derive(Clone, Debug)]
 pub struct Slots {
     /// `[V, C]`.
@@ -176,8 +215,10 @@ pub struct Slots {
     pub norm: Range<usize>,
     /// The output head, `[V, C]`: the embedding, unless it is a matrix of its own.
     pub head: Range<usize>,
-    /// Length of the flat vector.
+    /// Length of the flat vector of the weights.
     pub len: usize,
+    /// Length of what is trained: of the flat vector of adapters where there are some, and else of the weights.
+    pub trained: usize,
 }
 
 /// Where the tensors of one layer lie in the flat vector.
@@ -199,6 +240,8 @@ pub struct LayerSlots {
     pub router: Range<usize>,
     /// The experts, `[E]`; none in a dense layer.
     pub experts: Vec<ExpertSlots>,
+    /// The adapters, in the flat vector of their own; none where the weights are trained.
+    pub adapters: Vec<AdapterSlots>,
 }
 
 /// Where the tensors of one expert lie in the flat vector.
@@ -211,8 +254,11 @@ pub struct ExpertSlots {
 }
 
 impl Slots {
-    /// Of the layout that [`layout`] makes for these sizes.
+    /// Of the layouts that [`layout`] makes for these sizes.
     pub fn new(dims: &Dims) -> Self {
+        let adapters = dims.lora.map(|lora| adapters::of_layers(dims.sizes(), &lora));
+        let (mut adapters, adapters_len) = adapters.map_or((Vec::new(), None), |(all, len)| (all, Some(len)));
+        adapters.resize(dims.layers, Vec::new());
         let mut next = 0;
         let mut take = |len: usize| {
             let start = next;
@@ -222,8 +268,9 @@ impl Slots {
         let (c, f) = (dims.width, dims.ff);
         let dense = usize::from(dims.experts == 0);
         let embed = take(dims.vocab * c);
-        let layers = (0..dims.layers)
-            .map(|_| LayerSlots {
+        let layers = adapters
+            .into_iter()
+            .map(|adapters| LayerSlots {
                 norm1: take(c),
                 qkv: take(dims.qkv_width() * c),
                 out: take(c * c),
@@ -234,11 +281,17 @@ impl Slots {
                 experts: (0..dims.experts)
                     .map(|_| ExpertSlots { gate_up: take(2 * f * c), down: take(c * f) })
                     .collect(),
+                adapters,
             })
             .collect();
         let norm = take(c);
         let head = if dims.untied_head { take(dims.vocab * c) } else { embed.clone() };
-        Self { embed, layers, norm, head, len: next }
+        Self { embed, layers, norm, head, len: next, trained: adapters_len.unwrap_or(next) }
+    }
+
+    /// Whether adapters are trained, and not the weights.
+    pub fn has_adapters(&self) -> bool {
+        self.layers.iter().any(|layer| !layer.adapters.is_empty())
     }
 
     /// Whether the embedding is the output head too.
@@ -250,7 +303,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExpertSpec, Preset};
+    use crate::model::{ExpertSpec, LoraTargets, Preset};
 
     fn spec() -> ModelSpec {
         ModelSpec { heads: 4, kv_heads: 2, ..Preset::Tiny.model(100) }
@@ -331,6 +384,11 @@ mod tests {
         check(&|s| s.experts = experts(1, 1, 0.0), "experts.count is 1; it must be between 2 and 256");
         check(&|s| s.experts = experts(4, 5, 0.0), "experts.per_token is 5; it must be between 1 and 4");
         check(&|s| s.experts = experts(4, 2, -1.0), "the load-balancing loss counts -1");
+        let lora = |rank, alpha| Some(LoraSpec { rank, alpha, targets: LoraTargets::ALL });
+        check(&|s| s.lora = lora(0, 1.0), "lora.rank is 0; it must be between 1 and 256");
+        check(&|s| s.lora = lora(8, -1.0), "lora.alpha is -1");
+        check(&|s| (s.lora, s.experts) = (lora(8, 16.0), experts(4, 2, 0.0)), "have no adapters");
+        check(&|s| (s.vocab, s.d_model, s.lora) = (VOCAB_MAX, WIDTH_MAX, lora(1, 1.0)), "more than 42949");
         check(&|s| (s.vocab, s.d_model) = (VOCAB_MAX, WIDTH_MAX), "more than 4294967295 parameters");
     }
 }

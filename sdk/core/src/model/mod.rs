@@ -10,11 +10,15 @@
 //! | C | width of the residual stream | | D | width of a head, C / H |
 //! | V | vocabulary | | F | width of the feed-forward layer |
 //! | E | experts of a layer | | A | experts that a token goes through |
+//! | r | rank of adapters | | | |
 
 mod adamw;
+mod adapters;
 mod decoder;
+mod delta;
 mod error;
 mod flops;
+mod frozen;
 mod init;
 mod layout;
 mod preset;
@@ -22,25 +26,33 @@ mod reference;
 mod rotary;
 mod sampler;
 mod spec;
+mod targets;
 
 pub use crate::diloco::learning_rate;
 pub use adamw::decayed_ranges;
 pub use adamw::{AdamW, Adjust, adjust, check_inner};
+pub use adapters::{AdapterSlots, RANK_MAX};
 pub use decoder::DECODER;
+pub use delta::add_adapters;
 pub use error::ModelError;
 pub use flops::flops_per_token;
+pub use frozen::{FROZEN_BLOCK, FrozenError, FrozenWeights};
 pub use init::init;
 pub use layout::{CONTEXT_MAX, EXPERTS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, layout};
 pub use layout::{Dims, ExpertSlots, LayerSlots, Slots};
 pub use preset::{Preset, UnknownPreset};
 pub use reference::ops;
-pub use reference::{reference_logits, reference_loss_and_grad, reference_seen};
+pub use reference::{
+    reference_adapters_logits, reference_adapters_loss_and_grad, reference_logits, reference_loss_and_grad,
+    reference_seen,
+};
 pub use rotary::rotary_tables;
 pub use sampler::Sampler;
-pub use spec::{ExpertSpec, ModelSpec, ModelView};
+pub use spec::{ExpertSpec, LoraSpec, ModelSpec, ModelView};
+pub use targets::{LoraTarget, LoraTargets, TargetsError};
 
 use crate::token;
-pub use crate::wire::InnerSpec;
+pub use crate::wire::{FrozenForm, InnerSpec, UnknownForm};
 
 /// Splits `tokens`, `[n, context + 1]`, into its `n` windows.
 ///
@@ -69,10 +81,10 @@ pub fn check_vocab(tokens: &[u32], dims: &Dims) -> Result<(), ModelError> {
     }
 }
 
-/// That `found` parameters are as many as the model has.
+/// That `found` parameters are as many as are trained.
 ///
 /// # Errors
 /// - [`ModelError::Params`]: `found` is not the number of parameters.
 pub fn check_len(found: usize, slots: &Slots) -> Result<(), ModelError> {
-    if found == slots.len { Ok(()) } else { Err(ModelError::Params { found, expected: slots.len }) }
+    if found == slots.trained { Ok(()) } else { Err(ModelError::Params { found, expected: slots.trained }) }
 }

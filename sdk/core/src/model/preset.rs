@@ -66,6 +66,7 @@ impl Preset {
             norm_eps: 1e-5,
             untied_head: false,
             experts: None,
+            lora: None,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::LoraTargets;
+
 /// A Llama-shaped decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention; with experts, Mixtral-shaped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +33,18 @@ pub struct ModelSpec {
     /// The experts of each feed-forward layer; `None` for one dense layer, and left out then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertSpec>,
+    /// The adapters that are trained while all weights stay as they are; `None` if the weights are trained, and left
+    /// out then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSpec>,
+}
+
+impl ModelSpec {
+    /// The model without its adapters: [`crate::model::layout`] of that is where its weights lie.
+    #[must_use]
+    pub fn base(&self) -> Self {
+        Self { lora: None, ..*self }
+    }
 }
 
 /// A mixture of experts in each feed-forward layer, as Mixtral has it: a router gives each token to some of them.
@@ -43,6 +57,27 @@ pub struct ExpertSpec {
     pub per_token: u32,
     /// What the load-balancing loss counts beside the loss of the text, 0 or more.
     pub aux_loss: f32,
+}
+
+/// Low-rank adapters on frozen matrices (Hu and others 2021, arXiv 2106.09685): `y = x Wᵀ + α / r · (x Aᵀ) Bᵀ`, of which
+/// A and B alone are trained.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraSpec {
+    /// r, the width that an adapter goes through; 1 to [`crate::model::RANK_MAX`].
+    pub rank: u32,
+    /// α, which weighs adapters; positive.
+    pub alpha: f32,
+    /// The matrices that have adapters.
+    pub targets: LoraTargets,
+}
+
+impl LoraSpec {
+    /// α / r, by which what an adapter gives is multiplied.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        self.alpha / self.rank as f32
+    }
 }
 
 /// What [`crate::wire::http::MODEL`] answers: the model as whoever writes with it must know it.

@@ -1,7 +1,7 @@
 //! What a syncer offers over HTTP: paths and header names, once for both sides.
 //!
 //! A path with `{…}` in it is a route: each brace stands for one value. The server gives routes to its router as they
-//! are; a learner fills them in with [`fragment_path`] and [`shard_path`].
+//! are; a learner fills them in with [`fragment_path`], [`shard_path`] and their like.
 
 use std::fmt::Display;
 
@@ -54,6 +54,8 @@ pub const SOCKET: &str = "/v1/ws";
 pub const FRAGMENT: &str = "/v1/runs/{run}/fragments/{fragment}/{version}";
 /// The tokens of one shard.
 pub const SHARD: &str = "/v1/runs/{run}/shards/{index}";
+/// A part of the weights that nobody trains.
+pub const FROZEN: &str = "/v1/runs/{run}/frozen/{part}";
 /// The windows that nobody trains on, for whoever measures the held-out loss: tokens of 4 bytes each.
 pub const HELD_OUT: &str = "/v1/runs/{run}/held-out";
 /// The model's shape, as JSON: what it takes to compute with the parameters.
@@ -112,6 +114,12 @@ pub fn shard_path(run: RunId, index: u32) -> String {
     fill(SHARD, &[&run, &index])
 }
 
+/// The path of a part of the frozen weights.
+#[must_use]
+pub fn frozen_path(run: RunId, part: u32) -> String {
+    fill(FROZEN, &[&run, &part])
+}
+
 /// The path of the held-out windows.
 #[must_use]
 pub fn held_out_path(run: RunId) -> String {
@@ -143,6 +151,7 @@ mod tests {
         );
         assert_eq!(fragment_tag(run, FragmentId(7), Version(12)), "\"00000000000000ab-7-12\"");
         assert_eq!(shard_path(run, 3), "/v1/runs/00000000000000ab/shards/3");
+        assert_eq!(frozen_path(run, 5), "/v1/runs/00000000000000ab/frozen/5");
         assert_eq!(held_out_path(run), "/v1/runs/00000000000000ab/held-out");
         assert_eq!(SOCKET, "/v1/ws");
         assert_eq!((INVITE_HEADER, VERSION_HEADER), ("x-archipelago-invite", "x-archipelago-version"));

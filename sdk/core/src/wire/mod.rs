@@ -6,11 +6,13 @@ mod close;
 mod codec;
 mod device;
 mod error;
+mod frozen;
 mod header;
 pub mod http;
 mod ids;
 mod messages;
 mod pack;
+mod parts;
 mod scan;
 mod spec;
 mod table;
@@ -28,12 +30,14 @@ pub use close::{CloseCode, UnknownCloseCode};
 pub use codec::{decode, encode};
 pub use device::DeviceKind;
 pub use error::{BodyFault, DecodeError};
+pub use frozen::{FrozenForm, UnknownForm};
 pub use header::MAGIC;
 pub use ids::{
     ConnId, Fingerprint, FingerprintError, FragmentId, Identity, Invite, LayoutHash, LearnerId, LeaseId,
     Round, RunId, Serial, Share, ShareError, Signature, StateHash, Version,
 };
 pub use messages::Message;
+pub use parts::{FROZEN_PART_BYTES, FROZEN_PART_BYTES_MAX, FROZEN_PARTS_MAX, Frozen, PartsError};
 pub use spec::{
     ARCHITECTURE_BYTES_MAX, ARCHITECTURE_NAME_BYTES_MAX, ApplyPolicy, Architecture, Code, DataSpec,
     ExchangeSpec, InnerSpec, MergeClass, Mixture, Model, RunSpec, ShardSpec, TENSOR_NAME_BYTES_MAX, Tensor,

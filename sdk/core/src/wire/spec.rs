@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Frozen;
+
 /// The whole description of a run, sent in [`crate::wire::Welcome`] and kept in snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +18,9 @@ pub struct RunSpec {
     pub data: DataSpec,
     /// Seed of the initial parameters and of the order of the data.
     pub seed: u64,
+    /// Weights that the model builds on and nobody trains; `None` where all are trained, and left out then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<Frozen>,
 }
 
 /// The model of a run, as far as the exchange must know it: named tensors, and the windows that it reads. What it

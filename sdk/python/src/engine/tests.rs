@@ -102,7 +102,8 @@ fn spec(apply: ApplyPolicy) -> RunSpec {
     let exchange = ExchangeSpec { fragments: 3, sync_every: 4, block: 8, code: Code::F32, apply };
     let data =
         DataSpec { token_bytes: 2, masks: false, shards: vec![ShardSpec { tokens: 1_000, sha256: [0; 32] }] };
-    RunSpec { model: Preset::Tiny.model(256).into(), inner: Preset::Tiny.inner(), exchange, data, seed: 1 }
+    let (model, inner) = (Preset::Tiny.model(256).into(), Preset::Tiny.inner());
+    RunSpec { model, inner, exchange, data, seed: 1, frozen: None }
 }
 
 fn fit() -> Fit {

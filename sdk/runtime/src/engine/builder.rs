@@ -1,12 +1,14 @@
 //! Choosing the engine: a builder finds the device, opens it anew after a loss, and falls back to the CPU.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::backend::{GpuBackend, Setup};
+use super::frozen::needed;
 use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, Trial, Tuning};
 use super::registry::AnyBackend;
 use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState};
-use crate::model::{ModelSpec, layout};
+use crate::model::{FrozenWeights, ModelSpec, layout};
 use crate::wire::RunSpec;
 
 /// This many losses within [`LOSSES_US`] turn [`EngineKind::Auto`] to the CPU.
@@ -45,7 +47,7 @@ impl EngineBuilder {
     /// Those of [`Gpu::open`], if it must be a GPU.
     pub async fn open(options: EngineOptions, now_us: Rc<dyn Fn() -> u64>) -> Result<Self, GpuError> {
         let kind = options.kind;
-        let setup = Setup { options, now_us, helpers: Helpers::default() };
+        let setup = Setup { options, now_us, helpers: Helpers::default(), frozen: None };
         let kinds = if kind == EngineKind::Auto { AnyBackend::KINDS } else { &[kind] };
         let (backend, fallback) = first(kinds, &setup).await?;
         Ok(Self { setup, backend, fallback, losses_us: Vec::new() })
@@ -86,6 +88,12 @@ impl EngineBuilder {
         if let AnyBackend::Gpu(backend) = &self.backend { Some(backend) } else { None }
     }
 
+    /// The weights that stay as they are in runs that train adapters, for all engines that are built from now on. One
+    /// of a run that trains all of its model has no use for them.
+    pub fn frozen(&mut self, weights: Arc<FrozenWeights>) {
+        self.setup.frozen = Some(weights);
+    }
+
     /// An engine for the run that `spec` describes, the one before being gone. With `moments` it goes on
     /// where that one was when its device was lost.
     ///
@@ -93,12 +101,15 @@ impl EngineBuilder {
     /// - [`EngineError::Lost`]: the device is gone; try again later.
     /// - [`EngineError::Gpu`]: it must be a GPU, and the model does not fit it.
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and [`Self::frozen`] was not called,
+    ///   or with weights of another model.
     /// - Those of [`super::cpu::CpuTrainer::new`] and [`super::HostEngine::new`].
     pub async fn build(
         &mut self,
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<AnyEngine, EngineError> {
+        needed(&ModelSpec::of(&spec.model)?, self.setup.frozen.clone())?;
         self.renew().await?;
         self.check_memory(spec)?;
         match self.backend.build(&self.setup, spec, moments).await {
@@ -205,6 +216,7 @@ mod tests {
             exchange: ExchangeSpec { fragments: 2, sync_every: 1, block: 64, code: Code::Int4, apply },
             data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
             seed: 0,
+            frozen: None,
         }
     }
 

@@ -6,6 +6,7 @@ mod backend;
 mod builder;
 #[cfg(feature = "cpu-portable")]
 pub mod cpu;
+mod frozen;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod host;
@@ -30,7 +31,7 @@ pub use kind::{EngineKind, UnknownEngine};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use options::EngineOptions;
 #[cfg(feature = "cpu-portable")]
-pub use redo::{Windows, redo};
+pub use redo::{Windows, redo, redo_on};
 #[cfg(all(feature = "cpu-portable", feature = "gpu"))]
 pub use registry::AnyEngine;
 #[cfg(feature = "platform")]
@@ -360,6 +361,15 @@ pub enum EngineError {
         /// Memory free, in MiB.
         available_mib: u64,
     },
+    /// Adapters without the weights that they belong to.
+    #[error(
+        "the run trains adapters of weights that were not given: fetch them, and build with them \
+         (`EngineBuilder::frozen`)"
+    )]
+    Frozen,
+    /// Weights of another model than the adapters are for.
+    #[error("the frozen weights are not of the model that the run trains adapters for: fetch the run's own")]
+    FrozenUnfit,
     /// There is no GPU to train on, or it refused a command.
     #[cfg(feature = "gpu")]
     #[error(transparent)]

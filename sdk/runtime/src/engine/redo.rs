@@ -1,12 +1,14 @@
 //! What a learner trained, done again: with the engine that it trained with, to the bit.
 
+use std::sync::Arc;
+
 use archipelago_core::audit::{AuditJob, Facts, Fault, Op, Span, Tally, Verdict, inputs_hash, state_hash};
 use archipelago_core::bytes::copy_f32s;
 use archipelago_core::diloco::learning_rate;
 
 use super::cpu::CpuTrainer;
 use super::{Engine, EngineError, HostEngine, OptimiserState, Trainer};
-use crate::model::ModelSpec;
+use crate::model::{FrozenWeights, ModelSpec};
 use crate::wire::{BATCH_MAX, LeaseGrant, RunSpec};
 
 /// Windows of all steps of a span that is done again, at most.
@@ -21,7 +23,18 @@ pub type Windows<'a> = dyn FnMut(&LeaseGrant, u32) -> Option<Vec<u32>> + 'a;
 /// not what was leased, or this machine cannot build the engine.
 #[must_use]
 pub fn redo(job: &AuditJob, spec: &RunSpec, windows: &mut Windows) -> Verdict {
-    match Redo::begin(job, spec).and_then(|redo| redo.run(windows)) {
+    redo_on(None, job, spec, windows)
+}
+
+/// As [`redo`], on the weights `frozen` where the run trains adapters; without them it ends with [`Verdict::Undecided`].
+#[must_use]
+pub fn redo_on(
+    frozen: Option<Arc<FrozenWeights>>,
+    job: &AuditJob,
+    spec: &RunSpec,
+    windows: &mut Windows,
+) -> Verdict {
+    match Redo::begin(frozen, job, spec).and_then(|redo| redo.run(windows)) {
         Ok(()) => Verdict::Passed,
         Err(verdict) => verdict,
     }
@@ -36,7 +49,7 @@ struct Redo<'a> {
 }
 
 impl<'a> Redo<'a> {
-    fn begin(job: &'a AuditJob, spec: &RunSpec) -> Result<Self, Verdict> {
+    fn begin(frozen: Option<Arc<FrozenWeights>>, job: &'a AuditJob, spec: &RunSpec) -> Result<Self, Verdict> {
         let span = Span::from_bytes(&job.evidence)?;
         let commitment = &job.commitment;
         let is_fresh = span.state.is_empty();
@@ -61,7 +74,7 @@ impl<'a> Redo<'a> {
         let mut spec = spec.clone();
         spec.inner.batch = batch.unwrap_or(spec.inner.batch);
         let model = ModelSpec::of(&spec.model).map_err(|_| Verdict::Undecided)?;
-        let trainer = CpuTrainer::fixed(&model, &spec.inner).map_err(|_| Verdict::Undecided)?;
+        let trainer = CpuTrainer::fixed_on(frozen, &model, &spec.inner).map_err(|_| Verdict::Undecided)?;
         let mut engine = HostEngine::new(&spec, trainer).map_err(|_| Verdict::Undecided)?;
         if !is_fresh && !engine.restore(&span.state) {
             return Err(Fault::Malformed.into());

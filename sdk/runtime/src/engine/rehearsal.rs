@@ -34,6 +34,7 @@ impl Rehearsal {
             exchange: ExchangeSpec { fragments: 8, sync_every: 24, block: 256, code: Code::Int4, apply },
             data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
             seed: 1,
+            frozen: None,
         };
         Self { tokens: batch_like_any(&spec), spec }
     }

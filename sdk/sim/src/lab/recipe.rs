@@ -89,6 +89,7 @@ pub fn reference_model() -> ModelSpec {
         norm_eps: 1e-5,
         untied_head: false,
         experts: None,
+        lora: None,
     }
 }
 
@@ -159,7 +160,8 @@ impl Recipe {
     #[must_use]
     pub fn run_spec(&self, corpus: &Corpus) -> RunSpec {
         let (model, inner, exchange) = (self.model, self.inner, self.exchange);
-        RunSpec { model: model.into(), inner, exchange, data: corpus.data.clone(), seed: self.seed }
+        let (data, seed) = (corpus.data.clone(), self.seed);
+        RunSpec { model: model.into(), inner, exchange, data, seed, frozen: None }
     }
 
     /// The parameters that it begins with, `[len]`.

@@ -34,6 +34,7 @@ const MODEL: ModelSpec = ModelSpec {
     norm_eps: 1e-5,
     untied_head: false,
     experts: None,
+    lora: None,
 };
 /// What a liar sends is so many times what it learnt: the opposite, and long, but no longer than an honest update can
 /// be.
@@ -147,6 +148,7 @@ impl Stage {
             exchange: ExchangeSpec { fragments, sync_every, block: BLOCK, code, apply },
             data: self.corpus.data.clone(),
             seed: seed.into(),
+            frozen: None,
         }
     }
 

@@ -37,7 +37,7 @@ fn learn(batch: BatchChoice, plans: &[Plan], window_ms: u64, enough: impl Fn(&[E
             control.stop();
         }
     };
-    let build = async |spec: &_, moments| DeviceEngine::open(&device, spec, moments).await;
+    let build = async |spec: &_, basis: Basis| DeviceEngine::open(&device, spec, basis.moments).await;
     let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
     let config = RunConfig { batch, ..config(&fake.address) };
     let mut session = Session::with(config, waits, &control, build, observe).unwrap();

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::super::fake::STEP_MS;
 use super::super::fake_device::{Device, DeviceEngine, Plan, SETTLE_MS};
+use super::super::fake_run::STEP_MS;
 use super::super::session::Session;
 use super::*;
 use archipelago_core::member::{Doubling, Waits};
@@ -41,7 +41,7 @@ fn steer(
             control.stop();
         }
     };
-    let build = async |spec: &_, moments| DeviceEngine::open(device, spec, moments).await;
+    let build = async |spec: &_, basis: Basis| DeviceEngine::open(device, spec, basis.moments).await;
     let waits = Waits { losses: Doubling { first_ms: 1, longest_ms: 2 }, ..Waits::default() };
     let session = Session::with(config(&fake.address), waits, control, build, observe).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -49,6 +49,7 @@ fn run(shards: Vec<ShardSpec>) -> RunSpec {
         },
         data: DataSpec { token_bytes: 2, masks: false, shards },
         seed: 7,
+        frozen: None,
     }
 }
 

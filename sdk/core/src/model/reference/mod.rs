@@ -1,5 +1,6 @@
 //! The whole model, forwards and backwards, in `f64` and one window at a time: the oracle of the engines.
 
+mod adapters;
 mod feed;
 pub mod ops;
 
@@ -7,6 +8,7 @@ use std::ops::Range;
 
 use super::{Dims, LayerSlots, ModelError, ModelSpec, Slots, check_len, check_vocab, layout, windows};
 use crate::token;
+pub use adapters::{reference_adapters_logits, reference_adapters_loss_and_grad};
 use feed::Feed;
 use ops::Heads;
 
@@ -17,6 +19,7 @@ use ops::Heads;
 /// # Errors
 /// - as [`layout`] for `spec`;
 /// - [`ModelError::Params`]: `params` or `grad` is not as long as the layout;
+/// - [`ModelError::Weightless`]: `spec` has adapters, see [`reference_adapters_loss_and_grad`];
 /// - [`ModelError::Tokens`], [`ModelError::Token`]: `tokens` are no windows of this model.
 pub fn reference_loss_and_grad(
     spec: &ModelSpec,
@@ -24,9 +27,7 @@ pub fn reference_loss_and_grad(
     tokens: &[u32],
     grad: &mut [f32],
 ) -> Result<f64, ModelError> {
-    layout(spec)?;
-    let model = Model::new(spec);
-    check_len(params.len(), &model.slots)?;
+    let model = Model::of_weights(spec, params)?;
     check_len(grad.len(), &model.slots)?;
     windows(tokens, &model.dims)?;
     let params: Vec<f64> = params.iter().map(|&p| f64::from(p)).collect();
@@ -42,11 +43,10 @@ pub fn reference_loss_and_grad(
 /// # Errors
 /// - as [`layout`] for `spec`;
 /// - [`ModelError::Params`]: `params` is not as long as the layout;
+/// - [`ModelError::Weightless`]: `spec` has adapters, see [`reference_adapters_logits`];
 /// - [`ModelError::Sequence`], [`ModelError::Token`]: `tokens` is no sequence of this model.
 pub fn reference_logits(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Result<Vec<f32>, ModelError> {
-    layout(spec)?;
-    let model = Model::new(spec);
-    check_len(params.len(), &model.slots)?;
+    let model = Model::of_weights(spec, params)?;
     check_vocab(tokens, &model.dims)?;
     if tokens.is_empty() || tokens.len() > model.dims.context {
         return Err(ModelError::Sequence { found: tokens.len(), context: model.dims.context });
@@ -61,9 +61,7 @@ pub fn reference_logits(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Res
 /// # Errors
 /// Those of [`reference_loss_and_grad`].
 pub fn reference_seen(spec: &ModelSpec, params: &[f32], tokens: &[u32]) -> Result<Vec<u64>, ModelError> {
-    layout(spec)?;
-    let model = Model::new(spec);
-    check_len(params.len(), &model.slots)?;
+    let model = Model::of_weights(spec, params)?;
     windows(tokens, &model.dims)?;
     let params: Vec<f64> = params.iter().map(|&p| f64::from(p)).collect();
     let mut seen = vec![0; model.dims.layers * model.dims.experts];
@@ -105,6 +103,17 @@ struct Activations {
 }
 
 impl Model {
+    /// A model all of whose weights are `params`.
+    fn of_weights(spec: &ModelSpec, params: &[f32]) -> Result<Self, ModelError> {
+        layout(spec)?;
+        if spec.lora.is_some() {
+            return Err(ModelError::Weightless);
+        }
+        let model = Self::new(spec);
+        check_len(params.len(), &model.slots)?;
+        Ok(model)
+    }
+
     fn new(spec: &ModelSpec) -> Self {
         let dims = Dims::new(spec);
         Self { dims, slots: Slots::new(&dims) }
@@ -237,7 +246,7 @@ mod tests {
     use super::*;
     use crate::model::{ExpertSpec, init};
 
-    fn spec() -> ModelSpec {
+    pub(super) fn spec() -> ModelSpec {
         ModelSpec {
             vocab: 11,
             d_model: 8,
@@ -250,10 +259,11 @@ mod tests {
             norm_eps: 1e-5,
             untied_head: false,
             experts: None,
+            lora: None,
         }
     }
 
-    fn tokens() -> Vec<u32> {
+    pub(super) fn tokens() -> Vec<u32> {
         (0..12).map(|i| i * i % 11).collect()
     }
 

@@ -32,6 +32,8 @@ fn the_document_agrees() {
         format!("the invite at most {INVITE_BYTES_MAX}"),
         format!("at most {REASON_BYTES_MAX} bytes"),
         format!("at least every {PROGRESS_MS} ms"),
+        format!("in parts of `part_bytes` (at most {FROZEN_PART_BYTES_MAX})"),
+        format!("at most {FROZEN_PARTS_MAX} of them"),
         "`Update`, header included, adds 71 bytes to its body at most, a `Merged` 75".into(),
     ] {
         assert!(prose.contains(&fact), "not in the document: {fact}");

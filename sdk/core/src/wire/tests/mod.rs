@@ -22,6 +22,7 @@ pub(super) fn samples() -> Vec<(&'static str, Message)> {
         ("welcome", Message::Welcome(Box::new(welcome()))),
         ("welcome-experts", Message::Welcome(Box::new(mixture()))),
         ("welcome-masks", Message::Welcome(Box::new(with_masks()))),
+        ("welcome-frozen", Message::Welcome(Box::new(with_frozen()))),
         ("ready", Message::Ready { run, layout: LayoutHash(0xfeed), batch: 32 }),
         ("collect", Message::Collect { run, fragment, base: Version(42) }),
         ("update", Message::Update(update(vec![1, 2, 3]))),
@@ -141,6 +142,14 @@ fn with_masks() -> Welcome {
     Welcome { spec, ..welcome() }
 }
 
+/// Of a run of which a part of the weights is not trained.
+fn with_frozen() -> Welcome {
+    let Welcome { mut spec, .. } = welcome();
+    let (form, part_bytes, sha256) = (FrozenForm::Int8, 4 << 20, [[0xcd; 32], [0xce; 32]].concat());
+    spec.frozen = Some(Frozen { form, bytes: 5 << 20, part_bytes, sha256 });
+    Welcome { spec, ..welcome() }
+}
+
 fn spec() -> RunSpec {
     RunSpec {
         model: Model {
@@ -178,6 +187,7 @@ fn spec() -> RunSpec {
             shards: vec![ShardSpec { tokens: 1 << 20, sha256: [0xab; 32] }],
         },
         seed: 17,
+        frozen: None,
     }
 }
 
@@ -220,6 +230,10 @@ fn samples_come_back() {
         panic!("no welcome");
     };
     assert!(back.spec.data.masks);
+    let Ok(Message::Welcome(back)) = decode(&encode(&Message::Welcome(Box::new(with_frozen())))) else {
+        panic!("no welcome");
+    };
+    assert_eq!(back.spec, with_frozen().spec);
     let Ok(Message::Progress(back)) = decode(&encode(&Message::Progress(progress(NAN)))) else {
         panic!("no progress");
     };

@@ -23,23 +23,25 @@ impl Backend for CpuBackend {
     }
 
     /// # Errors
-    /// Those of [`CpuTrainer::new`] and [`HostEngine::new`].
+    /// Those of [`CpuTrainer::on`] and [`HostEngine::new`].
     async fn build(
         &mut self,
         setup: &Setup,
         spec: &RunSpec,
         moments: Option<OptimiserState>,
     ) -> Result<Team, EngineError> {
-        let mut trainer = CpuTrainer::new(&ModelSpec::of(&spec.model)?, &spec.inner, setup.options.threads)?;
+        let model = ModelSpec::of(&spec.model)?;
+        let mut trainer = CpuTrainer::on(setup.frozen.clone(), &model, &spec.inner, setup.options.threads)?;
         // Moments of another model say nothing.
         let len = trainer.layout().len();
         if let Some(moments) = moments.filter(|moments| moments.adamw(len).is_some()) {
             trainer.resume(&moments)?;
         }
         let host = HostEngine::new(spec, trainer)?;
-        // What went through an expert is known to who computed it, and helpers do not tell.
-        let is_dense = spec.model.experts.is_none();
-        let helpers = if is_dense { setup.helpers.start(spec) } else { Vec::new() };
+        // What went through an expert is known to who computed it, and helpers do not tell; nor have they weights that
+        // are frozen.
+        let is_alone = model.experts.is_some() || model.lora.is_some();
+        let helpers = if !is_alone { setup.helpers.start(spec) } else { Vec::new() };
         Ok(Team::new(host, helpers, Rc::clone(&setup.now_us)))
     }
 }

@@ -23,13 +23,15 @@ impl Backend for ExactBackend {
     /// It always begins with moments of zero: whoever looks at what it did knows nothing of others.
     ///
     /// # Errors
-    /// Those of [`CpuTrainer::fixed`] and [`HostEngine::new`].
+    /// Those of [`CpuTrainer::fixed_on`] and [`HostEngine::new`].
     async fn build(
         &mut self,
-        _: &Setup,
+        setup: &Setup,
         spec: &RunSpec,
         _: Option<OptimiserState>,
     ) -> Result<Self::Engine, EngineError> {
-        HostEngine::new(spec, CpuTrainer::fixed(&ModelSpec::of(&spec.model)?, &spec.inner)?)
+        let model = ModelSpec::of(&spec.model)?;
+        let trainer = CpuTrainer::fixed_on(setup.frozen.clone(), &model, &spec.inner)?;
+        HostEngine::new(spec, trainer)
     }
 }

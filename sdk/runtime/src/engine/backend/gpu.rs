@@ -68,7 +68,8 @@ impl Backend for GpuBackend {
         (self.trials, self.stale) = (trials, stale);
         let matmul = if setup.options.half_weights { matmul.with_half_weights() } else { matmul };
         let now_us = Rc::clone(&setup.now_us);
-        let setup = GpuSetup { matmul, moments, now_us: Box::new(move || now_us()) };
+        let frozen = setup.frozen.clone();
+        let setup = GpuSetup { matmul, frozen, moments, now_us: Box::new(move || now_us()) };
         GpuEngine::new(&self.gpu, spec, setup).await
     }
 }

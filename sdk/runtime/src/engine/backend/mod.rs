@@ -5,6 +5,7 @@ mod exact;
 mod gpu;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub use cpu::CpuBackend;
 pub use exact::ExactBackend;
@@ -12,6 +13,7 @@ pub use gpu::GpuBackend;
 
 use super::gpu::GpuError;
 use super::{Engine, EngineError, EngineOptions, Helpers, OptimiserState};
+use crate::model::FrozenWeights;
 use crate::wire::RunSpec;
 
 /// Finds the device of one kind of engine, and builds engines on it, one after the other.
@@ -62,4 +64,6 @@ pub struct Setup {
     pub now_us: Rc<dyn Fn() -> u64>,
     /// For engines on the CPU.
     pub helpers: Helpers,
+    /// For runs that train adapters.
+    pub frozen: Option<Arc<FrozenWeights>>,
 }

@@ -4,9 +4,10 @@
 
 use std::ops::Range;
 
+use super::by_tensor::{Gradient, LayerBack, store};
 use super::kernels::{self, Balance};
 use super::matmul::{Mat, MatMut, Store};
-use super::network::{Gradient, LayerBack, Pass, store};
+use super::network::Pass;
 use super::routes::{ExpertGradient, Mixing, Routes};
 use super::turns::Turns;
 use super::workspace::{Layer, Workspace};

@@ -1,7 +1,7 @@
 //! The model forwards only: held-out loss and logits.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::matmul::Products;
 use super::network::{Network, Pass};
@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::workspace::Workspace;
 use super::{THREADS_MAX, describe};
 use crate::engine::EngineError;
-use crate::model::{ModelError, ModelSpec, check_len, check_vocab, layout, windows};
+use crate::model::{FrozenWeights, ModelError, ModelSpec, check_len, check_vocab, layout, windows};
 use crate::token;
 
 /// Runs a model forwards on the processor: held-out loss and logits. What writes text is [`super::Writer`].
@@ -26,8 +26,21 @@ impl CpuModel {
     /// # Errors
     /// - [`EngineError::Model`]: `spec` is no model.
     /// - [`EngineError::Thread`]: the system gives no more threads.
+    /// - [`EngineError::Frozen`]: `spec` has adapters, see [`Self::on`].
     pub fn new(spec: &ModelSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
-        Self::with(spec, threads, Products::FASTEST)
+        Self::with(spec, threads, Products::FASTEST, None)
+    }
+
+    /// As [`Self::new`], on the weights `frozen` where `spec` has adapters: then parameters are those alone.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights are of another model.
+    pub fn on(
+        frozen: Option<Arc<FrozenWeights>>,
+        spec: &ModelSpec,
+        threads: NonZeroUsize,
+    ) -> Result<Self, EngineError> {
+        Self::with(spec, threads, Products::FASTEST, frozen)
     }
 
     /// As [`Self::new`] on one thread, with the same bits on every machine: see [`super::CpuTrainer::fixed`].
@@ -35,12 +48,17 @@ impl CpuModel {
     /// # Errors
     /// Those of [`Self::new`].
     pub fn fixed(spec: &ModelSpec) -> Result<Self, EngineError> {
-        Self::with(spec, NonZeroUsize::MIN, Products::FIXED)
+        Self::with(spec, NonZeroUsize::MIN, Products::FIXED, None)
     }
 
-    fn with(spec: &ModelSpec, threads: NonZeroUsize, products: Products) -> Result<Self, EngineError> {
+    fn with(
+        spec: &ModelSpec,
+        threads: NonZeroUsize,
+        products: Products,
+        frozen: Option<Arc<FrozenWeights>>,
+    ) -> Result<Self, EngineError> {
         layout(spec)?;
-        let network = Network::new(spec, products);
+        let network = Network::new(spec, products, frozen)?;
         let pool = Pool::new(threads.min(THREADS_MAX))?;
         let workspace = |_| Workspace::new(&network.dims, network.windows_at_once(usize::MAX, 1), false);
         Ok(Self { workspaces: (0..pool.threads()).map(workspace).collect(), network, pool })

@@ -1,17 +1,18 @@
 //! The gradient of a batch, or of a part of one, on several threads.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::buffer::Buffer;
+use super::by_tensor::Gradient;
 use super::kernels;
 use super::matmul::Products;
-use super::network::{Gradient, Network, Pass};
+use super::network::{Network, Pass};
 use super::pool::Pool;
 use super::workspace::Workspace;
 use super::{THREADS_MAX, describe};
 use crate::engine::{BATCH_MAX, EngineError};
-use crate::model::{ModelSpec, init, layout, windows};
+use crate::model::{FrozenWeights, ModelSpec, init, layout, windows};
 use crate::token;
 
 /// Differentiates a model on the processor. Each of several workers that share a batch needs one of these.
@@ -52,8 +53,9 @@ impl CpuGradient {
     /// - [`EngineError::Model`]: `model` is no model.
     /// - [`EngineError::Batch`]: `windows_max` is out of range.
     /// - [`EngineError::Thread`]: the system gives no more threads.
+    /// - [`EngineError::Frozen`]: `model` has adapters, see [`CpuTrainer::on`](super::CpuTrainer::on).
     pub fn new(model: &ModelSpec, windows_max: u32, threads: NonZeroUsize) -> Result<Self, EngineError> {
-        Self::with(model, windows_max, threads, Products::FASTEST)
+        Self::with(model, windows_max, threads, Products::FASTEST, None)
     }
 
     pub(super) fn with(
@@ -61,12 +63,13 @@ impl CpuGradient {
         windows_max: u32,
         threads: NonZeroUsize,
         products: Products,
+        frozen: Option<Arc<FrozenWeights>>,
     ) -> Result<Self, EngineError> {
         let len = layout(model)?.len();
         if windows_max == 0 || windows_max > BATCH_MAX {
             return Err(EngineError::Batch { batch: windows_max });
         }
-        let (network, batch) = (Network::new(model, products), windows_max as usize);
+        let (network, batch) = (Network::new(model, products, frozen)?, windows_max as usize);
         let pool = Pool::new(threads.min(THREADS_MAX))?;
         let at_once = network.windows_at_once(batch, pool.threads());
         let useful = pool.threads().min(batch.div_ceil(at_once));
@@ -158,7 +161,7 @@ impl CpuGradient {
         let (network, params) = (&self.network, &*self.params);
         let (len, c) = (network.dims.context, network.dims.width);
         let at_once = self.at_once;
-        let gradient = Gradient::new(network, &mut self.grad);
+        let gradient = Gradient::new(&network.slots, c, &mut self.grad);
         let batches = tokens.chunks(at_once * (len + 1));
         let mut losses = vec![0.0; batches.len()];
         let jobs = batches.zip(self.dx.chunks_mut(at_once * len * c)).zip(&mut losses).enumerate();
@@ -191,10 +194,11 @@ impl CpuGradient {
         losses.iter().sum()
     }
 
-    /// Adds the embedded tokens' share, in the order of the tokens; returns the sum of squares.
+    /// Adds the embedded tokens' share, in the order of the tokens, unless the embedding is frozen; returns the sum of squares.
     fn add_embedded(&mut self, tokens: &[u32]) -> f64 {
-        let (embed, c, len) =
-            (self.network.slots.embed.end, self.network.dims.width, self.network.dims.context);
+        let Network { slots, dims, .. } = &self.network;
+        let (c, len) = (dims.width, dims.context);
+        let embed = if slots.has_adapters() { 0 } else { slots.embed.end };
         let mut squares = vec![0.0; self.grad.len().div_ceil(PIECE)];
         let dx = &*self.dx;
         let mut jobs: Vec<_> = self.grad.chunks_mut(PIECE).zip(&mut squares).enumerate().collect();

@@ -1,11 +1,15 @@
 //! The CPU engine: `gemm-f32` for the matrix products, fused passes for the rest, threads over windows.
 
+mod adapters;
 mod attention;
 mod buffer;
+mod by_tensor;
 mod experts;
 mod forward;
+mod frozen;
 mod gradient;
 pub(in crate::engine) mod kernels;
+mod linear;
 mod matmul;
 mod network;
 mod peak;

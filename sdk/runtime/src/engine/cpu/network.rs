@@ -1,12 +1,17 @@
 //! The list of operations, forwards and backwards, for a few windows on one thread.
 
+use std::sync::Arc;
+
 use super::attention;
+use super::by_tensor::{Gradient, HEAD_ROWS, LayerBack, add_vector, store};
+use super::frozen::Frozen;
 use super::kernels::{self, Direction, Rotary};
 use super::matmul::{Mat, MatMut, Products, Store};
-use super::routes::ExpertGradient;
 use super::turns::Turns;
 use super::workspace::{Layer, Workspace};
-use crate::model::{Dims, LayerSlots, ModelSpec, Slots};
+use crate::engine::EngineError;
+use crate::engine::frozen::needed;
+use crate::model::{Dims, FrozenWeights, LayerSlots, LoraTarget, ModelSpec, Slots};
 
 /// A model's sizes and tables; parameters are given to each call.
 pub struct Network {
@@ -18,14 +23,26 @@ pub struct Network {
     pub rotary: Rotary,
     /// How matrices are multiplied.
     pub products: Products,
+    /// The weights, where adapters are trained and not they.
+    pub frozen: Option<Frozen>,
 }
 
 impl Network {
-    /// A network of the model that `spec` describes, which [`crate::model::layout`] must accept.
-    pub fn new(spec: &ModelSpec, products: Products) -> Self {
+    /// A network of the model that `spec` describes, which [`crate::model::layout`] must accept, on the weights `frozen`
+    /// where it has adapters.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`] and [`EngineError::FrozenUnfit`].
+    pub fn new(
+        spec: &ModelSpec,
+        products: Products,
+        frozen: Option<Arc<FrozenWeights>>,
+    ) -> Result<Self, EngineError> {
         let dims = Dims::new(spec);
+        let slots = Slots::new(&dims);
         let rotary = Rotary::new(dims.context, dims.head, dims.rope_theta);
-        Self { dims, slots: Slots::new(&dims), rotary, products }
+        let frozen = needed(spec, frozen)?.map(|weights| Frozen::new(weights, &slots));
+        Ok(Self { dims, slots, rotary, products, frozen })
     }
 
     /// Windows that one of `threads` takes at a time from a batch: enough tokens for the matrix products,
@@ -39,75 +56,11 @@ impl Network {
 /// `small` preset take 7 % less time than at 128, and as much as at 512.
 const ROWS: usize = 256;
 
-/// Rows of the output head whose gradient is one turn, so that a large vocabulary does not hold up others.
-const HEAD_ROWS: usize = 4096;
-
-/// The gradient, by tensor, for threads to add to in turn.
-pub struct Gradient<'a> {
-    layers: Vec<LayerGradient<'a>>,
-    norm: Turns<'a>,
-    head: Vec<Turns<'a>>,
-}
-
-pub(super) struct LayerGradient<'a> {
-    norm1: Turns<'a>,
-    qkv: Turns<'a>,
-    out: Turns<'a>,
-    norm2: Turns<'a>,
-    gate_up: Turns<'a>,
-    down: Turns<'a>,
-    pub(super) router: Turns<'a>,
-    pub(super) experts: Vec<ExpertGradient<'a>>,
-}
-
-impl<'a> Gradient<'a> {
-    /// Cuts the flat gradient, `[len]`, into its tensors. Its values do not matter, since turn 0 overwrites them; an
-    /// embedding that is not the head too, which no turn writes, is zeroed.
-    pub fn new(network: &Network, flat: &'a mut [f32]) -> Self {
-        let mut rest = flat;
-        let mut take = |len: usize| {
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = tail;
-            head
-        };
-        let embed = take(network.slots.embed.len());
-        let mut turns = |range: &std::ops::Range<usize>| Turns::new(take(range.len()));
-        let layers = network.slots.layers.iter().map(|slots| LayerGradient {
-            norm1: turns(&slots.norm1),
-            qkv: turns(&slots.qkv),
-            out: turns(&slots.out),
-            norm2: turns(&slots.norm2),
-            gate_up: turns(&slots.gate_up),
-            down: turns(&slots.down),
-            router: turns(&slots.router),
-            experts: Self::experts(slots, &mut turns),
-        });
-        let (layers, norm) = (layers.collect(), turns(&network.slots.norm));
-        let head = if network.slots.is_tied() {
-            embed
-        } else {
-            embed.fill(0.0);
-            take(network.slots.head.len())
-        };
-        let head = head.chunks_mut(HEAD_ROWS * network.dims.width).map(Turns::new).collect();
-        Self { layers, norm, head }
-    }
-}
-
-/// A layer on the way back: where its weights lie, where their gradients go, and whose turn it is.
-pub(super) struct LayerBack<'a, 'g> {
-    pub(super) slots: &'a LayerSlots,
-    pub(super) gradient: &'a LayerGradient<'g>,
-    pub(super) turn: usize,
-}
-
-fn add_vector(turns: &Turns<'_>, turn: usize, dw: &[f32]) {
-    turns.take(turn, |sum| if turn == 0 { sum.copy_from_slice(dw) } else { kernels::add(sum, dw) });
-}
-
-pub(super) fn store(turn: usize) -> Store {
-    if turn == 0 { Store::Set } else { Store::Add }
-}
+/// Matrices that lie side by side: their results are columns of the same rows.
+const QKV: &[LoraTarget] = &[LoraTarget::Q, LoraTarget::K, LoraTarget::V];
+const OUT: &[LoraTarget] = &[LoraTarget::O];
+const GATE_UP: &[LoraTarget] = &[LoraTarget::Gate, LoraTarget::Up];
+const DOWN: &[LoraTarget] = &[LoraTarget::Down];
 
 /// One microbatch on its way.
 pub struct Pass<'a> {
@@ -132,7 +85,7 @@ impl Pass<'_> {
         self.network.products.multiply(out, store, 1.0, a, b);
     }
 
-    /// Adds `dyᵀ x` to the gradient of a matrix; turn 0 overwrites.
+    /// Adds `dyᵀ x` to the gradient of a matrix, unless that is frozen; turn 0 overwrites.
     pub(super) fn add_product(
         &self,
         turns: &Turns<'_>,
@@ -141,21 +94,10 @@ impl Pass<'_> {
         x: Mat<'_>,
         shape: (usize, usize),
     ) {
+        if turns.is_empty() {
+            return;
+        }
         turns.take(turn, |dw| self.multiply(MatMut::new(dw, shape.0, shape.1), store(turn), dy.t(), x));
-    }
-
-    /// `y = x wᵀ`; x `[rows, ins]`, w `[outs, ins]`.
-    pub(super) fn linear(&self, x: &[f32], w: &std::ops::Range<usize>, ins: usize, y: &mut [f32]) {
-        let outs = w.len() / ins;
-        let w = Mat::new(self.weight(w), outs, ins);
-        self.multiply(MatMut::new(y, self.rows, outs), Store::Set, Mat::new(x, self.rows, ins), w.t());
-    }
-
-    /// `dx = dy w`.
-    pub(super) fn linear_back(&self, dy: &[f32], w: &std::ops::Range<usize>, ins: usize, dx: &mut [f32]) {
-        let outs = w.len() / ins;
-        let w = Mat::new(self.weight(w), outs, ins);
-        self.multiply(MatMut::new(dx, self.rows, ins), Store::Set, Mat::new(dy, self.rows, outs), w);
     }
 
     /// Rows of the embedding, through all layers and the last norm, into `normed`.
@@ -163,12 +105,9 @@ impl Pass<'_> {
         let Dims { width: c, eps, .. } = self.network.dims;
         let slots = &self.network.slots;
         let values = self.rows * c;
-        let embed = self.weight(&slots.embed);
         let first = &mut work.layers[0];
-        for (x, token) in first.x.chunks_exact_mut(c).zip(inputs) {
-            x.copy_from_slice(&embed[token as usize * c..][..c]);
-        }
-        let norm1 = self.weight(&slots.layers[0].norm1);
+        first.x.chunks_exact_mut(c).zip(inputs).for_each(|(x, token)| self.embed(token, x));
+        let norm1 = self.vector(&slots.layers[0].norm1);
         kernels::norm(&first.x[..values], norm1, eps, &mut work.normed, &mut first.scales1[..self.rows]);
         for (i, slots) in slots.layers.iter().enumerate() {
             work.take_kept(i);
@@ -184,7 +123,7 @@ impl Pass<'_> {
                 }
                 None => (&self.network.slots.norm, &mut work.x, &mut work.scales),
             };
-            let (norm, branch) = (self.weight(norm), &work.branch[..values]);
+            let (norm, branch) = (self.vector(norm), &work.branch[..values]);
             kernels::add_norm(
                 &middle[..values],
                 branch,
@@ -207,6 +146,7 @@ impl Pass<'_> {
         let (past, seen) = (self.past, self.past + self.len);
         let qkv = &mut layer.qkv[past * wide..][..self.rows * wide];
         self.linear(&work.normed[..values], &slots.qkv, c, qkv);
+        self.adapt(slots, QKV, &work.normed, qkv, wide, &mut layer.low);
         self.network.rotary.turn(qkv, wide, c + dims.kv_width, past..seen, Direction::Forward);
         let windows = layer.qkv[..(past + self.rows) * wide].chunks_exact(seen * wide);
         let windows = windows.zip(layer.attended.chunks_exact_mut(self.len * c));
@@ -214,10 +154,11 @@ impl Pass<'_> {
             attention::forward(dims, self.network.products, qkv, past, y, lse, &mut work.attention);
         }
         self.linear(&layer.attended[..values], &slots.out, c, &mut work.branch);
+        self.adapt(slots, OUT, &layer.attended, &mut work.branch, c, &mut layer.low);
         kernels::add_norm(
             &layer.x[..values],
             &work.branch[..values],
-            self.weight(&slots.norm2),
+            self.vector(&slots.norm2),
             dims.eps,
             &mut layer.middle,
             &mut work.normed,
@@ -228,16 +169,17 @@ impl Pass<'_> {
         }
         let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
         self.linear(&work.normed[..values], &slots.gate_up, c, gate_up);
+        self.adapt(slots, GATE_UP, &work.normed, gate_up, 2 * f, &mut layer.low);
         kernels::swiglu(gate_up, &mut work.gated, f);
         self.linear(&work.gated[..self.rows * f], &slots.down, f, &mut work.branch);
+        self.adapt(slots, DOWN, &work.gated, &mut work.branch, c, &mut layer.low);
     }
 
     /// Logits of rows `first..first + rows` of `normed`, into `logits`.
     pub fn logits(&self, first: usize, rows: usize, work: &mut Workspace) {
         let Dims { width: c, vocab, .. } = self.network.dims;
-        let normed = Mat::new(&work.normed[first * c..], rows, c);
-        let head = Mat::new(self.weight(&self.network.slots.head), vocab, c);
-        self.multiply(MatMut::new(&mut work.logits, rows, vocab), Store::Set, normed, head.t());
+        let logits = &mut work.logits[..rows * vocab];
+        self.linear_of(rows, &work.normed[first * c..], &self.network.slots.head, c, logits);
     }
 
     /// Sum of the losses of `targets`, `[rows]`, in nats, after [`Self::forward`].
@@ -265,7 +207,7 @@ impl Pass<'_> {
         work: &mut Workspace,
     ) -> f64 {
         let Dims { width: c, vocab, .. } = self.network.dims;
-        let head = Mat::new(self.weight(&self.network.slots.head), vocab, c);
+        let head = &self.network.slots.head;
         // All microbatches but the last, which may be shorter, have as many chunks as the longest.
         let turns = (work.normed.len() / c).div_ceil(work.chunk);
         let mut loss = 0.0;
@@ -274,9 +216,7 @@ impl Pass<'_> {
             self.logits(first, rows, work);
             let logits = &mut work.logits[..rows * vocab];
             loss += kernels::cross_entropy(logits, targets, vocab, share);
-            let logits = Mat::new(logits, rows, vocab);
-            let dnormed = MatMut::new(&mut work.branch[first * c..], rows, c);
-            self.multiply(dnormed, Store::Set, logits, head);
+            self.linear_back_of(rows, logits, head, c, &mut work.branch[first * c..]);
             let normed = Mat::new(&work.normed[first * c..], rows, c);
             for (part, turn_of_part) in gradient.head.iter().enumerate() {
                 let start = part * HEAD_ROWS;
@@ -291,7 +231,7 @@ impl Pass<'_> {
     /// From `branch` back to the gradient of the embedded tokens, into `dx`, `[rows, C]`.
     pub fn backward(&self, turn: usize, gradient: &Gradient<'_>, dx: &mut [f32], work: &mut Workspace) {
         let values = self.rows * self.network.dims.width;
-        let weight = self.weight(&self.network.slots.norm);
+        let weight = self.vector(&self.network.slots.norm);
         dx.fill(0.0);
         work.dnorm.fill(0.0);
         let scales = &work.scales[..self.rows];
@@ -329,18 +269,22 @@ impl Pass<'_> {
         } else {
             let dgated = &mut work.gated[..self.rows * f];
             self.linear_back(dx, &slots.down, f, dgated);
+            self.adapt_back(slots, DOWN, dx, c, dgated, &mut work.dlow);
             let gate_up = &mut layer.gate_up[..self.rows * 2 * f];
             kernels::swiglu_backward(gate_up, dgated, f);
+            self.adapters_back(at, DOWN, dx, c, dgated, (&layer.low[..], &work.dlow[..]));
             let (gated, dgate_up) = (Mat::new(dgated, self.rows, f), Mat::new(gate_up, self.rows, 2 * f));
             self.add_product(&gradient.down, turn, Mat::new(dx, self.rows, c), gated, (c, f));
 
             let normed = &mut work.normed[..values];
-            let (weight, scales) = (self.weight(&slots.norm2), &layer.scales2[..self.rows]);
+            let (weight, scales) = (self.vector(&slots.norm2), &layer.scales2[..self.rows]);
             kernels::norm_again(&layer.middle[..values], weight, scales, normed);
             self.add_product(&gradient.gate_up, turn, dgate_up, Mat::new(normed, self.rows, c), (2 * f, c));
             self.linear_back(gate_up, &slots.gate_up, c, &mut work.branch);
+            self.adapt_back(slots, GATE_UP, gate_up, 2 * f, &mut work.branch, &mut work.dlow);
+            self.adapters_back(at, GATE_UP, gate_up, 2 * f, &work.normed, (&layer.low[..], &work.dlow[..]));
         }
-        let (weight, scales) = (self.weight(&slots.norm2), &layer.scales2[..self.rows]);
+        let (weight, scales) = (self.vector(&slots.norm2), &layer.scales2[..self.rows]);
         work.dnorm.fill(0.0);
         let (dy, x) = (&work.branch[..values], &layer.middle[..values]);
         kernels::norm_backward(dy, x, weight, scales, dx, &mut work.dnorm);
@@ -355,6 +299,8 @@ impl Pass<'_> {
         self.linear_back(dx, &slots.out, c, &mut work.branch);
         let attended = Mat::new(&layer.attended, self.rows, c);
         self.add_product(&gradient.out, turn, Mat::new(dx, self.rows, c), attended, (c, c));
+        self.adapt_back(slots, OUT, dx, c, &mut work.branch, &mut work.dlow);
+        self.adapters_back(at, OUT, dx, c, &layer.attended, (&layer.low[..], &work.dlow[..]));
 
         let dqkv = &mut work.dqkv[..self.rows * wide];
         for (i, dqkv) in dqkv.chunks_exact_mut(self.len * wide).enumerate() {
@@ -368,12 +314,14 @@ impl Pass<'_> {
         }
         self.network.rotary.turn(dqkv, wide, c + dims.kv_width, 0..self.len, Direction::Backward);
 
-        let (weight, scales) = (self.weight(&slots.norm1), &layer.scales1[..self.rows]);
+        let (weight, scales) = (self.vector(&slots.norm1), &layer.scales1[..self.rows]);
         let normed = &mut work.normed[..values];
         kernels::norm_again(&layer.x[..values], weight, scales, normed);
         let rows = Mat::new(dqkv, self.rows, wide);
         self.add_product(&gradient.qkv, turn, rows, Mat::new(normed, self.rows, c), (wide, c));
         self.linear_back(dqkv, &slots.qkv, c, &mut work.branch);
+        self.adapt_back(slots, QKV, dqkv, wide, &mut work.branch, &mut work.dlow);
+        self.adapters_back(at, QKV, dqkv, wide, &work.normed, (&layer.low[..], &work.dlow[..]));
         work.dnorm.fill(0.0);
         let (dy, x) = (&work.branch[..values], &layer.x[..values]);
         kernels::norm_backward(dy, x, weight, scales, dx, &mut work.dnorm);

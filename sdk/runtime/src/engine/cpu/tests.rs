@@ -1,5 +1,7 @@
 //! The engine against the reference, at sizes that fit no block, and against itself on other threads.
 
+mod adapters;
+
 use std::num::NonZeroUsize;
 
 use super::{CpuGradient, CpuModel, CpuTrainer, Writer};

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::buffer::Buffer;
 use super::gradient::{CpuGradient, PIECE, Sums};
@@ -9,12 +10,15 @@ use super::kernels;
 use super::matmul::Products;
 use crate::diloco::Layout;
 use crate::engine::{EngineError, OptimiserState, StepStats, Trainer};
-use crate::model::{Adjust, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows};
+use crate::model::{
+    Adjust, FrozenWeights, InnerSpec, ModelError, ModelSpec, check_inner, decayed_ranges, layout, windows,
+};
 use crate::platform::lanes;
 use crate::token;
 
 /// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
-/// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`].
+/// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`]. Where adapters are trained,
+/// they are the parameters, and the weights stay in the form in which they were given, one or two bytes for each.
 pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,
@@ -38,8 +42,22 @@ impl CpuTrainer {
     /// - [`EngineError::Model`]: `model` is no model, or a number in `inner` is out of range.
     /// - [`EngineError::Batch`]: `inner.batch` is out of range.
     /// - [`EngineError::Thread`]: the system gives no more threads.
+    /// - [`EngineError::Frozen`]: `model` has adapters, see [`Self::on`].
     pub fn new(model: &ModelSpec, inner: &InnerSpec, threads: NonZeroUsize) -> Result<Self, EngineError> {
-        Self::with(model, inner, threads, Products::FASTEST)
+        Self::with(model, inner, threads, Products::FASTEST, None)
+    }
+
+    /// As [`Self::new`], on the weights `frozen` where `model` has adapters; where it has none they are of no use.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights are of another model.
+    pub fn on(
+        frozen: Option<Arc<FrozenWeights>>,
+        model: &ModelSpec,
+        inner: &InnerSpec,
+        threads: NonZeroUsize,
+    ) -> Result<Self, EngineError> {
+        Self::with(model, inner, threads, Products::FASTEST, frozen)
     }
 
     /// A trainer on one thread whose steps have the same bits on every machine and in browsers: sums in a fixed
@@ -50,9 +68,21 @@ impl CpuTrainer {
     /// # Errors
     /// Those of [`Self::new`].
     pub fn fixed(model: &ModelSpec, inner: &InnerSpec) -> Result<Self, EngineError> {
+        Self::fixed_on(None, model, inner)
+    }
+
+    /// As [`Self::fixed`], on the weights `frozen` where `model` has adapters.
+    ///
+    /// # Errors
+    /// Those of [`Self::on`].
+    pub fn fixed_on(
+        frozen: Option<Arc<FrozenWeights>>,
+        model: &ModelSpec,
+        inner: &InnerSpec,
+    ) -> Result<Self, EngineError> {
         Ok(Self {
             is_exact: lanes::NAME != Some("relaxed-simd"),
-            ..Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED)?
+            ..Self::with(model, inner, NonZeroUsize::MIN, Products::FIXED, frozen)?
         })
     }
 
@@ -61,10 +91,12 @@ impl CpuTrainer {
         inner: &InnerSpec,
         threads: NonZeroUsize,
         products: Products,
+        frozen: Option<Arc<FrozenWeights>>,
     ) -> Result<Self, EngineError> {
         let layout = layout(model)?;
         check_inner(inner)?;
-        let (gradient, len) = (CpuGradient::with(model, inner.batch, threads, products)?, layout.len());
+        let gradient = CpuGradient::with(model, inner.batch, threads, products, frozen)?;
+        let len = layout.len();
         Ok(Self {
             inner: *inner,
             pieces: pieces(&layout),

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Turns<'a> {
     next: AtomicUsize,
     slice: Mutex<&'a mut [f32]>,
+    is_empty: bool,
 }
 
 /// How often a thread looks whether it is its turn before it lets another thread run.
@@ -21,7 +22,12 @@ const BROKEN: usize = usize::MAX;
 impl<'a> Turns<'a> {
     /// Lets `slice` be added to in turns, of which turn 0 is next.
     pub fn new(slice: &'a mut [f32]) -> Self {
-        Self { next: AtomicUsize::new(0), slice: Mutex::new(slice) }
+        Self { next: AtomicUsize::new(0), is_empty: slice.is_empty(), slice: Mutex::new(slice) }
+    }
+
+    /// Whether there is nothing to add to: the gradient of a tensor that stays as it is.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
     }
 
     /// Waits for turn `turn`, then does `work` on the slice. Each turn is taken once, and every earlier

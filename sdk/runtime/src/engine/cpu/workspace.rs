@@ -31,6 +31,8 @@ pub struct Layer {
     pub gate_up: Buffer,
     /// Where each token went; of no size in a dense model.
     pub routes: Routes,
+    /// What goes through each adapter, `[adapters, R, r]`; of no size without adapters.
+    pub low: Buffer,
 }
 
 /// The memory of one thread.
@@ -53,6 +55,8 @@ pub struct Workspace {
     pub dqkv: Buffer,
     /// Gradient of a norm's weight, `[C]`; empty without training.
     pub dnorm: Buffer,
+    /// Gradient of what goes through each adapter of a layer, `[adapters, R, r]`; empty without adapters or training.
+    pub dlow: Buffer,
     /// Logits of a chunk of tokens, `[chunk, V]`.
     pub logits: Buffer,
     /// Tokens in a chunk.
@@ -71,6 +75,7 @@ impl Workspace {
         let rows = windows * dims.context;
         let of = |width: usize| Buffer::zeros(rows * width);
         let if_training = |len: usize| Buffer::zeros(if training { len } else { 0 });
+        let low = dims.lora.map_or(0, |lora| lora.targets.iter().count() * dims.rank());
         let layer = || Layer {
             x: of(dims.width),
             scales1: of(1),
@@ -81,6 +86,7 @@ impl Workspace {
             scales2: of(1),
             gate_up: of(2 * dims.ff * dims.active.max(1)),
             routes: Routes::new(dims, rows),
+            low: of(low),
         };
         let chunk = (LOGITS_MAX / dims.vocab).max(CHUNK_MIN).min(rows);
         Self {
@@ -93,6 +99,7 @@ impl Workspace {
             gated: of(dims.ff * dims.active.max(1)),
             dqkv: if_training(rows * dims.qkv_width()),
             dnorm: if_training(dims.width),
+            dlow: if_training(rows * low),
             logits: Buffer::zeros(chunk * dims.vocab),
             chunk,
             mixing: Mixing::new(dims, rows, training),
@@ -123,16 +130,14 @@ impl Workspace {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let layer = |l: &Layer| {
-            [&l.x, &l.scales1, &l.qkv, &l.lse, &l.attended, &l.middle, &l.scales2, &l.gate_up]
+            [&l.x, &l.scales1, &l.qkv, &l.lse, &l.attended, &l.middle, &l.scales2, &l.gate_up, &l.low]
                 .into_iter()
                 .map(Buffer::bytes)
                 .sum::<usize>()
                 + l.routes.bytes()
         };
-        let own = [&self.x, &self.scales, &self.normed, &self.branch, &self.gated, &self.dqkv, &self.dnorm]
-            .into_iter()
-            .map(Buffer::bytes)
-            .sum::<usize>();
+        let own = [&self.x, &self.scales, &self.normed, &self.branch, &self.gated, &self.dqkv, &self.dlow];
+        let own = own.into_iter().chain([&self.dnorm]).map(Buffer::bytes).sum::<usize>();
         let kept = self.kept.iter().map(Buffer::bytes).sum::<usize>();
         let layers = self.layers.iter().map(layer).sum::<usize>();
         layers + kept + own + self.mixing.bytes() + self.logits.bytes() + self.attention.bytes()

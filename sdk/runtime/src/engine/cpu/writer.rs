@@ -3,11 +3,13 @@
 //! Keys and values of the tokens so far are kept, so that a further token costs one row through the matrices and not
 //! the whole context again.
 
+use std::sync::Arc;
+
 use super::matmul::Products;
 use super::network::{Network, Pass};
 use super::workspace::Workspace;
 use crate::engine::EngineError;
-use crate::model::{ModelError, ModelSpec, Sampler, check_len, check_vocab, layout};
+use crate::model::{FrozenWeights, ModelError, ModelSpec, Sampler, check_len, check_vocab, layout};
 
 /// Goes on with a text, one token at each [`Iterator::next`], for ever: whoever asks stops asking. Before
 /// [`Self::begin`] there is no text, and no token either.
@@ -42,8 +44,17 @@ impl<P: AsRef<[f32]>> Writer<P> {
     ///
     /// # Errors
     /// - [`EngineError::Model`]: `spec` is no model, or `params` does not fit it.
+    /// - [`EngineError::Frozen`]: `spec` has adapters, see [`Self::on`].
     pub fn new(spec: &ModelSpec, params: P) -> Result<Self, EngineError> {
-        Self::with(spec, params, Products::FASTEST)
+        Self::with(spec, params, Products::FASTEST, None)
+    }
+
+    /// As [`Self::new`], on the weights `frozen` where `spec` has adapters: then `params` are those alone.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`], and [`EngineError::FrozenUnfit`]: the weights are of another model.
+    pub fn on(frozen: Option<Arc<FrozenWeights>>, spec: &ModelSpec, params: P) -> Result<Self, EngineError> {
+        Self::with(spec, params, Products::FASTEST, frozen)
     }
 
     /// As [`Self::new`], with the same bits on every machine: see [`super::CpuTrainer::fixed`].
@@ -51,12 +62,17 @@ impl<P: AsRef<[f32]>> Writer<P> {
     /// # Errors
     /// Those of [`Self::new`].
     pub fn fixed(spec: &ModelSpec, params: P) -> Result<Self, EngineError> {
-        Self::with(spec, params, Products::FIXED)
+        Self::with(spec, params, Products::FIXED, None)
     }
 
-    fn with(spec: &ModelSpec, params: P, products: Products) -> Result<Self, EngineError> {
+    fn with(
+        spec: &ModelSpec,
+        params: P,
+        products: Products,
+        frozen: Option<Arc<FrozenWeights>>,
+    ) -> Result<Self, EngineError> {
         layout(spec)?;
-        let network = Network::new(spec, products);
+        let network = Network::new(spec, products, frozen)?;
         check_len(params.as_ref().len(), &network.slots)?;
         let work = Workspace::for_writing(&network.dims);
         let text = Vec::with_capacity(network.dims.context + 1);

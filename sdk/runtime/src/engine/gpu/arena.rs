@@ -13,7 +13,7 @@ use super::program::{ALIGN_BYTES, Slice, buffer};
 use crate::model::{Dims, Slots};
 
 /// Values between two starts: aligned as 16-bit floats too.
-const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
+pub const ALIGN: usize = (ALIGN_BYTES / 2) as usize;
 
 /// A tensor, a group of neighbouring tensors, or a slice of the embedding or head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Lays out the parameters of a model in chunks of at most `bytes_max`.
+    /// Lays out what is trained of a model, its parameters or its adapters, in chunks of at most `bytes_max`.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`]: a matrix other than embedding and head, or 128 rows of those, exceeds it.
@@ -82,9 +82,14 @@ impl Arena {
         let norms = slots.layers.iter().flat_map(|layer| [&layer.norm1, &layer.norm2]);
         let vectors = norms.chain([&slots.norm]).map(|range| ("norm", range.clone()));
 
+        let adapters = slots.layers.iter().flat_map(|layer| &layer.adapters);
+        let adapters = adapters.flat_map(|adapter| [("lora_A", &adapter.a), ("lora_B", &adapter.b)]);
+        let adapters = adapters.map(|(name, range)| ((name, range.clone()), true));
+
         let mut arena = Self { places: Vec::new(), chunks: vec![Chunk::default()], slice_rows };
         let matrices = embed.chain(matrices).chain(cut("head", own_head)).map(|item| (item, true));
         let items = matrices.chain(vectors.map(|item| (item, false)));
+        let items: Vec<_> = if slots.has_adapters() { adapters.collect() } else { items.collect() };
         for ((tensor, flat), decayed) in items {
             let len = flat.len().next_multiple_of(ALIGN);
             if len > len_max {
@@ -159,15 +164,24 @@ impl Arena {
 
     /// First row, number of rows and flat range of each slice of `matrix`, the embedding or the head.
     pub fn row_slices(&self, dims: &Dims, matrix: &Range<usize>) -> Vec<(usize, usize, Range<usize>)> {
-        (0..dims.vocab)
-            .step_by(self.slice_rows)
-            .map(|first| {
-                let rows = self.slice_rows.min(dims.vocab - first);
-                let start = matrix.start + first * dims.width;
-                (first, rows, start..start + rows * dims.width)
-            })
-            .collect()
+        row_slices(self.slice_rows, dims, matrix)
     }
+}
+
+/// Slices of `slice_rows` rows, see [`Arena::row_slices`].
+pub fn row_slices(
+    slice_rows: usize,
+    dims: &Dims,
+    matrix: &Range<usize>,
+) -> Vec<(usize, usize, Range<usize>)> {
+    (0..dims.vocab)
+        .step_by(slice_rows)
+        .map(|first| {
+            let rows = slice_rows.min(dims.vocab - first);
+            let start = matrix.start + first * dims.width;
+            (first, rows, start..start + rows * dims.width)
+        })
+        .collect()
 }
 
 #[cfg(test)]

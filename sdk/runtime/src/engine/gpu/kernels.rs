@@ -91,12 +91,12 @@ macro_rules! kernels {
 }
 
 kernels! {
-    MATMUL_REGISTER = "matmul_register" after "matmul", Product, [Read, Read, Read, Read, Write];
-    MATMUL_TILE = "matmul_tile" after "matmul", Product, [Read, Read, Read, Read, Write];
-    MATMUL_SUM = "matmul_sum" after "matmul", Product, [Read, Read, Read, Read, Write];
+    MATMUL_REGISTER = "matmul_register" after "frozen" after "matmul", Product, [Read, Read, Read, Read, Write];
+    MATMUL_TILE = "matmul_tile" after "frozen" after "matmul", Product, [Read, Read, Read, Read, Write];
+    MATMUL_SUM = "matmul_sum" after "frozen" after "matmul", Product, [Read, Read, Read, Read, Write];
     HALVE = "halve", Halve, [Read, Write];
     CLEAR = "clear", Clear, [Write];
-    EMBED = "embed", Embed, [Read, Read, Write];
+    EMBED = "embed" after "frozen", Embed, [Read, Read, Read, Write];
     EMBED_GRAD = "embed_grad", Embed, [Read, Read, Read, Write];
     NORM = "norm" after "total", Norm, [Read, Read, Write, Write];
     NORM_GRAD = "norm_grad" after "total", NormGrad, [Read, Read, Read, Read, Write, Write];

@@ -9,6 +9,7 @@ mod batch;
 mod device;
 mod error;
 mod exchange;
+mod frozen;
 mod kernels;
 mod matmul;
 mod network;

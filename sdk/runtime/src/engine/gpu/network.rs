@@ -1,19 +1,23 @@
 //! The list of operations of a step, forwards and backwards, as dispatches.
 
+mod adapters;
 mod experts;
+mod head;
 mod norm;
+mod products;
 
+use self::adapters::{DOWN, GATE_UP, OUT, QKV};
 use self::norm::Norm;
 use super::arena::Arena;
 use super::attention::Bands;
 use super::batch::{BatchShape, Microbatch};
+use super::frozen::Frozen;
 use super::kernels::{self, Call, KernelOf};
-use super::matmul::{Form, Matmul, Product, Store};
+use super::matmul::{Matmul, Store, Values};
 use super::params;
-use super::program::{Builder, Dispatch, Slice};
+use super::program::{Builder, Constant, Dispatch, Slice};
 use super::workspace::{Layer, Workspace};
 use crate::model::{Dims, LayerSlots, Slots};
-use std::ops::Range;
 
 /// Most workgroups in a dimension.
 const GROUPS_MAX: usize = 65_535;
@@ -26,8 +30,10 @@ pub struct Network<'a> {
     pub dims: &'a Dims,
     /// Where tensors lie in the flat vector.
     pub slots: &'a Slots,
-    /// Where that lies on the device.
+    /// Where what is trained lies on the device.
     pub arena: &'a Arena,
+    /// The weights, where adapters are trained and not they.
+    pub frozen: Option<&'a Frozen>,
     /// Parameters.
     pub theta: &'a [wgpu::Buffer],
     /// The same as 16-bit floats, for the matrix products that take weights so.
@@ -50,14 +56,6 @@ pub struct Network<'a> {
     pub bands: Bands,
 }
 
-/// A matrix of weights, `[outs, ins]`.
-struct Weight {
-    theta: Slice,
-    grad: Slice,
-    outs: usize,
-    ins: usize,
-}
-
 impl Network<'_> {
     /// Forwards and backwards over one microbatch. `first`: the gradient is set, not added to. Writes the
     /// losses of its tokens, `[R]`.
@@ -69,86 +67,6 @@ impl Network<'_> {
 
     fn rows(&self) -> usize {
         self.shape.rows()
-    }
-
-    fn theta(&self, range: &Range<usize>) -> Slice {
-        self.arena.slice(self.theta, range)
-    }
-
-    /// A matrix of weights as a product takes it.
-    fn factor(&self, range: &Range<usize>) -> Slice {
-        match self.half {
-            Some(half) => self.arena.half_slice(half, range),
-            None => self.theta(range),
-        }
-    }
-
-    fn grad(&self, range: &Range<usize>) -> Slice {
-        self.arena.slice(self.grad, range)
-    }
-
-    fn weight(&self, range: &Range<usize>, ins: usize) -> Weight {
-        Weight { theta: self.factor(range), grad: self.grad(range), outs: range.len() / ins, ins }
-    }
-
-    /// `y = x wᵀ`.
-    fn linear(&self, builder: &mut Builder, x: &Slice, w: &Weight, y: &Slice, store: Store) {
-        self.matmul.add(
-            builder,
-            Product {
-                form: Form::Nt,
-                m: self.rows() as u32,
-                n: w.outs as u32,
-                k: w.ins as u32,
-                a: x.clone(),
-                a_stride: w.ins as u32,
-                b: w.theta.clone(),
-                b_stride: w.ins as u32,
-                c: y.clone(),
-                c_stride: w.outs as u32,
-                store,
-            },
-        );
-    }
-
-    /// `dx = dy w`.
-    fn linear_back(&self, builder: &mut Builder, dy: &Slice, w: &Weight, dx: &Slice) {
-        self.matmul.add(
-            builder,
-            Product {
-                form: Form::Nn,
-                m: self.rows() as u32,
-                n: w.ins as u32,
-                k: w.outs as u32,
-                a: dy.clone(),
-                a_stride: w.outs as u32,
-                b: w.theta.clone(),
-                b_stride: w.ins as u32,
-                c: dx.clone(),
-                c_stride: w.ins as u32,
-                store: Store::Set,
-            },
-        );
-    }
-
-    /// `dw = dyᵀ x`, or added to it.
-    fn weight_back(&self, builder: &mut Builder, dy: &Slice, x: &Slice, w: &Weight, first: bool) {
-        self.matmul.add(
-            builder,
-            Product {
-                form: Form::Tn,
-                m: w.outs as u32,
-                n: w.ins as u32,
-                k: self.rows() as u32,
-                a: dy.clone(),
-                a_stride: w.outs as u32,
-                b: x.clone(),
-                b_stride: w.ins as u32,
-                c: w.grad.clone(),
-                c_stride: w.ins as u32,
-                store: if first { Store::Set } else { Store::Add },
-            },
-        );
     }
 
     /// One workgroup for each of `count` rows of about `width` values.
@@ -164,10 +82,22 @@ impl Network<'_> {
 
     /// One invocation for each of `count` items of `width` values.
     fn by_item(&self, builder: &mut Builder, call: Call, storage: Vec<Slice>, count: usize, width: usize) {
+        self.by_items(builder, call, (storage, Vec::new()), count, width);
+    }
+
+    /// As [`Self::by_item`], with constants of the kernel's own.
+    fn by_items(
+        &self,
+        builder: &mut Builder,
+        call: Call,
+        (storage, constants): (Vec<Slice>, Vec<Constant>),
+        count: usize,
+        width: usize,
+    ) {
         const WG: usize = 64;
         builder.add(Dispatch {
             call,
-            constants: vec![("WG", WG as u32)],
+            constants: [constants, vec![("WG", WG as u32)]].concat(),
             storage,
             groups: [count.div_ceil(WG).min(GROUPS_MAX) as u32, 1, 1],
             cost: (count * width * MOVE_COST) as u64,
@@ -201,10 +131,16 @@ impl Network<'_> {
 
     fn forward(&self, builder: &mut Builder, tokens: &Microbatch) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
-        for (first, count, flat) in self.arena.row_slices(dims, &self.slots.embed) {
+        for (first, count, flat) in self.row_slices(&self.slots.embed) {
             let call = kernels::EMBED.with(self.embed(first, count));
-            let storage = vec![tokens.inputs.clone(), self.theta(&flat), work.layers[0].x.clone()];
-            self.by_item(builder, call, storage, rows * dims.width / 4, 4);
+            // The table is read as it is kept: whole, even where matrix products take halves.
+            let (table, values) = match self.frozen {
+                Some(_) => self.factor(&flat),
+                None => (self.theta(&flat), Values::Whole),
+            };
+            let storage = vec![tokens.inputs.clone(), table.clone(), table, work.layers[0].x.clone()];
+            let constants = vec![("VALUES", values as u32)];
+            self.by_items(builder, call, (storage, constants), rows * dims.width / 4, 4);
         }
         for (i, (slots, layer)) in self.slots.layers.iter().zip(&work.layers).enumerate() {
             let next = work.layers.get(i + 1).map_or(&work.x, |next| &next.x);
@@ -222,11 +158,14 @@ impl Network<'_> {
     fn layer(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
         let (c, work) = (self.dims.width, self.work);
         self.norm(builder, &Norm::first(slots, layer));
+        let qkv = (&layer.qkv, self.dims.qkv_width());
         self.linear(builder, &work.normed, &self.weight(&slots.qkv, c), &layer.qkv, Store::Set);
+        self.adapt(builder, (slots, layer), QKV, &work.normed, qkv);
         self.rotary(builder, &layer.qkv, 1.0);
         self.attention(builder, layer);
         let out = self.weight(&slots.out, c);
         self.linear(builder, &layer.attended, &out, &layer.middle, Store::Plus(layer.x.clone()));
+        self.adapt(builder, (slots, layer), OUT, &layer.attended, (&layer.middle, c));
         self.norm(builder, &Norm::second(slots, layer));
     }
 
@@ -235,55 +174,12 @@ impl Network<'_> {
         let (c, f) = (self.dims.width, self.dims.ff);
         let down = self.weight(&slots.down, f);
         self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, Store::Set);
+        self.adapt(builder, (slots, layer), GATE_UP, &work.normed, (&layer.gate_up, 2 * f));
         let (call, storage) =
             (kernels::SWIGLU.with(self.swiglu()), vec![layer.gate_up.clone(), work.gated.clone()]);
         self.by_item(builder, call, storage, rows * f / 4, 12);
         self.linear(builder, &work.gated, &down, next, Store::Plus(layer.middle.clone()));
-    }
-
-    /// Logits, losses, and the gradient of the last norm's output in `branch`, chunk by chunk of tokens.
-    fn head(&self, builder: &mut Builder, tokens: &Microbatch, losses: &Slice, first: bool) {
-        let (dims, work, rows) = (self.dims, self.work, self.rows());
-        let stride = work.logits_stride as u32;
-        let slices = self.arena.row_slices(dims, &self.slots.head);
-        for start in (0..rows).step_by(work.chunk) {
-            let count = work.chunk.min(rows - start);
-            let rows_of = |slice: &Slice, width: usize| slice.after((start * width) as u64);
-            let (normed, branch) = (rows_of(&work.normed, dims.width), rows_of(&work.branch, dims.width));
-            let product = |i: usize, form, a: &Slice, b: &Slice, c: &Slice, store| {
-                let (vocab, width, count) = (slices[i].1 as u32, dims.width as u32, count as u32);
-                let ([m, n, k], [a_stride, b_stride, c_stride]) = match form {
-                    Form::Nt => ([count, vocab, width], [width, width, stride]),
-                    Form::Nn => ([count, width, vocab], [stride, width, width]),
-                    Form::Tn => ([vocab, width, count], [stride, width, width]),
-                };
-                let (a, b, c) = (a.clone(), b.clone(), c.clone());
-                Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store }
-            };
-            let logits = |i: usize| work.logits.after(slices[i].0 as u64);
-            for (i, (.., flat)) in slices.iter().enumerate() {
-                let product = product(i, Form::Nt, &normed, &self.factor(flat), &logits(i), Store::Set);
-                self.matmul.add(builder, product);
-            }
-            let call = kernels::CROSS_ENTROPY.with(params::CrossEntropy {
-                rows: count as u32,
-                vocab: dims.vocab as u32,
-                quads: stride / 4,
-            });
-            let hyper = self.hyper.clone();
-            let storage = vec![rows_of(&tokens.targets, 1), hyper, work.logits.clone(), rows_of(losses, 1)];
-            self.by_row(builder, call, storage, count, dims.vocab);
-            for (i, (.., flat)) in slices.iter().enumerate() {
-                let store = if i == 0 { Store::Set } else { Store::Add };
-                let product = product(i, Form::Nn, &logits(i), &self.factor(flat), &branch, store);
-                self.matmul.add(builder, product);
-            }
-            for (i, (.., flat)) in slices.iter().enumerate() {
-                let store = if first && start == 0 { Store::Set } else { Store::Add };
-                let product = product(i, Form::Tn, &logits(i), &normed, &self.grad(flat), store);
-                self.matmul.add(builder, product);
-            }
-        }
+        self.adapt(builder, (slots, layer), DOWN, &work.gated, (next, c));
     }
 
     /// From `branch`, the gradient of the last norm's output, to that of all parameters.
@@ -299,7 +195,10 @@ impl Network<'_> {
             self.norm_back(builder, &Norm::second(slots, layer), Store::Add, first);
             self.attention_back(builder, slots, layer, first);
         }
-        for (start, count, flat) in self.arena.row_slices(dims, &self.slots.embed) {
+        if self.frozen.is_some() {
+            return;
+        }
+        for (start, count, flat) in self.row_slices(&self.slots.embed) {
             // The head has set it where both are one matrix.
             if first && !self.slots.is_tied() {
                 let quads = (flat.len() / 4) as u32;
@@ -317,25 +216,35 @@ impl Network<'_> {
         let (c, f) = (dims.width, dims.ff);
         let (gate_up, down) = (self.weight(&slots.gate_up, c), self.weight(&slots.down, f));
         self.linear_back(builder, &work.dx, &down, &work.gated);
+        self.adapt_back(builder, slots, DOWN, (&work.dx, c), &work.gated);
         let (call, storage) =
             (kernels::SWIGLU_GRAD.with(self.swiglu()), vec![layer.gate_up.clone(), work.gated.clone()]);
         self.by_item(builder, call, storage, rows * f / 4, 24);
         self.weight_back(builder, &work.dx, &work.gated, &down, first);
+        self.adapters_back(builder, (slots, layer), DOWN, ((&work.dx, c), &work.gated), first);
         self.norm(builder, &Norm::second(slots, layer));
         self.weight_back(builder, &layer.gate_up, &work.normed, &gate_up, first);
         self.linear_back(builder, &layer.gate_up, &gate_up, &work.branch);
+        let wide = (&layer.gate_up, 2 * f);
+        self.adapt_back(builder, slots, GATE_UP, wide, &work.branch);
+        self.adapters_back(builder, (slots, layer), GATE_UP, (wide, &work.normed), first);
     }
 
     fn attention_back(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, first: bool) {
         let (c, work) = (self.dims.width, self.work);
         let (qkv, out) = (self.weight(&slots.qkv, c), self.weight(&slots.out, c));
         self.linear_back(builder, &work.dx, &out, &work.branch);
+        self.adapt_back(builder, slots, OUT, (&work.dx, c), &work.branch);
         self.weight_back(builder, &work.dx, &layer.attended, &out, first);
+        self.adapters_back(builder, (slots, layer), OUT, ((&work.dx, c), &layer.attended), first);
         self.attention_grad(builder, layer);
         self.rotary(builder, &work.dqkv, -1.0);
         self.norm(builder, &Norm::first(slots, layer));
         self.weight_back(builder, &work.dqkv, &work.normed, &qkv, first);
         self.linear_back(builder, &work.dqkv, &qkv, &work.branch);
+        let wide = (&work.dqkv, self.dims.qkv_width());
+        self.adapt_back(builder, slots, QKV, wide, &work.branch);
+        self.adapters_back(builder, (slots, layer), QKV, (wide, &work.normed), first);
         self.norm_back(builder, &Norm::first(slots, layer), Store::Add, first);
     }
 

@@ -85,6 +85,12 @@ params! {
         row: u32,
         /// Terms that one workgroup sums up.
         depth: u32,
+        /// The first quad of A's rows.
+        a_first: u32,
+        /// The first quad of C's rows.
+        c_first: u32,
+        /// What the product is multiplied by.
+        scale: f32,
     }
 
     /// A vector that is read four values at a time: `halve.wgsl`.

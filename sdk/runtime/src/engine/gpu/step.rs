@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::attention::Bands;
 use super::batch::BatchShape;
+use super::frozen::Frozen;
 use super::kernels::{self, Call};
 use super::matmul::Matmul;
 use super::network::Network;
@@ -28,8 +29,10 @@ pub struct StepParts<'a> {
     pub dims: &'a Dims,
     /// Where tensors lie in the flat vector.
     pub slots: &'a Slots,
-    /// Where that lies on the device.
+    /// Where what is trained lies on the device.
     pub arena: &'a Arena,
+    /// The weights, where adapters are trained and not they.
+    pub frozen: Option<&'a Frozen>,
     /// Parameters and what belongs to them.
     pub vectors: &'a Vectors,
 }
@@ -95,6 +98,7 @@ impl StepParts<'_> {
             dims: self.dims,
             slots: self.slots,
             arena: self.arena,
+            frozen: self.frozen,
             theta: &self.vectors.theta,
             half: self.vectors.half.as_deref(),
             grad: &self.vectors.grad,

@@ -9,6 +9,7 @@ use archipelago_core::bytes::to_f32s;
 use super::arena::Arena;
 use super::batch::BatchShape;
 use super::exchange::{self, Exchange};
+use super::frozen::{Frozen, FrozenPlan};
 use super::matmul::Matmul;
 use super::pace::Pace;
 use super::profile::{KernelTime, profile};
@@ -18,8 +19,11 @@ use super::step::{QUAD, StepBuffers, StepParts};
 use super::vectors::{Shadow, Vectors, download, upload};
 use super::{Gpu, GpuError};
 use crate::diloco::{Codec, FragmentId, Fragments, Layout};
+use crate::engine::frozen::needed;
 use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, OptimiserState, StepStats};
-use crate::model::{Adjust, Dims, InnerSpec, ModelSpec, Slots, check_inner, layout, windows};
+use crate::model::{
+    Adjust, Dims, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, Slots, check_inner, layout, windows,
+};
 use crate::token;
 use crate::wire::{RunSpec, Serial};
 
@@ -31,7 +35,8 @@ const STEPS_MAX: usize = 2;
 /// Trains a model on a GPU, and exchanges its fragments there.
 ///
 /// Memory on the device is 6 × 4 bytes for each parameter (parameters, gradient, two moments, Θ̂ and what was
-/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments.
+/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. Where adapters are trained,
+/// they are the parameters, and the weights lie on the device in the form in which they were given.
 pub struct GpuEngine {
     gpu: Gpu,
     inner: InnerSpec,
@@ -59,6 +64,8 @@ pub struct GpuEngine {
 pub struct GpuSetup {
     /// How matrix products are computed.
     pub matmul: Matmul,
+    /// The weights, for a run that trains adapters.
+    pub frozen: Option<Arc<FrozenWeights>>,
     /// OptimiserState to go on with.
     pub moments: Option<OptimiserState>,
     /// Microseconds since any moment.
@@ -82,6 +89,8 @@ impl GpuEngine {
     /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
     ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
     ///   in a code without kernels: [`GpuError::Code`].
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and `setup` has no weights, or those
+    ///   of another model.
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
         let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
@@ -91,6 +100,7 @@ impl GpuEngine {
             return Err(EngineError::Batch { batch: inner.batch });
         }
         check_shape(model)?;
+        let weights = needed(model, setup.frozen)?;
         let count = std::num::NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
         let codec = Codec::new(&spec.exchange)?;
         exchange::kernel_code(codec.code())?;
@@ -98,8 +108,12 @@ impl GpuEngine {
         let dims = Dims::new(model);
         let slots = Slots::new(&dims);
         let arena = Arena::plan(&dims, &slots, gpu.binding_bytes_max(), &gpu.facts().name)?;
-        let vectors =
-            gpu.allocate(arena.bytes() * 5, || Vectors::new(gpu, &arena, setup.matmul.half)).await?;
+        let frozen = match weights {
+            Some(weights) => Some(freeze(gpu, &dims, &slots, &weights).await?),
+            None => None,
+        };
+        let half = setup.matmul.half && frozen.is_none();
+        let vectors = gpu.allocate(arena.bytes() * 5, || Vectors::new(gpu, &arena, half)).await?;
         let held = exchange::Vectors { arena: &arena, theta: &vectors.theta, hat: &vectors.hat };
         let apply = spec.exchange.apply;
         let exchange = Exchange::new(gpu, held, Arc::clone(&fragments), codec, apply).await?;
@@ -111,7 +125,9 @@ impl GpuEngine {
         }
         let steps = moments.as_ref().map_or(0, |moments| moments.steps);
         let shadow = Shadow::new(gpu, &arena, moments, layout.len());
-        let parts = StepParts { gpu, inner, dims: &dims, slots: &slots, arena: &arena, vectors: &vectors };
+        let (dims_of, frozen) = (&dims, frozen.as_ref());
+        let parts =
+            StepParts { gpu, inner, dims: dims_of, slots: &slots, arena: &arena, frozen, vectors: &vectors };
         let (shape, work) = parts.fit().await?;
         let buffers = StepBuffers::new(gpu, &dims, &shape);
         let program = parts.program(&setup.matmul, shape, &work, &buffers);
@@ -149,7 +165,11 @@ impl GpuEngine {
     pub fn binds(gpu: &Gpu, model: &ModelSpec) -> Result<(), EngineError> {
         layout(model)?;
         let dims = Dims::new(model);
-        Arena::plan(&dims, &Slots::new(&dims), gpu.binding_bytes_max(), &gpu.facts().name)?;
+        let (slots, bytes_max, name) = (Slots::new(&dims), gpu.binding_bytes_max(), &gpu.facts().name);
+        Arena::plan(&dims, &slots, bytes_max, name)?;
+        if slots.has_adapters() {
+            FrozenPlan::new(&dims, &slots, FrozenForm::F16, bytes_max, name)?;
+        }
         Ok(())
     }
 
@@ -344,10 +364,20 @@ fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
+/// Puts the weights that stay as they are on the device.
+async fn freeze(gpu: &Gpu, dims: &Dims, slots: &Slots, weights: &FrozenWeights) -> Result<Frozen, GpuError> {
+    let (bytes_max, name) = (gpu.binding_bytes_max(), &gpu.facts().name);
+    let plan = FrozenPlan::new(dims, slots, weights.form(), bytes_max, name)?;
+    gpu.allocate(plan.bytes(), || Frozen::new(gpu, plan, weights)).await
+}
+
 /// The kernels read four values at a time.
 fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
     let head = model.d_model / model.heads;
-    for (field, value) in [("d_model", model.d_model), ("d_ff", model.d_ff), ("d_model / heads", head)] {
+    let rank = model.lora.map_or(QUAD, |lora| lora.rank);
+    let sizes =
+        [("d_model", model.d_model), ("d_ff", model.d_ff), ("d_model / heads", head), ("lora.rank", rank)];
+    for (field, value) in sizes {
         if !value.is_multiple_of(QUAD) {
             return Err(GpuError::Shape { field, value });
         }

@@ -37,6 +37,8 @@ pub struct Layer {
     pub gate_up: Slice,
     /// Of no use in a dense layer.
     pub mixture: Mixture,
+    /// What goes through each adapter, `[R, r]`; none where the weights are trained.
+    pub low: Vec<Slice>,
 }
 
 /// Where the tokens of a layer went, and what became of them there.
@@ -82,6 +84,8 @@ pub struct Workspace {
     pub dots: Slice,
     /// Gradient of the residual stream, `[R, C]`.
     pub dx: Slice,
+    /// Gradient of what goes through each adapter of a layer, `[R, r]`; none where the weights are trained.
+    pub dlow: Vec<Slice>,
     /// Shares of a norm weight's gradient, `[R / NORM_ROWS, C]`.
     pub partial: Slice,
     /// Logits of a chunk of tokens, `[chunk, logits_stride]`.
@@ -101,8 +105,9 @@ impl Workspace {
     pub fn bytes(dims: &Dims, rows: usize) -> u64 {
         let (c, wide) = (dims.width, dims.qkv_width());
         let stride = router_stride(dims);
-        let layer = 3 * c + 2 + wide + dims.heads + 2 * dims.ff * dims.experts.max(1) + 3 * stride;
-        let own = 4 * c + 2 * stride + 1 + dims.ff + wide + dims.heads + c / NORM_ROWS;
+        let low = adapters(dims) * dims.rank();
+        let layer = 3 * c + 2 + wide + dims.heads + 2 * dims.ff * dims.experts.max(1) + 3 * stride + low;
+        let own = low + 4 * c + 2 * stride + 1 + dims.ff + wide + dims.heads + c / NORM_ROWS;
         let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX) * dims.vocab.next_multiple_of(4);
         (rows * (dims.layers * layer + own) + chunk) as u64 * 4
     }
@@ -123,8 +128,12 @@ impl Workspace {
             Ok(Slice::whole(&buffer(gpu, label, values as u64)))
         };
         let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
+        let low = |label: &str| -> Result<Vec<Slice>, GpuError> {
+            (0..adapters(dims)).map(|_| make(label, rows * dims.rank())).collect()
+        };
         let layer = |_| {
             Ok(Layer {
+                low: low("low")?,
                 x: make("x", rows * c)?,
                 scales1: make("scales1", rows)?,
                 qkv: make("qkv", rows * wide)?,
@@ -163,6 +172,7 @@ impl Workspace {
             dqkv: make("dqkv", rows * wide)?,
             dots: make("dots", rows * dims.heads)?,
             dx: make("dx", rows * c)?,
+            dlow: low("dlow")?,
             partial: make("partial", rows.div_ceil(NORM_ROWS) * c)?,
             logits: make("logits", chunk * logits_stride)?,
             logits_stride,
@@ -171,6 +181,11 @@ impl Workspace {
             sin: table("sin", &sin)?,
         })
     }
+}
+
+/// Adapters of a layer.
+fn adapters(dims: &Dims) -> usize {
+    dims.lora.map_or(0, |lora| lora.targets.iter().count())
 }
 
 fn chunk_rows(dims: &Dims, rows: usize, bytes_max: u64) -> usize {

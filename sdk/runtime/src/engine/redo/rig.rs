@@ -93,6 +93,7 @@ fn model(experts: Option<ExpertSpec>) -> ModelSpec {
         norm_eps: 1e-5,
         untied_head: false,
         experts,
+        lora: None,
     }
 }
 
@@ -112,7 +113,7 @@ fn spec(shard: &[u8], apply: ApplyPolicy, model: ModelSpec) -> RunSpec {
     };
     let exchange = ExchangeSpec { fragments: 3, sync_every: 12, block: 64, code: Code::Int4, apply };
     let data = DataSpec { token_bytes: 2, masks: true, shards: vec![shard_spec(shard, FORM).unwrap()] };
-    RunSpec { model, inner, exchange, data, seed: 3 }
+    RunSpec { model, inner, exchange, data, seed: 3, frozen: None }
 }
 
 fn config() -> SyncerConfig {

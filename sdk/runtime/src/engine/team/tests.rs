@@ -28,6 +28,7 @@ fn spec() -> RunSpec {
         exchange: ExchangeSpec { fragments: 2, sync_every: 1, block: 64, code: Code::Int4, apply },
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 0,
+        frozen: None,
     }
 }
 

@@ -31,6 +31,11 @@ impl<'a> Mat<'a> {
         Self { values, rows, cols, row_stride: stride, col_stride: 1 }
     }
 
+    /// Its rows.
+    pub fn rows(self) -> usize {
+        self.rows
+    }
+
     /// Transposed, without moving anything.
     pub fn t(self) -> Self {
         Self {

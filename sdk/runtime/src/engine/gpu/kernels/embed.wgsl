@@ -16,7 +16,25 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
 @group(0) @binding(2) var<storage, read> table: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
+// The same, where it is not of 32-bit floats.
+@group(0) @binding(3) var<storage, read> table_words: array<vec2<u32>>;
+@group(0) @binding(4) var<storage, read_write> x: array<vec4<f32>>;
+
+fn word(at: u32) -> u32 {
+    let pair = table_words[at / 2u];
+    return select(pair.x, pair.y, (at & 1u) != 0u);
+}
+
+fn quad(row: u32, column: u32) -> vec4<f32> {
+    let at = row * params.quads + column;
+    if VALUES == HALF {
+        return half_quad(table_words[at]);
+    }
+    if VALUES == INT8 {
+        return int8_quad(word(at), word(scale_at(row, column, params.count, params.quads)));
+    }
+    return table[at];
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -28,7 +46,7 @@ fn main(
         // Wraps around below `first`.
         let row = tokens[i / quads] - params.first;
         if row < params.count {
-            x[i] = table[row * quads + i % quads];
+            x[i] = quad(row, i % quads);
         }
     }
 }

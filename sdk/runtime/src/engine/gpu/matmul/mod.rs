@@ -35,6 +35,17 @@ pub enum Store {
     Plus(Slice),
 }
 
+/// How weights are kept, see `kernels/parts/frozen.wgsl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// As 32-bit floats.
+    Whole,
+    /// As 16-bit floats.
+    Half,
+    /// As codes of 8 bits with scales.
+    Int8,
+}
+
 /// One product: C `[m, n]`, whose sums have k terms; m, n and k are any numbers from 1 on.
 #[derive(Clone, Debug)]
 pub struct Product {
@@ -52,14 +63,20 @@ pub struct Product {
     pub a_stride: u32,
     /// Right operand.
     pub b: Slice,
-    /// From a row of B to the next, in floats.
+    /// From a row of B to the next, in values.
     pub b_stride: u32,
+    /// How the values of B are kept: whole for [`Form::Tn`].
+    pub b_values: Values,
     /// The result.
     pub c: Slice,
     /// From a row of C to the next, in floats.
     pub c_stride: u32,
     /// What C takes.
     pub store: Store,
+    /// The first column of A, and of C, within their rows; multiples of 4.
+    pub first: [u32; 2],
+    /// What the product is multiplied by.
+    pub scale: f32,
 }
 
 /// A kernel with its constants.
@@ -197,7 +214,14 @@ impl Matmul {
         match (&self.scratch, self.variant(form).depth(m, n, k)) {
             (Some(scratch), depth) if depth < k => {
                 let c_stride = n.next_multiple_of(4);
-                let partial = Product { c: scratch.clone(), c_stride, store: Store::Set, ..product.clone() };
+                let partial = Product {
+                    c: scratch.clone(),
+                    c_stride,
+                    store: Store::Set,
+                    first: [product.first[0], 0],
+                    scale: 1.0,
+                    ..product.clone()
+                };
                 self.multiply(builder, partial, depth);
                 sum(builder, product, scratch, k.div_ceil(depth));
             }
@@ -208,11 +232,16 @@ impl Matmul {
     /// Adds `product` in sums of `depth` terms, one matrix C after another.
     fn multiply(&self, builder: &mut Builder, product: Product, depth: u32) {
         let variant = self.variant(product.form);
-        let Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store } = product;
-        debug_assert!([a_stride, b_stride, c_stride].iter().all(|stride| stride % 4 == 0), "strides");
+        let Product { form, m, n, k, a, a_stride, b, b_stride, b_values, c, c_stride, store, first, scale } =
+            product;
+        let [a_first, c_first] = first;
+        debug_assert!(
+            [a_stride, b_stride, c_stride, a_first, c_first].iter().all(|stride| stride % 4 == 0),
+            "strides"
+        );
         let (store, residual) = stored(store);
-        let half = u32::from(self.half && form != Form::Tn);
-        let shared = vec![("FORM", form as u32), ("STORE", store), ("HALF", half)];
+        debug_assert!(form != Form::Tn || b_values == Values::Whole, "only weights are kept in other ways");
+        let shared = vec![("FORM", form as u32), ("STORE", store), ("VALUES", b_values as u32)];
         let constants = [shared, variant.constants()].concat();
         let storage = vec![a.clone(), b.clone(), b, residual.unwrap_or(a), c];
         let [tile_rows, tile_columns] = variant.tile();
@@ -231,6 +260,9 @@ impl Matmul {
                     c_stride: c_stride / 4,
                     row,
                     depth,
+                    a_first: a_first / 4,
+                    c_first: c_first / 4,
+                    scale,
                 }),
                 constants: constants.clone(),
                 storage: storage.clone(),
@@ -253,7 +285,7 @@ fn stored(store: Store) -> (u32, Option<Slice>) {
 /// Adds the sum of `count` partial products, which lie in `partial`.
 fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
     const WORKGROUP: u32 = 64;
-    let Product { m, n, c, c_stride, store, .. } = product;
+    let Product { m, n, c, c_stride, store, first: [_, c_first], scale, .. } = product;
     let (store, residual) = stored(store);
     let quads = n.div_ceil(4);
     let residual = residual.unwrap_or_else(|| partial.clone());
@@ -267,6 +299,9 @@ fn sum(builder: &mut Builder, product: Product, partial: &Slice, count: u32) {
             c_stride: c_stride / 4,
             row: 0,
             depth: 0,
+            a_first: 0,
+            c_first: c_first / 4,
+            scale,
         }),
         constants: vec![("STORE", store), ("WG", WORKGROUP)],
         storage: vec![partial.clone(), partial.clone(), partial.clone(), residual, c],

@@ -3,7 +3,7 @@
 use futures::channel::oneshot;
 use serde::Serialize;
 
-use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Variant};
+use super::{Form, Matmul, Product, SCRATCH_BYTES, Store, Values, Variant};
 use crate::engine::gpu::program::{Builder, Program, Slice, buffer};
 use crate::engine::gpu::{Gpu, GpuError};
 
@@ -124,7 +124,9 @@ impl Bench {
         };
         let (form, c_stride, store) = (self.form, width(n), Store::Set);
         let (a, b, c) = (self.a.clone(), self.b.clone(), self.c.clone());
-        let product = Product { form, m, n, k, a, a_stride, b, b_stride, c, c_stride, store };
+        let (b_values, first, scale) = (Values::Whole, [0, 0], 1.0);
+        let product =
+            Product { form, m, n, k, a, a_stride, b, b_stride, b_values, c, c_stride, store, first, scale };
         let mut builder = Builder::default();
         (0..count).for_each(|_| matmul.add(&mut builder, product.clone()));
         builder.build(gpu)

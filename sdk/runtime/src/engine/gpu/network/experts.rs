@@ -3,7 +3,7 @@
 
 use super::super::batch::Microbatch;
 use super::super::kernels;
-use super::super::matmul::{Form, Product, Store};
+use super::super::matmul::{Form, Product, Store, Values};
 use super::super::params;
 use super::super::program::{Builder, Slice};
 use super::super::workspace::{Layer, router_stride};
@@ -24,6 +24,7 @@ impl Network<'_> {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         let (c, f, experts, stride) = (dims.width, dims.ff, dims.experts, router_stride(dims));
         let mix = &layer.mixture;
+        let (router, b_values) = self.factor(&slots.router);
         self.matmul.add(
             builder,
             Product {
@@ -33,11 +34,14 @@ impl Network<'_> {
                 k: c as u32,
                 a: work.normed.clone(),
                 a_stride: c as u32,
-                b: self.factor(&slots.router),
+                b: router,
                 b_stride: c as u32,
+                b_values,
                 c: work.router.clone(),
                 c_stride: stride as u32,
                 store: Store::Set,
+                first: [0, 0],
+                scale: 1.0,
             },
         );
         let call = kernels::ROUTE.with(params::Route {
@@ -113,9 +117,12 @@ impl Network<'_> {
                 a_stride: stride as u32,
                 b: work.normed.clone(),
                 b_stride: c as u32,
+                b_values: Values::Whole,
                 c: self.grad(&slots.router),
                 c_stride: c as u32,
                 store: if first { Store::Set } else { Store::Add },
+                first: [0, 0],
+                scale: 1.0,
             },
         );
         let product = self.back(&work.router, [experts, stride], self.factor(&slots.router), Store::Add);
@@ -123,7 +130,7 @@ impl Network<'_> {
     }
 
     /// `branch = dy w`, or added to it; dy `[R, outs]`, its rows so many floats apart.
-    fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: Slice, store: Store) -> Product {
+    fn back(&self, dy: &Slice, [outs, stride]: [usize; 2], w: (Slice, Values), store: Store) -> Product {
         let c = self.dims.width as u32;
         Product {
             form: Form::Nn,
@@ -132,11 +139,14 @@ impl Network<'_> {
             k: outs as u32,
             a: dy.clone(),
             a_stride: stride as u32,
-            b: w,
+            b: w.0,
             b_stride: c,
+            b_values: w.1,
             c: self.work.branch.clone(),
             c_stride: c,
             store,
+            first: [0, 0],
+            scale: 1.0,
         }
     }
 

@@ -41,11 +41,12 @@ impl Network<'_> {
         let call =
             kernels::NORM.with(params::Norm { rows: rows as u32, quads: c as u32 / 4, eps: self.dims.eps });
         let storage =
-            vec![norm.x.clone(), self.theta(norm.weight), self.work.normed.clone(), norm.scales.clone()];
+            vec![norm.x.clone(), self.vector(norm.weight), self.work.normed.clone(), norm.scales.clone()];
         self.by_row(builder, call, storage, rows, c);
     }
 
-    /// From the gradient of a norm's output in `branch` to that of the residual stream, and of its weight.
+    /// From the gradient of a norm's output in `branch` to that of the residual stream, and of its weight
+    /// unless that is frozen.
     pub fn norm_back(&self, builder: &mut Builder, norm: &Norm<'_>, to_dx: Store, first: bool) {
         let (rows, c, work) = (self.rows(), self.dims.width, self.work);
         let quads = c as u32 / 4;
@@ -59,12 +60,15 @@ impl Network<'_> {
         let storage = vec![
             work.branch.clone(),
             norm.x.clone(),
-            self.theta(norm.weight),
+            self.vector(norm.weight),
             norm.scales.clone(),
             work.dx.clone(),
             work.partial.clone(),
         ];
         self.by_row(builder, call, storage, groups, c * NORM_ROWS);
+        if self.frozen.is_some() {
+            return;
+        }
         let params = params::ColumnSum { rows: groups as u32, quads, add: u32::from(!first) };
         let call = kernels::COLUMN_SUM.with(params);
         let storage = vec![work.partial.clone(), self.grad(norm.weight)];

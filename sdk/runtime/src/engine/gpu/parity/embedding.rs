@@ -36,7 +36,7 @@ async fn embed_agrees(gpus: &Gpus) {
             for (first, count) in slices(vocab, count_max) {
                 let params = slice_params(rows, width, first, count);
                 let slice = words(&table[first * width..][..count * width]);
-                let buffers = [tokens.clone(), slice, x.clone()];
+                let buffers = [tokens.clone(), slice.clone(), slice, x.clone()];
                 x = run(gpu, kernels::EMBED.with(params), &[("WG", 64)], &buffers, [groups, 1, 1])
                     .await
                     .remove(0);

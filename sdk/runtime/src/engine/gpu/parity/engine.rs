@@ -13,7 +13,7 @@ use crate::model::{
 use crate::token;
 use crate::wire::{ApplyPolicy, Code, DataSpec, ExchangeSpec, RunSpec};
 
-fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
+pub fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
     RunSpec {
         model: model.into(),
         inner,
@@ -26,11 +26,17 @@ fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
         },
         data: DataSpec { token_bytes: 2, masks: false, shards: Vec::new() },
         seed: 1,
+        frozen: None,
     }
 }
 
-fn setup() -> GpuSetup {
-    GpuSetup { matmul: Matmul::fixed(Variant::Register8), moments: None, now_us: Box::new(|| 0) }
+pub fn setup() -> GpuSetup {
+    GpuSetup {
+        matmul: Matmul::fixed(Variant::Register8),
+        frozen: None,
+        moments: None,
+        now_us: Box::new(|| 0),
+    }
 }
 
 /// Fifty steps with weights read as 16-bit floats: losses within 0.5 % of those with 32 bits, of which they
@@ -59,7 +65,7 @@ async fn half_weights_follow_whole_ones(gpus: &Gpus) {
 }
 
 /// Four windows of steps of 3 through a vocabulary of 64, from somewhere else each time.
-fn ramps(step: u32) -> Vec<u32> {
+pub fn ramps(step: u32) -> Vec<u32> {
     (0..4 * 65).map(|i| (i * 3 + step * 5) % 64).collect()
 }
 
@@ -68,14 +74,14 @@ async fn engine(gpu: &Gpu, model: ModelSpec, inner: InnerSpec) -> Result<GpuEngi
 }
 
 /// The same windows, of which runs of three tokens are given, and the whole first window if there are more.
-fn partly_given(model: &ModelSpec, windows: u32) -> Vec<u32> {
+pub fn partly_given(model: &ModelSpec, windows: u32) -> Vec<u32> {
     let window = model.context as usize + 1;
     let is_given = |at: usize| (windows > 1 && at < window) || at / 3 % 2 == 1;
     let tokens = tokens(model, windows, 0).into_iter().enumerate();
     tokens.map(|(at, token)| if is_given(at) { token | token::GIVEN } else { token }).collect()
 }
 
-fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
+pub fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
     (0..windows * (model.context + 1)).map(|i| (i * i / 7 + i % 5 + seed * 11) % model.vocab).collect()
 }
 
@@ -84,12 +90,12 @@ fn params(model: &ModelSpec) -> Vec<f32> {
     init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
 
-fn distance(a: &[f32], b: &[f32]) -> f64 {
+pub fn distance(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
 }
 
 /// Shapes `[vocab, d_model, layers, heads, kv_heads, d_ff, context]` and a batch.
-const SHAPES: [([u32; 7], u32); 5] = [
+pub const SHAPES: [([u32; 7], u32); 5] = [
     ([37, 24, 2, 3, 3, 20, 70], 3),
     ([101, 48, 1, 12, 4, 28, 9], 31),
     ([256, 32, 3, 2, 1, 88, 129], 2),
@@ -97,7 +103,7 @@ const SHAPES: [([u32; 7], u32); 5] = [
     ([50, 64, 1, 8, 4, 64, 200], 1),
 ];
 
-fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> ModelSpec {
+pub fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) -> ModelSpec {
     ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, ..Preset::Tiny.model(vocab) }
 }
 

@@ -8,7 +8,7 @@ use wgpu::util::DeviceExt;
 
 use super::super::Gpu;
 use super::super::kernels;
-use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Variant};
+use super::super::matmul::{Choice, ChoiceError, Form, Matmul, Product, Store, Values, Variant};
 use super::super::params;
 use super::super::program::{Builder, Slice};
 use super::harness::{Gpus, floats, noise, read, run, words};
@@ -54,6 +54,27 @@ impl Matrix {
     }
 }
 
+impl Matrix {
+    /// As codes of 8 bits in blocks of 32 of a row, and their scales, after rounding to them.
+    fn upload_int8(&mut self, gpu: &Gpu) -> Slice {
+        let (mut bytes, mut scales) = (Vec::new(), Vec::new());
+        for row in self.values.chunks_mut(self.stride).take(self.rows) {
+            for block in row.chunks_mut(32) {
+                let scale = 0.01 + scales.len() as f32 / 1024.0;
+                for value in block {
+                    let code = (*value / scale).clamp(-127.0, 127.0) as i8;
+                    *value = f32::from(code) * scale;
+                    bytes.push(code.to_le_bytes()[0]);
+                }
+                scales.push(scale);
+            }
+        }
+        bytes.extend(from_f32s(&scales));
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        upload(gpu, bytes)
+    }
+}
+
 fn upload(gpu: &Gpu, contents: Vec<u8>) -> Slice {
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
     let init = wgpu::util::BufferInitDescriptor { label: None, contents: &contents, usage };
@@ -69,12 +90,29 @@ fn operands(form: Form, m: usize, n: usize, k: usize) -> (Matrix, Matrix) {
     }
 }
 
+/// As [`check_kept`], with weights as `matmul` takes them.
+async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, size: [usize; 3], store: usize) -> Vec<u32> {
+    let half = matmul.half && form != Form::Tn;
+    let values = if half { Values::Half } else { Values::Whole };
+    check_kept(values, matmul, gpu, form, size, store).await
+}
+
 /// Within 1e-6 for each term of a sum of terms up to 1, and nothing else of C is touched. Returns C, padding
 /// and all.
-async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, [m, n, k]: [usize; 3], store: usize) -> Vec<u32> {
+async fn check_kept(
+    b_values: Values,
+    matmul: &Matmul,
+    gpu: &Gpu,
+    form: Form,
+    [m, n, k]: [usize; 3],
+    store: usize,
+) -> Vec<u32> {
     let (a, mut b) = operands(form, m, n, k);
-    let half = matmul.half && form != Form::Tn;
-    let b_slice = if half { b.upload_half(gpu) } else { b.upload(gpu) };
+    let b_slice = match b_values {
+        Values::Whole => b.upload(gpu),
+        Values::Half => b.upload_half(gpu),
+        Values::Int8 => b.upload_int8(gpu),
+    };
     let (before, residual) = (Matrix::new(m, n, 2.0), Matrix::new(m, n, f32::NAN));
     let c = before.upload(gpu);
     let mut builder = Builder::default();
@@ -87,9 +125,12 @@ async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, [m, n, k]: [usize; 3], st
         a_stride: a.stride as u32,
         b: b_slice,
         b_stride: b.stride as u32,
+        b_values,
         c: c.clone(),
         c_stride: before.stride as u32,
         store: [Store::Set, Store::Add, Store::Plus(residual.upload(gpu))][store].clone(),
+        first: [0, 0],
+        scale: 1.0,
     };
     matmul.add(&mut builder, product);
     let program = builder.build(gpu);
@@ -97,7 +138,7 @@ async fn check(matmul: &Matmul, gpu: &Gpu, form: Form, [m, n, k]: [usize; 3], st
     let bits = read(gpu, &c).await;
     let found = Matrix { values: floats(&bits), ..before };
 
-    let what = format!("{matmul:?} {form:?} {m} × {n} × {k}, store {store}");
+    let what = format!("{matmul:?} {form:?} {b_values:?} {m} × {n} × {k}, store {store}");
     let before = Matrix::new(m, n, 2.0);
     for (i, (row, old)) in
         found.values.chunks(found.stride).zip(before.values.chunks(found.stride)).enumerate()
@@ -179,6 +220,17 @@ async fn products_with_half_weights_agree(gpus: &Gpus) {
         for (variant, form, store) in kinds() {
             let matmul = Matmul::fixed(variant).with_half_weights();
             check(&matmul, gpu, form, [65, 37, 129], store).await;
+        }
+    })
+    .await;
+}
+
+/// Within the same tolerance, wherever a block of codes begins and ends.
+async fn products_with_codes_of_8_bits_agree(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        for (variant, form, store) in kinds().filter(|(_, form, _)| *form != Form::Tn) {
+            let matmul = Matmul::fixed(variant);
+            check_kept(Values::Int8, &matmul, gpu, form, [65, 37, 129], store).await;
         }
     })
     .await;
@@ -286,6 +338,7 @@ parity!(
     products_agree,
     split_sums_agree,
     products_with_half_weights_agree,
+    products_with_codes_of_8_bits_agree,
     weights_halve,
     cut_products_agree,
     a_trial_chooses,

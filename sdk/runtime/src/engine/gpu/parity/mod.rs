@@ -22,6 +22,7 @@ macro_rules! parity {
     };
 }
 
+mod adapters;
 mod attention;
 mod code;
 mod embedding;
@@ -53,6 +54,7 @@ pub struct Test {
 }
 
 const GROUPS: &[&[Test]] = &[
+    adapters::PARITY,
     attention::PARITY,
     code::PARITY,
     embedding::PARITY,

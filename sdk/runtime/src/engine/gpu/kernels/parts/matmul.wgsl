@@ -11,9 +11,6 @@ const SET = 0u;
 const ADD = 1u;
 const PLUS = 2u;
 override STORE: u32 = SET;
-// Whether B is of 16-bit floats.
-override HALF: u32 = 0u;
-
 struct Params {
     m: u32,
     n: u32,
@@ -26,12 +23,18 @@ struct Params {
     row: u32,
     // What workgroup z sums up: k from z · depth on; a multiple of 4. Its C begins m rows after that of z − 1.
     depth: u32,
+    // The first quad of A's rows, and of C's.
+    a_first: u32,
+    c_first: u32,
+    // What the product is multiplied by.
+    scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> b_half: array<vec2<u32>>;
+// The same, where it is not of 32-bit floats.
+@group(0) @binding(3) var<storage, read> b_words: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> residual: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> c: array<vec4<f32>>;
 
@@ -43,7 +46,7 @@ fn rows(first: u32, count: u32) -> vec4<u32> {
 // Rows i … i + 3 of A at k … k + 3; 0 from params.k on if A lies transposed, else there are zeros.
 fn load_a(i: u32, k: u32) -> mat4x4<f32> {
     if FORM == TN {
-        let at = rows(k, params.k) * params.a_stride + min(i, params.m - 1u) / 4u;
+        let at = rows(k, params.k) * params.a_stride + params.a_first + min(i, params.m - 1u) / 4u;
         let live = k + vec4(0u, 1u, 2u, 3u) < vec4(params.k);
         return transpose(mat4x4(
             a[at.x],
@@ -52,14 +55,23 @@ fn load_a(i: u32, k: u32) -> mat4x4<f32> {
             select(vec4(0.0), a[at.w], live.w),
         ));
     }
-    let at = rows(i, params.m) * params.a_stride + k / 4u;
+    let at = rows(i, params.m) * params.a_stride + params.a_first + k / 4u;
     return mat4x4(a[at.x], a[at.y], a[at.z], a[at.w]);
 }
 
-fn quad_b(at: u32) -> vec4<f32> {
-    if HALF != 0u {
-        let pairs = b_half[at];
-        return vec4(unpack2x16float(pairs.x), unpack2x16float(pairs.y));
+fn word_b(at: u32) -> u32 {
+    let pair = b_words[at / 2u];
+    return select(pair.x, pair.y, (at & 1u) != 0u);
+}
+
+fn quad_b(row: u32, quad: u32) -> vec4<f32> {
+    let at = row * params.b_stride + quad;
+    if VALUES == HALF {
+        return half_quad(b_words[at]);
+    }
+    if VALUES == INT8 {
+        let count = select(params.k, params.n, FORM == NT);
+        return int8_quad(word_b(at), word_b(scale_at(row, quad, count, params.b_stride)));
     }
     return b[at];
 }
@@ -67,11 +79,14 @@ fn quad_b(at: u32) -> vec4<f32> {
 // Rows k … k + 3 of B at the quad j.
 fn load_b(k: u32, j: u32) -> mat4x4<f32> {
     if FORM == NT {
-        let at = rows(j * 4u, params.n) * params.b_stride + k / 4u;
-        return transpose(mat4x4(quad_b(at.x), quad_b(at.y), quad_b(at.z), quad_b(at.w)));
+        let row = rows(j * 4u, params.n);
+        let quad = k / 4u;
+        let block = mat4x4(quad_b(row.x, quad), quad_b(row.y, quad), quad_b(row.z, quad), quad_b(row.w, quad));
+        return transpose(block);
     }
-    let at = rows(k, params.k) * params.b_stride + min(j, (params.n - 1u) / 4u);
-    return mat4x4(quad_b(at.x), quad_b(at.y), quad_b(at.z), quad_b(at.w));
+    let row = rows(k, params.k);
+    let quad = min(j, (params.n - 1u) / 4u);
+    return mat4x4(quad_b(row.x, quad), quad_b(row.y, quad), quad_b(row.z, quad), quad_b(row.w, quad));
 }
 
 fn row(c: vec4<f32>, a: vec4<f32>, b: mat4x4<f32>) -> vec4<f32> {
@@ -87,13 +102,14 @@ fn store_row(z: u32, i: u32, j: u32, sum: vec4<f32>) {
     if i >= params.m || j * 4u >= params.n {
         return;
     }
-    let at = (z * params.m + i) * params.c_stride + j;
+    let at = (z * params.m + i) * params.c_stride + params.c_first + j;
+    let product = sum * params.scale;
     if STORE == SET {
-        c[at] = sum;
+        c[at] = product;
     } else if STORE == ADD {
-        c[at] += sum;
+        c[at] += product;
     } else {
-        c[at] = residual[at] + sum;
+        c[at] = residual[at] + product;
     }
 }
 

@@ -1,0 +1,155 @@
+//! Which matrices of a layer have adapters.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A matrix of a layer that can have an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoraTarget {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Out of attention.
+    O,
+    /// Gates of the feed-forward layer.
+    Gate,
+    /// What they gate.
+    Up,
+    /// Out of the feed-forward layer.
+    Down,
+}
+
+impl LoraTarget {
+    /// All of them, in the order of the layout.
+    pub const ALL: [Self; 7] = [Self::Q, Self::K, Self::V, Self::O, Self::Gate, Self::Up, Self::Down];
+
+    /// Its name in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Q => "q",
+            Self::K => "k",
+            Self::V => "v",
+            Self::O => "o",
+            Self::Gate => "gate",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+
+    /// The matrix within a layer, as Hugging Face names it: "self_attn.q_proj".
+    #[must_use]
+    pub fn module(self) -> &'static str {
+        match self {
+            Self::Q => "self_attn.q_proj",
+            Self::K => "self_attn.k_proj",
+            Self::V => "self_attn.v_proj",
+            Self::O => "self_attn.o_proj",
+            Self::Gate => "mlp.gate_proj",
+            Self::Up => "mlp.up_proj",
+            Self::Down => "mlp.down_proj",
+        }
+    }
+}
+
+/// A set of targets, at least one; read from and shown as "q,k,v,o,gate,up,down".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LoraTargets(u8);
+
+impl LoraTargets {
+    /// All seven matrices.
+    pub const ALL: Self = Self(0x7f);
+
+    /// Whether `target` is among them.
+    #[must_use]
+    pub fn contains(self, target: LoraTarget) -> bool {
+        self.0 >> target as u8 & 1 == 1
+    }
+
+    /// Those in the set, in the order of the layout.
+    pub fn iter(self) -> impl Iterator<Item = LoraTarget> {
+        LoraTarget::ALL.into_iter().filter(move |target| self.contains(*target))
+    }
+}
+
+impl fmt::Display for LoraTargets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.iter().map(LoraTarget::name).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for LoraTargets {
+    type Err = TargetsError;
+
+    /// Names apart by commas, in any order; one that comes twice counts once.
+    fn from_str(names: &str) -> Result<Self, TargetsError> {
+        let mut set = 0;
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let found = LoraTarget::ALL.into_iter().find(|target| target.name() == name);
+            let target = found.ok_or_else(|| TargetsError::Unknown { name: name.into() })?;
+            set |= 1 << target as u8;
+        }
+        if set == 0 { Err(TargetsError::Empty) } else { Ok(Self(set)) }
+    }
+}
+
+impl TryFrom<String> for LoraTargets {
+    type Error = TargetsError;
+
+    fn try_from(names: String) -> Result<Self, TargetsError> {
+        names.parse()
+    }
+}
+
+impl From<LoraTargets> for String {
+    fn from(targets: LoraTargets) -> Self {
+        targets.to_string()
+    }
+}
+
+/// Why something is no set of targets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetsError {
+    /// No target at all.
+    #[error("adapters need at least one target: choose of q,k,v,o,gate,up,down")]
+    Empty,
+    /// A name of no matrix.
+    #[error("there is no target {name:?} for adapters; choose of q,k,v,o,gate,up,down")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_shown_as_it_is_read() {
+        let set = |names: &str| names.parse::<LoraTargets>();
+        assert_eq!(set("q,k,v,o,gate,up,down"), Ok(LoraTargets::ALL));
+        assert_eq!(LoraTargets::ALL.to_string(), "q,k,v,o,gate,up,down");
+        assert_eq!(set(" down, q,q").unwrap().to_string(), "q,down");
+        assert_eq!(set(","), Err(TargetsError::Empty));
+        let error = set("q,head").unwrap_err().to_string();
+        assert_eq!(error, "there is no target \"head\" for adapters; choose of q,k,v,o,gate,up,down");
+        for target in LoraTarget::ALL {
+            assert_eq!(set(target.name()).unwrap().iter().collect::<Vec<_>>(), [target]);
+        }
+    }
+
+    #[test]
+    fn a_set_travels_as_its_names() {
+        let set: LoraTargets = "v,q".parse().unwrap();
+        assert_eq!(serde_json::to_string(&set).unwrap(), "\"q,v\"");
+        assert_eq!(serde_json::from_str::<LoraTargets>("\"q,v\"").unwrap(), set);
+        assert!(serde_json::from_str::<LoraTargets>("\"\"").is_err());
+    }
+}

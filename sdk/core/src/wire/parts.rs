@@ -1,0 +1,158 @@
+//! The weights that a run builds on and nobody trains, as its description names them.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::FrozenForm;
+
+/// Bytes of a part of frozen weights where this program cuts them: some seconds of a thin link.
+pub const FROZEN_PART_BYTES: u32 = 4 << 20;
+
+/// Longest part of frozen weights, in bytes: whoever fetches one holds it whole.
+pub const FROZEN_PART_BYTES_MAX: u32 = 64 << 20;
+
+/// Most parts of frozen weights.
+pub const FROZEN_PARTS_MAX: u32 = 1 << 14;
+
+/// Bytes of a checksum.
+const SHA256_BYTES: usize = 32;
+
+/// Weights that nobody trains: learners fetch them once, in parts, and keep them.
+///
+/// All parts have `part_bytes` but the last, which has what is left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Frozen {
+    /// How a weight is written.
+    pub form: FrozenForm,
+    /// All bytes, at least 1.
+    pub bytes: u64,
+    /// Bytes of a part, 1 to [`FROZEN_PART_BYTES_MAX`].
+    pub part_bytes: u32,
+    /// SHA-256 of each part, one after the other, `[32 × parts]`; at most [`FROZEN_PARTS_MAX`] parts.
+    #[serde(with = "serde_bytes")]
+    pub sha256: Vec<u8>,
+}
+
+/// Why a description of frozen weights makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartsError {
+    /// There are no weights.
+    #[error("frozen weights of no bytes")]
+    Empty,
+    /// A part is empty, or too long to be held.
+    #[error("parts of {bytes} bytes: they must have 1 to {FROZEN_PART_BYTES_MAX}")]
+    PartBytes {
+        /// What was said.
+        bytes: u32,
+    },
+    /// There are too many parts.
+    #[error("{parts} parts of frozen weights: at most {FROZEN_PARTS_MAX} are fetched")]
+    Parts {
+        /// How many there would be.
+        parts: u64,
+    },
+    /// There is not one checksum for each part.
+    #[error("{found} bytes of checksums for {parts} parts of frozen weights")]
+    Checksums {
+        /// What was said.
+        found: usize,
+        /// Parts that there are.
+        parts: u64,
+    },
+}
+
+impl Frozen {
+    /// The description of `bytes`, in parts of [`FROZEN_PART_BYTES`].
+    #[must_use]
+    pub fn of(form: FrozenForm, bytes: &[u8]) -> Self {
+        let sha256 = bytes.chunks(FROZEN_PART_BYTES as usize).flat_map(Sha256::digest).collect();
+        Self { form, bytes: bytes.len() as u64, part_bytes: FROZEN_PART_BYTES, sha256 }
+    }
+
+    /// Sees to it that the parts can be fetched and checked.
+    ///
+    /// # Errors
+    /// - [`PartsError::Empty`]: there are no weights.
+    /// - [`PartsError::PartBytes`], [`PartsError::Parts`]: the parts are empty, too long or too many.
+    /// - [`PartsError::Checksums`]: there is not one checksum for each part.
+    pub fn check(&self) -> Result<(), PartsError> {
+        if self.bytes == 0 {
+            return Err(PartsError::Empty);
+        }
+        if !(1..=FROZEN_PART_BYTES_MAX).contains(&self.part_bytes) {
+            return Err(PartsError::PartBytes { bytes: self.part_bytes });
+        }
+        let parts = self.bytes.div_ceil(self.part_bytes.into());
+        if parts > FROZEN_PARTS_MAX.into() {
+            return Err(PartsError::Parts { parts });
+        }
+        match self.sha256.len() as u64 == parts * SHA256_BYTES as u64 {
+            true => Ok(()),
+            false => Err(PartsError::Checksums { found: self.sha256.len(), parts }),
+        }
+    }
+
+    /// Parts that there are checksums of.
+    #[must_use]
+    pub fn parts(&self) -> u32 {
+        (self.sha256.len() / SHA256_BYTES) as u32
+    }
+
+    /// The bytes of all that part `index` holds: from the first to before the second. `None` if there is no such part.
+    #[must_use]
+    pub fn range(&self, index: u32) -> Option<(u64, u64)> {
+        let start = u64::from(index) * u64::from(self.part_bytes);
+        let is_there = index < self.parts() && start < self.bytes;
+        is_there.then(|| (start, self.bytes.min(start + u64::from(self.part_bytes))))
+    }
+
+    /// SHA-256 of part `index`, if there is one.
+    #[must_use]
+    pub fn checksum(&self, index: u32) -> Option<&[u8]> {
+        self.sha256.chunks_exact(SHA256_BYTES).nth(index as usize)
+    }
+
+    /// Whether `bytes` are part `index`.
+    #[must_use]
+    pub fn is_part(&self, index: u32, bytes: &[u8]) -> bool {
+        self.range(index).is_some_and(|(start, end)| end - start == bytes.len() as u64)
+            && self.checksum(index).is_some_and(|checksum| checksum == &Sha256::digest(bytes)[..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_from_others() {
+        let bytes: Vec<u8> = (0..FROZEN_PART_BYTES + 7).map(|i| (i % 251) as u8).collect();
+        let frozen = Frozen::of(FrozenForm::F16, &bytes);
+        assert_eq!((frozen.check(), frozen.parts()), (Ok(()), 2));
+        let cut = u64::from(FROZEN_PART_BYTES);
+        assert_eq!([0, 1, 2].map(|part| frozen.range(part)), [Some((0, cut)), Some((cut, cut + 7)), None]);
+        let (first, last) = bytes.split_at(FROZEN_PART_BYTES as usize);
+        assert!(frozen.is_part(0, first) && frozen.is_part(1, last));
+        assert!(!frozen.is_part(0, last) && !frozen.is_part(1, &last[1..]) && !frozen.is_part(2, &[]));
+        let mut damaged = last.to_vec();
+        damaged[3] ^= 1;
+        assert!(!frozen.is_part(1, &damaged));
+    }
+
+    #[test]
+    fn what_nobody_can_fetch_is_refused() {
+        let good = Frozen::of(FrozenForm::Int8, &[1, 2, 3]);
+        let check = |change: fn(&mut Frozen), error| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            assert_eq!(bad.check(), Err(error));
+        };
+        check(|frozen| frozen.bytes = 0, PartsError::Empty);
+        check(|frozen| frozen.part_bytes = 0, PartsError::PartBytes { bytes: 0 });
+        check(|frozen| frozen.part_bytes = u32::MAX, PartsError::PartBytes { bytes: u32::MAX });
+        check(|frozen| (frozen.bytes, frozen.part_bytes) = (u64::MAX, 1), PartsError::Parts { parts: u64::MAX });
+        check(|frozen| frozen.sha256.truncate(31), PartsError::Checksums { found: 31, parts: 1 });
+        check(|frozen| frozen.bytes = 1 << 23, PartsError::Checksums { found: 32, parts: 2 });
+    }
+}

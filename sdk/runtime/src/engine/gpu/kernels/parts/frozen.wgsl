@@ -1,0 +1,21 @@
+// How weights are kept: as 32-bit floats; as 16-bit floats; as codes of 8 bits, four to a word, and behind them a
+// 32-bit scale for each 32 codes of a row.
+const WHOLE = 0u;
+const HALF = 1u;
+const INT8 = 2u;
+override VALUES: u32 = WHOLE;
+
+fn half_quad(pairs: vec2<u32>) -> vec4<f32> {
+    return vec4(unpack2x16float(pairs.x), unpack2x16float(pairs.y));
+}
+
+// The four codes of a word, each times the scale with these bits.
+fn int8_quad(codes: u32, scale: u32) -> vec4<f32> {
+    let high = vec4<i32>(vec4(codes << 24u, codes << 16u, codes << 8u, codes));
+    return vec4<f32>(high >> vec4(24u)) * bitcast<f32>(scale);
+}
+
+// Which word the scale of quad `quad` of row `row` is, of a matrix of `rows` rows `stride` quads apart.
+fn scale_at(row: u32, quad: u32, rows: u32, stride: u32) -> u32 {
+    return rows * stride + row * ((stride + 7u) / 8u) + quad / 8u;
+}

@@ -1,0 +1,138 @@
+//! Adapters on frozen weights: the products with these, the table of tokens, and the whole engine.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use super::super::{GpuEngine, GpuError, GpuSetup};
+use super::engine::{SHAPES, distance, partly_given, ramps, run_spec, setup, spec, tokens};
+use super::harness::{Gpus, own_gpu};
+use crate::engine::cpu::CpuTrainer;
+use crate::engine::gpu::Gpu;
+use crate::engine::{Engine, EngineError, Trainer};
+use crate::model::{
+    FrozenForm, FrozenWeights, InnerSpec, LoraSpec, LoraTargets, ModelSpec, Preset, init, layout,
+    reference_adapters_loss_and_grad,
+};
+
+fn with_adapters(base: ModelSpec, rank: u32, targets: &str) -> ModelSpec {
+    ModelSpec { lora: Some(LoraSpec { rank, alpha: 5.0, targets: targets.parse().unwrap() }), ..base }
+}
+
+/// Ten times the usual spread of weights, in `form`, and what they are then.
+fn frozen(model: &ModelSpec, form: FrozenForm) -> (Arc<FrozenWeights>, Vec<f32>) {
+    let spread = |p: f32| if p == 1.0 { 0.9 } else { p * 10.0 };
+    let params: Vec<f32> = init(&model.base(), 1).unwrap().into_iter().map(spread).collect();
+    let frozen = FrozenWeights::quantised(model, &params, form).unwrap();
+    let mut wide = vec![0.0; frozen.layout().len()];
+    frozen.read(0..wide.len(), &mut wide);
+    (Arc::new(frozen), wide)
+}
+
+async fn engine(
+    gpu: &Gpu,
+    model: ModelSpec,
+    batch: u32,
+    frozen: Option<Arc<FrozenWeights>>,
+) -> Result<GpuEngine, EngineError> {
+    let inner = InnerSpec { batch, ..Preset::Tiny.inner() };
+    GpuEngine::new(gpu, &run_spec(model, inner), GpuSetup { frozen, ..setup() }).await
+}
+
+/// Loss within 1e-5, the gradient of each tensor within 1e-4 of its norm.
+async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32, form: FrozenForm) {
+    let (frozen, wide) = frozen(&model, form);
+    let len = layout(&model).unwrap().len();
+    let adapters: Vec<f32> = (0..len).map(|i| ((i * 7919 + 13) % 101) as f32 / 200.0 - 0.25).collect();
+    for tokens in [tokens(&model, batch, 0), partly_given(&model, batch)] {
+        let mut exact = vec![0.0; len];
+        let expected =
+            reference_adapters_loss_and_grad(&model, &wide, &adapters, &tokens, &mut exact).unwrap();
+        let mut engine = engine(gpu, model, batch, Some(Arc::clone(&frozen))).await.unwrap();
+        // Twice: the second must not see anything of the first.
+        for _ in 0..2 {
+            engine.set_params(&adapters);
+            let stats = engine.step(&tokens, 1e-3).await.unwrap();
+            let apart = (f64::from(stats.loss) / expected - 1.0).abs();
+            assert!(apart < 1e-5, "{model:?} {form}: {stats:?}, not {expected}");
+            engine.settle().await.unwrap();
+            let grad = engine.grad().await.unwrap();
+            for (start, tensor) in layout(&model).unwrap().offsets() {
+                let range = start as usize..(start + tensor.len()) as usize;
+                let error = distance(&grad[range.clone()], &exact[range.clone()]);
+                let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
+                assert!(error <= 1e-4 * size + 1e-7, "{model:?} {form} {}: {error} of {size}", tensor.name);
+            }
+        }
+    }
+}
+
+async fn adapters_agree_with_the_reference(gpus: &Gpus) {
+    gpus.each(async |gpu| {
+        let kinds = [(8, "q,k,v,o,gate,up,down"), (4, "q,v"), (12, "k,o,down"), (4, "gate"), (8, "up,o")];
+        for (i, ((shape, batch), (rank, targets))) in SHAPES.into_iter().zip(kinds).enumerate() {
+            let untied_head = i % 2 == 1;
+            let model = with_adapters(ModelSpec { untied_head, ..spec(shape) }, rank, targets);
+            for form in FrozenForm::ALL {
+                agrees(gpu, model, batch, form).await;
+            }
+        }
+    })
+    .await;
+}
+
+/// Bindings so small that the embedding comes in slices and the batch in parts.
+async fn adapters_agree_in_small_bindings(_: &Gpus) {
+    let small = own_gpu(Some(225 << 10)).await;
+    for (untied_head, form) in [(false, FrozenForm::F16), (true, FrozenForm::Int8)] {
+        let base = ModelSpec { untied_head, ..spec([900, 256, 1, 4, 1, 64, 70]) };
+        agrees(&small, with_adapters(base, 8, "q,k,v,o,gate,up,down"), 6, form).await;
+    }
+}
+
+/// Fifty steps from one seed: losses within 1e-4 of the CPU engine's.
+async fn adapters_follow_the_cpu_engine(gpus: &Gpus) {
+    let model = with_adapters(Preset::Tiny.model(64), 8, "q,k,v,o,gate,up,down");
+    let inner = InnerSpec { batch: 4, ..Preset::Tiny.inner() };
+    let (frozen, _) = frozen(&model, FrozenForm::Int8);
+    gpus.each(async |gpu| {
+        let mut engine = engine(gpu, model, 4, Some(Arc::clone(&frozen))).await.unwrap();
+        let mut cpu = CpuTrainer::on(Some(Arc::clone(&frozen)), &model, &inner, NonZeroUsize::MIN).unwrap();
+        let params = init(&model, 7).unwrap();
+        cpu.params_mut().copy_from_slice(&params);
+        engine.set_params(&params);
+        let mut losses = Vec::new();
+        for step in 0..50 {
+            let tokens = ramps(step);
+            losses.push(cpu.step(&tokens, 2e-3).unwrap().loss);
+            let stats = engine.step(&tokens, 2e-3).await.unwrap();
+            // The newest step that is done: the one before, or the very first.
+            let expected = losses[losses.len().saturating_sub(2)];
+            assert!((stats.loss / expected - 1.0).abs() < 1e-4, "{step}: {} not {expected}", stats.loss);
+        }
+        assert!(losses[49] < losses[0] - 0.5, "it learns: {losses:?}");
+    })
+    .await;
+}
+
+async fn adapters_that_do_not_fit_are_refused(gpus: &Gpus) {
+    let lora = |rank| Some(LoraSpec { rank, alpha: 8.0, targets: LoraTargets::ALL });
+    let model = ModelSpec { lora: lora(4), ..spec(SHAPES[0].0) };
+    gpus.each(async |gpu| {
+        let refused = async |model, frozen| engine(gpu, model, 3, frozen).await.unwrap_err();
+        assert!(matches!(refused(model, None).await, EngineError::Frozen));
+        let other = frozen(&ModelSpec { d_ff: 24, ..model }, FrozenForm::F16).0;
+        assert!(matches!(refused(model, Some(other)).await, EngineError::FrozenUnfit));
+        let odd = ModelSpec { lora: lora(6), ..model };
+        let error = refused(odd, Some(frozen(&odd, FrozenForm::F16).0)).await;
+        let shape = EngineError::Gpu(GpuError::Shape { field: "lora.rank", value: 6 });
+        assert_eq!(error.to_string(), shape.to_string());
+    })
+    .await;
+}
+
+parity!(
+    adapters_agree_with_the_reference,
+    adapters_agree_in_small_bindings,
+    adapters_follow_the_cpu_engine,
+    adapters_that_do_not_fit_are_refused
+);

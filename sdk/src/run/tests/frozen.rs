@@ -1,0 +1,140 @@
+//! The loop in a run that builds on weights which nobody trains: they are fetched once, and kept.
+
+use archipelago_core::model::{FrozenForm, FrozenWeights, init};
+
+use super::super::fake_run::adapters;
+use super::*;
+
+/// What the run builds on.
+fn weights() -> FrozenWeights {
+    let base = init(&adapters().base(), 3).unwrap();
+    FrozenWeights::quantised(&adapters(), &base, FrozenForm::F16).unwrap()
+}
+
+fn syncer(script: Script) -> FakeSyncer {
+    FakeSyncer::start(Script { frozen: Some(weights().bytes().to_vec()), ..script })
+}
+
+/// Parts that there are.
+fn parts() -> usize {
+    weights().bytes().len().div_ceil(1_000)
+}
+
+/// Takes part until two updates are merged, with what was kept in `cache` if it is one.
+fn take_part(fake: &FakeSyncer, cache: Option<Folder>) -> (Report, Vec<Event>) {
+    let shelf = cache.map(|folder| Rc::new(folder) as Rc<dyn Shelf>);
+    let config = RunConfig { shelf, ..config(&fake.address) };
+    let (control, events) = (Control::new(), RefCell::new(Vec::new()));
+    let observe = |event: &Event| {
+        events.borrow_mut().push(event.clone());
+        if merged(&events.borrow()) >= 2 {
+            control.stop();
+        }
+    };
+    let build = async |spec: &RunSpec, basis: Basis| {
+        assert_eq!(*basis.frozen.expect("the weights are there when an engine is built"), weights());
+        Ok(HostEngine::new(spec, Toy::of(Layout::of(&spec.model).unwrap()))?)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(run(config, &control, build, observe)).unwrap();
+    (report, events.into_inner())
+}
+
+/// Requests for parts so far.
+fn requests(fake: &FakeSyncer) -> usize {
+    fake.script(|script| script.requests.iter().filter(|head| head.contains("/frozen/")).count())
+}
+
+fn troubles(events: &[Event]) -> Vec<String> {
+    let reason = |event: &Event| match event {
+        Event::Trouble { reason } if reason.contains("frozen") => Some(reason.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(reason).collect()
+}
+
+#[test]
+fn a_second_start_fetches_nothing() {
+    let (fake, place) = (syncer(Script::default()), tempfile::tempdir().unwrap());
+    let cache = || Some(Folder::new(place.path().to_owned(), 1 << 20));
+    let all = weights().bytes().len() as u64;
+    let (report, events) = take_part(&fake, cache());
+    assert_eq!((report.frozen_bytes, report.frozen_bytes_total), (all, all));
+    assert!(report.fetched_bytes > all, "they count as fetched");
+    assert_eq!((requests(&fake), troubles(&events)), (parts(), vec![]));
+
+    let (report, events) = take_part(&fake, cache());
+    assert_eq!((report.frozen_bytes, requests(&fake)), (all, parts()));
+    assert!(report.fetched_bytes < all, "{report:?}");
+    assert_eq!(troubles(&events), [""; 0]);
+
+    // Of what is damaged, that part alone is fetched again.
+    let file = std::fs::read_dir(place.path()).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(&file, "nonsense").unwrap();
+    let (_, events) = take_part(&fake, cache());
+    assert_eq!(requests(&fake), parts() + 1);
+    assert!(troubles(&events)[0].contains("damaged"), "{events:?}");
+
+    // Without a cache, or with one that is too small, all are.
+    take_part(&fake, None);
+    assert_eq!(requests(&fake), 2 * parts() + 1);
+    let (_, events) = take_part(&fake, Some(Folder::new(place.path().to_owned(), all - 1)));
+    assert_eq!(requests(&fake), 3 * parts() + 1);
+    assert!(troubles(&events)[0].contains("more than may be kept"), "{events:?}");
+}
+
+#[test]
+fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
+    let fake = syncer(Script { broken_parts: 1, ..Script::default() });
+    let (report, events) = take_part(&fake, None);
+    assert_eq!(requests(&fake), parts() + 1);
+    let resumed = fake.script(|script| {
+        let is_rest = |head: &&String| head.contains("/frozen/") && head.contains("range: bytes=500-");
+        script.requests.iter().filter(is_rest).count()
+    });
+    assert_eq!(resumed, 1, "{events:?}");
+    assert!(report.fetched_bytes < 2 * report.frozen_bytes, "{report:?}");
+
+    let fake = syncer(Script { wrong_parts: 1, ..Script::default() });
+    let (_, events) = take_part(&fake, None);
+    assert_eq!(requests(&fake), parts() + 1);
+    assert!(troubles(&events)[0].contains("part 0 of the frozen weights came with another checksum"), "{events:?}");
+}
+
+#[test]
+fn who_waits_for_them_is_told_and_can_stop() {
+    // No part ever comes whole.
+    let fake = syncer(Script { broken_parts: u32::MAX, wrong_parts: u32::MAX, ..Script::default() });
+    let (result, events) = learn(config(&fake.address), |events| {
+        let waits = |event: &Event| match event {
+            Event::Progress(report) => report.frozen_bytes_total > 0,
+            _ => false,
+        };
+        events.iter().any(waits)
+    });
+    assert!(result.is_ok(), "{result:?}");
+    let sentence = events.iter().find_map(|event| match event {
+        Event::Progress(report) if report.frozen_bytes_total > 0 => Some(report.to_string()),
+        _ => None,
+    });
+    assert!(sentence.is_some_and(|sentence| sentence.contains("MB of the run's frozen weights")), "{events:?}");
+}
+
+#[test]
+fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
+    let fake = FakeSyncer::start(Script { frozen: Some(vec![0; 10]), ..Script::default() });
+    let build = async |_: &RunSpec, _: Basis| -> Result<HostEngine<Toy>, _> { unreachable!("there is no basis") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(run(config(&fake.address), &Control::new(), build, |_| {}));
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("10 bytes of frozen weights given"), "{error}");
+}
+
+#[test]
+fn who_knows_no_adapters_leaves_before_anything_is_fetched() {
+    let fake = syncer(Script::default());
+    let config = RunConfig { takes_adapters: false, ..config(&fake.address) };
+    let (result, _) = learn(config, |_| false);
+    assert!(result.unwrap_err().to_string().contains("`native-learner join`"));
+    assert_eq!(requests(&fake), 0);
+}

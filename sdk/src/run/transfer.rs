@@ -1,0 +1,54 @@
+//! A request for something of a run, and what is made of its answer.
+
+use archipelago_core::wire::http::{INVITE_HEADER, PASS_HEADER, VERSION_HEADER};
+use archipelago_core::wire::{Invite, clip};
+use archipelago_runtime::platform::{
+    ByteCount, FetchError, FetchReply, FetchRequest, RequestHeader, fetch, sleep,
+};
+
+use super::Address;
+
+/// Longest wait for a syncer that has no time now, in seconds.
+const RETRY_S_MAX: u32 = 30;
+
+pub(super) type Reply = Result<FetchReply, FetchError>;
+
+/// Fetches, and keeps the answer back for as long as a syncer without time asks for.
+pub(super) async fn patient(request: FetchRequest) -> Reply {
+    let reply = fetch(request).await;
+    if let Ok(FetchReply { status: 503, retry_after_s: Some(seconds), .. }) = &reply {
+        sleep(1_000 * u64::from(RETRY_S_MAX.min(*seconds))).await;
+    }
+    reply
+}
+
+/// The request for `path`, from `start_byte` on if it still has the `tag`; invite and pass go along in headers, since
+/// addresses end up in logs.
+pub(super) fn request(
+    (address, pass, count): (&Address, Option<&str>, &ByteCount),
+    path: &str,
+    start_byte: u64,
+    body_bytes_max: u64,
+    tag: Option<String>,
+) -> FetchRequest {
+    let pass = pass.map(|pass| RequestHeader { name: PASS_HEADER, value: pass.to_owned() });
+    let if_range = tag.map(|value| RequestHeader { name: "if-range", value });
+    FetchRequest {
+        url: address.http_url(path),
+        start_byte,
+        body_bytes_max,
+        headers: [address.invite().map(invite_header), pass, if_range].into_iter().flatten().collect(),
+        header: VERSION_HEADER,
+        count: count.clone(),
+    }
+}
+
+fn invite_header(invite: &Invite) -> RequestHeader {
+    RequestHeader { name: INVITE_HEADER, value: invite.expose().to_owned() }
+}
+
+/// What the syncer said in place of an answer.
+pub(super) fn refusal(reply: &FetchReply) -> String {
+    let text = String::from_utf8_lossy(&reply.body);
+    format!("HTTP status {}: {}", reply.status, clip(text.trim(), 200))
+}

@@ -1,0 +1,78 @@
+//! Adapters as PEFT, the library of Hugging Face, keeps them.
+
+use archipelago_core::diloco::{Layout, LayoutError, Tensor};
+use archipelago_core::model::{LoraSpec, LoraTarget};
+use serde_json::{Value, json};
+
+/// What PEFT puts before the name of each tensor of a wrapped model.
+const PREFIX: &str = "base_model.model.";
+
+/// The `adapter_config.json` of adapters like `lora` on the model in the folder `base`.
+#[must_use]
+pub fn adapter_config(lora: &LoraSpec, base: Option<&str>) -> Value {
+    // By way of its shortest decimal, and whole where it is: PEFT calls it a whole number.
+    let alpha = lora.alpha.to_string();
+    let alpha = alpha.parse::<u64>().map(Value::from).or_else(|_| alpha.parse::<f64>().map(Value::from));
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "revision": null,
+        "r": lora.rank,
+        "lora_alpha": alpha.unwrap_or_default(),
+        "lora_dropout": 0.0,
+        "target_modules": lora.targets.iter().map(module).collect::<Vec<_>>(),
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "init_lora_weights": true,
+        "use_rslora": false,
+        "use_dora": false,
+        "modules_to_save": null,
+        "layers_to_transform": null,
+        "layers_pattern": null,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "inference_mode": true,
+    })
+}
+
+/// A matrix as PEFT looks for it: by the last part of its name.
+fn module(target: LoraTarget) -> &'static str {
+    target.module().rsplit('.').next().unwrap_or_default()
+}
+
+/// The tensors of `layout` under the names that PEFT gives them.
+///
+/// # Errors
+/// [`LayoutError`]: a name is too long.
+pub fn peft_layout(layout: &Layout) -> Result<Layout, LayoutError> {
+    let named = |tensor: &Tensor| Tensor { name: format!("{PREFIX}{}", tensor.name), ..tensor.clone() };
+    Layout::new(layout.tensors().iter().map(named).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::model::{LoraTargets, ModelSpec, Preset, layout};
+
+    use super::*;
+
+    #[test]
+    fn tensors_are_named_as_peft_names_them() {
+        let lora = LoraSpec { rank: 4, alpha: 8.0, targets: "q,down".parse().unwrap() };
+        let spec = ModelSpec { lora: Some(lora), ..Preset::Tiny.model(256) };
+        let layout = peft_layout(&layout(&spec).unwrap()).unwrap();
+        let names: Vec<&str> = layout.tensors().iter().take(4).map(|tensor| &*tensor.name).collect();
+        let expected = [
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight",
+            "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight",
+            "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight",
+        ];
+        assert_eq!(names, expected);
+        let config = adapter_config(&lora, Some("base"));
+        assert_eq!(config["target_modules"], json!(["q_proj", "down_proj"]));
+        assert_eq!((&config["r"], &config["lora_alpha"]), (&json!(4), &json!(8)));
+        let halves = LoraSpec { alpha: 0.5, targets: LoraTargets::ALL, ..lora };
+        assert_eq!(adapter_config(&halves, None)["lora_alpha"], json!(0.5));
+    }
+}

@@ -1,0 +1,67 @@
+//! A run of adapters, as it is shown.
+
+use archipelago_core::model::{LoraSpec, LoraTargets, ModelSpec, layout};
+use archipelago_core::wire::FrozenForm;
+use serde::Serialize;
+
+/// Adapters on weights that are not trained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct AdapterFacts {
+    /// The rank of each.
+    pub rank: u32,
+    /// What they count: each adds this divided by the rank, times its product.
+    pub alpha: f32,
+    /// The matrices of a layer that have one, as "q,k,v,o,gate,up,down".
+    #[cfg_attr(test, ts(type = "string"))]
+    pub targets: LoraTargets,
+    /// Weights that are not trained.
+    pub frozen_params: u64,
+    /// What a learner fetches of them once, in bytes.
+    pub frozen_bytes: u64,
+    /// How they travel.
+    pub frozen_form: FrozenForm,
+}
+
+impl AdapterFacts {
+    /// Of the model `decoder`, if it is adapters, on weights that travel as `form` in `bytes`.
+    #[must_use]
+    pub fn of(decoder: &ModelSpec, form: FrozenForm, bytes: u64) -> Option<Self> {
+        let LoraSpec { rank, alpha, targets } = decoder.lora?;
+        let frozen_params = layout(&decoder.base()).ok()?.len() as u64;
+        Some(Self { rank, alpha, targets, frozen_params, frozen_bytes: bytes, frozen_form: form })
+    }
+
+    /// In words, of a run that trains `params` parameters.
+    #[must_use]
+    pub fn describe(&self, params: u64) -> String {
+        let Self { rank, targets, frozen_params, frozen_bytes, frozen_form, .. } = self;
+        let share = 100.0 * params as f64 / (params + frozen_params) as f64;
+        format!(
+            "adapters of rank {rank} on {targets}: {params} parameters are trained, {share:.2} % of all; learners fetch \
+             the other {frozen_params} once, {:.1} MB as {frozen_form}",
+            *frozen_bytes as f64 / 1e6
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::model::Preset;
+
+    use super::*;
+
+    #[test]
+    fn the_share_that_is_trained_is_told() {
+        let lora = Some(LoraSpec { rank: 8, alpha: 16.0, targets: "q,v".parse().unwrap() });
+        let decoder = ModelSpec { lora, ..Preset::Tiny.model(256) };
+        let facts = AdapterFacts::of(&decoder, FrozenForm::Int8, 2_500_000).unwrap();
+        assert_eq!(facts.frozen_params, layout(&decoder.base()).unwrap().len() as u64);
+        let words = facts.describe(facts.frozen_params);
+        for part in ["rank 8 on q,v", "50.00 % of all", "2.5 MB as int8"] {
+            assert!(words.contains(part), "{words}");
+        }
+        assert_eq!(AdapterFacts::of(&decoder.base(), FrozenForm::F16, 1), None);
+    }
+}

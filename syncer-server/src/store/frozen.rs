@@ -1,0 +1,160 @@
+//! The weights that a run builds on and does not train.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use archipelago_core::model::{FrozenWeights, ModelSpec, add_adapters};
+use archipelago_core::wire::{Frozen, RunSpec};
+
+use super::{Store, architecture, disk, is_there, write_file};
+use crate::errors::ServerError;
+
+/// The file of them. `run.json` has the checksum of each part.
+const FILE: &str = "frozen.bin";
+
+impl Store {
+    /// Where the weights are kept that the run does not train.
+    #[must_use]
+    pub fn frozen_path(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+
+    /// Keeps `weights`, unless they are there.
+    ///
+    /// # Errors
+    /// `Disk`: the file cannot be written.
+    pub fn keep_frozen(&self, spec: &RunSpec, weights: &FrozenWeights) -> Result<(), ServerError> {
+        if self.frozen(spec).is_ok_and(|kept| kept.is_some()) {
+            return Ok(());
+        }
+        write_file(&self.frozen_path(), weights.bytes())
+    }
+
+    /// The weights that the run of `spec` builds on and does not train; `None` if it trains all.
+    ///
+    /// # Errors
+    /// - `Disk`: they cannot be read.
+    /// - `DirCorrupt`: they are missing, or not those that the run began with.
+    /// - `Internal`: the run has no model.
+    pub fn frozen(&self, spec: &RunSpec) -> Result<Option<FrozenWeights>, ServerError> {
+        let Some(said) = &spec.frozen else { return Ok(None) };
+        let path = self.frozen_path();
+        let corrupt = |why: String| ServerError::DirCorrupt {
+            path: path.clone(),
+            why: format!("{why}: put the file back from a copy of the folder, or give --init the same model once more"),
+        };
+        if !is_there(&path)? {
+            return Err(corrupt("it is missing, and the run's adapters are for the weights in it".into()));
+        }
+        let bytes = fs::read(&path).map_err(disk("read", &path))?;
+        if bytes.len() as u64 != said.bytes {
+            return Err(corrupt(format!("it has {} bytes in place of {}", bytes.len(), said.bytes)));
+        }
+        let parts = bytes.chunks(said.part_bytes.max(1) as usize);
+        if let Some((part, _)) = (0..).zip(parts).find(|(part, bytes)| !said.is_part(*part, bytes)) {
+            return Err(corrupt(format!("it is damaged: part {part} does not match its checksum in run.json")));
+        }
+        let no_model = |error: &dyn std::fmt::Display| ServerError::Internal {
+            what: format!("the run's frozen weights cannot be used: {error}"),
+        };
+        let decoder = architecture::decoder(&spec.model)?.ok_or_else(|| no_model(&"it is no decoder"))?;
+        FrozenWeights::from_bytes(&decoder, said.form, bytes).map(Some).map_err(|error| no_model(&error))
+    }
+
+    /// All weights of the run of `spec`, flat in the layout of [`ModelSpec::base`], whose model is `decoder` and whose
+    /// trained parameters are `theta`: those themselves, or the frozen weights with what the adapters add to them.
+    ///
+    /// # Errors
+    /// - Those of [`Self::frozen`].
+    /// - `Internal`: `theta` does not fit the model.
+    pub fn whole(&self, spec: &RunSpec, decoder: &ModelSpec, theta: Vec<f32>) -> Result<Vec<f32>, ServerError> {
+        let Some(frozen) = self.frozen(spec)? else { return Ok(theta) };
+        let mut whole = vec![0.0; frozen.layout().len()];
+        frozen.read(0..whole.len(), &mut whole);
+        let added = add_adapters(decoder, &mut whole, &theta);
+        added.map(|()| whole).map_err(|error| ServerError::Internal {
+            what: format!("the run's adapters do not fit its weights: {error}"),
+        })
+    }
+
+    /// A part of the weights that the run does not train, as `said` names it; `None` if there is no such part. Whoever
+    /// gets it checks it.
+    ///
+    /// # Errors
+    /// `Disk`: it cannot be read.
+    pub fn frozen_part(&self, said: &Frozen, part: u32) -> Result<Option<Vec<u8>>, ServerError> {
+        let Some((start, end)) = said.range(part) else { return Ok(None) };
+        let path = self.frozen_path();
+        let read = || {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(start))?;
+            let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
+            file.read_exact(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map(Some).map_err(disk("read", &path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use archipelago_core::model::{FrozenForm, LoraSpec, LoraTargets, Preset, init};
+    use archipelago_core::wire::DataSpec;
+
+    use super::*;
+    use crate::config::{ServeConfig, run_spec};
+
+    /// Adapters on a small model, in parts of 64 kB.
+    fn run(form: FrozenForm) -> (RunSpec, FrozenWeights) {
+        let lora = Some(LoraSpec { rank: 2, alpha: 4.0, targets: LoraTargets::ALL });
+        let model = ModelSpec { lora, ..Preset::Tiny.model(256) };
+        let weights = FrozenWeights::quantised(&model, &init(&model.base(), 1).unwrap(), form).unwrap();
+        let data = DataSpec { token_bytes: 2, masks: false, shards: vec![] };
+        let mut spec = run_spec(&ServeConfig::default(), model.into(), data).unwrap();
+        let sha256 = weights.bytes().chunks(1 << 16).flat_map(|part| Frozen::of(form, part).sha256).collect();
+        spec.frozen =
+            Some(Frozen { form, bytes: weights.bytes().len() as u64, part_bytes: 1 << 16, sha256 });
+        (spec, weights)
+    }
+
+    #[test]
+    fn weights_come_back_whole_and_in_parts() {
+        for form in FrozenForm::ALL {
+            let (spec, weights) = run(form);
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(dir.path()).unwrap();
+            store.keep_frozen(&spec, &weights).unwrap();
+            assert_eq!(store.frozen(&spec).unwrap().as_ref(), Some(&weights));
+            let said = spec.frozen.clone().unwrap();
+            assert!(said.parts() > 1);
+            let part = |part| store.frozen_part(&said, part).unwrap();
+            let whole: Vec<u8> = (0..said.parts()).flat_map(|index| part(index).unwrap()).collect();
+            assert_eq!(whole, weights.bytes());
+            assert_eq!(part(said.parts()), None);
+            assert_eq!(store.frozen(&RunSpec { frozen: None, ..spec }).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_or_missing_is_told_in_a_sentence() {
+        let (spec, weights) = run(FrozenForm::F16);
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let check = |part: &str| {
+            let error = store.frozen(&spec).unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
+            assert!(error.to_string().contains("frozen.bin"), "{error}");
+        };
+        check("it is missing");
+        let mut bytes = weights.bytes().to_vec();
+        bytes[70_000] ^= 1;
+        fs::write(store.frozen_path(), &bytes).unwrap();
+        check("part 1 does not match its checksum");
+        fs::write(store.frozen_path(), &bytes[..500]).unwrap();
+        check("500 bytes in place of");
+        // Who has the weights mends it.
+        store.keep_frozen(&spec, &weights).unwrap();
+        assert_eq!(store.frozen(&spec).unwrap(), Some(weights));
+    }
+}
