@@ -46,6 +46,9 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at which rounds changed.
 const ROUNDS_EVERY: Duration = Duration::from_millis(250);
 
+/// Commands that are taken together, at most: more would have to wait for what the first of them leads to.
+const TOGETHER: usize = 32;
+
 /// Owns the syncer.
 pub struct Actor {
     /// The core.
@@ -151,7 +154,7 @@ impl Running {
                     self.publish_rounds();
                 }
                 _ = save_tick.tick() => state.saves.is_due |= !self.syncer.is_over(),
-                Some(command) = self.mailbox.commands.recv() => self.command(&mut state, command),
+                Some(command) = self.mailbox.commands.recv() => self.commands(&mut state, command),
                 () = timer => self.handle(Input::Timeout),
             }
             self.drain(&mut state);
@@ -178,6 +181,16 @@ impl Running {
 
     fn handle(&mut self, input: Input) {
         self.syncer.handle(self.clock.now(), input);
+    }
+
+    /// Takes `command` and those that wait behind it: what follows from them is said together, and the loop's own
+    /// work is done once for all.
+    fn commands(&mut self, state: &mut State, command: Command) {
+        self.command(state, command);
+        for _ in 1..TOGETHER {
+            let Ok(command) = self.mailbox.commands.try_recv() else { return };
+            self.command(state, command);
+        }
     }
 
     fn command(&mut self, state: &mut State, command: Command) {

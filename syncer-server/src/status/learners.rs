@@ -176,7 +176,8 @@ pub struct LearnersByState {
 #[must_use]
 pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerView>, LearnersByState) {
     let mut counts = LearnersByState::default();
-    let mut learners: Vec<LearnerStatus<'_>> = syncer.learners().collect();
+    let mut learners: Vec<LearnerStatus<'_>> = syncer.present().collect();
+    counts.away = syncer.ledger().len().saturating_sub(learners.len()) as u32;
     for learner in &learners {
         *match learner.state {
             Some(LearnerState::Joining) => &mut counts.joining,
@@ -185,12 +186,19 @@ pub fn foremost(syncer: &Syncer, speeds: &Speeds, now: Millis) -> (Vec<LearnerVi
             Some(LearnerState::Hidden) => &mut counts.hidden,
             Some(LearnerState::Starved) => &mut counts.starved,
             Some(LearnerState::Held) => &mut counts.held,
-            None => &mut counts.away,
+            // All of them are counted above.
+            None => continue,
         } += 1;
     }
-    learners
-        .sort_by_key(|learner| (learner.state.is_none(), Reverse(learner.tokens_merged), learner.learner));
-    learners.truncate(FOREMOST_MAX);
+    if learners.len() < FOREMOST_MAX {
+        learners.extend(syncer.learners().filter(|learner| learner.state.is_none()));
+    }
+    if learners.len() > FOREMOST_MAX {
+        learners.select_nth_unstable_by_key(FOREMOST_MAX, |learner| {
+            (learner.state.is_none(), Reverse(learner.tokens_merged), learner.learner)
+        });
+        learners.truncate(FOREMOST_MAX);
+    }
     // Rows that stay where they are can be read.
     learners.sort_by_key(|learner| learner.learner);
     (learners.iter().map(|learner| shown(learner, syncer, speeds, now)).collect(), counts)

@@ -46,7 +46,7 @@ impl Speeds {
     /// Takes in what everyone trained up to `now`.
     pub fn sample(&mut self, now: Millis, syncer: &Syncer) {
         let mut before = std::mem::take(&mut self.rates);
-        for learner in syncer.learners().filter(|learner| learner.state.is_some()) {
+        for learner in syncer.present() {
             let mut rate = before.remove(&learner.learner).unwrap_or_default();
             rate.sample(now, learner.tokens_trained);
             self.rates.insert(learner.learner, rate);

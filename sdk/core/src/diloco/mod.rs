@@ -26,6 +26,7 @@ mod schedule;
 mod speed;
 pub mod syncer;
 pub mod tape;
+mod voices;
 mod window;
 
 pub use crate::wire::{MergeClass, Tensor};

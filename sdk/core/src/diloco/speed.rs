@@ -18,19 +18,6 @@ pub(super) fn lower_median(times: impl Iterator<Item = f64>) -> f64 {
     *times.select_nth_unstable_by(last / 2, f64::total_cmp).1
 }
 
-/// The lower median of values with weights above 0: the least one up to which half of all weight lies. 0 if there are
-/// none.
-pub(super) fn weighted_lower_median(mut values: Vec<(f64, f64)>) -> f64 {
-    values.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let total: f64 = values.iter().map(|(_, weight)| weight).sum();
-    let mut below = 0.0;
-    let reached = |&&(_, weight): &&(f64, f64)| {
-        below += weight;
-        2.0 * below >= total
-    };
-    values.iter().find(reached).or(values.last()).map_or(0.0, |(value, _)| *value)
-}
-
 /// Weight of the newest value in the moving averages of times.
 const TIMING_WEIGHT: f64 = 0.5;
 
@@ -51,15 +38,5 @@ mod tests {
         check(&[9.0, 1.0], 1.0);
         check(&[9.0, 1.0, 5.0], 5.0);
         check(&[9.0, 1.0, 5.0, 7.0], 5.0);
-    }
-
-    #[test]
-    fn weights_have_their_say_in_a_median() {
-        let check =
-            |values: &[(f64, f64)], expected| assert_eq!(weighted_lower_median(values.to_vec()), expected);
-        check(&[], 0.0);
-        check(&[(9.0, 1.0), (1.0, 1.0), (5.0, 1.0), (7.0, 1.0)], 5.0);
-        check(&[(9.0, 4.0), (1.0, 1.0), (5.0, 1.0)], 9.0);
-        check(&[(9.0, 1.0), (1.0, 3.0), (5.0, 1.0)], 1.0);
     }
 }

@@ -100,6 +100,11 @@ impl Account {
         }
     }
 
+    /// Has it called `name` from now on, which computes with `device`.
+    pub(super) fn rename(&mut self, name: &str, device: &str) {
+        (self.name, self.device) = (name.into(), device.into());
+    }
+
     /// The short name of its key.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {

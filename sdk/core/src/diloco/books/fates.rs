@@ -36,11 +36,30 @@ impl FateCounts {
         }
     }
 
+    /// Takes the counts of `other` away, which are in it.
+    pub(super) fn take_all(&mut self, other: &Self) {
+        self.merged -= other.merged;
+        take(&mut self.late, &other.late);
+        take(&mut self.refused, &other.refused);
+    }
+
     pub(super) fn add(&mut self, fate: &Fate) {
         *match fate {
             Fate::Merged { .. } => &mut self.merged,
             Fate::Late(reason) => self.late.entry(*reason).or_default(),
             Fate::Refused(reason) => self.refused.entry(*reason).or_default(),
         } += 1;
+    }
+}
+
+/// A reason of which nothing is left is as if it had never been.
+fn take<K: Copy + Ord>(counts: &mut BTreeMap<K, u64>, others: &BTreeMap<K, u64>) {
+    for (reason, count) in others {
+        if let Some(left) = counts.get_mut(reason) {
+            *left -= count;
+            if *left == 0 {
+                counts.remove(reason);
+            }
+        }
     }
 }

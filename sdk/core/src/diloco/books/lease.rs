@@ -1,9 +1,9 @@
 //! Handing out the training windows, each once an epoch unless a lease is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde::{Deserialize, Serialize};
 
+use super::holdings::{Held, Holdings};
+use super::piece::Piece;
 use crate::wire::{LearnerId, LeaseGrant, LeaseId, Millis};
 
 /// Which windows are free, held and done.
@@ -17,54 +17,10 @@ pub struct LeasePool {
     cursors: Vec<u32>,
     /// What came back, oldest first; granted before anything new.
     returned: Vec<Piece>,
-    held: BTreeMap<LeaseId, Held>,
+    held: Holdings,
     next: u64,
     /// Windows that were granted a second time because their lease was lost.
     regranted_windows: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Piece {
-    epoch: u32,
-    shard: u32,
-    start: u32,
-    windows: u32,
-}
-
-impl Piece {
-    fn grant(self, lease: LeaseId) -> LeaseGrant {
-        let Self { epoch, shard, start, windows } = self;
-        LeaseGrant { lease, epoch, shard, start, windows }
-    }
-
-    /// The window after its last one.
-    fn end(&self) -> u64 {
-        u64::from(self.start) + u64::from(self.windows)
-    }
-
-    /// Whether all of `part` is in it.
-    fn holds(&self, part: &Self) -> bool {
-        (self.epoch, self.shard) == (part.epoch, part.shard)
-            && self.start <= part.start
-            && part.end() <= self.end()
-    }
-
-    /// What is left of it before and after `part`, which it holds; either may have no window.
-    fn without(&self, part: &Self) -> [Self; 2] {
-        let before = Self { windows: part.start - self.start, ..*self };
-        let start = part.start + part.windows;
-        [before, Self { start, windows: self.start + self.windows - start, ..*self }]
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Held {
-    learner: LearnerId,
-    piece: Piece,
-    done: u32,
-    /// Unknown after a restart: the time allowed then starts anew.
-    #[serde(skip)]
-    expires: Option<Millis>,
 }
 
 /// A lease that ended unfinished.
@@ -107,7 +63,7 @@ impl LeasePool {
             epoch: 0,
             cursors,
             returned: Vec::new(),
-            held: BTreeMap::new(),
+            held: Holdings::default(),
             next: 0,
             regranted_windows: 0,
         })
@@ -130,7 +86,7 @@ impl LeasePool {
 
     /// Everything that is held, and by whom.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (LearnerId, LeaseGrant)> {
-        self.held.iter().map(|(&lease, held)| (held.learner, held.piece.grant(lease)))
+        self.held.all().map(|(lease, held)| (held.learner, held.piece.grant(lease)))
     }
 
     /// Takes in a grant that was made before, as a tape has it; the time allowed for it starts anew.
@@ -179,39 +135,37 @@ impl LeasePool {
     /// Notes that `done` windows of `lease` are trained, and allows it until `expires`; whether that is more than
     /// before. A lease that is not this learner's (any more) is left alone.
     pub fn progress(&mut self, learner: LearnerId, lease: LeaseId, done: u32, expires: Millis) -> bool {
-        let Some(held) = self.held.get_mut(&lease).filter(|held| held.learner == learner) else {
-            return false;
-        };
-        let before = held.done;
-        held.done = held.done.max(done.min(held.piece.windows));
-        held.expires = Some(expires);
-        let is_more = held.done > before;
-        if held.done == held.piece.windows {
-            self.held.remove(&lease);
+        let Some(held) = self.held.get(lease).filter(|held| held.learner == learner) else { return false };
+        let (before, windows) = (held.done, held.piece.windows);
+        let done = before.max(done.min(windows));
+        if done == windows {
+            self.held.remove(lease);
+        } else {
+            self.held.progress(lease, done, expires);
         }
-        is_more
+        done > before
     }
 
     /// Allows the leases of `learner` that it has not begun until `expires`: they wait for their turn. Those that it
     /// has begun are allowed by [`Self::progress`] alone.
     pub fn extend(&mut self, learner: LearnerId, expires: Millis) {
-        let untouched = |held: &&mut Held| held.learner == learner && held.done == 0;
-        for held in self.held.values_mut().filter(untouched) {
-            held.expires = Some(expires);
+        let untouched = self.held.of(learner).filter(|(_, held)| held.done == 0).map(|(lease, _)| lease);
+        for lease in untouched.collect::<Vec<_>>() {
+            self.held.allow(lease, Some(expires));
         }
     }
 
     /// Takes back what expired at `now`; leases of before a restart are allowed until `fresh`.
     pub(crate) fn expire(&mut self, now: Millis, fresh: Millis) -> Vec<Returned> {
-        for held in self.held.values_mut() {
-            held.expires.get_or_insert(fresh);
-        }
-        self.take_back(|_, held| held.expires.is_some_and(|expires| expires <= now))
+        self.held.allow_undated(fresh);
+        let expired = self.held.expired(now);
+        self.take_back(expired)
     }
 
     /// Takes back all that `learner` holds.
     pub fn release(&mut self, learner: LearnerId) -> Vec<Returned> {
-        self.take_back(|_, held| held.learner == learner)
+        let held = self.leases(learner);
+        self.take_back(held)
     }
 
     /// After a restart: numbers what is granted from here on from `first` on, if it is not further already, since
@@ -219,36 +173,38 @@ impl LeasePool {
     /// anew.
     pub fn reopen(&mut self, first: LeaseId) {
         self.next = self.next.max(first.0);
-        self.held.values_mut().for_each(|held| held.expires = None);
+        self.held.forget_dates();
     }
 
     /// Takes back those of `leases` that `learner` holds.
     pub(crate) fn withdraw(&mut self, learner: LearnerId, leases: &[LeaseId]) -> Vec<Returned> {
-        self.take_back(|lease, held| held.learner == learner && leases.contains(&lease))
+        let mut held = self.leases(learner);
+        held.retain(|lease| leases.contains(lease));
+        self.take_back(held)
     }
 
     /// When the next lease expires.
     #[must_use]
     pub fn deadline(&self) -> Option<Millis> {
-        self.held.values().filter_map(|held| held.expires).min()
+        self.held.deadline()
     }
 
     /// Windows that `learner` holds and has not reported done.
     #[must_use]
     pub(crate) fn remaining(&self, learner: LearnerId) -> u32 {
-        self.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
+        self.held.of(learner).map(|(_, held)| held.piece.windows - held.done).fold(0, u32::saturating_add)
     }
 
-    /// Those who hold any.
+    /// Whether `learner` holds any.
     #[must_use]
-    pub(crate) fn holders(&self) -> BTreeSet<LearnerId> {
-        self.held.values().map(|held| held.learner).collect()
+    pub(crate) fn has(&self, learner: LearnerId) -> bool {
+        self.held.has(learner)
     }
 
     /// The leases of `learner`.
     #[must_use]
     pub fn leases(&self, learner: LearnerId) -> Vec<LeaseId> {
-        self.of(learner).map(|(lease, _)| *lease).collect()
+        self.held.of(learner).map(|(lease, _)| lease).collect()
     }
 
     /// Windows in one pass over the data.
@@ -269,38 +225,30 @@ impl LeasePool {
         self.regranted_windows
     }
 
-    fn of(&self, learner: LearnerId) -> impl Iterator<Item = (&LeaseId, &Held)> {
-        self.held.iter().filter(move |(_, held)| held.learner == learner)
-    }
-
     /// Windows that nobody had in this epoch, or once there are none in the next.
     fn fresh(&self, learner: LearnerId, windows: u32) -> Piece {
         let is_over = self.cursors == self.windows;
         let cursor = |shard: u32| if is_over { 0 } else { self.cursors[shard as usize] };
-        let mine = self.of(learner).last().map(|(_, held)| held.piece.shard);
-        let crowd = |shard: u32| self.held.values().filter(|held| held.piece.shard == shard).count();
+        let mine = self.held.of(learner).next_back().map(|(_, held)| held.piece.shard);
         let (shard, _) = (0_u32..)
             .zip(&self.windows)
             .filter(|&(shard, &count)| cursor(shard) < count)
-            .min_by_key(|(shard, _)| (Some(*shard) != mine, crowd(*shard), *shard))
+            .min_by_key(|(shard, _)| (Some(*shard) != mine, self.held.on_shard(*shard), *shard))
             .expect("a new epoch has windows, as `new` checked");
         let start = cursor(shard);
         let windows = windows.min(self.windows[shard as usize] - start);
         Piece { epoch: self.epoch + u32::from(is_over), shard, start, windows }
     }
 
-    fn take_back(&mut self, ended: impl Fn(LeaseId, &Held) -> bool) -> Vec<Returned> {
-        let mut taken = Vec::new();
-        self.held.retain(|lease, held| {
-            let back = ended(*lease, held);
-            if back {
-                let Piece { start, windows, .. } = held.piece;
-                let left = windows - held.done;
-                self.returned.push(Piece { start: start + held.done, windows: left, ..held.piece });
-                taken.push(Returned { learner: held.learner, lease: *lease, windows: left });
-            }
-            !back
-        });
+    /// Takes back the leases of these numbers, in their order.
+    fn take_back(&mut self, ended: Vec<LeaseId>) -> Vec<Returned> {
+        let mut taken = Vec::with_capacity(ended.len());
+        for lease in ended {
+            let Some(Held { learner, piece, done, .. }) = self.held.remove(lease) else { continue };
+            let left = piece.windows - done;
+            self.returned.push(Piece { start: piece.start + done, windows: left, ..piece });
+            taken.push(Returned { learner, lease, windows: left });
+        }
         taken
     }
 }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::FateCounts;
 use super::account::{Account, PROBATION_MS, PROBATION_TURNS, TURN_MS_MAX};
+use super::accounts::Accounts;
 use crate::audit::Fault;
 use crate::diloco::Doubt;
 use crate::diloco::speed::lower_median;
@@ -16,7 +18,7 @@ use crate::wire::{Fate, Fingerprint, FragmentId, Identity, LearnerId, Refusal, S
 pub struct Ledger {
     /// Values in each fragment, `[P]`: the weights of [`Self::tokens_merged`].
     fragment_lens: Vec<u32>,
-    accounts: BTreeMap<LearnerId, Account>,
+    accounts: Accounts,
     /// Who has which identity, by its hash.
     #[serde(skip)]
     identities: BTreeMap<[u8; 16], LearnerId>,
@@ -53,7 +55,7 @@ impl From<Stored> for Ledger {
         let strangers = strangers.collect();
         Self {
             fragment_lens,
-            accounts,
+            accounts: accounts.into(),
             identities,
             strangers,
             tokens_merged,
@@ -85,7 +87,7 @@ impl Ledger {
     /// Identities ever seen.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.accounts.len()
+        self.accounts.all().len()
     }
 
     /// Identities of whom nothing is merged.
@@ -97,17 +99,16 @@ impl Ledger {
     /// Whether nobody ever came.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.accounts.is_empty()
+        self.accounts.all().is_empty()
     }
 
     /// The learner with this identity, and whether it was known before.
     pub(crate) fn enrol(&mut self, identity: &Identity, name: &str, device: &str) -> (LearnerId, bool) {
         if let Some(learner) = self.find(identity) {
-            let account = self.accounts.get_mut(&learner).expect("just found");
-            (account.name, account.device) = (name.into(), device.into());
+            self.accounts.change(learner, |account| account.rename(name, device));
             return (learner, true);
         }
-        let learner = LearnerId(self.accounts.last_key_value().map_or(1, |(last, _)| last.0 + 1));
+        let learner = LearnerId(self.accounts.all().last_key_value().map_or(1, |(last, _)| last.0 + 1));
         self.open(learner, identity.fingerprint().0, name, device);
         (learner, false)
     }
@@ -116,18 +117,17 @@ impl Ledger {
     pub(super) fn open(&mut self, learner: LearnerId, identity: [u8; 16], name: &str, device: &str) {
         let fragments = self.fragment_lens.len();
         self.identities.insert(identity, learner);
-        if !self.accounts.contains_key(&learner) {
+        if self.account(learner).is_none() {
             self.strangers.insert(learner);
         }
-        let new = || Account::new(identity, fragments, self.slack_tokens);
-        let account = self.accounts.entry(learner).or_insert_with(new);
-        (account.name, account.device) = (name.into(), device.into());
+        self.accounts.open(learner, || Account::new(identity, fragments, self.slack_tokens));
+        self.accounts.change(learner, |account| account.rename(name, device));
     }
 
     /// Forgets the first learner that left no trace in the run and that may be forgotten as far as `absent` goes, to
     /// make room. The last one stays, so that no number is given twice.
     pub(super) fn evict(&mut self, absent: impl Fn(LearnerId) -> bool) -> Option<LearnerId> {
-        let (&last, _) = self.accounts.last_key_value()?;
+        let (&last, _) = self.accounts.all().last_key_value()?;
         let is_blank = |learner| self.account(learner).is_some_and(Account::is_blank);
         let mut strangers = self.strangers.iter().copied();
         let learner = strangers.find(|&learner| learner != last && is_blank(learner) && absent(learner))?;
@@ -137,7 +137,7 @@ impl Ledger {
 
     /// Forgets `learner`.
     pub(super) fn forget(&mut self, learner: LearnerId) {
-        if let Some(account) = self.accounts.remove(&learner) {
+        if let Some(account) = self.accounts.close(learner) {
             self.identities.remove(&account.identity);
             self.strangers.remove(&learner);
         }
@@ -146,7 +146,7 @@ impl Ledger {
     /// The account of `learner`.
     #[must_use]
     pub fn account(&self, learner: LearnerId) -> Option<&Account> {
-        self.accounts.get(&learner)
+        self.accounts.all().get(&learner)
     }
 
     /// For how long `learner` has been merged, in milliseconds: the mean over fragments.
@@ -192,86 +192,81 @@ impl Ledger {
     /// Notes that an update of `learner` of so many `tokens` is merged that came `after_ms` after the one before it on
     /// its fragment, if there was one.
     pub(super) fn note_merged(&mut self, learner: LearnerId, tokens: u64, after_ms: Option<u64>) {
-        if let (Some(account), Some(after_ms)) = (self.accounts.get_mut(&learner), after_ms) {
+        let Some(after_ms) = after_ms else { return };
+        self.accounts.change(learner, |account| {
             let (before, ms) = account.pace;
             account.pace = (before.saturating_add(tokens), ms.saturating_add(after_ms));
             account.merged_ms = Some(account.merged_ms().saturating_add(after_ms.min(TURN_MS_MAX)));
-        }
+        });
     }
 
     /// Notes that updates of `learner` did harm: it has to prove itself anew.
     pub(super) fn blame(&mut self, learner: LearnerId) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
+        self.accounts.change(learner, |account| {
             account.harms = account.harms.saturating_add(1);
             (account.merged_ms, account.pace) = (Some(0), (0, 0));
-        }
+        });
     }
 
     /// Notes that `learner` is suspected, or is not any more. Whether that is news.
     pub(super) fn suspect(&mut self, learner: LearnerId, doubt: Option<Doubt>) -> bool {
-        let Some(account) = self.accounts.get_mut(&learner) else { return false };
-        let is_news = account.doubt.is_some() != doubt.is_some();
-        account.doubt = doubt;
-        is_news
+        let before = self.accounts.change(learner, |account| std::mem::replace(&mut account.doubt, doubt));
+        before.is_some_and(|before| before.is_some() != doubt.is_some())
     }
 
     /// Notes that the owner forgives `learner`.
     pub(super) fn pardon(&mut self, learner: LearnerId) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
-            (account.harms, account.audits_failed) = (0, 0);
-        }
+        self.accounts.change(learner, |account| (account.harms, account.audits_failed) = (0, 0));
     }
 
     /// Notes that an audit of `learner` passed, or failed by `fault`.
     pub(super) fn audited(&mut self, learner: LearnerId, fault: Option<Fault>) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
+        self.accounts.change(learner, |account| {
             match fault {
                 None => account.audits_passed = account.audits_passed.saturating_add(1),
                 Some(_) => account.audits_failed = account.audits_failed.saturating_add(1),
             }
             account.audit_fault = fault.or(account.audit_fault);
-        }
+        });
     }
 
     /// Notes that `tokens` more were leased to `learner`.
     pub(super) fn lease(&mut self, learner: LearnerId, tokens: u64) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
+        self.accounts.change(learner, |account| {
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);
-        }
+        });
     }
 
     /// Notes that `tokens` leased to `learner` came back, on which it has not trained by its own word, or nothing of
     /// which can still be merged. What is merged by then was leased, even where its word of having trained it never
     /// came: or each process that is lost would leave a debt to the next.
     pub(super) fn take_back(&mut self, learner: LearnerId, tokens: u64) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
+        self.accounts.change(learner, |account| {
             let merged = account.tokens_merged.iter().copied().fold(0, u64::max);
             account.leased_tokens = account.leased_tokens.saturating_sub(tokens).max(merged);
-        }
+        });
     }
 
     /// Notes that an update of `learner` came in.
     pub(super) fn note_update(&mut self, learner: LearnerId) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
-            account.updates += 1;
-        }
+        self.accounts.change(learner, |account| account.updates += 1);
     }
 
     /// All accounts, by id.
     pub fn accounts(&self) -> impl Iterator<Item = (LearnerId, &Account)> {
-        self.accounts.iter().map(|(learner, account)| (*learner, account))
+        self.accounts.all().iter().map(|(learner, account)| (*learner, account))
     }
 
     /// Notes what became of an update of `learner` on `fragment`.
     pub(super) fn settle(&mut self, learner: LearnerId, fragment: FragmentId, serial: Serial, fate: &Fate) {
-        let Some(account) = self.accounts.get_mut(&learner) else { return };
-        account.fates.add(fate);
-        match fate {
+        self.accounts.settle(learner, fate);
+        let (strangers, all_merged) = (&mut self.strangers, &mut self.tokens_merged);
+        self.accounts.change(learner, |account| match fate {
             Fate::Merged { tokens, .. } => {
                 let p = usize::from(fragment.0);
                 account.tokens_merged[p] = account.tokens_merged[p].saturating_add(*tokens);
                 if account.doubt.is_none() {
-                    self.tokens_merged[p] = self.tokens_merged[p].saturating_add(*tokens);
+                    all_merged[p] = all_merged[p].saturating_add(*tokens);
                 } else {
                     account.doubted_tokens.resize(account.tokens_merged.len(), 0);
                     account.doubted_tokens[p] = account.doubted_tokens[p].saturating_add(*tokens);
@@ -279,21 +274,21 @@ impl Ledger {
                 account.merged[p] = Some(serial);
                 account.refused_in_a_row = 0;
                 if !account.is_stranger() {
-                    self.strangers.remove(&learner);
+                    strangers.remove(&learner);
                 }
             }
             // Nobody looked into it, so it speaks neither for its learner nor against.
             Fate::Late(_) | Fate::Refused(Refusal::Unsettled) => {}
             Fate::Refused(_) => account.refused_in_a_row += 1,
-        }
+        });
     }
 
     /// Notes that a new process of `learner` counts its tokens from 0. What was refused of the one before says nothing
     /// of it.
     pub(super) fn restart(&mut self, learner: LearnerId) {
-        if let Some(account) = self.accounts.get_mut(&learner) {
+        self.accounts.change(learner, |account| {
             (account.reported_tokens, account.refused_in_a_row) = (0, 0);
-        }
+        });
     }
 
     /// What the present process of `learner` said that it has trained on, as far as it was believed.
@@ -304,25 +299,28 @@ impl Ledger {
     /// Notes that the present process of `learner` says it has trained on `tokens` so far; more than were leased to
     /// it are not believed. Whether it said more than before.
     pub(super) fn report(&mut self, learner: LearnerId, tokens: u64) -> bool {
-        let Some(account) = self.accounts.get_mut(&learner) else { return false };
-        let more = tokens.saturating_sub(account.reported_tokens);
-        let trained = account.tokens_trained.saturating_add(more);
-        account.tokens_trained = trained.min(account.leased_tokens.max(account.tokens_trained));
-        account.reported_tokens = account.reported_tokens.max(tokens);
-        more > 0
+        let is_more = self.accounts.change(learner, |account| {
+            let more = tokens.saturating_sub(account.reported_tokens);
+            let trained = account.tokens_trained.saturating_add(more);
+            account.tokens_trained = trained.min(account.leased_tokens.max(account.tokens_trained));
+            account.reported_tokens = account.reported_tokens.max(tokens);
+            more > 0
+        });
+        is_more.unwrap_or(false)
     }
 
     /// After a restart: forgets the updates of rounds that the snapshot caught in flight, which their learners keep,
     /// and lets each learner, also one whose enrolment was lost, count so many tokens more than were leased to it.
     pub(in crate::diloco) fn reopen(&mut self, tokens: u64) {
         self.slack_tokens = tokens;
-        let longest_ms = self.accounts.keys().map(|&learner| self.merged_ms(learner)).max().unwrap_or(0);
-        let known = self.accounts.keys().filter(|&&learner| !self.is_newcomer(learner, longest_ms));
+        let everyone = || self.accounts.all().keys();
+        let longest_ms = everyone().map(|&learner| self.merged_ms(learner)).max().unwrap_or(0);
+        let known = everyone().filter(|&&learner| !self.is_newcomer(learner, longest_ms));
         self.pace_before = lower_median(known.filter_map(|&learner| self.pace(learner)));
-        for account in self.accounts.values_mut() {
+        self.accounts.change_all(|account| {
             account.updates = account.fates.total();
             account.leased_tokens = account.leased_tokens.saturating_add(tokens);
-        }
+        });
     }
 
     /// How many of `tokens` on `fragment` this learner can have trained on: no more than were leased
@@ -352,8 +350,24 @@ impl Ledger {
     /// that never sends anything says nothing of the run.
     #[must_use]
     pub fn tokens_trained(&self) -> u64 {
-        let has_sent = |account: &&Account| account.updates > 0 || account.fates.total() > 0;
-        self.accounts.values().filter(has_sent).map(Account::trained).fold(0, u64::saturating_add)
+        self.accounts.tokens_trained()
+    }
+
+    /// Updates that came in, whatever became of them.
+    #[must_use]
+    pub fn updates(&self) -> u64 {
+        self.accounts.updates()
+    }
+
+    /// What became of the updates of everyone.
+    #[must_use]
+    pub fn fates(&self) -> &FateCounts {
+        self.accounts.fates()
+    }
+
+    /// Those who are suspected of not training what they say they do.
+    pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
+        self.accounts.suspects().iter().copied()
     }
 
     /// Tokens merged of tokens trained on, 0 to 1; 1 before the first.

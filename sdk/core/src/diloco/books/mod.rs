@@ -4,10 +4,13 @@
 //! rounds or parameters.
 
 mod account;
+mod accounts;
 mod fates;
 mod follow;
+mod holdings;
 mod lease;
 mod ledger;
+mod piece;
 mod supply;
 
 pub use account::{Account, PROBATION_MS};
@@ -105,8 +108,8 @@ impl Books {
         } else {
             return Ok(None);
         };
-        let holders = self.leases.holders();
-        let evicted = self.ledger.evict(|learner| !needed(learner) && !holders.contains(&learner));
+        let leases = &self.leases;
+        let evicted = self.ledger.evict(|learner| !needed(learner) && !leases.has(learner));
         let evicted = evicted.ok_or(full)?;
         self.supplies.forget(evicted);
         self.doubts.remove(&evicted);

@@ -3,12 +3,14 @@
 //! [`Roster`] knows connections and learners. It knows nothing of rounds, parameters or leases.
 
 mod allowance;
+mod index;
 mod pace;
 mod rein;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use allowance::Allowance;
+use index::{Index, Place};
 use pace::Pace;
 pub use rein::{DROP_MS_MAX, Reins};
 
@@ -40,6 +42,7 @@ pub struct Roster {
     patience: Patience,
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<LearnerId, ConnId>,
+    index: Index,
     /// Learners that the owner slowed down or sent away.
     reins: Reins,
 }
@@ -77,13 +80,16 @@ pub struct Session {
     heard: Millis,
     /// When it introduced itself.
     pub since: Millis,
+    /// Where it stands in the index of the roster.
+    place: Place,
 }
 
 impl Roster {
     /// Nobody is connected, and the owner has had this asked of learners.
     #[must_use]
     pub fn new(patience: Patience, reins: Reins) -> Self {
-        Self { patience, sessions: BTreeMap::new(), connections: BTreeMap::new(), reins }
+        let (sessions, connections, index) = (BTreeMap::new(), BTreeMap::new(), Index::default());
+        Self { patience, sessions, connections, index, reins }
     }
 
     /// Connections with a learner behind them.
@@ -115,14 +121,16 @@ impl Roster {
         self.sessions.keys().copied()
     }
 
-    /// Every session, by the id of its connection.
-    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
-        self.sessions.values()
+    /// Every learner that is connected with its session, by its id.
+    pub fn sessions(&self) -> impl Iterator<Item = (LearnerId, &Session)> {
+        let sessions = &self.sessions;
+        self.connections.iter().filter_map(|(learner, conn)| Some((*learner, sessions.get(conn)?)))
     }
 
     /// The learners that take part in rounds.
-    pub fn live(&self) -> impl Iterator<Item = LearnerId> {
-        self.sessions.values().filter(|session| session.is_live).map(|session| session.learner)
+    #[must_use]
+    pub fn live(&self) -> &BTreeSet<LearnerId> {
+        self.index.live()
     }
 
     /// Whether `learner` is there and takes part in rounds.
@@ -133,7 +141,7 @@ impl Roster {
 
     /// A learner introduced itself. Whoever had the same id before must have been closed.
     pub fn open(&mut self, now: Millis, conn: ConnId, learner: LearnerId, is_fresh: bool) {
-        let session = Session {
+        let mut session = Session {
             learner,
             is_fresh,
             is_live: false,
@@ -149,22 +157,26 @@ impl Roster {
             waits_since: None,
             heard: now,
             since: now,
+            place: Place::default(),
         };
+        self.index.tend(&self.patience, conn, &mut session);
         self.sessions.insert(conn, session);
         self.connections.insert(learner, conn);
     }
 
     /// A connection ended; the learner that was behind it.
     pub fn close(&mut self, conn: ConnId) -> Option<LearnerId> {
-        let learner = self.sessions.remove(&conn)?.learner;
-        self.connections.remove(&learner);
-        Some(learner)
+        let session = self.sessions.remove(&conn)?;
+        self.connections.remove(&session.learner);
+        self.index.remove(conn, &session);
+        Some(session.learner)
     }
 
     /// Something came over `conn`.
     pub fn hear(&mut self, now: Millis, conn: ConnId) {
         if let Some(session) = self.sessions.get_mut(&conn) {
             session.heard = now;
+            self.index.hear(&self.patience, conn, session);
         }
     }
 
@@ -172,14 +184,16 @@ impl Roster {
     pub fn ready(&mut self, conn: ConnId, batch: u32) -> Option<&Session> {
         let session = self.sessions.get_mut(&conn)?;
         (session.is_live, session.state, session.batch) = (true, LearnerState::Training, batch);
+        self.index.tend(&self.patience, conn, session);
         Some(session)
     }
 
     /// An answer of `learner` came `after_ms` after the question.
     pub fn note_answer(&mut self, learner: LearnerId, after_ms: u64) {
-        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
-        if let Some(session) = session {
+        let Some(&conn) = self.connections.get(&learner) else { return };
+        if let Some(session) = self.sessions.get_mut(&conn) {
             session.answer_ms = average(session.answer_ms, after_ms as f64);
+            self.index.tend(&self.patience, conn, session);
         }
     }
 
@@ -192,8 +206,7 @@ impl Roster {
     /// The learners that take part in rounds whose answers take longer than `than_ms`, and how long they take, in
     /// milliseconds.
     pub fn far(&self, than_ms: f64) -> impl Iterator<Item = (LearnerId, f64)> {
-        let far =
-            self.sessions.values().filter(move |session| session.is_live && session.answer_ms > than_ms);
+        let far = self.index.far(than_ms).into_iter().filter_map(|conn| self.sessions.get(&conn));
         far.map(|session| (session.learner, session.answer_ms))
     }
 
@@ -210,19 +223,21 @@ impl Roster {
         if loss.is_finite() {
             session.loss = loss;
         }
-        std::mem::replace(&mut session.state, state) != state
+        let is_news = std::mem::replace(&mut session.state, state) != state;
+        self.index.tend(&self.patience, conn, session);
+        is_news
     }
 
     /// The connections on which nothing was heard for too long.
+    #[must_use]
     pub fn silent(&self, now: Millis) -> Vec<ConnId> {
-        let silent = self.sessions.iter().filter(|(_, session)| self.silent_at(session) <= now);
-        silent.map(|(&conn, _)| conn).collect()
+        self.index.silent(now)
     }
 
     /// When the next connection is given up if nothing is heard.
     #[must_use]
     pub fn deadline(&self) -> Option<Millis> {
-        self.sessions.values().map(|session| self.silent_at(session)).min()
+        self.index.deadline()
     }
 
     /// Whether the time of a step of any live learner is known.
@@ -235,7 +250,7 @@ impl Roster {
     /// move it by little: it is what merged updates bear out.
     #[must_use]
     pub fn step_ms(&self) -> Option<f64> {
-        self.median_ms(None)
+        self.index.median_ms(None)
     }
 
     /// The shortest time in which `learner` is believed to take a step, in milliseconds: the shortest that it
@@ -257,7 +272,11 @@ impl Roster {
 
     fn least_ms(&self, learner: LearnerId, ratio_max: f64) -> f64 {
         let claimed = self.session(learner).map_or(0.0, |session| session.step_ms_min);
-        let median = self.median_ms(Some(learner)).unwrap_or(0.0);
+        if claimed >= BELIEVED_MS {
+            // Whatever the others say.
+            return claimed;
+        }
+        let median = self.index.median_ms(self.conn(learner)).unwrap_or(0.0);
         claimed.max((median / ratio_max).min(BELIEVED_MS)).max(*STEP_MS.start())
     }
 
@@ -273,20 +292,6 @@ impl Roster {
     #[must_use]
     pub fn share(&self, learner: LearnerId) -> Share {
         self.reins.share(learner)
-    }
-
-    /// When `session` counts as gone if nothing is heard of it.
-    fn silent_at(&self, session: &Session) -> Millis {
-        let patience_ms = match session.state {
-            LearnerState::Hidden | LearnerState::Paused => self.patience.hidden_ms_max,
-            // A step may take longer than the silence allowed; the learner speaks between steps. Its word for that is
-            // worth no more than its word that it is hidden.
-            _ => {
-                let steps_ms = (4.0 * session.step_ms) as u64;
-                self.patience.silent_ms_max.max(steps_ms.min(self.patience.hidden_ms_max))
-            }
-        };
-        session.heard.after(patience_ms)
     }
 }
 

@@ -6,26 +6,19 @@
 use std::collections::VecDeque;
 
 use super::{Roster, Session};
-use crate::diloco::speed::{SPEED_SLACK, lower_median, weighted_lower_median};
+use crate::diloco::speed::SPEED_SLACK;
 use crate::wire::{LearnerId, LearnerState, Millis};
 
 /// Updates of a connection that must be merged before the pace of its learner is known; constant of ours.
 const MERGES_MIN: u32 = 8;
 /// Paces that are remembered. A pause shows in one update of each fragment, and must not be all that is known.
 const KEPT: usize = 64;
-/// How many times as slow as the fastest a learner may say that it is, while the pace of nobody is known; constant of
-/// ours.
-const UNPROVEN_RATIO_MAX: f64 = 4.0;
-/// Who has merged so much of the mean of all has a full voice in the median pace, and who has less in proportion;
-/// constant of ours.
-const VOICE_RATIO: f64 = 0.25;
-
 /// What merged updates of one connection say of its learner's pace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     merges: u32,
     /// Tokens of them that count.
-    tokens: f64,
+    pub(super) tokens: u64,
     /// Time that passed between two of them on one fragment over the steps in between, in milliseconds, oldest first.
     seen: VecDeque<f64>,
     /// The least of them, and the most; 0 while there are none.
@@ -35,7 +28,7 @@ pub(super) struct Pace {
 impl Pace {
     fn note(&mut self, tokens: u64, step_ms: Option<f64>) {
         self.merges = self.merges.saturating_add(1);
-        self.tokens += tokens as f64;
+        self.tokens = self.tokens.saturating_add(tokens);
         let Some(step_ms) = step_ms.filter(|step_ms| step_ms.is_finite() && *step_ms > 0.0) else { return };
         if self.seen.len() == KEPT {
             self.seen.pop_front();
@@ -49,7 +42,7 @@ impl Pace {
 impl Session {
     /// The time of a step, in milliseconds: its own word, as far as its merged updates bear it out within a factor of
     /// [`SPEED_SLACK`]. `None` until enough of them are merged.
-    fn proven_ms(&self) -> Option<f64> {
+    pub(super) fn proven_ms(&self) -> Option<f64> {
         let Pace { merges, bounds: [least, most], .. } = self.pace;
         if merges < MERGES_MIN || most <= 0.0 {
             return None;
@@ -63,31 +56,11 @@ impl Roster {
     /// An update of `learner` of so many countable tokens was merged, with a time of a step that follows from it, in
     /// milliseconds, if one does.
     pub fn note_merged(&mut self, learner: LearnerId, tokens: u64, step_ms: Option<f64>) {
-        let session = self.connections.get(&learner).and_then(|conn| self.sessions.get_mut(conn));
-        if let Some(session) = session {
+        let Some(&conn) = self.connections.get(&learner) else { return };
+        if let Some(session) = self.sessions.get_mut(&conn) {
             session.pace.note(tokens, step_ms);
+            self.index.tend(&self.patience, conn, session);
         }
-    }
-
-    /// The time of a step of the median live learner but `except`, in milliseconds; `None` until one is known.
-    ///
-    /// Those whose pace is known have one voice each, but for those of next to no merged tokens: many who do next to
-    /// nothing do not outvote who trains. While the pace of nobody is known, their words count, and nobody's word for
-    /// more than four times the least: the first rounds come soon and show who trains.
-    pub(super) fn median_ms(&self, except: Option<LearnerId>) -> Option<f64> {
-        let live =
-            || self.sessions.values().filter(|session| session.is_live && Some(session.learner) != except);
-        let proven: Vec<(f64, f64)> =
-            live().filter_map(|session| Some((session.proven_ms()?, session.pace.tokens.max(1.0)))).collect();
-        if proven.is_empty() {
-            let words = || live().map(|session| session.step_ms).filter(|&step_ms| step_ms > 0.0);
-            let most = UNPROVEN_RATIO_MAX * words().fold(f64::INFINITY, f64::min);
-            let median = lower_median(words().map(|word| word.min(most)));
-            return (median > 0.0).then_some(median);
-        }
-        let full = VOICE_RATIO * proven.iter().map(|(_, tokens)| tokens).sum::<f64>() / proven.len() as f64;
-        let voices = proven.into_iter().map(|(step_ms, tokens)| (step_ms, tokens.min(full)));
-        Some(weighted_lower_median(voices.collect()))
     }
 
     /// A round waits for `learner` from `now` on, if it has no answer of it from before.

@@ -1,6 +1,6 @@
 //! Who is asked, and when again.
 
-use super::{Answered, Rounds};
+use super::{Answered, Rounds, is_overdue};
 use crate::wire::{LearnerId, Millis};
 
 impl Rounds {
@@ -20,13 +20,13 @@ impl Rounds {
         self.asked.entry(learner).or_insert(now);
     }
 
-    /// Whether the round under way still waits for an answer of `learner`: then it is asked, again if need be.
+    /// Takes in that `learner`, who is back, takes part. Whether the round under way waits for an answer of it: then it
+    /// is asked, again if need be.
     pub fn ask_again(&mut self, now: Millis, learner: LearnerId) -> bool {
-        let awaits = self.collecting().is_some_and(|open| open.awaits(learner));
-        if awaits {
-            self.asked.insert(learner, now);
-        }
-        awaits
+        let Some(open) = self.collecting_mut().filter(|open| open.awaits(learner)) else { return false };
+        open.waiting.begin(learner, is_overdue(Some(&now), open.launched_before));
+        self.asked.insert(learner, now);
+        true
     }
 
     /// Takes in that `learner` has nothing to report; `None` if nobody asked, or no round waits for it.
@@ -36,12 +36,15 @@ impl Rounds {
             self.passed.insert(learner);
             return None;
         };
-        open.answered.insert(learner);
+        open.answer(learner);
         Some(Answered { round: Some(open.round), tokens: 0, after_ms: Some(now.since(asked)) })
     }
 
-    /// The connection of `learner` is gone, and with it every question.
+    /// The connection of `learner` is gone, and with it every question: nobody waits for it any more.
     pub fn unask(&mut self, learner: LearnerId) {
+        if let Some(open) = self.collecting_mut() {
+            open.waiting.end(learner);
+        }
         self.asked.remove(&learner);
         self.passed.remove(&learner);
     }

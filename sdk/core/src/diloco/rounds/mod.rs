@@ -13,6 +13,7 @@ mod remake;
 mod usual;
 mod verdict;
 mod verify;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -33,6 +34,7 @@ use admit::Admitted;
 use merge::Merging;
 use remake::Remaking;
 use usual::Usual;
+use waiting::Waiting;
 
 /// What decides the rounds of a fragment.
 #[derive(Clone, Debug)]
@@ -109,6 +111,7 @@ struct Collecting {
     launched_before: Option<Millis>,
     invited: BTreeSet<LearnerId>,
     answered: BTreeSet<LearnerId>,
+    waiting: Waiting,
     taken: BTreeMap<LearnerId, Taken>,
     quorum_at: Option<Millis>,
     /// The last round of a finishing run waits for everyone.
@@ -209,13 +212,19 @@ impl Rounds {
             |learner: &&LearnerId| !taken.contains_key(learner) && !self.asked.contains_key(learner);
         let ask: Vec<_> = invited.iter().filter(is_to_ask).copied().collect();
         self.asked.extend(ask.iter().map(|&learner| (learner, now)));
-        let answered = taken.keys().copied().collect();
+        let answered: BTreeSet<_> = taken.keys().copied().collect();
+        let launched_before = self.launched.replace(now);
+        let mut waiting = Waiting::default();
+        for &learner in invited.difference(&answered) {
+            waiting.begin(learner, is_overdue(self.asked.get(&learner), launched_before));
+        }
         self.phase = Phase::Collecting(Collecting {
             round,
             launched: now,
-            launched_before: self.launched.replace(now),
+            launched_before,
             invited,
             answered,
+            waiting,
             taken,
             quorum_at: None,
             last_of,
@@ -262,7 +271,7 @@ impl Rounds {
         };
         let round = open.as_ref().map(|open| open.round);
         let taken = open.map_or(&mut self.early, |open| {
-            open.answered.insert(learner);
+            open.answer(learner);
             &mut open.taken
         });
         let Admitted { steps, tokens, seen } = admitted?;
@@ -277,10 +286,10 @@ impl Rounds {
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }
 
-    /// Notes once that the round under way has its quorum. `alive` says who may still answer.
-    pub fn reach_quorum(&mut self, now: Millis, alive: &impl Fn(LearnerId) -> bool) -> Option<Quorum> {
+    /// Notes once that the round under way has its quorum.
+    pub fn reach_quorum(&mut self, now: Millis) -> Option<Quorum> {
         let policy = self.policy()?;
-        let view = self.view(alive)?;
+        let view = self.view()?;
         let open = self.collecting_mut()?;
         if open.quorum_at.is_some() || !policy.is_quorate(&view) {
             return None;
@@ -291,13 +300,8 @@ impl Rounds {
 
     /// What to do about the round under way; `None` if none collects. On [`Decision::Merge`] call [`Self::merge`], on
     /// [`Decision::Abandon`] [`Self::abandon`].
-    pub fn decide(
-        &mut self,
-        now: Millis,
-        timing: &Timing,
-        alive: &impl Fn(LearnerId) -> bool,
-    ) -> Option<Verdict> {
-        let decision = self.policy()?.decide(timing, now, &self.view(alive)?);
+    pub fn decide(&mut self, now: Millis, timing: &Timing) -> Option<Verdict> {
+        let decision = self.policy()?.decide(timing, now, &self.view()?);
         let open = self.collecting_mut()?;
         let kind = std::mem::discriminant(&decision);
         let is_new = open.said.as_ref().map(std::mem::discriminant) != Some(kind);
@@ -307,13 +311,8 @@ impl Rounds {
 
     /// When the round under way ends if nobody answers any more; `None` if none collects.
     #[must_use]
-    pub fn ends_at(
-        &self,
-        now: Millis,
-        timing: &Timing,
-        alive: &impl Fn(LearnerId) -> bool,
-    ) -> Option<Millis> {
-        Some(match self.policy()?.decide(timing, now, &self.view(alive)?) {
+    pub fn ends_at(&self, now: Millis, timing: &Timing) -> Option<Millis> {
+        Some(match self.policy()?.decide(timing, now, &self.view()?) {
             Decision::AwaitQuorum { until, .. } | Decision::AwaitGrace { until, .. } => until,
             Decision::Merge { .. } | Decision::Abandon { .. } => now,
         })
@@ -357,19 +356,15 @@ impl Rounds {
         }
     }
 
-    fn view(&self, alive: &impl Fn(LearnerId) -> bool) -> Option<RoundView> {
+    fn view(&self) -> Option<RoundView> {
         let open = self.collecting()?;
-        let pending = || open.invited.difference(&open.answered).filter(|&&learner| alive(learner));
-        let is_overdue = |learner: &&LearnerId| {
-            self.asked.get(learner).is_some_and(|&at| open.launched_before.is_some_and(|launch| at <= launch))
-        };
         // The last round waits for everyone.
-        let overdue = if open.last_of.is_some() { 0 } else { pending().filter(is_overdue).count() };
+        let overdue = if open.last_of.is_some() { 0 } else { open.waiting.overdue() };
         Some(RoundView {
             launched: open.launched,
             updates: open.taken.len() as u32,
-            pending: pending().count() as u32,
-            overdue: overdue as u32,
+            pending: open.waiting.pending(),
+            overdue,
             quorum_at: open.quorum_at,
             at_once: open.last_of.unwrap_or(1),
         })
@@ -386,6 +381,16 @@ impl Collecting {
     fn awaits(&self, learner: LearnerId) -> bool {
         self.invited.contains(&learner) && !self.answered.contains(&learner)
     }
+
+    fn answer(&mut self, learner: LearnerId) {
+        self.answered.insert(learner);
+        self.waiting.end(learner);
+    }
+}
+
+/// Whether one that was `asked` then had the patience of a whole round, when the last one was launched.
+fn is_overdue(asked: Option<&Millis>, launched_before: Option<Millis>) -> bool {
+    asked.zip(launched_before).is_some_and(|(&at, launched)| at <= launched)
 }
 
 #[cfg(test)]

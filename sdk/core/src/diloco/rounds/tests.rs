@@ -94,18 +94,18 @@ fn merge(rounds: &mut Rounds, now: Millis) -> Merge {
 #[test]
 fn a_round_from_launch_to_version() {
     let (mut rounds, verifier) = fragment();
-    let (timing, everyone) = (Timing::default(), |_: LearnerId| true);
+    let timing = Timing::default();
     rounds.launch(Millis(100), launch(7, &[ANNE, BERT]));
-    let waits = rounds.decide(Millis(100), &timing, &everyone).unwrap();
+    let waits = rounds.decide(Millis(100), &timing).unwrap();
     assert!(matches!(waits.decision, Decision::AwaitQuorum { missing: 1, .. }));
 
     let answer = update(&rounds, &verifier, 7, 0.25);
     let answered = rounds.answer(Millis(130), ANNE, answer, &TRUSTED);
     assert_eq!(answered, Ok(Answered { round: Some(Round(7)), tokens: 80, after_ms: Some(30) }));
     assert_eq!(rounds.pass(Millis(140), BERT).map(|answered| answered.tokens), Some(0));
-    let quorum = rounds.reach_quorum(Millis(140), &everyone).unwrap();
+    let quorum = rounds.reach_quorum(Millis(140)).unwrap();
     assert_eq!((quorum.updates, quorum.after_ms), (1, 40));
-    let ends = rounds.decide(Millis(140), &timing, &everyone).unwrap();
+    let ends = rounds.decide(Millis(140), &timing).unwrap();
     assert_eq!(ends.decision, Decision::Merge { why: MergeCause::AllAnswered });
 
     let merge = merge(&mut rounds, Millis(140));
@@ -137,7 +137,8 @@ fn an_answer_without_a_round_is_part_of_the_next_one() {
     assert_eq!(again, Err(Fate::Refused(Refusal::Unsettled)), "one at a time");
 
     assert_eq!(rounds.launch(Millis(100), launch(5, &[ANNE, BERT])), [ANNE], "its answer is there");
-    let verdict = rounds.decide(Millis(100), &Timing::default(), &|learner| learner == BERT).unwrap();
+    rounds.unask(ANNE);
+    let verdict = rounds.decide(Millis(100), &Timing::default()).unwrap();
     assert_eq!(verdict.decision, Decision::Merge { why: MergeCause::AllAnswered });
     let settled = merge(&mut rounds, Millis(100)).settled;
     assert_eq!(settled.iter().map(|one| (one.learner, one.serial)).collect::<Vec<_>>(), [(BERT, Serial(2))]);
@@ -169,7 +170,7 @@ fn who_did_not_answer_in_a_whole_round_does_not_hold_up_the_next() {
         rounds.launch(Millis(now), launch(number, &[ANNE, BERT]));
         let update = update(rounds, &verifier, serial, 0.1);
         rounds.answer(Millis(now + 10), ANNE, update, &TRUSTED).unwrap();
-        rounds.decide(Millis(now + 10), &Timing::default(), &|_| true).unwrap().decision
+        rounds.decide(Millis(now + 10), &Timing::default()).unwrap().decision
     };
     let first = decision(&mut rounds, 0, 1, 4);
     assert!(matches!(first, Decision::AwaitQuorum { missing: 1, .. }), "{first:?}");
@@ -259,7 +260,7 @@ fn a_refused_update_is_an_answer_too() {
     let huge = update(&rounds, &verifier, 4, 1e9);
     let refused = rounds.answer(Millis(50), ANNE, huge, &TRUSTED);
     assert_eq!(refused, Err(Fate::Refused(Refusal::Norm)));
-    let verdict = rounds.decide(Millis(50), &Timing::default(), &|_| true).unwrap();
+    let verdict = rounds.decide(Millis(50), &Timing::default()).unwrap();
     assert!(matches!(verdict.decision, Decision::Abandon { .. }), "{verdict:?}");
     rounds.abandon();
     assert!(rounds.is_idle());
@@ -348,9 +349,10 @@ fn the_last_round_waits_for_everyone_alive() {
     rounds.launch(Millis(0), Launch { round: Round(4), fragment: P, invited, last_of: Some(3) });
     let update = update(&rounds, &verifier, 4, 0.1);
     rounds.answer(Millis(5), ANNE, update, &TRUSTED).unwrap();
-    let mut decide = |alive: &dyn Fn(LearnerId) -> bool| {
-        rounds.decide(Millis(5), &Timing::default(), &|learner| alive(learner)).unwrap().decision
-    };
-    assert!(matches!(decide(&|_| true), Decision::AwaitQuorum { .. }));
-    assert!(matches!(decide(&|learner| learner != BERT), Decision::Merge { .. }));
+    let decide = |rounds: &mut Rounds| rounds.decide(Millis(5), &Timing::default()).unwrap().decision;
+    assert!(matches!(decide(&mut rounds), Decision::AwaitQuorum { .. }));
+    rounds.unask(BERT);
+    assert!(matches!(decide(&mut rounds), Decision::Merge { .. }));
+    assert!(rounds.ask_again(Millis(5), BERT), "it is back");
+    assert!(matches!(decide(&mut rounds), Decision::AwaitQuorum { .. }));
 }

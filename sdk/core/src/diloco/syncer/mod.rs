@@ -32,6 +32,7 @@ mod record;
 mod recovery;
 mod remake;
 mod seats;
+mod standings;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ pub use proof::{Proofs, Sampling};
 pub use record::SyncerRecord;
 pub use recovery::Recovery;
 pub use remake::{Remake, RemakeJob, Undo, senders};
+use standings::Standings;
 pub use status::{LearnerStatus, Status};
 pub use trained::{Fruit, Trained};
 use undo::Undoing;
@@ -82,8 +84,7 @@ pub struct Syncer {
     books: Books,
     schedule: Schedule,
     downlink: Downlink,
-    /// How long the one was merged that has been for longest, of those who are there, in milliseconds.
-    longest_ms: u64,
+    standings: Standings,
     undoing: Undoing,
     docket: Docket,
     /// When [`Self::ask_ahead`] has something to do.
@@ -143,7 +144,7 @@ impl Syncer {
             spec,
             config,
             fragments,
-            longest_ms: 0,
+            standings: Standings::default(),
             undoing: Undoing::default(),
             docket: Docket::off(),
             ask_ahead_at: None,
@@ -201,8 +202,7 @@ impl Syncer {
     /// When to handle [`Input::Timeout`], if nothing else happens before; always after `now`.
     #[must_use]
     pub fn deadline(&self, now: Millis) -> Option<Millis> {
-        let alive = |learner| self.roster.is_live(learner);
-        let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing(), &alive);
+        let ends = |rounds: &Rounds| rounds.ends_at(now, self.schedule.timing());
         let rounds = self.rounds.iter().filter_map(ends);
         let end = self.schedule.may_end(self.rounds.iter().all(Rounds::is_idle)).then_some(now);
         let (people, audits) = (self.roster.deadline(), self.docket.deadline());

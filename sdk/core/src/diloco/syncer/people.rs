@@ -220,6 +220,7 @@ impl Syncer {
             self.tell_returned(returned, false);
         }
         self.roster.open(now, conn, learner, hello.run.is_none());
+        self.standings.note(self.books.ledger(), learner, false);
         self.downlink.open(conn);
         let ledger = self.books.ledger();
         let account = ledger.account(learner).expect("enrolled above");
@@ -258,6 +259,7 @@ impl Syncer {
         }
         let Some(session) = self.roster.ready(conn, batch) else { return };
         let (learner, is_fresh) = (session.learner, session.is_fresh);
+        self.standings.note(self.books.ledger(), learner, true);
         // Whoever was never leased anything has nothing from before, whatever it says.
         if is_fresh || self.books.is_new(learner) {
             // One that comes back may have trained for as long as it was away.
@@ -319,6 +321,7 @@ impl Syncer {
 
     fn remove(&mut self, conn: ConnId, why: LeaveCause) -> Option<LearnerId> {
         let learner = self.roster.close(conn)?;
+        self.standings.leave(learner);
         self.downlink.close(conn);
         self.rounds.iter_mut().for_each(|rounds| rounds.unask(learner));
         self.measure();
@@ -331,9 +334,7 @@ impl Syncer {
 
     /// Notes what depends on who is there: the time of a step, and who has been merged for longest.
     pub(super) fn measure(&mut self) {
-        let ledger = self.books.ledger();
-        let merged_ms = self.roster.live().map(|learner| ledger.merged_ms(learner));
-        self.longest_ms = merged_ms.max().unwrap_or(0);
+        self.standings.measure(self.books.ledger());
         if let Some(step_ms) = self.roster.step_ms() {
             self.schedule.note_step(step_ms);
         }

@@ -1,6 +1,7 @@
 //! Who has a seat when more come than there are.
 
 use super::Syncer;
+use super::standings::merit;
 use crate::wire::{Bye, CloseCode, LearnerId};
 
 /// For so long is one for whom there is no seat to leave the syncer alone, in milliseconds; constant of ours.
@@ -17,10 +18,10 @@ impl Syncer {
     /// The goodbye for it, with the time after which it may ask again.
     pub(super) fn seat(&mut self, comes: Option<LearnerId>) -> Result<(), Bye> {
         let seats = self.config.learners_max as usize;
-        let merit = comes.map_or(0, |learner| self.merit(learner));
         let ledger = self.ledger();
+        let merit = comes.map_or(0, |learner| merit(ledger, learner));
         if merit == 0 && ledger.len() > ledger.strangers() {
-            let strangers = self.roster.sessions().filter(|session| self.merit(session.learner) == 0).count();
+            let strangers = self.standings.strangers();
             if strangers >= seats.div_ceil(2) {
                 return Err(full(format!(
                     "{strangers} learners are connected of whom nothing was merged yet, which is the limit"
@@ -30,19 +31,12 @@ impl Syncer {
         if self.roster.len() < seats {
             return Ok(());
         }
-        let merits = self.roster.sessions().map(|session| (self.merit(session.learner), session.learner));
-        let least = merits.min().filter(|(least, _)| 2 * least < merit);
+        let least = self.standings.least().filter(|(least, _)| 2 * least < merit);
         let Some(conn) = least.and_then(|(_, learner)| self.roster.conn(learner)) else {
             return Err(full(format!("{seats} learners are connected, which is the limit")));
         };
         self.close(conn, full("one that trained for longer needs the seat".to_owned()));
         Ok(())
-    }
-
-    /// What `learner` has come to: 0 for one of whom nothing was merged.
-    fn merit(&self, learner: LearnerId) -> u64 {
-        let is_stranger = self.ledger().account(learner).is_none_or(|account| account.is_stranger());
-        if is_stranger { 0 } else { self.ledger().merged_ms(learner).saturating_add(1) }
     }
 }
 

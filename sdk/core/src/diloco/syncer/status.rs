@@ -1,8 +1,8 @@
 //! The state of a run for people and dashboards.
 
 use super::Syncer;
-use crate::diloco::FateCounts;
-use crate::diloco::Timing;
+use crate::diloco::roster::Session;
+use crate::diloco::{Account, FateCounts, Timing};
 use crate::wire::{Fingerprint, FragmentId, LearnerId, LearnerState, Millis, Share, Version};
 
 /// A run at one moment.
@@ -100,11 +100,7 @@ impl Syncer {
     #[must_use]
     pub fn status(&self) -> Status {
         let (ledger, leases, turn) = (self.ledger(), self.leases(), self.schedule.turn());
-        let (mut fates, mut updates) = (FateCounts::default(), 0);
-        for (_, account) in ledger.accounts() {
-            fates.add_all(&account.fates);
-            updates += account.updates;
-        }
+        let (fates, updates) = (ledger.fates().clone(), ledger.updates());
         let versions = self.rounds.iter().map(|rounds| rounds.version());
         let size = |p| self.fragments.len(p) as u64;
         Status {
@@ -112,7 +108,7 @@ impl Syncer {
             layout: self.fragments.hash().to_string(),
             params: self.fragments.ids().map(size).sum(),
             connected: self.roster.len() as u32,
-            live: self.roster.live().count() as u32,
+            live: self.roster.live().len() as u32,
             learners_total: ledger.len() as u32,
             tokens_trained: ledger.tokens_trained(),
             tokens_merged: ledger.clock_tokens(),
@@ -137,26 +133,40 @@ impl Syncer {
 
     /// Everyone ever seen, by id.
     pub fn learners(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
-        self.ledger().accounts().map(|(learner, account)| {
-            let session = self.roster.session(learner);
-            LearnerStatus {
-                learner,
-                fingerprint: account.fingerprint(),
-                name: &account.name,
-                device: &account.device,
-                state: session.map(|session| session.state),
-                live: session.is_some_and(|session| session.is_live),
-                step_ms: session.map_or(0.0, |session| session.step_ms),
-                batch: session.map_or(0, |session| session.batch),
-                answer_ms: session.map_or(0.0, |session| session.answer_ms),
-                loss: session.map(|session| session.loss).filter(|loss| loss.is_finite()),
-                tokens_trained: account.trained(),
-                tokens_merged: self.ledger().tokens_merged(account),
-                updates: account.updates,
-                fates: &account.fates,
-                share: self.share(learner),
-                since: session.map(|session| session.since),
-            }
+        let accounts = self.ledger().accounts();
+        accounts.map(|(learner, account)| self.learner(learner, account, self.roster.session(learner)))
+    }
+
+    /// Everyone who is connected, by id.
+    pub fn present(&self) -> impl Iterator<Item = LearnerStatus<'_>> {
+        self.roster.sessions().filter_map(|(learner, session)| {
+            Some(self.learner(learner, self.ledger().account(learner)?, Some(session)))
         })
+    }
+
+    fn learner<'a>(
+        &'a self,
+        learner: LearnerId,
+        account: &'a Account,
+        session: Option<&Session>,
+    ) -> LearnerStatus<'a> {
+        LearnerStatus {
+            learner,
+            fingerprint: account.fingerprint(),
+            name: &account.name,
+            device: &account.device,
+            state: session.map(|session| session.state),
+            live: session.is_some_and(|session| session.is_live),
+            step_ms: session.map_or(0.0, |session| session.step_ms),
+            batch: session.map_or(0, |session| session.batch),
+            answer_ms: session.map_or(0.0, |session| session.answer_ms),
+            loss: session.map(|session| session.loss).filter(|loss| loss.is_finite()),
+            tokens_trained: account.trained(),
+            tokens_merged: self.ledger().tokens_merged(account),
+            updates: account.updates,
+            fates: &account.fates,
+            share: self.share(learner),
+            since: session.map(|session| session.since),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Routing rounds: launch, collect, merge, settle.
 
 use super::{Event, Output, Syncer};
-use crate::diloco::speed::{SPEED_SLACK, lower_median};
+use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{
     Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
     PROBATION_MS, Paced, Rounds, Settled, Standing, Traffic, Verified,
@@ -19,17 +19,15 @@ impl Syncer {
     /// Launches what is due, or once the run ends the last round of each fragment that is free.
     pub(super) fn launch_due(&mut self, now: Millis) {
         if self.schedule.is_ending() {
-            let live = self.roster.live().collect();
-            let rounds = &self.rounds;
+            let (live, rounds) = (self.roster.live(), &self.rounds);
             let is_answered = |fragment: &FragmentId| rounds[usize::from(fragment.0)].has_early();
-            for launch in self.schedule.last(now, |&fragment| is_busy(rounds, fragment), is_answered, &live) {
+            for launch in self.schedule.last(now, |&fragment| is_busy(rounds, fragment), is_answered, live) {
                 self.launch(now, launch);
             }
         }
         while self.launch_at().is_some_and(|at| at <= now) {
-            let live = self.roster.live().collect();
             let roster = &self.roster;
-            let launch = self.schedule.next(now, &live, |learner| roster.answers(now, learner));
+            let launch = self.schedule.next(now, roster.live(), |learner| roster.answers(now, learner));
             self.launch(now, launch);
         }
     }
@@ -39,7 +37,7 @@ impl Syncer {
         self.schedule.launch_at(&Traffic {
             in_flight: self.rounds.iter().filter(|rounds| !rounds.is_idle()).count(),
             is_next_busy: is_busy(&self.rounds, self.schedule.next_fragment()),
-            live: self.roster.live().count(),
+            live: self.roster.live().len(),
             is_measured: self.roster.is_measured(),
             is_answered: self.rounds.iter().any(Rounds::has_early),
         })
@@ -48,22 +46,22 @@ impl Syncer {
     /// Ends the rounds whose time has come.
     pub(super) fn close_rounds(&mut self, now: Millis) {
         let outer = self.outer();
-        let known = self.is_known_there(now);
+        let (roster, known) = (&self.roster, self.standings.known());
         for (fragment, rounds) in self.fragments.ids().zip(&mut self.rounds) {
-            let alive = |learner| self.roster.is_live(learner);
-            if let Some(quorum) = rounds.reach_quorum(now, &alive) {
+            if let Some(quorum) = rounds.reach_quorum(now) {
                 self.schedule.note_quorum(quorum.after_ms);
                 let (round, updates, after_ms) = (quorum.round, quorum.updates, quorum.after_ms);
                 self.out.push_back(Output::Event(Event::Quorum { round, fragment, updates, after_ms }));
             }
-            let Some(verdict) = rounds.decide(now, self.schedule.timing(), &alive) else { continue };
+            let Some(verdict) = rounds.decide(now, self.schedule.timing()) else { continue };
             if verdict.is_new {
                 let (round, decision) = (verdict.round, verdict.decision);
                 self.out.push_back(Output::Event(Event::Decided { round, fragment, decision }));
             }
             match verdict.decision {
                 Decision::Merge { .. } => {
-                    let job = rounds.merge(now, outer, known);
+                    let is_known_there = known.iter().any(|&learner| roster.is_awaited(now, learner));
+                    let job = rounds.merge(now, outer, is_known_there);
                     self.out.extend(job.map(|job| Output::Merge(Box::new(job))));
                 }
                 Decision::Abandon { .. } => {
@@ -94,7 +92,7 @@ impl Syncer {
 
     /// The questions that are to be asked ahead, and when.
     fn far_questions(&self) -> Vec<(FragmentId, LearnerId, Millis)> {
-        if self.roster.live().count() > self.config.cohort_max as usize {
+        if self.roster.live().len() > self.config.cohort_max as usize {
             // Who is asked in the next round is not known yet.
             return Vec::new();
         }
@@ -305,6 +303,7 @@ impl Syncer {
         self.books.settle(&settled);
         if matches!(fate, Fate::Merged { .. }) {
             self.docket.merged(learner, fragment, serial);
+            self.standings.look(self.books.ledger(), learner);
         }
         if let Some(conn) = self.roster.conn(learner) {
             let receipt = Message::Receipt { run: self.run, fragment, serial, fate };
@@ -332,9 +331,7 @@ impl Syncer {
     /// as that of the others allows, and after a restart as far as the pace of before it does, its own or the others'.
     pub(super) fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
         let by_word = self.roster.step_ms_counted(now, learner);
-        let pace = |other| self.ledger().pace(other).filter(|_| !self.is_newcomer(other));
-        let others = self.roster.live().filter(|&other| other != learner);
-        let (median, before) = (lower_median(others.filter_map(pace)), self.ledger().pace_before());
+        let (median, before) = (self.standings.pace(learner), self.ledger().pace_before());
         let most = if median > 0.0 {
             let probations = self.ledger().merged_ms(learner) as f64 / PROBATION_MS as f64;
             PACE_RATIO_MAX * median * probations.max(1.0).sqrt()
@@ -349,12 +346,12 @@ impl Syncer {
 
     /// Whether `learner` has yet to prove itself, beside those who are there.
     pub(super) fn is_newcomer(&self, learner: LearnerId) -> bool {
-        self.ledger().is_newcomer(learner, self.longest_ms)
+        self.ledger().is_newcomer(learner, self.standings.longest_ms())
     }
 
     /// Whether anybody is there and answers who need not prove itself any more.
     fn is_known_there(&self, now: Millis) -> bool {
-        self.roster.live().any(|learner| self.roster.is_awaited(now, learner) && !self.is_newcomer(learner))
+        self.standings.known().iter().any(|&learner| self.roster.is_awaited(now, learner))
     }
 
     /// Tokens of one step of `learner`, above 0.

@@ -59,7 +59,7 @@ impl Syncer {
 
     /// Who is suspected of not training, by id.
     pub fn suspects(&self) -> impl Iterator<Item = LearnerId> {
-        self.ledger().accounts().filter(|(_, account)| account.doubt.is_some()).map(|(learner, _)| learner)
+        self.ledger().suspects()
     }
 
     /// Whether a fragment is still to be undone, or just being so: until then Θ is not what it will be.
@@ -76,6 +76,7 @@ impl Syncer {
     /// Updates of `learner` do not show that it trains, or do so again.
     pub(super) fn on_doubt(&mut self, learner: LearnerId, doubt: Option<Doubt>) {
         if self.books.suspect(learner, doubt) {
+            self.standings.look(self.books.ledger(), learner);
             self.event(Event::Doubted { learner, doubt });
         }
     }
@@ -91,6 +92,7 @@ impl Syncer {
                 self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
             waiting.into_iter().for_each(|settled| self.settle(settled));
             self.books.blame(learner);
+            self.standings.look(self.books.ledger(), learner);
             self.roster.send_away(now, learner, AWAY_MS);
             self.books.note(Entry::Dropped { learner, wait_ms: AWAY_MS });
             self.event(Event::Blamed { learner, harms: self.harms(learner) });

@@ -16,8 +16,10 @@ pub struct Gate<T> {
     waiting: VecDeque<(u64, T)>,
     /// How many of those that waited are out.
     out: u64,
-    /// How many go out before the `Welcome` of each of these, which waits too.
+    /// How many go out before the newest `Welcome` of each of these, which waits too…
     welcomes: BTreeMap<ConnId, u64>,
+    /// …and the same of every one that waits, in order.
+    welcomed: VecDeque<(u64, ConnId)>,
     /// The decision that the version of each fragment is from, `[P]`.
     versions: Vec<u64>,
     /// The decision with the owner's last word on whether the run goes on.
@@ -29,8 +31,8 @@ impl<T> Gate<T> {
     #[must_use]
     pub fn new(seq: u64, fragments: u16) -> Self {
         let versions = vec![seq; fragments.into()];
-        let (waiting, welcomes) = (VecDeque::new(), BTreeMap::new());
-        Self { decided: seq, safe: seq, waiting, out: 0, welcomes, versions, word: seq }
+        let (waiting, welcomes, welcomed) = (VecDeque::new(), BTreeMap::new(), VecDeque::new());
+        Self { decided: seq, safe: seq, waiting, out: 0, welcomes, welcomed, versions, word: seq }
     }
 
     /// The number of `entry`, which is the next decision.
@@ -107,6 +109,7 @@ impl<T> Gate<T> {
         let passed = self.pass(said);
         if passed.is_none() && matches!(message, Message::Welcome(_)) {
             self.welcomes.extend(conns.iter().map(|&conn| (conn, before)));
+            self.welcomed.extend(conns.iter().map(|&conn| (before, conn)));
         }
         passed
     }
@@ -115,9 +118,11 @@ impl<T> Gate<T> {
     pub fn release(&mut self) -> Option<T> {
         let (_, said) = self.waiting.pop_front_if(|(after, _)| *after <= self.safe)?;
         self.out += 1;
-        if !self.welcomes.is_empty() {
-            let out = self.out;
-            self.welcomes.retain(|_, before| *before >= out);
+        let out = self.out;
+        while let Some((before, conn)) = self.welcomed.pop_front_if(|(before, _)| *before < out) {
+            if self.welcomes.get(&conn) == Some(&before) {
+                self.welcomes.remove(&conn);
+            }
         }
         Some(said)
     }

@@ -1,5 +1,7 @@
 //! A pool of leases without learners.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const ANNE: LearnerId = LearnerId(1);

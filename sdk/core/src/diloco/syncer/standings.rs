@@ -1,0 +1,234 @@
+//! What those who are there have come to, by the ledger, kept up to date as it changes: who has been merged for longest,
+//! who need not prove itself any more, what their paces are, and whose seat goes first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diloco::voices::Voices;
+use crate::diloco::{Ledger, PROBATION_MS};
+use crate::wire::LearnerId;
+
+/// Those who are connected.
+#[derive(Debug, Default)]
+pub(super) struct Standings {
+    stands: BTreeMap<LearnerId, Stands>,
+    /// All by merit, which is 0 for one of whom nothing is merged.
+    merits: BTreeSet<(u64, LearnerId)>,
+    strangers: usize,
+    /// The live ones by how long they were merged.
+    merged: BTreeSet<(u64, LearnerId)>,
+    /// The live ones who need not prove themselves.
+    known: BTreeSet<LearnerId>,
+    /// Their paces, with a voice each.
+    paces: Voices,
+    /// How long the one was merged that has been for longest when that was looked at, in milliseconds.
+    longest_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stands {
+    merit: u64,
+    /// For how long it was merged, if it is live.
+    merged_ms: Option<u64>,
+}
+
+impl Standings {
+    /// Takes in what the ledger says of `learner`, who is there, and live or not.
+    pub(super) fn note(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
+        let stands =
+            Stands { merit: merit(ledger, learner), merged_ms: is_live.then(|| ledger.merged_ms(learner)) };
+        let before = self.stands.insert(learner, stands);
+        if before != Some(stands) {
+            if let Some(before) = before {
+                self.take(learner, before);
+            }
+            self.merits.insert((stands.merit, learner));
+            self.strangers += usize::from(stands.merit == 0);
+            if let Some(merged_ms) = stands.merged_ms {
+                self.merged.insert((merged_ms, learner));
+            }
+        }
+        self.judge(ledger, learner, is_live);
+    }
+
+    /// Takes in what the ledger says of `learner` by now, if it is there.
+    pub(super) fn look(&mut self, ledger: &Ledger, learner: LearnerId) {
+        if let Some(stands) = self.stands.get(&learner) {
+            self.note(ledger, learner, stands.merged_ms.is_some());
+        }
+    }
+
+    /// `learner` is gone.
+    pub(super) fn leave(&mut self, learner: LearnerId) {
+        if let Some(before) = self.stands.remove(&learner) {
+            self.take(learner, before);
+            self.known.remove(&learner);
+            self.paces.set(learner.0.into(), None);
+        }
+    }
+
+    /// Looks who has been merged for longest, beside whom the others have to prove themselves.
+    pub(super) fn measure(&mut self, ledger: &Ledger) {
+        let before_ms = needed_ms(self.longest_ms);
+        self.longest_ms = self.merged.last().map_or(0, |(merged_ms, _)| *merged_ms);
+        let after_ms = needed_ms(self.longest_ms);
+        let (least, most) = (before_ms.min(after_ms), before_ms.max(after_ms));
+        let between = self.merged.range((least, LearnerId(0))..(most, LearnerId(0)));
+        for learner in between.map(|(_, learner)| *learner).collect::<Vec<_>>() {
+            self.judge(ledger, learner, true);
+        }
+    }
+
+    /// How long the one was merged that had been for longest when that was measured, in milliseconds.
+    pub(super) fn longest_ms(&self) -> u64 {
+        self.longest_ms
+    }
+
+    /// The live ones who need not prove themselves any more.
+    pub(super) fn known(&self) -> &BTreeSet<LearnerId> {
+        &self.known
+    }
+
+    /// The lower median of the paces of those but `except`, in tokens a millisecond; 0 if none is known.
+    pub(super) fn pace(&self, except: LearnerId) -> f64 {
+        self.paces.median(Some(except.0.into())).unwrap_or(0.0)
+    }
+
+    /// Those of whom nothing is merged.
+    pub(super) fn strangers(&self) -> usize {
+        self.strangers
+    }
+
+    /// The one with the least merit, and that.
+    pub(super) fn least(&self) -> Option<(u64, LearnerId)> {
+        self.merits.first().copied()
+    }
+
+    fn judge(&mut self, ledger: &Ledger, learner: LearnerId, is_live: bool) {
+        let is_known = is_live && !ledger.is_newcomer(learner, self.longest_ms);
+        if is_known {
+            self.known.insert(learner);
+        } else {
+            self.known.remove(&learner);
+        }
+        let pace = ledger.pace(learner).filter(|_| is_known);
+        self.paces.set(learner.0.into(), pace.map(|pace| (pace, 1)));
+    }
+
+    fn take(&mut self, learner: LearnerId, stands: Stands) {
+        self.merits.remove(&(stands.merit, learner));
+        self.strangers -= usize::from(stands.merit == 0);
+        if let Some(merged_ms) = stands.merged_ms {
+            self.merged.remove(&(merged_ms, learner));
+        }
+    }
+}
+
+/// What `learner` has come to: 0 for one of whom nothing was merged.
+pub(super) fn merit(ledger: &Ledger, learner: LearnerId) -> u64 {
+    let is_stranger = ledger.account(learner).is_none_or(|account| account.is_stranger());
+    if is_stranger { 0 } else { ledger.merged_ms(learner).saturating_add(1) }
+}
+
+/// For how long one has to be merged beside one that was for `longest_ms`, in milliseconds: see
+/// [`Ledger::is_newcomer`].
+fn needed_ms(longest_ms: u64) -> u64 {
+    PROBATION_MS.min(longest_ms / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diloco::speed::lower_median;
+    use crate::diloco::{
+        BookTerms, Books, Doubt, LeasePool, MergeEntry, MergeRule, OuterSpec, Part, Settled,
+    };
+    use crate::rng::Rng;
+    use crate::wire::{Fate, FragmentId, Identity, Round, Serial, Version};
+
+    const P: FragmentId = FragmentId(0);
+
+    /// An update of `learner` was merged that came so long after the one before.
+    fn merge(books: &mut Books, learner: LearnerId, tokens: u64, after_ms: u64) {
+        let part = Part {
+            learner,
+            serial: Serial(1),
+            base: Version(0),
+            steps: 1,
+            tokens,
+            weight: 1.0,
+            checksum: 0,
+            after_ms: Some(after_ms),
+            reach_steps: None,
+        };
+        books.note_merge(MergeEntry {
+            round: Round(1),
+            fragment: P,
+            base: Version(0),
+            version: Version(1),
+            rule: MergeRule::Radial,
+            outer: OuterSpec { lr: 1.0, momentum: 0.0 },
+            radii: Vec::new(),
+            parts: vec![part],
+            absent: 0.0,
+            experts: Vec::new(),
+            checksum: 0,
+            digest: 0,
+            norm: 0.0,
+        });
+        let fate = Fate::Merged { version: Version(1), weight: 1.0, tokens };
+        books.settle(&Settled { round: None, fragment: P, learner, serial: Serial(1), tokens, fate });
+    }
+
+    /// Goal: what is known of those who are there is what one gets by asking the ledger of each of them.
+    #[test]
+    fn standings_are_those_of_everybody_who_is_there() {
+        let terms = BookTerms {
+            context: 1,
+            lease_ms: 1,
+            lease_idle_ms_max: 1,
+            identities_max: 100,
+            strangers_max: 100,
+        };
+        let mut books = Books::new(terms, LeasePool::new(vec![9]).unwrap(), Ledger::new(vec![1]));
+        let learners: Vec<LearnerId> = (0..20).map(|i| books.enrol(&Identity([i; 32]), "", "").0).collect();
+        let (mut rng, mut standings) = (Rng::new(4), Standings::default());
+        let mut there: BTreeMap<LearnerId, bool> = BTreeMap::new();
+        for turn in 0..6_000 {
+            let learner = learners[rng.below(20) as usize];
+            match rng.below(8) {
+                0 => {
+                    let is_live = rng.below(3) > 0;
+                    there.insert(learner, is_live);
+                    standings.note(books.ledger(), learner, is_live);
+                }
+                1 => {
+                    there.remove(&learner);
+                    standings.leave(learner);
+                }
+                2 => standings.measure(books.ledger()),
+                3 if rng.below(9) == 0 => books.blame(learner),
+                4 => drop(books.suspect(learner, (rng.below(3) == 0).then_some(Doubt { looks: 1 }))),
+                _ => merge(&mut books, learner, rng.below(90).into(), rng.below(20_000).into()),
+            }
+            standings.look(books.ledger(), learner);
+
+            let (ledger, longest_ms) = (books.ledger(), standings.longest_ms());
+            let is_known = |learner: &LearnerId| !ledger.is_newcomer(*learner, longest_ms);
+            let live = || there.iter().filter(|(_, is_live)| **is_live).map(|(learner, _)| *learner);
+            let known: BTreeSet<LearnerId> = live().filter(is_known).collect();
+            assert_eq!(standings.known(), &known, "{turn}");
+            let paces = known.iter().filter(|other| **other != learner);
+            let pace = lower_median(paces.filter_map(|&other| ledger.pace(other)));
+            assert_eq!(standings.pace(learner), pace, "{turn}");
+            let merits = || there.keys().map(|&learner| (merit(ledger, learner), learner));
+            assert_eq!(standings.least(), merits().min(), "{turn}");
+            assert_eq!(standings.strangers(), merits().filter(|(merit, _)| *merit == 0).count(), "{turn}");
+            if turn % 5 == 0 {
+                let longest_ms = live().map(|learner| ledger.merged_ms(learner)).max().unwrap_or(0);
+                standings.measure(ledger);
+                assert_eq!(standings.longest_ms(), longest_ms, "{turn}");
+            }
+        }
+        assert!(standings.known().len() > 3 && standings.longest_ms() > 600_000);
+    }
+}
