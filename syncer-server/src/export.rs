@@ -48,12 +48,7 @@ pub struct Exported {
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`: something cannot be read or written.
-pub fn export(
-    dir: &Path,
-    out: &Path,
-    form: Form<'_>,
-    overwrite: bool,
-) -> Result<Exported, ServerError> {
+pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
@@ -218,7 +213,8 @@ impl Model<'_> {
     /// # Errors
     /// `Internal`: the parameters are not those of such a model.
     fn layout(&self) -> Result<Layout, ServerError> {
-        let no_model = |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
+        let no_model =
+            |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
         let layout = match (self.manifest.decoder()?, self.form.merged) {
             (Some(decoder), true) => layout(&decoder.base()).map_err(|error| no_model(error.to_string()))?,
             _ => self.manifest.layout()?,

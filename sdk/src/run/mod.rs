@@ -17,10 +17,10 @@ mod fake_device;
 #[cfg(test)]
 mod fake_run;
 mod fit;
+mod frozen;
 pub mod identity;
 mod key;
 mod link;
-mod frozen;
 mod meter;
 mod piece;
 mod report;
@@ -44,8 +44,8 @@ pub use shelf::{Folder, Shelf, ShelfError, default_shelf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_core::model::FrozenWeights;
+use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
 use session::Session;
 

@@ -82,10 +82,7 @@ mod tests {
         let targets = LoraTargets::ALL;
         let of = |rank, alpha| Some(LoraSpec { rank, alpha, targets });
         assert_eq!(spec(|args| args.lora_rank = 8).unwrap(), of(8, 16.0), "twice the rank");
-        assert_eq!(
-            spec(|args| (args.lora_rank, args.lora_alpha) = (4, Some(4.0))).unwrap(),
-            of(4, 4.0)
-        );
+        assert_eq!(spec(|args| (args.lora_rank, args.lora_alpha) = (4, Some(4.0))).unwrap(), of(4, 4.0));
     }
 
     #[test]
