@@ -32,9 +32,9 @@ fn text() -> String {
     (0..6_000).map(|i| lines[i * i % 7 % 3]).collect()
 }
 
-/// Goal: two learners fetch what the run builds on once, and train adapters of it that both are merged into; one that is
-/// killed comes back with what it kept, though nobody could give it the weights any more; the run goes on from its folder
-/// alone; and what is taken home is adapters, and the whole model.
+/// Goal: two learners fetch what the run builds on once, and train adapters of it that both are merged into; one that
+/// is killed comes back with what it kept, though nobody could give it the weights any more; the run goes on from its
+/// folder alone; and what is taken home is adapters, and the whole model.
 #[test]
 fn two_learners_train_adapters_and_fetch_the_model_once() {
     let _machine = whole_machine();
@@ -62,8 +62,10 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     assert!(number(&status, "params") < 0.25 * number(facts, "frozenParams"), "{status:#}");
 
     // They share one cache, and the parts are there.
-    let kept: u64 =
-        fs::read_dir(syncer.cache()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let kept: u64 = fs::read_dir(syncer.folder().with_file_name("cache"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
     assert_eq!(kept as f64, number(facts, "frozenBytes"));
     let (frozen, aside) = (syncer.folder().join("frozen.bin"), place.path().join("frozen.bin"));
     fs::rename(&frozen, &aside).unwrap();

@@ -1,5 +1,5 @@
-//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or its adapters as one that PEFT
-//! loads.
+//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or its adapters as one that
+//! PEFT loads.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek};
@@ -39,8 +39,8 @@ pub struct Exported {
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
 /// `tokenizer_config.json`, `generation_config.json` and `README.md`; of adapters that are not to be merged,
-/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model. An earlier export of the run there is
-/// replaced; with `overwrite` all files of these names are.
+/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model. An earlier export of the run there
+/// is replaced; with `overwrite` all files of these names are.
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds something else, and `overwrite` is not set.

@@ -97,8 +97,8 @@ where
     pub(super) fn has_basis(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
         let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
         if !self.config.takes_adapters {
-            let why = "the run trains adapters on weights that stay as they are (LoRA), which this learner does not know: \
-                       take part with `native-learner join`, or train all weights in a run without --lora-rank";
+            let why = "the run trains adapters on weights that stay as they are (LoRA), which this learner does not \
+                       know: take part with `native-learner join`, or train all weights in a run without --lora-rank";
             return Err(RunError::Build(EngineError::Unfit(why.to_owned())));
         }
         if self.frozen_weights(&welcome.spec).is_some() {
