@@ -62,10 +62,8 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     assert!(number(&status, "params") < 0.25 * number(facts, "frozenParams"), "{status:#}");
 
     // They share one cache, and the parts are there.
-    let kept: u64 = fs::read_dir(syncer.folder().with_file_name("cache"))
-        .unwrap()
-        .map(|entry| entry.unwrap().metadata().unwrap().len())
-        .sum();
+    let cache = fs::read_dir(syncer.folder().with_file_name("cache")).unwrap();
+    let kept: u64 = cache.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert_eq!(kept as f64, number(facts, "frozenBytes"));
     let (frozen, aside) = (syncer.folder().join("frozen.bin"), place.path().join("frozen.bin"));
     fs::rename(&frozen, &aside).unwrap();
