@@ -32,9 +32,9 @@ fn text() -> String {
     (0..6_000).map(|i| lines[i * i % 7 % 3]).collect()
 }
 
-/// Goal: two learners fetch what the run builds on once, and train adapters of it that both are merged into; one that is
-/// killed comes back with what it kept, though nobody could give it the weights any more; the run goes on from its folder
-/// alone; and what is taken home is adapters, and the whole model.
+/// Goal: two learners fetch what the run builds on once, and train adapters of it that both are merged into; one that
+/// is killed comes back with what it kept, though nobody could give it the weights any more; the run goes on from its
+/// folder alone; and what is taken home is adapters, and the whole model.
 #[test]
 fn two_learners_train_adapters_and_fetch_the_model_once() {
     let _machine = whole_machine();
@@ -44,7 +44,8 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     fs::write(&data, text()).unwrap();
 
     let (init, text) = (model.to_str().unwrap(), data.to_str().unwrap());
-    let flags = ["--preset", "tiny", "--init", init, "--data", text, "--total-tokens", "2000000", "--lr", "0.01"];
+    let flags =
+        ["--preset", "tiny", "--init", init, "--data", text, "--total-tokens", "2000000", "--lr", "0.01"];
     let often = ["--sync-every", "8", "--fragments", "4", "--snapshot-every", "1s", "--eval-every", "1s"];
     let lora = ["--lora-rank", "4", "--lora-targets", "q,v,up,down", "--frozen", "int8"];
     let mut syncer = SyncerProcess::start(&[&flags[..], &often, &lora].concat());
@@ -61,7 +62,8 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
     assert!(number(&status, "params") < 0.25 * number(facts, "frozenParams"), "{status:#}");
 
     // They share one cache, and the parts are there.
-    let kept: u64 = fs::read_dir(syncer.cache()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let cache = fs::read_dir(syncer.folder().with_file_name("cache")).unwrap();
+    let kept: u64 = cache.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert_eq!(kept as f64, number(facts, "frozenBytes"));
     let (frozen, aside) = (syncer.folder().join("frozen.bin"), place.path().join("frozen.bin"));
     fs::rename(&frozen, &aside).unwrap();
@@ -100,7 +102,8 @@ fn two_learners_train_adapters_and_fetch_the_model_once() {
 
     // What is taken home as a whole begins where the adapters ended.
     let whole = whole.to_str().unwrap();
-    let mut syncer = SyncerProcess::start(&["--preset", "tiny", "--init", whole, "--data", text, "--eval-every", "1s"]);
+    let mut syncer =
+        SyncerProcess::start(&["--preset", "tiny", "--init", whole, "--data", text, "--eval-every", "1s"]);
     let status = syncer.wait_until("it is measured", |status| status["valLossFirst"].is_number());
     assert!(number(&status, "valLossFirst") < 0.9 * losses[0], "{status:#}");
     syncer.interrupt();

@@ -10,8 +10,8 @@ use clap::Args;
 /// What is kept on the disk, and how much of it.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct CacheArgs {
-    /// Folder that keeps the frozen weights of runs of adapters, so that they are fetched once; learners of this machine
-    /// may share it [default: archipelago/frozen in the XDG cache folder]
+    /// Folder that keeps the frozen weights of runs of adapters, so that they are fetched once; learners of this
+    /// machine may share it [default: archipelago/frozen in the XDG cache folder]
     #[arg(long, value_name = "FOLDER")]
     cache_dir: Option<PathBuf>,
     /// Size of that folder at most, as 500MB or 8GiB: what was written first goes first; 0 keeps nothing

@@ -8,9 +8,7 @@ use std::{mem, slice};
 use archipelago::run::Basis;
 use archipelago_core::wire::{DeviceKind, RunSpec};
 use archipelago_runtime::engine::gpu::{AdapterFacts, Trial, tune};
-use archipelago_runtime::engine::{
-    AnyEngine, EngineBuilder, EngineError, EngineKind, EngineOptions,
-};
+use archipelago_runtime::engine::{AnyEngine, EngineBuilder, EngineError, EngineKind, EngineOptions};
 use archipelago_runtime::platform::Clock;
 
 use crate::cli::ComputeArgs;

@@ -1,5 +1,5 @@
-//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or its adapters as one that PEFT
-//! loads.
+//! The model as a folder that Hugging Face's `transformers` loads unchanged as a Llama, or its adapters as one that
+//! PEFT loads.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek};
@@ -39,8 +39,8 @@ pub struct Exported {
 
 /// Writes the newest snapshot of the run in `dir` to `out`: `config.json`, `model.safetensors`, `tokenizer.json`,
 /// `tokenizer_config.json`, `generation_config.json` and `README.md`; of adapters that are not to be merged,
-/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model. An earlier export of the run there is
-/// replaced; with `overwrite` all files of these names are.
+/// `adapter_config.json` and `adapter_model.safetensors` in the place of the model. An earlier export of the run there
+/// is replaced; with `overwrite` all files of these names are.
 ///
 /// # Errors
 /// - `OutTaken`: `out` holds something else, and `overwrite` is not set.
@@ -48,12 +48,7 @@ pub struct Exported {
 /// - `NoRun`, `NoSnapshot`: there is no run, or no snapshot of it.
 /// - `DirCorrupt`: there is no whole one.
 /// - `Disk`: something cannot be read or written.
-pub fn export(
-    dir: &Path,
-    out: &Path,
-    form: Form<'_>,
-    overwrite: bool,
-) -> Result<Exported, ServerError> {
+pub fn export(dir: &Path, out: &Path, form: Form<'_>, overwrite: bool) -> Result<Exported, ServerError> {
     config::licence(form.licence)?;
     let store = Store::look(dir);
     let none = || ServerError::NoSnapshot { dir: dir.to_owned() };
@@ -218,7 +213,8 @@ impl Model<'_> {
     /// # Errors
     /// `Internal`: the parameters are not those of such a model.
     fn layout(&self) -> Result<Layout, ServerError> {
-        let no_model = |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
+        let no_model =
+            |error: String| ServerError::Internal { what: format!("the run has no model: {error}") };
         let layout = match (self.manifest.decoder()?, self.form.merged) {
             (Some(decoder), true) => layout(&decoder.base()).map_err(|error| no_model(error.to_string()))?,
             _ => self.manifest.layout()?,

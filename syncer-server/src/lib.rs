@@ -85,8 +85,8 @@ pub use announce::Announcement;
 pub use backup::{BackedUp, backup};
 pub use config::{
     AlertArgs, BackupArgs, BanArgs, BanOrder, Cli, EventsArgs, ExportArgs, FolderArgs, ForkArgs, InviteArgs,
-    InviteOrder, LoraArgs, OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs, ServeConfig,
-    TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
+    InviteOrder, LoraArgs, OrderArgs, PlaceArgs, ReplayArgs, RunName, RunOrder, RunsArgs, SampleArgs,
+    ServeConfig, TableArgs, TokenArgs, TokenOrder, Verb, hides_names, moved, parse,
 };
 pub use doctor::{Finding, examine, judge};
 pub use errors::{CertificateError, Exit, ServerError};

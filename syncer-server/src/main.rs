@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use archipelago_cli::{Bytes, CliError, fail};
 use serde_json::json;
 use syncer_server::{
-    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, SampleArgs, ServeConfig,
-    ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite, judge, moved,
-    order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
+    Announcement, BackupArgs, Cli, Exit, ExportArgs, ForkArgs, Form, ReplayArgs, Reports, SampleArgs,
+    ServeConfig, ServerError, Verb, backup, bind, examine, export, fork, glance, hides_names, host, invite,
+    judge, moved, order, owner_token, parse, replayed, report, runs, sample, serve_and_tell, welcome,
 };
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;

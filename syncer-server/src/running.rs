@@ -104,8 +104,14 @@ impl Running {
             syncer.audit(config.audit, random_u64()?);
         }
         let (audits, jobs) = mpsc::channel(evaluate::AUDITS_MAX);
-        let auditing =
-            evaluate::audit(jobs, syncer.spec().clone(), frozen.clone(), Arc::clone(&corpus), handle.clone(), clock);
+        let auditing = evaluate::audit(
+            jobs,
+            syncer.spec().clone(),
+            frozen.clone(),
+            Arc::clone(&corpus),
+            handle.clone(),
+            clock,
+        );
         let admission = context.admission.clone();
         let app = Arc::new(http::App {
             context,
@@ -138,7 +144,9 @@ impl Running {
         let work = async move {
             let checks = evaluator.is_some() && config.checks > 0.0;
             let prover = match decoder.filter(|_| checks) {
-                Some(decoder) => Some(Prover::new(&syncer, &decoder, frozen, Arc::clone(&corpus), config.checks)?),
+                Some(decoder) => {
+                    Some(Prover::new(&syncer, &decoder, frozen, Arc::clone(&corpus), config.checks)?)
+                }
                 None => None,
             };
             // It ends with the actor.

@@ -229,7 +229,7 @@ impl SyncerProcess {
         self.log().lines().last().unwrap_or_default().to_owned()
     }
 
-    /// The folder of its run, or of its runs.
+    /// The folder of its run, or of its runs; beside it, in `cache`, learners keep what they fetch once.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.dir.path().join("run")
@@ -316,21 +316,13 @@ impl SyncerProcess {
             .args(["join", url, "--engine", engine, "--threads", "1", "--json"])
             .args(["--name", name, "--identity"])
             .arg(self.dir.path().join(format!("{name}.identity")))
-            // What they keep is nobody else's.
-            .arg("--cache-dir")
-            .arg(self.cache())
+            .args(["--cache-dir".as_ref(), self.dir.path().join("cache").as_os_str()])
             .stdin(Stdio::null())
             .stdout(out.try_clone().expect("the log, twice"))
             .stderr(out)
             .spawn()
             .expect("native-learner can be started");
         LearnerProcess { child, log }
-    }
-
-    /// Where its learners keep what they fetch once.
-    #[must_use]
-    pub fn cache(&self) -> PathBuf {
-        self.dir.path().join("cache")
     }
 
     /// Waits for its end.

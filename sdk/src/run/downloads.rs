@@ -141,7 +141,6 @@ impl Downloads {
         self.frozen = Some(piece.begun(request));
     }
 
-
     /// Asks for the held-out windows, at most so long.
     pub(super) fn held_out(&mut self, run: RunId, body_bytes_max: u64) {
         let from = (&self.address, self.pass.as_deref(), &self.count);
@@ -208,7 +207,9 @@ impl Downloads {
                 let (shard, bytes) = came(&mut self.shard, reply)?;
                 Input::Shard { shard, bytes }
             }
-            Ended::Frozen(reply) => return came(&mut self.frozen, reply).map(|(_, bytes)| Came::Frozen(bytes)),
+            Ended::Frozen(reply) => {
+                return came(&mut self.frozen, reply).map(|(_, bytes)| Came::Frozen(bytes));
+            }
             Ended::HeldOut(reply) => {
                 self.held_out = None;
                 let bytes = match reply {

@@ -6,11 +6,11 @@ use archipelago_core::wire::{
 };
 use archipelago_runtime::engine::{Encoded, Engine, EngineError};
 
-use super::{Basis, RunError};
 use super::event::Event;
 use super::key;
 use super::meter::Spent;
 use super::session::{Part, Session};
+use super::{Basis, RunError};
 
 impl<E, B, O> Session<'_, E, B, O>
 where

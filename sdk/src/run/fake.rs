@@ -16,8 +16,8 @@ use archipelago_core::data::encode_shard;
 use archipelago_core::diloco::syncer::{Event, Host, Input, Syncer, SyncerConfig};
 use archipelago_core::diloco::{Layout, MergeJob, Version};
 use archipelago_core::wire::{
-    Assembler, BODY_BYTES_MAX, Bye, Challenge, ConnId, FragmentId, Hello, Message, RunId, SUBPROTOCOL, encode,
-    frames,
+    Assembler, BODY_BYTES_MAX, Bye, Challenge, ConnId, FragmentId, Hello, Message, RunId, SUBPROTOCOL,
+    encode, frames,
 };
 use archipelago_runtime::platform::Clock;
 

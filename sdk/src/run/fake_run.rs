@@ -53,7 +53,16 @@ pub(super) fn spec(shard: &[u8]) -> RunSpec {
 /// Adapters of a model of a few values.
 pub(super) fn adapters() -> ModelSpec {
     let lora = Some(LoraSpec { rank: 1, alpha: 1.0, targets: LoraTargets::ALL });
-    ModelSpec { context: 4, d_model: 8, layers: 1, heads: 1, kv_heads: 1, d_ff: 8, lora, ..Preset::Tiny.model(256) }
+    ModelSpec {
+        context: 4,
+        d_model: 8,
+        layers: 1,
+        heads: 1,
+        kv_heads: 1,
+        d_ff: 8,
+        lora,
+        ..Preset::Tiny.model(256)
+    }
 }
 
 /// `spec` with the model of [`adapters`], which builds on `bytes` in parts of 1000.

@@ -97,8 +97,8 @@ where
     pub(super) fn has_basis(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
         let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
         if !self.config.takes_adapters {
-            let why = "the run trains adapters on weights that stay as they are (LoRA), which this learner does not know: \
-                       take part with `native-learner join`, or train all weights in a run without --lora-rank";
+            let why = "the run trains adapters on weights that stay as they are (LoRA), which this learner does not \
+                       know: take part with `native-learner join`, or train all weights in a run without --lora-rank";
             return Err(RunError::Build(EngineError::Unfit(why.to_owned())));
         }
         if self.frozen_weights(&welcome.spec).is_some() {
@@ -113,7 +113,8 @@ where
             None => {
                 self.weights = None;
                 self.downloads.clear_frozen();
-                let gathering = Gathering::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
+                let gathering =
+                    Gathering::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
                 self.gathering = Some(gathering);
                 if self.config.shelf.take_if(|shelf| !shelf.has_room(frozen.bytes)).is_some() {
                     let reason = format!(
@@ -138,12 +139,16 @@ where
         let may = self.is_here() && !self.control.is_paused();
         let now_us = self.clock.now_us();
         let is_due = |gathering: &&mut Gathering| !gathering.is_fetching && gathering.after_us <= now_us;
-        let Some(gathering) = self.gathering.as_mut().filter(is_due).filter(|_| may) else { return Ok(false) };
+        let Some(gathering) = self.gathering.as_mut().filter(is_due).filter(|_| may) else {
+            return Ok(false);
+        };
         let Some((name, bytes)) = gathering.wanted() else { return self.gathered().await.map(|()| true) };
         if let Some(shelf) = &self.config.shelf {
             let reason = match shelf.take(&name).await {
                 Ok(Some(part)) if gathering.add(&part) => return Ok(true),
-                Ok(Some(_)) => Some("what was kept of the frozen weights is damaged: it is fetched again".into()),
+                Ok(Some(_)) => {
+                    Some("what was kept of the frozen weights is damaged: it is fetched again".into())
+                }
                 Ok(None) => None,
                 Err(error) => Some(format!("what was kept of the frozen weights is fetched again: {error}")),
             };

@@ -17,10 +17,10 @@ mod fake_device;
 #[cfg(test)]
 mod fake_run;
 mod fit;
+mod frozen;
 pub mod identity;
 mod key;
 mod link;
-mod frozen;
 mod meter;
 mod piece;
 mod report;
@@ -44,8 +44,8 @@ pub use shelf::{Folder, Shelf, ShelfError, default_shelf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_core::model::FrozenWeights;
+use archipelago_core::wire::{CloseCode, RunSpec};
 use archipelago_runtime::engine::{Engine, EngineError, OptimiserState};
 use session::Session;
 
@@ -87,8 +87,8 @@ impl RunConfig {
     /// How long [`Self::new`] lets a learner try to be taken in for the first time, in milliseconds.
     pub const CONTACT_MS_MAX: u64 = 30_000;
 
-    /// A learner without a name that comes back for as long as the run lasts, and trains all weights of its model. Set the
-    /// other fields as you like.
+    /// A learner without a name that comes back for as long as the run lasts, and trains all weights of its model. Set
+    /// the other fields as you like.
     #[must_use]
     pub fn new(address: Address, signer: impl Signer + 'static) -> Self {
         Self {
@@ -161,8 +161,9 @@ pub enum RunError {
 /// Takes part in the run at `config.address` until `control` stops it, its time is up, or the run ends.
 ///
 /// `build` makes the engine of a run, with whatever parameters; they are overwritten. It is given what the run
-/// says, with this learner's own batch, and what else there is to build from. With [`BatchChoice::AUTO`] it may be asked again at once, for a smaller batch; the engine before is
-/// gone then, and its moments are those that it was built with. `observe` hears of everything worth showing and
+/// says, with this learner's own batch, and what else there is to build from. With [`BatchChoice::AUTO`] it may be
+/// asked again at once, for a smaller batch; the engine before is gone then, and its moments are those that it was
+/// built with. `observe` hears of everything worth showing and
 /// should return at once. Natively this must be polled within a Tokio runtime that has its timer on; a step on the
 /// CPU blocks the thread.
 ///

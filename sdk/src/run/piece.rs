@@ -99,4 +99,3 @@ pub(super) fn came(slot: &mut Option<Piece>, reply: Reply) -> Option<(u32, Resul
     *slot = Some(held).filter(|_| bytes.is_err());
     Some((index, bytes))
 }
-

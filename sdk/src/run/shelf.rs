@@ -96,7 +96,8 @@ impl Folder {
         match bytes <= self.bytes_max {
             true => Ok(()),
             false => {
-                let reason = format!("{} may hold {} bytes, not {bytes}", self.path.display(), self.bytes_max);
+                let reason =
+                    format!("{} may hold {} bytes, not {bytes}", self.path.display(), self.bytes_max);
                 Err(ShelfError { reason })
             }
         }

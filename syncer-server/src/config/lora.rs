@@ -13,8 +13,8 @@ use crate::errors::ServerError;
 #[command(next_help_heading = "Training")]
 #[serde(rename_all = "kebab-case")]
 pub struct LoraArgs {
-    /// Train adapters of this rank alone (LoRA, 1 to 256) on the model of --init, whose weights stay as they are: learners
-    /// fetch those once and keep them; 0 trains all weights
+    /// Train adapters of this rank alone (LoRA, 1 to 256) on the model of --init, whose weights stay as they are:
+    /// learners fetch those once and keep them; 0 trains all weights
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     pub lora_rank: u32,
     /// What adapters count: each adds this divided by the rank, times its product; by default twice the rank
@@ -82,10 +82,7 @@ mod tests {
         let targets = LoraTargets::ALL;
         let of = |rank, alpha| Some(LoraSpec { rank, alpha, targets });
         assert_eq!(spec(|args| args.lora_rank = 8).unwrap(), of(8, 16.0), "twice the rank");
-        assert_eq!(
-            spec(|args| (args.lora_rank, args.lora_alpha) = (4, Some(4.0))).unwrap(),
-            of(4, 4.0)
-        );
+        assert_eq!(spec(|args| (args.lora_rank, args.lora_alpha) = (4, Some(4.0))).unwrap(), of(4, 4.0));
     }
 
     #[test]

@@ -52,8 +52,8 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// An evaluator of models like `spec`, on the weights `frozen` if that is adapters, of `params` parameters in all, on
-    /// `held_out`, which fits them, of the text of `corpus`.
+    /// An evaluator of models like `spec`, on the weights `frozen` if that is adapters, of `params` parameters in all,
+    /// on `held_out`, which fits them, of the text of `corpus`.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.

@@ -3,6 +3,7 @@
 
 mod fetch;
 mod folder;
+mod model;
 mod sheet;
 mod show;
 mod text;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::model::{Adapters, parameters};
 use super::text::{Side, UNKNOWN, ago, count, csv, duration, nats, percent, plain, table};
 
 /// Rows of a history that is shown to people.
@@ -37,14 +38,6 @@ struct Status {
     corpus: Option<String>,
     disk: Option<Disk>,
     alerts: Option<Vec<Alert>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Adapters {
-    rank: u32,
-    targets: String,
-    frozen_params: u64,
 }
 
 #[derive(Deserialize)]
@@ -82,7 +75,7 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     let speed = status.tokens_per_s.map(|speed| format!(", {} a second", count(speed.round() as u64)));
     let mut rows = vec![
         ("run", format!("{}, for {}", status.run, duration(status.run_s))),
-        ("model", format!("{}{model}", parameters(&status))),
+        ("model", format!("{}{model}", parameters(status.params, status.adapters.as_ref()))),
         ("state", state(&status, is_asked).to_owned()),
         ("learners", learners),
         ("participation", format!("{} of what was trained is in the model", percent(status.participation))),
@@ -115,15 +108,6 @@ pub fn status(json: &Value) -> Result<String, serde_json::Error> {
     }
     rows.push(("finished", if status.finished { "yes" } else { "no" }.to_owned()));
     Ok(rows.iter().map(|(name, value)| format!("{name:<13}  {value}")).collect::<Vec<_>>().join("\n"))
-}
-
-/// What is trained, counted.
-fn parameters(status: &Status) -> String {
-    let trained = format!("{} parameters", count(status.params));
-    let Some(Adapters { rank, targets, frozen_params }) = &status.adapters else { return trained };
-    let all = status.params + frozen_params;
-    let share = percent(status.params as f64 / all.max(1) as f64);
-    format!("{trained} of adapters of rank {rank} on {}, {share} of {}", plain(targets), count(all))
 }
 
 fn state(status: &Status, is_asked: bool) -> &'static str {

@@ -95,7 +95,9 @@ pub async fn frozen(
         return refused;
     }
     let said = app.exports.spec().frozen.as_ref();
-    let Some(tag) = said.and_then(|said| said.checksum(part)).map(|checksum| format!("\"{}\"", hex(checksum))) else {
+    let Some(tag) =
+        said.and_then(|said| said.checksum(part)).map(|checksum| format!("\"{}\"", hex(checksum)))
+    else {
         return (StatusCode::NOT_FOUND, "there is no such part of frozen weights\n").into_response();
     };
     let Some(turn) = app.hats.turn().await else { return busy() };

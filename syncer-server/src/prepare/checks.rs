@@ -44,8 +44,8 @@ pub(super) fn settings(config: &ServeConfig) -> Result<(), ServerError> {
 
 /// Better to refuse than to be killed for memory in the middle of a run.
 pub(super) fn memory(layout: &Layout, frozen: Option<&Frozen>) -> Result<(), ServerError> {
-    let needed = COPIES * size_of::<f32>() as u64 * layout.len() as u64
-        + frozen.map_or(0, |frozen| frozen.bytes);
+    let needed =
+        COPIES * size_of::<f32>() as u64 * layout.len() as u64 + frozen.map_or(0, |frozen| frozen.bytes);
     match available_bytes() {
         Some(available) if needed > available => {
             Err(ServerError::Memory { needed: Bytes(needed), available: Bytes(available) })

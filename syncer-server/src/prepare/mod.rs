@@ -162,7 +162,10 @@ impl<'a> Plan<'a> {
     pub(crate) fn facts(&self) -> PlanFacts {
         PlanFacts {
             params: self.layout.len() as u64,
-            adapters: decoder(&self.spec.model).ok().flatten().and_then(|it| adapter_facts(&self.spec, Some(&it))),
+            adapters: decoder(&self.spec.model)
+                .ok()
+                .flatten()
+                .and_then(|it| adapter_facts(&self.spec, Some(&it))),
             tokens: self.corpus.tokens(),
             held_out: self.corpus.held_out.len() as u64,
             resumes: self.found.is_some(),
@@ -177,7 +180,9 @@ impl<'a> Plan<'a> {
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
-        let Self { config, origin, beginning, frozen, syncer_config, store, chat, corpus, spec, layout, .. } = self;
+        let Self {
+            config, origin, beginning, frozen, syncer_config, store, chat, corpus, spec, layout, ..
+        } = self;
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
         let snapshot_seq = found.as_ref().map(|found| found.seq);
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
@@ -374,7 +379,10 @@ fn facts(
 
 /// What is told of the adapters that the run of `spec` trains, if its model, this `decoder`, is some.
 fn adapter_facts(spec: &RunSpec, decoder: Option<&ModelSpec>) -> Option<AdapterFacts> {
-    spec.frozen.as_ref().zip(decoder).and_then(|(said, decoder)| AdapterFacts::of(decoder, said.form, said.bytes))
+    spec.frozen
+        .as_ref()
+        .zip(decoder)
+        .and_then(|(said, decoder)| AdapterFacts::of(decoder, said.form, said.bytes))
 }
 
 /// The layout of a spec.

@@ -39,8 +39,8 @@ impl AdapterFacts {
         let Self { rank, targets, frozen_params, frozen_bytes, frozen_form, .. } = self;
         let share = 100.0 * params as f64 / (params + frozen_params) as f64;
         format!(
-            "adapters of rank {rank} on {targets}: {params} parameters are trained, {share:.2} % of all; learners fetch \
-             the other {frozen_params} once, {:.1} MB as {frozen_form}",
+            "adapters of rank {rank} on {targets}: {params} parameters are trained, {share:.2} % of all; learners \
+             fetch the other {frozen_params} once, {:.1} MB as {frozen_form}",
             *frozen_bytes as f64 / 1e6
         )
     }

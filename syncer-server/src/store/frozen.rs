@@ -42,7 +42,9 @@ impl Store {
         let path = self.frozen_path();
         let corrupt = |why: String| ServerError::DirCorrupt {
             path: path.clone(),
-            why: format!("{why}: put the file back from a copy of the folder, or give --init the same model once more"),
+            why: format!(
+                "{why}: put the file back from a copy of the folder, or give --init the same model once more"
+            ),
         };
         if !is_there(&path)? {
             return Err(corrupt("it is missing, and the run's adapters are for the weights in it".into()));
@@ -53,7 +55,9 @@ impl Store {
         }
         let parts = bytes.chunks(said.part_bytes.max(1) as usize);
         if let Some((part, _)) = (0..).zip(parts).find(|(part, bytes)| !said.is_part(*part, bytes)) {
-            return Err(corrupt(format!("it is damaged: part {part} does not match its checksum in run.json")));
+            return Err(corrupt(format!(
+                "it is damaged: part {part} does not match its checksum in run.json"
+            )));
         }
         let no_model = |error: &dyn std::fmt::Display| ServerError::Internal {
             what: format!("the run's frozen weights cannot be used: {error}"),
@@ -68,7 +72,12 @@ impl Store {
     /// # Errors
     /// - Those of [`Self::frozen`].
     /// - `Internal`: `theta` does not fit the model.
-    pub fn whole(&self, spec: &RunSpec, decoder: &ModelSpec, theta: Vec<f32>) -> Result<Vec<f32>, ServerError> {
+    pub fn whole(
+        &self,
+        spec: &RunSpec,
+        decoder: &ModelSpec,
+        theta: Vec<f32>,
+    ) -> Result<Vec<f32>, ServerError> {
         let Some(frozen) = self.frozen(spec)? else { return Ok(theta) };
         let mut whole = vec![0.0; frozen.layout().len()];
         frozen.read(0..whole.len(), &mut whole);
@@ -113,8 +122,7 @@ mod tests {
         let data = DataSpec { token_bytes: 2, masks: false, shards: vec![] };
         let mut spec = run_spec(&ServeConfig::default(), model.into(), data).unwrap();
         let sha256 = weights.bytes().chunks(1 << 16).flat_map(|part| Frozen::of(form, part).sha256).collect();
-        spec.frozen =
-            Some(Frozen { form, bytes: weights.bytes().len() as u64, part_bytes: 1 << 16, sha256 });
+        spec.frozen = Some(Frozen { form, bytes: weights.bytes().len() as u64, part_bytes: 1 << 16, sha256 });
         (spec, weights)
     }
 

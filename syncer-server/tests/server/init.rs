@@ -7,7 +7,9 @@ use archipelago_core::wire::Version;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
-use syncer_server::{ForkArgs, Form, Precision, Replay, ServeConfig, ServerError, Store, export, fork, replayed};
+use syncer_server::{
+    ForkArgs, Form, Precision, Replay, ServeConfig, ServerError, Store, export, fork, replayed,
+};
 
 use crate::replay::args;
 use crate::support::{Client, Learner, PATIENCE, Server, config};

@@ -151,7 +151,10 @@ mod tests {
         check(|frozen| frozen.bytes = 0, PartsError::Empty);
         check(|frozen| frozen.part_bytes = 0, PartsError::PartBytes { bytes: 0 });
         check(|frozen| frozen.part_bytes = u32::MAX, PartsError::PartBytes { bytes: u32::MAX });
-        check(|frozen| (frozen.bytes, frozen.part_bytes) = (u64::MAX, 1), PartsError::Parts { parts: u64::MAX });
+        check(
+            |frozen| (frozen.bytes, frozen.part_bytes) = (u64::MAX, 1),
+            PartsError::Parts { parts: u64::MAX },
+        );
         check(|frozen| frozen.sha256.truncate(31), PartsError::Checksums { found: 31, parts: 1 });
         check(|frozen| frozen.bytes = 1 << 23, PartsError::Checksums { found: 32, parts: 2 });
     }

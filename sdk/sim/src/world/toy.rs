@@ -91,7 +91,10 @@ impl Toy {
         };
         let apply = ApplyPolicy::Keep { residue: true };
         let exchange = ExchangeSpec { fragments: 5, sync_every: 10, block: 16, code: Code::Int4, apply };
-        (RunSpec { model, inner, exchange, data, seed, frozen: None }, bytes.into_iter().map(Arc::from).collect())
+        (
+            RunSpec { model, inner, exchange, data, seed, frozen: None },
+            bytes.into_iter().map(Arc::from).collect(),
+        )
     }
 }
 

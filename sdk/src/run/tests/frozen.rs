@@ -98,7 +98,10 @@ fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
     let fake = syncer(Script { wrong_parts: 1, ..Script::default() });
     let (_, events) = take_part(&fake, None);
     assert_eq!(requests(&fake), parts() + 1);
-    assert!(troubles(&events)[0].contains("part 0 of the frozen weights came with another checksum"), "{events:?}");
+    assert!(
+        troubles(&events)[0].contains("part 0 of the frozen weights came with another checksum"),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -117,13 +120,17 @@ fn who_waits_for_them_is_told_and_can_stop() {
         Event::Progress(report) if report.frozen_bytes_total > 0 => Some(report.to_string()),
         _ => None,
     });
-    assert!(sentence.is_some_and(|sentence| sentence.contains("MB of the run's frozen weights")), "{events:?}");
+    assert!(
+        sentence.is_some_and(|sentence| sentence.contains("MB of the run's frozen weights")),
+        "{events:?}"
+    );
 }
 
 #[test]
 fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
     let fake = FakeSyncer::start(Script { frozen: Some(vec![0; 10]), ..Script::default() });
-    let build = async |_: &RunSpec, _: Basis| -> Result<HostEngine<Toy>, _> { unreachable!("there is no basis") };
+    let build =
+        async |_: &RunSpec, _: Basis| -> Result<HostEngine<Toy>, _> { unreachable!("there is no basis") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(run(config(&fake.address), &Control::new(), build, |_| {}));
     let error = result.unwrap_err().to_string();
