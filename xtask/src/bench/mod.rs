@@ -9,6 +9,7 @@ mod poison;
 mod processes;
 mod proof;
 mod runs;
+mod scale;
 mod soak;
 mod storm;
 mod table;
@@ -26,7 +27,7 @@ use crate::cargo::{RELEASE_PROGRAMS, build, cargo, program};
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all but `links`, which takes more than half an hour, `crash`,
-    /// `storm`, `soak`, `load`, `tape`, `trust` and `poison`.
+    /// `storm`, `soak`, `load`, `scale`, `tape`, `trust` and `poison`.
     #[arg(value_enum)]
     name: Option<Name>,
     #[command(flatten)]
@@ -37,6 +38,8 @@ pub struct Args {
     storm: storm::Args,
     #[command(flatten)]
     load: load::Args,
+    #[command(flatten)]
+    scale: scale::Args,
     /// Crash, storm and poison: what decides what is done, to whom and when [default: 1].
     #[arg(long)]
     seed: Option<u64>,
@@ -75,6 +78,8 @@ enum Name {
     /// What learners that train feel of thousands of silent sockets, slow peers, watchers and downloads, and what these
     /// take of memory; takes about three minutes.
     Load,
+    /// How many light learners one syncer holds, and what each of them costs it; takes about ten minutes.
+    Scale,
     /// What the tape costs a run, in time and merges; takes about eleven minutes.
     Tape,
     /// The same of looking for harm and for free riders, and of undoing.
@@ -101,6 +106,10 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: `--trained` is for `cargo xtask bench load` alone");
         return ExitCode::FAILURE;
     }
+    if args.scale.any() && args.name != Some(Name::Scale) {
+        eprintln!("error: `--crowd`, `--step-ms` and `--cohort` are for `cargo xtask bench scale` alone");
+        return ExitCode::FAILURE;
+    }
     if args.minutes.is_some() && !matches!(args.name, Some(Name::Storm | Name::Soak)) {
         eprintln!("error: `--minutes` is for `cargo xtask bench storm` and `soak` alone");
         return ExitCode::FAILURE;
@@ -109,11 +118,12 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: `--seed` is for `cargo xtask bench crash`, `storm` and `poison` alone");
         return ExitCode::FAILURE;
     }
-    let long = [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Load, Name::Tape, Name::Trust];
+    let long =
+        [Name::Links, Name::Crash, Name::Storm, Name::Soak, Name::Load, Name::Scale, Name::Tape, Name::Trust];
     if args.links.is_prebuilt() && !args.name.is_some_and(|name| long.contains(&name)) {
         eprintln!(
-            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load`, `tape` and \
-             `trust` alone"
+            "error: `--prebuilt` is for `cargo xtask bench links`, `crash`, `storm`, `soak`, `load`, `scale`, `tape` \
+             and `trust` alone"
         );
         return ExitCode::FAILURE;
     }
@@ -157,6 +167,10 @@ fn measure(name: Name, args: &Args) -> Result<Value, String> {
         }
         Name::Soak => args.links.programs().and_then(|programs| soak::run(args.minutes, &programs)),
         Name::Load => args.links.programs().and_then(|programs| load::run(&args.load, &programs)),
+        Name::Scale => {
+            let prebuilt = args.links.prebuilt();
+            args.links.programs().and_then(|programs| scale::run(&args.scale, prebuilt, &programs))
+        }
         Name::Tape => args.links.programs().and_then(|programs| cost::run(&programs, &cost::TAPE)),
         Name::Trust => args.links.programs().and_then(|programs| cost::run(&programs, &cost::TRUST)),
         Name::Poison => poison::run(seed),

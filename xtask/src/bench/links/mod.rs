@@ -6,7 +6,7 @@ mod cell;
 mod figures;
 mod grid;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,8 @@ pub struct Args {
     /// Links: text to train on, a file or a folder [default: the built-in grammar].
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// Links, crash, storm, soak and tape: takes syncer-server and native-learner from here instead of building them.
+    /// Links, crash, storm, soak, load, scale, tape and trust: takes syncer-server and native-learner, and for scale
+    /// islets if it is there, from here instead of building them.
     #[arg(long, value_name = "DIR")]
     prebuilt: Option<PathBuf>,
 }
@@ -46,6 +47,11 @@ impl Args {
     /// Whether programs are given.
     pub fn is_prebuilt(&self) -> bool {
         self.prebuilt.is_some()
+    }
+
+    /// Where programs are given.
+    pub fn prebuilt(&self) -> Option<&Path> {
+        self.prebuilt.as_deref()
     }
 
     /// The programs to measure.

@@ -4,6 +4,8 @@
 mod crowd;
 mod probe;
 
+pub use probe::{Answers, probe};
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -16,7 +18,6 @@ use serde_json::{Value, json};
 use super::processes::{Programs, all_live, empty_folder, number, status, still_runs};
 use super::soak::held;
 use crowd::{Crowd, drip, listen, nibble};
-use probe::{Answers, probe};
 
 /// Learners that train, unless it is said how many.
 const LEARNERS: usize = 64;
@@ -27,6 +28,8 @@ const IDLE: usize = 5_000;
 /// Sockets that come and go, and how often it is looked at memory meanwhile.
 const RECONNECTS: usize = 10_000;
 const LOOKS: usize = 10;
+/// What the actor is asked: the first learner.
+const QUESTION: &str = "/v1/learners?limit=1";
 /// How long answers are timed, each time.
 const PROBED: Duration = Duration::from_secs(15);
 /// Streams of events that are asked for.
@@ -159,7 +162,7 @@ fn churned_kib(address: SocketAddr, syncer: &mut Process) -> Result<f64, String>
 /// Times answers, and counts merges meanwhile.
 fn timed(what: &str, address: SocketAddr, syncer: &mut Process) -> Result<Answers, String> {
     let before = status(address).map_or(0, |status| number(&status, "/rounds"));
-    let mut answers = probe(address, PROBED);
+    let mut answers = probe(address, QUESTION, PROBED);
     let after = status(address).map_or(before, |status| number(&status, "/rounds"));
     answers.merges_per_s = after.saturating_sub(before) as f64 / PROBED.as_secs_f64();
     still_runs(syncer)?;

@@ -21,12 +21,12 @@ pub struct Answers {
     pub merges_per_s: f64,
 }
 
-/// Asks for the first learner again and again, for `time`.
-pub fn probe(address: SocketAddr, time: Duration) -> Answers {
+/// Asks for `path` again and again, for `time`.
+pub fn probe(address: SocketAddr, path: &str, time: Duration) -> Answers {
     let (began, mut took_ms, mut failed) = (Instant::now(), Vec::new(), 0);
     while began.elapsed() < time {
         let asked = Instant::now();
-        match http::get(address, "/v1/learners?limit=1") {
+        match http::get(address, path) {
             Ok(_) => took_ms.push(asked.elapsed().as_secs_f64() * 1e3),
             Err(_) => failed += 1,
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::processes::Programs;
-pub use gauge::held;
+pub use gauge::{Held, held};
 
 /// Minutes, unless it is said how many.
 const MINUTES: u32 = 60;

@@ -1,0 +1,288 @@
+//! One light learner: the machine that ships, on a socket of its own, with waits in place of steps.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::time::Duration;
+
+use archipelago_core::diloco::Version;
+use archipelago_core::diloco::learner::LearnerConfig;
+use archipelago_core::member::{Batch, Input, Member, MemberConfig, Output, Step, Waits};
+use archipelago_core::wire::{
+    Challenge, Fate, FragmentId, Hello, Identity, LearnerState, Message, RunId, Serial, Signature,
+};
+use ed25519_dalek::{Signer, SigningKey};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::sea::Sea;
+use crate::socket::Socket;
+
+/// One in so many takes in what comes while a step lasts, as where a device works by itself; the others do between two
+/// steps. Those few tell how long answers take.
+const PROMPT_EACH: u32 = 8;
+/// Longest sleep of one that does not train.
+const SLEEP: Duration = Duration::from_secs(1);
+/// What it says of its loss, in nats per token.
+const LOSS: f32 = 4.0;
+
+/// One learner.
+pub struct Islet {
+    sea: Rc<Sea>,
+    number: u32,
+    key: SigningKey,
+    member: Member,
+    socket: Option<Socket>,
+    context: usize,
+    is_ready: bool,
+    has_ended: bool,
+    /// When it greeted, and when it sent what the syncer has not confirmed.
+    greeted: Option<Instant>,
+    sent: BTreeMap<Serial, Instant>,
+}
+
+impl Islet {
+    /// The learner of this number, which has not joined.
+    pub fn new(sea: Rc<Sea>, number: u32) -> Self {
+        let mut secret = [7; 32];
+        secret[..4].copy_from_slice(&number.to_le_bytes());
+        let key = SigningKey::from_bytes(&secret);
+        let learner = LearnerConfig {
+            identity: Identity(key.verifying_key().to_bytes()),
+            name: format!("islet {number}"),
+            device: "cpu, light".into(),
+            invite: None,
+            serial_first: u64::from(number) << 32,
+        };
+        let member = Member::new(MemberConfig {
+            learner,
+            contact_ms_max: None,
+            reconnect_ms_max: None,
+            waits: Waits::default(),
+            seed: number.into(),
+        });
+        Self {
+            sea,
+            number,
+            key,
+            member,
+            socket: None,
+            context: 1,
+            is_ready: false,
+            has_ended: false,
+            greeted: None,
+            sent: BTreeMap::new(),
+        }
+    }
+
+    /// Takes part until it is sent home.
+    pub async fn live(mut self) {
+        while !self.has_ended {
+            self.take_in().await;
+            self.handle(Input::Timeout).await;
+            let batch = self.member.next_batch(self.sea.now_us());
+            self.drain().await;
+            match batch {
+                Some(batch) => self.step(&batch).await,
+                None => self.wait().await,
+            }
+        }
+        self.sea.tally.borrow_mut().end(self.is_ready);
+    }
+
+    /// Takes in everything that has come.
+    async fn take_in(&mut self) {
+        while let Some(input) = self.socket.as_mut().and_then(Socket::try_next) {
+            self.handle(input).await;
+        }
+    }
+
+    /// One step: it lasts as long as steps do.
+    async fn step(&mut self, batch: &Batch) {
+        let (began, from_us) = (Instant::now(), self.sea.now_us());
+        let until = began + self.sea.step;
+        if self.number.is_multiple_of(PROMPT_EACH) {
+            while let Some(input) = self.comes(until).await {
+                self.handle(input).await;
+            }
+        }
+        sleep_until(until).await;
+        self.sea.tally.borrow_mut().steps += 1;
+        let windows = batch.tokens.len() / (self.context + 1);
+        let busy_us = self.sea.now_us() - from_us;
+        let tokens = (windows * self.context) as u64;
+        self.handle(Input::Stepped(Step { tokens, loss: LOSS, busy_us, earlier_us: 0 })).await;
+    }
+
+    /// Waits for something to happen.
+    async fn wait(&mut self) {
+        let now_us = self.sea.now_us();
+        let wait_us = self.member.deadline(now_us).map_or(u64::MAX, |at| at.saturating_sub(now_us));
+        let until = Instant::now() + Duration::from_micros(wait_us).clamp(Duration::from_millis(1), SLEEP);
+        let came = self.comes(until).await;
+        let us = self.sea.now_us() - now_us;
+        self.handle(Input::Waited { us }).await;
+        if let Some(input) = came {
+            self.handle(input).await;
+        }
+    }
+
+    /// What comes over the socket before `until`.
+    async fn comes(&mut self, until: Instant) -> Option<Input> {
+        match &mut self.socket {
+            Some(socket) => timeout_at(until, socket.next()).await.ok(),
+            None => {
+                sleep_until(until).await;
+                None
+            }
+        }
+    }
+
+    /// Tells the member what happened, and does what it wants.
+    async fn handle(&mut self, input: Input) {
+        match &input {
+            Input::Message(message) => self.note(message),
+            Input::Closed { reason, .. } => {
+                self.socket = None;
+                self.sea.tally.borrow_mut().note(format!("closed: {reason}"));
+            }
+            _ => {}
+        }
+        self.member.handle(self.sea.now_us(), input);
+        self.drain().await;
+    }
+
+    fn note(&mut self, message: &Message) {
+        let mut tally = self.sea.tally.borrow_mut();
+        let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
+        match message {
+            Message::Welcome(_) => tally.welcomed_ms.extend(self.greeted.take().map(ms)),
+            Message::Arrived { serial, .. } => tally.arrived_ms.extend(self.sent.remove(serial).map(ms)),
+            Message::Receipt { fate: Fate::Merged { .. }, .. } => tally.merged += 1,
+            Message::Receipt { fate: Fate::Late(_), .. } => tally.late += 1,
+            Message::Receipt { fate: Fate::Refused(reason), .. } => {
+                tally.refused += 1;
+                tally.note(format!("refused: {reason:?}"));
+            }
+            Message::Merged(merged) => {
+                tally.changes += 1;
+                self.sea.note_digest(merged.fragment, merged.version, merged.digest);
+            }
+            Message::Bye(bye) => tally.note(format!("sent away: {}", bye.reason)),
+            _ => {}
+        }
+    }
+
+    /// Does what the member wants, until it wants nothing more.
+    async fn drain(&mut self) {
+        while let Some(output) = self.member.poll() {
+            if let Some(input) = self.act(output).await {
+                self.member.handle(self.sea.now_us(), input);
+            }
+        }
+        if let Some(socket) = &mut self.socket
+            && socket.flush().await.is_err()
+        {
+            self.socket = None;
+            let reason = "it takes nothing more".to_owned();
+            self.member.handle(self.sea.now_us(), Input::Closed { code: None, reason });
+        }
+        if !self.is_ready && self.member.state() == LearnerState::Training {
+            self.is_ready = true;
+            self.sea.tally.borrow_mut().is_ready();
+        }
+    }
+
+    /// Does one thing; what comes of it, if that is known at once.
+    async fn act(&mut self, output: Output) -> Option<Input> {
+        match output {
+            Output::Connect => {
+                let opened = Socket::open(self.sea.address).await;
+                return Some(match opened {
+                    Ok(socket) => {
+                        self.socket = Some(socket);
+                        Input::Opened
+                    }
+                    Err(reason) => {
+                        self.sea.tally.borrow_mut().note(reason.clone());
+                        Input::Closed { code: None, reason }
+                    }
+                });
+            }
+            Output::Greet { hello, challenge, .. } => return self.greet(*hello, &challenge).await,
+            Output::Send(message) => return self.send(message).await,
+            Output::Close(bye) => {
+                if let Some(socket) = &mut self.socket {
+                    socket.close(&bye).await;
+                }
+            }
+            Output::Disconnect { .. } => self.socket = None,
+            Output::Build { welcome, .. } => {
+                self.context = welcome.spec.model.context as usize;
+                let built = self.sea.fragments(&welcome.spec);
+                return Some(match built {
+                    Ok(fragments) => Input::Built { fragments, batch: NonZeroU32::MIN },
+                    Err(reason) => Input::Failed { device_lost: false, reason },
+                });
+            }
+            Output::Fetch { fragment, version } => return self.fetch(fragment, version).await,
+            Output::FetchShard { shard, .. } => {
+                let bytes = self.sea.shard(self.run()?, shard).await;
+                return Some(Input::Shard { shard, bytes });
+            }
+            Output::Encode { serial, fragment } => {
+                let held = self.member.versions().nth(fragment.0.into()).flatten();
+                let (body, digest) = (self.sea.body(fragment, serial.0), self.sea.digest(fragment, held));
+                return Some(Input::Encoded { serial, fragment, body, digest });
+            }
+            Output::Load { .. } => self.sea.tally.borrow_mut().loads += 1,
+            Output::Trouble { reason } | Output::Afresh { reason } => {
+                self.sea.tally.borrow_mut().note(reason);
+            }
+            Output::End(end) => {
+                self.sea.tally.borrow_mut().note(format!("{end:?}"));
+                self.has_ended = true;
+            }
+            // There are no parameters to change, and nobody asks it to measure.
+            Output::Apply { .. }
+            | Output::Include { .. }
+            | Output::FetchHeldOut { .. }
+            | Output::Measure { .. } => {}
+        }
+        None
+    }
+
+    /// Says who it is, as the syncer asked.
+    async fn greet(&mut self, hello: Hello, challenge: &Challenge) -> Option<Input> {
+        let signature = Signature(self.key.sign(&challenge.text()).to_bytes());
+        self.greeted = Some(Instant::now());
+        let said = self.send(Message::Hello(Hello { signature, ..hello })).await;
+        if let Some(socket) = &mut self.socket {
+            // A lost connection is noticed when it is read.
+            drop(socket.flush().await);
+        }
+        said
+    }
+
+    async fn send(&mut self, message: Message) -> Option<Input> {
+        if let Message::Update(update) = &message {
+            self.sea.tally.borrow_mut().updates += 1;
+            if self.number.is_multiple_of(PROMPT_EACH) {
+                self.sent.insert(update.serial, Instant::now());
+            }
+        }
+        let sent = self.socket.as_mut()?.send(&message).await;
+        sent.err().map(|error| Input::Closed { code: None, reason: error.to_string() })
+    }
+
+    async fn fetch(&mut self, fragment: FragmentId, version: Version) -> Option<Input> {
+        let run = self.run()?;
+        Some(match self.sea.hat(run, fragment, version).await {
+            Ok((version, values)) => Input::Fetched { fragment, version, values },
+            Err(reason) => Input::FetchFailed { fragment, reason },
+        })
+    }
+
+    fn run(&self) -> Option<RunId> {
+        self.member.run().map(|(run, _)| run)
+    }
+}

@@ -1,0 +1,77 @@
+//! Thousands of light learners in one process, for `cargo xtask bench scale`: each is a real member of a run on a socket
+//! of its own, and all that it does not do is compute. A step is a wait; an update is noise as long as an honest one,
+//! coded by the codec of the run.
+
+#![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
+#![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]
+
+mod islet;
+mod sea;
+mod socket;
+mod tally;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, interval, sleep};
+
+use islet::Islet;
+use sea::Sea;
+
+/// Time between two lines of figures.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+/// Learners on their way into the run at once, at most.
+const JOINING_MAX: usize = 128;
+/// Time between two looks whether another one may set out.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Puts light learners on a run, until it is ended.
+#[derive(Parser)]
+struct Args {
+    /// Where the syncer is.
+    #[arg(long)]
+    address: SocketAddr,
+    /// How many.
+    #[arg(long)]
+    learners: u32,
+    /// Milliseconds that a step takes.
+    #[arg(long)]
+    step_ms: u64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    LocalSet::new().block_on(&runtime, crowd(args));
+    ExitCode::SUCCESS
+}
+
+/// Brings them in, a few at a time, and tells of them each second.
+async fn crowd(args: Args) {
+    let sea = Rc::new(Sea::new(args.address, Duration::from_millis(args.step_ms)));
+    let bring = Rc::clone(&sea);
+    tokio::task::spawn_local(async move {
+        for number in 0..args.learners {
+            while bring.tally.borrow().joining() >= JOINING_MAX {
+                sleep(LOOK).await;
+            }
+            bring.tally.borrow_mut().set_out();
+            tokio::task::spawn_local(Islet::new(Rc::clone(&bring), number).live());
+        }
+    });
+    let mut tick = interval(SAY_EVERY);
+    loop {
+        tick.tick().await;
+        println!("{}", sea.tally.borrow_mut().line(Instant::now()));
+    }
+}

@@ -1,0 +1,158 @@
+//! What all learners of this process share: what they have fetched, as behind a cache, and what they answer with.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use archipelago_core::diloco::{Codec, Fragments, Layout, halves};
+use archipelago_core::rng::Rng;
+use archipelago_core::wire::http::{fragment_path, shard_path};
+use archipelago_core::wire::{FragmentId, RunId, RunSpec, Version};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::socket::get;
+use crate::tally::Tally;
+
+/// Different updates of each fragment.
+const BODIES: usize = 8;
+/// Versions of a fragment whose digests are remembered.
+const DIGESTS_MAX: usize = 256;
+/// Root of the mean square of an update's values: what a few steps of the preset come to.
+const VALUE: f32 = 1e-3;
+
+/// Θ̂ of one fragment.
+type Hat = (Version, Vec<f32>);
+
+/// What is shared.
+pub struct Sea {
+    pub address: SocketAddr,
+    pub step: Duration,
+    pub began: Instant,
+    pub tally: RefCell<Tally>,
+    run: RefCell<Option<Model>>,
+    hats: Mutex<BTreeMap<FragmentId, Hat>>,
+    shards: Mutex<BTreeMap<u32, Vec<u8>>>,
+    digests: RefCell<BTreeMap<FragmentId, BTreeMap<Version, u64>>>,
+}
+
+/// The run's parameters as its learners see them.
+struct Model {
+    fragments: Arc<Fragments>,
+    /// By fragment, `[P]`, [`BODIES`] each.
+    bodies: Vec<Vec<Vec<u8>>>,
+}
+
+impl Sea {
+    pub fn new(address: SocketAddr, step: Duration) -> Self {
+        Self {
+            address,
+            step,
+            began: Instant::now(),
+            tally: RefCell::new(Tally::new()),
+            run: RefCell::new(None),
+            hats: Mutex::default(),
+            shards: Mutex::default(),
+            digests: RefCell::default(),
+        }
+    }
+
+    /// Microseconds since the start.
+    pub fn now_us(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The fragments of the run that `spec` describes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn fragments(&self, spec: &RunSpec) -> Result<Arc<Fragments>, String> {
+        let mut run = self.run.borrow_mut();
+        if run.is_none() {
+            *run = Some(Model::new(spec)?);
+        }
+        Ok(run.as_ref().map(|run| Arc::clone(&run.fragments)).expect("just made"))
+    }
+
+    /// An update of `fragment`, one of a few.
+    pub fn body(&self, fragment: FragmentId, number: u64) -> Vec<u8> {
+        let run = self.run.borrow();
+        let bodies = run.as_ref().and_then(|run| run.bodies.get(usize::from(fragment.0)));
+        bodies.and_then(|bodies| bodies.get(number as usize % BODIES)).cloned().unwrap_or_default()
+    }
+
+    /// Θ̂ of `fragment`, at `version` or later; whoever comes first fetches it for all.
+    ///
+    /// # Errors
+    /// What failed.
+    pub async fn hat(&self, run: RunId, fragment: FragmentId, version: Version) -> Result<Hat, String> {
+        let mut hats = self.hats.lock().await;
+        if let Some(hat) = hats.get(&fragment).filter(|(held, _)| *held >= version) {
+            return Ok(hat.clone());
+        }
+        let (body, held) = get(self.address, &fragment_path(run, fragment, version)).await?;
+        let held = Version(held.ok_or("the syncer does not say which version it gives")?);
+        let values = halves::from_bytes(&body);
+        self.note_digest(fragment, held, halves::digest(&values));
+        hats.insert(fragment, (held, values.clone()));
+        Ok((held, values))
+    }
+
+    /// The bytes of `shard`, fetched once.
+    ///
+    /// # Errors
+    /// What failed.
+    pub async fn shard(&self, run: RunId, shard: u32) -> Result<Vec<u8>, String> {
+        let mut shards = self.shards.lock().await;
+        if let Some(bytes) = shards.get(&shard) {
+            return Ok(bytes.clone());
+        }
+        let (bytes, _) = get(self.address, &shard_path(run, shard)).await?;
+        shards.insert(shard, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// Notes the digest of Θ̂ that came with `version` of `fragment`.
+    pub fn note_digest(&self, fragment: FragmentId, version: Version, digest: u64) {
+        let mut digests = self.digests.borrow_mut();
+        let of = digests.entry(fragment).or_default();
+        of.insert(version, digest);
+        while of.len() > DIGESTS_MAX {
+            of.pop_first();
+        }
+    }
+
+    /// The digest of Θ̂ at `version` of `fragment`; 0 if it is not known.
+    pub fn digest(&self, fragment: FragmentId, version: Option<Version>) -> u64 {
+        let digests = self.digests.borrow();
+        version.and_then(|version| digests.get(&fragment)?.get(&version).copied()).unwrap_or(0)
+    }
+}
+
+impl Model {
+    fn new(spec: &RunSpec) -> Result<Self, String> {
+        let layout = Layout::of(&spec.model).map_err(|error| error.to_string())?;
+        let count = NonZeroU16::new(spec.exchange.fragments).ok_or("a run without fragments")?;
+        let fragments = Fragments::plan(&layout, count);
+        let codec = Codec::new(&spec.exchange).map_err(|error| error.to_string())?;
+        let mut rng = Rng::new(1);
+        let mut bodies = Vec::new();
+        for fragment in fragments.ids() {
+            let segments = fragments.segments(fragment).unwrap_or_default();
+            let mut body = || {
+                let values = (0..fragments.len(fragment)).map(|_| noise(&mut rng) * VALUE);
+                codec.encode(segments, &values.collect::<Vec<f32>>())
+            };
+            bodies.push((0..BODIES).map(|_| body()).collect());
+        }
+        Ok(Self { fragments: Arc::new(fragments), bodies })
+    }
+}
+
+/// About normal, with a mean square of 1: the sum of three uniform numbers.
+fn noise(rng: &mut Rng) -> f32 {
+    (0..3).map(|_| 2.0 * rng.unit() - 1.0).sum::<f64>() as f32
+}
