@@ -18,6 +18,7 @@ mod fake_device;
 mod fake_run;
 mod fit;
 mod frozen;
+mod gather;
 pub mod identity;
 mod key;
 mod link;

@@ -30,7 +30,8 @@ pub struct Prover {
 
 impl Prover {
     /// Of the run of `syncer`, whose model is this `decoder`, on the weights `frozen` if it is adapters, and on the
-    /// text of `corpus`, which computes on one thread for the `share` of the time, above 0 and at most 1. Who is suspected goes on being so.
+    /// text of `corpus`, which computes on one thread for the `share` of the time, above 0 and at most 1. Who is
+    /// suspected goes on being so.
     ///
     /// # Errors
     /// `Internal`: the engine cannot be built.

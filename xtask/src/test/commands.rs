@@ -11,7 +11,10 @@ const EXPERTS: &str = "sdk/cli/src/experts.rs";
 
 const PROGRAMS: &[Program] = &[
     Program { call: "syncer-server", sources: &["syncer-server/src/config/", METHOD, EXPERTS] },
-    Program { call: "native-learner", sources: &["native-learner/src/cli.rs"] },
+    Program {
+        call: "native-learner",
+        sources: &["native-learner/src/cli.rs", "native-learner/src/cache.rs"],
+    },
     Program { call: "simulate", sources: &["sdk/sim/src/experiments/", METHOD, EXPERTS] },
     Program { call: "cargo xtask demo", sources: &["syncer-server/demo/src/args.rs", "xtask/src/demo.rs"] },
     Program { call: "cargo xtask test", sources: &["xtask/src/test/mod.rs"] },

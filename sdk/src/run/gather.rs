@@ -1,0 +1,135 @@
+//! Gathers the weights that a run builds on: from the shelf or, part by part, from the syncer. Until they are here the
+//! learner has no engine, and does all else that it does: it hears its owner, reports and comes back.
+
+use std::sync::Arc;
+
+use archipelago_core::model::{FrozenWeights, ModelError, ModelSpec};
+use archipelago_core::wire::{RunSpec, Welcome};
+use archipelago_runtime::engine::{Engine, EngineError};
+
+use super::event::Event;
+use super::frozen::{Gathering, Weights};
+use super::session::Session;
+use super::{Basis, RunError};
+
+impl<E, B, O> Session<'_, E, B, O>
+where
+    E: Engine,
+    B: AsyncFnMut(&RunSpec, Basis) -> Result<E, EngineError>,
+    O: FnMut(&Event),
+{
+    /// What the run of `spec` builds on, if that is here.
+    pub(super) fn frozen_weights(&self, spec: &RunSpec) -> Option<Arc<FrozenWeights>> {
+        let frozen = spec.frozen.as_ref()?;
+        let held = self.weights.as_ref().filter(|held| held.frozen == *frozen);
+        held.map(|held| Arc::clone(&held.weights))
+    }
+
+    /// Whether all is here that an engine for the run of `welcome` builds on. If not, it is gathered from now on.
+    ///
+    /// # Errors
+    /// - [`RunError::Frozen`]: nobody could gather it here.
+    /// - [`RunError::Build`]: this learner would have no use for it.
+    pub(super) fn has_basis(&mut self, welcome: &Welcome) -> Result<bool, RunError> {
+        let Some(frozen) = welcome.spec.frozen.as_ref() else { return Ok(true) };
+        if !self.config.takes_adapters {
+            let why = "the run trains adapters on weights that stay as they are (LoRA), which this learner does not \
+                       know: take part with `native-learner join`, or train all weights in a run without --lora-rank";
+            return Err(RunError::Build(EngineError::Unfit(why.to_owned())));
+        }
+        if self.frozen_weights(&welcome.spec).is_some() {
+            return Ok(true);
+        }
+        match self.gathering.as_mut().filter(|gathering| gathering.frozen == *frozen) {
+            Some(gathering) => {
+                // Whoever has the parts is back.
+                *gathering.welcome = welcome.clone();
+                gathering.after_us = 0;
+            }
+            None => {
+                self.weights = None;
+                self.downloads.clear_frozen();
+                let gathering =
+                    Gathering::new(welcome, frozen).map_err(|reason| RunError::Frozen { reason })?;
+                self.gathering = Some(gathering);
+                if self.config.shelf.take_if(|shelf| !shelf.has_room(frozen.bytes)).is_some() {
+                    let reason = format!(
+                        "the run's {:.0} MB of frozen weights are more than may be kept here, so they are fetched at \
+                         each start",
+                        frozen.bytes as f64 / 1e6
+                    );
+                    (self.observe)(&Event::Trouble { reason });
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes the next part from the shelf, or asks for it; with the last one there is an engine. Whether anything was
+    /// done.
+    ///
+    /// # Errors
+    /// - [`RunError::Frozen`]: what was gathered is no model's.
+    /// - [`RunError::Build`]: there is no engine for it here.
+    pub(super) async fn gather(&mut self) -> Result<bool, RunError> {
+        let may = self.is_here() && !self.control.is_paused();
+        let now_us = self.clock.now_us();
+        let is_due = |gathering: &&mut Gathering| !gathering.is_fetching && gathering.after_us <= now_us;
+        let Some(gathering) = self.gathering.as_mut().filter(is_due).filter(|_| may) else {
+            return Ok(false);
+        };
+        let Some((name, bytes)) = gathering.wanted() else { return self.gathered().await.map(|()| true) };
+        if let Some(shelf) = &self.config.shelf {
+            let reason = match shelf.take(&name).await {
+                Ok(Some(part)) if gathering.add(&part) => return Ok(true),
+                Ok(Some(_)) => {
+                    Some("what was kept of the frozen weights is damaged: it is fetched again".into())
+                }
+                Ok(None) => None,
+                Err(error) => Some(format!("what was kept of the frozen weights is fetched again: {error}")),
+            };
+            reason.into_iter().for_each(|reason| (self.observe)(&Event::Trouble { reason }));
+        }
+        gathering.is_fetching = true;
+        self.downloads.frozen(gathering.welcome.run, gathering.next, bytes);
+        Ok(false)
+    }
+
+    /// Takes in what came of the part that was asked for.
+    pub(super) async fn came_frozen(&mut self, came: Result<Vec<u8>, String>) {
+        let now_us = self.clock.now_us();
+        let Some(gathering) = &mut self.gathering else { return };
+        gathering.is_fetching = false;
+        let wanted = gathering.wanted();
+        let reason = match came {
+            Ok(part) if gathering.add(&part) => {
+                let (Some(shelf), Some((name, _))) = (&self.config.shelf, wanted) else { return };
+                let Err(error) = shelf.keep(&name, &part).await else { return };
+                // It would fail for the next part, too.
+                self.config.shelf = None;
+                format!("the frozen weights are not kept, and are fetched at the next start: {error}")
+            }
+            Ok(_) => {
+                gathering.postpone(now_us);
+                let part = gathering.next;
+                format!("part {part} of the frozen weights came with another checksum: it is fetched again")
+            }
+            Err(reason) => {
+                gathering.postpone(now_us);
+                format!("the frozen weights did not come: {reason}")
+            }
+        };
+        (self.observe)(&Event::Trouble { reason });
+    }
+
+    /// All parts are here.
+    async fn gathered(&mut self) -> Result<(), RunError> {
+        let Some(Gathering { welcome, frozen, bytes, .. }) = self.gathering.take() else { return Ok(()) };
+        let no_model = |error: ModelError| RunError::Frozen { reason: error.to_string() };
+        let model = ModelSpec::of(&welcome.spec.model).map_err(no_model)?;
+        let weights = FrozenWeights::from_bytes(&model, frozen.form, bytes);
+        let weights = Arc::new(weights.map_err(|error| RunError::Frozen { reason: error.to_string() })?);
+        self.weights = Some(Weights { frozen, weights });
+        self.raise(&welcome).await
+    }
+}
