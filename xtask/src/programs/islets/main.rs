@@ -1,6 +1,6 @@
 //! Thousands of light learners in one process, for `cargo xtask bench scale`: each is a real member of a run on a
-//! socket of its own, and all that it does not do is compute. A step is a wait; an update is noise as long as an honest one,
-//! coded by the codec of the run.
+//! socket of its own, and all that it does not do is compute. A step is a wait; an update is noise as long as an honest
+//! one, coded by the codec of the run.
 
 #![expect(clippy::print_stdout, reason = "a command line tool answers on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a shell: it may read the clock")]

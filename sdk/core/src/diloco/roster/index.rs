@@ -1,5 +1,5 @@
 //! What is asked of all who are connected, kept up to date as each of them changes: who is live, who is silent for
-//! longest, who is far away, and what the median says of its pace. Nothing is looked through once for each message.
+//! longest, who is far away, and what the median says of its pace. Nothing here is looked through at each message.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};

@@ -1,5 +1,5 @@
-//! What those who are there have come to, by the ledger, kept up to date as it changes: who has been merged for
-//! longest, who need not prove itself any more, what their paces are, and whose seat goes first.
+//! What those who are there have come to, by the ledger, kept up to date as it changes: who was merged for longest,
+//! who need not prove itself any more, what their paces are, and whose seat goes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
