@@ -2,9 +2,9 @@
 
 use super::{AdapterSlots, Dims, LayerSlots, LoraTarget, ModelError, ModelSpec, Slots, check_len, layout};
 
-/// Adds `α / r · B A` to each matrix that has an adapter: `weights`, `[len]` in the layout of [`ModelSpec::base`], become
-/// those of the model without adapters that computes the same as `spec` with `adapters`, `[len]` in the layout of `spec`.
-/// Does nothing where `spec` has no adapters. Sums are taken in `f64` and rounded once.
+/// Adds `α / r · B A` to each matrix that has an adapter: `weights`, `[len]` in the layout of [`ModelSpec::base`],
+/// become those of the model without adapters that computes the same as `spec` with `adapters`, `[len]` in the layout
+/// of `spec`. Does nothing where `spec` has no adapters. Sums are taken in `f64` and rounded once.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;

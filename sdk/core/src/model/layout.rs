@@ -16,7 +16,8 @@ pub const CONTEXT_MAX: u32 = 1 << 16;
 /// Most experts of a layer.
 pub const EXPERTS_MAX: u32 = 1 << 8;
 
-/// The tensors of the model that are trained, named as Hugging Face's Llama names them, in the order of the flat vector.
+/// The tensors of the model that are trained, named as Hugging Face's Llama names them, in the order of the flat
+/// vector.
 ///
 /// With [`ModelSpec::lora`] they are the adapters alone, A and B of each target in each layer, named as PEFT names them
 /// within the model: `model.layers.0.self_attn.q_proj.lora_A.weight`. Those of [`ModelSpec::base`] are the weights.

@@ -59,8 +59,8 @@ pub struct ExpertSpec {
     pub aux_loss: f32,
 }
 
-/// Low-rank adapters on frozen matrices (Hu and others 2021, arXiv 2106.09685): `y = x Wᵀ + α / r · (x Aᵀ) Bᵀ`, of which
-/// A and B alone are trained.
+/// Low-rank adapters on frozen matrices (Hu and others 2021, arXiv 2106.09685): `y = x Wᵀ + α / r · (x Aᵀ) Bᵀ`, of
+/// which A and B alone are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraSpec {

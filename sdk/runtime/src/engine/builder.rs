@@ -101,8 +101,8 @@ impl EngineBuilder {
     /// - [`EngineError::Lost`]: the device is gone; try again later.
     /// - [`EngineError::Gpu`]: it must be a GPU, and the model does not fit it.
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
-    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and [`Self::frozen`] was not called,
-    ///   or with weights of another model.
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and [`Self::frozen`] was not
+    ///   called, or with weights of another model.
     /// - Those of [`super::cpu::CpuTrainer::new`] and [`super::HostEngine::new`].
     pub async fn build(
         &mut self,

@@ -26,7 +26,8 @@ pub fn redo(job: &AuditJob, spec: &RunSpec, windows: &mut Windows) -> Verdict {
     redo_on(None, job, spec, windows)
 }
 
-/// As [`redo`], on the weights `frozen` where the run trains adapters; without them it ends with [`Verdict::Undecided`].
+/// As [`redo`], on the weights `frozen` where the run trains adapters; without them it ends with
+/// [`Verdict::Undecided`].
 #[must_use]
 pub fn redo_on(
     frozen: Option<Arc<FrozenWeights>>,

@@ -3,8 +3,8 @@
 use super::Model;
 use crate::model::{ModelError, ModelSpec, check_len, check_vocab, delta, layout, windows};
 
-/// As [`super::reference_loss_and_grad`], of `adapters`, `[len]` in the layout of `spec`, on the weights `frozen`, `[len]`
-/// in that of [`ModelSpec::base`]; the gradient is that of the adapters.
+/// As [`super::reference_loss_and_grad`], of `adapters`, `[len]` in the layout of `spec`, on the weights `frozen`,
+/// `[len]` in that of [`ModelSpec::base`]; the gradient is that of the adapters.
 ///
 /// # Errors
 /// - as [`layout`] for `spec`;

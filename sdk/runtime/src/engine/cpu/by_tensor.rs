@@ -38,8 +38,9 @@ pub(super) struct AdapterGradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    /// Cuts the flat gradient, `[len]`, into its tensors, of which those that are frozen have nothing. Its values do not
-    /// matter, since turn 0 overwrites them; an embedding that is not the head too, which no turn writes, is zeroed.
+    /// Cuts the flat gradient, `[len]`, into its tensors, of which those that are frozen have nothing. Its values do
+    /// not matter, since turn 0 overwrites them; an embedding that is not the head too, which no turn writes, is
+    /// zeroed.
     pub fn new(slots: &Slots, width: usize, flat: &'a mut [f32]) -> Self {
         let mut rest = flat;
         let mut take = |len: usize| {

@@ -194,7 +194,8 @@ impl CpuGradient {
         losses.iter().sum()
     }
 
-    /// Adds the embedded tokens' share, in the order of the tokens, unless the embedding is frozen; returns the sum of squares.
+    /// Adds the embedded tokens' share, in the order of the tokens, unless the embedding is frozen; returns the sum of
+    /// squares.
     fn add_embedded(&mut self, tokens: &[u32]) -> f64 {
         let Network { slots, dims, .. } = &self.network;
         let (c, len) = (dims.width, dims.context);

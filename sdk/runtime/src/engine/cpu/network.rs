@@ -28,8 +28,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network of the model that `spec` describes, which [`crate::model::layout`] must accept, on the weights `frozen`
-    /// where it has adapters.
+    /// A network of the model that `spec` describes, which [`crate::model::layout`] must accept, on the weights
+    /// `frozen` where it has adapters.
     ///
     /// # Errors
     /// [`EngineError::Frozen`] and [`EngineError::FrozenUnfit`].

@@ -17,8 +17,9 @@ use crate::platform::lanes;
 use crate::token;
 
 /// Trains a model on the processor, on one or more threads, with a [`CpuGradient`]. Memory is 4 × 4 bytes for
-/// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`]. Where adapters are trained,
-/// they are the parameters, and the weights stay in the form in which they were given, one or two bytes for each.
+/// each parameter (parameters, gradient, two moments) and [`CpuGradient::activation_bytes`]. Where adapters are
+/// trained, they are the parameters, and the weights stay in the form in which they were given, one or two bytes for
+/// each.
 pub struct CpuTrainer {
     inner: InnerSpec,
     layout: Layout,

@@ -139,7 +139,8 @@ impl Frozen {
         }
     }
 
-    /// The matrix, or the group of them, or the slice of embedding or head, or the vector, that begins where `flat` does.
+    /// The matrix, or the group of them, or the slice of embedding or head, or the vector, that begins where `flat`
+    /// does.
     pub fn slice(&self, flat: &Range<usize>) -> Slice {
         self.places.get(&flat.start).cloned().unwrap_or_else(|| unreachable!("no tensor begins at {flat:?}"))
     }

@@ -35,8 +35,8 @@ const STEPS_MAX: usize = 2;
 /// Trains a model on a GPU, and exchanges its fragments there.
 ///
 /// Memory on the device is 6 × 4 bytes for each parameter (parameters, gradient, two moments, Θ̂ and what was
-/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. Where adapters are trained,
-/// they are the parameters, and the weights lie on the device in the form in which they were given.
+/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. Where adapters are
+/// trained, they are the parameters, and the weights lie on the device in the form in which they were given.
 pub struct GpuEngine {
     gpu: Gpu,
     inner: InnerSpec,
@@ -89,8 +89,8 @@ impl GpuEngine {
     /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
     ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
     ///   in a code without kernels: [`GpuError::Code`].
-    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and `setup` has no weights, or those
-    ///   of another model.
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and `setup` has no weights, or
+    ///   those of another model.
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
         let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);

@@ -21,7 +21,8 @@ fn of<'a>(slots: &'a LayerSlots, group: &'a [LoraTarget]) -> impl Iterator<Item 
 }
 
 impl Network<'_> {
-    /// A product of A, `[_, a.1]` from column `first.0` on, and B, `[_, b.1]`, as C, `[_, c.1]` from column `first.1` on.
+    /// A product of A, `[_, a.1]` from column `first.0` on, and B, `[_, b.1]`, as C, `[_, c.1]` from column `first.1`
+    /// on.
     fn low_rank(
         &self,
         (form, store): (Form, Store),
