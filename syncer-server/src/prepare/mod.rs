@@ -180,20 +180,14 @@ impl<'a> Plan<'a> {
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
-        let Self {
-            config, origin, beginning, frozen, syncer_config, store, chat, corpus, spec, layout, ..
-        } = self;
+        let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
+        let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
         let snapshot_seq = found.as_ref().map(|found| found.seq);
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
             write_private(&config.dir.join(SETTINGS_FILE), &text)?;
         }
-        // Before anything says that there is a run: its adapters mean nothing without them.
-        frozen.as_ref().map_or(Ok(()), |frozen| store.keep_frozen(&spec, frozen))?;
-        let frozen = match frozen {
-            None => store.frozen(&spec)?.map(Arc::new),
-            read => read,
-        };
+        let frozen = frozen_weights(&store, &spec, frozen)?;
         let has_tape = store.has_tape();
         let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let resumed = found.is_some() || has_tape;
@@ -264,6 +258,18 @@ impl<'a> Plan<'a> {
             snapshot_seq,
         })
     }
+}
+
+/// The weights that the run of `spec` does not train, if it is adapters: `read` from its folder of `--init`, or as they
+/// are kept. They are kept before anything says that there is a run, for its adapters mean nothing without them.
+fn frozen_weights(
+    store: &Store,
+    spec: &RunSpec,
+    read: Option<Arc<FrozenWeights>>,
+) -> Result<Option<Arc<FrozenWeights>>, ServerError> {
+    let Some(read) = read else { return Ok(store.frozen(spec)?.map(Arc::new)) };
+    store.keep_frozen(spec, &read)?;
+    Ok(Some(read))
 }
 
 /// What the held-out loss is measured on, if anything is held out; the run's folder keeps it.
