@@ -179,6 +179,7 @@ impl<'a> Plan<'a> {
     /// - `DirCorrupt`: the tape or the snapshots are missing or damaged.
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
+    #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
         let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
         let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
@@ -187,7 +188,7 @@ impl<'a> Plan<'a> {
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
             write_private(&config.dir.join(SETTINGS_FILE), &text)?;
         }
-        let frozen = frozen_weights(&store, &spec, frozen)?;
+        let frozen = store.frozen_or(&spec, frozen)?;
         let has_tape = store.has_tape();
         let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let resumed = found.is_some() || has_tape;
@@ -258,18 +259,6 @@ impl<'a> Plan<'a> {
             snapshot_seq,
         })
     }
-}
-
-/// The weights that the run of `spec` does not train, if it is adapters: `read` from its folder of `--init`, or as they
-/// are kept. They are kept before anything says that there is a run, for its adapters mean nothing without them.
-fn frozen_weights(
-    store: &Store,
-    spec: &RunSpec,
-    read: Option<Arc<FrozenWeights>>,
-) -> Result<Option<Arc<FrozenWeights>>, ServerError> {
-    let Some(read) = read else { return Ok(store.frozen(spec)?.map(Arc::new)) };
-    store.keep_frozen(spec, &read)?;
-    Ok(Some(read))
 }
 
 /// What the held-out loss is measured on, if anything is held out; the run's folder keeps it.
