@@ -179,21 +179,16 @@ impl<'a> Plan<'a> {
     /// - `DirCorrupt`: the tape or the snapshots are missing or damaged.
     /// - `Config`: the syncer refuses the settings.
     /// - `Internal`, `System`: the program or the system fails.
+    #[expect(clippy::too_many_lines, reason = "one list of the ways in which a run begins or goes on")]
     pub(crate) fn open(self) -> Result<Prepared, ServerError> {
-        let Self {
-            config, origin, beginning, frozen, syncer_config, store, chat, corpus, spec, layout, ..
-        } = self;
+        let Self { config, origin, beginning, frozen, syncer_config, store, chat, .. } = self;
+        let (corpus, spec, layout) = (self.corpus, self.spec, self.layout);
         let (body_bytes_max, found) = (self.body_bytes_max, self.found);
         let snapshot_seq = found.as_ref().map(|found| found.seq);
         if let Some(text) = config.kept.as_ref().and_then(Kept::text) {
             write_private(&config.dir.join(SETTINGS_FILE), &text)?;
         }
-        // Before anything says that there is a run: its adapters mean nothing without them.
-        frozen.as_ref().map_or(Ok(()), |frozen| store.keep_frozen(&spec, frozen))?;
-        let frozen = match frozen {
-            None => store.frozen(&spec)?.map(Arc::new),
-            read => read,
-        };
+        let frozen = store.frozen_or(&spec, frozen)?;
         let has_tape = store.has_tape();
         let forked = store.manifest()?.and_then(|manifest| manifest.forked).filter(|_| !has_tape);
         let resumed = found.is_some() || has_tape;

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use archipelago_core::model::{FrozenWeights, ModelSpec, add_adapters};
 use archipelago_core::wire::{Frozen, RunSpec};
@@ -29,6 +30,21 @@ impl Store {
             return Ok(());
         }
         write_file(&self.frozen_path(), weights.bytes())
+    }
+
+    /// The same as [`Self::frozen`]; those that were `read` elsewhere are kept. That is done before anything says that
+    /// there is a run, for its adapters mean nothing without them.
+    ///
+    /// # Errors
+    /// Those of [`Self::frozen`] and [`Self::keep_frozen`].
+    pub fn frozen_or(
+        &self,
+        spec: &RunSpec,
+        read: Option<Arc<FrozenWeights>>,
+    ) -> Result<Option<Arc<FrozenWeights>>, ServerError> {
+        let Some(read) = read else { return Ok(self.frozen(spec)?.map(Arc::new)) };
+        self.keep_frozen(spec, &read)?;
+        Ok(Some(read))
     }
 
     /// The weights that the run of `spec` builds on and does not train; `None` if it trains all.
