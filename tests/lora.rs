@@ -21,7 +21,7 @@ fn pretrained(folder: &Path) {
 fn export(run_folder: &Path, out: &Path, more: &[&str]) {
     let mut arguments =
         vec!["export".as_ref(), "--out".as_ref(), out.as_os_str(), "--dir".as_ref(), run_folder.as_os_str()];
-    arguments.extend(more.iter().map(std::convert::AsRef::<std::ffi::OsStr>::as_ref));
+    arguments.extend(more.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
     let said = run(&arguments);
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }

@@ -130,38 +130,3 @@ fn adapters_without_their_weights_are_refused() {
     let whole = CpuTrainer::on(frozen(&other, FrozenForm::F16).0, &spec.base(), &inner(3), threads(1));
     assert!(whole.is_ok());
 }
-
-/// The shape of 135 M parameters, one window of 512 for each of two threads: adapters of rank 8 on all seven matrices,
-/// and all of the model.
-#[test]
-#[ignore = "it takes a minute and 3 GB, and says how long a step takes and what it holds"]
-fn steps_of_a_large_model_are_measured() {
-    let base = Preset::Llama135m.model(49_152);
-    let spec = with_adapters(base, 8, "q,k,v,o,gate,up,down");
-    let tokens = tokens(&base, 2);
-    let weights = init(&base, 1).unwrap();
-    for form in FrozenForm::ALL {
-        let frozen = Arc::new(FrozenWeights::quantised(&spec, &weights, form).unwrap());
-        let trainer = CpuTrainer::on(Some(Arc::clone(&frozen)), &spec, &inner(2), threads(2)).unwrap();
-        measure(&format!("rank 8 on {form}"), frozen.bytes().len(), trainer, &tokens);
-    }
-    drop(weights);
-    measure("all", 0, CpuTrainer::new(&base, &inner(2), threads(2)).unwrap(), &tokens);
-}
-
-fn measure(name: &str, frozen_bytes: usize, mut trainer: CpuTrainer, tokens: &[u32]) {
-    let seconds = [(); 4].map(|()| {
-        let begun = std::time::Instant::now();
-        trainer.step(tokens, 1e-4).unwrap();
-        begun.elapsed().as_secs_f64()
-    });
-    let (state, work) = (16 * trainer.params().len(), trainer.activation_bytes());
-    eprintln!(
-        "{name}: {seconds:.2?} s a step of {} tokens; frozen {} MB, parameters with gradient and moments {} MB, \
-         activations {} MB",
-        tokens.len() / 513 * 512,
-        frozen_bytes / 1_000_000,
-        state / 1_000_000,
-        work / 1_000_000,
-    );
-}
