@@ -173,12 +173,14 @@ impl SyncerProcess {
     }
 
     /// As [`Self::restart`], with other settings.
-    ///
-    /// # Panics
-    /// If it does not come up.
     pub fn restart_with(&mut self, flags: &[&str]) {
-        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.starts_with(flags);
         self.restart();
+    }
+
+    /// From now on it is started with these flags.
+    pub fn starts_with(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
     /// Asks it to stop politely and waits; the last line of its output.

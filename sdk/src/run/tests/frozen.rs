@@ -65,7 +65,6 @@ fn a_second_start_fetches_nothing() {
 
     let (report, events) = take_part(&fake, cache());
     assert_eq!((report.frozen_bytes, requests(&fake)), (all, parts()));
-    assert!(report.fetched_bytes < all, "{report:?}");
     assert_eq!(troubles(&events), [""; 0]);
 
     // Of what is damaged, that part alone is fetched again.
@@ -86,14 +85,13 @@ fn a_second_start_fetches_nothing() {
 #[test]
 fn parts_that_break_off_are_resumed_and_wrong_ones_fetched_again() {
     let fake = syncer(Script { broken_parts: 1, ..Script::default() });
-    let (report, events) = take_part(&fake, None);
+    let (_, events) = take_part(&fake, None);
     assert_eq!(requests(&fake), parts() + 1);
     let resumed = fake.script(|script| {
         let is_rest = |head: &&String| head.contains("/frozen/") && head.contains("range: bytes=500-");
         script.requests.iter().filter(is_rest).count()
     });
     assert_eq!(resumed, 1, "{events:?}");
-    assert!(report.fetched_bytes < 2 * report.frozen_bytes, "{report:?}");
 
     let fake = syncer(Script { wrong_parts: 1, ..Script::default() });
     let (_, events) = take_part(&fake, None);
