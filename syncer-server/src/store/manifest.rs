@@ -82,8 +82,10 @@ impl Manifest {
         let comparable = |manifest: &Self| {
             let mut spec = manifest.spec.clone();
             spec.data.shards.clear();
-            // So with the parts of frozen weights.
-            spec.frozen.iter_mut().for_each(|frozen| frozen.sha256.clear());
+            // So with the parts of frozen weights, whose bytes follow from their form.
+            for frozen in &mut spec.frozen {
+                (frozen.sha256, frozen.bytes) = (Vec::new(), 0);
+            }
             let mut value = serde_json::to_value(spec).expect("plain data");
             value["model"] = readable(&manifest.spec.model);
             value

@@ -110,6 +110,7 @@ async fn the_weights_are_fetched_in_parts_that_never_change() {
     let frozen: Frozen = welcome.spec.frozen.unwrap();
     assert_eq!((frozen.form, frozen.parts(), frozen.check()), (FrozenForm::F16, 1, Ok(())));
     let path = format!("GET /v1/runs/{}/frozen", welcome.run);
+    let before = server.status().await["joinBytes"].as_u64().unwrap();
     let (code, head, part) = server.http(&format!("{path}/0")).await;
     assert_eq!(code, 200);
     assert!(frozen.is_part(0, &part));
@@ -122,7 +123,7 @@ async fn the_weights_are_fetched_in_parts_that_never_change() {
     assert_eq!(server.http(&format!("{path}/1")).await.0, 404);
     assert_eq!(server.http("GET /v1/runs/00000000000000ff/frozen/0").await.0, 404);
     let fetched = server.status().await["joinBytes"].as_u64().unwrap();
-    assert_eq!(fetched, (2 * part.len() - 100) as u64, "they count as what it takes to join");
+    assert_eq!(fetched - before, (2 * part.len() - 100) as u64, "they count as what it takes to join");
     // Nobody could write with it in a page, and who tries is told.
     let (code, _, why) = server.http(&format!("GET /v1/runs/{}/model", welcome.run)).await;
     assert_eq!(code, 404);
@@ -186,7 +187,11 @@ async fn what_no_adapters_can_be_trained_on_is_refused_in_a_sentence() {
     let experts = archipelago_cli::ExpertArgs { experts: 4, ..ServeConfig::default().experts };
     check(ServeConfig { experts, ..adapters(dir.path()) }, 3, "--experts");
     begun(adapters(dir.path())).await;
-    check(of_rank(3, goes_on(dir.path())), 12, "--lora-rank is 2 there, 3 here");
+    // The alpha of that run is twice its rank, as it would be of this one.
+    check(of_rank(3, goes_on(dir.path())), 12, "--lora-alpha is 4.0 there, 6.0 here");
+    let mut other = of_rank(3, goes_on(dir.path()));
+    other.lora.lora_alpha = Some(4.0);
+    check(other, 12, "--lora-rank is 2 there, 3 here");
     let int8 = syncer_server::LoraArgs { frozen: FrozenForm::Int8, ..adapters(dir.path()).lora };
     check(ServeConfig { lora: int8, ..adapters(dir.path()) }, 12, "--frozen is \"f16\" there, \"int8\" here");
     // All weights of the same model are another run.
