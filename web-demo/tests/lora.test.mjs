@@ -12,7 +12,7 @@ let syncer, plainBrowser, gpuBrowser;
 before(async () => {
   const run = ["--init", join(golden, "model"), "--data", join(golden, "text.txt"), "--held-out", "0.3"];
   [syncer, plainBrowser, gpuBrowser] = await Promise.all([
-    startSyncer(...run, "--batch", "2", "--sync-every", "4", "--lora-rank", "2"),
+    startSyncer(...run, "--batch", "2", "--sync-every", "4", "--lora-rank", "4"),
     launch(chromiumFlagsWithoutGpu),
     launch(),
   ]);
@@ -57,7 +57,7 @@ test("tabs train adapters, on WebAssembly and on WebGPU", async () => {
     const status = await syncer.status();
     return status.valLossLast < status.valLossFirst && status;
   });
-  assert.equal(status.adapters.rank, 2);
+  assert.equal(status.adapters.rank, 4);
   assert.deepEqual(status.fates.refused, {});
   assert.deepEqual([plain.trouble, gpu.trouble], [[], []]);
   await Promise.all(contexts.map((context) => context.close()));
