@@ -83,7 +83,7 @@ impl Manifest {
             let mut spec = manifest.spec.clone();
             spec.data.shards.clear();
             // So with the parts of frozen weights, whose bytes follow from their form.
-            for frozen in &mut spec.frozen {
+            if let Some(frozen) = &mut spec.frozen {
                 (frozen.sha256, frozen.bytes) = (Vec::new(), 0);
             }
             let mut value = serde_json::to_value(spec).expect("plain data");
