@@ -4,27 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use archipelago_tests::pretrained::pretrained;
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::verbs::run;
-
-/// A model of ours that was trained on the built-in grammar, as a folder.
-fn pretrained(folder: &Path) {
-    let small = ["--preset", "tiny", "--corpus-bytes", "512KiB", "--sync-every", "8", "--fragments", "4"];
-    let mut syncer = SyncerProcess::start(&small);
-    let mut learner = syncer.learner("first");
-    syncer.wait_until("it has learnt something", |status| number(status, "tokensMerged") >= 50_000.0);
-    assert!(learner.interrupt().0.success());
-    syncer.interrupt();
-    export(&syncer.folder(), folder, &[]);
-}
-
-fn export(run_folder: &Path, out: &Path, more: &[&str]) {
-    let mut arguments =
-        vec!["export".as_ref(), "--out".as_ref(), out.as_os_str(), "--dir".as_ref(), run_folder.as_os_str()];
-    arguments.extend(more.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
-    let said = run(&arguments);
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-}
+use archipelago_tests::verbs::export;
 
 /// A novel, which the grammar is not: lines of a few words that come again and again.
 fn text() -> String {

@@ -3,11 +3,11 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::path::Path;
 
 use archipelago_core::rng::Rng;
+use archipelago_tests::pretrained::pretrained;
 use archipelago_tests::processes::{SyncerProcess, number, of_learner, whole_machine};
-use archipelago_tests::verbs::run;
+use archipelago_tests::verbs::export;
 use serde_json::{Value, json};
 
 /// Turns that begin and end as those of most models do.
@@ -31,24 +31,6 @@ fn chats(count: usize) -> String {
     lines
 }
 
-/// A model of ours that was trained on other text, as a folder.
-fn pretrained(folder: &Path) {
-    let small = ["--preset", "tiny", "--corpus-bytes", "512KiB", "--sync-every", "8", "--fragments", "4"];
-    let mut syncer = SyncerProcess::start(&small);
-    let mut learner = syncer.learner("first");
-    syncer.wait_until("it has learnt something", |status| number(status, "tokensMerged") >= 50_000.0);
-    assert!(learner.interrupt().0.success());
-    syncer.interrupt();
-    export(&syncer.folder(), folder);
-    fs::write(folder.join("chat_template.jinja"), TEMPLATE).expect("it can be written");
-}
-
-fn export(run_folder: &Path, out: &Path) {
-    let said =
-        run(&["export".as_ref(), "--out".as_ref(), out.as_ref(), "--dir".as_ref(), run_folder.as_ref()]);
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-}
-
 /// Goal: two learners fine-tune a model of ours on answers. The held-out loss falls to where the noise of the questions
 /// would never let it come. A line that is none is named, harms nothing, and the run goes on without it; what is taken
 /// home writes conversations as before.
@@ -58,6 +40,7 @@ fn two_learners_learn_to_answer() {
     let place = tempfile::tempdir().unwrap();
     let (model, data) = (place.path().join("model"), place.path().join("chats.jsonl"));
     pretrained(&model);
+    fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
     let lines = chats(2_000);
     fs::write(&data, &lines).unwrap();
 
@@ -102,7 +85,7 @@ fn two_learners_learn_to_answer() {
     assert!(syncer.replay()["merges"].as_u64().is_some_and(|merges| merges > 0));
 
     let out = place.path().join("out");
-    export(&syncer.folder(), &out);
+    export(&syncer.folder(), &out, &[]);
     let config: Value =
         serde_json::from_slice(&fs::read(out.join("tokenizer_config.json")).unwrap()).unwrap();
     assert_eq!(config["chat_template"], TEMPLATE);

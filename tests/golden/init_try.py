@@ -9,15 +9,11 @@ loss falls; the exports in f32 and in bf16 load, write the text's tokens as befo
 measured last; the tokenizer warns of texts that are longer than the context; the export begins a run too; what cannot be
 represented is refused; and Prometheus's own parser for Python reads `/metrics`, with the figures of the status.
 """
-import contextlib
 import io
-import json
 import logging
 import math
 import subprocess
-import sys
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 
@@ -26,9 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from init_fixture import END, held_out, loss, model, text, tokenizer
+from tried import CONTEXT, PROGRAMS, SHARE, first_loss, near, serving, trained
 
-PROGRAMS = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2] / "target/debug")
-SHARE, CONTEXT, WAIT_S = 0.2, 48, 240
 BASE = dict(
     hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
     max_position_embeddings=CONTEXT, tie_word_embeddings=True,
@@ -53,40 +48,6 @@ REFUSED = [
 ]
 
 
-@contextlib.contextmanager
-def serving(dir, init, words, *settings):
-    """A syncer on a free port; gives its address."""
-    command = [
-        PROGRAMS / "syncer-server", "serve", "--init", init, "--data", words, "--dir", dir, "--json", "--quiet",
-        "--held-out", str(SHARE), "--context", str(CONTEXT), "--batch", "4", "--sync-every", "4", "--lr", "0.003",
-        "--total-tokens", "2000000", "--eval-every", "1s", "--listen", "127.0.0.1:0", *settings,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        first = process.stdout.readline()
-        assert first, "the syncer does not start"
-        yield json.loads(first)
-    finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
-
-
-def status(address):
-    with urllib.request.urlopen(f"http://{address}/v1/status", timeout=20) as answer:
-        return json.load(answer)
-
-
-def until(address, what, holds):
-    ends = time.monotonic() + WAIT_S
-    while time.monotonic() < ends:
-        found = status(address)
-        if holds(found):
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"{what} took longer than {WAIT_S} s")
-
-
 def scraped(address):
     """The figures of `/metrics` by name, as Prometheus's parser reads them."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
@@ -100,11 +61,6 @@ def scraped(address):
         figures[sample.name] = sample.value
     print(f"    /metrics: {len(families)} metrics")
     return figures
-
-
-def near(what, found, wanted, tolerance):
-    print(f"    {what}: {found:.6f}, transformers {wanted:.6f}")
-    assert abs(found - wanted) <= tolerance, what
 
 
 def warns(spelling, words):
@@ -135,29 +91,15 @@ def attempt(room, words, name, shape, dtype, size, settings):
     save(folder, tokenizer(words, size), shape, dtype, settings)
     made, spelling = loaded(folder)
     tokens = spelling(held_out(words, SHARE), add_special_tokens=False)["input_ids"]
-    with serving(run, folder, file) as first:
+    with serving(run, folder, file, "--lr", "0.003") as first:
         address = first["address"]
-        found = until(address, "the first loss", lambda found: found["valLossFirst"] is not None)
-        near("first held-out loss", found["valLossFirst"], loss(made, tokens, CONTEXT), 1e-3)
+        near("first held-out loss, transformers'", first_loss(address), loss(made, tokens, CONTEXT), 1e-3)
         assert ("num_local_experts" in shape) == (made.config.model_type == "mixtral")
-        learner = subprocess.Popen(
-            [PROGRAMS / "native-learner", "join", f"ws://{address}", "--engine", "cpu", "--identity", room / f"{name}.id"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        try:
-            less = lambda found: found["valLossLast"] < found["valLossFirst"] - 0.3
-            until(address, "training", less)
-        finally:
-            learner.terminate()
-            learner.wait(60)
-        rounds = -1
-        while rounds != (rounds := status(address)["rounds"]):
-            time.sleep(3)
-        trained = status(address)
+        last = trained(address, room / f"{name}.id", 0.3)
         figures = scraped(address)
-        assert figures["archipelago_merged_tokens_total"] == trained["tokensMerged"], figures
-        assert figures["archipelago_rounds_merged_total"] == trained["rounds"], figures
-        near("held-out loss in /metrics", figures["archipelago_held_out_loss_nats"], trained["valLossLast"], 1e-6)
+        assert figures["archipelago_merged_tokens_total"] == last["tokensMerged"], figures
+        assert figures["archipelago_rounds_merged_total"] == last["rounds"], figures
+        near("held-out loss in /metrics", figures["archipelago_held_out_loss_nats"], last["valLossLast"], 1e-6)
     for dtype_name, stored, tolerance in [("f32", torch.float32, 1e-3), ("bf16", torch.bfloat16, 2e-2)]:
         out = room / f"{name}-{dtype_name}"
         export = ["export", "--dir", run, "--out", out, "--dtype", dtype_name, "--licence", "mit"]
@@ -169,14 +111,13 @@ def attempt(room, words, name, shape, dtype, size, settings):
         assert again_spelling.eos_token == END, again_spelling.eos_token
         assert again.generation_config.eos_token_id == 0
         assert again_spelling(words[:2000], add_special_tokens=False)["input_ids"] == tokens_of(spelling, words[:2000])
-        near(f"exported {dtype_name}", trained["valLossLast"], loss(again, tokens, CONTEXT), tolerance)
+        near(f"exported {dtype_name}", last["valLossLast"], loss(again, tokens, CONTEXT), tolerance)
         card = (out / "README.md").read_text()
-        assert "license: mit" in card and str(trained["tokensMerged"]) in card, card
+        assert "license: mit" in card and str(last["tokensMerged"]) in card, card
         with torch.no_grad():
             again.generate(torch.tensor([tokens[:4]]), max_new_tokens=8, do_sample=False)
-    with serving(room / f"{name}-next", room / f"{name}-f32", file) as first:
-        found = until(first["address"], "the first loss", lambda found: found["valLossFirst"] is not None)
-        near("a run from the export begins at", found["valLossFirst"], trained["valLossLast"], 1e-3)
+    with serving(room / f"{name}-next", room / f"{name}-f32", file, "--lr", "0.003") as first:
+        near("a run from the export begins at", first_loss(first["address"]), last["valLossLast"], 1e-3)
 
 
 def tokens_of(spelling, words):

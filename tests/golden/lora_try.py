@@ -8,12 +8,8 @@ It fails unless, for each form of the weights that stay as they are: the first h
 the same tokens; the loss falls; PEFT loads the adapters onto the folder that the run began with, under the names of its
 own, and finds the loss that the run measured last; and so does transformers with the merged export.
 """
-import json
 import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 import torch
@@ -22,9 +18,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from init_fixture import held_out, loss, model, text, tokenizer
+from tried import CONTEXT, PROGRAMS, SHARE, first_loss, near, serving, trained
 
-PROGRAMS = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2] / "target/debug")
-SHARE, CONTEXT, WAIT_S = 0.2, 48, 240
 SHAPE = dict(
     hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     max_position_embeddings=CONTEXT, tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
@@ -33,58 +28,15 @@ SHAPE = dict(
 KINDS = [("f16", "q,k,v,o,gate,up,down", 2e-3), ("int8", "q,v,down", 3e-2)]
 
 
-def status(address):
-    with urllib.request.urlopen(f"http://{address}/v1/status", timeout=20) as answer:
-        return json.load(answer)
-
-
-def until(address, what, holds):
-    ends = time.monotonic() + WAIT_S
-    while time.monotonic() < ends:
-        found = status(address)
-        if holds(found):
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"{what} took longer than {WAIT_S} s")
-
-
-def near(what, found, wanted, tolerance):
-    print(f"    {what}: {found:.6f}, {wanted:.6f}")
-    assert abs(found - wanted) <= tolerance, what
-
-
-def trained(room, form, targets, base, tokens, tolerance):
+def run_of_adapters(room, form, targets, base, tokens, tolerance):
     """The folder of a run that trained adapters until the loss fell, and the last loss."""
     run = room / f"{form}-run"
-    command = [
-        PROGRAMS / "syncer-server", "serve", "--init", base, "--data", room / "text.txt", "--dir", run, "--json", "--quiet",
-        "--held-out", str(SHARE), "--context", str(CONTEXT), "--batch", "4", "--sync-every", "4", "--lr", "0.01",
-        "--total-tokens", "2000000", "--eval-every", "1s", "--listen", "127.0.0.1:0",
-        "--lora-rank", "4", "--lora-targets", targets, "--frozen", form,
-    ]
-    syncer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        address = json.loads(syncer.stdout.readline())["address"]
-        found = until(address, "the first loss", lambda found: found["valLossFirst"] is not None)
-        near("first held-out loss", found["valLossFirst"], loss(loaded(base), tokens, CONTEXT), tolerance)
-        learner = subprocess.Popen(
-            [PROGRAMS / "native-learner", "join", f"ws://{address}", "--engine", "cpu", "--identity", room / f"{form}.id",
-             "--cache-dir", room / "cache"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        try:
-            until(address, "training", lambda found: found["valLossLast"] < found["valLossFirst"] - 0.5)
-        finally:
-            learner.terminate()
-            learner.wait(60)
-        rounds = -1
-        while rounds != (rounds := status(address)["rounds"]):
-            time.sleep(3)
-        return run, status(address)["valLossLast"]
-    finally:
-        syncer.terminate()
-        syncer.wait(60)
-        syncer.stdout.close()
+    lora = ["--lr", "0.01", "--lora-rank", "4", "--lora-targets", targets, "--frozen", form]
+    with serving(run, base, room / "text.txt", *lora) as first:
+        address = first["address"]
+        near("first held-out loss", first_loss(address), loss(loaded(base), tokens, CONTEXT), tolerance)
+        last = trained(address, room / f"{form}.id", 0.5, "--cache-dir", room / "cache")
+    return run, last["valLossLast"]
 
 
 def loaded(folder):
@@ -93,7 +45,7 @@ def loaded(folder):
 
 def attempt(room, base, tokens, form, targets, tolerance):
     print(f"{form}: {targets}")
-    run, last = trained(room, form, targets, base, tokens, tolerance)
+    run, last = run_of_adapters(room, form, targets, base, tokens, tolerance)
     adapters, merged = room / f"{form}-adapters", room / f"{form}-merged"
     for out, more in [(adapters, []), (merged, ["--merged"])]:
         command = [PROGRAMS / "syncer-server", "export", "--dir", run, "--out", out, *more]

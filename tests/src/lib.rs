@@ -5,6 +5,7 @@ pub mod faulty_disk;
 pub mod http;
 mod launch;
 mod learners;
+pub mod pretrained;
 pub mod processes;
 pub mod programs;
 pub mod small_disk;

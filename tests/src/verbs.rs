@@ -32,6 +32,18 @@ pub fn backup(dir: &Path, to: &Path) -> Value {
     told(&run(&["backup".as_ref(), "--json".as_ref(), "--dir".as_ref(), dir.as_ref(), to.as_ref()]))
 }
 
+/// Takes the model of the run in `dir` home to `out`, with these flags more.
+///
+/// # Panics
+/// If it cannot.
+pub fn export(dir: &Path, out: &Path, more: &[&str]) {
+    let mut arguments: Vec<&OsStr> = vec!["export".as_ref(), "--dir".as_ref(), dir.as_ref()];
+    arguments.extend(["--out".as_ref(), out.as_os_str()]);
+    arguments.extend(more.iter().map(OsStr::new));
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Runs the syncer's program with these arguments to its end.
 ///
 /// # Panics
