@@ -42,8 +42,8 @@ const SENTENCES: u32 = 1_500;
 #[derive(clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Scale: learners of a run, may be repeated [default: 100, 1000, 5000 and 10000].
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    /// Scale: learners of a run; repeat, or separate by commas [default: 100,1000,5000,10000].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=60_000))]
     crowd: Vec<u32>,
     /// Scale: milliseconds that a step of a learner takes [default: 1000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=60_000))]
