@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use archipelago_core::bytes::hex;
-use archipelago_core::model::FrozenWeights;
+use archipelago_core::model::{FrozenError, FrozenWeights, ModelSpec};
 use archipelago_core::wire::{Frozen, Welcome};
 
 /// Waits before a part that did not come is asked for again, in milliseconds: each is twice the one before.
@@ -31,9 +31,16 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    /// Nothing yet of what the run of `welcome` builds on.
+    /// Nothing yet of what the run of `welcome` builds on; a sentence if that cannot be all of its model's weights.
     pub(super) fn new(welcome: &Welcome, frozen: &Frozen) -> Result<Self, String> {
         frozen.check().map_err(|error| error.to_string())?;
+        let expected = ModelSpec::of(&welcome.spec.model)
+            .and_then(|model| FrozenWeights::bytes_len(&model, frozen.form))
+            .map_err(|error| error.to_string())?;
+        // Before they are fetched: nobody's word is worth a download of any size.
+        if frozen.bytes != expected {
+            return Err(FrozenError::Length { found: frozen.bytes, expected }.to_string());
+        }
         let mut bytes = Vec::new();
         let room = usize::try_from(frozen.bytes).ok().and_then(|len| bytes.try_reserve_exact(len).ok());
         room.ok_or_else(|| format!("there is no memory for their {} bytes", frozen.bytes))?;
@@ -57,6 +64,13 @@ impl Gathering {
         fits
     }
 
+    /// Asks again later, each time after twice as long.
+    pub(super) fn postpone(&mut self, now_us: u64) {
+        let (least_ms, most_ms) = RETRY_MS;
+        self.wait_ms = (2 * self.wait_ms).clamp(least_ms, most_ms);
+        self.after_us = now_us.saturating_add(1_000 * self.wait_ms);
+    }
+
     /// How many bytes are here, and of how many.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.bytes.len() as u64, self.frozen.bytes)
@@ -67,14 +81,5 @@ impl Weights {
     /// How many bytes they have.
     pub(super) fn bytes(&self) -> u64 {
         self.frozen.bytes
-    }
-}
-
-impl Gathering {
-    /// Asks again later, each time after twice as long.
-    pub(super) fn postpone(&mut self, now_us: u64) {
-        let (least_ms, most_ms) = RETRY_MS;
-        self.wait_ms = (2 * self.wait_ms).clamp(least_ms, most_ms);
-        self.after_us = now_us.saturating_add(1_000 * self.wait_ms);
     }
 }

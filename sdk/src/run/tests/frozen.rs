@@ -133,6 +133,7 @@ fn weights_that_nobody_could_hold_are_no_reason_to_fall() {
     let result = runtime.block_on(run(config(&fake.address), &Control::new(), build, |_| {}));
     let error = result.unwrap_err().to_string();
     assert!(error.contains("10 bytes of frozen weights given"), "{error}");
+    assert_eq!(requests(&fake), 0, "not one of them is fetched");
 }
 
 #[test]
