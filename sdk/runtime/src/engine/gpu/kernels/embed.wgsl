@@ -21,8 +21,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> x: array<vec4<f32>>;
 
 fn word(at: u32) -> u32 {
-    let pair = table_words[at / 2u];
-    return select(pair.x, pair.y, (at & 1u) != 0u);
+    return word_of(table_words[at / 2u], at);
 }
 
 fn quad(row: u32, column: u32) -> vec4<f32> {

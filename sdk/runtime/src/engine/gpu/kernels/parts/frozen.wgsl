@@ -15,6 +15,11 @@ fn int8_quad(codes: u32, scale: u32) -> vec4<f32> {
     return vec4<f32>(high >> vec4(24u)) * bitcast<f32>(scale);
 }
 
+// The word `at` of those that lie in pairs, from the one that holds it.
+fn word_of(pair: vec2<u32>, at: u32) -> u32 {
+    return select(pair.x, pair.y, (at & 1u) != 0u);
+}
+
 // Which word the scale of quad `quad` of row `row` is, of a matrix of `rows` rows `stride` quads apart.
 fn scale_at(row: u32, quad: u32, rows: u32, stride: u32) -> u32 {
     return rows * stride + row * ((stride + 7u) / 8u) + quad / 8u;

@@ -60,8 +60,7 @@ fn load_a(i: u32, k: u32) -> mat4x4<f32> {
 }
 
 fn word_b(at: u32) -> u32 {
-    let pair = b_words[at / 2u];
-    return select(pair.x, pair.y, (at & 1u) != 0u);
+    return word_of(b_words[at / 2u], at);
 }
 
 fn quad_b(row: u32, quad: u32) -> vec4<f32> {
