@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{SHAPES, distance, inner, params, partly_given, spec, threads, tokens};
+use super::{SHAPES, distance, gradients_agree, inner, params, partly_given, spec, threads, tokens};
 use crate::engine::cpu::{CpuModel, CpuTrainer, Writer};
 use crate::engine::{EngineError, Trainer};
 use crate::model::{
@@ -49,16 +49,7 @@ fn agrees(spec: &ModelSpec, batch: u32, tokens: &[u32], form: FrozenForm) {
     let expected = reference_adapters_loss_and_grad(spec, &wide, &adapters, tokens, &mut exact).unwrap();
     let check = |mut trainer: CpuTrainer| {
         trainer.params_mut().copy_from_slice(&adapters);
-        // Twice: the second must not see anything of the first.
-        trainer.loss_and_grad(tokens).unwrap();
-        let (loss, grad) = trainer.loss_and_grad(tokens).unwrap();
-        assert!((f64::from(loss) - expected).abs() < 1e-5, "{spec:?}: {loss} instead of {expected}");
-        for (start, tensor) in layout(spec).unwrap().offsets() {
-            let range = start as usize..(start + tensor.len()) as usize;
-            let error = distance(&grad[range.clone()], &exact[range.clone()]);
-            let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
-            assert!(error <= 1e-4 * size + 1e-7, "{spec:?} {}: {error} of {size}", tensor.name);
-        }
+        gradients_agree(&mut trainer, spec, tokens, expected, &exact, (1e-4, 1e-7));
     };
     for count in 1..=3 {
         check(CpuTrainer::on(frozen.clone(), spec, &inner(batch), threads(count)).unwrap());

@@ -90,7 +90,7 @@ fn params(model: &ModelSpec) -> Vec<f32> {
     init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
 
-pub fn distance(a: &[f32], b: &[f32]) -> f64 {
+fn distance(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
 }
 
@@ -107,21 +107,29 @@ pub fn spec([vocab, d_model, layers, heads, kv_heads, d_ff, context]: [u32; 7]) 
     ModelSpec { vocab, d_model, layers, heads, kv_heads, d_ff, context, ..Preset::Tiny.model(vocab) }
 }
 
-/// Loss within 1e-5, the gradient of each tensor within 1e-4 of its norm.
 async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
-    agrees_on(gpu, model, batch, &tokens(&model, batch, 0)).await;
-    agrees_on(gpu, model, batch, &partly_given(&model, batch)).await;
-}
-
-async fn agrees_on(gpu: &Gpu, model: ModelSpec, batch: u32, tokens: &[u32]) {
     let inner = InnerSpec { batch, ..Preset::Tiny.inner() };
     let params = params(&model);
-    let mut exact = vec![0.0; params.len()];
-    let expected = reference_loss_and_grad(&model, &params, tokens, &mut exact).unwrap();
-    let mut engine = engine(gpu, model, inner).await.unwrap();
+    for tokens in [tokens(&model, batch, 0), partly_given(&model, batch)] {
+        let mut exact = vec![0.0; params.len()];
+        let expected = reference_loss_and_grad(&model, &params, &tokens, &mut exact).unwrap();
+        let mut engine = engine(gpu, model, inner).await.unwrap();
+        steps_agree(&mut engine, &model, &params, &tokens, expected, &exact).await;
+    }
+}
+
+/// A step on `params` has the loss `expected` within 1e-5, the gradient of each tensor is `exact` within 1e-4 of its norm.
+pub async fn steps_agree(
+    engine: &mut GpuEngine,
+    model: &ModelSpec,
+    params: &[f32],
+    tokens: &[u32],
+    expected: f64,
+    exact: &[f32],
+) {
     // Twice: the second must not see anything of the first.
     for _ in 0..2 {
-        engine.set_params(&params);
+        engine.set_params(params);
         let stats = engine.step(tokens, 1e-3).await.unwrap();
         assert!(
             (f64::from(stats.loss) / expected - 1.0).abs() < 1e-5,
@@ -129,7 +137,7 @@ async fn agrees_on(gpu: &Gpu, model: ModelSpec, batch: u32, tokens: &[u32]) {
         );
         engine.settle().await.unwrap();
         let grad = engine.grad().await.unwrap();
-        for (start, tensor) in layout(&model).unwrap().offsets() {
+        for (start, tensor) in layout(model).unwrap().offsets() {
             let range = start as usize..(start + tensor.len()) as usize;
             let error = distance(&grad[range.clone()], &exact[range.clone()]);
             let size = distance(&exact[range], &vec![0.0; tensor.len() as usize]);
