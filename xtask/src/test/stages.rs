@@ -45,8 +45,15 @@ impl Stage {
     }
 }
 
-/// Every stage: the newcomer's, whose machine nothing may have prepared, then the cheapest first.
+/// Every stage: the one that takes seconds and installs nothing, the newcomer's, whose machine nothing may have
+/// prepared, then the cheapest first.
 pub const STAGES: &[Stage] = &[
+    Stage {
+        name: "tidy",
+        when: When::Both,
+        what: "house rules that no compiler checks",
+        run: || tidy::check(root()),
+    },
     Stage {
         name: "newcomer",
         when: When::All,
@@ -58,12 +65,6 @@ pub const STAGES: &[Stage] = &[
         when: When::All,
         what: "rustfmt, clippy, the wasm32 target, a Vulkan driver, Node, browsers and Python are there",
         run: setup,
-    },
-    Stage {
-        name: "tidy",
-        when: When::Both,
-        what: "house rules that no compiler checks",
-        run: || tidy::check(root()),
     },
     Stage {
         name: "fmt",

@@ -118,7 +118,7 @@ async fn agrees(gpu: &Gpu, model: ModelSpec, batch: u32) {
     }
 }
 
-/// A step on `params` has the loss `expected` within 1e-5, the gradient of each tensor is `exact` within 1e-4 of its norm.
+/// A step on `params` has the loss `expected` within 1e-5, and gradients as `exact` within 1e-4 of each one's norm.
 pub async fn steps_agree(
     engine: &mut GpuEngine,
     model: &ModelSpec,
