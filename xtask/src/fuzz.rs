@@ -1,10 +1,11 @@
 //! `cargo xtask fuzz`: searches for input that makes a program do what it must not, and keeps what taught it something.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
+use std::time::Duration;
+use std::{fs, thread};
 
-use crate::cargo::{build, build_with, program, shown, target_folder};
+use crate::cargo::{build, build_with, program, root, shown, target_folder};
 
 /// The system that libFuzzer is built for here; a target that is named keeps build scripts as they are.
 const SYSTEM: &str = "x86_64-unknown-linux-gnu";
@@ -18,13 +19,19 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 const TARGETS: [&str; 10] =
     ["wire", "codec", "shard", "settings", "model", "import", "tape", "learner", "peer", "world"];
 
+/// How long each was searched for since it is there, in seconds of processor time: a name, a tab and a number a line.
+const SEARCHED: &str = "tests/fuzz/searched.tsv";
+/// Linux counts processor time in so many parts of a second for programs, on every machine.
+const TICKS: f64 = 100.0;
+const LOOK: Duration = Duration::from_millis(500);
+
 /// What to search, and how long.
 #[derive(clap::Args)]
 pub struct Args {
     /// One of them; without a name, all of them one after the other.
     #[arg(value_parser = TARGETS)]
     target: Option<String>,
-    /// Seconds for each.
+    /// Seconds of processor time for each; they are added up in `tests/fuzz/searched.tsv`.
     #[arg(long, default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
@@ -59,10 +66,60 @@ fn search(args: &Args) -> Result<(), String> {
         let mut command = Command::new(&fuzz);
         command.env("FUZZ_TARGET", name).current_dir(&folder).arg(&known);
         command.args(["-max_len=600", "-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]);
-        succeed(command.arg(format!("-max_total_time={}", args.seconds)))?;
+        let searched_s = search_for(&mut command, f64::from(args.seconds))?;
         keep(&fuzz, &kept, name, &known, &small)?;
+        add_up(name, searched_s)?;
     }
     Ok(())
+}
+
+/// Runs `command` until it has had that much of a processor, then has it end; gives what it had, in seconds. Time that
+/// passes says little of a search that lets all else go first.
+fn search_for(command: &mut Command, seconds: f64) -> Result<f64, String> {
+    let mut child = command.spawn().map_err(|error| format!("`{}`: {error}", shown(command)))?;
+    let (mut had_s, mut is_asked) = (0.0, false);
+    loop {
+        let ended = child.try_wait().map_err(|error| error.to_string())?;
+        if let Some(status) = ended {
+            let said = || format!("`{}` ended with {status}; what it found stands above", shown(command));
+            return if status.success() { Ok(had_s) } else { Err(said()) };
+        }
+        had_s = processor_s(&child).unwrap_or(had_s);
+        if had_s >= seconds && !is_asked {
+            is_asked = true;
+            // libFuzzer's signal to end after the input that it is at.
+            succeed(Command::new("kill").args(["-USR1", &child.id().to_string()]))?;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// What `child` has had of processors, in seconds; `None` once it has ended.
+fn processor_s(child: &Child) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    // The second field is a name, which may hold anything; the third is the first after the last bracket.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some((ticks(11)? + ticks(12)?) as f64 / TICKS)
+}
+
+/// Adds to what `name` has been searched for in all, in whole seconds.
+fn add_up(name: &str, seconds: f64) -> Result<(), String> {
+    let path = root().join(SEARCHED);
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let before = fs::read_to_string(&path).map_err(failed)?;
+    fs::write(&path, added(&before, name, seconds as u64)).map_err(failed)
+}
+
+/// The list with more seconds for one of its targets, which are those of [`TARGETS`] in their order.
+fn added(list: &str, name: &str, seconds: u64) -> String {
+    let had = |target: &str| {
+        let line = list.lines().find_map(|line| line.strip_prefix(target)?.strip_prefix('\t')?.parse().ok());
+        line.unwrap_or(0_u64)
+    };
+    let line =
+        |target: &&str| format!("{target}\t{}\n", had(target) + if *target == name { seconds } else { 0 });
+    TARGETS.iter().map(line).collect()
 }
 
 /// Keeps the fewest inputs that reach all that is reached by those in `known`.
@@ -91,5 +148,19 @@ fn succeed(command: &mut Command) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("`{}` ended with {status}; what it found stands above", shown(command))),
         Err(error) => Err(format!("`{}`: {error}", shown(command))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_searched_adds_up() {
+        let first = added("", "tape", 7);
+        assert!(first.contains("tape\t7\n") && first.contains("wire\t0\n"), "{first}");
+        let second = added(&first, "tape", 5);
+        assert!(second.contains("tape\t12\n"), "{second}");
+        assert_eq!(second.lines().count(), TARGETS.len());
     }
 }

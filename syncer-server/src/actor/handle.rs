@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use archipelago_core::diloco::syncer::{Exam, Input, Sampling, SyncerConfig};
-use archipelago_core::diloco::{ConnId, Doubt, FragmentId, LearnerId, Version};
+use archipelago_core::diloco::syncer::{Exam, Input, Regard, Sampling, SyncerConfig};
+use archipelago_core::diloco::{ConnId, FragmentId, LearnerId, Version};
 use archipelago_core::wire::Bye;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -165,9 +165,9 @@ impl ActorHandle {
         self.ask(|reply| Command::Exam(Box::new(sampling), reply)).await
     }
 
-    /// Says that updates of `learner` do not show that it trains, or without a `doubt` do so again.
-    pub async fn doubt(&self, learner: LearnerId, doubt: Option<Doubt>) {
-        self.tell(Command::Input(Input::Doubt { learner, doubt })).await;
+    /// Says what updates of `learner` show of whether it trains.
+    pub async fn regard(&self, learner: LearnerId, regard: Regard) {
+        self.tell(Command::Input(Input::Regard { learner, regard })).await;
     }
 
     /// Hands in what was found out about a loss.

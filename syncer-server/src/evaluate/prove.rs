@@ -79,8 +79,8 @@ pub async fn prove(mut prover: Prover, actor: ActorHandle, clock: Clock) {
             Ok(shown) => {
                 let took_ms = clock.now().since(began);
                 tracing::debug!(updates = shown.len(), took_ms, "tried single updates");
-                for (learner, doubt) in prover.proofs.take(fragment, &shown) {
-                    actor.doubt(learner, doubt).await;
+                for (learner, regard) in prover.proofs.take(fragment, &shown) {
+                    actor.regard(learner, regard).await;
                 }
             }
             Err(error) => tracing::warn!(%error, "single updates not tried"),

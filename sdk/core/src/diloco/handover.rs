@@ -17,6 +17,18 @@ pub struct Launch {
     pub last_of: Option<u32>,
 }
 
+/// What is thought of the sender of an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repute {
+    /// It has yet to prove itself.
+    pub is_new: bool,
+    /// It is suspected of not training: what it sends weighs next to nothing.
+    pub is_doubted: bool,
+    /// Whether its updates show that it trains, `None` if nobody looks at them. Beside one of whom it shows, one of
+    /// whom it does not has the mean share of a merge at most.
+    pub is_shown: Option<bool>,
+}
+
 /// What [`super::Roster`] and [`super::Books`] know of the sender of an update, for [`super::Rounds`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
@@ -26,10 +38,8 @@ pub struct Standing {
     pub step_tokens: u64,
     /// Tokens that were leased to it and are not merged on this fragment.
     pub unmerged_tokens: u64,
-    /// It has yet to prove itself.
-    pub is_new: bool,
-    /// It is suspected of not training: what it sends weighs next to nothing.
-    pub is_doubted: bool,
+    /// What is thought of it.
+    pub repute: Repute,
     /// It has a voice in what is usual: it need not prove itself any more, or nobody is there who need not.
     pub has_voice: bool,
     /// The run's merged tokens, the clock of the inner learning rate.

@@ -49,7 +49,7 @@ pub use rounds::{Influence, Verified, Verifier};
 pub(crate) use books::{BookTerms, Books, PROBATION_MS, Returned, Speed};
 pub(crate) use correction::{Correction, unkept};
 pub(crate) use downlink::{Downlink, DownlinkTerms, Follow};
-pub(crate) use handover::{Launch, Settled, Standing};
+pub(crate) use handover::{Launch, Repute, Settled, Standing};
 pub(crate) use quorum::RoundView;
 pub(crate) use roster::{Patience, Roster};
 pub(crate) use rounds::{Answered, Merge, Paced, Remade, RoundTerms, Rounds};

@@ -67,12 +67,12 @@ impl Examiner {
             self.shown.extend(shown.iter().zip(machines).map(
                 |(&Shown { learner, own, others }, machine)| {
                     let news = news.iter().find(|(about, _)| *about == learner);
-                    let suspected = news.map(|(_, doubt)| doubt.is_some());
-                    MachineShown { machine, round: merge.round.0, own, others, suspected }
+                    let regard = news.map(|(_, regard)| *regard);
+                    MachineShown { machine, round: merge.round.0, own, others, regard }
                 },
             ));
-            for (learner, doubt) in news {
-                world.doubt(learner, doubt);
+            for (learner, regard) in news {
+                world.regard(learner, regard);
             }
         }
         Ok(jobs)

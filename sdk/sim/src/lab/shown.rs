@@ -1,5 +1,6 @@
 //! What single updates of machines showed.
 
+use archipelago_core::diloco::syncer::Regard;
 use serde::Serialize;
 
 /// What one update of one machine showed.
@@ -13,6 +14,7 @@ pub struct MachineShown {
     pub own: f64,
     /// See [`archipelago_core::diloco::syncer::Shown::others`].
     pub others: f64,
-    /// Whether another thing is thought of its learner from this look on: it is suspected, or is not any more.
-    pub suspected: Option<bool>,
+    /// What is to be thought of its learner from this look on, if that is another thing than before.
+    #[serde(skip)]
+    pub regard: Option<Regard>,
 }

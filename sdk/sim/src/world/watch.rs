@@ -1,8 +1,8 @@
 //! What is merged in a world, for whoever wants to look into it.
 
 use super::World;
-use archipelago_core::diloco::syncer::Input;
-use archipelago_core::diloco::{Doubt, Entry, MergeJob};
+use archipelago_core::diloco::syncer::{Input, Regard};
+use archipelago_core::diloco::{Entry, MergeJob};
 use archipelago_core::wire::LearnerId;
 
 /// Merges kept until they are taken; the oldest go first.
@@ -29,9 +29,9 @@ impl World {
         self.entries.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Tells the syncer that updates of `learner` do not show that it trains, or without a `doubt` do so again.
-    pub fn doubt(&mut self, learner: LearnerId, doubt: Option<Doubt>) {
-        self.tell_syncer(Input::Doubt { learner, doubt });
+    /// Tells the syncer what updates of `learner` show of whether it trains.
+    pub fn regard(&mut self, learner: LearnerId, regard: Regard) {
+        self.tell_syncer(Input::Regard { learner, regard });
     }
 
     pub(super) fn note_entry(&mut self, entry: &Entry) {

@@ -1,7 +1,7 @@
 //! What becomes of a learner that is suspected of not training.
 
 use super::*;
-use crate::diloco::syncer::{Input, Recovery, Trust};
+use crate::diloco::syncer::{Input, Recovery, Regard, Trust};
 use crate::diloco::{Doubt, Entry, Ledger};
 use crate::wire::LearnerId;
 
@@ -37,7 +37,7 @@ fn a_suspect_earns_nothing_until_it_is_cleared() {
     let learner = suspect(&pair);
     assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Trusted);
     let ((own, clock), entries) = (tokens(&pair), pair.tape.entries().len());
-    pair.syncer(Input::Doubt { learner, doubt: Some(Doubt { looks: 24 }) });
+    pair.syncer(Input::Regard { learner, regard: Regard::Suspected(Doubt { looks: 24 }) });
     assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Suspect);
     pair.steps(100);
     let (its, all) = tokens(&pair);
@@ -49,7 +49,7 @@ fn a_suspect_earns_nothing_until_it_is_cleared() {
     assert!(pair.islands[SUSPECT].connected);
 
     let entries = pair.tape.entries().len();
-    pair.syncer(Input::Doubt { learner, doubt: None });
+    pair.syncer(Input::Regard { learner, regard: Regard::Shown });
     assert_eq!(pair.syncer.trust(pair.now, learner), Trust::Trusted, "it had proved itself before");
     pair.steps(100);
     let (now, _) = tokens(&pair);
@@ -64,7 +64,7 @@ fn what_is_suspected_is_remembered_by_the_next_process() {
     pair.steps(50);
     for _ in 0..2 {
         // What is no news is not on the tape.
-        pair.syncer(Input::Doubt { learner, doubt: Some(Doubt { looks: 24 }) });
+        pair.syncer(Input::Regard { learner, regard: Regard::Suspected(Doubt { looks: 24 }) });
     }
     let is_about_it = |entry: &&Entry| matches!(entry, Entry::Doubted { .. });
     assert_eq!(pair.tape.entries().iter().filter(is_about_it).count(), 1);

@@ -58,7 +58,7 @@ impl Rounds {
             tokens => {
                 let rate = self.norm_pace(1, standing.clock_tokens);
                 if standing.has_voice {
-                    self.usual.note(learner, standing.is_new, body.squares(), steps, rate);
+                    self.usual.note(learner, standing.repute.is_new, body.squares(), steps, rate);
                 }
                 let RoundTerms { experts, mixture, .. } = &self.terms;
                 let seen = believed(experts, *mixture, &update.seen, update.tokens, tokens);

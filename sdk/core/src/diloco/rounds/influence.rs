@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diloco::ExpertWeights;
+use crate::diloco::{ExpertWeights, Repute};
 
 /// What one of three or more has of a merge at most.
 const HALF: f64 = 0.5;
@@ -22,7 +22,8 @@ const DOUBTED: f64 = 1e-6;
 #[serde(deny_unknown_fields, default)]
 pub struct Influence {
     /// No learner has more than this many times the mean share of a merge, nor more than half of it beside two others,
-    /// above 1; 0 for no bound.
+    /// above 1; 0 for no bound. Of those whose updates are looked at, who has not shown that it trains has no
+    /// more than the mean share beside one that has.
     pub share_ratio_max: f64,
     /// Steps beyond this many times H weigh nothing, above 0; 0 for no bound.
     pub turns_max: f64,
@@ -48,10 +49,8 @@ pub(super) struct Load {
     pub(super) tokens: u64,
     /// Newer versions than the one that its sender held.
     pub(super) age: u32,
-    /// Its sender has yet to prove itself.
-    pub(super) is_new: bool,
-    /// Its sender is suspected of not training.
-    pub(super) is_doubted: bool,
+    /// What is thought of its sender.
+    pub(super) repute: Repute,
 }
 
 /// Of how many steps updates may be as long as that takes: a newcomer's of no more than those of the median learner of
@@ -63,10 +62,10 @@ pub(super) fn reaching(loads: &[Load]) -> Vec<u32> {
         steps.sort_unstable();
         steps
     };
-    let known = sorted(&|load| !load.is_new);
+    let known = sorted(&|load| !load.repute.is_new);
     let steps = if known.is_empty() { sorted(&|_| true) } else { known };
     let median = steps.get(steps.len() / 2).copied().unwrap_or(u32::MAX);
-    loads.iter().map(|load| if load.is_new { load.steps.min(median) } else { load.steps }).collect()
+    loads.iter().map(|load| if load.repute.is_new { load.steps.min(median) } else { load.steps }).collect()
 }
 
 /// What updates weigh in the merge of one expert, `tokens` of which went through it for each of `loads`.
@@ -106,15 +105,13 @@ impl Influence {
     pub(super) fn weights(&self, loads: &[Load], sync_every: u32, is_known_there: bool) -> Weights {
         let mut weights: Vec<f64> = loads.iter().map(|load| self.weight(load, sync_every)).collect();
         // Who is new has no say in how those who are not stand to each other.
-        let (mut new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| loads[at].is_new);
-        let doubted: Vec<usize> = new.extract_if(.., |at| loads[*at].is_doubted).collect();
+        let of = |at: usize| loads[at].repute;
+        let (mut new, known): (Vec<usize>, Vec<usize>) = (0..loads.len()).partition(|&at| of(at).is_new);
+        let doubted: Vec<usize> = new.extract_if(.., |at| of(*at).is_doubted).collect();
         for group in [&new, &known, &doubted] {
             let mut its: Vec<f64> = group.iter().map(|&at| weights[at]).collect();
             if self.share_ratio_max > 0.0 {
-                // Of three nobody has its way against the two others. Of two nobody knows which one lies, and a bound
-                // would take from a fast one beside a slow one most of its progress.
-                let share_max = if group.len() > 2 { HALF } else { 1.0 };
-                bound(&mut its, share_max.min(self.share_ratio_max / group.len() as f64));
+                bound(&mut its, &self.shares_max(group.iter().map(|&at| of(at).is_shown)));
             }
             group.iter().zip(its).for_each(|(&at, weight)| weights[at] = weight);
         }
@@ -134,6 +131,17 @@ impl Influence {
         Weights { updates: weights, absent: if absent.is_finite() { absent } else { 0.0 } }
     }
 
+    /// The largest share of each in a group of learners: whether they have shown that they train.
+    fn shares_max(&self, are_shown: impl ExactSizeIterator<Item = Option<bool>> + Clone) -> Vec<f64> {
+        let (count, is_any) = (are_shown.len(), are_shown.clone().any(|is_shown| is_shown == Some(true)));
+        // Of three nobody has its way against the two others. Of two nobody knows which one lies, and a bound would
+        // take from a fast one beside a slow one most of its progress.
+        let most = if count > 2 { HALF } else { 1.0 };
+        let share_max = most.min(self.share_ratio_max / count as f64);
+        let mean = share_max.min(1.0 / count as f64);
+        are_shown.map(|is_shown| if is_any && is_shown == Some(false) { mean } else { share_max }).collect()
+    }
+
     fn weight(&self, load: &Load, sync_every: u32) -> f64 {
         let (steps, tokens) = (f64::from(load.steps), load.tokens as f64);
         let steps_max = self.turns_max * f64::from(sync_every);
@@ -145,25 +153,26 @@ impl Influence {
     }
 }
 
-/// Lowers the largest of `weights` until none is more than `share_max` of their sum. The others stay as they are.
+/// Lowers the largest of `weights` until none is more than its part in `shares_max` of their sum. The others stay as
+/// they are.
 ///
-/// With the k largest held at the bound, each of them weighs `share_max · rest / (1 − k · share_max)`; k is the
-/// smallest for which the next one is below that.
-fn bound(weights: &mut [f64], share_max: f64) {
+/// With those held at their bounds whose shares come to `h`, the sum is `rest / (1 − h)`, of which each of them weighs
+/// its share. Held are the fewest for which all others are below their bounds.
+fn bound(weights: &mut [f64], shares_max: &[f64]) {
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
-    let mut rest: f64 = weights.iter().sum();
+    order.sort_by(|&a, &b| (weights[b] / shares_max[b]).total_cmp(&(weights[a] / shares_max[a])));
+    let (mut rest, mut share): (f64, f64) = (weights.iter().sum(), 0.0);
     for (held, &at) in order.iter().enumerate() {
-        let bound = share_max * rest / (1.0 - held as f64 * share_max);
-        if held as f64 * share_max >= 1.0 || weights[at] <= bound {
+        if share >= 1.0 || weights[at] <= shares_max[at] * rest / (1.0 - share) {
             return;
         }
         rest -= weights[at];
-        let bound = share_max * rest / (1.0 - (held + 1) as f64 * share_max);
-        if !(bound > 0.0 && bound.is_finite()) {
+        share += shares_max[at];
+        let sum = rest / (1.0 - share);
+        if !(sum > 0.0 && sum.is_finite()) {
             return;
         }
-        order[..=held].iter().for_each(|&at| weights[at] = bound);
+        order[..=held].iter().for_each(|&at| weights[at] = shares_max[at] * sum);
     }
 }
 
@@ -177,17 +186,14 @@ mod tests {
         updates.iter().map(|weight| (1e4 * weight / total).round() / 1e4).collect()
     }
 
+    const NEW: Repute = Repute { is_new: true, is_doubted: false, is_shown: None };
+
+    fn load(steps: u32, repute: Repute) -> Load {
+        Load { steps, tokens: u64::from(steps) * 8, age: 0, repute }
+    }
+
     fn steps(steps: &[u32]) -> Vec<Load> {
-        steps
-            .iter()
-            .map(|&steps| Load {
-                steps,
-                tokens: u64::from(steps) * 8,
-                age: 0,
-                is_new: false,
-                is_doubted: false,
-            })
-            .collect()
+        steps.iter().map(|&steps| load(steps, Repute::default())).collect()
     }
 
     const FREE: Influence =
@@ -196,10 +202,8 @@ mod tests {
     #[test]
     fn quantity_times_quality_without_rules() {
         assert_eq!(shares(FREE, &steps(&[10, 30])), [0.25, 0.75]);
-        let quality = [
-            Load { steps: 10, tokens: 80, age: 0, is_new: false, is_doubted: false },
-            Load { steps: 10, tokens: 160, age: 9, is_new: false, is_doubted: false },
-        ];
+        let quality =
+            [load(10, Repute::default()), Load { tokens: 160, age: 9, ..load(10, Repute::default()) }];
         assert_eq!(shares(FREE, &quality), [0.2, 0.8], "twice the batch: twice the tokens, twice as good");
     }
 
@@ -222,7 +226,7 @@ mod tests {
         let long = Influence { turns_max: 2.0, ..FREE };
         assert_eq!(shares(long, &steps(&[10, 20, 1_000])), [0.2, 0.4, 0.4]);
         let old = Influence { half_life_turns: 2.0, ..FREE };
-        let ages = [0, 2, 4].map(|age| Load { steps: 10, tokens: 80, age, is_new: false, is_doubted: false });
+        let ages = [0, 2, 4].map(|age| Load { age, ..load(10, Repute::default()) });
         assert_eq!(shares(old, &ages), [0.5714, 0.2857, 0.1429]);
         let ancient = [Load { age: u32::MAX, ..ages[0] }];
         assert_eq!(shares(old, &ancient), [1.0]);
@@ -230,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_steps_of_newcomers_reach_as_far_as_those_of_others() {
-        let load = |(steps, is_new)| Load { steps, tokens: 8, age: 0, is_new, is_doubted: false };
+        let load = |(steps, is_new)| load(steps, Repute { is_new, ..Repute::default() });
         let check = |loads: &[(u32, bool)], expected: &[u32]| {
             let loads: Vec<Load> = loads.iter().copied().map(load).collect();
             assert_eq!(reaching(&loads), expected);
@@ -244,14 +248,8 @@ mod tests {
     #[test]
     fn newcomers_have_a_small_share_together() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
-        let new = |steps: u32| Load {
-            steps,
-            tokens: u64::from(steps) * 8,
-            age: 0,
-            is_new: true,
-            is_doubted: false,
-        };
-        let known = |steps: u32| Load { is_new: false, ..new(steps) };
+        let new = |steps: u32| load(steps, NEW);
+        let known = |steps: u32| load(steps, Repute::default());
         assert_eq!(shares(guarded, &[known(10), new(10), new(10)]), [0.85, 0.075, 0.075]);
         assert_eq!(shares(guarded, &[known(30), known(10), new(10_000)]), [0.6375, 0.2125, 0.15]);
         assert_eq!(shares(guarded, &[known(99), new(1)]), [0.99, 0.01], "less is less");
@@ -287,16 +285,16 @@ mod tests {
             claims in proptest::collection::vec((0_u64..1_000_000, 1_u32..100, proptest::bool::ANY), 3..12),
         ) {
             let load = |&(tokens, steps, is_new): &(u64, u32, bool)|
-                Load { steps, tokens, age: 0, is_new, is_doubted: false };
+                Load { steps, tokens, age: 0, repute: Repute { is_new, ..Repute::default() } };
             let loads: Vec<Load> = claims.iter().map(load).collect();
             let influence = Influence::default();
             let found = of_expert(&influence, &loads, claims.iter().map(|claim| claim.0), 10, true);
             let total = found.absent + found.weights.iter().sum::<f64>();
             let share = |is_new: bool, of: &dyn Fn(f64, f64) -> f64| {
                 let both = found.weights.iter().zip(&loads);
-                both.filter(|(_, load)| load.is_new == is_new).map(|(w, _)| w / total).fold(0.0, of)
+                both.filter(|(_, load)| load.repute.is_new == is_new).map(|(w, _)| w / total).fold(0.0, of)
             };
-            let known = loads.iter().filter(|load| !load.is_new).count();
+            let known = loads.iter().filter(|load| !load.repute.is_new).count();
             if known > 2 {
                 let most = HALF.min(influence.share_ratio_max / known as f64);
                 proptest::prop_assert!(share(false, &f64::max) <= most + 1e-9, "{found:?}");
@@ -309,12 +307,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn more_than_the_mean_share_is_for_those_who_show_that_they_train() {
+        let bounded = Influence { share_ratio_max: 2.0, ..FREE };
+        let looked = |steps, is_shown| load(steps, Repute { is_shown, ..Repute::default() });
+        let (shown, open) = (|steps| looked(steps, Some(true)), |steps| looked(steps, Some(false)));
+        assert_eq!(shares(bounded, &[open(90), open(10), open(10), open(10)]), [0.5, 0.1667, 0.1667, 0.1667]);
+        assert_eq!(shares(bounded, &[open(90), shown(10), open(10), open(10)]), [0.25, 0.25, 0.25, 0.25]);
+        assert_eq!(shares(bounded, &[shown(90), shown(10), open(10), open(10)])[0], 0.5);
+        assert_eq!(shares(bounded, &[open(900), shown(90), open(10), open(10)]), [0.25, 0.5, 0.125, 0.125]);
+        assert_eq!(shares(bounded, &[open(1), shown(10), shown(10), shown(10)])[0], 0.0323, "less is less");
+        assert_eq!(
+            shares(bounded, &[looked(90, None), shown(10), shown(10), open(10)])[0],
+            0.5,
+            "nobody looks"
+        );
+        assert_eq!(shares(FREE, &[open(90), shown(10)]), [0.9, 0.1], "no bound is none");
+    }
+
     /// However many they are; and those who are new and not suspected have what they would have without them.
     #[test]
     fn suspects_have_next_to_nothing() {
         let guarded = Influence { share_ratio_max: 2.0, newcomers_share_max: 0.15, ..FREE };
-        let load = |is_new, is_doubted| Load { steps: 10, tokens: 80, age: 0, is_new, is_doubted };
-        let (known, new, doubted) = (load(false, false), load(true, false), load(true, true));
+        let doubted = load(10, Repute { is_doubted: true, ..NEW });
+        let (known, new) = (load(10, Repute::default()), load(10, NEW));
         assert_eq!(shares(guarded, &[known, doubted, doubted, doubted]), [1.0, 0.0, 0.0, 0.0]);
         assert_eq!(shares(guarded, &[known, new, doubted, doubted]), [0.85, 0.15, 0.0, 0.0]);
         assert_eq!(shares(guarded, &[doubted, doubted]), [0.075, 0.075], "nobody else answered");

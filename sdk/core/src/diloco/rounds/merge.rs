@@ -211,8 +211,8 @@ impl Rounds {
 
     fn load(&self, taken: &Taken) -> Load {
         let newer = self.versions.len() - self.versions.partition_point(|&version| version <= taken.base);
-        let &Taken { steps, tokens, is_new, is_doubted, .. } = taken;
-        Load { steps, tokens, age: newer as u32, is_new, is_doubted }
+        let &Taken { steps, tokens, repute, .. } = taken;
+        Load { steps, tokens, age: newer as u32, repute }
     }
 
     /// What updates weigh for each expert of the fragment.

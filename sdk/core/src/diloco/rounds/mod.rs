@@ -26,8 +26,8 @@ pub use verdict::{Answered, Quorum, Verdict};
 pub use verify::{Verified, Verifier};
 
 use super::{
-    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, RoundView,
-    Segment, Standing, Timing,
+    CheckedBody, Codec, Decision, FragmentExpert, FragmentState, Launch, MergeRule, QuorumPolicy, Repute,
+    RoundView, Segment, Standing, Timing,
 };
 use crate::wire::{Fate, FragmentId, InnerSpec, LearnerId, Millis, Mixture, Round, Serial, Version};
 use admit::Admitted;
@@ -131,10 +131,8 @@ struct Taken {
     tokens: u64,
     /// Those that went through each expert, `[experts]`, as far as that is believed.
     seen: Vec<u64>,
-    /// Its sender has yet to prove itself.
-    is_new: bool,
-    /// It is suspected of not training.
-    is_doubted: bool,
+    /// What is thought of its sender.
+    repute: Repute,
     /// Steps after that moment are not in it.
     until: Millis,
     /// When it came.
@@ -278,10 +276,10 @@ impl Rounds {
         let Verified { serial, base, body, checksum, .. } = update;
         let body = body.map_err(Fate::Refused)?;
         let (until, came) = (asked.unwrap_or(now), now);
-        let &Standing { is_new, is_doubted, .. } = standing;
+        let repute = standing.repute;
         taken.insert(
             learner,
-            Taken { serial, base, steps, tokens, seen, is_new, is_doubted, until, came, body, checksum },
+            Taken { serial, base, steps, tokens, seen, repute, until, came, body, checksum },
         );
         Ok(Answered { round, tokens, after_ms: asked.map(|asked| now.since(asked)) })
     }

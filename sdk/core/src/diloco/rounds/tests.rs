@@ -15,11 +15,10 @@ const ANNE: LearnerId = LearnerId(1);
 const BERT: LearnerId = LearnerId(2);
 /// A learner of whom anything is believed.
 const TRUSTED: Standing = Standing {
-    is_doubted: false,
     step_ms_least: 1.0,
     step_tokens: 8,
     unmerged_tokens: 1_000,
-    is_new: false,
+    repute: Repute { is_new: false, is_doubted: false, is_shown: None },
     has_voice: true,
     clock_tokens: 0,
 };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{RemakeJob, Undo};
+use super::{Regard, RemakeJob, Undo};
 use crate::audit::{AuditJob, Judged, Verdict};
 use crate::diloco::{Decision, Doubt, Entry, MergeFailure, MergeJob, MergeOutcome, Verified};
 use crate::wire::{
@@ -29,8 +29,9 @@ pub enum Input {
     Undo(Box<Undo>),
     /// An audit is over: the answer to [`Output::Audit`].
     Audited(Judged),
-    /// Updates of a learner do not show that it trains what it says it does, by [`super::Proofs`], or do so again.
-    Doubt { learner: LearnerId, doubt: Option<Doubt> },
+    /// What updates of a learner show of whether it trains what it says it does, by [`super::Proofs`], if that is
+    /// something else than before.
+    Regard { learner: LearnerId, regard: Regard },
     /// Collect everyone's last progress on every fragment, then say goodbye.
     Finish,
     /// Whether the owner holds the run: then nothing but a last collection is launched, nothing is leased, and

@@ -40,7 +40,7 @@ mod trained;
 mod turns;
 mod undo;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub use host::Host;
 pub use io::{Event, Input, LeaveCause, Output};
 pub use lookout::Lookout;
 pub use people::BANNED;
-pub use proof::{Proofs, Sampling};
+pub use proof::{Proofs, Regard, Sampling};
 pub use record::SyncerRecord;
 pub use recovery::Recovery;
 pub use remake::{Remake, RemakeJob, Undo, senders};
@@ -85,6 +85,8 @@ pub struct Syncer {
     schedule: Schedule,
     downlink: Downlink,
     standings: Standings,
+    /// Whether updates show that their senders train, for those whose updates are looked at.
+    shown: BTreeMap<LearnerId, bool>,
     undoing: Undoing,
     docket: Docket,
     /// When [`Self::ask_ahead`] has something to do.
@@ -145,6 +147,7 @@ impl Syncer {
             config,
             fragments,
             standings: Standings::default(),
+            shown: BTreeMap::new(),
             undoing: Undoing::default(),
             docket: Docket::off(),
             ask_ahead_at: None,
@@ -162,7 +165,7 @@ impl Syncer {
             Input::Merged(merged) => self.on_merged(now, *merged),
             Input::Undo(undo) => self.on_undo(now, *undo),
             Input::Audited(judged) => self.on_audited(judged),
-            Input::Doubt { learner, doubt } => self.on_doubt(learner, doubt),
+            Input::Regard { learner, regard } => self.on_regard(learner, regard),
             Input::Finish => self.finish(),
             Input::Hold(held) => self.on_hold(now, held),
             Input::Stall(stalled) => self.on_stall(now, stalled),

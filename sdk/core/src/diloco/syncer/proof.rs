@@ -28,9 +28,10 @@ const STAKE: f64 = 0.6;
 /// A learner is suspected once it is so many times as likely that it does not train, by [`Proofs::take`]. Constant of
 /// ours.
 const SUSPECT_ODDS: f64 = 3e3;
-/// It is suspected no more once it is so many times as likely again that it does. Constant of ours.
+/// It has shown that it trains, and is suspected no more, once that is so many times as likely as not; it has shown
+/// nothing any more once that is no likelier than not. Constant of ours.
 const CLEAR_ODDS: f64 = 300.0;
-/// Looks at one learner before fewer merges are looked at for it.
+/// Of a learner that has shown that it trains, one merge in as many is looked at as it had times so many looks.
 const LOOKS_FEW: u32 = 8;
 /// One merge in so many is looked at for a learner that has shown much.
 const ONE_IN_MAX: u32 = 16;
@@ -46,13 +47,64 @@ pub struct Proofs {
     strength: (f64, u32),
 }
 
+/// What looks at the updates of a learner say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regard {
+    /// Nothing for sure.
+    Open,
+    /// It trains what it says it does.
+    Shown,
+    /// It does not.
+    Suspected(Doubt),
+}
+
+impl Regard {
+    /// Why it is suspected, if it is.
+    #[must_use]
+    pub fn doubt(self) -> Option<Doubt> {
+        match self {
+            Self::Suspected(doubt) => Some(doubt),
+            Self::Open | Self::Shown => None,
+        }
+    }
+}
+
 /// What is known of one learner.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     looks: u32,
-    /// Logarithm of the odds that it does not train, 0 or above; of one that is suspected, that it does.
-    odds: f64,
-    is_suspected: bool,
+    /// Logarithm of the odds that it does not train, 0 or above; 0 for one that is suspected.
+    against: f64,
+    /// Logarithm of the odds that it does, from 0 to that of [`CLEAR_ODDS`].
+    trust: f64,
+    /// `None` before the first look.
+    regard: Option<Regard>,
+}
+
+impl Record {
+    fn is_suspected(&self) -> bool {
+        self.regard.is_some_and(|regard| regard.doubt().is_some())
+    }
+
+    /// Takes in a look; gives what is to be thought from now on, if that is another thing.
+    fn take(&mut self, score: f64) -> Option<Regard> {
+        let (before, was_suspected) = (self.regard, self.is_suspected());
+        self.looks = self.looks.saturating_add(1);
+        let enough = libm::log(CLEAR_ODDS);
+        self.trust = (self.trust + libm::log1p(STAKE * score)).clamp(0.0, enough);
+        if !was_suspected {
+            self.against = (self.against + libm::log1p(-STAKE * score)).max(0.0);
+        }
+        if self.against >= libm::log(SUSPECT_ODDS) {
+            let regard = Regard::Suspected(Doubt { looks: self.looks });
+            (self.regard, self.against, self.trust) = (Some(regard), 0.0, 0.0);
+        } else if self.trust >= enough {
+            self.regard = Some(Regard::Shown);
+        } else if before.is_none() || before == Some(Regard::Shown) && self.trust <= 0.0 {
+            self.regard = Some(Regard::Open);
+        }
+        self.regard.filter(|_| self.regard != before)
+    }
 }
 
 /// Which merges are to be looked at.
@@ -82,13 +134,13 @@ impl Proofs {
         Self { seed, records: BTreeMap::new(), usual: BTreeMap::new(), strength: (0.0, 0) }
     }
 
-    /// Which merges are to be looked at next: each of whoever is new or suspected or missed, ever fewer of those who
-    /// show that they train.
+    /// Which merges are to be looked at next: each of whoever has not shown that it trains or shows less than it did,
+    /// ever fewer of the others.
     #[must_use]
     pub fn sampling(&self) -> Sampling {
-        let one_in = |record: &Record| match record.is_suspected || record.odds > 1.0 {
-            true => 1,
-            false => (record.looks / LOOKS_FEW).clamp(1, ONE_IN_MAX),
+        let one_in = |record: &Record| match record.regard == Some(Regard::Shown) && record.against <= 1.0 {
+            true => (record.looks / LOOKS_FEW).clamp(1, ONE_IN_MAX),
+            false => 1,
         };
         let one_in = self.records.iter().map(|(&learner, record)| (learner, one_in(record))).collect();
         Sampling { seed: self.seed, one_in }
@@ -102,7 +154,7 @@ impl Proofs {
     /// on the whole, however noisy it is: its odds are a product of bets that it wins, and how far they go up by
     /// chance is measured in tests/evidence/POISON.md. Nobody is held against fewer than two others, nor where
     /// nothing shows.
-    pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Option<Doubt>)> {
+    pub fn take(&mut self, fragment: FragmentId, shown: &[Shown]) -> Vec<(LearnerId, Regard)> {
         let mut news = Vec::new();
         let beside = |look: &Shown| self.usual(fragment, look.learner).map(|usual| (*look, usual));
         let looks: Vec<(Shown, (f64, f64))> = shown.iter().filter_map(beside).collect();
@@ -114,18 +166,11 @@ impl Proofs {
             }
             let record = self.records.entry(look.learner).or_default();
             let score = ((look.own - PART * usual) / spread).clamp(-1.0, 1.0);
-            record.looks = record.looks.saturating_add(1);
-            let stake = if record.is_suspected { STAKE } else { -STAKE };
-            record.odds = (record.odds + libm::log1p(stake * score)).max(0.0);
-            let needed = if record.is_suspected { CLEAR_ODDS } else { SUSPECT_ODDS };
-            if record.odds >= libm::log(needed) {
-                (record.is_suspected, record.odds) = (!record.is_suspected, 0.0);
-                news.push((look.learner, record.is_suspected.then_some(Doubt { looks: record.looks })));
-            }
+            news.extend(record.take(score).map(|regard| (look.learner, regard)));
         }
         let usual = self.usual.entry(fragment).or_default();
         for look in shown {
-            if self.records.get(&look.learner).is_none_or(|record| !record.is_suspected) {
+            if !is_suspected(&self.records, look.learner) {
                 usual.push_back((look.learner, look.own));
             }
         }
@@ -136,8 +181,7 @@ impl Proofs {
     /// Takes in how much updates of one merge show. The one in the middle speaks for all of them: those who work
     /// against the others show far less than nothing, and would else be safe by that.
     fn strengthen(&mut self, looks: &[(Shown, (f64, f64))]) {
-        let is_suspected = |learner| self.records.get(&learner).is_some_and(|record| record.is_suspected);
-        let believed = looks.iter().filter(|(look, _)| !is_suspected(look.learner));
+        let believed = looks.iter().filter(|(look, _)| !is_suspected(&self.records, look.learner));
         let mut shown: Vec<f64> = believed.map(|(look, (_, spread))| look.own / spread).collect();
         if shown.is_empty() {
             return;
@@ -151,7 +195,8 @@ impl Proofs {
 
     /// Who is suspected goes on being so, in a process that did not find it out itself.
     pub fn suspect(&mut self, learner: LearnerId, doubt: Doubt) {
-        self.records.insert(learner, Record { looks: doubt.looks, odds: 0.0, is_suspected: true });
+        let regard = Some(Regard::Suspected(doubt));
+        self.records.insert(learner, Record { looks: doubt.looks, regard, ..Record::default() });
     }
 
     /// What updates of others than `learner` usually show on `fragment`, and the spread of that.
@@ -167,6 +212,10 @@ impl Proofs {
         let spread = median(&mut spread) / 0.6745;
         (spread > 0.0 && spread.is_finite()).then_some((usual, spread))
     }
+}
+
+fn is_suspected(records: &BTreeMap<LearnerId, Record>, learner: LearnerId) -> bool {
+    records.get(&learner).is_some_and(Record::is_suspected)
 }
 
 /// The median of values, of which there is one at least.
@@ -198,6 +247,10 @@ mod tests {
             if self.rng.below(20) == 0 { 5.0 * bell } else { bell }
         }
 
+        fn regard(&self, who: u32) -> Option<Regard> {
+            self.proofs.records.get(&LearnerId(who))?.regard
+        }
+
         /// So many looks at each; who was suspected at which of them.
         fn look(&mut self, looks: u32) -> Vec<(usize, u32)> {
             let mut found = Vec::new();
@@ -210,7 +263,9 @@ mod tests {
                     .collect();
                 let news = self.proofs.take(FragmentId((look % 4) as u16), &shown);
                 found.extend(
-                    news.iter().filter(|(_, doubt)| doubt.is_some()).map(|(id, _)| (id.0 as usize, look)),
+                    news.iter()
+                        .filter(|(_, regard)| regard.doubt().is_some())
+                        .map(|(id, _)| (id.0 as usize, look)),
                 );
             }
             found
@@ -240,6 +295,29 @@ mod tests {
         }
     }
 
+    /// Goal: who trains has soon shown it and mostly goes on to, and who does not never has, whatever it did before.
+    #[test]
+    fn who_trains_has_shown_it_before_the_others_are_suspected() {
+        let (mut shown, mut kept) = (0, 0);
+        for seed in 0..20 {
+            let mut means = vec![1.0; 10];
+            means[7..].fill(0.0);
+            let mut crowd = Crowd::new(seed, means);
+            let is_shown = |crowd: &Crowd, who| crowd.regard(who) == Some(Regard::Shown);
+            for _ in 0..80 {
+                crowd.look(1);
+                assert!((7..10).all(|who| !is_shown(&crowd, who)), "seed {seed}");
+            }
+            shown += (0..7).filter(|&who| is_shown(&crowd, who)).count();
+            crowd.look(400);
+            kept += (0..7).filter(|&who| is_shown(&crowd, who)).count();
+            crowd.means[0] = 0.0;
+            crowd.look(400);
+            assert!(!is_shown(&crowd, 0), "seed {seed}: it stopped");
+        }
+        assert!(shown > 126 && kept > 133, "{shown} and {kept} of 140");
+    }
+
     /// However far below nothing: that must not pass for a crowd of whom nothing shows.
     #[test]
     fn who_works_against_the_others_is_suspected_soon() {
@@ -261,7 +339,7 @@ mod tests {
         assert_eq!(crowd.proofs.sampling().one_in[&LearnerId(9)], 1);
         crowd.means[9] = 1.0;
         let mut looks = 0;
-        while crowd.proofs.records[&LearnerId(9)].is_suspected {
+        while is_suspected(&crowd.proofs.records, LearnerId(9)) {
             assert_eq!(crowd.look(1), []);
             looks += 1;
         }

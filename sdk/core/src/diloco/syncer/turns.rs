@@ -4,7 +4,7 @@ use super::{Event, Output, Syncer};
 use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{
     Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
-    PROBATION_MS, Paced, Rounds, Settled, Standing, Traffic, Verified,
+    PROBATION_MS, Paced, Repute, Rounds, Settled, Standing, Traffic, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
@@ -318,8 +318,11 @@ impl Syncer {
             step_tokens: self.step_tokens(learner),
             step_ms_least: self.step_ms_counted(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
-            is_new,
-            is_doubted: self.ledger().doubt(learner).is_some(),
+            repute: Repute {
+                is_new,
+                is_doubted: self.ledger().doubt(learner).is_some(),
+                is_shown: self.shown.get(&learner).copied(),
+            },
             has_voice: !is_new || !self.is_known_there(now),
             clock_tokens: self.ledger().clock_tokens(),
         }

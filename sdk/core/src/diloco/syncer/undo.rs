@@ -5,10 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Event, Output, Remake, RemakeJob, Syncer, Undo};
+use super::{Event, Output, Regard, Remake, RemakeJob, Syncer, Undo};
 use crate::diloco::{
-    Doubt, Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, Remade, RemadeEntry,
-    Rounds,
+    Entry, FragmentState, MergeError, MergeFailure, MergeOutcome, PROBATION_MS, Remade, RemadeEntry, Rounds,
 };
 use crate::wire::{FragmentId, LearnerId, Merged, Millis};
 
@@ -73,8 +72,13 @@ impl Syncer {
         self.ledger().account(learner).map_or(0, |account| account.harms)
     }
 
-    /// Updates of `learner` do not show that it trains, or do so again.
-    pub(super) fn on_doubt(&mut self, learner: LearnerId, doubt: Option<Doubt>) {
+    /// Updates of `learner` show that it trains, or that it does not, or neither. What speaks for it is forgotten at a
+    /// restart: nobody is held to the mean share until somebody has shown something again.
+    pub(super) fn on_regard(&mut self, learner: LearnerId, regard: Regard) {
+        if self.knows(learner) {
+            self.shown.insert(learner, regard == Regard::Shown);
+        }
+        let doubt = regard.doubt();
         if self.books.suspect(learner, doubt) {
             self.standings.look(self.books.ledger(), learner);
             self.event(Event::Doubted { learner, doubt });
@@ -92,6 +96,7 @@ impl Syncer {
                 self.rounds.iter_mut().filter_map(|rounds| rounds.discard(learner)).collect();
             waiting.into_iter().for_each(|settled| self.settle(settled));
             self.books.blame(learner);
+            self.shown.insert(learner, false);
             self.standings.look(self.books.ledger(), learner);
             self.roster.send_away(now, learner, AWAY_MS);
             self.books.note(Entry::Dropped { learner, wait_ms: AWAY_MS });
