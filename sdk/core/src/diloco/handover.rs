@@ -36,6 +36,9 @@ pub struct Standing {
     pub step_ms_least: f64,
     /// Tokens of one of its steps, above 0.
     pub step_tokens: u64,
+    /// For how long it is connected, in milliseconds, if nothing of it was ever merged on the fragment: what it trained
+    /// before that does not count.
+    pub stranger_ms: Option<u64>,
     /// Tokens that were leased to it and are not merged on this fragment.
     pub unmerged_tokens: u64,
     /// What is thought of it.

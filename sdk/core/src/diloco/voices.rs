@@ -96,6 +96,11 @@ fn full_from(sum: u128, count: u128) -> u64 {
 }
 
 impl Voices {
+    /// How many say something.
+    pub(super) fn len(&self) -> usize {
+        self.said.len()
+    }
+
     /// From now on `who` says this, a value and a weight above 0 each, or nothing.
     pub(super) fn set(&mut self, who: u64, says: Option<(f64, u64)>) {
         let says = says.map(|(value, weight)| Voice { value, weight });

@@ -104,6 +104,13 @@ impl Index {
         in_order(self.answers.range((after, Unbounded)).map(|(_, conn)| *conn))
     }
 
+    /// The time of a step of the median of all but `except` by their own words, in milliseconds, whether they bear it
+    /// out or not; `None` until half of `sessions` have said one.
+    pub(super) fn word_ms(&self, except: Option<ConnId>, sessions: usize) -> Option<f64> {
+        let are_enough = 2 * self.words.len() >= sessions;
+        self.words.median(except.map(|conn| conn.0)).filter(|_| are_enough)
+    }
+
     /// The time of a step of the median of all but `except`, in milliseconds; `None` until one is known.
     ///
     /// Those whose pace is known have one voice each, but for those of next to no merged tokens: many who do next to

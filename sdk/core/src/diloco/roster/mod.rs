@@ -258,25 +258,40 @@ impl Roster {
     /// to be as fast as anyone may be; one that is alone is taken at its word.
     #[must_use]
     pub fn step_ms_least(&self, learner: LearnerId) -> f64 {
-        self.least_ms(learner, SPEED_RATIO_MAX)
+        self.least_ms(learner, SPEED_RATIO_MAX, 0.0)
+    }
+
+    /// For how long `learner` is connected, in milliseconds.
+    #[must_use]
+    pub fn connected_ms(&self, now: Millis, learner: LearnerId) -> u64 {
+        self.session(learner).map_or(0, |session| now.since(session.since))
     }
 
     /// The same where tokens are counted: who has just connected is believed to be 8 times as fast as the others, and
-    /// twice that each minute later.
+    /// twice that each minute later. In its first minute the others are all who are there, by their words, or those
+    /// who boast would be the first to be merged and bear each other out.
     #[must_use]
     pub fn step_ms_counted(&self, now: Millis, learner: LearnerId) -> f64 {
-        let connected_ms = self.session(learner).map_or(0, |session| now.since(session.since));
-        let ratio = SPEED_RATIO_FIRST * libm::exp2(connected_ms as f64 / SPEED_RATIO_DOUBLES_MS);
-        self.least_ms(learner, ratio.min(SPEED_RATIO_MAX))
+        let connected_ms = self.connected_ms(now, learner) as f64;
+        let ratio = SPEED_RATIO_FIRST * libm::exp2(connected_ms / SPEED_RATIO_DOUBLES_MS);
+        let count = self.sessions.len();
+        let others_ms = match self.index.word_ms(self.conn(learner), count) {
+            _ if connected_ms >= SPEED_RATIO_DOUBLES_MS || count == 1 => 0.0,
+            Some(words_ms) => words_ms,
+            // Most of the others have not taken a step yet: nobody has taken more of them than is believed of anyone.
+            None => f64::INFINITY,
+        };
+        self.least_ms(learner, ratio.min(SPEED_RATIO_MAX), others_ms)
     }
 
-    fn least_ms(&self, learner: LearnerId, ratio_max: f64) -> f64 {
+    /// Where the others take as long as merged updates bear out, and `others_ms` at least.
+    fn least_ms(&self, learner: LearnerId, ratio_max: f64, others_ms: f64) -> f64 {
         let claimed = self.session(learner).map_or(0.0, |session| session.step_ms_min);
         if claimed >= BELIEVED_MS {
             // Whatever the others say.
             return claimed;
         }
-        let median = self.index.median_ms(self.conn(learner)).unwrap_or(0.0);
+        let median = self.index.median_ms(self.conn(learner)).unwrap_or(0.0).max(others_ms);
         claimed.max((median / ratio_max).min(BELIEVED_MS)).max(*STEP_MS.start())
     }
 

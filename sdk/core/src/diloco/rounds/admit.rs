@@ -69,10 +69,12 @@ impl Rounds {
 
     /// Steps that `learner` can have taken on this fragment since some of it were last counted.
     ///
-    /// After a restart of the syncer nobody knows how long that is; then it is as long as leases last.
+    /// After a restart of the syncer nobody knows how long that is; then it is as long as leases last. Of who was never
+    /// merged on this fragment no more counts than since it connected.
     fn steps_max(&self, now: Millis, learner: LearnerId, standing: &Standing) -> u64 {
         let since = self.counted.get(&learner);
-        let passed_ms = since.map_or(self.terms.lease_ms, |since| now.since(*since));
+        let unknown_ms = standing.stranger_ms.unwrap_or(u64::MAX).min(self.terms.lease_ms);
+        let passed_ms = since.map_or(unknown_ms, |since| now.since(*since));
         let steps = (SPEED_SLACK * passed_ms as f64 / standing.step_ms_least) as u64;
         steps.saturating_add(u64::from(self.terms.sync_every))
     }

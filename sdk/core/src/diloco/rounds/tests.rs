@@ -17,6 +17,7 @@ const BERT: LearnerId = LearnerId(2);
 const TRUSTED: Standing = Standing {
     step_ms_least: 1.0,
     step_tokens: 8,
+    stranger_ms: None,
     unmerged_tokens: 1_000,
     repute: Repute { is_new: false, is_doubted: false, is_shown: None },
     has_voice: true,

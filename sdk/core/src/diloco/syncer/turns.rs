@@ -3,8 +3,8 @@
 use super::{Event, Output, Syncer};
 use crate::diloco::speed::SPEED_SLACK;
 use crate::diloco::{
-    Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome, OuterSpec,
-    PROBATION_MS, Paced, Repute, Rounds, Settled, Standing, Traffic, Verified,
+    Account, Answered, Decision, Entry, Follow, Launch, Merge, MergeEntry, MergeFailure, MergeOutcome,
+    OuterSpec, PROBATION_MS, Paced, Repute, Rounds, Settled, Standing, Traffic, Verified,
 };
 use crate::wire::{
     Bye, CloseCode, ConnId, Fate, FragmentId, LearnerId, Merged, Message, Millis, Refusal, Version,
@@ -314,7 +314,11 @@ impl Syncer {
 
     fn standing(&self, now: Millis, learner: LearnerId, fragment: FragmentId) -> Standing {
         let is_new = self.is_newcomer(learner);
+        let at = usize::from(fragment.0);
+        let is_stranger = |account: &Account| account.tokens_merged.get(at) == Some(&0);
+        let is_stranger = self.ledger().account(learner).is_some_and(is_stranger);
         Standing {
+            stranger_ms: is_stranger.then(|| self.roster.connected_ms(now, learner)),
             step_tokens: self.step_tokens(learner),
             step_ms_least: self.step_ms_counted(now, learner),
             unmerged_tokens: self.books.unmerged_tokens(learner, fragment),
