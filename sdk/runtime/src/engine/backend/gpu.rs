@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{Backend, Setup};
 use crate::engine::gpu::{
-    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune,
+    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Thrift, Trial, Tuned, Tuning, tune,
 };
 use crate::engine::{EngineError, EngineKind, OptimiserState};
 use crate::wire::RunSpec;
@@ -69,7 +69,8 @@ impl Backend for GpuBackend {
         let matmul = if setup.options.half_weights { matmul.with_half_weights() } else { matmul };
         let now_us = Rc::clone(&setup.now_us);
         let frozen = setup.frozen.clone();
-        let setup = GpuSetup { matmul, frozen, moments, now_us: Box::new(move || now_us()) };
+        let thrift = Thrift::NONE;
+        let setup = GpuSetup { matmul, frozen, thrift, moments, now_us: Box::new(move || now_us()) };
         GpuEngine::new(&self.gpu, spec, setup).await
     }
 }

@@ -60,16 +60,18 @@ impl StepBuffers {
 }
 
 impl StepParts<'_> {
-    /// The largest microbatch whose activations the device takes.
-    pub async fn fit(&self) -> Result<(BatchShape, Workspace), GpuError> {
+    /// The largest microbatch whose activations the device takes, all of them or what of them is not computed anew if
+    /// `recompute`.
+    pub async fn fit(&self, recompute: bool) -> Result<(BatchShape, Workspace), GpuError> {
         let batch = self.inner.batch as usize;
         let divisors = (1..=batch).filter(|count| batch.is_multiple_of(*count));
         let mut refused = None;
         for microbatches in divisors {
             let shape =
                 BatchShape { microbatches, windows: batch / microbatches, context: self.dims.context };
-            let bytes = Workspace::bytes(self.dims, shape.rows());
-            let made = self.gpu.allocate(bytes, || Workspace::new(self.gpu, self.dims, &shape)).await;
+            let bytes = Workspace::bytes(self.gpu.binding_bytes_max(), self.dims, &shape, recompute);
+            let make = || Workspace::new(self.gpu, self.dims, &shape, recompute);
+            let made = self.gpu.allocate(bytes, make).await;
             match made.and_then(|made| made) {
                 Ok(work) => return Ok((shape, work)),
                 Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::super::matmul::{Matmul, Variant};
-use super::super::{Gpu, GpuEngine, GpuError, GpuSetup};
+use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, Thrift};
 use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
@@ -34,6 +34,7 @@ pub fn setup() -> GpuSetup {
     GpuSetup {
         matmul: Matmul::fixed(Variant::Register8),
         frozen: None,
+        thrift: Thrift::NONE,
         moments: None,
         now_us: Box::new(|| 0),
     }
@@ -86,7 +87,7 @@ pub fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
 }
 
 /// Ten times the usual spread, so that attention is not flat.
-fn params(model: &ModelSpec) -> Vec<f32> {
+pub fn params(model: &ModelSpec) -> Vec<f32> {
     init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
 
