@@ -10,6 +10,7 @@ pub use super::pipelines::{ALIGN_BYTES, Constant, Slice};
 
 /// A new device buffer of `words` 32-bit words, zeroed. May be bound, copied from and copied to.
 pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
+    gpu.take(buffer_bytes(words));
     gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: Some(label),
         size: buffer_bytes(words),

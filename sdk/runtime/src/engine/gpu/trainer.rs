@@ -13,28 +13,29 @@ use super::Gpu;
 use super::arena::Arena;
 use super::batch::BatchShape;
 use super::exchange::Exchange;
+use super::moments::Shadow;
 use super::pace::Pace;
+use super::plan::Room;
 use super::profile::{KernelTime, profile};
 use super::program::Program;
 use super::ring::Ring;
-use super::step::StepBuffers;
-use super::vectors::{Shadow, Vectors, download, upload};
+use super::step::{STEPS_MAX, StepBuffers};
+use super::vectors::{Vectors, download, upload};
 use crate::diloco::{FragmentId, Fragments, Layout};
 use crate::engine::{Encoded, Engine, EngineError, OptimiserState, StepStats};
 use crate::model::{Adjust, Dims, InnerSpec, windows};
 use crate::token;
 use crate::wire::Serial;
 
-/// How many steps may be submitted whose loss and norm have not come back.
-const STEPS_MAX: usize = 2;
-
 /// Trains a model on a GPU, and exchanges its fragments there.
 ///
-/// Memory on the device is 6 × 4 bytes for each parameter (parameters, gradient, two moments, Θ̂ and what was
-/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. Where adapters are
-/// trained, they are the parameters, and the weights lie on the device in the form in which they were given.
+/// Memory on the device is 5 × 4 bytes for each parameter (parameters, gradient, two moments and Θ̂), the bodies of the
+/// exchange and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. [`super::Thrift`] is what
+/// makes it less. Where adapters are trained, they are the parameters, and the weights lie on the device in the form
+/// in which they were given.
 pub struct GpuEngine {
     gpu: Gpu,
+    room: Room,
     inner: InnerSpec,
     dims: Dims,
     layout: Layout,
@@ -84,6 +85,12 @@ impl GpuEngine {
         Ok(download(&self.gpu, &self.arena, &self.vectors.grad, self.layout.len()).await?)
     }
 
+    /// What it does to take less memory of its device, and the bytes of all buffers that it has there.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.room
+    }
+
     /// Bytes of bodies read back so far, for the exchange.
     #[must_use]
     pub fn exchange_bytes(&self) -> u64 {
@@ -114,7 +121,8 @@ impl GpuEngine {
         let learnt = token::learnt(tokens, self.dims.context);
         // Where nothing is learnt, nothing is shared out.
         let share = 1.0 / learnt.max(1) as f32;
-        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, 0.0];
+        let step = f32::from_bits(self.steps as u32);
+        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
         self.gpu.write(&self.buffers.hyper, &hyper);
         self.program.submit(&self.gpu, self.pace.cost_max());
         let slices = [self.buffers.stats.clone(), self.buffers.seen.clone()];
@@ -201,7 +209,7 @@ impl Engine for GpuEngine {
         self.gpu.check()?;
         self.steps += 1;
         self.submit(tokens, &Adjust::new(&self.inner, self.steps, lr, 0.0));
-        self.shadow.follow(&self.gpu, &self.vectors, self.steps)?;
+        self.shadow.follow(&self.gpu, &self.vectors.moments, self.steps)?;
         // One step stays with the device while the host prepares the next.
         let on_way = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
         while self.ring.len() > on_way {

@@ -141,41 +141,8 @@ impl Workspace {
             }
             Ok(Slice::whole(&buffer(gpu, label, values as u64)))
         };
-        let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
-        let low = |label: &str| -> Result<Vec<Slice>, GpuError> {
-            (0..adapters(dims)).map(|_| make(label, rows * dims.rank())).collect()
-        };
-        let mut layers: Vec<Layer> = Vec::with_capacity(dims.layers);
-        for _ in 0..dims.layers {
-            let x = make("x", rows * c)?;
-            let mixture = |gate_up| {
-                Ok::<_, GpuError>(Mixture {
-                    probs: make("probs", rows * stride)?,
-                    weights: make("weights", rows * stride)?,
-                    slopes: make("slopes", shape.windows * stride)?,
-                    gate_up,
-                })
-            };
-            layers.push(match layers.first().filter(|_| recompute) {
-                Some(first) => Layer { x, mixture: mixture(first.mixture.gate_up.clone())?, ..first.clone() },
-                None => Layer {
-                    x,
-                    scales1: make("scales1", rows)?,
-                    qkv: make("qkv", rows * wide)?,
-                    lse: make("lse", rows * dims.heads)?,
-                    attended: make("attended", rows * c)?,
-                    middle: make("middle", rows * c)?,
-                    scales2: make("scales2", rows)?,
-                    gate_up: make("gate_up", rows * 2 * dims.ff * dense)?,
-                    mixture: mixture(
-                        (0..dims.experts)
-                            .map(|_| make("gate_up", rows * 2 * dims.ff))
-                            .collect::<Result<_, GpuError>>()?,
-                    )?,
-                    low: low("low")?,
-                },
-            });
-        }
+        let stride = router_stride(dims);
+        let layers = layers(dims, shape, recompute, &make)?;
         let chunk = chunk_rows(dims, rows, bytes_max);
         let logits_stride = dims.vocab.next_multiple_of(4);
         let (cos, sin) = rotary_tables(dims.context, dims.head, dims.rope_theta);
@@ -197,7 +164,7 @@ impl Workspace {
             dqkv: make("dqkv", rows * wide)?,
             dots: make("dots", rows * dims.heads)?,
             dx: make("dx", rows * c)?,
-            dlow: low("dlow")?,
+            dlow: low(dims, rows, "dlow", &make)?,
             partial: make("partial", rows.div_ceil(NORM_ROWS) * c)?,
             logits: make("logits", chunk * logits_stride)?,
             logits_stride,
@@ -206,6 +173,58 @@ impl Workspace {
             sin: table("sin", &sin)?,
         })
     }
+}
+
+/// What each layer leaves, in places that `make` makes by label and values.
+fn layers(
+    dims: &Dims,
+    shape: &BatchShape,
+    recompute: bool,
+    make: &impl Fn(&str, usize) -> Result<Slice, GpuError>,
+) -> Result<Vec<Layer>, GpuError> {
+    let (rows, c, stride) = (shape.rows(), dims.width, router_stride(dims));
+    let dense = usize::from(dims.experts == 0);
+    let mixture = |gate_up| -> Result<Mixture, GpuError> {
+        Ok(Mixture {
+            probs: make("probs", rows * stride)?,
+            weights: make("weights", rows * stride)?,
+            slopes: make("slopes", shape.windows * stride)?,
+            gate_up,
+        })
+    };
+    let mut layers: Vec<Layer> = Vec::with_capacity(dims.layers);
+    for _ in 0..dims.layers {
+        let x = make("x", rows * c)?;
+        layers.push(match layers.first().filter(|_| recompute) {
+            Some(first) => Layer { x, mixture: mixture(first.mixture.gate_up.clone())?, ..first.clone() },
+            None => Layer {
+                x,
+                scales1: make("scales1", rows)?,
+                qkv: make("qkv", rows * dims.qkv_width())?,
+                lse: make("lse", rows * dims.heads)?,
+                attended: make("attended", rows * c)?,
+                middle: make("middle", rows * c)?,
+                scales2: make("scales2", rows)?,
+                gate_up: make("gate_up", rows * 2 * dims.ff * dense)?,
+                mixture: {
+                    let gate_up = (0..dims.experts).map(|_| make("gate_up", rows * 2 * dims.ff));
+                    mixture(gate_up.collect::<Result<_, _>>()?)?
+                },
+                low: low(dims, rows, "low", make)?,
+            },
+        });
+    }
+    Ok(layers)
+}
+
+/// A place of `[rows, r]` for each adapter of a layer.
+fn low(
+    dims: &Dims,
+    rows: usize,
+    label: &str,
+    make: &impl Fn(&str, usize) -> Result<Slice, GpuError>,
+) -> Result<Vec<Slice>, GpuError> {
+    (0..adapters(dims)).map(|_| make(label, rows * dims.rank())).collect()
 }
 
 /// Adapters of a layer.

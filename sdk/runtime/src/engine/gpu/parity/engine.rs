@@ -34,7 +34,8 @@ pub fn setup() -> GpuSetup {
     GpuSetup {
         matmul: Matmul::fixed(Variant::Register8),
         frozen: None,
-        thrift: Thrift::NONE,
+        thrifts: vec![Thrift::NONE],
+        bytes_max: None,
         moments: None,
         now_us: Box::new(|| 0),
     }
