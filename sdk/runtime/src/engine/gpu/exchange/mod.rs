@@ -84,7 +84,7 @@ impl Exchange {
         let Parts { arena, fragments, codec, policy, host_hat } = parts;
         let share = kept_share(policy);
         let sizes = parts.sizes();
-        check_sizes(gpu, &sizes)?;
+        parts.check(gpu)?;
         let make = || {
             let [head, codes] = parts.incoming();
             let position = parts.has_position().then(|| arena.vector(gpu, "position"));
@@ -394,18 +394,4 @@ fn copy(encoder: &mut wgpu::CommandEncoder, spans: &[Piece], from: &[wgpu::Buffe
         let (start, len) = (bytes.start, bytes.end - bytes.start);
         encoder.copy_buffer_to_buffer(&from[piece.chunk], start, &to[piece.chunk], start, len);
     }
-}
-
-/// Refuses bodies that cannot be bound.
-fn check_sizes(gpu: &Gpu, sizes: &[[u64; 2]]) -> Result<(), GpuError> {
-    let bytes_max = gpu.binding_bytes_max() - FLAG_BYTES;
-    let too_large = sizes.iter().enumerate().find(|(_, size)| size.iter().any(|&bytes| bytes > bytes_max));
-    too_large.map_or(Ok(()), |(fragment, size)| {
-        Err(GpuError::TensorTooLarge {
-            tensor: format!("the body of fragment {fragment}"),
-            bytes: size.iter().sum(),
-            bytes_max,
-            adapter: gpu.facts().name.clone(),
-        })
-    })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::arena::Arena;
 use super::super::program::{ALIGN_BYTES, buffer_bytes};
+use super::super::{Gpu, GpuError};
 use super::piece::{Body, DIGEST_BYTES, FLAG_BYTES, Piece, SPAN};
 use crate::diloco::replica::kept_share;
 use crate::diloco::{Codec, Fragments, Segment};
@@ -87,5 +88,24 @@ impl Parts<'_> {
             + buffer_bytes(self.span_words())
             + buffer_bytes(self.blocks())
             + SLOTS as u64 * self.slot_bytes()
+    }
+
+    /// Refuses bodies that cannot be bound.
+    ///
+    /// # Errors
+    /// [`GpuError::TensorTooLarge`].
+    pub fn check(&self, gpu: &Gpu) -> Result<(), GpuError> {
+        let bytes_max = gpu.binding_bytes_max() - FLAG_BYTES;
+        let sizes = self.sizes();
+        let too_large =
+            sizes.iter().enumerate().find(|(_, size)| size.iter().any(|&bytes| bytes > bytes_max));
+        too_large.map_or(Ok(()), |(fragment, size)| {
+            Err(GpuError::TensorTooLarge {
+                tensor: format!("the body of fragment {fragment}"),
+                bytes: size.iter().sum(),
+                bytes_max,
+                adapter: gpu.facts().name.clone(),
+            })
+        })
     }
 }

@@ -31,14 +31,8 @@ pub fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
 }
 
 pub fn setup() -> GpuSetup {
-    GpuSetup {
-        matmul: Matmul::fixed(Variant::Register8),
-        frozen: None,
-        thrifts: vec![Thrift::NONE],
-        bytes_max: None,
-        moments: None,
-        now_us: Box::new(|| 0),
-    }
+    let (matmul, thrifts) = (Matmul::fixed(Variant::Register8), vec![Thrift::NONE]);
+    GpuSetup { matmul, frozen: None, thrifts, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
 }
 
 /// Fifty steps with weights read as 16-bit floats: losses within 0.5 % of those with 32 bits, of which they

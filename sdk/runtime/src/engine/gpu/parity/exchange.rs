@@ -12,8 +12,7 @@ use super::super::{Gpu, GpuError};
 use super::harness::{Gpus, floats, own_gpu, read, words};
 use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
 use crate::engine::{Encoded, EngineError};
-use crate::model::ModelSpec;
-use crate::model::{self, Dims, Preset, Slots};
+use crate::model::{self, Dims, ModelSpec, Preset, Slots};
 use crate::rng::Rng;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, Serial};
 
@@ -28,6 +27,9 @@ const ODD_BYTES: u64 = 128 * 20 * 4;
 fn odd_model() -> ModelSpec {
     ModelSpec { vocab: 259, d_model: 20, layers: 1, heads: 2, kv_heads: 1, d_ff: 12, ..Preset::Tiny.model(1) }
 }
+
+/// Code, values in a block, and what becomes of progress.
+type Spec = (Code, u32, ApplyPolicy);
 
 /// The same fragments here and on the device.
 struct Pair {
@@ -44,26 +46,13 @@ struct Pair {
 
 impl Pair {
     /// Of `model` in chunks of at most `chunk_bytes`; every fragment is loaded.
-    async fn new(
-        gpu: &Gpu,
-        model: &ModelSpec,
-        chunk_bytes: u64,
-        count: u16,
-        spec: (Code, u32, ApplyPolicy),
-    ) -> Self {
-        Self::with(gpu, model, chunk_bytes, count, spec, false).await
+    async fn new(gpu: &Gpu, model: &ModelSpec, chunk_bytes: u64, count: u16, spec: Spec) -> Self {
+        Self::with(gpu, (model, chunk_bytes, count), spec, false).await
     }
 
     /// Θ̂ in host memory if `host_hat`.
-    async fn with(
-        gpu: &Gpu,
-        model: &ModelSpec,
-        chunk_bytes: u64,
-        count: u16,
-        spec: (Code, u32, ApplyPolicy),
-        host_hat: bool,
-    ) -> Self {
-        let (code, block, apply) = spec;
+    async fn with(gpu: &Gpu, of: (&ModelSpec, u64, u16), spec: Spec, host_hat: bool) -> Self {
+        let ((model, chunk_bytes, count), (code, block, apply)) = (of, spec);
         let exchange = ExchangeSpec { fragments: count, sync_every: 1, block, code, apply };
         let codec = Codec::new(&exchange).unwrap();
         let dims = Dims::new(model);
@@ -209,7 +198,7 @@ async fn does_what_a_replica_does(gpus: &Gpus) {
             {
                 for host_hat in [false, true] {
                     let spec = (code, block, apply);
-                    let mut pair = Pair::with(gpu, &odd_model(), ODD_BYTES, 3, spec, host_hat).await;
+                    let mut pair = Pair::with(gpu, (&odd_model(), ODD_BYTES, 3), spec, host_hat).await;
                     assert!(pair.arena.chunks().len() > 2);
                     pair.walk(30, tolerance, apply == RESIDUE).await;
                 }
