@@ -341,7 +341,8 @@ mod tests {
 
     #[test]
     fn every_verb_takes_an_engine() {
-        let file = "engine = 'gpu'\nadapter = 'arc'\nhalf-weights = true\ngpu-memory = 2000\npreset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
+        let file = "engine = 'gpu'\nadapter = 'arc'\nhalf-weights = true\ngpu-memory = 2000\n\
+                    preset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
         let check = |args: &ComputeArgs| {
             assert_eq!((args.engine, args.adapter.as_deref()), (EngineKind::Gpu, Some("arc")));
             assert!(args.half_weights && args.threads() == machine::cores());

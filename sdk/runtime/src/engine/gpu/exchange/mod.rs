@@ -40,8 +40,8 @@ pub struct Exchange {
     is_additive: bool,
     theta: Vec<wgpu::Buffer>,
     hat: Hat,
-    /// For each fragment the θ that the last coded update stands for. There are no buffers here if rounding is kept too,
-    /// or nothing.
+    /// For each fragment the θ that the last coded update stands for. There are no buffers here if rounding is kept
+    /// too, or nothing.
     position: Vec<wgpu::Buffer>,
     /// A span of Θ̂ as it was: what progress is measured from while a change comes in.
     old: Slice,
@@ -75,8 +75,8 @@ struct Part {
 }
 
 impl Exchange {
-    /// Takes memory for a body of each fragment, for more of them on their way, for Θ̂ unless that is in host memory, and
-    /// if `parts` say to keep progress but not what rounding took, for a vector like `theta`.
+    /// Takes memory for a body of each fragment, for more of them on their way, for Θ̂ unless that is in host memory,
+    /// and if `parts` say to keep progress but not what rounding took, for a vector like `theta`.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`] for a body that cannot be bound, and [`GpuError::Memory`].

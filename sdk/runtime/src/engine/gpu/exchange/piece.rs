@@ -92,8 +92,8 @@ impl Piece {
         first..first + self.len as usize
     }
 
-    /// Where a span lies that has `buffer` for itself: as far behind its start as in a vector it lies behind the nearest
-    /// place that can be bound, so that kernels find both in one place.
+    /// Where a span lies that has `buffer` for itself: as far behind its start as in a vector it lies behind the
+    /// nearest place that can be bound, so that kernels find both in one place.
     pub fn alone(&self, buffer: &Slice) -> Slice {
         Slice { bytes: self.first_byte() + u64::from(self.len) * 4, ..buffer.clone() }
     }

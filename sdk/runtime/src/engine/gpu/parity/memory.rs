@@ -176,8 +176,9 @@ async fn half_moments_follow_whole_ones(gpus: &Gpus) {
     .await;
 }
 
-/// Goal: models that people fine-tune have room on devices that people have, with one window at a time: 135 M parameters
-/// in 2 · 10⁹ bytes and 360 M in 6 · 10⁹. Reckoned for the limits that WebGPU promises; what is reckoned is what is taken.
+/// Goal: models that people fine-tune have room on devices that people have, with one window at a time: 135 M
+/// parameters in 2 · 10⁹ bytes and 360 M in 6 · 10⁹. Reckoned for the limits that WebGPU promises; what is reckoned is
+/// what is taken.
 async fn large_presets_have_room(_: &Gpus) {
     let gpu = default_gpu().await;
     for (preset, bytes_max) in [(Preset::Llama135m, 2_000_000_000), (Preset::Llama360m, 6_000_000_000)] {
@@ -200,8 +201,8 @@ parity!(
     large_presets_have_room
 );
 
-/// One step of a preset that is named in `MEMORY_PRESET`, with all thrift or as `MEMORY_THRIFT` says (0 to 2), told with
-/// its time and memory; nothing where none is named, for it takes minutes on a program on the CPU.
+/// Steps of a preset that is named in `MEMORY_PRESET`, with all thrift or as `MEMORY_THRIFT` says (0 to 2), told with
+/// their time and memory; nothing where none is named, for they take minutes on a program on the CPU.
 #[cfg(test)]
 #[test]
 fn a_step_of_a_large_preset() {

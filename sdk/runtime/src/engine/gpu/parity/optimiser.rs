@@ -101,8 +101,8 @@ async fn adamw_agrees(gpus: &Gpus) {
     }
 }
 
-/// As [`adamw_agrees`], but that moments are rounded: none is further than one bfloat16 from the twin's, and few are not
-/// the twin's to the bit, for a sum that is a little different is seldom rounded to another side.
+/// As [`adamw_agrees`], but that moments are rounded: none is further than one bfloat16 from the twin's, and few are
+/// not the twin's to the bit, for a sum that is a little different is seldom rounded to another side.
 async fn adamw_halves_agrees(gpus: &Gpus) {
     let numbers = Adjust::new(&inner(CLIP), 3, 1e-2, 2.0);
     let Adjust { beta1, beta2, rate, root, eps, keep, scale } = numbers;
