@@ -66,6 +66,9 @@ pub(crate) struct ComputeArgs {
     /// Let the GPU read weights as 16-bit floats; sums stay 32 bits wide
     #[arg(long)]
     pub(crate) half_weights: bool,
+    /// Most memory to take of the GPU, in MiB [default: as much as it gives]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) gpu_memory: Option<u64>,
     /// Threads that the CPU engine computes with [default: all cores]
     #[arg(long, value_name = "COUNT")]
     threads: Option<NonZeroUsize>,
@@ -113,7 +116,7 @@ pub(crate) struct JoinArgs {
     pub(crate) compute: ComputeArgs,
     /// Train so that the run's owner can check it: on one thread of the CPU, with the same bits as on any machine;
     /// slower than --engine cpu, and the same as --engine exact
-    #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "threads"])]
+    #[arg(long, conflicts_with_all = ["engine", "adapter", "half_weights", "gpu_memory", "threads"])]
     pub(crate) audited: bool,
     /// Share of the time to compute, above 0 and at most 1; it sleeps between steps
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
@@ -338,10 +341,12 @@ mod tests {
 
     #[test]
     fn every_verb_takes_an_engine() {
-        let file = "engine = 'gpu'\nadapter = 'arc'\nhalf-weights = true\npreset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
+        let file = "engine = 'gpu'\nadapter = 'arc'\nhalf-weights = true\ngpu-memory = 2000\n\
+                    preset = 'tiny'\nseconds = 2\nsyncer = 'a:1'";
         let check = |args: &ComputeArgs| {
             assert_eq!((args.engine, args.adapter.as_deref()), (EngineKind::Gpu, Some("arc")));
             assert!(args.half_weights && args.threads() == machine::cores());
+            assert_eq!(args.gpu_memory, Some(2_000));
         };
         check(&join(file, &[]).unwrap().0.compute);
         let (args, seconds) = bench(file, &[]).unwrap();
@@ -366,6 +371,7 @@ mod tests {
         for (text, part) in [
             ("tread = 3", "unknown key `tread`"),
             ("threads = 0", "threads"),
+            ("gpu-memory = 0", "gpu-memory"),
             ("syncer = 'a:1'\nfor = 'soon'", "soon"),
             ("syncer = 'a:1'\nfor = '0s'", "no time at all"),
             ("syncer = 'a:1'\nengine = 'tpu'", "choose auto, gpu, cpu or exact"),

@@ -7,7 +7,7 @@ use std::{mem, slice};
 
 use archipelago::run::Basis;
 use archipelago_core::wire::{DeviceKind, RunSpec};
-use archipelago_runtime::engine::gpu::{AdapterFacts, Trial, tune};
+use archipelago_runtime::engine::gpu::{AdapterFacts, Room, Trial, tune};
 use archipelago_runtime::engine::{AnyEngine, EngineBuilder, EngineError, EngineKind, EngineOptions};
 use archipelago_runtime::platform::Clock;
 
@@ -35,6 +35,7 @@ impl Compute {
             kind: args.engine,
             adapter: args.adapter.clone(),
             half_weights: args.half_weights,
+            gpu_mib_max: args.gpu_memory,
             threads: args.threads(),
             free_mib: machine::available_mib,
             tunings: known.unwrap_or_else(|error| {
@@ -63,6 +64,9 @@ impl Compute {
             self.builder.frozen(frozen);
         }
         let engine = self.builder.build(spec, moments).await?;
+        if let Some(Room { thrift, bytes }) = engine.room() {
+            self.notes.push(format!("the GPU gives {} MiB, and {thrift}", bytes.div_ceil(1 << 20)));
+        }
         let fallback = self.builder.fallback().filter(|fallback| Some(*fallback) != told.as_ref());
         self.notes.extend(fallback.map(ToString::to_string));
         self.notes.extend(self.builder.stale().map(ToString::to_string));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use archipelago::run::Basis;
 use archipelago_core::model::Preset;
-use archipelago_runtime::engine::gpu::{AdapterFacts, Choice, Form, Trial, adapters};
+use archipelago_runtime::engine::gpu::{AdapterFacts, Choice, Form, Room, Thrift, Trial, adapters};
 use archipelago_runtime::engine::{AnyEngine, Engine, Outlook, Rehearsal};
 use archipelago_runtime::platform::Clock;
 use serde_json::{Value, json};
@@ -38,8 +38,10 @@ pub(super) async fn look(args: &ComputeArgs) -> (Vec<Finding>, Value) {
             let mut text = vec![format!("--engine {} trains with {}", args.engine, engine.describe())];
             text.extend(compute.take_notes());
             findings.push(Finding::well("compute", text.join("; ")));
-            let models: Vec<Model> =
-                outlooks.into_iter().map(|outlook| Model::of(&compute, outlook)).collect();
+            let mut models = Vec::new();
+            for outlook in outlooks {
+                models.push(Model::of(&compute, outlook).await);
+            }
             figures["models"] = models.iter().map(Model::figures).collect();
             findings.push(Finding::well("models", told(&models)));
             let chosen = compute.builder.tunings().last().filter(|_| !trials.is_empty());
@@ -86,12 +88,16 @@ struct Model {
     outlook: Outlook,
     /// Why it has no room.
     unfit: Option<String>,
+    /// How it has room on a GPU, one window at a time.
+    room: Option<Room>,
 }
 
 impl Model {
-    fn of(compute: &Compute, outlook: Outlook) -> Self {
-        let unfit = compute.builder.has_room(&Rehearsal::new(outlook.preset).spec).err();
-        Self { outlook, unfit: unfit.map(|error| error.to_string()) }
+    async fn of(compute: &Compute, outlook: Outlook) -> Self {
+        match compute.builder.room(&Rehearsal::new(outlook.preset).spec).await {
+            Ok(room) => Self { outlook, unfit: None, room },
+            Err(error) => Self { outlook, unfit: Some(error.to_string()), room: None },
+        }
     }
 
     fn figures(&self) -> Value {
@@ -99,6 +105,8 @@ impl Model {
         json!({
             "preset": preset.name(), "params": params, "state_bytes": state_bytes,
             "tokens_per_s": tokens_per_s, "unfit": self.unfit,
+            "gpu_bytes": self.room.map(|room| room.bytes),
+            "thrift": self.room.map(|room| room.thrift.to_string()),
         })
     }
 }
@@ -106,7 +114,13 @@ impl Model {
 /// Which presets have room here, and how fast each is about.
 fn told(models: &[Model]) -> String {
     let name = |model: &Model| model.outlook.preset.name();
-    let fast = |model: &Model| format!("{} about {}", name(model), short(model.outlook.tokens_per_s));
+    let fast = |model: &Model| {
+        let how = model.room.map(|Room { thrift, bytes }| match thrift {
+            Thrift::NONE => format!(" in {} MiB", bytes.div_ceil(1 << 20)),
+            thrift => format!(" in {} MiB, where {thrift}", bytes.div_ceil(1 << 20)),
+        });
+        format!("{} about {}{}", name(model), short(model.outlook.tokens_per_s), how.unwrap_or_default())
+    };
     let fit: Vec<String> = models.iter().filter(|model| model.unfit.is_none()).map(fast).collect();
     let mut told = vec![format!("tokens a second, reckoned from what small does: {}", fit.join(", "))];
     told.extend(models.iter().filter_map(|model| {

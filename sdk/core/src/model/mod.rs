@@ -21,6 +21,7 @@ mod flops;
 mod frozen;
 mod init;
 mod layout;
+pub mod moments;
 mod preset;
 mod reference;
 mod rotary;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::backend::{GpuBackend, Setup};
 use super::frozen::needed;
-use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, Trial, Tuning};
+use super::gpu::{ChoiceError, Gpu, GpuEngine, GpuError, Room, Trial, Tuning};
 use super::registry::AnyBackend;
 use super::{AnyEngine, EngineError, EngineKind, EngineOptions, Helpers, OptimiserState};
 use crate::model::{FrozenWeights, ModelSpec, layout};
@@ -149,16 +149,16 @@ impl EngineBuilder {
     }
 
     /// Whether the run that `spec` describes has room on the device that it would be trained with, as [`Self::build`]
-    /// looks for it; that its activations have is seen only by building.
+    /// looks for it, and how on a GPU: what it would do there to take less memory, of at least one window at a time.
     ///
     /// # Errors
     /// - [`EngineError::HostMemory`]: the model does not fit this machine.
-    /// - [`EngineError::Gpu`]: one of its matrices is larger than the device binds.
+    /// - [`EngineError::Gpu`]: one of its matrices is larger than the device binds, or it has no memory for all of it.
     /// - [`EngineError::Model`]: there is no such model.
-    pub fn has_room(&self, spec: &RunSpec) -> Result<(), EngineError> {
+    pub async fn room(&self, spec: &RunSpec) -> Result<Option<Room>, EngineError> {
         self.check_memory(spec)?;
-        let model = ModelSpec::of(&spec.model)?;
-        self.gpu().map_or(Ok(()), |gpu| GpuEngine::binds(gpu, &model))
+        let Some(gpu) = self.gpu() else { return Ok(None) };
+        GpuEngine::find_room(gpu, spec, self.setup.options.gpu_bytes_max()).await.map(Some)
     }
 
     /// Better to refuse than to be killed for memory in the middle of a run.
@@ -226,6 +226,7 @@ mod tests {
             kind,
             adapter: Some("no such gpu".to_owned()),
             half_weights: false,
+            gpu_mib_max: None,
             threads: NonZeroUsize::MIN,
             free_mib: || None,
             tunings: Vec::new(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::backend::{Backend, CpuBackend, ExactBackend, GpuBackend, Setup};
 use super::cpu::CpuTrainer;
-use super::gpu::{GpuEngine, GpuError, KernelTime};
+use super::gpu::{GpuEngine, GpuError, KernelTime, Room};
 use super::{Engine, EngineError, EngineKind, Exchange, HostEngine, OptimiserState, StepStats, Team};
 use crate::wire::RunSpec;
 
@@ -169,6 +169,12 @@ impl AnyEngine {
     #[must_use]
     pub fn exchange_bytes(&self) -> Option<u64> {
         if let Built::Gpu(engine) = &self.0 { Some(engine.exchange_bytes()) } else { None }
+    }
+
+    /// What it does to take less memory of a GPU, and how much it takes; `None` on the CPU.
+    #[must_use]
+    pub fn room(&self) -> Option<Room> {
+        if let Built::Gpu(engine) = &self.0 { Some(engine.room()) } else { None }
     }
 
     /// Takes the last step once more, kernel by kernel, and says what each took on the device's own clock; `None` if

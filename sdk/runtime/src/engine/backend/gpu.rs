@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{Backend, Setup};
 use crate::engine::gpu::{
-    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Trial, Tuned, Tuning, tune,
+    ChoiceError, Gpu, GpuEngine, GpuError, GpuOptions, GpuSetup, Thrift, Trial, Tuned, Tuning, tune,
 };
 use crate::engine::{EngineError, EngineKind, OptimiserState};
 use crate::wire::RunSpec;
@@ -37,8 +37,8 @@ async fn open(setup: &Setup) -> Result<Gpu, GpuError> {
 impl Backend for GpuBackend {
     type Engine = GpuEngine;
 
-    /// Two moments.
-    const HOST_COPIES: u64 = 2;
+    /// Two moments, and Θ̂ where the device has no room for it.
+    const HOST_COPIES: u64 = 3;
 
     async fn open(setup: &Setup) -> Result<Self, GpuError> {
         Ok(Self::new(open(setup).await?, setup.options.tunings.clone()))
@@ -69,7 +69,9 @@ impl Backend for GpuBackend {
         let matmul = if setup.options.half_weights { matmul.with_half_weights() } else { matmul };
         let now_us = Rc::clone(&setup.now_us);
         let frozen = setup.frozen.clone();
-        let setup = GpuSetup { matmul, frozen, moments, now_us: Box::new(move || now_us()) };
+        let (thrifts, bytes_max) = (Thrift::LADDER.to_vec(), setup.options.gpu_bytes_max());
+        let now_us = Box::new(move || now_us());
+        let setup = GpuSetup { matmul, frozen, thrifts, bytes_max, moments, now_us };
         GpuEngine::new(&self.gpu, spec, setup).await
     }
 }

@@ -1,6 +1,7 @@
 //! The engine against the reference, at sizes that fit no block, and against itself on other threads.
 
 mod adapters;
+mod moments;
 
 use std::num::NonZeroUsize;
 

@@ -34,6 +34,17 @@ pub struct Run {
     pub flat: Range<usize>,
 }
 
+impl Run {
+    /// Where it lies in `vector`.
+    pub fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
+        Slice {
+            buffer: vector[self.chunk].clone(),
+            start_byte: self.start as u64 * 4,
+            bytes: self.flat.len() as u64 * 4,
+        }
+    }
+}
+
 /// One device buffer for each vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {

@@ -1,5 +1,6 @@
 //! Finding an adapter, and one device on it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use archipelago_core::bytes::from_f32s;
@@ -10,6 +11,9 @@ use super::pipelines::{Pipelines, Slice};
 
 /// Its name in WebGPU, what the kernels need of it, and where to find it.
 type Limit = (&'static str, u64, fn(&Limits) -> u64);
+
+/// Bytes of a buffer with which it is tried whether there is memory.
+const BLOCK_BYTES: u64 = 128 << 20;
 
 /// What the kernels need of an adapter; WebGPU promises all of it by default.
 const NEEDED: &[Limit] = &[
@@ -69,6 +73,7 @@ pub struct Gpu {
     facts: Arc<AdapterFacts>,
     binding_bytes_max: u64,
     fault: Arc<Mutex<Option<GpuError>>>,
+    taken: Arc<AtomicU64>,
 }
 
 /// All adapters, best first.
@@ -162,7 +167,8 @@ impl Gpu {
         let binding_bytes_max = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let binding_bytes_max = options.binding_bytes_max.unwrap_or(u64::MAX).min(binding_bytes_max);
         let (pipelines, facts) = (Arc::default(), Arc::new(facts));
-        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, fault })
+        let taken = Arc::default();
+        Ok(Self { device, queue, pipelines, facts, binding_bytes_max, fault, taken })
     }
 
     /// What it runs on.
@@ -204,6 +210,38 @@ impl Gpu {
         self.queue.write_buffer(&slice.buffer, slice.start_byte, &from_f32s(values));
     }
 
+    /// Bytes of all buffers that were ever made on it, but for the parameters of dispatches (256 bytes for each).
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Counts a buffer of `bytes` that is made on it.
+    pub(super) fn take(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// That it has not `bytes` free.
+    pub(super) fn no_room(&self, bytes: u64) -> GpuError {
+        GpuError::Memory { adapter: self.facts.name.clone(), needed_mib: bytes.div_ceil(1 << 20) }
+    }
+
+    /// Whether it would give memory for buffers of `bytes` in all.
+    pub(super) async fn has_free(&self, bytes: u64) -> bool {
+        let largest = self.binding_bytes_max.clamp(4, BLOCK_BYTES);
+        let buffer = |size: u64| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("room"),
+                size: size.next_multiple_of(4),
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
+        };
+        let make =
+            || (0..bytes).step_by(largest as usize).map(|at| buffer(largest.min(bytes - at))).collect();
+        let made: Result<Vec<wgpu::Buffer>, GpuError> = self.allocate(bytes, make).await;
+        made.is_ok()
+    }
+
     /// Runs `make`, which makes buffers of about `bytes`.
     ///
     /// # Errors
@@ -213,10 +251,7 @@ impl Gpu {
         let made = make();
         match scope.pop().await {
             None => Ok(made),
-            Some(_) => {
-                let adapter = self.facts.name.clone();
-                Err(GpuError::Memory { adapter, needed_mib: bytes.div_ceil(1 << 20) })
-            }
+            Some(_) => Err(self.no_room(bytes)),
         }
     }
 }

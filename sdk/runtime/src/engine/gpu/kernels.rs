@@ -117,6 +117,7 @@ kernels! {
     SQUARES = "squares" after "total", Squares, [Read, Write];
     FINISH = "finish", Finish, [Read, Read, Write];
     ADAMW = "adamw", AdamW, [Read, Read, Write, Read, Write, Write];
+    ADAMW_HALVES = "adamw_halves", AdamWHalves, [Read, Read, Write, Read, Write];
     DELTA_MAX = "delta_max" after "piece", Piece, [Read, Read, Write, Write];
     DELTA_CODE = "delta_code" after "piece", Piece, [Read, Read, Read, Write, Write];
     DECODE_ADD = "decode_add" after "piece" after "halves", Piece, [Read, Read, Write];

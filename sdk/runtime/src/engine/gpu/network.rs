@@ -170,23 +170,47 @@ impl Network<'_> {
     }
 
     fn dense(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer, next: &Slice) {
-        let (work, rows) = (self.work, self.rows());
-        let (c, f) = (self.dims.width, self.dims.ff);
-        let down = self.weight(&slots.down, f);
+        let (work, down) = (self.work, self.weight(&slots.down, self.dims.ff));
+        self.gate_up(builder, slots, layer);
+        self.gate(builder, layer);
+        self.linear(builder, &work.gated, &down, next, Store::Plus(layer.middle.clone()));
+        self.adapt(builder, (slots, layer), DOWN, &work.gated, (next, self.dims.width));
+    }
+
+    fn gate_up(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
+        let (work, c, f) = (self.work, self.dims.width, self.dims.ff);
         self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), &layer.gate_up, Store::Set);
         self.adapt(builder, (slots, layer), GATE_UP, &work.normed, (&layer.gate_up, 2 * f));
-        let (call, storage) =
-            (kernels::SWIGLU.with(self.swiglu()), vec![layer.gate_up.clone(), work.gated.clone()]);
-        self.by_item(builder, call, storage, rows * f / 4, 12);
-        self.linear(builder, &work.gated, &down, next, Store::Plus(layer.middle.clone()));
-        self.adapt(builder, (slots, layer), DOWN, &work.gated, (next, c));
+    }
+
+    fn gate(&self, builder: &mut Builder, layer: &Layer) {
+        let storage = vec![layer.gate_up.clone(), self.work.gated.clone()];
+        let call = kernels::SWIGLU.with(self.swiglu());
+        self.by_item(builder, call, storage, self.rows() * self.dims.ff / 4, 12);
+    }
+
+    /// What `layer` left on the way forwards, once more: that of a later layer has taken its place. What its tokens
+    /// counted for the experts is still there.
+    fn again(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
+        self.layer(builder, slots, layer);
+        if self.dims.experts > 0 {
+            return self.experts_gate_up(builder, slots, layer);
+        }
+        self.gate_up(builder, slots, layer);
+        if adapters::has(slots, DOWN) {
+            self.gate(builder, layer);
+            self.lower(builder, (slots, layer), DOWN, &self.work.gated);
+        }
     }
 
     /// From `branch`, the gradient of the last norm's output, to that of all parameters.
     fn backward(&self, builder: &mut Builder, tokens: &Microbatch, first: bool) {
         let (dims, work, rows) = (self.dims, self.work, self.rows());
         self.norm_back(builder, &self.last_norm(), Store::Set, first);
-        for (slots, layer) in self.slots.layers.iter().zip(&work.layers).rev() {
+        for (i, (slots, layer)) in self.slots.layers.iter().zip(&work.layers).enumerate().rev() {
+            if work.recompute && i + 1 < dims.layers {
+                self.again(builder, slots, layer);
+            }
             if dims.experts > 0 {
                 self.experts_back(builder, slots, layer, first);
             } else {

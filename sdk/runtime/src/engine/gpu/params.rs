@@ -281,6 +281,16 @@ params! {
         decayed: u32,
     }
 
+    /// One AdamW step on packed moments: `adamw_halves.wgsl`.
+    AdamWHalves {
+        /// Values / 4.
+        quads: u32,
+        /// 1 for matrices, 0 for vectors.
+        decayed: u32,
+        /// The place of the first value among all.
+        first: u32,
+    }
+
     /// A piece of a fragment and its place in the coded body: `parts/piece.wgsl`.
     Piece {
         /// The piece's first value in the vectors, as they are bound.

@@ -10,12 +10,18 @@ pub use super::pipelines::{ALIGN_BYTES, Constant, Slice};
 
 /// A new device buffer of `words` 32-bit words, zeroed. May be bound, copied from and copied to.
 pub fn buffer(gpu: &Gpu, label: &str, words: u64) -> wgpu::Buffer {
+    gpu.take(buffer_bytes(words));
     gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: Some(label),
-        size: (words * 4).max(16),
+        size: buffer_bytes(words),
         usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
         mapped_at_creation: false,
     })
+}
+
+/// Bytes of a [`buffer`] of `words`.
+pub fn buffer_bytes(words: u64) -> u64 {
+    (words * 4).max(16)
 }
 
 /// One dispatch, before it is built.

@@ -38,6 +38,7 @@ impl<T> Ring<T> {
             usage: BufferUsages::COPY_DST | BufferUsages::MAP_READ,
             mapped_at_creation: false,
         };
+        gpu.take(slots as u64 * bytes);
         let free = (0..slots).map(|_| gpu.device.create_buffer(&descriptor)).collect();
         Self { free, pending: VecDeque::with_capacity(slots) }
     }

@@ -1,21 +1,24 @@
 //! The dispatch list of a step: all microbatches, then gradient norm, clipping and AdamW.
 
+use super::Gpu;
 use super::arena::Arena;
 use super::attention::Bands;
 use super::batch::BatchShape;
 use super::frozen::Frozen;
 use super::kernels::{self, Call};
 use super::matmul::Matmul;
+use super::moments::Moments;
 use super::network::Network;
 use super::params;
-use super::program::{Builder, Dispatch, Program, Slice, buffer};
+use super::program::{Builder, Dispatch, Program, Slice, buffer, buffer_bytes};
 use super::vectors::Vectors;
 use super::workspace::Workspace;
-use super::{Gpu, GpuError};
 use crate::model::{Dims, InnerSpec, Slots};
 
 /// Values that a kernel reads at a time.
 pub const QUAD: u32 = 4;
+/// How many steps may be submitted whose loss and norm have not come back.
+pub const STEPS_MAX: usize = 2;
 /// Workgroups that share the sum of squares of a chunk.
 const SQUARES_GROUPS: usize = 64;
 
@@ -42,7 +45,7 @@ pub struct StepParts<'a> {
 pub struct StepBuffers {
     /// The batch, as [`BatchShape::fill`] lays it out.
     pub tokens: wgpu::Buffer,
-    /// The numbers of `adamw.wgsl`, and the share of `cross_entropy.wgsl`, `[8]`.
+    /// The numbers of `adamw.wgsl`, the share of `cross_entropy.wgsl`, and the step of `adamw_halves.wgsl`, `[8]`.
     pub hyper: Slice,
     /// Loss, norm, factor and whether they are finite, `[4]`: see `finish.wgsl`.
     pub stats: Slice,
@@ -57,30 +60,17 @@ impl StepBuffers {
         let seen = small(gpu, "seen", dims.layers * dims.experts);
         Self { tokens, hyper: small(gpu, "hyper", 8), stats: small(gpu, "stats", 4), seen }
     }
+
+    /// Bytes of the device that they take, with the sums of a step and what comes back of it.
+    pub fn bytes(dims: &Dims, arena: &Arena, shape: &BatchShape) -> u64 {
+        let (seen, losses) = (dims.layers * dims.experts, shape.microbatches * shape.rows_padded());
+        let words = [shape.words(), 8, 4, seen, losses, arena.chunks().len() * SQUARES_GROUPS];
+        let read_back = STEPS_MAX as u64 * (buffer_bytes(4) + buffer_bytes(seen as u64));
+        words.iter().map(|&words| buffer_bytes(words as u64)).sum::<u64>() + read_back
+    }
 }
 
 impl StepParts<'_> {
-    /// The largest microbatch whose activations the device takes.
-    pub async fn fit(&self) -> Result<(BatchShape, Workspace), GpuError> {
-        let batch = self.inner.batch as usize;
-        let divisors = (1..=batch).filter(|count| batch.is_multiple_of(*count));
-        let mut refused = None;
-        for microbatches in divisors {
-            let shape =
-                BatchShape { microbatches, windows: batch / microbatches, context: self.dims.context };
-            let bytes = Workspace::bytes(self.dims, shape.rows());
-            let made = self.gpu.allocate(bytes, || Workspace::new(self.gpu, self.dims, &shape)).await;
-            match made.and_then(|made| made) {
-                Ok(work) => return Ok((shape, work)),
-                Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => {
-                    refused = Some(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(refused.expect("1 divides every batch"))
-    }
-
     /// Forwards and backwards over all microbatches, then the optimiser.
     pub fn program(
         &self,
@@ -160,6 +150,7 @@ impl StepParts<'_> {
             clip: self.inner.clip_norm,
         });
         add(finish, 256, &[&partials, losses, stats], 1, losses_len);
+        let mut place = 0;
         for (i, chunk) in chunks.iter().enumerate() {
             for (range, decayed) in [(0..chunk.decayed, 1), (chunk.decayed..chunk.len, 0)] {
                 let part = |vector: &[wgpu::Buffer]| Slice {
@@ -168,12 +159,22 @@ impl StepParts<'_> {
                     bytes: range.len() as u64 * 4,
                 };
                 let quads = range.len() as u32 / QUAD;
-                let [theta, grad, m, v] =
-                    [&vectors.theta, &vectors.grad, &vectors.m, &vectors.v].map(|vector| part(vector));
-                let storage = [stats, hyper, &theta, &grad, &m, &v];
+                let [theta, grad] = [&vectors.theta, &vectors.grad].map(|vector| part(vector));
                 let groups = (quads as usize).div_ceil(64);
-                let call = kernels::ADAMW.with(params::AdamW { quads, decayed });
-                add(call, 64, &storage, groups, range.len() * 24);
+                match &vectors.moments {
+                    Moments::Whole(both) => {
+                        let [m, v] = both.each_ref().map(|vector| part(vector));
+                        let storage = [stats, hyper, &theta, &grad, &m, &v];
+                        let call = kernels::ADAMW.with(params::AdamW { quads, decayed });
+                        add(call, 64, &storage, groups, range.len() * 24);
+                    }
+                    Moments::Halves(packed) => {
+                        let params = params::AdamWHalves { quads, decayed, first: place };
+                        let storage = [stats, hyper, &theta, &grad, &part(packed)];
+                        add(kernels::ADAMW_HALVES.with(params), 64, &storage, groups, range.len() * 40);
+                    }
+                }
+                place += range.len() as u32;
             }
         }
     }

@@ -1,44 +1,41 @@
 //! The GPU engine itself: steps and exchange on one device, for one run.
 
+mod build;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use archipelago_core::bytes::to_f32s;
+pub use build::GpuSetup;
 
+use super::Gpu;
 use super::arena::Arena;
 use super::batch::BatchShape;
-use super::exchange::{self, Exchange};
-use super::frozen::{Frozen, FrozenPlan};
-use super::matmul::Matmul;
+use super::exchange::Exchange;
+use super::moments::Shadow;
 use super::pace::Pace;
+use super::plan::Room;
 use super::profile::{KernelTime, profile};
 use super::program::Program;
 use super::ring::Ring;
-use super::step::{QUAD, StepBuffers, StepParts};
-use super::vectors::{Shadow, Vectors, download, upload};
-use super::{Gpu, GpuError};
-use crate::diloco::{Codec, FragmentId, Fragments, Layout};
-use crate::engine::frozen::needed;
-use crate::engine::{BATCH_MAX, Encoded, Engine, EngineError, OptimiserState, StepStats};
-use crate::model::{
-    Adjust, Dims, FrozenForm, FrozenWeights, InnerSpec, ModelSpec, Slots, check_inner, layout, windows,
-};
+use super::step::{STEPS_MAX, StepBuffers};
+use super::vectors::{Vectors, download, upload};
+use crate::diloco::{FragmentId, Fragments, Layout};
+use crate::engine::{Encoded, Engine, EngineError, OptimiserState, StepStats};
+use crate::model::{Adjust, Dims, InnerSpec, windows};
 use crate::token;
-use crate::wire::{RunSpec, Serial};
-
-/// Widest head that attention keeps in registers.
-const HEAD_MAX: u32 = 128;
-/// How many steps may be submitted whose loss and norm have not come back.
-const STEPS_MAX: usize = 2;
+use crate::wire::Serial;
 
 /// Trains a model on a GPU, and exchanges its fragments there.
 ///
-/// Memory on the device is 6 × 4 bytes for each parameter (parameters, gradient, two moments, Θ̂ and what was
-/// reported) and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. Where adapters are
-/// trained, they are the parameters, and the weights lie on the device in the form in which they were given.
+/// Memory on the device is 5 × 4 bytes for each parameter (parameters, gradient, two moments and Θ̂), the bodies of the
+/// exchange and the activations of one microbatch; on the host 2 × 4 bytes, for the moments. [`super::Thrift`] is what
+/// makes it less. Where adapters are trained, they are the parameters, and the weights lie on the device in the form
+/// in which they were given.
 pub struct GpuEngine {
     gpu: Gpu,
+    room: Room,
     inner: InnerSpec,
     dims: Dims,
     layout: Layout,
@@ -60,18 +57,6 @@ pub struct GpuEngine {
     seen: Vec<u64>,
 }
 
-/// What a GPU engine needs beside the run.
-pub struct GpuSetup {
-    /// How matrix products are computed.
-    pub matmul: Matmul,
-    /// The weights, for a run that trains adapters.
-    pub frozen: Option<Arc<FrozenWeights>>,
-    /// OptimiserState to go on with.
-    pub moments: Option<OptimiserState>,
-    /// Microseconds since any moment.
-    pub now_us: Box<dyn Fn() -> u64>,
-}
-
 impl fmt::Debug for GpuEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GpuEngine").field("gpu", self.gpu.facts()).finish_non_exhaustive()
@@ -79,100 +64,6 @@ impl fmt::Debug for GpuEngine {
 }
 
 impl GpuEngine {
-    /// An engine for the run that `spec` describes. The parameters mean nothing until each fragment was
-    /// loaded.
-    ///
-    /// # Errors
-    /// - [`EngineError::Model`]: `spec` describes no valid model, or a number of the optimiser is out of range.
-    /// - [`EngineError::Batch`]: the batch is out of range.
-    /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange makes no sense.
-    /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
-    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
-    ///   in a code without kernels: [`GpuError::Code`].
-    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and `setup` has no weights, or
-    ///   those of another model.
-    /// - [`EngineError::Lost`]: the device is gone.
-    pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
-        let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
-        let layout = layout(model)?;
-        check_inner(&inner)?;
-        if inner.batch == 0 || inner.batch > BATCH_MAX {
-            return Err(EngineError::Batch { batch: inner.batch });
-        }
-        check_shape(model)?;
-        let weights = needed(model, setup.frozen)?;
-        let count = std::num::NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
-        let codec = Codec::new(&spec.exchange)?;
-        exchange::kernel_code(codec.code())?;
-        let fragments = Arc::new(Fragments::plan(&layout, count));
-        let dims = Dims::new(model);
-        let slots = Slots::new(&dims);
-        let arena = Arena::plan(&dims, &slots, gpu.binding_bytes_max(), &gpu.facts().name)?;
-        let frozen = match weights {
-            Some(weights) => Some(freeze(gpu, &dims, &slots, &weights).await?),
-            None => None,
-        };
-        let half = setup.matmul.half && frozen.is_none();
-        let vectors = gpu.allocate(arena.bytes() * 5, || Vectors::new(gpu, &arena, half)).await?;
-        let held = exchange::Vectors { arena: &arena, theta: &vectors.theta, hat: &vectors.hat };
-        let apply = spec.exchange.apply;
-        let exchange = Exchange::new(gpu, held, Arc::clone(&fragments), codec, apply).await?;
-        // Moments of another model say nothing.
-        let moments = setup.moments.filter(|moments| moments.adamw(layout.len()).is_some());
-        if let Some([m, v]) = moments.as_ref().and_then(|moments| moments.adamw(layout.len())) {
-            upload(gpu, &arena, &vectors.m, m);
-            upload(gpu, &arena, &vectors.v, v);
-        }
-        let steps = moments.as_ref().map_or(0, |moments| moments.steps);
-        let shadow = Shadow::new(gpu, &arena, moments, layout.len());
-        let (dims_of, frozen) = (&dims, frozen.as_ref());
-        let parts =
-            StepParts { gpu, inner, dims: dims_of, slots: &slots, arena: &arena, frozen, vectors: &vectors };
-        let (shape, work) = parts.fit().await?;
-        let buffers = StepBuffers::new(gpu, &dims, &shape);
-        let program = parts.program(&setup.matmul, shape, &work, &buffers);
-        gpu.check()?;
-        let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes + buffers.seen.bytes);
-        let counted = vec![0; dims.layers * dims.experts];
-        let pace = Pace::new(setup.now_us, program.cost());
-        Ok(Self {
-            gpu: gpu.clone(),
-            inner,
-            dims,
-            layout,
-            fragments,
-            arena,
-            vectors,
-            shape,
-            buffers,
-            program,
-            pace,
-            ring,
-            newest: None,
-            exchange,
-            shadow,
-            steps,
-            counted,
-            seen: Vec::new(),
-        })
-    }
-
-    /// Whether `gpu` binds each matrix of `model`.
-    ///
-    /// # Errors
-    /// - [`EngineError::Gpu`]: one is larger than that.
-    /// - [`EngineError::Model`]: there is no such model.
-    pub fn binds(gpu: &Gpu, model: &ModelSpec) -> Result<(), EngineError> {
-        layout(model)?;
-        let dims = Dims::new(model);
-        let (slots, bytes_max, name) = (Slots::new(&dims), gpu.binding_bytes_max(), &gpu.facts().name);
-        Arena::plan(&dims, &slots, bytes_max, name)?;
-        if slots.has_adapters() {
-            FrozenPlan::new(&dims, &slots, FrozenForm::F16, bytes_max, name)?;
-        }
-        Ok(())
-    }
-
     /// Overwrites the parameters with `flat`, `[len]`. Moments stay as they are.
     pub fn set_params(&mut self, flat: &[f32]) {
         upload(&self.gpu, &self.arena, &self.vectors.theta, flat);
@@ -192,6 +83,12 @@ impl GpuEngine {
     /// - [`EngineError::Lost`]: the device is gone.
     pub async fn grad(&mut self) -> Result<Vec<f32>, EngineError> {
         Ok(download(&self.gpu, &self.arena, &self.vectors.grad, self.layout.len()).await?)
+    }
+
+    /// What it does to take less memory of its device, and the bytes of all buffers that it has there.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.room
     }
 
     /// Bytes of bodies read back so far, for the exchange.
@@ -224,7 +121,8 @@ impl GpuEngine {
         let learnt = token::learnt(tokens, self.dims.context);
         // Where nothing is learnt, nothing is shared out.
         let share = 1.0 / learnt.max(1) as f32;
-        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, 0.0];
+        let step = f32::from_bits(self.steps as u32);
+        let hyper = [a.beta1, a.beta2, a.rate, a.root, a.eps, a.keep, share, step];
         self.gpu.write(&self.buffers.hyper, &hyper);
         self.program.submit(&self.gpu, self.pace.cost_max());
         let slices = [self.buffers.stats.clone(), self.buffers.seen.clone()];
@@ -311,7 +209,7 @@ impl Engine for GpuEngine {
         self.gpu.check()?;
         self.steps += 1;
         self.submit(tokens, &Adjust::new(&self.inner, self.steps, lr, 0.0));
-        self.shadow.follow(&self.gpu, &self.vectors, self.steps)?;
+        self.shadow.follow(&self.gpu, &self.vectors.moments, self.steps)?;
         // One step stays with the device while the host prepares the next.
         let on_way = if self.newest.is_none() { 0 } else { STEPS_MAX - 1 };
         while self.ring.len() > on_way {
@@ -362,28 +260,4 @@ const STATS_BYTES: usize = 16;
 /// Words as numbers.
 fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
-}
-
-/// Puts the weights that stay as they are on the device.
-async fn freeze(gpu: &Gpu, dims: &Dims, slots: &Slots, weights: &FrozenWeights) -> Result<Frozen, GpuError> {
-    let (bytes_max, name) = (gpu.binding_bytes_max(), &gpu.facts().name);
-    let plan = FrozenPlan::new(dims, slots, weights.form(), bytes_max, name)?;
-    gpu.allocate(plan.bytes(), || Frozen::new(gpu, plan, weights)).await
-}
-
-/// The kernels read four values at a time.
-fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
-    let head = model.d_model / model.heads;
-    let rank = model.lora.map_or(QUAD, |lora| lora.rank);
-    let sizes =
-        [("d_model", model.d_model), ("d_ff", model.d_ff), ("d_model / heads", head), ("lora.rank", rank)];
-    for (field, value) in sizes {
-        if !value.is_multiple_of(QUAD) {
-            return Err(GpuError::Shape { field, value });
-        }
-    }
-    if head > HEAD_MAX {
-        return Err(GpuError::Head { width: head, width_max: HEAD_MAX });
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@
 use super::Gpu;
 use super::batch::BatchShape;
 use super::error::GpuError;
-use super::program::{Slice, buffer};
+use super::program::{Slice, buffer, buffer_bytes};
 use crate::model::{Dims, rotary_tables};
 
 /// Logits held at once, in bytes: the head goes over the tokens in chunks.
@@ -17,7 +17,7 @@ const CHUNK_ROWS: usize = 64;
 pub const NORM_ROWS: usize = 16;
 
 /// What the backward pass of one layer needs again; R rows, one for each token.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Layer {
     /// Residual stream on entry, `[R, C]`.
     pub x: Slice,
@@ -42,7 +42,7 @@ pub struct Layer {
 }
 
 /// Where the tokens of a layer went, and what became of them there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Mixture {
     /// Softmax of the router's logits, `[R, stride]`.
     pub probs: Slice,
@@ -64,6 +64,9 @@ pub fn router_stride(dims: &Dims) -> usize {
 pub struct Workspace {
     /// One for each layer.
     pub layers: Vec<Layer>,
+    /// Whether all layers have one place for what they leave, but for their inputs and where their tokens went: then
+    /// the backward pass finds there only what the last one left, and computes that of the others anew.
+    pub recompute: bool,
     /// Residual stream at the end, `[R, C]`.
     pub x: Slice,
     /// Scales of the last norm, `[R]`.
@@ -101,22 +104,33 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Bytes that [`Self::new`] takes.
-    pub fn bytes(dims: &Dims, rows: usize) -> u64 {
-        let (c, wide) = (dims.width, dims.qkv_width());
-        let stride = router_stride(dims);
-        let low = adapters(dims) * dims.rank();
-        let layer = 3 * c + 2 + wide + dims.heads + 2 * dims.ff * dims.experts.max(1) + 3 * stride + low;
-        let own = low + 4 * c + 2 * stride + 1 + dims.ff + wide + dims.heads + c / NORM_ROWS;
-        let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX) * dims.vocab.next_multiple_of(4);
-        (rows * (dims.layers * layer + own) + chunk) as u64 * 4
+    /// Bytes that [`Self::new`] takes of a device that binds at most `bytes_max`.
+    pub fn bytes(bytes_max: u64, dims: &Dims, shape: &BatchShape, recompute: bool) -> u64 {
+        let (rows, c, wide, f) = (shape.rows(), dims.width, dims.qkv_width(), dims.ff);
+        let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
+        let sum = |values: &[usize]| values.iter().map(|&values| buffer_bytes(values as u64)).sum::<u64>();
+        let several = |count: usize, values: usize| count as u64 * buffer_bytes(values as u64);
+        let low = several(adapters(dims), rows * dims.rank());
+        let kept = sum(&[rows * c, rows * stride, rows * stride, shape.windows * stride]);
+        let left = sum(&[rows, rows * wide, rows * dims.heads, rows * c, rows * c, rows])
+            + sum(&[rows * 2 * f * dense])
+            + several(dims.experts, rows * 2 * f)
+            + low;
+        let sets = if recompute { 1 } else { dims.layers as u64 };
+        let logits = chunk_rows(dims, rows, bytes_max) * dims.vocab.next_multiple_of(4);
+        let table = dims.context * dims.head / 2;
+        let own =
+            sum(&[rows * c, rows, rows * c, rows * f, rows * stride, rows * stride, rows * c, rows * wide])
+                + sum(&[rows * dims.heads, rows * c, rows.div_ceil(NORM_ROWS) * c, logits, table, table])
+                + low;
+        dims.layers as u64 * kept + sets * left + own
     }
 
-    /// For microbatches of `shape`.
+    /// For microbatches of `shape`, of which `recompute` keeps less.
     ///
     /// # Errors
     /// - [`GpuError::TensorTooLarge`]: a tensor of one microbatch exceeds what can be bound at once.
-    pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape) -> Result<Self, GpuError> {
+    pub fn new(gpu: &Gpu, dims: &Dims, shape: &BatchShape, recompute: bool) -> Result<Self, GpuError> {
         let (rows, c, wide) = (shape.rows(), dims.width, dims.qkv_width());
         let bytes_max = gpu.binding_bytes_max();
         let make = |label: &str, values: usize| {
@@ -127,32 +141,9 @@ impl Workspace {
             }
             Ok(Slice::whole(&buffer(gpu, label, values as u64)))
         };
-        let (stride, dense) = (router_stride(dims), usize::from(dims.experts == 0));
-        let low = |label: &str| -> Result<Vec<Slice>, GpuError> {
-            (0..adapters(dims)).map(|_| make(label, rows * dims.rank())).collect()
-        };
-        let layer = |_| {
-            Ok(Layer {
-                low: low("low")?,
-                x: make("x", rows * c)?,
-                scales1: make("scales1", rows)?,
-                qkv: make("qkv", rows * wide)?,
-                lse: make("lse", rows * dims.heads)?,
-                attended: make("attended", rows * c)?,
-                middle: make("middle", rows * c)?,
-                scales2: make("scales2", rows)?,
-                gate_up: make("gate_up", rows * 2 * dims.ff * dense)?,
-                mixture: Mixture {
-                    probs: make("probs", rows * stride)?,
-                    weights: make("weights", rows * stride)?,
-                    slopes: make("slopes", shape.windows * stride)?,
-                    gate_up: (0..dims.experts)
-                        .map(|_| make("gate_up", rows * 2 * dims.ff))
-                        .collect::<Result<_, GpuError>>()?,
-                },
-            })
-        };
-        let chunk = chunk_rows(dims, rows, LOGITS_BYTES_MAX.min(bytes_max));
+        let stride = router_stride(dims);
+        let layers = layers(dims, shape, recompute, &make)?;
+        let chunk = chunk_rows(dims, rows, bytes_max);
         let logits_stride = dims.vocab.next_multiple_of(4);
         let (cos, sin) = rotary_tables(dims.context, dims.head, dims.rope_theta);
         let table = |label: &str, values: &[f32]| {
@@ -161,7 +152,8 @@ impl Workspace {
             Ok::<Slice, GpuError>(slice)
         };
         Ok(Self {
-            layers: (0..dims.layers).map(layer).collect::<Result<_, GpuError>>()?,
+            layers,
+            recompute,
             x: make("x", rows * c)?,
             scales: make("scales", rows)?,
             normed: make("normed", rows * c)?,
@@ -172,7 +164,7 @@ impl Workspace {
             dqkv: make("dqkv", rows * wide)?,
             dots: make("dots", rows * dims.heads)?,
             dx: make("dx", rows * c)?,
-            dlow: low("dlow")?,
+            dlow: low(dims, rows, "dlow", &make)?,
             partial: make("partial", rows.div_ceil(NORM_ROWS) * c)?,
             logits: make("logits", chunk * logits_stride)?,
             logits_stride,
@@ -183,6 +175,58 @@ impl Workspace {
     }
 }
 
+/// What each layer leaves, in places that `make` makes by label and values.
+fn layers(
+    dims: &Dims,
+    shape: &BatchShape,
+    recompute: bool,
+    make: &impl Fn(&str, usize) -> Result<Slice, GpuError>,
+) -> Result<Vec<Layer>, GpuError> {
+    let (rows, c, stride) = (shape.rows(), dims.width, router_stride(dims));
+    let dense = usize::from(dims.experts == 0);
+    let mixture = |gate_up| -> Result<Mixture, GpuError> {
+        Ok(Mixture {
+            probs: make("probs", rows * stride)?,
+            weights: make("weights", rows * stride)?,
+            slopes: make("slopes", shape.windows * stride)?,
+            gate_up,
+        })
+    };
+    let mut layers: Vec<Layer> = Vec::with_capacity(dims.layers);
+    for _ in 0..dims.layers {
+        let x = make("x", rows * c)?;
+        layers.push(match layers.first().filter(|_| recompute) {
+            Some(first) => Layer { x, mixture: mixture(first.mixture.gate_up.clone())?, ..first.clone() },
+            None => Layer {
+                x,
+                scales1: make("scales1", rows)?,
+                qkv: make("qkv", rows * dims.qkv_width())?,
+                lse: make("lse", rows * dims.heads)?,
+                attended: make("attended", rows * c)?,
+                middle: make("middle", rows * c)?,
+                scales2: make("scales2", rows)?,
+                gate_up: make("gate_up", rows * 2 * dims.ff * dense)?,
+                mixture: {
+                    let gate_up = (0..dims.experts).map(|_| make("gate_up", rows * 2 * dims.ff));
+                    mixture(gate_up.collect::<Result<_, _>>()?)?
+                },
+                low: low(dims, rows, "low", make)?,
+            },
+        });
+    }
+    Ok(layers)
+}
+
+/// A place of `[rows, r]` for each adapter of a layer.
+fn low(
+    dims: &Dims,
+    rows: usize,
+    label: &str,
+    make: &impl Fn(&str, usize) -> Result<Slice, GpuError>,
+) -> Result<Vec<Slice>, GpuError> {
+    (0..adapters(dims)).map(|_| make(label, rows * dims.rank())).collect()
+}
+
 /// Adapters of a layer.
 fn adapters(dims: &Dims) -> usize {
     dims.lora.map_or(0, |lora| lora.targets.iter().count())
@@ -190,6 +234,7 @@ fn adapters(dims: &Dims) -> usize {
 
 fn chunk_rows(dims: &Dims, rows: usize, bytes_max: u64) -> usize {
     let row_bytes = dims.vocab.next_multiple_of(4) * 4;
-    let most = (bytes_max as usize / row_bytes / CHUNK_ROWS * CHUNK_ROWS).max(CHUNK_ROWS);
+    let most =
+        (LOGITS_BYTES_MAX.min(bytes_max) as usize / row_bytes / CHUNK_ROWS * CHUNK_ROWS).max(CHUNK_ROWS);
     most.min(rows.next_multiple_of(CHUNK_ROWS))
 }

@@ -1,41 +1,32 @@
 //! The exchange on the device: what [`crate::diloco::Replica`] is in host memory.
 //!
-//! θ and Θ̂ stay where they are; only coded bodies travel. Θ̂ and its digest are the host's to the bit, and the
-//! progress that a body reports is what its bytes say, on every device. The bytes are the host's too where the
-//! device rounds differences and products as IEEE 754 says and keeps subnormal numbers and the sign of zero.
+//! θ stays where it is, and Θ̂ too unless memory is to be saved; only coded bodies travel, and then Θ̂ of the fragment
+//! that is exchanged. Θ̂ and its digest are the host's to the bit, and the progress that a body reports is what its
+//! bytes say, on every device. The bytes are the host's too where the device rounds differences and products as IEEE
+//! 754 says and keeps subnormal numbers and the sign of zero.
 
+mod hat;
 mod part;
+mod parts;
+mod piece;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use archipelago_core::bytes::from_f32s;
-
+use hat::Hat;
+use part::Plan;
 pub use part::kernel_code;
-use part::{Body, DIGEST_BYTES, FLAG_BYTES, Piece, Plan};
+pub use parts::Parts;
+use parts::SLOTS;
+use piece::{Body, FLAG_BYTES, Piece};
 
-use super::arena::Arena;
 use super::program::{Program, Slice, buffer};
 use super::ring::Ring;
 use super::{Gpu, GpuError};
 use crate::diloco::replica::{all_finite, kept_share, same_length};
 use crate::diloco::{Codec, Fragments, ReplicaError, Segment, halves};
 use crate::engine::{Encoded, EngineError};
-use crate::wire::{ApplyPolicy, FragmentId, Serial};
-
-/// How many bodies may be on their way to the host at once; further ones wait in device memory.
-const SLOTS: usize = 4;
-
-/// θ and Θ̂, as `arena` lays them out.
-#[derive(Clone, Copy, Debug)]
-pub struct Vectors<'a> {
-    /// The layout.
-    pub arena: &'a Arena,
-    /// The parameters.
-    pub theta: &'a [wgpu::Buffer],
-    /// Θ̂.
-    pub hat: &'a [wgpu::Buffer],
-}
+use crate::wire::{FragmentId, Serial};
 
 /// Codes the progress on fragments, and takes in what the syncer made of it.
 ///
@@ -48,11 +39,14 @@ pub struct Exchange {
     share: Option<f32>,
     is_additive: bool,
     theta: Vec<wgpu::Buffer>,
-    hat: Vec<wgpu::Buffer>,
-    /// What progress is measured from while a change comes in. Before that, unless rounding is kept too, for each
-    /// fragment the θ that the last coded update stands for. There are no buffers here if the policy keeps nothing.
-    reference: Vec<wgpu::Buffer>,
+    hat: Hat,
+    /// For each fragment the θ that the last coded update stands for. There are no buffers here if rounding is kept
+    /// too, or nothing.
+    position: Vec<wgpu::Buffer>,
+    /// A span of Θ̂ as it was: what progress is measured from while a change comes in.
+    old: Slice,
     largest: Slice,
+    /// The body that is being taken in; without room where Θ̂ is in host memory.
     incoming: Body,
     parts: Vec<Part>,
     /// Coded, and waiting for a slot in the ring.
@@ -63,76 +57,64 @@ pub struct Exchange {
     bytes_read_back: u64,
 }
 
-/// One fragment.
+/// One fragment. Programs have a dispatch for each span.
 #[derive(Debug)]
 struct Part {
-    pieces: Vec<Piece>,
+    spans: Vec<Piece>,
     /// Coded last. If rounding is kept, it stays the progress that was reported until a change includes it.
     body: Body,
-    encode: Program,
-    add: Program,
+    measure: Program,
+    code: Program,
+    /// Where Θ̂ is on the device.
+    digest_and_add: Option<[Program; 2]>,
     /// If progress is kept.
     rebase: Option<Program>,
-    /// If progress is kept: adds what `body` says to θ if rounding is kept too, else moves θ from the reference to Θ̂.
+    /// If progress is kept: adds what `body` says to θ if rounding is kept too, else moves θ from the position to Θ̂.
     include: Option<Program>,
     is_reported: bool,
 }
 
 impl Exchange {
-    /// Takes memory for one body of each fragment, one more and [`SLOTS`] to read back, and unless `policy`
-    /// keeps nothing, for a vector like θ.
+    /// Takes memory for a body of each fragment, for more of them on their way, for Θ̂ unless that is in host memory,
+    /// and if `parts` say to keep progress but not what rounding took, for a vector like `theta`.
     ///
     /// # Errors
     /// [`GpuError::TensorTooLarge`] for a body that cannot be bound, and [`GpuError::Memory`].
-    pub async fn new(
-        gpu: &Gpu,
-        vectors: Vectors<'_>,
-        fragments: Arc<Fragments>,
-        codec: Codec,
-        policy: ApplyPolicy,
-    ) -> Result<Self, GpuError> {
-        let Vectors { arena, theta, hat } = vectors;
+    pub async fn new(gpu: &Gpu, theta: &[wgpu::Buffer], parts: Parts<'_>) -> Result<Self, GpuError> {
+        let Parts { arena, fragments, codec, policy, host_hat } = parts;
         let share = kept_share(policy);
-        let segments = |p| fragments.segments(p).unwrap_or_default();
-        let sizes: Vec<[u64; 2]> = fragments
-            .ids()
-            .map(|p| {
-                let head = codec.head_bytes(segments(p));
-                [head as u64, (codec.body_bytes(segments(p)) - head) as u64]
-            })
-            .collect();
-        check_sizes(gpu, &sizes)?;
-        let largest = sizes.iter().fold([0, 0], |max, size| [0, 1].map(|i| size[i].max(max[i])));
-        let slot_bytes = FLAG_BYTES + largest[0] + largest[1] + DIGEST_BYTES;
-        let blocks = fragments.ids().map(|p| codec.block_count(segments(p))).max().unwrap_or_default() as u64;
-        let bytes = sizes.iter().flatten().sum::<u64>()
-            + (SLOTS as u64 + 1) * slot_bytes
-            + share.map_or(0, |_| arena.bytes())
-            + sizes.len() as u64 * DIGEST_BYTES
-            + blocks * 4;
+        let sizes = parts.sizes();
+        parts.check(gpu)?;
         let make = || {
+            let [head, codes] = parts.incoming();
+            let position = parts.has_position().then(|| arena.vector(gpu, "position"));
             (
                 sizes.iter().map(|&[head, codes]| Body::new(gpu, "body", head, codes)).collect::<Vec<_>>(),
-                Body::new(gpu, "incoming", largest[0], largest[1]),
-                share.map(|_| arena.vector(gpu, "reference")).unwrap_or_default(),
-                Slice::whole(&buffer(gpu, "largest", blocks)),
-                Ring::new(gpu, "bodies", SLOTS, slot_bytes),
+                Body::new(gpu, "incoming", head, codes),
+                position.unwrap_or_default(),
+                Hat::new(gpu, &parts),
+                [("old", parts.span_words()), ("largest", parts.blocks())]
+                    .map(|(label, words)| Slice::whole(&buffer(gpu, label, words))),
+                Ring::new(gpu, "bodies", SLOTS, parts.slot_bytes()),
             )
         };
-        let (bodies, incoming, reference, largest, ring) = gpu.allocate(bytes, make).await?;
-        let plan =
-            Plan { gpu, codec, theta, hat, reference: &reference, largest: &largest, incoming: &incoming };
-        let part = |(p, body)| {
-            let pieces = Piece::all(arena, &codec, segments(p));
+        let (bodies, incoming, position, hat, [old, largest], ring) =
+            gpu.allocate(parts.bytes(), make).await?;
+        let plan = Plan { gpu, codec, theta, hat: &hat, largest: &largest };
+        let part = |(p, body): (FragmentId, Body)| {
+            let pieces = Piece::all(arena, &codec, parts.segments(p));
+            let spans: Vec<Piece> = pieces.iter().flat_map(Piece::spans).collect();
             Part {
-                encode: plan.encode(&pieces, &body),
-                add: plan.add(&pieces),
-                rebase: share.map(|share| plan.rebase(&pieces, share)),
+                measure: plan.measure(&spans, &body),
+                code: plan.code(&spans, &body),
+                digest_and_add: (!host_hat)
+                    .then(|| [plan.digest(&spans, &body), plan.add(&spans, &incoming)]),
+                rebase: share.map(|share| plan.rebase(&spans, share, |span| span.alone(&old))),
                 include: share.map(|_| match policy.is_additive() {
-                    true => plan.give_back(&pieces, &body),
-                    false => plan.rebase(&pieces, 1.0),
+                    true => plan.give_back(&spans, &body),
+                    false => plan.rebase(&spans, 1.0, |span| span.slice(&position)),
                 }),
-                pieces,
+                spans,
                 body,
                 is_reported: false,
             }
@@ -140,12 +122,14 @@ impl Exchange {
         let parts = fragments.ids().zip(bodies).map(part).collect();
         Ok(Self {
             gpu: gpu.clone(),
+            fragments: Arc::clone(fragments),
             codec,
             share,
             is_additive: policy.is_additive(),
             theta: theta.to_vec(),
-            hat: hat.to_vec(),
-            reference,
+            hat,
+            position,
+            old,
             largest,
             incoming,
             parts,
@@ -153,7 +137,6 @@ impl Exchange {
             ring,
             coded: VecDeque::new(),
             bytes_read_back: 0,
-            fragments,
         })
     }
 
@@ -167,14 +150,24 @@ impl Exchange {
         self.segments(fragment)?;
         self.parts[usize::from(fragment.0)].is_reported = true;
         let part = &self.parts[usize::from(fragment.0)];
+        let Body { head, codes, digest } = &part.body;
         self.submit(|encoder| {
-            let Body { head, codes, digest } = &part.body;
             for slice in [head, codes, digest, &self.largest] {
                 encoder.clear_buffer(&slice.buffer, slice.start_byte, Some(slice.bytes));
             }
-            part.encode.record(encoder);
-            if !self.is_additive && self.share.is_some() {
-                copy(encoder, &part.pieces, &self.theta, &self.reference);
+        });
+        if let Hat::Host(hat) = &self.hat {
+            let known = hat.digest(fragment).to_le_bytes();
+            self.gpu.queue.write_buffer(&digest.buffer, digest.start_byte, &known);
+        }
+        self.run(fragment, &part.measure);
+        self.run(fragment, &part.code);
+        self.submit(|encoder| {
+            if let Some([digest, _]) = &part.digest_and_add {
+                digest.record(encoder);
+            }
+            if !self.position.is_empty() {
+                copy(encoder, &part.spans, &self.theta, &self.position);
             }
         });
         self.waiting.retain(|&(_, other)| other != fragment);
@@ -232,7 +225,7 @@ impl Exchange {
             };
         }
         if let Some(include) = &self.parts[usize::from(fragment.0)].include {
-            self.submit(|encoder| include.record(encoder));
+            self.run(fragment, include);
         }
         Ok(())
     }
@@ -245,15 +238,31 @@ impl Exchange {
         self.gpu.check()?;
         let segments = self.segments(fragment)?;
         self.codec.norm(segments, body).map_err(ReplicaError::Body)?;
+        if let Hat::Host(hat) = &self.hat {
+            let mut values = self.codec.decode(segments, body).map_err(ReplicaError::Body)?;
+            for (value, old) in values.iter_mut().zip(hat.values(fragment)) {
+                *value = halves::nearest(*value + old);
+            }
+            self.put(fragment, &values, self.share.is_some());
+            return Ok(());
+        }
         let (head, codes) = body.split_at(self.codec.head_bytes(segments));
         let keep = self.share.is_some();
-        self.set_reference(fragment, keep);
-
-        let part = &self.parts[usize::from(fragment.0)];
+        self.forget_position(fragment, keep);
         self.gpu.queue.write_buffer(&self.incoming.head.buffer, FLAG_BYTES, head);
         self.gpu.queue.write_buffer(&self.incoming.codes.buffer, 0, codes);
-        self.submit(|encoder| part.add.record(encoder));
-        self.follow(part, keep);
+        let part = &self.parts[usize::from(fragment.0)];
+        self.submit(|encoder| {
+            for (i, span) in part.spans.iter().enumerate() {
+                if keep {
+                    self.remember(encoder, span);
+                }
+                if let Some([_, add]) = &part.digest_and_add {
+                    add.record_one(i, encoder, None);
+                }
+                self.follow(encoder, part, i, keep);
+            }
+        });
         Ok(())
     }
 
@@ -266,20 +275,22 @@ impl Exchange {
         self.segments(fragment)?;
         same_length(self.fragments.len(fragment), values.len())?;
         all_finite(fragment, values)?;
-        let keep = keep && self.share.is_some();
-        self.set_reference(fragment, keep);
-
-        let part = &self.parts[usize::from(fragment.0)];
         let mut values = values.to_vec();
         halves::round(&mut values);
-        let mut rest = values.as_slice();
-        for piece in &part.pieces {
-            let (values, tail) = rest.split_at(piece.len as usize);
-            self.gpu.queue.write_buffer(&self.hat[piece.chunk], piece.bytes().start, &from_f32s(values));
-            rest = tail;
-        }
-        self.follow(part, keep);
+        self.put(fragment, &values, keep && self.share.is_some());
         Ok(())
+    }
+
+    /// Θ̂, `[len]`, of which θ lies as `arena` says.
+    #[cfg(any(test, feature = "parity"))]
+    pub async fn hat(&self, arena: &super::arena::Arena, len: usize) -> Result<Vec<f32>, GpuError> {
+        let host = match &self.hat {
+            Hat::Device(hat) => return super::vectors::download(&self.gpu, arena, hat, len).await,
+            Hat::Host(host) => host,
+        };
+        let mut flat = vec![0.0; len];
+        self.fragments.ids().for_each(|p| self.fragments.scatter(p, &host.values(p), &mut flat));
+        Ok(flat)
     }
 
     fn segments(&self, fragment: FragmentId) -> Result<&[Segment], ReplicaError> {
@@ -287,23 +298,58 @@ impl Exchange {
         self.fragments.segments(fragment).ok_or(ReplicaError::Fragment { fragment, count })
     }
 
-    /// Makes the old Θ̂ what progress is measured from, if that is kept. A position that was reported means nothing
-    /// beside another Θ̂, while progress is progress.
-    fn set_reference(&mut self, fragment: FragmentId, keep: bool) {
-        let part = &mut self.parts[usize::from(fragment.0)];
-        part.is_reported &= keep && self.is_additive;
-        let part = &self.parts[usize::from(fragment.0)];
-        if keep {
-            self.submit(|encoder| copy(encoder, &part.pieces, &self.hat, &self.reference));
+    /// A position that was reported means nothing beside another Θ̂, while progress is progress.
+    fn forget_position(&mut self, fragment: FragmentId, keep: bool) {
+        self.parts[usize::from(fragment.0)].is_reported &= keep && self.is_additive;
+    }
+
+    /// Makes `values`, which 16 bits hold, the Θ̂ of `fragment`, span by span, and has θ follow.
+    fn put(&mut self, fragment: FragmentId, values: &[f32], keep: bool) {
+        self.forget_position(fragment, keep);
+        let spans = self.parts[usize::from(fragment.0)].spans.clone();
+        for (i, span) in spans.iter().enumerate() {
+            if keep {
+                self.hat.send(&self.gpu, fragment, span);
+                self.submit(|encoder| self.remember(encoder, span));
+            }
+            self.hat.set(&self.gpu, fragment, span, &values[span.in_fragment()]);
+            self.submit(|encoder| self.follow(encoder, &self.parts[usize::from(fragment.0)], i, keep));
+        }
+        if let Hat::Host(hat) = &mut self.hat {
+            hat.note(fragment, values);
         }
     }
 
-    /// Makes θ follow the new Θ̂, with unmerged progress on top if `keep`.
-    fn follow(&self, part: &Part, keep: bool) {
-        self.submit(|encoder| match &part.rebase {
-            Some(rebase) if keep => rebase.record(encoder),
-            _ => copy(encoder, &part.pieces, &self.hat, &self.theta),
-        });
+    /// Makes Θ̂ of `span` what progress is measured from.
+    fn remember(&self, encoder: &mut wgpu::CommandEncoder, span: &Piece) {
+        let (hat, len) = (self.hat.slice(span), u64::from(span.len) * 4);
+        let from = hat.start_byte + span.first_byte();
+        encoder.copy_buffer_to_buffer(&hat.buffer, from, &self.old.buffer, span.first_byte(), len);
+    }
+
+    /// Makes θ of span `index` follow the new Θ̂, with unmerged progress on top if `keep`.
+    fn follow(&self, encoder: &mut wgpu::CommandEncoder, part: &Part, index: usize, keep: bool) {
+        match &part.rebase {
+            Some(rebase) if keep => rebase.record_one(index, encoder, None),
+            _ => {
+                let span = &part.spans[index];
+                let (hat, bytes) = (self.hat.slice(span), span.bytes());
+                let (from, len) = (hat.start_byte + span.first_byte(), bytes.end - bytes.start);
+                let theta = &self.theta[span.chunk];
+                encoder.copy_buffer_to_buffer(&hat.buffer, from, theta, bytes.start, len);
+            }
+        }
+    }
+
+    /// Runs `program`, a dispatch for each span of `fragment`, each with its part of Θ̂ on the device.
+    fn run(&self, fragment: FragmentId, program: &Program) {
+        if let Hat::Device(_) = &self.hat {
+            return self.submit(|encoder| program.record(encoder));
+        }
+        for (i, span) in self.parts[usize::from(fragment.0)].spans.iter().enumerate() {
+            self.hat.send(&self.gpu, fragment, span);
+            self.submit(|encoder| program.record_one(i, encoder, None));
+        }
     }
 
     fn submit(&self, record: impl FnOnce(&mut wgpu::CommandEncoder)) {
@@ -341,25 +387,11 @@ impl Exchange {
     }
 }
 
-/// Copies the values of `pieces`.
-fn copy(encoder: &mut wgpu::CommandEncoder, pieces: &[Piece], from: &[wgpu::Buffer], to: &[wgpu::Buffer]) {
-    for piece in pieces {
+/// Copies the values of `spans`.
+fn copy(encoder: &mut wgpu::CommandEncoder, spans: &[Piece], from: &[wgpu::Buffer], to: &[wgpu::Buffer]) {
+    for piece in spans {
         let bytes = piece.bytes();
         let (start, len) = (bytes.start, bytes.end - bytes.start);
         encoder.copy_buffer_to_buffer(&from[piece.chunk], start, &to[piece.chunk], start, len);
     }
-}
-
-/// Refuses bodies that cannot be bound.
-fn check_sizes(gpu: &Gpu, sizes: &[[u64; 2]]) -> Result<(), GpuError> {
-    let bytes_max = gpu.binding_bytes_max() - FLAG_BYTES;
-    let too_large = sizes.iter().enumerate().find(|(_, size)| size.iter().any(|&bytes| bytes > bytes_max));
-    too_large.map_or(Ok(()), |(fragment, size)| {
-        Err(GpuError::TensorTooLarge {
-            tensor: format!("the body of fragment {fragment}"),
-            bytes: size.iter().sum(),
-            bytes_max,
-            adapter: gpu.facts().name.clone(),
-        })
-    })
 }

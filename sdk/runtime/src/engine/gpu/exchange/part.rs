@@ -1,105 +1,20 @@
-//! One fragment on the device: where its values lie, its body, and the dispatches over both.
+//! The dispatches over the values of one fragment.
 
-use super::super::arena::Arena;
 use super::super::kernels::{Call, DECODE_ADD, DELTA_CODE, DELTA_MAX, DIGEST, KernelOf, REBASE};
 use super::super::params;
-use super::super::program::{ALIGN_BYTES, Builder, Constant, Dispatch, Program, Slice, buffer};
+use super::super::program::{Builder, Constant, Dispatch, Program, Slice};
 use super::super::{Gpu, GpuError};
-use crate::diloco::{Codec, Segment};
+use super::hat::Hat;
+use super::piece::{Body, Piece};
+use crate::diloco::Codec;
 use crate::wire::Code;
 
 /// Threads of a workgroup.
 const WG: u32 = 64;
 /// WebGPU's limit.
 const GROUPS_MAX: u32 = 65_535;
-/// In the head of a body, what belongs to the device alone.
-pub const FLAG_BYTES: u64 = 4;
-
-/// Bytes of a digest.
-pub const DIGEST_BYTES: u64 = 8;
 /// Values that one invocation takes into a digest.
 const DIGEST_VALUES: u32 = 16;
-
-/// A body in device memory.
-#[derive(Debug)]
-pub struct Body {
-    /// One word that says whether something was not finite, then the scales, `[FLAG_BYTES + head_bytes]`.
-    pub head: Slice,
-    /// The codes.
-    pub codes: Slice,
-    /// The digest of the Θ̂ that it is relative to, where that is asked for.
-    pub digest: Slice,
-}
-
-impl Body {
-    /// Room for `head_bytes` of scales and `code_bytes` of codes.
-    pub fn new(gpu: &Gpu, label: &str, head_bytes: u64, code_bytes: u64) -> Self {
-        let slice = |bytes: u64| Slice { buffer: buffer(gpu, label, bytes / 4), start_byte: 0, bytes };
-        Self { head: slice(FLAG_BYTES + head_bytes), codes: slice(code_bytes), digest: slice(DIGEST_BYTES) }
-    }
-}
-
-/// A part of a segment that lies in one chunk.
-#[derive(Debug)]
-pub struct Piece {
-    /// Which chunk.
-    pub chunk: usize,
-    /// Its first value, within the chunk.
-    pub start: u64,
-    /// Its values.
-    pub len: u32,
-    /// Its first value, within the segment.
-    offset: u32,
-    /// The segment's first value, within the fragment.
-    value: u32,
-    /// The segment's first code, in words.
-    code: u32,
-    /// The segment's first block, within the fragment.
-    block: u32,
-}
-
-impl Piece {
-    /// The pieces of the fragment that `segments` make up, in its order.
-    pub fn all(arena: &Arena, codec: &Codec, segments: &[Segment]) -> Vec<Self> {
-        let index = |at: usize| u32::try_from(at).expect("a layout has at most 2³² − 1 values");
-        let head = codec.head_bytes(segments);
-        let spans = segments.iter().zip(codec.spans(segments));
-        let pieces = spans.flat_map(|(segment, span)| {
-            arena.runs(segment.range()).map(move |run| Self {
-                chunk: run.chunk,
-                start: run.start as u64,
-                len: index(run.flat.len()),
-                offset: index(run.flat.start) - segment.start,
-                value: index(span.value),
-                code: index((span.code - head) / 4),
-                block: index(span.block),
-            })
-        });
-        pieces.collect()
-    }
-
-    /// Its values in `vector`, from the nearest place on that can be bound.
-    fn slice(&self, vector: &[wgpu::Buffer]) -> Slice {
-        let start_byte = self.start * 4 / ALIGN_BYTES * ALIGN_BYTES;
-        let bytes = self.bytes().end - start_byte;
-        Slice { buffer: vector[self.chunk].clone(), start_byte, bytes }
-    }
-
-    /// Its first value, within [`Self::slice`].
-    fn start(&self) -> u32 {
-        (self.start % (ALIGN_BYTES / 4)) as u32
-    }
-
-    fn params(&self, is_hat: bool) -> params::Piece {
-        let &Self { len, offset, value, code, block, .. } = self;
-        params::Piece { start: self.start(), len, offset, value, code, block, is_hat: is_hat.into() }
-    }
-
-    /// Its bytes, within the chunk.
-    pub fn bytes(&self) -> std::ops::Range<u64> {
-        self.start * 4..(self.start + u64::from(self.len)) * 4
-    }
-}
 
 /// What the dispatches of all fragments have in common.
 #[derive(Debug)]
@@ -109,66 +24,70 @@ pub struct Plan<'a> {
     /// θ.
     pub theta: &'a [wgpu::Buffer],
     /// Θ̂.
-    pub hat: &'a [wgpu::Buffer],
-    /// What progress is measured from.
-    pub reference: &'a [wgpu::Buffer],
+    pub hat: &'a Hat,
     /// One word for each block of the fragment that is being coded.
     pub largest: &'a Slice,
-    /// The body that is being taken in.
-    pub incoming: &'a Body,
 }
 
 impl Plan<'_> {
-    /// Codes Θ̂ − θ of `pieces` to `body` with the digest of Θ̂. `body` is zero before, as is `largest`.
-    pub fn encode(&self, pieces: &[Piece], body: &Body) -> Program {
-        let mut builder = Builder::default();
-        let (theta, hat) = (self.theta, self.hat);
-        let mut add = |kernel: KernelOf<params::Piece>, piece: &Piece, codes: Option<&Slice>| {
-            let storage = [piece.slice(theta), piece.slice(hat), self.largest.clone(), body.head.clone()];
-            let storage = storage.into_iter().chain(codes.cloned()).collect();
-            let call = kernel.with(piece.params(false));
-            builder.add(self.dispatch(call, piece.len / 8 + 2, storage));
-        };
-        pieces.iter().for_each(|piece| add(DELTA_MAX, piece, None));
-        pieces.iter().for_each(|piece| add(DELTA_CODE, piece, Some(&body.codes)));
-        for piece in pieces {
-            let storage = vec![piece.slice(hat), body.digest.clone()];
-            builder.add(self.dispatch(
-                DIGEST.with(piece.params(false)),
-                piece.len / DIGEST_VALUES + 1,
-                storage,
-            ));
-        }
-        builder.build(self.gpu)
+    /// Finds what the blocks of Θ̂ − θ are scaled by, and whether all is finite: a dispatch for each of `spans`. `body`
+    /// is zero before, as is `largest`.
+    pub fn measure(&self, spans: &[Piece], body: &Body) -> Program {
+        self.each(spans, |span| self.code_with(DELTA_MAX, span, body, None))
+    }
+
+    /// Codes Θ̂ − θ to `body`, once all spans are measured: a dispatch for each of `spans`.
+    pub fn code(&self, spans: &[Piece], body: &Body) -> Program {
+        self.each(spans, |span| self.code_with(DELTA_CODE, span, body, Some(&body.codes)))
+    }
+
+    fn code_with(
+        &self,
+        kernel: KernelOf<params::Piece>,
+        span: &Piece,
+        body: &Body,
+        codes: Option<&Slice>,
+    ) -> Dispatch {
+        let storage = [span.slice(self.theta), self.hat.slice(span), self.largest.clone(), body.head.clone()];
+        let storage = storage.into_iter().chain(codes.cloned()).collect();
+        self.dispatch(kernel.with(span.params(false)), span.len / 8 + 2, storage)
+    }
+
+    /// Adds what the values of `spans` add to the digest of Θ̂.
+    pub fn digest(&self, spans: &[Piece], body: &Body) -> Program {
+        self.each(spans, |span| {
+            let storage = vec![self.hat.slice(span), body.digest.clone()];
+            self.dispatch(DIGEST.with(span.params(false)), span.len / DIGEST_VALUES + 1, storage)
+        })
     }
 
     /// `θ += body`: what it reported is no progress of θ any more.
-    pub fn give_back(&self, pieces: &[Piece], body: &Body) -> Program {
-        self.decode_add(pieces, body, false, self.theta)
+    pub fn give_back(&self, spans: &[Piece], body: &Body) -> Program {
+        self.each(spans, |span| self.decode_add(span, body, false, span.slice(self.theta)))
     }
 
-    /// `Θ̂ = nearest(Θ̂ + incoming)`.
-    pub fn add(&self, pieces: &[Piece]) -> Program {
-        self.decode_add(pieces, self.incoming, true, self.hat)
+    /// `Θ̂ = nearest(Θ̂ + incoming)`: a dispatch for each of `spans`.
+    pub fn add(&self, spans: &[Piece], incoming: &Body) -> Program {
+        self.each(spans, |span| self.decode_add(span, incoming, true, self.hat.slice(span)))
     }
 
-    fn decode_add(&self, pieces: &[Piece], body: &Body, is_hat: bool, values: &[wgpu::Buffer]) -> Program {
+    fn decode_add(&self, span: &Piece, body: &Body, is_hat: bool, values: Slice) -> Dispatch {
+        let storage = vec![body.head.clone(), body.codes.clone(), values];
+        self.dispatch(DECODE_ADD.with(span.params(is_hat)), span.len, storage)
+    }
+
+    /// `θ = Θ̂ + share (θ − reference)`: a dispatch for each of `spans`.
+    pub fn rebase(&self, spans: &[Piece], share: f32, reference: impl Fn(&Piece) -> Slice) -> Program {
+        self.each(spans, |span| {
+            let call = REBASE.with(params::Rebase { start: span.start(), len: span.len, share });
+            let storage = vec![self.hat.slice(span), reference(span), span.slice(self.theta)];
+            Dispatch { constants: vec![("WG", WG)], ..self.dispatch(call, span.len, storage) }
+        })
+    }
+
+    fn each(&self, spans: &[Piece], dispatch: impl Fn(&Piece) -> Dispatch) -> Program {
         let mut builder = Builder::default();
-        for piece in pieces {
-            let storage = vec![body.head.clone(), body.codes.clone(), piece.slice(values)];
-            builder.add(self.dispatch(DECODE_ADD.with(piece.params(is_hat)), piece.len, storage));
-        }
-        builder.build(self.gpu)
-    }
-
-    /// `θ = Θ̂ + share (θ − reference)`.
-    pub fn rebase(&self, pieces: &[Piece], share: f32) -> Program {
-        let mut builder = Builder::default();
-        for piece in pieces {
-            let call = REBASE.with(params::Rebase { start: piece.start(), len: piece.len, share });
-            let storage = [self.hat, self.reference, self.theta].map(|vector| piece.slice(vector)).to_vec();
-            builder.add(Dispatch { constants: vec![("WG", WG)], ..self.dispatch(call, piece.len, storage) });
-        }
+        spans.iter().for_each(|span| builder.add(dispatch(span)));
         builder.build(self.gpu)
     }
 

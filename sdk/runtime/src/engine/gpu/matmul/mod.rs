@@ -191,6 +191,11 @@ impl Matmul {
         self
     }
 
+    /// Bytes of the device that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.scratch.as_ref().map_or(0, |scratch| scratch.bytes)
+    }
+
     fn variant(&self, form: Form) -> Variant {
         match form {
             Form::Nt => self.nt,

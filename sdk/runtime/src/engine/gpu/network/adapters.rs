@@ -20,6 +20,11 @@ fn of<'a>(slots: &'a LayerSlots, group: &'a [LoraTarget]) -> impl Iterator<Item 
     slots.adapters.iter().enumerate().filter(|(_, adapter)| group.contains(&adapter.target))
 }
 
+/// Whether a layer has adapters that belong to `group`.
+pub fn has(slots: &LayerSlots, group: &[LoraTarget]) -> bool {
+    of(slots, group).next().is_some()
+}
+
 impl Network<'_> {
     /// A product of A, `[_, a.1]` from column `first.0` on, and B, `[_, b.1]`, as C, `[_, c.1]` from column `first.1`
     /// on.
@@ -63,16 +68,30 @@ impl Network<'_> {
         y: Wide<'_>,
     ) {
         let (rows, rank) = (self.rows(), self.dims.rank());
+        self.lower(builder, (slots, layer), group, x);
         for (index, adapter) in of(slots, group) {
-            let (a, b) = (self.theta(&adapter.a), self.theta(&adapter.b));
-            let (ins, low) = (adapter.ins, (&layer.low[index], rank));
-            let set = (Form::Nt, Store::Set);
-            let product = self.low_rank(set, [rows, rank, ins], [(x, ins), (&a, ins), low], (0, 0), 1.0);
-            self.matmul.add(builder, product);
+            let (b, low) = (self.theta(&adapter.b), (&layer.low[index], rank));
             let (sides, first) = ([rows, adapter.outs, rank], (0, adapter.column));
             let add = (Form::Nt, Store::Add);
             self.matmul
                 .add(builder, self.low_rank(add, sides, [low, (&b, rank), y], first, self.lora_scale()));
+        }
+    }
+
+    /// `x Aᵀ` of each adapter in `group`, which is kept; x `[R, ins]`.
+    pub fn lower(
+        &self,
+        builder: &mut Builder,
+        (slots, layer): (&LayerSlots, &Layer),
+        group: &[LoraTarget],
+        x: &Slice,
+    ) {
+        let (rows, rank) = (self.rows(), self.dims.rank());
+        for (index, adapter) in of(slots, group) {
+            let (a, ins, low) = (self.theta(&adapter.a), adapter.ins, (&layer.low[index], rank));
+            let set = (Form::Nt, Store::Set);
+            let product = self.low_rank(set, [rows, rank, ins], [(x, ins), (&a, ins), low], (0, 0), 1.0);
+            self.matmul.add(builder, product);
         }
     }
 

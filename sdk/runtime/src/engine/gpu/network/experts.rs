@@ -68,13 +68,21 @@ impl Network<'_> {
             self.seen.clone(),
         ];
         self.by_item(builder, call, storage, self.shape.windows * experts, 2 * dims.context);
+        self.experts_gate_up(builder, slots, layer);
         for (e, (slots, gate_up)) in slots.experts.iter().zip(&mix.gate_up).enumerate() {
-            self.linear(builder, &work.normed, &self.weight(&slots.gate_up, c), gate_up, Store::Set);
             let call = kernels::EXPERT.with(self.expert(e));
             let storage = vec![gate_up.clone(), mix.weights.clone(), work.gated.clone()];
             self.by_item(builder, call, storage, rows * f / 4, 12);
             let store = if e == 0 { Store::Plus(layer.middle.clone()) } else { Store::Add };
             self.linear(builder, &work.gated, &self.weight(&slots.down, f), next, store);
+        }
+    }
+
+    /// Gates and ups of each expert, from `normed`.
+    pub fn experts_gate_up(&self, builder: &mut Builder, slots: &LayerSlots, layer: &Layer) {
+        for (slots, gate_up) in slots.experts.iter().zip(&layer.mixture.gate_up) {
+            let weight = self.weight(&slots.gate_up, self.dims.width);
+            self.linear(builder, &self.work.normed, &weight, gate_up, Store::Set);
         }
     }
 

@@ -14,12 +14,12 @@ use crate::model::{
     reference_adapters_loss_and_grad,
 };
 
-fn with_adapters(base: ModelSpec, rank: u32, targets: &str) -> ModelSpec {
+pub fn with_adapters(base: ModelSpec, rank: u32, targets: &str) -> ModelSpec {
     ModelSpec { lora: Some(LoraSpec { rank, alpha: 5.0, targets: targets.parse().unwrap() }), ..base }
 }
 
 /// Ten times the usual spread of weights, in `form`, and what they are then.
-fn frozen(model: &ModelSpec, form: FrozenForm) -> (Arc<FrozenWeights>, Vec<f32>) {
+pub fn frozen(model: &ModelSpec, form: FrozenForm) -> (Arc<FrozenWeights>, Vec<f32>) {
     let spread = |p: f32| if p == 1.0 { 0.9 } else { p * 10.0 };
     let params: Vec<f32> = init(&model.base(), 1).unwrap().into_iter().map(spread).collect();
     let frozen = FrozenWeights::quantised(model, &params, form).unwrap();

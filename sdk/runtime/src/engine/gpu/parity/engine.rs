@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::super::matmul::{Matmul, Variant};
-use super::super::{Gpu, GpuEngine, GpuError, GpuSetup};
+use super::super::{Gpu, GpuEngine, GpuError, GpuSetup, Thrift};
 use super::harness::{Gpus, own_gpu};
 use crate::engine::cpu::CpuTrainer;
 use crate::engine::{Engine, EngineError, Trainer};
@@ -31,12 +31,8 @@ pub fn run_spec(model: ModelSpec, inner: InnerSpec) -> RunSpec {
 }
 
 pub fn setup() -> GpuSetup {
-    GpuSetup {
-        matmul: Matmul::fixed(Variant::Register8),
-        frozen: None,
-        moments: None,
-        now_us: Box::new(|| 0),
-    }
+    let (matmul, thrifts) = (Matmul::fixed(Variant::Register8), vec![Thrift::NONE]);
+    GpuSetup { matmul, frozen: None, thrifts, bytes_max: None, moments: None, now_us: Box::new(|| 0) }
 }
 
 /// Fifty steps with weights read as 16-bit floats: losses within 0.5 % of those with 32 bits, of which they
@@ -86,7 +82,7 @@ pub fn tokens(model: &ModelSpec, windows: u32, seed: u32) -> Vec<u32> {
 }
 
 /// Ten times the usual spread, so that attention is not flat.
-fn params(model: &ModelSpec) -> Vec<f32> {
+pub fn params(model: &ModelSpec) -> Vec<f32> {
     init(model, 1).unwrap().into_iter().map(|p| if p == 1.0 { 0.9 } else { p * 10.0 }).collect()
 }
 

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use archipelago_core::bytes::from_f32s;
 
 use super::super::arena::Arena;
-use super::super::exchange::{Exchange, Vectors};
+use super::super::exchange::{Exchange, Parts};
 use super::super::program::Slice;
 use super::super::{Gpu, GpuError};
 use super::harness::{Gpus, floats, own_gpu, read, words};
 use crate::diloco::{Codec, Fragments, Replica, ReplicaError};
 use crate::engine::{Encoded, EngineError};
-use crate::model::ModelSpec;
-use crate::model::{self, Dims, Preset, Slots};
+use crate::model::{self, Dims, ModelSpec, Preset, Slots};
 use crate::rng::Rng;
 use crate::wire::{ApplyPolicy, Code, ExchangeSpec, FragmentId, Serial};
 
@@ -29,6 +28,9 @@ fn odd_model() -> ModelSpec {
     ModelSpec { vocab: 259, d_model: 20, layers: 1, heads: 2, kv_heads: 1, d_ff: 12, ..Preset::Tiny.model(1) }
 }
 
+/// Code, values in a block, and what becomes of progress.
+type Spec = (Code, u32, ApplyPolicy);
+
 /// The same fragments here and on the device.
 struct Pair {
     gpu: Gpu,
@@ -37,31 +39,29 @@ struct Pair {
     codec: Codec,
     theta: Vec<f32>,
     replica: Replica,
-    device: [Vec<wgpu::Buffer>; 2],
+    device: Vec<wgpu::Buffer>,
     exchange: Exchange,
     rng: Rng,
 }
 
 impl Pair {
     /// Of `model` in chunks of at most `chunk_bytes`; every fragment is loaded.
-    async fn new(
-        gpu: &Gpu,
-        model: &ModelSpec,
-        chunk_bytes: u64,
-        count: u16,
-        spec: (Code, u32, ApplyPolicy),
-    ) -> Self {
-        let (code, block, apply) = spec;
+    async fn new(gpu: &Gpu, model: &ModelSpec, chunk_bytes: u64, count: u16, spec: Spec) -> Self {
+        Self::with(gpu, (model, chunk_bytes, count), spec, false).await
+    }
+
+    /// Θ̂ in host memory if `host_hat`.
+    async fn with(gpu: &Gpu, of: (&ModelSpec, u64, u16), spec: Spec, host_hat: bool) -> Self {
+        let ((model, chunk_bytes, count), (code, block, apply)) = (of, spec);
         let exchange = ExchangeSpec { fragments: count, sync_every: 1, block, code, apply };
         let codec = Codec::new(&exchange).unwrap();
         let dims = Dims::new(model);
         let arena = Arena::plan(&dims, &Slots::new(&dims), chunk_bytes, "test").unwrap();
         let layout = model::layout(model).unwrap();
         let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::new(count).unwrap()));
-        let device = ["theta", "hat"].map(|label| arena.vector(gpu, label));
-        let vectors = Vectors { arena: &arena, theta: &device[0], hat: &device[1] };
-        let exchange = Exchange::new(gpu, vectors, Arc::clone(&fragments), codec, apply);
-        let exchange = exchange.await.unwrap();
+        let device = arena.vector(gpu, "theta");
+        let parts = Parts { arena: &arena, fragments: &fragments, codec, policy: apply, host_hat };
+        let exchange = Exchange::new(gpu, &device, parts).await.unwrap();
         let replica = Replica::new(Arc::clone(&fragments), codec, apply);
         let (theta, rng) = (vec![0.0; layout.len()], Rng::new(u64::from(count)));
         let mut pair =
@@ -92,7 +92,7 @@ impl Pair {
     fn upload(&self) {
         for run in self.arena.runs(0..self.theta.len()) {
             let bytes = from_f32s(&self.theta[run.flat]);
-            self.gpu.queue.write_buffer(&self.device[0][run.chunk], run.start as u64 * 4, &bytes);
+            self.gpu.queue.write_buffer(&self.device[run.chunk], run.start as u64 * 4, &bytes);
         }
     }
 
@@ -136,8 +136,9 @@ impl Pair {
 
     /// Θ̂ to the bit, and θ too unless a product is rounded: a device may fuse it with the sum.
     async fn check(&mut self, tolerance: f32) {
-        assert_eq!(words(&self.download(&self.device[1]).await), words(self.replica.hat()));
-        let theta = self.download(&self.device[0]).await;
+        let hat = self.exchange.hat(&self.arena, self.theta.len()).await.unwrap();
+        assert_eq!(words(&hat), words(self.replica.hat()));
+        let theta = self.download(&self.device).await;
         if tolerance == 0.0 {
             assert_eq!(words(&theta), words(&self.theta));
         }
@@ -195,9 +196,12 @@ async fn does_what_a_replica_does(gpus: &Gpus) {
             for (apply, tolerance) in
                 [(KEEP, 0.0), (RESIDUE, 0.0), (ApplyPolicy::Overwrite, 0.0), (BLEND, 1e-6)]
             {
-                let mut pair = Pair::new(gpu, &odd_model(), ODD_BYTES, 3, (code, block, apply)).await;
-                assert!(pair.arena.chunks().len() > 2);
-                pair.walk(30, tolerance, apply == RESIDUE).await;
+                for host_hat in [false, true] {
+                    let spec = (code, block, apply);
+                    let mut pair = Pair::with(gpu, (&odd_model(), ODD_BYTES, 3), spec, host_hat).await;
+                    assert!(pair.arena.chunks().len() > 2);
+                    pair.walk(30, tolerance, apply == RESIDUE).await;
+                }
             }
         }
     })
@@ -329,9 +333,9 @@ async fn a_body_above_the_limit_is_refused(_: &Gpus) {
     let arena = Arena::plan(&dims, &Slots::new(&dims), 1 << 20, "test").unwrap();
     let fragments = Arc::new(Fragments::plan(&layout, NonZeroU16::MIN));
     let exchange = ExchangeSpec { fragments: 1, sync_every: 1, block: 8, code: Code::F32, apply: KEEP };
-    let vectors = Vectors { arena: &arena, theta: &[], hat: &[] };
     let codec = Codec::new(&exchange).unwrap();
-    let made = Exchange::new(&gpu, vectors, fragments, codec, KEEP).await;
+    let parts = Parts { arena: &arena, fragments: &fragments, codec, policy: KEEP, host_hat: false };
+    let made = Exchange::new(&gpu, &[], parts).await;
     assert!(matches!(made, Err(GpuError::TensorTooLarge { bytes_max: 4_092, .. })));
 }
 

@@ -47,6 +47,11 @@ pub async fn own_gpu(binding_bytes_max: Option<u64>) -> Gpu {
     open(false, binding_bytes_max).await.unwrap()
 }
 
+/// A device for one test alone, with the limits that WebGPU promises.
+pub async fn default_gpu() -> Gpu {
+    open(true, None).await.unwrap()
+}
+
 /// Lies behind the words of each buffer and must stay as it is. A signalling NaN: any sum with it has other bits.
 const GUARD: [u32; 16] = [0x7f80_dead; 16];
 

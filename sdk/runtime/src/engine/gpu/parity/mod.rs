@@ -31,6 +31,7 @@ mod exchange;
 mod harness;
 mod loss;
 mod matmul;
+mod memory;
 #[cfg(test)]
 mod native;
 mod norm;
@@ -62,6 +63,7 @@ const GROUPS: &[&[Test]] = &[
     exchange::PARITY,
     loss::PARITY,
     matmul::PARITY,
+    memory::PARITY,
     norm::PARITY,
     optimiser::PARITY,
     pointwise::PARITY,

@@ -146,6 +146,7 @@ twins! {
     "squares": engine::cpu::kernels::squares;
     "finish": model::Adjust::new;
     "adamw": model::adjust;
+    "adamw_halves": model::moments::adjust_halves;
     "delta_max": diloco::Codec::encode, diloco::Replica::encode;
     "delta_code": diloco::Codec::encode;
     "decode_add": diloco::Codec::decode, diloco::halves::nearest;

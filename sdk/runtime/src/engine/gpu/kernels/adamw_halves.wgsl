@@ -1,0 +1,79 @@
+// As `adamw`, with both moments of a parameter in one word: bfloat16s, m below v, rounded up or down by a chance that
+// is a hash of the parameter's place and the step.
+// CPU twin: `model::moments::adjust_halves`.
+//
+// Any number of workgroups covers any size (grid stride).
+
+override WG: u32 = 64u;
+
+struct Params {
+    // Values / 4.
+    quads: u32,
+    // 1 for matrices, 0 for vectors.
+    decayed: u32,
+    // The place of the first value among all.
+    first: u32,
+}
+
+struct Stats {
+    loss: f32,
+    norm: f32,
+    factor: f32,
+    finite: f32,
+}
+
+struct Hyper {
+    beta1: f32,
+    beta2: f32,
+    rate: f32,
+    root: f32,
+    eps: f32,
+    keep: f32,
+    share: f32,
+    step: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> stats: Stats;
+@group(0) @binding(2) var<storage, read> hyper: Hyper;
+@group(0) @binding(3) var<storage, read_write> theta: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> grad: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> moments: array<vec4<u32>>;
+
+const SIZE = vec4(0x7fffffffu);
+// The largest finite size.
+const SIZE_MAX = vec4(0x7f7fffffu);
+const UPPER = vec4(0xffff0000u);
+
+fn mix(word: vec4<u32>) -> vec4<u32> {
+    var bits = (word ^ (word >> vec4(16u))) * 0x7feb352du;
+    bits = (bits ^ (bits >> vec4(15u))) * 0x846ca68bu;
+    return bits ^ (bits >> vec4(16u));
+}
+
+// Floats of which the upper 16 bits are those of one of their neighbours among the bfloat16s.
+fn by_chance(values: vec4<f32>, noise: vec4<u32>) -> vec4<u32> {
+    let bits = bitcast<vec4<u32>>(values);
+    return min((bits & SIZE) + noise, SIZE_MAX) | (bits & ~SIZE);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    if stats.finite == 0.0 {
+        return;
+    }
+    let keep = select(1.0, hyper.keep, params.decayed != 0u);
+    let seed = mix(vec4(hyper.step));
+    for (var i = id.x; i < params.quads; i += groups.x * WG) {
+        let g = grad[i] * stats.factor;
+        let words = moments[i];
+        let m = hyper.beta1 * bitcast<vec4<f32>>(words << vec4(16u)) + (1.0 - hyper.beta1) * g;
+        let v = hyper.beta2 * bitcast<vec4<f32>>(words & UPPER) + (1.0 - hyper.beta2) * g * g;
+        theta[i] = keep * theta[i] - hyper.rate * m / (sqrt(v) * hyper.root + hyper.eps);
+        let noise = mix(vec4(params.first + 4u * i) + vec4(0u, 1u, 2u, 3u) + seed);
+        moments[i] = (by_chance(v, noise >> vec4(16u)) & UPPER) | (by_chance(m, noise & ~UPPER) >> vec4(16u));
+    }
+}

@@ -1,0 +1,149 @@
+//! A run as a device would hold it, and how much memory that takes.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use super::arena::Arena;
+use super::batch::BatchShape;
+use super::exchange::{self, Parts};
+use super::frozen::FrozenPlan;
+use super::moments::Shadow;
+use super::step::{QUAD, StepBuffers};
+use super::thrift::Thrift;
+use super::vectors::Vectors;
+use super::workspace::Workspace;
+use super::{Gpu, GpuError};
+use crate::diloco::{Codec, Fragments, Layout};
+use crate::engine::{BATCH_MAX, EngineError};
+use crate::model::{Dims, FrozenForm, ModelSpec, Slots, check_inner, layout};
+use crate::wire::{ApplyPolicy, InnerSpec, RunSpec};
+
+/// Widest head that attention keeps in registers.
+const HEAD_MAX: u32 = 128;
+
+/// How an engine has room on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What it does to take less.
+    pub thrift: Thrift,
+    /// What its buffers take then, in bytes; the parameters of its dispatches, less than 1 MB, come on top.
+    pub bytes: u64,
+}
+
+/// A run, checked, and laid out for one device.
+#[derive(Debug)]
+pub struct RunPlan {
+    pub inner: InnerSpec,
+    pub dims: Dims,
+    pub slots: Slots,
+    pub layout: Layout,
+    pub fragments: Arc<Fragments>,
+    pub codec: Codec,
+    pub apply: ApplyPolicy,
+    pub arena: Arena,
+    /// Where adapters are trained.
+    pub frozen: Option<FrozenPlan>,
+    /// Whether θ is there as 16-bit floats too.
+    pub half: bool,
+}
+
+impl RunPlan {
+    /// The run that `spec` describes, on `gpu`. `form` is that of the weights that adapters are trained on, and
+    /// `half_weights` whether matrix products are to read weights as 16-bit floats.
+    ///
+    /// # Errors
+    /// [`EngineError::Model`], [`EngineError::Batch`], [`EngineError::NoFragments`], [`EngineError::Codec`] and of
+    /// [`EngineError::Gpu`] [`GpuError::Shape`], [`GpuError::Head`], [`GpuError::Code`], [`GpuError::TensorTooLarge`].
+    pub fn new(gpu: &Gpu, spec: &RunSpec, form: FrozenForm, half_weights: bool) -> Result<Self, EngineError> {
+        let (model, inner) = (&ModelSpec::of(&spec.model)?, spec.inner);
+        let layout = layout(model)?;
+        check_inner(&inner)?;
+        if inner.batch == 0 || inner.batch > BATCH_MAX {
+            return Err(EngineError::Batch { batch: inner.batch });
+        }
+        check_shape(model)?;
+        let count = NonZeroU16::new(spec.exchange.fragments).ok_or(EngineError::NoFragments)?;
+        let codec = Codec::new(&spec.exchange)?;
+        exchange::kernel_code(codec.code())?;
+        let fragments = Arc::new(Fragments::plan(&layout, count));
+        let dims = Dims::new(model);
+        let slots = Slots::new(&dims);
+        let (bytes_max, name) = (gpu.binding_bytes_max(), &gpu.facts().name);
+        let arena = Arena::plan(&dims, &slots, bytes_max, name)?;
+        let frozen = match model.lora {
+            Some(_) => Some(FrozenPlan::new(&dims, &slots, form, bytes_max, name)?),
+            None => None,
+        };
+        let half = half_weights && frozen.is_none();
+        let apply = spec.exchange.apply;
+        Ok(Self { inner, dims, slots, layout, fragments, codec, apply, arena, frozen, half })
+    }
+
+    /// What the exchange is made from.
+    pub fn exchange(&self, thrift: Thrift) -> Parts<'_> {
+        let Self { arena, fragments, codec, apply, .. } = self;
+        Parts { arena, fragments, codec: *codec, policy: *apply, host_hat: thrift.host_hat }
+    }
+
+    /// Bytes of the device that all takes that does not depend on the batch.
+    pub fn bytes(&self, thrift: Thrift) -> u64 {
+        self.frozen.as_ref().map_or(0, FrozenPlan::bytes)
+            + Vectors::bytes(&self.arena, thrift.half_moments, self.half)
+            + self.exchange(thrift).bytes()
+            + Shadow::bytes(self.layout.len(), thrift.half_moments)
+    }
+
+    /// Bytes that steps of `shape` take on top of that, of a device that binds at most `binding_bytes_max`.
+    pub fn step_bytes(&self, binding_bytes_max: u64, shape: &BatchShape, recompute: bool) -> u64 {
+        Workspace::bytes(binding_bytes_max, &self.dims, shape, recompute)
+            + StepBuffers::bytes(&self.dims, &self.arena, shape)
+    }
+
+    /// Every way to cut the batch into microbatches, the largest first.
+    pub fn shapes(&self) -> impl Iterator<Item = BatchShape> {
+        let (batch, context) = (self.inner.batch as usize, self.dims.context);
+        let counts = (1..=batch).filter(move |count| batch.is_multiple_of(*count));
+        counts.map(move |microbatches| BatchShape { microbatches, windows: batch / microbatches, context })
+    }
+
+    /// The first of `thrifts` with which `gpu` gives memory for the smallest microbatch, and no more than `bytes_max`;
+    /// the memory is given back.
+    ///
+    /// # Errors
+    /// [`GpuError::Memory`]: there is too little with each of them.
+    pub async fn room(
+        &self,
+        gpu: &Gpu,
+        thrifts: &[Thrift],
+        bytes_max: Option<u64>,
+    ) -> Result<Room, GpuError> {
+        let shape = self.shapes().last().expect("1 divides every batch");
+        let mut needed = 0;
+        for &thrift in thrifts {
+            let bytes =
+                self.bytes(thrift) + self.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
+            if bytes_max.is_none_or(|bytes_max| bytes <= bytes_max) && gpu.has_free(bytes).await {
+                return Ok(Room { thrift, bytes });
+            }
+            needed = bytes;
+        }
+        Err(gpu.no_room(needed))
+    }
+}
+
+/// The kernels read four values at a time.
+fn check_shape(model: &ModelSpec) -> Result<(), GpuError> {
+    let head = model.d_model / model.heads;
+    let rank = model.lora.map_or(QUAD, |lora| lora.rank);
+    let sizes =
+        [("d_model", model.d_model), ("d_ff", model.d_ff), ("d_model / heads", head), ("lora.rank", rank)];
+    for (field, value) in sizes {
+        if !value.is_multiple_of(QUAD) {
+            return Err(GpuError::Shape { field, value });
+        }
+    }
+    if head > HEAD_MAX {
+        return Err(GpuError::Head { width: head, width_max: HEAD_MAX });
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! An engine put together on a device.
+
+use std::sync::Arc;
+
+use super::super::batch::BatchShape;
+use super::super::exchange::Exchange;
+use super::super::frozen::{Frozen, FrozenPlan};
+use super::super::matmul::Matmul;
+use super::super::moments::Shadow;
+use super::super::pace::Pace;
+use super::super::plan::{Room, RunPlan};
+use super::super::ring::Ring;
+use super::super::step::{STEPS_MAX, StepBuffers, StepParts};
+use super::super::thrift::Thrift;
+use super::super::vectors::Vectors;
+use super::super::workspace::Workspace;
+use super::super::{Gpu, GpuError};
+use super::GpuEngine;
+use crate::engine::frozen::needed;
+use crate::engine::{EngineError, OptimiserState};
+use crate::model::{FrozenForm, FrozenWeights, ModelSpec};
+use crate::wire::RunSpec;
+
+/// What a GPU engine needs beside the run.
+pub struct GpuSetup {
+    /// How matrix products are computed.
+    pub matmul: Matmul,
+    /// The weights, for a run that trains adapters.
+    pub frozen: Option<Arc<FrozenWeights>>,
+    /// What it does to take less memory of the device: the first of them that finds room.
+    pub thrifts: Vec<Thrift>,
+    /// Most that its buffers take of the device, in bytes; `None` for what the device gives.
+    pub bytes_max: Option<u64>,
+    /// OptimiserState to go on with.
+    pub moments: Option<OptimiserState>,
+    /// Microseconds since any moment.
+    pub now_us: Box<dyn Fn() -> u64>,
+}
+
+impl GpuEngine {
+    /// An engine for the run that `spec` describes. The parameters mean nothing until each fragment was
+    /// loaded.
+    ///
+    /// # Errors
+    /// - [`EngineError::Model`]: `spec` describes no valid model, or a number of the optimiser is out of range.
+    /// - [`EngineError::Batch`]: the batch is out of range.
+    /// - [`EngineError::NoFragments`], [`EngineError::Codec`]: the exchange makes no sense.
+    /// - [`EngineError::Gpu`]: the model does not fit the device: [`GpuError::Shape`], [`GpuError::Head`],
+    ///   [`GpuError::TensorTooLarge`], [`GpuError::Memory`], or [`GpuError::Refused`]; or the run exchanges
+    ///   in a code without kernels: [`GpuError::Code`].
+    /// - [`EngineError::Frozen`], [`EngineError::FrozenUnfit`]: it trains adapters, and `setup` has no weights, or
+    ///   those of another model.
+    /// - [`EngineError::Lost`]: the device is gone.
+    pub async fn new(gpu: &Gpu, spec: &RunSpec, setup: GpuSetup) -> Result<Self, EngineError> {
+        let weights = needed(&ModelSpec::of(&spec.model)?, setup.frozen)?;
+        let form = weights.as_ref().map_or(FrozenForm::F16, |weights| weights.form());
+        let plan = RunPlan::new(gpu, spec, form, setup.matmul.half)?;
+        let frozen = match &weights {
+            Some(weights) => Some(freeze(gpu, &plan, weights).await?),
+            None => None,
+        };
+        let bytes_max = setup.bytes_max.unwrap_or(u64::MAX).saturating_sub(setup.matmul.bytes());
+        let placed = place(gpu, &plan, &setup.thrifts, bytes_max).await?;
+        let Placed { thrift, vectors, exchange, shape, work, bytes: placed } = placed;
+        let begun = gpu.taken();
+        // Those of another model say nothing.
+        let moments = setup.moments.filter(|moments| moments.adamw(plan.layout.len()).is_some());
+        if let Some(both) = moments.as_ref().and_then(|moments| moments.adamw(plan.layout.len())) {
+            vectors.moments.upload(gpu, &plan.arena, both);
+        }
+        let steps = moments.as_ref().map_or(0, |moments| moments.steps);
+        let shadow = Shadow::new(gpu, &plan.arena, moments, plan.layout.len(), thrift.half_moments);
+        let parts = step_parts(gpu, &plan, frozen.as_ref(), &vectors);
+        let buffers = StepBuffers::new(gpu, &plan.dims, &shape);
+        let program = parts.program(&setup.matmul, shape, &work, &buffers);
+        gpu.check()?;
+        let ring = Ring::new(gpu, "stats", STEPS_MAX, buffers.stats.bytes + buffers.seen.bytes);
+        let frozen_bytes = plan.frozen.as_ref().map_or(0, FrozenPlan::bytes);
+        let bytes = setup.matmul.bytes() + frozen_bytes + placed + gpu.taken() - begun;
+        let pace = Pace::new(setup.now_us, program.cost());
+        let counted = vec![0; plan.dims.layers * plan.dims.experts];
+        let RunPlan { inner, dims, layout, fragments, arena, .. } = plan;
+        Ok(Self {
+            gpu: gpu.clone(),
+            room: Room { thrift, bytes },
+            inner,
+            dims,
+            layout,
+            fragments,
+            arena,
+            vectors,
+            shape,
+            buffers,
+            program,
+            pace,
+            ring,
+            newest: None,
+            exchange,
+            shadow,
+            steps,
+            counted,
+            seen: Vec::new(),
+        })
+    }
+
+    /// How an engine for the run that `spec` describes would have room on `gpu` with one window in a microbatch and at
+    /// most `bytes_max` bytes: as [`Self::new`] tries it, without building one.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`] but for weights that are frozen.
+    pub async fn find_room(gpu: &Gpu, spec: &RunSpec, bytes_max: Option<u64>) -> Result<Room, EngineError> {
+        let plan = RunPlan::new(gpu, spec, FrozenForm::F16, false)?;
+        Ok(plan.room(gpu, &Thrift::LADDER, bytes_max).await?)
+    }
+}
+
+/// What of an engine may find no room.
+struct Placed {
+    thrift: Thrift,
+    vectors: Vectors,
+    exchange: Exchange,
+    shape: BatchShape,
+    work: Workspace,
+    /// Bytes of all of it.
+    bytes: u64,
+}
+
+/// Makes the buffers of `plan` with the first of `thrifts` that finds room, in at most `bytes_max`.
+async fn place(gpu: &Gpu, plan: &RunPlan, thrifts: &[Thrift], bytes_max: u64) -> Result<Placed, GpuError> {
+    let mut refused = None;
+    for &thrift in thrifts {
+        match place_with(gpu, plan, thrift, bytes_max).await {
+            Err(error @ GpuError::Memory { .. }) => refused = Some(error),
+            placed => return placed,
+        }
+    }
+    Err(refused.unwrap_or_else(|| gpu.no_room(plan.bytes(Thrift::NONE))))
+}
+
+async fn place_with(gpu: &Gpu, plan: &RunPlan, thrift: Thrift, bytes_max: u64) -> Result<Placed, GpuError> {
+    let begun = gpu.taken();
+    let fixed = plan.bytes(thrift);
+    let Some(bytes_left) = bytes_max.checked_sub(fixed) else { return Err(gpu.no_room(fixed)) };
+    let bytes = Vectors::bytes(&plan.arena, thrift.half_moments, plan.half);
+    let make = || Vectors::new(gpu, &plan.arena, thrift.half_moments, plan.half);
+    let vectors = gpu.allocate(bytes, make).await?;
+    let exchange = Exchange::new(gpu, &vectors.theta, plan.exchange(thrift)).await?;
+    let (kept, mut refused) = (gpu.taken() - begun, None);
+    for shape in plan.shapes() {
+        let bytes = plan.step_bytes(gpu.binding_bytes_max(), &shape, thrift.recompute);
+        if bytes > bytes_left {
+            refused = Some(gpu.no_room(fixed + bytes));
+            continue;
+        }
+        let before = gpu.taken();
+        let make = || Workspace::new(gpu, &plan.dims, &shape, thrift.recompute);
+        match gpu.allocate(bytes, make).await.and_then(|made| made) {
+            Ok(work) => {
+                let bytes = kept + gpu.taken() - before;
+                return Ok(Placed { thrift, vectors, exchange, shape, work, bytes });
+            }
+            Err(error @ (GpuError::Memory { .. } | GpuError::TensorTooLarge { .. })) => refused = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused.expect("1 divides every batch"))
+}
+
+/// What the dispatch list of a step is made from.
+fn step_parts<'a>(
+    gpu: &'a Gpu,
+    plan: &'a RunPlan,
+    frozen: Option<&'a Frozen>,
+    vectors: &'a Vectors,
+) -> StepParts<'a> {
+    let RunPlan { inner, dims, slots, arena, .. } = plan;
+    StepParts { gpu, inner: *inner, dims, slots, arena, frozen, vectors }
+}
+
+/// Puts the weights that stay as they are on the device.
+async fn freeze(gpu: &Gpu, plan: &RunPlan, weights: &FrozenWeights) -> Result<Frozen, GpuError> {
+    let plan = plan.frozen.clone().expect("only adapters have frozen weights");
+    gpu.allocate(plan.bytes(), || Frozen::new(gpu, plan, weights)).await
+}
