@@ -36,7 +36,10 @@ pub use downlink::DownlinkPolicy;
 pub use entry::{Doubt, Entry, MergeEntry, Part, RemadeEntry};
 pub use experts::{ExpertWeights, FragmentExpert};
 pub use fragment::{Fragments, Layout, LayoutError, Segment};
-pub use merge::{FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, Weighted};
+pub use merge::{
+    FragmentState, MergeError, MergeFailure, MergeJob, MergeOutcome, MergeRule, PartialSum, SumError,
+    SumPlan, Summing, Weighted,
+};
 pub use outer::OuterSpec;
 pub use quant::{CheckedBody, Codec, QuantError, VALUE_ABS_MAX, checksum};
 pub use quorum::{AbandonCause, Decision, MergeCause, QuorumPolicy, Timing};
