@@ -155,6 +155,11 @@ impl PartialSum {
         Ok(())
     }
 
+    /// The plan, for whoever is to make the other sums.
+    pub(crate) fn shared_plan(&self) -> &Arc<SumPlan> {
+        &self.plan
+    }
+
     /// By which plan it was made.
     pub(super) fn plan(&self) -> &SumPlan {
         &self.plan
